@@ -1,0 +1,236 @@
+//! From a key to its slot and its hash.
+//!
+//! A [`KeyHash`] is `slot << 50 | (keyed 64-bit hash of the whole key >> 14)`. So a slot is a
+//! contiguous range of key hashes, keys with one hash tag are neighbours, and the hash within the
+//! slot cannot be chosen by whoever chooses keys. Test vectors: `docs/formats.md`.
+
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Number of slots of a Redis cluster.
+pub const SLOT_COUNT: u16 = 16_384;
+
+/// Bits of a key hash below its slot.
+const SLOT_SHIFT: u32 = 50;
+
+/// A slot of a Redis cluster, below [`SLOT_COUNT`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Slot(pub u16);
+
+impl Slot {
+    /// The lowest key hash of the slot.
+    pub fn first_hash(self) -> KeyHash {
+        KeyHash(u64::from(self.0) << SLOT_SHIFT)
+    }
+
+    /// The highest key hash of the slot.
+    pub fn last_hash(self) -> KeyHash {
+        KeyHash((u64::from(self.0) << SLOT_SHIFT) | ((1 << SLOT_SHIFT) - 1))
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "slot {}", self.0)
+    }
+}
+
+/// Place of a key in the key space: the slot in the top 14 bits, below it a keyed hash.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct KeyHash(pub u64);
+
+impl KeyHash {
+    /// The slot that the hash lies in.
+    pub fn slot(self) -> Slot {
+        Slot((self.0 >> SLOT_SHIFT) as u16)
+    }
+}
+
+impl fmt::Debug for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Display for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The cluster's secret for hashing keys. Made once by the coordinator and told to every server.
+#[derive(Clone)]
+pub struct HashSeed {
+    seed: u64,
+    secrets: RapidSecrets,
+}
+
+impl HashSeed {
+    /// The seed with this number.
+    pub fn new(seed: u64) -> HashSeed {
+        HashSeed { seed, secrets: RapidSecrets::seed(seed) }
+    }
+
+    /// The number it was made from.
+    pub fn number(&self) -> u64 {
+        self.seed
+    }
+}
+
+impl fmt::Debug for HashSeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HashSeed(secret)")
+    }
+}
+
+/// The key's place in the key space under this seed.
+#[inline]
+pub fn key_hash(seed: &HashSeed, key: &[u8]) -> KeyHash {
+    key_hash_in_slot(seed, slot_of(key), key)
+}
+
+/// As [`key_hash`] for a key whose slot is known already.
+#[inline]
+pub fn key_hash_in_slot(seed: &HashSeed, slot: Slot, key: &[u8]) -> KeyHash {
+    let low = rapidhash_v3_seeded(key, &seed.secrets) >> 14;
+    KeyHash((u64::from(slot.0) << SLOT_SHIFT) | low)
+}
+
+/// The slot of a key: CRC16-XMODEM of its hash tag, as the Redis Cluster specification says.
+#[inline]
+pub fn slot_of(key: &[u8]) -> Slot {
+    Slot(crc16_xmodem(hash_tag(key)) & (SLOT_COUNT - 1))
+}
+
+/// The part of a key that decides its slot: what stands between the first `{` and the next `}` if
+/// that is not empty, else the whole key.
+#[inline]
+pub fn hash_tag(key: &[u8]) -> &[u8] {
+    let Some(open) = key.iter().position(|&byte| byte == b'{') else { return key };
+    let after = &key[open + 1..];
+    match after.iter().position(|&byte| byte == b'}') {
+        None | Some(0) => key,
+        Some(close) => &after[..close],
+    }
+}
+
+/// `TABLES[k][b]`: the CRC of byte `b` followed by `k` zero bytes.
+static TABLES: [[u16; 256]; 8] = crc16_tables();
+
+const fn crc16_tables() -> [[u16; 256]; 8] {
+    const POLYNOMIAL: u16 = 0x1021;
+    let mut tables = [[0u16; 256]; 8];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 != 0 { (crc << 1) ^ POLYNOMIAL } else { crc << 1 };
+            bit += 1;
+        }
+        tables[0][byte] = crc;
+        byte += 1;
+    }
+    let mut zeros = 1;
+    while zeros < 8 {
+        let mut byte = 0;
+        while byte < 256 {
+            let previous = tables[zeros - 1][byte];
+            tables[zeros][byte] = (previous << 8) ^ tables[0][(previous >> 8) as usize];
+            byte += 1;
+        }
+        zeros += 1;
+    }
+    tables
+}
+
+/// CRC16-XMODEM, eight bytes a step ("slice-by-8", Kounavis and Berry 2005).
+#[inline]
+fn crc16_xmodem(bytes: &[u8]) -> u16 {
+    let mut crc = 0u16;
+    let (chunks, rest) = bytes.as_chunks::<8>();
+    for chunk in chunks {
+        crc = TABLES[7][usize::from(chunk[0] ^ (crc >> 8) as u8)]
+            ^ TABLES[6][usize::from(chunk[1] ^ crc as u8)]
+            ^ TABLES[5][usize::from(chunk[2])]
+            ^ TABLES[4][usize::from(chunk[3])]
+            ^ TABLES[3][usize::from(chunk[4])]
+            ^ TABLES[2][usize::from(chunk[5])]
+            ^ TABLES[1][usize::from(chunk[6])]
+            ^ TABLES[0][usize::from(chunk[7])];
+    }
+    for &byte in rest {
+        crc = (crc << 8) ^ TABLES[0][usize::from((crc >> 8) as u8 ^ byte)];
+    }
+    crc
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bit by bit, as the specification words it.
+    fn naive_crc16(bytes: &[u8]) -> u16 {
+        let mut crc = 0u16;
+        for &byte in bytes {
+            crc ^= u16::from(byte) << 8;
+            for _ in 0..8 {
+                crc = if crc & 0x8000 != 0 { (crc << 1) ^ 0x1021 } else { crc << 1 };
+            }
+        }
+        crc
+    }
+
+    #[test]
+    fn crc16_agrees_with_its_naive_twin_at_every_length() {
+        let bytes: Vec<u8> =
+            (0..200u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for length in 0..bytes.len() {
+            assert_eq!(crc16_xmodem(&bytes[..length]), naive_crc16(&bytes[..length]), "{length}");
+        }
+        assert_eq!(crc16_xmodem(b"123456789"), 0x31c3);
+    }
+
+    #[test]
+    fn slots_are_those_of_redis() {
+        for (key, slot) in [
+            (&b"foo"[..], 12_182),
+            (b"bar", 5_061),
+            (b"hello", 866),
+            (b"", 0),
+            (b"{user1000}.following", 3_443),
+            (b"{user1000}.followers", 3_443),
+        ] {
+            assert_eq!(slot_of(key), Slot(slot), "{}", String::from_utf8_lossy(key));
+        }
+    }
+
+    #[test]
+    fn only_the_first_nonempty_pair_of_braces_is_a_hash_tag() {
+        assert_eq!(hash_tag(b"foo{}{bar}"), b"foo{}{bar}");
+        assert_eq!(hash_tag(b"foo{{bar}}zap"), b"{bar");
+        assert_eq!(hash_tag(b"foo{bar}{zap}"), b"bar");
+        assert_eq!(hash_tag(b"foo{bar"), b"foo{bar");
+    }
+
+    /// The vectors of docs/formats.md: a change of hash would make every stored hash wrong.
+    #[test]
+    fn key_hashes_are_the_documented_ones() {
+        let seed = HashSeed::new(42);
+        let hashes: Vec<String> =
+            [&b"foo"[..], b"bar", b"", b"{user1000}.following", b"user000000000000000000000001"]
+                .iter()
+                .map(|key| key_hash(&seed, key).to_string())
+                .collect();
+        assert_eq!(hashes, VECTORS);
+    }
+
+    const VECTORS: [&str; 5] = [
+        "be587b18b91bbb76",
+        "4f148ac92c76608a",
+        "00007486642b03d5",
+        "35ce563c389faf39",
+        "8360e9d34b1d1e9d",
+    ];
+}

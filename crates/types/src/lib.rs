@@ -1,0 +1,23 @@
+//! The vocabulary of Ballast: identifiers, key hashes and their ranges, versions, epochs, time, limits.
+//!
+//! Every number that means something has its own type here, so that a wrong argument does not
+//! compile. The crate does no input or output and allocates nothing on the data path.
+//!
+//! Start at [`KeyHash`] and [`HashRange`]: a key's hash decides its slot, its place in the index,
+//! and the server that owns it.
+
+mod hash;
+mod ids;
+pub mod limits;
+mod range;
+mod time;
+
+pub use hash::{
+    HashSeed, KeyHash, SLOT_COUNT, Slot, hash_tag, key_hash, key_hash_in_slot, slot_of,
+};
+pub use ids::{
+    ClusterId, MigrationId, OwnershipEpoch, ReactorId, SegmentId, ServerId, TableId, Tenure,
+    Version,
+};
+pub use range::HashRange;
+pub use time::{Instant, UnixMillis};

@@ -1,0 +1,25 @@
+//! Limits, each with its unit, its origin and its relation to the others.
+
+/// Bytes of a segment when memory is plentiful: the unit of allocation, cleaning and replication.
+pub const SEGMENT_BYTES: usize = 8 << 20;
+
+/// Bytes of the smallest segment, for servers with little memory per reactor. An entry of the
+/// largest size must fit.
+pub const SEGMENT_BYTES_MIN: usize = 4 << 20;
+
+/// Longest key in bytes: the key length field of a log entry has two bytes.
+pub const KEY_BYTES_MAX: usize = 65_535;
+
+/// Longest value in bytes: one entry with its key and headers fits into the smallest segment.
+pub const VALUE_BYTES_MAX: usize = (4 << 20) - (64 << 10) - KEY_BYTES_MAX - 1;
+
+/// Databases of a server (`SELECT 0` to `SELECT 15`), as in Redis's default configuration.
+pub const TABLES_MAX: usize = 16;
+
+/// Reactors of one server: far above the cores of one machine.
+pub const REACTORS_MAX: usize = 256;
+
+/// Partitions of one migration (Rocksteady §3.1.1 uses 8).
+pub const PARTITIONS_MAX: usize = 64;
+
+const _: () = assert!(KEY_BYTES_MAX + VALUE_BYTES_MAX + 64 <= SEGMENT_BYTES_MIN);

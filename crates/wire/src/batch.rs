@@ -1,0 +1,183 @@
+//! Many entries in one payload.
+//!
+//! A batch is a sequence of runs. A run is an 8-byte header {table u8, zero u8, slot u16, bytes of
+//! its entries u32} and then whole entries of that table and slot, each padded to a multiple of 8.
+//! Telling the slot saves the receiver a CRC16 per record.
+
+use crate::{Corrupt, entry::Entry};
+use types::{SLOT_COUNT, Slot, TableId};
+
+/// Bytes of a run's header.
+pub const RUN_HEADER_BYTES: usize = 8;
+
+/// Appends runs of entries to a buffer.
+#[derive(Debug)]
+pub struct BatchWriter<'b> {
+    out: &'b mut Vec<u8>,
+    /// Where the open run's header stands, and what it is a run of.
+    run: Option<(usize, TableId, Slot)>,
+}
+
+impl<'b> BatchWriter<'b> {
+    /// Writes behind whatever `out` holds already.
+    pub fn new(out: &'b mut Vec<u8>) -> BatchWriter<'b> {
+        BatchWriter { out, run: None }
+    }
+
+    /// Appends one encoded entry, padding included.
+    #[inline]
+    pub fn push(&mut self, table: TableId, slot: Slot, entry: &[u8]) {
+        match self.run {
+            Some((_, t, s)) if t == table && s == slot => {}
+            _ => self.open_run(table, slot),
+        }
+        self.out.extend_from_slice(entry);
+    }
+
+    /// Bytes in the buffer.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.out.len()
+    }
+
+    fn open_run(&mut self, table: TableId, slot: Slot) {
+        self.close_run();
+        self.run = Some((self.out.len(), table, slot));
+        self.out.push(table.0);
+        self.out.push(0);
+        self.out.extend_from_slice(&slot.0.to_le_bytes());
+        self.out.extend_from_slice(&[0; 4]);
+    }
+
+    fn close_run(&mut self) {
+        if let Some((header, _, _)) = self.run.take() {
+            let bytes = (self.out.len() - header - RUN_HEADER_BYTES) as u32;
+            self.out[header + 4..header + 8].copy_from_slice(&bytes.to_le_bytes());
+        }
+    }
+}
+
+impl Drop for BatchWriter<'_> {
+    fn drop(&mut self) {
+        self.close_run();
+    }
+}
+
+/// One entry of a batch, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchEntry<'a> {
+    /// Table of its run.
+    pub table: TableId,
+    /// Slot of its run.
+    pub slot: Slot,
+    /// Its fields.
+    pub entry: Entry<'a>,
+    /// Its bytes, padding included.
+    pub encoded: &'a [u8],
+}
+
+/// Reads a batch, entry by entry. After an error it ends.
+#[derive(Clone, Debug)]
+pub struct BatchReader<'a> {
+    rest: &'a [u8],
+    run: Option<(TableId, Slot, usize)>,
+}
+
+impl<'a> BatchReader<'a> {
+    /// Reads what [`BatchWriter`] wrote.
+    pub fn new(bytes: &'a [u8]) -> BatchReader<'a> {
+        BatchReader { rest: bytes, run: None }
+    }
+
+    fn read(&mut self) -> Result<Option<BatchEntry<'a>>, Corrupt> {
+        loop {
+            let Some((table, slot, left)) = self.run else {
+                let Some((header, rest)) = self.rest.split_first_chunk::<RUN_HEADER_BYTES>() else {
+                    let short = Corrupt::Short { what: "run header" };
+                    return if self.rest.is_empty() { Ok(None) } else { Err(short) };
+                };
+                let slot = Slot(u16::from_le_bytes([header[2], header[3]]));
+                if slot.0 >= SLOT_COUNT || usize::from(header[0]) >= types::limits::TABLES_MAX {
+                    return Err(Corrupt::Invalid { what: "run header" });
+                }
+                let bytes = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+                self.rest = rest;
+                self.run = Some((TableId(header[0]), slot, bytes as usize));
+                continue;
+            };
+            if left == 0 {
+                self.run = None;
+                continue;
+            }
+            let run = self.rest.get(..left).ok_or(Corrupt::Short { what: "run" })?;
+            let (entry, taken) = Entry::parse_checked(run)?;
+            let (encoded, rest) = self.rest.split_at(taken);
+            self.rest = rest;
+            self.run = Some((table, slot, left - taken));
+            return Ok(Some(BatchEntry { table, slot, entry, encoded }));
+        }
+    }
+}
+
+impl<'a> Iterator for BatchReader<'a> {
+    type Item = Result<BatchEntry<'a>, Corrupt>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let read = self.read();
+        if read.is_err() {
+            self.rest = &[];
+            self.run = None;
+        }
+        read.transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Body;
+    use types::{Tenure, Version};
+
+    fn batch() -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut writer = BatchWriter::new(&mut out);
+        for (table, slot, key) in [(0, 1, "a"), (0, 1, "b"), (0, 2, "c"), (3, 2, "d")] {
+            let body = Body::Object { expiry: None, value: b"value" };
+            let entry = Entry { tenure: Tenure(1), version: Version(2), key: key.as_bytes(), body };
+            let mut bytes = vec![0; entry.encoded_bytes()];
+            entry.encode(&mut bytes);
+            writer.push(TableId(table), Slot(slot), &bytes);
+        }
+        drop(writer);
+        out
+    }
+
+    #[test]
+    fn batches_come_back_with_table_and_slot() {
+        let bytes = batch();
+        let read: Vec<_> = BatchReader::new(&bytes)
+            .map(|entry| entry.unwrap())
+            .map(|e| (e.table.0, e.slot.0, e.entry.key.to_vec()))
+            .collect();
+        let expected: Vec<(u8, u16, Vec<u8>)> = vec![
+            (0, 1, b"a".to_vec()),
+            (0, 1, b"b".to_vec()),
+            (0, 2, b"c".to_vec()),
+            (3, 2, b"d".to_vec()),
+        ];
+        assert_eq!(read, expected);
+        assert_eq!(BatchReader::new(&[]).next(), None);
+    }
+
+    #[test]
+    fn every_truncation_ends_in_an_error_or_at_a_run_border() {
+        let bytes = batch();
+        for length in 0..bytes.len() {
+            let read: Vec<_> = BatchReader::new(&bytes[..length]).collect();
+            let whole = read.iter().filter(|entry| entry.is_ok()).count();
+            assert!(whole < 4);
+            assert!(read.len() - whole <= 1, "reading goes on after an error");
+        }
+    }
+}

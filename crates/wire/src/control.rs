@@ -1,0 +1,344 @@
+//! Messages between a server and the coordinator. Each may arrive twice or late: it names the
+//! migration, epoch or map version that it is about, and a receiver that has gone on ignores it.
+
+use serde::{Deserialize, Serialize};
+use types::{
+    ClusterId, HashRange, MigrationId, OwnershipEpoch, ServerId, TableId, Tenure, UnixMillis,
+};
+
+/// From a server to the coordinator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToCoordinator {
+    /// First on every connection.
+    Join(Join),
+    /// Target: I know the intent and have (or have not) reserved the memory.
+    Prepared {
+        /// The migration.
+        migration: MigrationId,
+        /// The reason, if it refuses.
+        refused: Option<String>,
+    },
+    /// Source: I have sent the flip and got no answer in time; or freezing took too long and I
+    /// serve again. Please find out and decide.
+    FlipUnanswered {
+        /// The migration.
+        migration: MigrationId,
+    },
+    /// Source or target: the target has accepted the flip.
+    Flipped {
+        /// The migration.
+        migration: MigrationId,
+    },
+    /// Target, asked by [`FromCoordinator::Decide`]: whether it has accepted the flip. If not, it
+    /// never will.
+    Decided {
+        /// The migration.
+        migration: MigrationId,
+        /// Whether it serves the range.
+        accepted: bool,
+    },
+    /// Target: a cut has been committed; only these ranges still depend on the source.
+    Shrink {
+        /// The migration.
+        migration: MigrationId,
+        /// In ascending order; empty: nothing depends on the source any more.
+        remaining: Vec<HashRange>,
+    },
+    /// Target: how far it is, for people who watch.
+    Progress {
+        /// The migration.
+        migration: MigrationId,
+        /// Counters since the flip.
+        progress: Progress,
+    },
+    /// Source: my index holds no entry of the range any more.
+    Released {
+        /// The migration.
+        migration: MigrationId,
+    },
+    /// A request of an operator, passed on by the server that got it.
+    Ask {
+        /// Returned with the answer.
+        request: u64,
+        /// What is wanted.
+        ask: Ask,
+    },
+}
+
+/// From the coordinator to a server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum FromCoordinator {
+    /// Answer to a join.
+    Welcome {
+        /// The server's number from here on.
+        server: ServerId,
+        /// The cluster.
+        cluster: ClusterId,
+        /// Seed of the key hash.
+        seed: u64,
+    },
+    /// The join cannot be granted; the text says why and what to do.
+    Rejected {
+        /// For the operator.
+        reason: String,
+    },
+    /// The whole map; an older version than the one known changes nothing.
+    Map(ClusterMap),
+    /// To the target: an intent exists; reserve the memory and answer `Prepared`.
+    Prepare(Intent),
+    /// To the source: the target is prepared; freeze and flip.
+    Start(Intent),
+    /// To the target: have you accepted this flip, or will you never?
+    Decide {
+        /// The migration.
+        migration: MigrationId,
+    },
+    /// To the source: what the target answered. `false`: thaw, the intent is withdrawn.
+    Outcome {
+        /// The migration.
+        migration: MigrationId,
+        /// Whether the target serves the range.
+        accepted: bool,
+    },
+    /// To the source: only these ranges are still needed; forget the rest.
+    Forget {
+        /// The migration.
+        migration: MigrationId,
+        /// In ascending order; empty: forget everything, then answer `Released`.
+        remaining: Vec<HashRange>,
+    },
+    /// To the target: the migration is over (source released, or intent withdrawn).
+    Finished {
+        /// The migration.
+        migration: MigrationId,
+    },
+    /// Answer to an `Ask`.
+    Answer {
+        /// As asked.
+        request: u64,
+        /// What came of it.
+        answer: Answer,
+    },
+}
+
+/// A process that wants to be a server of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Join {
+    /// Its [`crate::PROTOCOL_VERSION`].
+    pub protocol: u16,
+    /// Host that clients and servers reach it under.
+    pub host: String,
+    /// Port of the Redis protocol.
+    pub client_port: u16,
+    /// Port of the bus.
+    pub bus_port: u16,
+    /// Number and cluster it got from an earlier connection of the same process.
+    pub rejoin: Option<(ClusterId, ServerId)>,
+}
+
+/// One server, as the map shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerInfo {
+    /// Its number.
+    pub id: ServerId,
+    /// Host that clients and servers reach it under.
+    pub host: String,
+    /// Port of the Redis protocol.
+    pub client_port: u16,
+    /// Port of the bus.
+    pub bus_port: u16,
+    /// Whether its connection to the coordinator stands.
+    pub connected: bool,
+}
+
+/// A range, its owner, and the numbers under which it is held. The same for all tables, but for
+/// the tenures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TabletInfo {
+    /// The range.
+    pub range: HashRange,
+    /// Who serves it.
+    pub owner: ServerId,
+    /// Rises with every change of owner.
+    pub epoch: OwnershipEpoch,
+    /// By table, [`types::limits::TABLES_MAX`] of them.
+    pub tenures: Vec<Tenure>,
+}
+
+/// Who owns what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterMap {
+    /// Rises with every change.
+    pub version: u64,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// In ascending order of number.
+    pub servers: Vec<ServerInfo>,
+    /// In ascending order, without overlap. A hash in none has no owner.
+    pub tablets: Vec<TabletInfo>,
+    /// Migrations that have not ended, as (range, source, target).
+    pub moving: Vec<(HashRange, ServerId, ServerId)>,
+}
+
+/// A move that the coordinator has written down before anybody acts on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intent {
+    /// The migration.
+    pub migration: MigrationId,
+    /// What moves.
+    pub range: HashRange,
+    /// Who owns it.
+    pub source: ServerId,
+    /// Who will own it.
+    pub target: ServerId,
+    /// Epoch under which the source owns it.
+    pub source_epoch: OwnershipEpoch,
+    /// Epoch under which the target will own it.
+    pub target_epoch: OwnershipEpoch,
+    /// Tenures under which the target will hold it, by table.
+    pub target_tenures: Vec<Tenure>,
+    /// How to move it.
+    pub policy: MigrationPolicy,
+}
+
+/// How reads that miss a record get it before the bulk does (Rocksteady §3.3 and its ablations).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PriorityPulls {
+    /// Not at all: operations wait for the bulk.
+    Off,
+    /// Many hashes in one pull, one pull in flight per reactor.
+    Batched {
+        /// Most hashes of one pull.
+        hashes_max: u16,
+    },
+    /// One pull per missing record, at once, however many are in flight.
+    Immediate,
+}
+
+/// One value per variant that the papers compare, so that one binary measures them side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigrationPolicy {
+    /// Parts of the range that are pulled side by side, 1 to [`types::limits::PARTITIONS_MAX`].
+    pub partitions: u16,
+    /// Most bytes of one pull (it ends with the bucket that reaches them).
+    pub pull_bytes: u32,
+    /// Replies of one partition that may wait for their replay before it is pulled on.
+    pub pulls_ahead: u16,
+    /// Whether and how missing records are fetched early.
+    pub priority: PriorityPulls,
+    /// Percent of each reactor's running time that the move may take even when clients wait, 1 to
+    /// 100. 100 is "best effort": background quanta and client turns alternate.
+    pub background_share: u8,
+}
+
+impl Default for MigrationPolicy {
+    fn default() -> MigrationPolicy {
+        MigrationPolicy {
+            partitions: 8,
+            pull_bytes: 64 << 10,
+            pulls_ahead: 2,
+            priority: PriorityPulls::Batched { hashes_max: 16 },
+            background_share: 10,
+        }
+    }
+}
+
+/// Counters of one migration since its flip.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Records of the source when it flipped.
+    pub records_total: u64,
+    /// Records replayed, by pulls of either kind.
+    pub records: u64,
+    /// Their bytes in the log.
+    pub bytes: u64,
+    /// Records that priority pulls brought.
+    pub priority_records: u64,
+    /// Nanoseconds from the flip to the last replay, or so far.
+    pub elapsed_ns: u64,
+}
+
+/// What operators ask for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Ask {
+    /// Move these slot ranges to a server; each becomes one migration.
+    Migrate {
+        /// Ranges of whole slots.
+        ranges: Vec<HashRange>,
+        /// Who owns them, if the asker insists.
+        source: Option<ServerId>,
+        /// Where to.
+        target: ServerId,
+        /// How.
+        policy: MigrationPolicy,
+    },
+    /// Withdraw every migration that has not flipped yet: all, or those away from one server.
+    Cancel {
+        /// Only migrations with this source.
+        source: Option<ServerId>,
+    },
+    /// All migrations known, newest first.
+    List,
+    /// New tenures for one table on the asking server, before it empties it; all tables if `None`.
+    Flush {
+        /// Which table.
+        table: Option<TableId>,
+    },
+}
+
+/// What came of an [`Ask`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Accepted; these migrations exist now.
+    Started(Vec<MigrationId>),
+    /// So many were withdrawn or are being asked about.
+    Cancelled(u32),
+    /// All migrations known.
+    Migrations(Vec<MigrationReport>),
+    /// Done; the new tenures come with the next map.
+    Flushed,
+    /// Not possible; the text says why and what to do, without a trailing period.
+    Refused(String),
+}
+
+/// Where a migration stands, in Valkey's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MigrationState {
+    /// Another migration of the same hashes is in the way.
+    Queued,
+    /// The intent exists; the source still owns the range.
+    Preparing,
+    /// The target owns the range and pulls.
+    Moving,
+    /// Everything is at the target; the source forgets its copy.
+    Releasing,
+    /// Over, as wanted.
+    Success,
+    /// Withdrawn because somebody asked.
+    Cancelled,
+    /// Over without a change of owner; the report's message says why.
+    Failed,
+}
+
+/// One migration, for people.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MigrationReport {
+    /// The migration.
+    pub migration: MigrationId,
+    /// What moves.
+    pub range: HashRange,
+    /// From.
+    pub source: ServerId,
+    /// To.
+    pub target: ServerId,
+    /// Where it stands.
+    pub state: MigrationState,
+    /// Why it failed, or empty.
+    pub message: String,
+    /// When it was asked for.
+    pub created: UnixMillis,
+    /// When anything was last heard of it.
+    pub updated: UnixMillis,
+    /// How far it is.
+    pub progress: Progress,
+}

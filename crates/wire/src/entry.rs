@@ -1,0 +1,311 @@
+//! One entry of a log: an object or a tombstone.
+//!
+//! | offset | bytes | field |
+//! | --- | --- | --- |
+//! | 0 | 4 | CRC-32C of everything from offset 10 to the end of the value |
+//! | 4 | 6 | tenure |
+//! | 10 | 1 | kind (low four bits) and flags (high four bits) |
+//! | 11 | 3 | value length |
+//! | 14 | 2 | key length |
+//! | 16 | 8 | version |
+//! | 24 | 8 | object with the expiry flag: expiry in ms since 1970; tombstone: segment of the dead version |
+//! | then | | key, value, zero to seven bytes of padding up to a multiple of 8 |
+//!
+//! All numbers are little-endian. The checksum leaves the tenure out, so that a migration's target
+//! stores a received entry under its own tenure without computing the checksum again.
+
+use crate::{Corrupt, checksum::crc32c};
+use types::{SegmentId, Tenure, UnixMillis, Version};
+
+/// Bytes of the header that every entry has.
+pub const HEADER_BYTES: usize = 24;
+/// Entries begin at multiples of this.
+pub const ALIGNMENT: usize = 8;
+/// Bytes of an expiry or of a dead version's segment.
+const EXTRA_BYTES: usize = 8;
+/// Where the checksummed part begins.
+const CHECKED_FROM: usize = 10;
+
+const KIND_MASK: u8 = 0x0f;
+const KIND_OBJECT: u8 = 1;
+const KIND_TOMBSTONE: u8 = 2;
+const FLAG_EXPIRY: u8 = 0x10;
+
+/// What an entry says. The set is closed: whoever cleans, replays, migrates or recovers matches on
+/// it without a wildcard, so that a new kind cannot be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body<'a> {
+    /// The key has this value.
+    Object {
+        /// When the record stops existing; `None` means never.
+        expiry: Option<UnixMillis>,
+        /// The value.
+        value: &'a [u8],
+    },
+    /// The key has no value since this version.
+    Tombstone {
+        /// Segment of the version that it removed: the tombstone is needed while that exists.
+        /// `None` if there was no such version here.
+        dead: Option<SegmentId>,
+    },
+}
+
+/// One entry, as fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The stay under which it was written.
+    pub tenure: Tenure,
+    /// Its place in the order of the key's writes.
+    pub version: Version,
+    /// The key.
+    pub key: &'a [u8],
+    /// Object or tombstone.
+    pub body: Body<'a>,
+}
+
+impl<'a> Entry<'a> {
+    /// Bytes that the entry takes in a segment, padding included.
+    #[inline]
+    pub fn encoded_bytes(&self) -> usize {
+        let (extra, value) = match self.body {
+            Body::Object { expiry, value } => (expiry.is_some(), value.len()),
+            Body::Tombstone { .. } => (true, 0),
+        };
+        encoded_bytes(self.key.len(), value, extra)
+    }
+
+    /// Writes the entry to the beginning of `out`, whose first [`Entry::encoded_bytes`] it fills.
+    ///
+    /// # Panics
+    /// If `out` is too short, or key, value or tenure are above their limits: our bug, since
+    /// commands check what clients send.
+    #[inline]
+    pub fn encode(&self, out: &mut [u8]) {
+        let bytes = self.encoded_bytes();
+        let (kind, extra, value): (u8, Option<u64>, &[u8]) = match self.body {
+            Body::Object { expiry: Some(at), value } => {
+                (KIND_OBJECT | FLAG_EXPIRY, Some(at.0), value)
+            }
+            Body::Object { expiry: None, value } => (KIND_OBJECT, None, value),
+            Body::Tombstone { dead } => {
+                (KIND_TOMBSTONE, Some(dead.map_or(u64::MAX, |segment| segment.0)), &[])
+            }
+        };
+        assert!(self.key.len() <= types::limits::KEY_BYTES_MAX, "key of {} bytes", self.key.len());
+        assert!(value.len() <= types::limits::VALUE_BYTES_MAX, "value of {} bytes", value.len());
+        assert!(self.tenure <= Tenure::MAX, "tenure {} does not fit", self.tenure);
+        let out = &mut out[..bytes];
+        out[4..10].copy_from_slice(&self.tenure.0.to_le_bytes()[..6]);
+        out[10] = kind;
+        out[11..14].copy_from_slice(&(value.len() as u32).to_le_bytes()[..3]);
+        out[14..16].copy_from_slice(&(self.key.len() as u16).to_le_bytes());
+        out[16..24].copy_from_slice(&self.version.0.to_le_bytes());
+        let mut at = HEADER_BYTES;
+        if let Some(extra) = extra {
+            out[at..at + EXTRA_BYTES].copy_from_slice(&extra.to_le_bytes());
+            at += EXTRA_BYTES;
+        }
+        out[at..at + self.key.len()].copy_from_slice(self.key);
+        at += self.key.len();
+        out[at..at + value.len()].copy_from_slice(value);
+        at += value.len();
+        out[at..].fill(0);
+        let crc = crc32c(&out[CHECKED_FROM..at]);
+        out[0..4].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// Reads the entry at the beginning of `bytes`, without looking at its checksum.
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Entry<'a>, Corrupt> {
+        const SHORT: Corrupt = Corrupt::Short { what: "log entry" };
+        let header: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(SHORT)?;
+        let number = |at: usize, length: usize| {
+            let mut wide = [0u8; 8];
+            wide[..length].copy_from_slice(&header[at..at + length]);
+            u64::from_le_bytes(wide)
+        };
+        let tenure = Tenure(number(4, 6));
+        let value_length = number(11, 3) as usize;
+        let key_length = number(14, 2) as usize;
+        let version = Version(number(16, 8));
+        let rest = &bytes[HEADER_BYTES..];
+        let extra = |rest: &'a [u8]| -> Result<(u64, &'a [u8]), Corrupt> {
+            let (extra, rest) = rest.split_first_chunk::<EXTRA_BYTES>().ok_or(SHORT)?;
+            Ok((u64::from_le_bytes(*extra), rest))
+        };
+        let kind = header[10];
+        let (expiry, dead, rest) = match kind {
+            KIND_OBJECT => (None, None, rest),
+            _ if kind == KIND_OBJECT | FLAG_EXPIRY => {
+                let (at, rest) = extra(rest)?;
+                (Some(UnixMillis(at)), None, rest)
+            }
+            KIND_TOMBSTONE if value_length == 0 => {
+                let (dead, rest) = extra(rest)?;
+                (None, (dead != u64::MAX).then_some(SegmentId(dead)), rest)
+            }
+            _ => return Err(Corrupt::Invalid { what: "kind of log entry" }),
+        };
+        let (key, rest) = rest.split_at_checked(key_length).ok_or(SHORT)?;
+        let value = rest.get(..value_length).ok_or(SHORT)?;
+        let body = if kind & KIND_MASK == KIND_OBJECT {
+            Body::Object { expiry, value }
+        } else {
+            Body::Tombstone { dead }
+        };
+        Ok(Entry { tenure, version, key, body })
+    }
+
+    /// As [`Entry::parse`], and checks the checksum and that the padding is there: for bytes that
+    /// came over a network or from a disk. Returns the entry and the bytes it takes.
+    #[inline]
+    pub fn parse_checked(bytes: &'a [u8]) -> Result<(Entry<'a>, usize), Corrupt> {
+        let entry = Entry::parse(bytes)?;
+        let taken = entry.encoded_bytes();
+        if bytes.len() < taken {
+            return Err(Corrupt::Short { what: "log entry" });
+        }
+        let extra = !matches!(entry.body, Body::Object { expiry: None, .. });
+        let value = match entry.body {
+            Body::Object { value, .. } => value.len(),
+            Body::Tombstone { .. } => 0,
+        };
+        let end = HEADER_BYTES + usize::from(extra) * EXTRA_BYTES + entry.key.len() + value;
+        let stored = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        if crc32c(&bytes[CHECKED_FROM..end]) != stored {
+            return Err(Corrupt::Checksum { what: "log entry" });
+        }
+        Ok((entry, taken))
+    }
+
+    /// Whether the record has stopped existing at `now`. A tombstone does not expire.
+    #[inline]
+    pub fn is_expired(&self, now: UnixMillis) -> bool {
+        match self.body {
+            Body::Object { expiry: Some(at), .. } => at <= now,
+            Body::Object { expiry: None, .. } | Body::Tombstone { .. } => false,
+        }
+    }
+}
+
+/// Bytes of an entry with a key and a value of these lengths.
+#[inline]
+pub const fn encoded_bytes(key: usize, value: usize, extra: bool) -> usize {
+    let extra = if extra { EXTRA_BYTES } else { 0 };
+    (HEADER_BYTES + extra + key + value).next_multiple_of(ALIGNMENT)
+}
+
+/// Writes another tenure into an encoded entry; its checksum stays right.
+///
+/// # Panics
+/// If `entry` is shorter than a header or the tenure does not fit: our bug.
+#[inline]
+pub fn set_tenure(entry: &mut [u8], tenure: Tenure) {
+    assert!(tenure <= Tenure::MAX, "tenure {tenure} does not fit");
+    entry[4..10].copy_from_slice(&tenure.0.to_le_bytes()[..6]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<Entry<'static>> {
+        let tenure = Tenure(0x0102_0304_0506);
+        let version = Version(0x1112_1314_1516_1718);
+        vec![
+            Entry {
+                tenure,
+                version,
+                key: b"key",
+                body: Body::Object { expiry: None, value: b"value" },
+            },
+            Entry { tenure, version, key: b"", body: Body::Object { expiry: None, value: b"" } },
+            Entry {
+                tenure,
+                version,
+                key: b"k",
+                body: Body::Object {
+                    expiry: Some(UnixMillis(1_700_000_000_000)),
+                    value: &[7; 300],
+                },
+            },
+            Entry {
+                tenure,
+                version,
+                key: b"gone",
+                body: Body::Tombstone { dead: Some(SegmentId(9)) },
+            },
+            Entry { tenure, version, key: b"never", body: Body::Tombstone { dead: None } },
+        ]
+    }
+
+    fn encoded(entry: &Entry<'_>) -> Vec<u8> {
+        let mut bytes = vec![0xaa; entry.encoded_bytes()];
+        entry.encode(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn entries_come_back_as_they_went() {
+        for entry in samples() {
+            let bytes = encoded(&entry);
+            assert_eq!(bytes.len() % ALIGNMENT, 0);
+            assert_eq!(Entry::parse_checked(&bytes), Ok((entry, bytes.len())));
+        }
+    }
+
+    #[test]
+    fn an_entry_under_another_tenure_is_still_whole() {
+        let mut bytes = encoded(&samples()[0]);
+        set_tenure(&mut bytes, Tenure(5));
+        let (entry, _) = Entry::parse_checked(&bytes).unwrap();
+        assert_eq!(entry, Entry { tenure: Tenure(5), ..samples()[0] });
+    }
+
+    #[test]
+    fn every_truncation_is_refused() {
+        for entry in samples() {
+            let bytes = encoded(&entry);
+            for length in 0..bytes.len() {
+                assert!(
+                    Entry::parse_checked(&bytes[..length]).is_err(),
+                    "{entry:?} cut at {length}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_outside_tenure_and_padding_is_noticed() {
+        for entry in samples() {
+            let bytes = encoded(&entry);
+            for bit in 0..bytes.len() * 8 {
+                let mut changed = bytes.clone();
+                changed[bit / 8] ^= 1 << (bit % 8);
+                match Entry::parse_checked(&changed) {
+                    Err(_) => {}
+                    Ok((read, _)) => {
+                        let same = Entry { tenure: entry.tenure, ..read };
+                        assert_eq!(same, entry, "bit {bit} of {entry:?} changed what it says");
+                    }
+                }
+            }
+        }
+    }
+
+    /// The vector of docs/formats.md.
+    #[test]
+    fn the_documented_bytes_are_those_written() {
+        let entry = Entry {
+            tenure: Tenure(3),
+            version: Version(258),
+            key: b"foo",
+            body: Body::Object { expiry: None, value: b"bar!" },
+        };
+        let hex: String = encoded(&entry).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(
+            hex[8..],
+            *"030000000000010400000300020100000000000066 6f6f6261722100".replace(' ', "")
+        );
+    }
+}

@@ -1,0 +1,119 @@
+//! What a bus connection carries, in both directions, after the TCP handshake: frames.
+//!
+//! | offset | bytes | field |
+//! | --- | --- | --- |
+//! | 0 | 4 | magic `BLST` |
+//! | 4 | 4 | length of the message |
+//! | 8 | 4 | length of the payload |
+//! | 12 | 4 | CRC-32C of the first 12 bytes and the message |
+//! | 16 | | the message (postcard encoding of a `serde` enum), then the payload as raw bytes |
+//!
+//! The payload is not under the frame's checksum: its entries carry their own.
+
+use crate::{Corrupt, checksum::crc32c_of_two};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Bytes of a frame's header.
+pub const HEADER_BYTES: usize = 16;
+/// Longest message in bytes. The longest real one, a flip of all slots with their record counts,
+/// has about 130 KB.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Longest payload in bytes: one pull of a whole bucket of the largest records.
+pub const PAYLOAD_BYTES_MAX: usize = 64 << 20;
+
+const MAGIC: [u8; 4] = *b"BLST";
+
+/// A frame's header, checked for magic and limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of the message that follows.
+    pub message_bytes: usize,
+    /// Bytes of the payload that follows the message.
+    pub payload_bytes: usize,
+    crc: u32,
+    checked: [u8; 12],
+}
+
+impl Header {
+    /// Reads a header.
+    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Corrupt> {
+        let number = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let message_bytes = number(4) as usize;
+        let payload_bytes = number(8) as usize;
+        if bytes[..4] != MAGIC {
+            return Err(Corrupt::Invalid { what: "magic of frame" });
+        }
+        if message_bytes > MESSAGE_BYTES_MAX || payload_bytes > PAYLOAD_BYTES_MAX {
+            return Err(Corrupt::Invalid { what: "length of frame" });
+        }
+        let mut checked = [0; 12];
+        checked.copy_from_slice(&bytes[..12]);
+        Ok(Header { message_bytes, payload_bytes, crc: number(12), checked })
+    }
+
+    /// Reads the message that followed this header.
+    pub fn message<M: DeserializeOwned>(&self, bytes: &[u8]) -> Result<M, Corrupt> {
+        if crc32c_of_two(&self.checked, bytes) != self.crc {
+            return Err(Corrupt::Checksum { what: "frame" });
+        }
+        match postcard::take_from_bytes(bytes) {
+            Ok((message, [])) => Ok(message),
+            Ok(_) | Err(_) => Err(Corrupt::Invalid { what: "message" }),
+        }
+    }
+
+    /// Bytes of header, message and payload.
+    pub fn frame_bytes(&self) -> usize {
+        HEADER_BYTES + self.message_bytes + self.payload_bytes
+    }
+}
+
+/// Appends header and message to `out`; the caller sends `payload_bytes` of payload behind them.
+///
+/// # Panics
+/// If message or payload are above their limits: our bug, since limits bound what goes into them.
+pub fn encode<M: Serialize>(message: &M, payload_bytes: usize, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER_BYTES]);
+    #[expect(clippy::expect_used, reason = "serializing plain data into a Vec cannot fail")]
+    postcard::to_io(message, &mut *out).expect("plain data can be serialized");
+    let message_bytes = out.len() - start - HEADER_BYTES;
+    assert!(message_bytes <= MESSAGE_BYTES_MAX, "message of {message_bytes} bytes");
+    assert!(payload_bytes <= PAYLOAD_BYTES_MAX, "payload of {payload_bytes} bytes");
+    let (header, message) = out[start..].split_at_mut(HEADER_BYTES);
+    header[..4].copy_from_slice(&MAGIC);
+    header[4..8].copy_from_slice(&(message_bytes as u32).to_le_bytes());
+    header[8..12].copy_from_slice(&(payload_bytes as u32).to_le_bytes());
+    let crc = crc32c_of_two(&header[..12], message);
+    header[12..].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Result<Vec<u32>, Corrupt> {
+        let short = Corrupt::Short { what: "frame" };
+        let (header, rest) = bytes.split_first_chunk().ok_or(short)?;
+        let header = Header::parse(header)?;
+        header.message(rest.get(..header.message_bytes).ok_or(short)?)
+    }
+
+    #[test]
+    fn frames_come_back_and_every_flipped_bit_is_noticed() {
+        let message: Vec<u32> = vec![1, 2, 300_000];
+        let mut bytes = Vec::new();
+        encode(&message, 77, &mut bytes);
+        assert_eq!(read(&bytes), Ok(message));
+        for bit in 0..bytes.len() * 8 {
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(read(&changed).is_err(), "bit {bit} can change unnoticed");
+        }
+        for length in 0..bytes.len() {
+            assert!(read(&bytes[..length]).is_err());
+        }
+    }
+}

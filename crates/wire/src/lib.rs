@@ -1,0 +1,47 @@
+//! Every byte layout that crosses a socket between servers, or (later) a disk. Pure functions.
+//!
+//! - [`entry`]: one record of a log, as it stands in a segment, and as migration sends it;
+//! - [`batch`]: many entries in one payload, grouped into runs of one table and slot;
+//! - [`frame`]: what a bus connection carries: a header with CRC, a message, a raw payload;
+//! - [`peer`]: messages between servers; [`control`]: messages between servers and coordinator.
+//!
+//! The layouts are written down once more, for people, in `docs/formats.md`.
+//!
+//! **Invariant:** decoding is total. Any bytes give a value or a [`Corrupt`], never a panic, and
+//! never an allocation larger than a constant times the bytes that are there.
+
+pub mod batch;
+pub mod control;
+pub mod entry;
+pub mod frame;
+pub mod peer;
+
+mod checksum;
+
+pub use checksum::{crc32c, crc32c_self_check};
+
+/// Version of the bus protocol, compared in the handshake. Raised by every change of a message.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// Bytes that were not what they should be, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Corrupt {
+    /// The bytes end before the thing does.
+    #[error("{what} is cut short")]
+    Short {
+        /// What was being read.
+        what: &'static str,
+    },
+    /// The checksum does not match the bytes.
+    #[error("checksum of {what} is wrong")]
+    Checksum {
+        /// What was being read.
+        what: &'static str,
+    },
+    /// A field has a value that no writer writes.
+    #[error("{what} is not valid")]
+    Invalid {
+        /// Which field.
+        what: &'static str,
+    },
+}
