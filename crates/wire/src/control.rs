@@ -11,6 +11,15 @@ use types::{
 pub enum ToCoordinator {
     /// First on every connection.
     Join(Join),
+    /// Source: how much the range holds, for the target's reservation.
+    Measured {
+        /// The migration.
+        migration: MigrationId,
+        /// Live records of the range.
+        records: u64,
+        /// Their bytes in the log.
+        bytes: u64,
+    },
     /// Target: I know the intent and have (or have not) reserved the memory.
     Prepared {
         /// The migration.
@@ -84,6 +93,13 @@ pub enum FromCoordinator {
     },
     /// The whole map; an older version than the one known changes nothing.
     Map(ClusterMap),
+    /// To the source: how much does the range hold?
+    Measure {
+        /// The migration.
+        migration: MigrationId,
+        /// The range.
+        range: HashRange,
+    },
     /// To the target: an intent exists; reserve the memory and answer `Prepared`.
     Prepare(Intent),
     /// To the source: the target is prepared; freeze and flip.
@@ -197,6 +213,8 @@ pub struct Intent {
     pub target_epoch: OwnershipEpoch,
     /// Tenures under which the target will hold it, by table.
     pub target_tenures: Vec<Tenure>,
+    /// Live bytes of the range when the source was asked: the target reserves 1.1 times as much.
+    pub bytes: u64,
     /// How to move it.
     pub policy: MigrationPolicy,
 }
