@@ -1,0 +1,90 @@
+//! Buffers that a reactor's connections share, so that an idle connection holds none.
+
+/// Bytes of an ordinary buffer, and of one read: above almost every batch of requests.
+pub(crate) const BUFFER_BYTES: usize = 16 << 10;
+
+/// Ordinary buffers kept for reuse (4 MiB): more than the connections served in a few turns.
+const BUFFERS_MAX: usize = 256;
+
+/// Larger buffers kept for reuse, and their bytes in all: the pull replies in flight of one
+/// reactor. Fresh memory costs a page fault per 4 KiB, which is more than the copy it saves.
+const LARGE_BUFFERS_MAX: usize = 32;
+const LARGE_BYTES_MAX: usize = 16 << 20;
+
+#[derive(Default)]
+pub(crate) struct Buffers {
+    ordinary: Vec<Vec<u8>>,
+    large: Vec<Vec<u8>>,
+    large_bytes: usize,
+}
+
+impl Buffers {
+    /// An empty buffer of about [`BUFFER_BYTES`].
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.ordinary.pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES))
+    }
+
+    /// An empty buffer for at least `bytes`, and at most twice as many.
+    pub(crate) fn take_large(&mut self, bytes: usize) -> Vec<u8> {
+        let fits = |buffer: &Vec<u8>| (bytes..=2 * bytes).contains(&buffer.capacity());
+        match self.large.iter().rposition(fits) {
+            Some(position) => {
+                let buffer = self.large.swap_remove(position);
+                self.large_bytes -= buffer.capacity();
+                buffer
+            }
+            None => Vec::with_capacity(bytes),
+        }
+    }
+
+    /// Takes back a buffer, whatever its origin; drops it if there are enough.
+    pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        let capacity = buffer.capacity();
+        if capacity < BUFFER_BYTES {
+            return;
+        }
+        if capacity <= 2 * BUFFER_BYTES {
+            if self.ordinary.len() < BUFFERS_MAX {
+                self.ordinary.push(buffer);
+            }
+        } else if self.large.len() < LARGE_BUFFERS_MAX
+            && self.large_bytes + capacity <= LARGE_BYTES_MAX
+        {
+            self.large_bytes += capacity;
+            self.large.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back_empty_and_large_ones_only_where_they_fit() {
+        let mut buffers = Buffers::default();
+        let mut small = buffers.take();
+        small.extend_from_slice(b"left over");
+        buffers.give(small);
+        assert!(buffers.take().is_empty());
+
+        buffers.give(Vec::with_capacity(1 << 20));
+        assert_eq!(buffers.take_large(100 << 10).capacity(), 100 << 10, "far too large a buffer");
+        assert_eq!(buffers.take_large(600 << 10).capacity(), 1 << 20, "the kept one fits");
+        assert_eq!(buffers.large_bytes, 0);
+    }
+
+    #[test]
+    fn the_pool_is_bounded() {
+        let mut buffers = Buffers::default();
+        for _ in 0..2 * BUFFERS_MAX {
+            buffers.give(Vec::with_capacity(BUFFER_BYTES));
+        }
+        for _ in 0..100 {
+            buffers.give(Vec::with_capacity(1 << 20));
+        }
+        assert_eq!(buffers.ordinary.len(), BUFFERS_MAX);
+        assert!(buffers.large_bytes <= LARGE_BYTES_MAX);
+    }
+}
