@@ -1,0 +1,101 @@
+//! Numbers as Redis writes and reads them.
+
+use std::io::Write;
+
+/// Digits of the longest integer that [`digits`] reads: any more may overflow.
+const DIGITS_MAX: usize = 18;
+
+/// Reads an integer in the only form in which Redis writes it: no blanks, no `+`, no leading
+/// zeros, no `-0`. `None` for anything else, and for what does not fit.
+pub fn parse_integer(text: &[u8]) -> Option<i64> {
+    let (is_negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    let first = *digits.first()?;
+    if first == b'0' {
+        return if digits.len() == 1 && !is_negative { Some(0) } else { None };
+    }
+    // Summed up as a negative number: there is one more of them.
+    let sum = digits.iter().try_fold(0i64, |sum, digit| {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        sum.checked_mul(10)?.checked_sub(i64::from(digit - b'0'))
+    })?;
+    if is_negative { Some(sum) } else { sum.checked_neg() }
+}
+
+/// The number in `digits CR LF` at the front of `bytes`, and the bytes of all that. `None` for
+/// whatever is not short, plain and complete: the caller then looks closely.
+#[inline(always)]
+pub(crate) fn short_line(bytes: &[u8]) -> Option<(usize, usize)> {
+    let first = bytes.first()?.wrapping_sub(b'0');
+    if first > 9 {
+        return None;
+    }
+    let mut number = usize::from(first);
+    for (at, byte) in bytes.iter().enumerate().take(DIGITS_MAX).skip(1) {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            let is_end = *byte == b'\r' && bytes.get(at + 1) == Some(&b'\n');
+            return is_end.then_some((number, at + 2));
+        }
+        if number == 0 {
+            return None;
+        }
+        number = number * 10 + usize::from(digit);
+    }
+    None
+}
+
+/// Appends an integer in decimal.
+#[inline]
+pub fn write_integer(number: i64, out: &mut Vec<u8>) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+/// Appends a double as Redis writes it: the fewest digits that read back as the same number, as a
+/// plain decimal if that is not much longer than the digits, else with an exponent.
+pub fn write_double(number: f64, out: &mut Vec<u8>) {
+    if number.is_nan() {
+        return out.extend_from_slice(b"nan");
+    }
+    if number.is_infinite() {
+        return out.extend_from_slice(if number > 0.0 { b"inf" } else { b"-inf" });
+    }
+    // The longest has a sign, 17 digits, a point and an exponent of 5 bytes.
+    let mut buffer = [0u8; 32];
+    let mut space = &mut buffer[..];
+    // Cannot fail: the buffer is long enough, see above.
+    let _ = write!(space, "{number:e}");
+    let left = space.len();
+    let text = &buffer[..buffer.len() - left];
+    let Some(mark) = text.iter().position(|byte| *byte == b'e') else {
+        unreachable!("a finite number in scientific notation has an exponent");
+    };
+    let (mantissa, exponent) = (&text[..mark], &text[mark + 1..]);
+    let digits = mantissa.iter().filter(|byte| byte.is_ascii_digit()).count() as i64;
+    let magnitude = parse_integer(exponent).unwrap_or(0);
+    if is_plain(number, digits, magnitude) {
+        // Cannot fail: a Vec takes everything.
+        let _ = write!(out, "{number}");
+    } else {
+        out.extend_from_slice(mantissa);
+        out.extend_from_slice(if magnitude < 0 { b"e-" } else { b"e+" });
+        write_integer(magnitude.abs(), out);
+    }
+}
+
+/// Whether Redis writes a number without an exponent: `number` has `digits` significant ones, the
+/// first of which stands for ten to the power of `magnitude`.
+fn is_plain(number: f64, digits: i64, magnitude: i64) -> bool {
+    /// Integers up to 2^52 are written as integers.
+    const INTEGER_MAX: f64 = 4_503_599_627_370_496.0;
+    if number.fract() == 0.0 && number.abs() < INTEGER_MAX {
+        return true;
+    }
+    // Ten to the power of `last` is what the last digit stands for.
+    let last = magnitude - (digits - 1);
+    if last >= 0 { magnitude.abs() < digits + 7 } else { last > -7 || magnitude.abs() < 4 }
+}

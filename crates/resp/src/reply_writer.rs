@@ -1,0 +1,212 @@
+//! Appends replies to a buffer, for servers, in the protocol that the client asked for.
+
+use crate::{Protocol, number::write_double};
+
+/// Writes replies. What RESP2 has no word for is written as Redis does there: a map and a set as
+/// arrays, a double, a verbatim text and a big number as bulk strings, a boolean as 0 or 1.
+#[derive(Debug)]
+pub struct ReplyWriter<'b> {
+    out: &'b mut Vec<u8>,
+    protocol: Protocol,
+}
+
+impl<'b> ReplyWriter<'b> {
+    /// Writes behind whatever `out` holds already.
+    #[inline]
+    pub fn new(protocol: Protocol, out: &'b mut Vec<u8>) -> ReplyWriter<'b> {
+        ReplyWriter { out, protocol }
+    }
+
+    /// What the client understands.
+    #[inline]
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Changes what follows, as `HELLO` does with its own reply already.
+    pub fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+    }
+
+    /// A short text of ours, such as `OK`.
+    #[inline]
+    pub fn simple(&mut self, text: &str) {
+        self.line(b'+', text.as_bytes());
+    }
+
+    /// An error, beginning with its code: `ERR syntax error`. May quote what the client sent.
+    #[inline]
+    pub fn error(&mut self, text: impl AsRef<[u8]>) {
+        self.line(b'-', text.as_ref());
+    }
+
+    /// A number.
+    #[inline]
+    pub fn integer(&mut self, number: i64) {
+        match usize::try_from(number) {
+            Ok(number) => write_header(b':', number, self.out),
+            Err(_) => self.line(b':', itoa::Buffer::new().format(number).as_bytes()),
+        }
+    }
+
+    /// Any bytes.
+    #[inline]
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        write_bulk(bytes, self.out);
+    }
+
+    /// What stands in front of `length` bytes that are sent from elsewhere; [`Self::bulk_end`]
+    /// follows them.
+    #[inline]
+    pub fn bulk_start(&mut self, length: usize) {
+        write_header(b'$', length, self.out);
+    }
+
+    /// What stands behind the bytes announced by [`Self::bulk_start`].
+    #[inline]
+    pub fn bulk_end(&mut self) {
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// No value.
+    #[inline]
+    pub fn null(&mut self) {
+        self.out.extend_from_slice(match self.protocol {
+            Protocol::Resp2 => b"$-1\r\n",
+            Protocol::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// No array, where a RESP2 client expects one.
+    pub fn null_array(&mut self) {
+        self.out.extend_from_slice(match self.protocol {
+            Protocol::Resp2 => b"*-1\r\n",
+            Protocol::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// Begins an array of `items` replies.
+    #[inline]
+    pub fn array(&mut self, items: usize) {
+        write_header(b'*', items, self.out);
+    }
+
+    /// Begins a map: `pairs` times a key and its value follow.
+    pub fn map(&mut self, pairs: usize) {
+        match self.protocol {
+            Protocol::Resp2 => write_header(b'*', 2 * pairs, self.out),
+            Protocol::Resp3 => write_header(b'%', pairs, self.out),
+        }
+    }
+
+    /// Begins a set of `items` replies.
+    pub fn set(&mut self, items: usize) {
+        match self.protocol {
+            Protocol::Resp2 => write_header(b'*', items, self.out),
+            Protocol::Resp3 => write_header(b'~', items, self.out),
+        }
+    }
+
+    /// Begins a message of `items` parts that answers no request.
+    pub fn push(&mut self, items: usize) {
+        match self.protocol {
+            Protocol::Resp2 => write_header(b'*', items, self.out),
+            Protocol::Resp3 => write_header(b'>', items, self.out),
+        }
+    }
+
+    /// Begins `pairs` times a key and a value that tell something about the reply behind them.
+    ///
+    /// # Panics
+    /// In RESP2, where a client would take them for the reply.
+    pub fn attribute(&mut self, pairs: usize) {
+        assert_eq!(self.protocol, Protocol::Resp3, "RESP2 has no attributes");
+        write_header(b'|', pairs, self.out);
+    }
+
+    /// A floating-point number.
+    pub fn double(&mut self, number: f64) {
+        let mut text = Vec::with_capacity(32);
+        write_double(number, &mut text);
+        self.line_or_bulk(b',', &text);
+    }
+
+    /// Yes or no.
+    pub fn boolean(&mut self, is_true: bool) {
+        self.out.extend_from_slice(match (self.protocol, is_true) {
+            (Protocol::Resp2, true) => b":1\r\n",
+            (Protocol::Resp2, false) => b":0\r\n",
+            (Protocol::Resp3, true) => b"#t\r\n",
+            (Protocol::Resp3, false) => b"#f\r\n",
+        });
+    }
+
+    /// An integer of any length, in decimal.
+    pub fn big_number(&mut self, digits: &str) {
+        self.line_or_bulk(b'(', digits.as_bytes());
+    }
+
+    /// A text to be shown as it is. Its format is `txt` or `mkd`.
+    pub fn verbatim(&mut self, format: [u8; 3], text: &[u8]) {
+        match self.protocol {
+            Protocol::Resp2 => write_bulk(text, self.out),
+            Protocol::Resp3 => {
+                write_header(b'=', text.len() + 4, self.out);
+                self.out.extend_from_slice(&format);
+                self.out.push(b':');
+                self.out.extend_from_slice(text);
+                self.out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+
+    fn line_or_bulk(&mut self, marker: u8, text: &[u8]) {
+        match self.protocol {
+            Protocol::Resp2 => write_bulk(text, self.out),
+            Protocol::Resp3 => self.line(marker, text),
+        }
+    }
+
+    /// Line ends within the text would end the reply: they become spaces, as in Redis.
+    #[inline]
+    fn line(&mut self, marker: u8, text: &[u8]) {
+        self.out.reserve(text.len() + 3);
+        self.out.push(marker);
+        let start = self.out.len();
+        self.out.extend_from_slice(text);
+        if memchr::memchr2(b'\r', b'\n', text).is_some() {
+            for byte in &mut self.out[start..] {
+                if matches!(*byte, b'\r' | b'\n') {
+                    *byte = b' ';
+                }
+            }
+        }
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Appends a bulk string.
+#[inline]
+pub(crate) fn write_bulk(bytes: &[u8], out: &mut Vec<u8>) {
+    // Marker, length and two line ends have at most 25 bytes.
+    out.reserve(bytes.len() + 32);
+    write_header(b'$', bytes.len(), out);
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a line of a marker and a number.
+#[inline]
+pub(crate) fn write_header(marker: u8, number: usize, out: &mut Vec<u8>) {
+    let tens = b'0' + (number / 10 % 10) as u8;
+    let ones = b'0' + (number % 10) as u8;
+    match number {
+        0..=9 => out.extend_from_slice(&[marker, ones, b'\r', b'\n']),
+        10..=99 => out.extend_from_slice(&[marker, tens, ones, b'\r', b'\n']),
+        _ => {
+            out.push(marker);
+            out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}

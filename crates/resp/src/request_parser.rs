@@ -1,0 +1,312 @@
+//! Takes requests off the front of what a client has sent.
+//!
+//! A request is an array of bulk strings (`*2 $3 GET $1 x`, each part ended by CR LF) or, for
+//! people with a terminal, one line of words ("inline"). Empty ones are skipped, as Redis does.
+//!
+//! All that is remembered between two calls are the arguments found so far, how many are missing,
+//! and how far an unfinished line has been searched. The length of an unfinished argument is read
+//! again with each call.
+//!
+//! Stricter than Redis in one point: the CR LF behind each part is checked. Redis skips two bytes
+//! there, whatever they are.
+
+use crate::{
+    inline,
+    number::{parse_integer, short_line},
+    request::{Request, Span},
+};
+
+/// Arguments whose places are kept allocated for the next request of the connection.
+const SPANS_KEPT: usize = 1_024;
+/// Bytes kept allocated for the words of the connection's next inline request.
+const UNQUOTED_BYTES_KEPT: usize = 4_096;
+
+/// Bytes that any line may have: the longest number with its marker and sign.
+const NUMBER_BYTES_MAX: usize = 21;
+
+/// What a client did wrong, in Redis's words (without the leading `ERR `). The connection cannot be
+/// used any longer: where the next request begins is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// The number of arguments is not a number, or above the limit.
+    #[error("Protocol error: invalid multibulk length")]
+    InvalidMultibulkLength,
+    /// An argument's length is not a number, or above the limit, or not its length.
+    #[error("Protocol error: invalid bulk length")]
+    InvalidBulkLength,
+    /// An argument does not begin as one.
+    #[error("Protocol error: expected '$', got '{}'", printable(*got))]
+    ExpectedBulk {
+        /// The byte in the place of `$`.
+        got: u8,
+    },
+    /// A line of words does not end.
+    #[error("Protocol error: too big inline request")]
+    TooBigInline,
+    /// The line with the number of arguments does not end.
+    #[error("Protocol error: too big mbulk count string")]
+    TooBigMultibulkCount,
+    /// The line with an argument's length does not end.
+    #[error("Protocol error: too big bulk count string")]
+    TooBigBulkCount,
+    /// A line of words has a quote that is not closed.
+    #[error("Protocol error: unbalanced quotes in request")]
+    UnbalancedQuotes,
+    /// All arguments together are above the limit. (Redis closes the connection without a word.)
+    #[error("Protocol error: too big request")]
+    TooBigRequest,
+}
+
+/// A line end in an error text would end the reply.
+fn printable(byte: u8) -> char {
+    match byte {
+        b'\r' | b'\n' => ' ',
+        other => char::from(other),
+    }
+}
+
+/// What a request may have at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestLimits {
+    /// Bytes of one argument.
+    pub bulk_bytes_max: usize,
+    /// Arguments, the command's name included.
+    pub arguments_max: usize,
+    /// Bytes of an inline request, and of the lines that announce lengths.
+    pub line_bytes_max: usize,
+    /// Bytes of the whole request. At most `u32::MAX`.
+    pub request_bytes_max: usize,
+}
+
+impl Default for RequestLimits {
+    /// As Redis by default.
+    fn default() -> RequestLimits {
+        RequestLimits {
+            bulk_bytes_max: 512 << 20,
+            arguments_max: 1_048_576,
+            line_bytes_max: 64 << 10,
+            request_bytes_max: 1 << 30,
+        }
+    }
+}
+
+/// The parser of one connection. See the module's text.
+#[derive(Debug)]
+pub struct RequestParser {
+    limits: RequestLimits,
+    /// Arguments found so far of the request at the front of the input.
+    spans: Vec<Span>,
+    /// Arguments not found yet. 0: the request's first line has not been read.
+    missing: usize,
+    /// Where in the input the first missing argument begins.
+    position: usize,
+    /// Bytes from there on that hold no line end.
+    searched: usize,
+    /// Words of an inline request, without their quotes.
+    unquoted: Vec<u8>,
+}
+
+/// Where the arguments of a finished request stand.
+enum Place {
+    Input,
+    Unquoted,
+}
+
+/// What has been learnt of the line at some position.
+enum Line {
+    Unfinished,
+    /// Its number, and its bytes with the line end.
+    Number(i64, usize),
+}
+
+impl RequestParser {
+    /// The parser of a new connection.
+    ///
+    /// # Panics
+    /// If a limit is above `u32::MAX` (positions in a request are kept in four bytes), or if lines
+    /// are too short for a number.
+    pub fn new(limits: RequestLimits) -> RequestParser {
+        let RequestLimits { bulk_bytes_max, line_bytes_max, request_bytes_max, .. } = limits;
+        let highest = request_bytes_max.max(line_bytes_max).max(bulk_bytes_max);
+        assert!(u32::try_from(highest).is_ok(), "requests of {highest} bytes cannot be handled");
+        assert!(
+            line_bytes_max >= NUMBER_BYTES_MAX,
+            "lines of {line_bytes_max} bytes are too short"
+        );
+        RequestParser {
+            limits,
+            spans: Vec::new(),
+            missing: 0,
+            position: 0,
+            searched: 0,
+            unquoted: Vec::new(),
+        }
+    }
+
+    /// Takes the next request off the front of `input`, which holds everything that was received
+    /// and not taken. `None`: it is not complete, call again with the same bytes and more. Even
+    /// then something may have been taken: empty requests are.
+    ///
+    /// After an error the connection is to be closed.
+    #[inline]
+    pub fn next<'a>(
+        &'a mut self,
+        input: &mut &'a [u8],
+    ) -> Result<Option<Request<'a>>, ProtocolError> {
+        let Some((place, taken)) = self.advance(input)? else { return Ok(None) };
+        let (bytes, rest) = input.split_at(taken);
+        *input = rest;
+        Ok(Some(match place {
+            Place::Input => Request::new(bytes, &self.spans),
+            Place::Unquoted => Request::new(&self.unquoted, &self.spans),
+        }))
+    }
+
+    /// Finds the end of the next request that is not empty.
+    #[inline]
+    fn advance(&mut self, input: &mut &[u8]) -> Result<Option<(Place, usize)>, ProtocolError> {
+        while self.missing == 0 {
+            match input.first() {
+                None => return Ok(None),
+                Some(b'*') => match self.read_count(input)? {
+                    None => return Ok(None),
+                    Some(taken) if self.missing == 0 => *input = &input[taken..],
+                    Some(taken) => self.position = taken,
+                },
+                Some(_) => match self.read_inline(input)? {
+                    None => return Ok(None),
+                    Some(taken) if self.spans.is_empty() => *input = &input[taken..],
+                    Some(taken) => return Ok(Some((Place::Unquoted, taken))),
+                },
+            }
+        }
+        let taken = self.read_arguments(input)?;
+        Ok(taken.map(|taken| (Place::Input, taken)))
+    }
+
+    /// Reads `*2`, the first line of a request, and returns its length.
+    #[inline]
+    fn read_count(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
+        let (count, taken) = match short_line(&input[1..]) {
+            Some((count, taken)) => (count as i64, taken + 1),
+            None => match self.read_odd_line(input, ProtocolError::TooBigMultibulkCount)? {
+                Line::Unfinished => return Ok(None),
+                Line::Number(count, taken) => (count, taken),
+            },
+        };
+        // Less than none is none.
+        let count = usize::try_from(count).unwrap_or(0);
+        if count > self.limits.arguments_max {
+            return Err(ProtocolError::InvalidMultibulkLength);
+        }
+        self.missing = count;
+        self.forget_arguments();
+        Ok(Some(taken))
+    }
+
+    /// Reads the missing arguments and returns the length of the whole request.
+    #[inline]
+    fn read_arguments(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
+        while self.missing > 0 {
+            let rest = &input[self.position..];
+            let short = if rest.first() == Some(&b'$') { short_line(&rest[1..]) } else { None };
+            let (length, header) = match short {
+                Some((length, taken)) => (length, taken + 1),
+                None => match self.read_odd_line(rest, ProtocolError::TooBigBulkCount)? {
+                    Line::Unfinished => return Ok(None),
+                    Line::Number(length, taken) => {
+                        let length = usize::try_from(length);
+                        (length.map_err(|_| ProtocolError::InvalidBulkLength)?, taken)
+                    }
+                },
+            };
+            if length > self.limits.bulk_bytes_max {
+                return Err(ProtocolError::InvalidBulkLength);
+            }
+            let start = self.position + header;
+            let end = start + length;
+            if end > self.limits.request_bytes_max {
+                return Err(ProtocolError::TooBigRequest);
+            }
+            match input.get(end..end + 2) {
+                None => return Ok(None),
+                Some(b"\r\n") => {}
+                Some(_) => return Err(ProtocolError::InvalidBulkLength),
+            }
+            self.spans.push(Span { start: start as u32, end: end as u32 });
+            self.position = end + 2;
+            self.missing -= 1;
+        }
+        Ok(Some(self.position))
+    }
+
+    /// Reads a line that is unfinished, wrong, or merely unusual, such as `*-1`.
+    #[cold]
+    fn read_odd_line(
+        &mut self,
+        rest: &[u8],
+        too_big: ProtocolError,
+    ) -> Result<Line, ProtocolError> {
+        let Some(end) = self.find_in_line(b'\r', rest, too_big)? else {
+            return Ok(Line::Unfinished);
+        };
+        let Some(next) = rest.get(end + 1) else { return Ok(Line::Unfinished) };
+        self.searched = 0;
+        let (marker, number) = (rest[0], &rest[1..end.max(1)]);
+        let invalid = match marker {
+            b'*' if self.missing == 0 => ProtocolError::InvalidMultibulkLength,
+            b'$' => ProtocolError::InvalidBulkLength,
+            got => return Err(ProtocolError::ExpectedBulk { got }),
+        };
+        match parse_integer(number) {
+            Some(number) if *next == b'\n' => Ok(Line::Number(number, end + 2)),
+            Some(_) | None => Err(invalid),
+        }
+    }
+
+    /// Reads a line of words and returns its length. An empty one leaves no arguments.
+    #[cold]
+    fn read_inline(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
+        let Some(end) = self.find_in_line(b'\n', input, ProtocolError::TooBigInline)? else {
+            return Ok(None);
+        };
+        self.searched = 0;
+        self.forget_arguments();
+        inline::split_words(&input[..end], &mut self.unquoted, &mut self.spans)
+            .map_err(|_| ProtocolError::UnbalancedQuotes)?;
+        Ok(Some(end + 1))
+    }
+
+    /// Finds the end of the line at the front of `rest`, and remembers how far it has looked.
+    fn find_in_line(
+        &mut self,
+        end: u8,
+        rest: &[u8],
+        too_big: ProtocolError,
+    ) -> Result<Option<usize>, ProtocolError> {
+        // The end of the longest line stands right behind it. Nothing beyond that is looked at, so
+        // that a line is too long whether it arrives in pieces or at once.
+        let window = &rest[..rest.len().min(self.limits.line_bytes_max + 1)];
+        if let Some(found) = memchr::memchr(end, &window[self.searched..]) {
+            self.searched += found;
+            return Ok(Some(self.searched));
+        }
+        if window.len() > self.limits.line_bytes_max {
+            return Err(too_big);
+        }
+        self.searched = window.len();
+        Ok(None)
+    }
+
+    #[inline]
+    fn forget_arguments(&mut self) {
+        self.spans.clear();
+        self.unquoted.clear();
+        if self.spans.capacity() > SPANS_KEPT {
+            self.spans = Vec::new();
+        }
+        if self.unquoted.capacity() > UNQUOTED_BYTES_KEPT {
+            self.unquoted = Vec::new();
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! What a server makes of the bytes of its clients.
+
+use resp::{ProtocolError, RequestLimits, RequestParser, RequestWriter};
+
+const LIMITS: RequestLimits = RequestLimits {
+    bulk_bytes_max: 1_000,
+    arguments_max: 100,
+    line_bytes_max: 200,
+    request_bytes_max: 3_000,
+};
+
+/// The requests in a stream that arrives in pieces, and what stopped them.
+type Requests = (Vec<Vec<Vec<u8>>>, Result<usize, ProtocolError>);
+
+/// Parses what arrives piece by piece; the number is the bytes left over.
+fn parse_pieces<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> Requests {
+    let mut parser = RequestParser::new(LIMITS);
+    let (mut requests, mut received) = (Vec::new(), Vec::new());
+    for piece in pieces {
+        received.extend_from_slice(piece);
+        let mut input = &received[..];
+        loop {
+            match parser.next(&mut input) {
+                Ok(Some(request)) => requests.push(request.iter().map(<[u8]>::to_vec).collect()),
+                Ok(None) => break,
+                Err(error) => return (requests, Err(error)),
+            }
+        }
+        let taken = received.len() - input.len();
+        received.drain(..taken);
+    }
+    (requests, Ok(received.len()))
+}
+
+fn parse(bytes: &[u8]) -> Requests {
+    parse_pieces([bytes])
+}
+
+/// A request's arguments, as one text.
+fn show(requests: &Requests) -> String {
+    let mut lines: Vec<String> = requests
+        .0
+        .iter()
+        .map(|arguments| {
+            let words: Vec<String> =
+                arguments.iter().map(|a| format!("[{}]", a.escape_ascii())).collect();
+            words.concat()
+        })
+        .collect();
+    match &requests.1 {
+        Ok(0) => {}
+        Ok(left) => lines.push(format!("{left} more")),
+        Err(error) => lines.push(format!("-ERR {error}")),
+    }
+    lines.join(" ")
+}
+
+#[test]
+fn requests_are_understood_and_refused_as_redis_does() {
+    let long = "x".repeat(201);
+    let cases: &[(&str, &str)] = &[
+        // Arrays of bulk strings.
+        ("*1\r\n$4\r\nPING\r\n", "[PING]"),
+        ("*2\r\n$3\r\nGET\r\n$0\r\n\r\n", "[GET][]"),
+        ("*2\r\n$3\r\nGET\r\n$2\r\n\r\n\r\n", "[GET][\\r\\n]"),
+        ("*1\r\n$1\r\na\r\n*1\r\n$1\r\nb\r\n", "[a] [b]"),
+        (
+            "*11\r\n$1\r\n0\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n$1\r\n4\r\n$1\r\n5\r\n$1\r\n6\r\n\
+          $1\r\n7\r\n$1\r\n8\r\n$1\r\n9\r\n$2\r\n10\r\n",
+            "[0][1][2][3][4][5][6][7][8][9][10]",
+        ),
+        // Nothing is skipped without a word.
+        ("*0\r\n*-1\r\n*-10\r\n\r\n  \r\n\n*1\r\n$4\r\nPING\r\n", "[PING]"),
+        // Unfinished.
+        ("*", "1 more"),
+        ("*1\r", "3 more"),
+        ("*1\r\n$4\r\nPING", "12 more"),
+        ("*1\r\n$4\r\nPING\r", "13 more"),
+        ("PING", "4 more"),
+        ("*0\r\n*", "1 more"),
+        // Numbers of arguments.
+        ("*100", "4 more"),
+        ("*101\r\n", "-ERR Protocol error: invalid multibulk length"),
+        ("*3000000000\r\n", "-ERR Protocol error: invalid multibulk length"),
+        ("*99999999999999999999999999\r\n", "-ERR Protocol error: invalid multibulk length"),
+        ("*\r\n", "-ERR Protocol error: invalid multibulk length"),
+        ("*x\r\n", "-ERR Protocol error: invalid multibulk length"),
+        ("*+1\r\n", "-ERR Protocol error: invalid multibulk length"),
+        ("*01\r\n", "-ERR Protocol error: invalid multibulk length"),
+        ("* 1\r\n", "-ERR Protocol error: invalid multibulk length"),
+        ("*1\rx", "-ERR Protocol error: invalid multibulk length"),
+        // Lengths of arguments.
+        ("*1\r\n$1001\r\n", "-ERR Protocol error: invalid bulk length"),
+        ("*1\r\n$-1\r\n", "-ERR Protocol error: invalid bulk length"),
+        ("*1\r\n$-10\r\n", "-ERR Protocol error: invalid bulk length"),
+        ("*1\r\n$\r\n", "-ERR Protocol error: invalid bulk length"),
+        ("*1\r\n$x\r\n", "-ERR Protocol error: invalid bulk length"),
+        ("*1\r\n$2000000000\r\n", "-ERR Protocol error: invalid bulk length"),
+        ("*1\r\n$9223372036854775808\r\n", "-ERR Protocol error: invalid bulk length"),
+        ("*1\r\n$1\rx", "-ERR Protocol error: invalid bulk length"),
+        ("*1\r\n$1\r\nxyz", "-ERR Protocol error: invalid bulk length"),
+        ("*3\r\n$3\r\nSET\r\n$1\r\nx\r\nfooz\r\n", "-ERR Protocol error: expected '$', got 'f'"),
+        ("*1\r\n*1\r\n", "-ERR Protocol error: expected '$', got '*'"),
+        ("*1\r\n\r\n", "-ERR Protocol error: expected '$', got ' '"),
+        ("*1\r\n:1\r\n", "-ERR Protocol error: expected '$', got ':'"),
+        // What was asked before an error is answered.
+        ("*1\r\n$4\r\nPING\r\n*x\r\n", "[PING] -ERR Protocol error: invalid multibulk length"),
+        // Lines of words.
+        ("PING\r\n", "[PING]"),
+        ("PING\n", "[PING]"),
+        ("  set\tkey  value \r\n", "[set][key][value]"),
+        ("get a\r\nget b\n", "[get][a] [get][b]"),
+        ("set k \"a b\"\r\n", "[set][k][a b]"),
+        ("set k \"\"\r\n", "[set][k][]"),
+        ("set k ''\r\n", "[set][k][]"),
+        ("set k \"\\n\\r\\t\\b\\a\\\"\\\\\\q\"\r\n", "[set][k][\\n\\r\\t\\x08\\x07\\\"\\\\q]"),
+        ("set k \"\\x00\\xfF\\x0g\"\r\n", "[set][k][\\x00\\xffx0g]"),
+        ("set k 'a\\'b\\n\"'\r\n", "[set][k][a\\'b\\\\n\\\"]"),
+        ("set a\"b c\" d'e f'\r\n", "[set][ab c][de f]"),
+        ("a\u{b}b \u{b}c\r\n", "[a\\x0bb][c]"),
+        ("$1\r\n", "[$1]"),
+        ("get \"a\r\n", "-ERR Protocol error: unbalanced quotes in request"),
+        ("get 'a\r\n", "-ERR Protocol error: unbalanced quotes in request"),
+        ("get \"a\\\r\n", "-ERR Protocol error: unbalanced quotes in request"),
+        ("get \"a\"b\r\n", "-ERR Protocol error: unbalanced quotes in request"),
+        ("get 'a'b\r\n", "-ERR Protocol error: unbalanced quotes in request"),
+        ("get \"a\\x4\"b\"\r\n", "-ERR Protocol error: unbalanced quotes in request"),
+        // Lines without an end.
+        (&long, "-ERR Protocol error: too big inline request"),
+        (&format!("{long}\r\n"), "-ERR Protocol error: too big inline request"),
+        (&format!("*{long}"), "-ERR Protocol error: too big mbulk count string"),
+        (&format!("*1\r\n${long}"), "-ERR Protocol error: too big bulk count string"),
+    ];
+    for (bytes, expected) in cases {
+        assert_eq!(&show(&parse(bytes.as_bytes())), expected, "{}", bytes.escape_debug());
+    }
+}
+
+#[test]
+fn the_cut_of_a_stream_into_pieces_changes_nothing() {
+    for (name, stream) in streams() {
+        let whole = parse(&stream);
+        let bytes: Vec<&[u8]> = stream.chunks(1).collect();
+        assert_eq!(parse_pieces(bytes), whole, "{name}, byte by byte");
+        for at in 0..=stream.len() {
+            let (first, second) = stream.split_at(at);
+            assert_eq!(parse_pieces([first, second]), whole, "{name}, cut at {at}");
+        }
+    }
+}
+
+#[test]
+fn any_three_pieces_of_a_short_stream_give_the_same_requests() {
+    let stream =
+        b"*2\r\n$3\r\nGET\r\n$2\r\n\r\n\r\n\r\n*0\r\nget 'b c'\r\n*1\r\n$0\r\n\r\n*1\r\n$-1\r\n";
+    let whole = parse(stream);
+    for first in 0..=stream.len() {
+        for second in first..=stream.len() {
+            let pieces = [&stream[..first], &stream[first..second], &stream[second..]];
+            assert_eq!(parse_pieces(pieces), whole, "cut at {first} and {second}");
+        }
+    }
+}
+
+fn streams() -> Vec<(&'static str, Vec<u8>)> {
+    let mut requests = Vec::new();
+    for number in 0..12 {
+        let value = vec![b'\r'; number * 17];
+        RequestWriter::new(3, &mut requests)
+            .argument(b"SET")
+            .integer(number as i64)
+            .argument(&value);
+        requests.extend_from_slice(b"get 'inline key'\r\n*0\r\n\r\n");
+    }
+    let mut wrong = requests.clone();
+    wrong.extend_from_slice(b"*3\r\n$3\r\nSET\r\n$1\r\nx\r\nfooz\r\n");
+    let mut long_line = requests.clone();
+    long_line.extend_from_slice(&[b'a'; 300]);
+    let mut longest_line = requests.clone();
+    longest_line.extend_from_slice(&[b'a'; 200]);
+    longest_line.extend_from_slice(b"\nPING\r\n");
+    let mut too_big = requests.clone();
+    RequestWriter::write(&[&[1; 1_000], &[2; 1_000], &[3; 1_000]], &mut too_big);
+    vec![
+        ("requests", requests),
+        ("an error at the end", wrong),
+        ("too long a line", long_line),
+        ("the longest line", longest_line),
+        ("too big a request", too_big),
+    ]
+}
+
+#[test]
+fn what_a_client_writes_is_what_the_server_reads() {
+    let mut random = fastrand::Rng::with_seed(1);
+    for _ in 0..2_000 {
+        let request: Vec<Vec<u8>> = (0..random.usize(1..9))
+            .map(|_| (0..random.usize(0..150)).map(|_| random.u8(..)).collect())
+            .collect();
+        let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
+        let mut bytes = Vec::new();
+        RequestWriter::write(&arguments, &mut bytes);
+        assert_eq!(parse(&bytes), (vec![request], Ok(0)));
+    }
+}
+
+#[test]
+fn all_arguments_together_have_a_limit() {
+    let mut bytes = Vec::new();
+    RequestWriter::write(&[&[1; 1_000], &[2; 1_000], &[3; 900]], &mut bytes);
+    assert_eq!(parse(&bytes).1, Ok(0));
+    bytes.clear();
+    RequestWriter::write(&[&[1; 1_000], &[2; 1_000], &[3; 1_000]], &mut bytes);
+    // Told as soon as it is known, before the bytes have come.
+    let announced = bytes.len() - 1_002;
+    assert_eq!(parse(&bytes[..announced]).1, Err(ProtocolError::TooBigRequest));
+}
+
+#[test]
+fn a_request_of_a_million_arguments_in_small_pieces_takes_no_quadratic_time() {
+    let limits = RequestLimits::default();
+    let mut bytes = Vec::new();
+    let mut writer = RequestWriter::new(limits.arguments_max, &mut bytes);
+    for number in 0..limits.arguments_max {
+        writer = writer.integer(number as i64);
+    }
+    drop(writer);
+    let mut parser = RequestParser::new(limits);
+    // 1.6 million pieces: looking at all bytes with each would take days.
+    for end in (0..bytes.len()).step_by(7) {
+        assert!(parser.next(&mut &bytes[..end]).unwrap().is_none());
+    }
+    let mut input = &bytes[..];
+    let request = parser.next(&mut input).unwrap().unwrap();
+    assert_eq!(request.len(), limits.arguments_max);
+    assert_eq!(&request[1_048_575], b"1048575");
+    assert_eq!(input, b"");
+}
+
+#[test]
+fn a_line_that_arrives_byte_by_byte_is_searched_once() {
+    let limits = RequestLimits { line_bytes_max: 8 << 20, ..RequestLimits::default() };
+    let mut parser = RequestParser::new(limits);
+    let mut bytes = vec![b'a'; 4 << 20];
+    for end in 0..bytes.len() {
+        assert!(parser.next(&mut &bytes[..end]).unwrap().is_none());
+    }
+    bytes.push(b'\n');
+    assert_eq!(parser.next(&mut &bytes[..]).unwrap().unwrap().name().len(), 4 << 20);
+}
+
+#[test]
+fn a_request_can_be_kept_and_carried_out_later() {
+    for bytes in [&b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"[..], b"GET 'k'\r\n"] {
+        let mut parser = RequestParser::new(LIMITS);
+        let kept = parser.next(&mut &*bytes).unwrap().unwrap().to_owned();
+        let request = kept.request();
+        assert_eq!((request.name(), request.len()), (&b"GET"[..], 2));
+        assert_eq!((request.get(1), request.get(2)), (Some(&b"k"[..]), None));
+        assert_eq!(format!("{request:?}"), r#"["GET", "k"]"#);
+        assert!(kept.held_bytes() < 100);
+    }
+}
+
+#[test]
+#[should_panic(expected = "fewer arguments than announced")]
+fn a_request_of_fewer_arguments_than_announced_is_our_bug() {
+    RequestWriter::new(2, &mut Vec::new()).argument(b"GET");
+}
