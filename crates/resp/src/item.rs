@@ -68,6 +68,15 @@ impl ItemReader {
         &mut self,
         bytes: &'a [u8],
     ) -> Result<Option<(Item<'a>, usize)>, MalformedReply> {
+        let read = self.look(bytes)?;
+        if read.is_some() {
+            self.searched = 0;
+        }
+        Ok(read)
+    }
+
+    #[inline]
+    fn look<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<(Item<'a>, usize)>, MalformedReply> {
         let Some((marker, rest)) = bytes.split_first() else { return Ok(None) };
         if let Some((number, line)) = short_line(rest) {
             match marker {
@@ -163,10 +172,7 @@ impl ItemReader {
         let end = self.searched;
         match rest.get(end + 1) {
             None => Ok(None),
-            Some(b'\n') => {
-                self.searched = 0;
-                Ok(Some(end))
-            }
+            Some(b'\n') => Ok(Some(end)),
             Some(_) => Err(MalformedReply::Invalid("line end")),
         }
     }

@@ -149,10 +149,10 @@ impl RequestParser {
     ///
     /// After an error the connection is to be closed.
     #[inline]
-    pub fn next<'a>(
-        &'a mut self,
-        input: &mut &'a [u8],
-    ) -> Result<Option<Request<'a>>, ProtocolError> {
+    pub fn next<'p, 'i: 'p>(
+        &'p mut self,
+        input: &mut &'i [u8],
+    ) -> Result<Option<Request<'p>>, ProtocolError> {
         let Some((place, taken)) = self.advance(input)? else { return Ok(None) };
         let (bytes, rest) = input.split_at(taken);
         *input = rest;
@@ -200,6 +200,7 @@ impl RequestParser {
             return Err(ProtocolError::InvalidMultibulkLength);
         }
         self.missing = count;
+        self.searched = 0;
         self.forget_arguments();
         Ok(Some(taken))
     }
@@ -235,6 +236,7 @@ impl RequestParser {
             }
             self.spans.push(Span { start: start as u32, end: end as u32 });
             self.position = end + 2;
+            self.searched = 0;
             self.missing -= 1;
         }
         Ok(Some(self.position))
@@ -251,7 +253,6 @@ impl RequestParser {
             return Ok(Line::Unfinished);
         };
         let Some(next) = rest.get(end + 1) else { return Ok(Line::Unfinished) };
-        self.searched = 0;
         let (marker, number) = (rest[0], &rest[1..end.max(1)]);
         let invalid = match marker {
             b'*' if self.missing == 0 => ProtocolError::InvalidMultibulkLength,
