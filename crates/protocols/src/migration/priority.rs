@@ -1,0 +1,354 @@
+//! Records that operations wait for, fetched ahead of the bulk.
+//!
+//! One machine per reactor and migration, because operations park on the reactor that met them.
+//! It knows hashes, not operations: who waits for a hash is its driver's business, and *wake*
+//! means that all of them start again from the beginning. An answer never answers a client: the
+//! record may have been overwritten, deleted or expired before its waiters run.
+//!
+//! A hash leaves the waiting list by whichever comes first: the answer to a priority pull (after
+//! its records are replayed), or the progress of the bulk. So with priority pulls switched off the
+//! same list waits for the bulk alone.
+//!
+//! Invariants:
+//! - a hash is asked for once at a time, however many operations wait for it;
+//! - a hash that is waited for is woken after it could have been served, never before;
+//! - what arrives for a request that is not in flight changes nothing.
+
+use super::policy;
+use super::text;
+use super::timing::PULL_AGAIN;
+use crate::{Outbox, Ticket};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use types::{HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, TableId};
+use wire::control::Intent;
+use wire::peer::{PriorityAnswer, PriorityPull, PriorityReply};
+
+/// One reactor's priority pulls of one migration.
+#[derive(Debug)]
+pub struct PriorityPulls {
+    migration: MigrationId,
+    source: ServerId,
+    epoch: OwnershipEpoch,
+    requests_max: usize,
+    hashes_max: usize,
+    /// Hashes that operations wait for, by hash first: the bulk passes them in ranges.
+    waiting: BTreeMap<(KeyHash, TableId), Stage>,
+    /// Hashes to ask for, in the order in which they were wanted. Some may not be waited for any
+    /// more, or stand here twice: only those that are at [`Stage::Queued`] count.
+    queue: VecDeque<(TableId, KeyHash)>,
+    in_flight: BTreeMap<u64, Request>,
+    replaying: BTreeMap<Ticket, Vec<(TableId, KeyHash)>>,
+    next_request: u64,
+}
+
+/// How far a hash has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Queued,
+    Asked(u64),
+    Replaying(Ticket),
+}
+
+#[derive(Debug)]
+struct Request {
+    hashes: Vec<(TableId, KeyHash)>,
+    again: Instant,
+}
+
+/// What happens to a reactor's priority pulls.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PriorityEvent {
+    /// An operation waits for this hash. It looks once more after saying so.
+    Wanted {
+        /// Table of the key.
+        table: TableId,
+        /// Its hash.
+        hash: KeyHash,
+    },
+    /// The source has answered.
+    Reply {
+        /// Who says so.
+        from: ServerId,
+        /// What.
+        reply: Box<PriorityReply>,
+        /// Where the records are, if there are any.
+        payload: Option<Ticket>,
+    },
+    /// A [`PriorityEffect::Replay`] has been carried out.
+    Replayed {
+        /// As in the effect.
+        ticket: Ticket,
+    },
+    /// A [`PriorityEffect::Replay`] cannot be carried out.
+    ReplayFailed {
+        /// As in the effect.
+        ticket: Ticket,
+    },
+    /// The bulk has brought everything in this range.
+    Passed {
+        /// What lies between the old progress and the new one.
+        range: HashRange,
+    },
+    /// Time has passed: [`PriorityPulls::next_deadline`].
+    Tick,
+}
+
+/// What priority pulls want done, in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PriorityEffect {
+    /// Send this to the source, ahead of everything else.
+    Pull {
+        /// To whom.
+        to: ServerId,
+        /// What.
+        pull: PriorityPull,
+    },
+    /// Replay this payload and say [`PriorityEvent::Replayed`].
+    Replay {
+        /// The payload.
+        ticket: Ticket,
+    },
+    /// Nobody needs this payload.
+    Discard {
+        /// The payload.
+        ticket: Ticket,
+    },
+    /// Remember until the progress passes it that nothing has this hash at the source.
+    NoteAbsent {
+        /// Table of the key.
+        table: TableId,
+        /// Its hash.
+        hash: KeyHash,
+    },
+    /// Every operation of this reactor that waits for the hash starts again.
+    Wake {
+        /// Table of the key.
+        table: TableId,
+        /// Its hash.
+        hash: KeyHash,
+    },
+}
+
+impl PriorityPulls {
+    /// Nobody waits yet.
+    pub fn new(intent: &Intent) -> PriorityPulls {
+        let (requests_max, hashes_max) = policy::priority_limits(&intent.policy);
+        PriorityPulls {
+            migration: intent.migration,
+            source: intent.source,
+            epoch: intent.target_epoch,
+            requests_max,
+            hashes_max,
+            waiting: BTreeMap::new(),
+            queue: VecDeque::new(),
+            in_flight: BTreeMap::new(),
+            replaying: BTreeMap::new(),
+            next_request: 1,
+        }
+    }
+
+    /// The only way to change them.
+    pub fn handle(&mut self, now: Instant, event: PriorityEvent, out: &mut Outbox<PriorityEffect>) {
+        match event {
+            PriorityEvent::Wanted { table, hash } => self.want(table, hash),
+            PriorityEvent::Reply { from, reply, payload } => {
+                let fits = from == self.source && self.is_answer(&reply);
+                let taken = fits && self.receive(&reply, payload, out);
+                if let (false, Some(ticket)) = (taken, payload) {
+                    out.push(PriorityEffect::Discard { ticket });
+                }
+            }
+            PriorityEvent::Replayed { ticket } => self.replayed(ticket, out),
+            PriorityEvent::ReplayFailed { ticket } => {
+                out.push(PriorityEffect::Discard { ticket });
+                self.ask_again(ticket);
+            }
+            PriorityEvent::Passed { range } => self.pass(range, out),
+            PriorityEvent::Tick => {}
+        }
+        self.settle(now, out);
+    }
+
+    /// When [`PriorityEvent::Tick`] is due, if nothing happens before.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.in_flight.values().map(|request| request.again).min()
+    }
+
+    /// Whether nobody waits and nothing is outstanding or unreplayed.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.in_flight.is_empty() && self.replaying.is_empty()
+    }
+}
+
+impl PriorityPulls {
+    fn want(&mut self, table: TableId, hash: KeyHash) {
+        if let std::collections::btree_map::Entry::Vacant(place) = self.waiting.entry((hash, table))
+        {
+            place.insert(Stage::Queued);
+            if self.requests_max > 0 {
+                self.queue.push_back((table, hash));
+            }
+        }
+    }
+
+    /// Whether a reply answers exactly what a request in flight asks.
+    fn is_answer(&self, reply: &PriorityReply) -> bool {
+        let Some(request) = self.in_flight.get(&reply.request) else { return false };
+        let answered = reply.answers.iter().map(|&(table, hash, _)| (table, hash));
+        reply.epoch == self.epoch && answered.eq(request.hashes.iter().copied())
+    }
+
+    /// `false`: nobody waits for the payload any more.
+    fn receive(
+        &mut self,
+        reply: &PriorityReply,
+        payload: Option<Ticket>,
+        out: &mut Outbox<PriorityEffect>,
+    ) -> bool {
+        self.in_flight.remove(&reply.request);
+        let mut found = Vec::new();
+        for &(table, hash, answer) in &reply.answers {
+            match (answer, payload) {
+                (PriorityAnswer::Records, Some(ticket)) => {
+                    if let Some(stage) = self.waiting.get_mut(&(hash, table)) {
+                        *stage = Stage::Replaying(ticket);
+                        found.push((table, hash));
+                    }
+                }
+                // Records without a payload: the source contradicts itself. Ask again.
+                (PriorityAnswer::Records, None) => self.queue_again(table, hash),
+                (PriorityAnswer::Absent, _) => {
+                    out.push(PriorityEffect::NoteAbsent { table, hash });
+                    self.wake(table, hash, out);
+                }
+                (PriorityAnswer::Gone, _) => self.wake(table, hash, out),
+            }
+        }
+        let Some(ticket) = payload else { return true };
+        if found.is_empty() {
+            return false;
+        }
+        self.replaying.insert(ticket, found);
+        out.push(PriorityEffect::Replay { ticket });
+        true
+    }
+
+    fn replayed(&mut self, ticket: Ticket, out: &mut Outbox<PriorityEffect>) {
+        for (table, hash) in self.replaying.remove(&ticket).unwrap_or_default() {
+            if self.waiting.get(&(hash, table)) == Some(&Stage::Replaying(ticket)) {
+                self.wake(table, hash, out);
+            }
+        }
+    }
+
+    fn ask_again(&mut self, ticket: Ticket) {
+        for (table, hash) in self.replaying.remove(&ticket).unwrap_or_default() {
+            self.queue_again(table, hash);
+        }
+    }
+
+    fn queue_again(&mut self, table: TableId, hash: KeyHash) {
+        if let Some(stage) = self.waiting.get_mut(&(hash, table)) {
+            *stage = Stage::Queued;
+            self.queue.push_back((table, hash));
+        }
+    }
+
+    fn wake(&mut self, table: TableId, hash: KeyHash, out: &mut Outbox<PriorityEffect>) {
+        if self.waiting.remove(&(hash, table)).is_some() {
+            out.push(PriorityEffect::Wake { table, hash });
+        }
+    }
+
+    fn pass(&mut self, range: HashRange, out: &mut Outbox<PriorityEffect>) {
+        let (first, last) = ((range.first(), TableId(0)), (range.last(), TableId(u8::MAX)));
+        let passed: Vec<_> = self.waiting.range(first..=last).map(|(&key, _)| key).collect();
+        for (hash, table) in passed {
+            self.wake(table, hash, out);
+        }
+        // Nobody needs the answer to a request whose hashes have all arrived.
+        let waiting = &self.waiting;
+        self.in_flight.retain(|&number, request| {
+            let is_waited_for = |&(table, hash): &(TableId, KeyHash)| {
+                waiting.get(&(hash, table)) == Some(&Stage::Asked(number))
+            };
+            request.hashes.iter().any(is_waited_for)
+        });
+    }
+
+    /// Sends what is due by now.
+    fn settle(&mut self, now: Instant, out: &mut Outbox<PriorityEffect>) {
+        let (migration, epoch, to) = (self.migration, self.epoch, self.source);
+        for (&number, request) in &mut self.in_flight {
+            if now >= request.again {
+                request.again = now + PULL_AGAIN;
+                let hashes = request.hashes.clone();
+                let pull = PriorityPull { migration, epoch, request: number, hashes };
+                out.push(PriorityEffect::Pull { to, pull });
+            }
+        }
+        while self.in_flight.len() < self.requests_max {
+            let request = self.next_request;
+            let hashes = self.next_hashes(request);
+            if hashes.is_empty() {
+                return;
+            }
+            self.next_request += 1;
+            let again = now + PULL_AGAIN;
+            self.in_flight.insert(request, Request { hashes: hashes.clone(), again });
+            let pull = PriorityPull { migration, epoch, request, hashes };
+            out.push(PriorityEffect::Pull { to, pull });
+        }
+    }
+
+    /// Takes the next batch from the queue.
+    fn next_hashes(&mut self, request: u64) -> Vec<(TableId, KeyHash)> {
+        let mut hashes = Vec::new();
+        while hashes.len() < self.hashes_max {
+            let Some((table, hash)) = self.queue.pop_front() else { break };
+            if let Some(stage @ Stage::Queued) = self.waiting.get_mut(&(hash, table)) {
+                *stage = Stage::Asked(request);
+                hashes.push((table, hash));
+            }
+        }
+        hashes
+    }
+}
+
+impl fmt::Display for PriorityPulls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (waiting, flying) = (self.waiting.len(), self.in_flight.len());
+        write!(f, "priority pulls of {}: {waiting} waited for, {flying} in flight", self.migration)
+    }
+}
+
+impl fmt::Display for PriorityEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PriorityEvent::Wanted { table, hash } => write!(f, "wanted {table}/{hash}"),
+            PriorityEvent::Reply { from, reply, .. } => {
+                write!(f, "{from} answers {}: {}", reply.request, text::answers(&reply.answers))
+            }
+            PriorityEvent::Replayed { ticket } => write!(f, "replayed {ticket}"),
+            PriorityEvent::ReplayFailed { ticket } => write!(f, "replay failed {ticket}"),
+            PriorityEvent::Passed { range } => write!(f, "passed {range}"),
+            PriorityEvent::Tick => f.write_str("tick"),
+        }
+    }
+}
+
+impl fmt::Display for PriorityEffect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PriorityEffect::Pull { to, pull } => {
+                let (request, hashes) = (pull.request, text::wanted(&pull.hashes));
+                write!(f, "send {to} priority-pull request {request}: {hashes}")
+            }
+            PriorityEffect::Replay { ticket } => write!(f, "replay {ticket}"),
+            PriorityEffect::Discard { ticket } => write!(f, "discard {ticket}"),
+            PriorityEffect::NoteAbsent { table, hash } => write!(f, "note absent {table}/{hash}"),
+            PriorityEffect::Wake { table, hash } => write!(f, "wake {table}/{hash}"),
+        }
+    }
+}

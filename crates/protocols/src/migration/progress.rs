@@ -1,0 +1,225 @@
+//! How far one partition of a moving range has come.
+//!
+//! A partition is pulled piece by piece in hash order. Several pieces may wait for their replay,
+//! and any reactor replays any of them, so they end in any order; the progress is the end of the
+//! last piece such that it **and all before it** have been replayed. It is not advanced when
+//! records are received: an operation that finds its hash below the progress believes the index,
+//! so progress that came too early would make existing records disappear.
+//!
+//! Invariants:
+//! - cursors only grow, except that a piece whose replay failed is pulled again, and that piece
+//!   lies above the progress;
+//! - one pull is outstanding at most, and it asks for the cursor; a reply to any other is late,
+//!   repeated or made up, and is dropped.
+
+use super::timing::PULL_AGAIN;
+use crate::Ticket;
+use std::collections::VecDeque;
+use types::{HashRange, Instant, KeyHash};
+
+/// One partition of a moving range, as the target sees it.
+#[derive(Debug)]
+pub(super) struct Partition {
+    range: HashRange,
+    /// Everything below has been replayed; `None`: the whole partition.
+    progress: Option<KeyHash>,
+    /// Replies above the progress that wait for their replay, or for that of an earlier one.
+    pieces: VecDeque<Piece>,
+    bulk: Bulk,
+}
+
+/// Where the pulls of a partition stand.
+#[derive(Clone, Copy, Debug)]
+enum Bulk {
+    /// The next pull begins here.
+    Next(KeyHash),
+    /// A pull from here is outstanding, and is sent again at this time.
+    Asked(KeyHash, Instant),
+    /// Every piece has been received.
+    End,
+}
+
+/// One reply.
+#[derive(Debug)]
+struct Piece {
+    first: KeyHash,
+    next: Option<KeyHash>,
+    /// `None`: it has been replayed, or brought nothing.
+    unreplayed: Option<Ticket>,
+}
+
+impl Partition {
+    pub(super) fn new(range: HashRange) -> Partition {
+        let first = range.first();
+        let pieces = VecDeque::new();
+        Partition { range, progress: Some(first), pieces, bulk: Bulk::Next(first) }
+    }
+
+    pub(super) fn range(&self) -> HashRange {
+        self.range
+    }
+
+    /// The cursor to pull from now, if a pull is to be sent: the next one, as long as at most
+    /// `ahead` replies wait for their replay, or an unanswered one again.
+    pub(super) fn ask(&mut self, now: Instant, ahead: usize) -> Option<KeyHash> {
+        let cursor = match self.bulk {
+            Bulk::Next(cursor) if self.unreplayed() < ahead => cursor,
+            Bulk::Asked(cursor, again) if now >= again => cursor,
+            Bulk::Next(_) | Bulk::Asked(..) | Bulk::End => return None,
+        };
+        self.bulk = Bulk::Asked(cursor, now + PULL_AGAIN);
+        Some(cursor)
+    }
+
+    /// Takes a reply that brings everything from `cursor` up to `next`; without a payload there
+    /// is nothing to replay. `false`: it does not fit.
+    pub(super) fn receive(
+        &mut self,
+        cursor: KeyHash,
+        next: Option<KeyHash>,
+        payload: Option<Ticket>,
+    ) -> bool {
+        let Bulk::Asked(asked, _) = self.bulk else { return false };
+        let is_onward = next.is_none_or(|next| cursor < next && next <= self.range.last());
+        if cursor != asked || !is_onward {
+            return false;
+        }
+        self.pieces.push_back(Piece { first: cursor, next, unreplayed: payload });
+        self.bulk = next.map_or(Bulk::End, Bulk::Next);
+        true
+    }
+
+    /// A piece has been replayed. One that was given up meanwhile has no place any more.
+    pub(super) fn replayed(&mut self, ticket: Ticket) {
+        let mut pieces = self.pieces.iter_mut();
+        if let Some(piece) = pieces.find(|piece| piece.unreplayed == Some(ticket)) {
+            piece.unreplayed = None;
+        }
+    }
+
+    /// Moves the progress as far as it may go. `true`: it moved.
+    pub(super) fn advance(&mut self) -> bool {
+        let mut moved = false;
+        while let Some(piece) = self.pieces.pop_front_if(|piece| piece.unreplayed.is_none()) {
+            assert_eq!(Some(piece.first), self.progress, "pieces follow each other without a gap");
+            self.progress = piece.next;
+            moved = true;
+        }
+        moved
+    }
+
+    /// The replay of a piece failed: it and all behind it are pulled again, after a pause, in
+    /// which what made it fail may pass.
+    pub(super) fn spoil(&mut self, now: Instant, ticket: Ticket) {
+        if let Some(place) = self.pieces.iter().position(|piece| piece.unreplayed == Some(ticket)) {
+            self.bulk = Bulk::Asked(self.pieces[place].first, now + PULL_AGAIN);
+            self.pieces.truncate(place);
+        }
+    }
+
+    pub(super) fn progress(&self) -> Option<KeyHash> {
+        self.progress
+    }
+
+    /// What still depends on the source.
+    pub(super) fn remaining(&self) -> Option<HashRange> {
+        self.progress.map(|first| HashRange::new(first, self.range.last()))
+    }
+
+    /// When an outstanding pull is sent again.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        match self.bulk {
+            Bulk::Asked(_, again) => Some(again),
+            Bulk::Next(_) | Bulk::End => None,
+        }
+    }
+
+    fn unreplayed(&self) -> usize {
+        self.pieces.iter().filter(|piece| piece.unreplayed.is_some()).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant(0);
+
+    /// Asks for and receives `0-9`, `10-19` ... with tickets 0, 1 ...
+    fn received(pieces: u64) -> Partition {
+        let mut partition = Partition::new(HashRange::new(KeyHash(0), KeyHash(99)));
+        for piece in 0..pieces {
+            let cursor = partition.ask(NOW, 9).unwrap();
+            assert!(receive(&mut partition, cursor.0, Some(cursor.0 + 10), piece));
+        }
+        partition
+    }
+
+    fn receive(partition: &mut Partition, cursor: u64, next: Option<u64>, ticket: u64) -> bool {
+        partition.receive(KeyHash(cursor), next.map(KeyHash), Some(Ticket(ticket)))
+    }
+
+    fn replay(partition: &mut Partition, ticket: u64) -> bool {
+        partition.replayed(Ticket(ticket));
+        partition.advance()
+    }
+
+    #[test]
+    fn progress_waits_for_every_piece_before() {
+        let mut partition = received(3);
+        assert!(!replay(&mut partition, 1));
+        assert!(!replay(&mut partition, 2));
+        assert_eq!(partition.progress(), Some(KeyHash(0)), "received is not replayed");
+        assert!(replay(&mut partition, 0));
+        assert_eq!(partition.progress(), Some(KeyHash(30)));
+        assert_eq!(partition.remaining(), Some(HashRange::new(KeyHash(30), KeyHash(99))));
+    }
+
+    #[test]
+    fn a_partition_is_not_pulled_further_than_it_may_run_ahead() {
+        let mut partition = received(2);
+        assert_eq!(partition.ask(NOW, 2), None);
+        replay(&mut partition, 1);
+        assert_eq!(partition.ask(NOW, 2), Some(KeyHash(20)), "a replayed piece makes room");
+        assert_eq!(partition.ask(NOW, 2), None, "one pull is outstanding");
+        assert_eq!(partition.ask(NOW + PULL_AGAIN, 2), Some(KeyHash(20)), "it is repeated");
+    }
+
+    #[test]
+    fn replies_that_do_not_fit_are_dropped() {
+        let mut partition = received(1);
+        assert!(!receive(&mut partition, 10, None, 7), "nobody asked");
+        assert_eq!(partition.ask(NOW, 9), Some(KeyHash(10)));
+        assert!(!receive(&mut partition, 0, Some(10), 7), "a repetition");
+        assert!(!receive(&mut partition, 10, Some(10), 7), "no step");
+        assert!(!receive(&mut partition, 10, Some(100), 7), "too far");
+        assert!(receive(&mut partition, 10, None, 7));
+        assert_eq!(partition.ask(NOW, 9), None, "the end has been received");
+        assert!(replay(&mut partition, 0));
+        assert!(replay(&mut partition, 7));
+        assert_eq!(partition.progress(), None);
+    }
+
+    #[test]
+    fn a_piece_without_records_waits_for_those_before_but_for_no_replay() {
+        let mut partition = received(1);
+        partition.ask(NOW, 9);
+        assert!(partition.receive(KeyHash(10), None, None));
+        assert!(!partition.advance());
+        assert!(replay(&mut partition, 0));
+        assert_eq!(partition.progress(), None);
+    }
+
+    #[test]
+    fn a_spoiled_piece_is_pulled_again_with_all_behind_it() {
+        let mut partition = received(3);
+        assert!(replay(&mut partition, 0));
+        partition.spoil(NOW, Ticket(1));
+        assert!(!replay(&mut partition, 2), "it was given up");
+        assert_eq!(partition.ask(NOW, 9), None, "not at once");
+        assert_eq!(partition.ask(NOW + PULL_AGAIN, 9), Some(KeyHash(10)));
+        assert!(receive(&mut partition, 10, None, 3));
+        assert!(replay(&mut partition, 3));
+        assert_eq!(partition.progress(), None);
+    }
+}

@@ -1,0 +1,231 @@
+//! The target's work between flip and last cut: pulls, replays, cuts, and what it tells.
+
+use super::policy;
+use super::progress::Partition;
+use super::ranges;
+use super::target::{Added, TargetEffect};
+use super::text;
+use super::timing::{CUT_AGAIN, CUT_BYTES, TELL_AGAIN};
+use crate::{Outbox, Ticket};
+use std::fmt;
+use types::{HashRange, Instant, MigrationId, OwnershipEpoch, ServerId};
+use wire::control::{Intent, Progress, ToCoordinator};
+use wire::peer::{Pull, PullReply};
+
+/// A range that is served here while parts of it are still at the source.
+#[derive(Debug)]
+pub(super) struct Pulling {
+    migration: MigrationId,
+    source: ServerId,
+    epoch: OwnershipEpoch,
+    pull_bytes: u32,
+    pulls_ahead: usize,
+    since: Instant,
+    partitions: Vec<Partition>,
+    cut: Cut,
+    /// What depends on the source as of the last committed cut; `None` before the first.
+    committed: Option<Vec<HashRange>>,
+    progress: Progress,
+    tell_at: Instant,
+}
+
+/// Whether a cut is being committed.
+#[derive(Debug)]
+enum Cut {
+    /// No; and since when, what was replayed since, and whether any progress moved.
+    Idle { since: Instant, bytes: u64, moved: bool },
+    /// Yes, and this is what will depend on the source afterwards.
+    Running { remaining: Vec<HashRange>, bytes: u64, moved: bool },
+}
+
+impl Pulling {
+    pub(super) fn new(now: Instant, intent: &Intent, records_total: u64) -> Pulling {
+        let ranges = policy::partitions(&intent.policy, intent.range);
+        Pulling {
+            migration: intent.migration,
+            source: intent.source,
+            epoch: intent.target_epoch,
+            pull_bytes: policy::pull_bytes(&intent.policy),
+            pulls_ahead: policy::pulls_ahead(&intent.policy),
+            since: now,
+            partitions: ranges.into_iter().map(Partition::new).collect(),
+            cut: Cut::Idle { since: now, bytes: 0, moved: false },
+            committed: None,
+            progress: Progress { records_total, ..Progress::default() },
+            tell_at: now + TELL_AGAIN,
+        }
+    }
+
+    /// `false`: the reply does not fit.
+    pub(super) fn receive(
+        &mut self,
+        reply: &PullReply,
+        payload: Option<Ticket>,
+        out: &mut Outbox<TargetEffect>,
+    ) -> bool {
+        let Some(partition) = self.partitions.get_mut(usize::from(reply.partition)) else {
+            return false;
+        };
+        if reply.epoch != self.epoch || !partition.receive(reply.cursor, reply.next, payload) {
+            return false;
+        }
+        match payload {
+            Some(ticket) => out.push(TargetEffect::Replay { partition: reply.partition, ticket }),
+            None => self.advance(reply.partition, out),
+        }
+        true
+    }
+
+    pub(super) fn replayed(
+        &mut self,
+        now: Instant,
+        place: u16,
+        ticket: Ticket,
+        added: Added,
+        out: &mut Outbox<TargetEffect>,
+    ) {
+        self.count(now, added);
+        self.partitions[usize::from(place)].replayed(ticket);
+        self.advance(place, out);
+    }
+
+    fn advance(&mut self, place: u16, out: &mut Outbox<TargetEffect>) {
+        let partition = &mut self.partitions[usize::from(place)];
+        if partition.advance() {
+            out.push(TargetEffect::Advance { partition: place, to: partition.progress() });
+            self.cut.note_moved();
+        }
+    }
+
+    pub(super) fn replay_failed(&mut self, now: Instant, place: u16, ticket: Ticket) {
+        self.partitions[usize::from(place)].spoil(now, ticket);
+    }
+
+    pub(super) fn priority_replayed(&mut self, now: Instant, added: Added) {
+        self.progress.priority_records += added.records;
+        self.count(now, added);
+    }
+
+    fn count(&mut self, now: Instant, added: Added) {
+        self.progress.records += added.records;
+        self.progress.bytes += added.bytes;
+        self.progress.elapsed_ns = now.since(self.since).as_nanos() as u64;
+        self.cut.note_bytes(added.bytes);
+    }
+
+    pub(super) fn cut_committed(&mut self, now: Instant) {
+        self.committed = Some(self.cut.commit(now));
+        self.tell_at = now;
+    }
+
+    /// Whether nothing depends on the source any more.
+    pub(super) fn is_committed(&self) -> bool {
+        self.committed.as_ref().is_some_and(Vec::is_empty)
+    }
+
+    pub(super) fn report(&self) -> Progress {
+        self.progress
+    }
+
+    pub(super) fn next_deadline(&self) -> Instant {
+        let pulls = self.partitions.iter().filter_map(Partition::next_deadline);
+        pulls.chain(self.cut.next_deadline()).fold(self.tell_at, Instant::min)
+    }
+
+    /// Does what is due by now.
+    pub(super) fn settle(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
+        for (place, partition) in self.partitions.iter_mut().enumerate() {
+            if let Some(cursor) = partition.ask(now, self.pulls_ahead) {
+                let pull = Pull {
+                    migration: self.migration,
+                    epoch: self.epoch,
+                    partition: place as u16,
+                    cursor,
+                    last: partition.range().last(),
+                    bytes_max: self.pull_bytes,
+                };
+                out.push(TargetEffect::Pull { to: self.source, pull });
+            }
+        }
+        if self.cut.is_due(now, self.is_complete()) {
+            self.cut = Cut::running(self.remaining());
+            out.push(TargetEffect::Cut);
+        }
+        if now >= self.tell_at {
+            self.tell(out);
+            self.tell_at = now + TELL_AGAIN;
+        }
+    }
+
+    fn tell(&self, out: &mut Outbox<TargetEffect>) {
+        let (migration, progress) = (self.migration, self.progress);
+        out.push(TargetEffect::Tell(ToCoordinator::Progress { migration, progress }));
+        out.push(TargetEffect::Tell(match self.committed.clone() {
+            None => ToCoordinator::Flipped { migration },
+            Some(remaining) => ToCoordinator::Shrink { migration, remaining },
+        }));
+    }
+
+    fn is_complete(&self) -> bool {
+        self.partitions.iter().all(|partition| partition.remaining().is_none())
+    }
+
+    fn remaining(&self) -> Vec<HashRange> {
+        ranges::merged(self.partitions.iter().filter_map(Partition::remaining))
+    }
+}
+
+impl Cut {
+    fn running(remaining: Vec<HashRange>) -> Cut {
+        Cut::Running { remaining, bytes: 0, moved: false }
+    }
+
+    fn note_bytes(&mut self, added: u64) {
+        match self {
+            Cut::Idle { bytes, .. } | Cut::Running { bytes, .. } => *bytes += added,
+        }
+    }
+
+    fn note_moved(&mut self) {
+        match self {
+            Cut::Idle { moved, .. } | Cut::Running { moved, .. } => *moved = true,
+        }
+    }
+
+    /// Whether a new cut would shrink the dependency by enough, or end it.
+    fn is_due(&self, now: Instant, is_complete: bool) -> bool {
+        match self {
+            Cut::Idle { since, bytes, moved } => {
+                let is_worth_it = *bytes >= CUT_BYTES || now >= *since + CUT_AGAIN;
+                is_complete || (*moved && is_worth_it)
+            }
+            Cut::Running { .. } => false,
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        match self {
+            Cut::Idle { since, moved: true, .. } => Some(*since + CUT_AGAIN),
+            Cut::Idle { .. } | Cut::Running { .. } => None,
+        }
+    }
+
+    /// What depends on the source from now on.
+    fn commit(&mut self, now: Instant) -> Vec<HashRange> {
+        let Cut::Running { remaining, bytes, moved } = self else {
+            unreachable!("a cut was committed that nobody asked for");
+        };
+        let (remaining, bytes, moved) = (std::mem::take(remaining), *bytes, *moved);
+        *self = Cut::Idle { since: now, bytes, moved };
+        remaining
+    }
+}
+
+impl fmt::Display for Pulling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_complete() {
+            return f.write_str("committing");
+        }
+        write!(f, "pulling, misses {}", text::list(&self.remaining()))
+    }
+}

@@ -1,0 +1,156 @@
+//! How messages look in golden scripts, the simulator's trace and the log of a server.
+
+use std::fmt;
+use types::{KeyHash, Slot, TableId};
+use wire::control::{Intent, ToCoordinator};
+use wire::peer::{PeerMessage, PriorityAnswer};
+
+/// Something printed by a closure, so that nothing is allocated for a line that is not printed.
+struct Printed<F>(F);
+
+impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Printed<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.0)(f)
+    }
+}
+
+/// Items with commas between them, or `nothing`.
+pub(super) fn list<T: fmt::Display>(items: &[T]) -> impl fmt::Display {
+    Printed(move |f: &mut fmt::Formatter<'_>| {
+        if items.is_empty() {
+            return f.write_str("nothing");
+        }
+        for (place, item) in items.iter().enumerate() {
+            write!(f, "{}{item}", if place == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn verdict(accepted: bool) -> &'static str {
+    if accepted { "accepted" } else { "never" }
+}
+
+/// Sum of the counts of a flip.
+pub(super) fn records(counts: &[(TableId, Slot, u32)]) -> u64 {
+    counts.iter().map(|&(_, _, records)| u64::from(records)).sum()
+}
+
+/// Where something goes on, `None` being the end.
+pub(super) fn cursor(next: Option<KeyHash>) -> impl fmt::Display {
+    Printed(move |f: &mut fmt::Formatter<'_>| match next {
+        Some(hash) => write!(f, "{hash}"),
+        None => f.write_str("the end"),
+    })
+}
+
+pub(super) fn wanted(hashes: &[(TableId, KeyHash)]) -> impl fmt::Display {
+    Printed(move |f: &mut fmt::Formatter<'_>| {
+        for (place, (table, hash)) in hashes.iter().enumerate() {
+            write!(f, "{}{table}/{hash}", if place == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn answers(answers: &[(TableId, KeyHash, PriorityAnswer)]) -> impl fmt::Display {
+    Printed(move |f: &mut fmt::Formatter<'_>| {
+        for (place, (table, hash, answer)) in answers.iter().enumerate() {
+            let word = match answer {
+                PriorityAnswer::Records => "records",
+                PriorityAnswer::Absent => "absent",
+                PriorityAnswer::Gone => "gone",
+            };
+            write!(f, "{}{table}/{hash} {word}", if place == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn intent(intent: &Intent) -> impl fmt::Display {
+    Printed(move |f: &mut fmt::Formatter<'_>| {
+        write!(
+            f,
+            "{} {} from {} {} to {} {}",
+            intent.migration,
+            intent.range,
+            intent.source,
+            intent.source_epoch,
+            intent.target,
+            intent.target_epoch
+        )
+    })
+}
+
+/// A message between servers, as one line.
+pub fn peer(message: &PeerMessage) -> impl fmt::Display {
+    Printed(move |f: &mut fmt::Formatter<'_>| match message {
+        PeerMessage::Hello(hello) => write!(f, "hello from {}", hello.server),
+        PeerMessage::Flip(flip) => write!(
+            f,
+            "flip {} {} to {}, floor {}, {} records",
+            flip.migration,
+            flip.range,
+            flip.target_epoch,
+            flip.version_floor,
+            records(&flip.records)
+        ),
+        PeerMessage::FlipAnswer { migration, accepted } => {
+            write!(f, "flip-answer {migration} {}", verdict(*accepted))
+        }
+        PeerMessage::Pull(pull) => {
+            write!(f, "pull {} p{} from {}", pull.migration, pull.partition, pull.cursor)
+        }
+        PeerMessage::PullReply(reply) => write!(
+            f,
+            "pull-reply {} p{} from {} to {}",
+            reply.migration,
+            reply.partition,
+            reply.cursor,
+            cursor(reply.next)
+        ),
+        PeerMessage::PriorityPull(pull) => write!(
+            f,
+            "priority-pull {} request {}: {}",
+            pull.migration,
+            pull.request,
+            wanted(&pull.hashes)
+        ),
+        PeerMessage::PriorityReply(reply) => write!(
+            f,
+            "priority-reply {} request {}: {}",
+            reply.migration,
+            reply.request,
+            answers(&reply.answers)
+        ),
+    })
+}
+
+/// A message to the coordinator, as one line.
+pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
+    Printed(move |f: &mut fmt::Formatter<'_>| match message {
+        ToCoordinator::Join(join) => write!(f, "join {}:{}", join.host, join.client_port),
+        ToCoordinator::Measured { migration, records, bytes } => {
+            write!(f, "measured {migration}: {records} records, {bytes} bytes")
+        }
+        ToCoordinator::Prepared { migration, refused: None } => write!(f, "prepared {migration}"),
+        ToCoordinator::Prepared { migration, refused: Some(reason) } => {
+            write!(f, "refused {migration}: {reason}")
+        }
+        ToCoordinator::FlipUnanswered { migration } => write!(f, "flip-unanswered {migration}"),
+        ToCoordinator::Flipped { migration } => write!(f, "flipped {migration}"),
+        ToCoordinator::Decided { migration, accepted } => {
+            write!(f, "decided {migration} {}", verdict(*accepted))
+        }
+        ToCoordinator::Shrink { migration, remaining } => {
+            write!(f, "shrink {migration} to {}", list(remaining))
+        }
+        ToCoordinator::Progress { migration, progress } => write!(
+            f,
+            "progress {migration}: {} of {} records",
+            progress.records, progress.records_total
+        ),
+        ToCoordinator::Released { migration } => write!(f, "released {migration}"),
+        ToCoordinator::Ask { request, ask } => write!(f, "ask {request}: {ask:?}"),
+    })
+}

@@ -1,0 +1,35 @@
+//! The numbers of the protocol: how long each side waits before it repeats itself, asks, or gives
+//! way. Each repetition is harmless, so that they only trade traffic against delay.
+
+use std::time::Duration;
+
+/// A source whose reactors have not all begun a turn by then serves again: clients have waited
+/// long enough. A turn with a full background quantum is 100 times shorter.
+pub const FREEZE_MAX: Duration = Duration::from_millis(5);
+
+/// Pause before the next attempt to freeze, so that at most a fifth of the time is frozen.
+pub const FREEZE_AGAIN: Duration = Duration::from_millis(20);
+
+/// Attempts to freeze before the source asks the coordinator to withdraw the intent.
+pub const FREEZES_MAX: u32 = 10;
+
+/// An unanswered flip is sent again: some round trips of a busy network.
+pub const FLIP_AGAIN: Duration = Duration::from_millis(5);
+
+/// An unanswered flip is brought before the coordinator: four flips have found no answer.
+pub const FLIP_UNANSWERED: Duration = Duration::from_millis(20);
+
+/// What is told to the coordinator is told again until it shows an effect.
+pub const TELL_AGAIN: Duration = Duration::from_millis(100);
+
+/// An unanswered pull of either kind is sent again.
+pub const PULL_AGAIN: Duration = Duration::from_millis(250);
+
+/// A cut is worth its messages after so many replayed bytes: eight segments ...
+pub const CUT_BYTES: u64 = 64 << 20;
+
+/// ... or after this time, if anything has been replayed.
+pub const CUT_AGAIN: Duration = Duration::from_millis(200);
+
+const _: () = assert!(FLIP_AGAIN.as_nanos() < FLIP_UNANSWERED.as_nanos());
+const _: () = assert!(FREEZE_MAX.as_nanos() * 4 <= FREEZE_AGAIN.as_nanos());
