@@ -195,6 +195,15 @@ pub const fn encoded_bytes(key: usize, value: usize, extra: bool) -> usize {
     (HEADER_BYTES + extra + key + value).next_multiple_of(ALIGNMENT)
 }
 
+/// Bytes of the entry that begins with this header, padding included; of bytes that no writer wrote
+/// it says nothing.
+#[inline]
+pub const fn encoded_bytes_of(header: &[u8; HEADER_BYTES]) -> usize {
+    let value = u32::from_le_bytes([header[11], header[12], header[13], 0]) as usize;
+    let key = u16::from_le_bytes([header[14], header[15]]) as usize;
+    encoded_bytes(key, value, header[10] != KIND_OBJECT)
+}
+
 /// Writes another tenure into an encoded entry; its checksum stays right.
 ///
 /// # Panics
@@ -251,6 +260,7 @@ mod tests {
             let bytes = encoded(&entry);
             assert_eq!(bytes.len() % ALIGNMENT, 0);
             assert_eq!(Entry::parse_checked(&bytes), Ok((entry, bytes.len())));
+            assert_eq!(encoded_bytes_of(bytes.first_chunk().unwrap()), bytes.len());
         }
     }
 

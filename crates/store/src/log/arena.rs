@@ -1,0 +1,145 @@
+//! The memory of a server: one private mapping, cut into segments of equal size.
+//!
+//! Nothing is touched at start, so that resident memory follows use. The mapping is as long as the
+//! arena plus one segment, and the arena begins at a multiple of the segment size: a huge page
+//! never spans two segments.
+//!
+//! The arena hands out raw memory. Which bytes may be written by whom, and which may be read, is
+//! `segment.rs`'s.
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::{ffi::c_void, ptr::NonNull};
+
+/// Whether the arena stands on huge pages, as far as the system told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HugePages {
+    /// Not asked for.
+    NotAsked,
+    /// Asked for; the system took the advice. How many it found is in `/proc/self/smaps`.
+    Advised,
+    /// Asked for; the system refused.
+    Refused,
+}
+
+/// One mapping of zeroed memory.
+pub(super) struct Arena {
+    /// What was mapped, to be unmapped.
+    mapping: NonNull<c_void>,
+    mapping_bytes: usize,
+    /// Where the segments begin.
+    base: NonNull<u8>,
+    bytes: usize,
+    huge_pages: HugePages,
+}
+
+// SAFETY: the arena owns its mapping, which any thread may use. It gives out pointers only; those
+// who dereference them argue for themselves.
+unsafe impl Send for Arena {}
+// SAFETY: as above; no method changes the arena.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Maps `bytes`, a multiple of `alignment`, which is a power of two and a multiple of a page.
+    pub(super) fn map(
+        bytes: usize,
+        alignment: usize,
+        huge_pages: bool,
+    ) -> Result<Arena, rustix::io::Errno> {
+        assert!(alignment.is_power_of_two() && bytes.is_multiple_of(alignment) && bytes > 0);
+        let mapping_bytes = bytes + alignment;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a mapping at an address of the system's choice overlaps nothing.
+        let mapping =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), mapping_bytes, protection, flags)? };
+        let skipped = mapping.cast::<u8>().align_offset(alignment);
+        // SAFETY: the next multiple of `alignment` is less than `alignment` bytes away, so `bytes`
+        // from there lie within the mapping.
+        let base = unsafe { mapping.cast::<u8>().add(skipped) };
+        let huge_pages = match huge_pages {
+            false => HugePages::NotAsked,
+            // SAFETY: the range lies within our mapping; the advice changes no content.
+            true => match unsafe { madvise(base.cast(), bytes, Advice::LinuxHugepage) } {
+                Ok(()) => HugePages::Advised,
+                Err(_) => HugePages::Refused,
+            },
+        };
+        Ok(Arena {
+            mapping: NonNull::new(mapping).expect("a mapping is not at address 0"),
+            mapping_bytes,
+            base: NonNull::new(base).expect("a mapping is not at address 0"),
+            bytes,
+            huge_pages,
+        })
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn huge_pages(&self) -> HugePages {
+        self.huge_pages
+    }
+
+    /// Where the `length` bytes from `offset` stand. They are initialized and mapped as long as
+    /// the arena lives.
+    #[inline]
+    pub(super) fn at(&self, offset: usize, length: usize) -> NonNull<u8> {
+        assert!(
+            offset <= self.bytes && length <= self.bytes - offset,
+            "{length} bytes at {offset} do not lie in the arena"
+        );
+        // SAFETY: within the mapping, by the assertion.
+        unsafe { self.base.add(offset) }
+    }
+
+    /// Touches the pages of a range without changing what is there. Returns whether the system
+    /// did.
+    pub(super) fn populate(&self, offset: usize, length: usize) -> bool {
+        let start = self.at(offset, length);
+        // SAFETY: the range lies within our mapping; populating changes no content, also when
+        // others write there at the same time.
+        unsafe { madvise(start.as_ptr().cast(), length, Advice::LinuxPopulateWrite) }.is_ok()
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map`, unmapped only here; whoever uses the memory keeps the arena.
+        let unmapped = unsafe { munmap(self.mapping.as_ptr(), self.mapping_bytes) };
+        debug_assert!(unmapped.is_ok(), "the arena does not unmap: {unmapped:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_arena_is_aligned_and_zeroed() {
+        for huge_pages in [false, true] {
+            let arena = Arena::map(8 << 20, 4 << 20, huge_pages).unwrap();
+            assert_eq!(arena.at(0, 0).as_ptr() as usize % (4 << 20), 0);
+            assert_eq!(huge_pages, arena.huge_pages() != HugePages::NotAsked);
+            // SAFETY: in range, and nobody else has it.
+            let last = unsafe { arena.at((8 << 20) - 1, 1).read() };
+            assert_eq!(last, 0);
+        }
+    }
+
+    #[test]
+    fn populating_keeps_what_is_there() {
+        let arena = Arena::map(4 << 20, 4 << 20, false).unwrap();
+        // SAFETY: in range, and nobody else has it.
+        unsafe { arena.at(5000, 1).write(7) };
+        arena.populate(0, 4 << 20);
+        // SAFETY: as above.
+        assert_eq!(unsafe { arena.at(5000, 1).read() }, 7);
+    }
+
+    #[test]
+    #[should_panic = "do not lie in the arena"]
+    fn a_range_past_the_end_is_our_bug() {
+        Arena::map(4 << 20, 4 << 20, false).unwrap().at(4 << 20, 1);
+    }
+}

@@ -1,0 +1,145 @@
+//! Pieces of the arena for what is not a log: the index's leaves.
+//!
+//! Some segments are cut into chunks of 64 KiB. The lowest segment with a free chunk is used
+//! first, so that the higher ones run empty; an empty one goes back to the log at once, since
+//! whoever gives a chunk back has waited for its readers.
+//!
+//! `unsafe` stands here for two reasons: a chunk is memory that its holder has alone, so it may
+//! move between threads; and it is handed out zeroed.
+
+use super::segment::{Place, Segments};
+use crate::sync::Mutex;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ptr::NonNull,
+};
+
+/// 64 KiB of the arena, aligned to their size, zeroed when taken, the holder's alone. Dropping it
+/// without giving it back leaks it until the log goes.
+#[derive(Debug)]
+#[must_use = "a chunk that is not given back is lost"]
+pub struct Chunk {
+    place: Place,
+    piece: u32,
+    base: NonNull<u8>,
+}
+
+// SAFETY: a chunk is its holder's alone, on whatever thread.
+unsafe impl Send for Chunk {}
+
+impl Chunk {
+    /// Bytes of a chunk.
+    pub const BYTES: usize = 64 << 10;
+
+    /// Where it begins: a multiple of [`Chunk::BYTES`]. Valid until it is given back, and while the
+    /// log lives.
+    #[inline]
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+}
+
+/// The segments that are cut into chunks.
+#[derive(Debug)]
+pub(super) struct Chunks {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    segments: BTreeMap<Place, Pieces>,
+    /// Those of `segments` with a free piece.
+    with_space: BTreeSet<Place>,
+    used: usize,
+}
+
+/// A segment's chunks: at most 128.
+#[derive(Debug)]
+struct Pieces {
+    /// A bit per chunk.
+    free: u128,
+    /// Chunks from here on were never used: they are zero.
+    zero_from: u32,
+}
+
+impl Chunks {
+    pub(super) fn new() -> Chunks {
+        Chunks { state: Mutex::new(State::default()) }
+    }
+
+    pub(super) fn take(&self, segments: &Segments) -> Option<Chunk> {
+        let (place, piece, is_zero) = self.state.lock().expect(LOCK).take(segments)?;
+        let base = segments.memory(place, piece as usize * Chunk::BYTES, Chunk::BYTES);
+        segments.touch(place, (piece + 1) * Chunk::BYTES as u32);
+        if !is_zero {
+            // SAFETY: these bytes are within the arena, by `memory`, and ours alone: the piece was
+            // free and is now marked as taken.
+            unsafe { base.write_bytes(0, Chunk::BYTES) };
+        }
+        Some(Chunk { place, piece, base })
+    }
+
+    pub(super) fn give(&self, segments: &Segments, chunk: Chunk) {
+        let emptied = self.state.lock().expect(LOCK).give(segments, &chunk);
+        if let Some(place) = emptied {
+            segments.give_chunks(place);
+        }
+    }
+
+    /// Bytes of the chunks that somebody holds.
+    pub(super) fn used_bytes(&self) -> usize {
+        self.state.lock().expect(LOCK).used * Chunk::BYTES
+    }
+}
+
+const LOCK: &str = "nothing panics while it holds the chunks' lock";
+
+impl State {
+    /// Marks a chunk as taken; whether it is known to be zero.
+    fn take(&mut self, segments: &Segments) -> Option<(Place, u32, bool)> {
+        let place = match self.with_space.first() {
+            Some(&place) => place,
+            None => self.add_segment(segments)?,
+        };
+        let pieces = self.segments.get_mut(&place).expect("a segment with space is a segment");
+        let piece = pieces.free.trailing_zeros();
+        pieces.free &= !(1 << piece);
+        let is_zero = piece >= pieces.zero_from;
+        pieces.zero_from = pieces.zero_from.max(piece + 1);
+        if pieces.free == 0 {
+            self.with_space.remove(&place);
+        }
+        self.used += 1;
+        Some((place, piece, is_zero))
+    }
+
+    fn add_segment(&mut self, segments: &Segments) -> Option<Place> {
+        let (place, is_zero) = segments.take_for_chunks()?;
+        let zero_from = if is_zero { 0 } else { u32::MAX };
+        self.segments.insert(place, Pieces { free: all_free(segments), zero_from });
+        self.with_space.insert(place);
+        Some(place)
+    }
+
+    /// Marks a chunk as free; returns its segment if that holds no other.
+    fn give(&mut self, segments: &Segments, chunk: &Chunk) -> Option<Place> {
+        let pieces = self.segments.get_mut(&chunk.place).expect("the chunk is of this log");
+        assert!(pieces.free & 1 << chunk.piece == 0, "{chunk:?} is given back twice");
+        pieces.free |= 1 << chunk.piece;
+        self.with_space.insert(chunk.place);
+        self.used -= 1;
+        if pieces.free != all_free(segments) {
+            return None;
+        }
+        self.with_space.remove(&chunk.place);
+        self.segments.remove(&chunk.place);
+        Some(chunk.place)
+    }
+}
+
+fn all_free(segments: &Segments) -> u128 {
+    let count = segments.segment_bytes() / Chunk::BYTES;
+    u128::MAX >> (128 - count)
+}
+
+const _: () = assert!(types::limits::SEGMENT_BYTES / Chunk::BYTES <= 128);

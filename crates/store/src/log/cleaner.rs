@@ -1,0 +1,130 @@
+//! Which segment to clean, and what stands in it.
+//!
+//! The log knows where entries begin and how many bytes are dead, not which entries: that the
+//! index knows. So the cleaner's copying is the objects' work; here is the choice of a victim, its
+//! entries in order, and its release.
+//!
+//! **Which one.** The closed segment with the fewest live bytes, among those that are worth it: the
+//! less memory is free, the less a victim must yield. Cleaning at 95 % live costs 20 bytes copied
+//! per byte won, which is madness while a tenth of the memory is free and right while nothing is.
+#![forbid(unsafe_code)]
+
+use super::{
+    Log, Turn,
+    segment::{Glance, Place, SegmentState},
+};
+use crate::address::Address;
+use std::{fmt, sync::Arc};
+use types::SegmentId;
+use wire::entry::Entry;
+
+/// Below this percentage of free segments the cleaner works.
+pub(super) const LOW_PERCENT: usize = 15;
+
+/// Segments that one search for a victim looks at: about 10 µs (measured: `docs/design/log.md`).
+/// A larger arena is searched in windows, one after the other.
+pub(super) const SEARCH_SEGMENTS: usize = 1024;
+
+/// A victim yields at least this part of a segment, however little is free: copying more than 31
+/// bytes to win one is giving up.
+const YIELD_MIN_DIVISOR: usize = 32;
+
+/// A closed segment claimed for cleaning: nobody else cleans or frees it. Dropping it gives it
+/// back, and frees it if nothing in it lives.
+pub struct VictimSegment {
+    log: Arc<Log>,
+    place: Place,
+    /// Where the next entry begins.
+    offset: usize,
+    length: usize,
+}
+
+/// An entry of a victim: whether it lives is for the index to say.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'t> {
+    /// Where it stands.
+    pub address: Address,
+    /// What it says.
+    pub entry: Entry<'t>,
+    /// Its bytes, padding included.
+    pub encoded: &'t [u8],
+}
+
+impl VictimSegment {
+    pub(super) fn new(log: Arc<Log>, place: Place) -> VictimSegment {
+        let length = log.segments.glance(place).written as usize;
+        VictimSegment { log, place, offset: 0, length }
+    }
+
+    /// The segment.
+    pub fn id(&self) -> SegmentId {
+        self.log.segments.id(self.place)
+    }
+
+    /// The entry that comes next; `None` at the end, or when nothing in the segment lives.
+    #[inline]
+    pub fn peek<'t>(&self, turn: &'t Turn<'_>) -> Option<Candidate<'t>> {
+        if self.offset == self.length || self.live_bytes() == 0 {
+            return None;
+        }
+        let address = self.log.segments.address(self.place, self.offset);
+        let encoded = self.log.segments.encoded(address, turn);
+        Some(Candidate { address, entry: super::parse(encoded), encoded })
+    }
+
+    /// Goes past the entry that [`VictimSegment::peek`] showed.
+    #[inline]
+    pub fn advance(&mut self, past: &Candidate<'_>) {
+        assert!(past.address == self.log.segments.address(self.place, self.offset));
+        self.offset += past.encoded.len();
+    }
+
+    /// Bytes in it that still live.
+    #[inline]
+    pub fn live_bytes(&self) -> u64 {
+        u64::from(self.log.segments.glance(self.place).live())
+    }
+
+    /// Gives it back: to be freed if nothing in it lives, else to be cleaned another time.
+    pub fn release(self) {
+        drop(self);
+    }
+}
+
+impl Drop for VictimSegment {
+    fn drop(&mut self) {
+        self.log.unclaim(self.place);
+    }
+}
+
+impl fmt::Debug for VictimSegment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VictimSegment")
+            .field("id", &self.id())
+            .field("offset", &self.offset)
+            .field("length", &self.length)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Most live bytes that a victim may have: all but a yield that shrinks in proportion with the free
+/// memory, from a quarter of a segment when the cleaner starts to work.
+pub(super) fn live_bytes_max(segment_bytes: usize, free: usize, low: usize) -> usize {
+    let wanted = segment_bytes / 4 * free.min(low) / low.max(1);
+    segment_bytes - wanted.max(segment_bytes / YIELD_MIN_DIVISOR)
+}
+
+/// The emptiest of the closed segments in a window of the table.
+pub(super) fn emptiest(
+    window: impl Iterator<Item = Place>,
+    live_bytes_max: usize,
+    glance: impl Fn(Place) -> Glance,
+) -> Option<Place> {
+    window
+        .map(|place| (place, glance(place)))
+        .filter(|(_, glance)| glance.state == SegmentState::Closed)
+        .map(|(place, glance)| (glance.live(), place))
+        .filter(|(live, _)| *live as usize <= live_bytes_max)
+        .min()
+        .map(|(_, place)| place)
+}

@@ -1,0 +1,302 @@
+//! Log-structured memory: everything a client writes is an entry in a segment of the arena.
+//!
+//! - [`Log`]: the arena with all its segments, shared by the reactors;
+//! - [`Head`]: a reactor's place to append to; [`SideLog`]: the same for what a migration brings;
+//!   [`Survivors`]: the same for what the cleaner saves;
+//! - [`Reclamation`], [`Participant`], [`Turn`]: when memory may be used again;
+//! - [`VictimSegment`]: what the cleaner works on; [`Chunk`]: memory for the index.
+//!
+//! The one idea: bytes are written once, by one writer, and never changed until the whole segment
+//! is free again. So appending takes no lock, reading takes no copy, and freeing is by segment. The
+//! log does not know which entries live, only how many bytes of each segment: whoever takes an
+//! entry out of the index says so ([`Log::kill`]).
+//!
+//! **Invariant:** the live bytes of a segment are those of its entries that nobody has killed.
+//! **Invariant:** memory is used again only when no turn that could have seen it goes on.
+//! **Invariant:** an ordinary writer never gets the last segments: some are kept for cleaning, one
+//! per head for deletes.
+//! **Invariant:** `unsafe` stands in `arena.rs`, `segment.rs` and `chunks.rs` only.
+//!
+//! Left to others: which entry of a key is the current one (index), versions, tenures and the
+//! cleaner's copying (objects), when to clean and when to collect (reactors). Replication and the
+//! log directory come with durability. See `docs/design/log.md`.
+
+mod arena;
+mod chunks;
+mod cleaner;
+mod head;
+mod pool;
+mod reclamation;
+mod segment;
+mod side;
+mod usage;
+
+pub use arena::HugePages;
+pub use chunks::Chunk;
+pub use cleaner::{Candidate, VictimSegment};
+pub use head::{Head, Survivors};
+pub use reclamation::{GracePeriod, Participant, Reclaim, Reclamation, Retired, Turn};
+pub use segment::SegmentState;
+pub use side::{Reservation, SideLog};
+pub use usage::{SegmentCounts, Usage};
+
+use crate::{
+    address::{ARENA_BYTES_MAX, Address},
+    sync::atomic::{AtomicU32, Ordering},
+};
+use arena::Arena;
+use chunks::Chunks;
+use pool::Purpose;
+use segment::{OpenSegment, Place, Segments};
+use std::{fmt, sync::Arc};
+use types::{
+    SegmentId,
+    limits::{REACTORS_MAX, SEGMENT_BYTES, SEGMENT_BYTES_MIN},
+};
+use wire::entry::Entry;
+
+/// Segments per reactor without which a server cannot work: the open one, the one kept for deletes,
+/// the one kept for the cleaner, and one to lose to each of index and survivors.
+const SEGMENTS_PER_REACTOR_MIN: usize = 5;
+
+/// With fewer full-size segments than this per reactor, segments are smaller: what each reactor
+/// holds open or keeps back stays below a sixteenth of the memory.
+const SEGMENTS_PER_REACTOR_PLENTY: usize = 64;
+
+/// How large the log is and who uses it.
+#[derive(Clone, Copy, Debug)]
+pub struct LogConfig {
+    /// Memory for entries and index together; rounded down to whole segments.
+    pub memory_bytes: usize,
+    /// Reactors that will take part, each with one head.
+    pub reactors: u16,
+    /// Whether to ask for huge pages.
+    pub huge_pages: bool,
+}
+
+/// Why there is no log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogError {
+    /// The reactors' own segments would leave nothing for data.
+    #[error("{given} bytes of memory are too little for {reactors} reactors: at least {needed}")]
+    TooLittle {
+        /// What was given.
+        given: usize,
+        /// The least that works.
+        needed: usize,
+        /// For so many reactors.
+        reactors: u16,
+    },
+    /// Addresses do not reach so far.
+    #[error("{given} bytes of memory are too much: at most {ARENA_BYTES_MAX}")]
+    TooMuch {
+        /// What was given.
+        given: usize,
+    },
+    /// The system does not give the address space.
+    #[error("the system refuses to map {bytes} bytes of memory: {error}")]
+    Refused {
+        /// What was asked for.
+        bytes: usize,
+        /// What the system said.
+        error: rustix::io::Errno,
+    },
+}
+
+/// There is no free segment for this purpose. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("out of memory")]
+pub struct OutOfMemory;
+
+/// One server's log: the arena, its segments, and their reclamation.
+pub struct Log {
+    segments: Arc<Segments>,
+    reclamation: Reclamation,
+    chunks: Chunks,
+    reactors: u16,
+    /// Below this many free segments the cleaner works.
+    low: usize,
+    /// Where the next search for a victim begins.
+    search_from: AtomicU32,
+}
+
+impl Log {
+    /// Maps the memory; touches none of it.
+    pub fn new(config: &LogConfig) -> Result<Arc<Log>, LogError> {
+        let &LogConfig { memory_bytes: given, reactors, huge_pages } = config;
+        assert!((1..=REACTORS_MAX).contains(&usize::from(reactors)), "{reactors} reactors");
+        let per_reactor = given / usize::from(reactors);
+        let is_plenty = per_reactor >= SEGMENTS_PER_REACTOR_PLENTY * SEGMENT_BYTES;
+        let segment_bytes = if is_plenty { SEGMENT_BYTES } else { SEGMENT_BYTES_MIN };
+        let needed = SEGMENTS_PER_REACTOR_MIN * usize::from(reactors) * SEGMENT_BYTES_MIN;
+        if given < needed {
+            return Err(LogError::TooLittle { given, needed, reactors });
+        }
+        if given > ARENA_BYTES_MAX {
+            return Err(LogError::TooMuch { given });
+        }
+        let bytes = given / segment_bytes * segment_bytes;
+        let arena = Arena::map(bytes, segment_bytes, huge_pages)
+            .map_err(|error| LogError::Refused { bytes, error })?;
+        let shift = segment_bytes.trailing_zeros();
+        let segments = Arc::new(Segments::new(arena, shift, usize::from(reactors)));
+        Ok(Arc::new(Log {
+            reclamation: Reclamation::new(reactors, segments.clone()),
+            chunks: Chunks::new(),
+            reactors,
+            low: (segments.count() * cleaner::LOW_PERCENT).div_ceil(100),
+            search_from: AtomicU32::new(0),
+            segments,
+        }))
+    }
+
+    /// When memory may be used again.
+    #[inline]
+    pub fn reclamation(&self) -> &Reclamation {
+        &self.reclamation
+    }
+
+    /// A place to append to: one per reactor. Keeps a segment back for deletes from now on; opens
+    /// its first segment when it is written to.
+    pub fn head(self: &Arc<Self>) -> Head {
+        Head::new(Arc::clone(self))
+    }
+
+    /// A side log without a reservation; see [`Reservation::side_log`].
+    pub fn side_log(self: &Arc<Self>) -> SideLog {
+        SideLog::new(Arc::clone(self), None)
+    }
+
+    /// Where a cleaner puts what lives: one per reactor. At most one victim at a time per
+    /// survivors: the segments kept for cleaning are counted on that.
+    pub fn survivors(self: &Arc<Self>) -> Survivors {
+        Survivors::new(Arc::clone(self))
+    }
+
+    /// The entry at an address that was found within the turn.
+    #[inline]
+    pub fn entry<'t>(&self, address: Address, turn: &'t Turn<'_>) -> Entry<'t> {
+        parse(self.segments.encoded(address, turn))
+    }
+
+    /// The bytes of the entry at an address that was found within the turn, padding included.
+    #[inline]
+    pub fn encoded<'t>(&self, address: Address, turn: &'t Turn<'_>) -> &'t [u8] {
+        self.segments.encoded(address, turn)
+    }
+
+    /// Hints that the entry will be read soon: its first two cache lines.
+    #[inline]
+    pub fn prefetch(&self, address: Address) {
+        self.segments.prefetch(address);
+    }
+
+    /// The entry at the address, with its padding `bytes` long, is dead: nobody who looks from now
+    /// on finds it. A closed segment without a live byte is retired at once.
+    #[inline]
+    pub fn kill(&self, address: Address, bytes: u32) {
+        if self.segments.kill(address, bytes) {
+            self.retire(self.segments.place_of(address));
+        }
+    }
+
+    /// The segment in which an entry stands.
+    #[inline]
+    pub fn segment_of(&self, address: Address) -> SegmentId {
+        self.segments.id(self.segments.place_of(address))
+    }
+
+    /// Size of a segment.
+    #[inline]
+    pub fn segment_bytes(&self) -> usize {
+        self.segments.segment_bytes()
+    }
+
+    /// Most bytes that entries appended in one go may take together.
+    #[inline]
+    pub fn batch_bytes_max(&self) -> usize {
+        self.segment_bytes()
+    }
+
+    /// How much memory is used for what. Looks at every segment: not for the data path.
+    pub fn usage(&self) -> Usage {
+        usage::usage(&self.segments, self.chunks.used_bytes())
+    }
+
+    /// Whether so little is free that the cleaner should work.
+    #[inline]
+    pub fn is_low(&self) -> bool {
+        self.segments.ordinary() < self.low
+    }
+
+    /// Claims the closed segment with the fewest live bytes, if cleaning it is worth it.
+    pub fn emptiest(self: &Arc<Self>) -> Option<VictimSegment> {
+        let count = self.segments.count() as u32;
+        let window = count.min(cleaner::SEARCH_SEGMENTS as u32);
+        let from = self.search_from.fetch_add(window, Ordering::Relaxed) % count;
+        let places = (0..window).map(|i| Place((from + i) % count));
+        let live_bytes_max =
+            cleaner::live_bytes_max(self.segment_bytes(), self.segments.ordinary(), self.low);
+        let place = cleaner::emptiest(places, live_bytes_max, |p| self.segments.glance(p))?;
+        let claimed = self.segments.claim(place);
+        claimed.then(|| VictimSegment::new(Arc::clone(self), place))
+    }
+
+    /// Sets free segments aside for `bytes` of side logs; `None` if there are not so many. One
+    /// segment per reactor is left to the writers.
+    pub fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
+        let count = usize::try_from(bytes.div_ceil(self.segment_bytes() as u64)).ok()?;
+        let is_there = self.segments.reserve(count, usize::from(self.reactors));
+        is_there.then(|| Reservation::new(Arc::clone(self), count))
+    }
+
+    /// Takes 64 KiB for the index, zeroed.
+    pub fn take_chunk(&self) -> Option<Chunk> {
+        self.chunks.take(&self.segments)
+    }
+
+    /// Takes a chunk back that nobody reads any more.
+    pub fn give_chunk(&self, chunk: Chunk) {
+        self.chunks.give(&self.segments, chunk);
+    }
+
+    /// Touches the pages of the `count` segments that will be opened next, so that no reactor pays
+    /// for them; how many were still to be touched. For a helper thread: takes milliseconds. Where
+    /// the system cannot do that, nothing happens, and the pages come when they are used.
+    pub fn prepare_segments(&self, count: usize) -> usize {
+        self.segments.prepare(count)
+    }
+
+    fn open(&self, purpose: Purpose, state: SegmentState) -> Option<OpenSegment> {
+        self.segments.open(purpose, state)
+    }
+
+    fn close(&self, place: Place, from: SegmentState) {
+        if self.segments.close(place, from) {
+            self.retire(place);
+        }
+    }
+
+    fn unclaim(&self, place: Place) {
+        if self.segments.unclaim(place) {
+            self.retire(place);
+        }
+    }
+
+    fn retire(&self, place: Place) {
+        let owner = Arc::clone(&self.segments) as Arc<dyn Reclaim>;
+        self.reclamation.retire(Retired::Numbered { owner, number: u64::from(place.0) });
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log").field("usage", &self.usage()).finish_non_exhaustive()
+    }
+}
+
+/// An entry in our own memory.
+#[inline]
+fn parse(encoded: &[u8]) -> Entry<'_> {
+    Entry::parse(encoded).expect("an entry in the log is as it was written")
+}

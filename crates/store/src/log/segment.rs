@@ -1,0 +1,473 @@
+//! Segments: their states, their live bytes, and who may touch which of their bytes.
+//!
+//! ```text
+//!  Free ──▶ Open ─────────┐           ┌──▶ Retired ──(grace period)──▶ Free
+//!   ▲  └──▶ Side ──splice─┴─▶ Closed ─┤       ▲
+//!   │                          ▲      └──▶ Cleaning (claimed; back to Closed if something lives)
+//!   └──▶ Chunks ──▶ Free       └──────────────┘
+//! ```
+//!
+//! **Who may touch which bytes.** A segment's bytes below `written` never change until it is free
+//! again; those above belong to the one [`OpenSegment`] that stands for it. So a writer needs no
+//! lock and a reader no copy. Readers learn an address from the index, which is stored (release)
+//! after the entry was written and loaded (acquire) before it is read; a segment becomes free only
+//! through [`Reclamation`](super::Reclamation), when no reader's turn can have found it.
+//!
+//! **Live bytes.** The writer counts what it writes, everybody counts what dies: live = written -
+//! dead. State and dead bytes share one word, so that of "the last entry died" and "the segment
+//! was closed" whichever comes second sees the other, and exactly one retires the segment.
+
+use super::{
+    arena::{Arena, HugePages},
+    pool::{Pool, Purpose},
+    reclamation::{Reclaim, Turn},
+};
+use crate::{
+    address::{ADDRESS_UNIT, Address},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+};
+use crossbeam_utils::CachePadded;
+use std::{ptr::NonNull, slice, sync::Arc};
+use types::SegmentId;
+use wire::entry::{HEADER_BYTES, encoded_bytes_of};
+
+/// Which piece of the arena: it holds one segment after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place(pub(super) u32);
+
+/// What a segment is doing. The numbers are those in [`Word`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentState {
+    /// Nobody's.
+    Free = 0,
+    /// A head appends to it.
+    Open = 1,
+    /// Part of a side log: its entries live, and it is not the log's yet.
+    Side = 2,
+    /// Written to its end. Its live bytes only fall.
+    Closed = 3,
+    /// Claimed by a cleaner, which copies what lives.
+    Cleaning = 4,
+    /// Nothing in it lives; it waits until no reader can see it.
+    Retired = 5,
+    /// Cut into chunks for the index; holds no entries.
+    Chunks = 6,
+}
+
+impl SegmentState {
+    /// How many states there are.
+    pub(super) const COUNT: usize = 7;
+
+    const ALL: [SegmentState; SegmentState::COUNT] = [
+        SegmentState::Free,
+        SegmentState::Open,
+        SegmentState::Side,
+        SegmentState::Closed,
+        SegmentState::Cleaning,
+        SegmentState::Retired,
+        SegmentState::Chunks,
+    ];
+}
+
+/// State (high half) and dead bytes (low half) of a segment, changed as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Word(u64);
+
+impl Word {
+    fn new(state: SegmentState, dead: u32) -> Word {
+        Word((state as u64) << 32 | u64::from(dead))
+    }
+
+    fn state(self) -> SegmentState {
+        SegmentState::ALL[(self.0 >> 32) as usize]
+    }
+
+    fn dead(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// What is known of one segment: a cache line that everybody counts the dead in, and one that only
+/// the writer of an open segment stores to.
+#[repr(align(64))]
+struct Segment {
+    word: AtomicU64,
+    /// [`SegmentId`] of what stands here.
+    id: AtomicU64,
+    /// `written` as it was when the segment was closed; 0 before.
+    length: AtomicU32,
+    /// Bytes from the beginning that have been touched, except those of the open segment.
+    touched: AtomicU32,
+    /// Whether the bytes may be other than zero.
+    is_used: AtomicBool,
+    written: Written,
+}
+
+#[repr(align(64))]
+struct Written(AtomicU32);
+
+/// What a scan sees of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Glance {
+    pub(super) state: SegmentState,
+    pub(super) written: u32,
+    pub(super) dead: u32,
+    /// Bytes of it that are resident, as far as we know.
+    pub(super) touched: u32,
+}
+
+impl Glance {
+    pub(super) fn live(&self) -> u32 {
+        // A free or chunked segment has no entries; the two loads are not one, so never below 0.
+        self.written.saturating_sub(self.dead)
+    }
+}
+
+/// All segments of a server with the memory that they stand in.
+pub(super) struct Segments {
+    arena: Arena,
+    /// Base-2 logarithm of the segment size.
+    shift: u32,
+    table: Box<[Segment]>,
+    pool: Mutex<Pool>,
+    /// `pool.ordinary()`, for those who ask often.
+    ordinary: CachePadded<AtomicUsize>,
+    next_id: AtomicU64,
+}
+
+impl Segments {
+    /// `arena` is cut into segments of `1 << shift` bytes.
+    pub(super) fn new(arena: Arena, shift: u32, kept_for_cleaning: usize) -> Segments {
+        let places = u32::try_from(arena.bytes() >> shift).expect("arenas end at 2 TiB");
+        let pool = Pool::new(places, kept_for_cleaning);
+        let table = (0..places).map(|_| Segment {
+            word: AtomicU64::new(Word::new(SegmentState::Free, 0).0),
+            id: AtomicU64::new(0),
+            length: AtomicU32::new(0),
+            touched: AtomicU32::new(0),
+            is_used: AtomicBool::new(false),
+            written: Written(AtomicU32::new(0)),
+        });
+        Segments {
+            arena,
+            shift,
+            table: table.collect(),
+            ordinary: CachePadded::new(AtomicUsize::new(pool.ordinary())),
+            pool: Mutex::new(pool),
+            next_id: AtomicU64::new(1),
+        }
+    }
+
+    #[inline]
+    pub(super) fn segment_bytes(&self) -> usize {
+        1 << self.shift
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(super) fn huge_pages(&self) -> HugePages {
+        self.arena.huge_pages()
+    }
+
+    /// Free segments that ordinary takers may have. One relaxed load.
+    #[inline]
+    pub(super) fn ordinary(&self) -> usize {
+        self.ordinary.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn place_of(&self, address: Address) -> Place {
+        Place((address.bytes() >> self.shift) as u32)
+    }
+
+    #[inline]
+    pub(super) fn address(&self, place: Place, offset: usize) -> Address {
+        let bytes = ((place.0 as usize) << self.shift) + offset;
+        Address::from_units((bytes / ADDRESS_UNIT) as u64)
+    }
+
+    #[inline]
+    pub(super) fn id(&self, place: Place) -> SegmentId {
+        SegmentId(self.segment(place).id.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn glance(&self, place: Place) -> Glance {
+        let segment = self.segment(place);
+        let word = Word(segment.word.load(Ordering::Acquire));
+        let written = segment.written.0.load(Ordering::Acquire);
+        let touched = segment.touched.load(Ordering::Relaxed).max(written);
+        Glance { state: word.state(), written, dead: word.dead(), touched }
+    }
+
+    /// The bytes of the entry at `address`, padding included. An address that `append` gave out and
+    /// that was found within the turn; anything else is our bug.
+    #[inline]
+    pub(super) fn encoded<'t>(&self, address: Address, turn: &'t Turn<'_>) -> &'t [u8] {
+        assert!(turn.keeps(self), "a turn of another store");
+        debug_assert!(self.is_written(address), "{address:?} is not written");
+        let start = self.arena.at(address.bytes(), HEADER_BYTES);
+        // SAFETY: in the arena, by `at`, which is mapped and initialized while the turn lives,
+        // since the turn keeps these segments. An entry stands there in full below `written`, and
+        // does not change while the turn lasts (see "Who may touch which bytes").
+        let header: &'t [u8; HEADER_BYTES] = unsafe { start.cast().as_ref() };
+        let bytes = encoded_bytes_of(header);
+        let start = self.arena.at(address.bytes(), bytes);
+        // SAFETY: as above, for all bytes of the entry: its own header tells how many.
+        unsafe { slice::from_raw_parts(start.as_ptr(), bytes) }
+    }
+
+    /// Asks for the beginning of the entry to be brought into the cache.
+    #[inline]
+    pub(super) fn prefetch(&self, address: Address) {
+        let start = self.arena.at(address.bytes(), HEADER_BYTES).as_ptr();
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch reads nothing that could be seen, and the address is in the arena.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(start.cast());
+            _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(64).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = start;
+    }
+
+    fn is_written(&self, address: Address) -> bool {
+        let offset = address.bytes() & (self.segment_bytes() - 1);
+        let written = &self.segment(self.place_of(address)).written.0;
+        offset < written.load(Ordering::Acquire) as usize
+    }
+
+    /// Takes a free segment for `purpose` and opens it as `state`.
+    pub(super) fn open(
+        self: &Arc<Self>,
+        purpose: Purpose,
+        state: SegmentState,
+    ) -> Option<OpenSegment> {
+        let place = self.take(purpose, state)?;
+        let segment = self.segment(place);
+        segment.is_used.store(true, Ordering::Relaxed);
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        segment.id.store(id, Ordering::Relaxed);
+        let offset = (place.0 as usize) << self.shift;
+        Some(OpenSegment {
+            base: self.arena.at(offset, self.segment_bytes()),
+            segments: Arc::clone(self),
+            place,
+            written: 0,
+        })
+    }
+
+    /// The writer is done with the segment. Returns whether nothing in it lives: the caller then
+    /// retires it, and nobody else does.
+    #[must_use]
+    pub(super) fn close(&self, place: Place, from: SegmentState) -> bool {
+        let segment = self.segment(place);
+        let written = segment.written.0.load(Ordering::Relaxed);
+        segment.length.store(written, Ordering::Relaxed);
+        segment.touched.fetch_max(written, Ordering::Relaxed);
+        self.change(place, from, SegmentState::Closed);
+        self.retires_if_dead(place)
+    }
+
+    /// Counts bytes as dead. Returns whether the caller is to retire the segment, as for `close`.
+    #[inline]
+    #[must_use]
+    pub(super) fn kill(&self, address: Address, bytes: u32) -> bool {
+        let place = self.place_of(address);
+        let segment = self.segment(place);
+        let before = Word(segment.word.fetch_add(u64::from(bytes), Ordering::AcqRel));
+        match before.state() {
+            SegmentState::Open | SegmentState::Side => false,
+            SegmentState::Closed | SegmentState::Cleaning => {
+                let dead = before.dead() + bytes;
+                let length = segment.length.load(Ordering::Relaxed);
+                assert!(dead <= length, "{dead} bytes dead of {length} written");
+                dead == length && self.retires_if_dead(place)
+            }
+            SegmentState::Free | SegmentState::Retired | SegmentState::Chunks => {
+                panic!("{address:?} dies in a segment that is {:?}", before.state())
+            }
+        }
+    }
+
+    /// Claims a closed segment for cleaning; whether it was still closed.
+    pub(super) fn claim(&self, place: Place) -> bool {
+        let word = &self.segment(place).word;
+        let claimed = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
+            let now = Word(now);
+            (now.state() == SegmentState::Closed)
+                .then(|| Word::new(SegmentState::Cleaning, now.dead()).0)
+        });
+        claimed.is_ok()
+    }
+
+    /// Ends a claim. Returns whether the caller is to retire the segment, as for `close`.
+    #[must_use]
+    pub(super) fn unclaim(&self, place: Place) -> bool {
+        self.change(place, SegmentState::Cleaning, SegmentState::Closed);
+        self.retires_if_dead(place)
+    }
+
+    /// Takes a free segment to be cut into chunks. Returns also whether it is still all zero.
+    pub(super) fn take_for_chunks(&self) -> Option<(Place, bool)> {
+        let place = self.take(Purpose::Ordinary, SegmentState::Chunks)?;
+        let was_used = self.segment(place).is_used.swap(true, Ordering::Relaxed);
+        Some((place, !was_used))
+    }
+
+    /// The first `bytes` of a segment of chunks have been handed out.
+    pub(super) fn touch(&self, place: Place, bytes: u32) {
+        self.segment(place).touched.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// A segment of chunks without a used chunk is free at once: its user has waited already.
+    pub(super) fn give_chunks(&self, place: Place) {
+        self.change(place, SegmentState::Chunks, SegmentState::Free);
+        self.give(place);
+    }
+
+    /// Sets free segments aside for a migration; whether they are there.
+    pub(super) fn reserve(&self, count: usize, margin: usize) -> bool {
+        let mut pool = self.lock_pool();
+        let is_there = pool.reserve(count, margin);
+        self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
+        is_there
+    }
+
+    /// Ends the setting aside of segments that were not taken.
+    pub(super) fn unreserve(&self, count: usize) {
+        let mut pool = self.lock_pool();
+        pool.unreserve(count);
+        self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
+    }
+
+    /// Touches those of the next `count` free segments that are not resident yet; how many.
+    pub(super) fn prepare(&self, count: usize) -> usize {
+        let next: Vec<Place> = self.lock_pool().next().take(count).collect();
+        let bytes = self.segment_bytes();
+        let is_missing = |place: &Place| self.glance(*place).touched < bytes as u32;
+        // Somebody may take such a segment meanwhile: populating disturbs no content.
+        let populate = |place: &Place| {
+            let done = self.arena.populate((place.0 as usize) << self.shift, bytes);
+            if done {
+                self.touch(*place, bytes as u32);
+            }
+            done
+        };
+        next.iter().filter(|place| is_missing(place)).filter(|place| populate(place)).count()
+    }
+
+    /// `length` bytes of the arena, for a chunk.
+    pub(super) fn memory(&self, place: Place, offset: usize, length: usize) -> NonNull<u8> {
+        self.arena.at(((place.0 as usize) << self.shift) + offset, length)
+    }
+
+    #[inline]
+    fn segment(&self, place: Place) -> &Segment {
+        &self.table[place.0 as usize]
+    }
+
+    fn take(&self, purpose: Purpose, state: SegmentState) -> Option<Place> {
+        if purpose == Purpose::Ordinary && self.ordinary() == 0 {
+            // A full server is asked again and again: no lock for that.
+            return None;
+        }
+        let mut pool = self.lock_pool();
+        let place = pool.take(purpose)?;
+        self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
+        drop(pool);
+        self.change(place, SegmentState::Free, state);
+        Some(place)
+    }
+
+    fn give(&self, place: Place) {
+        let mut pool = self.lock_pool();
+        pool.give(place);
+        self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
+    }
+
+    /// From one state to another, keeping the dead bytes; a free segment has none.
+    fn change(&self, place: Place, from: SegmentState, to: SegmentState) {
+        let update = |now| {
+            let now = Word(now);
+            assert!(now.state() == from, "{place:?} is {:?}, not {from:?}", now.state());
+            let dead = if to == SegmentState::Free { 0 } else { now.dead() };
+            Some(Word::new(to, dead).0)
+        };
+        let word = &self.segment(place).word;
+        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update).expect("it always updates");
+    }
+
+    /// Closed and without a live byte becomes retired, for exactly one caller.
+    fn retires_if_dead(&self, place: Place) -> bool {
+        let segment = self.segment(place);
+        let length = segment.length.load(Ordering::Relaxed);
+        let dead = Word::new(SegmentState::Closed, length).0;
+        let retired = Word::new(SegmentState::Retired, length).0;
+        let word = &segment.word;
+        word.compare_exchange(dead, retired, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    fn lock_pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().expect("nothing panics while it holds the pool's lock")
+    }
+}
+
+impl Reclaim for Segments {
+    fn reclaim(&self, number: u64) {
+        let place = Place(u32::try_from(number).expect("retired by its place"));
+        let segment = self.segment(place);
+        segment.length.store(0, Ordering::Relaxed);
+        segment.written.0.store(0, Ordering::Relaxed);
+        self.change(place, SegmentState::Retired, SegmentState::Free);
+        self.give(place);
+    }
+}
+
+/// The one writer of a segment that is open or part of a side log.
+pub(super) struct OpenSegment {
+    segments: Arc<Segments>,
+    place: Place,
+    base: NonNull<u8>,
+    written: usize,
+}
+
+// SAFETY: whoever owns it is the segment's only writer, on whatever thread; `base` points into the
+// arena, which `segments` keeps.
+unsafe impl Send for OpenSegment {}
+
+impl OpenSegment {
+    pub(super) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Bytes that still fit.
+    #[inline]
+    pub(super) fn space(&self) -> usize {
+        self.segments.segment_bytes() - self.written
+    }
+
+    /// Lets `write` fill the next `bytes`, a multiple of 8, and returns where they stand.
+    ///
+    /// # Panics
+    /// If they do not fit: our bug, since callers ask for `space` first.
+    #[inline]
+    pub(super) fn append(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) -> Address {
+        assert!(bytes <= self.space() && bytes.is_multiple_of(ADDRESS_UNIT));
+        // SAFETY: `written + bytes` lies within the segment, by the assertion. Bytes from `written`
+        // on are this writer's alone: no address in there has been given out since the segment was
+        // free, and a segment becomes free only when nobody can read it.
+        let out = unsafe { slice::from_raw_parts_mut(self.base.add(self.written).as_ptr(), bytes) };
+        write(out);
+        let offset = self.written;
+        self.written += bytes;
+        let segment = self.segments.segment(self.place);
+        segment.written.0.store(self.written as u32, Ordering::Release);
+        self.segments.address(self.place, offset)
+    }
+}
