@@ -6,7 +6,7 @@
 //! too late.
 
 use crate::buffers::Buffers;
-use crate::connection::{Class, ConnectTag, ConnectionId, Port};
+use crate::connection::{Class, ConnectTag, ConnectionId};
 use crate::input::Input;
 use crate::output::Output;
 use crate::service::Closed;
@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use types::ReactorId;
 
 /// Unsent output above which a client is not read: it asks faster than it takes the answers.
-/// Reading goes on when half of it has left.
+/// Reading goes on when enough of it has left.
 pub(crate) const CLIENT_BACKLOG_MAX: usize = 1 << 20;
 
 /// How far a connection is.
@@ -35,8 +35,8 @@ pub(crate) enum Phase {
 pub(crate) struct Connection {
     pub(crate) class: Class,
     pub(crate) phase: Phase,
-    /// The listener it came from; `None` for outgoing ones.
-    pub(crate) port: Option<Port>,
+    /// As what it was counted when it was accepted; `None` for outgoing ones.
+    pub(crate) placed_as: Option<Class>,
     pub(crate) input: Input,
     pub(crate) output: Output,
     /// The driver may have more to read.
@@ -66,11 +66,11 @@ pub(crate) enum InputEnd {
 }
 
 impl Connection {
-    pub(crate) fn new(class: Class, phase: Phase, port: Option<Port>) -> Connection {
+    pub(crate) fn new(class: Class, phase: Phase) -> Connection {
         Connection {
             class,
             phase,
-            port,
+            placed_as: None,
             input: Input::default(),
             output: Output::default(),
             is_readable: false,
@@ -85,8 +85,7 @@ impl Connection {
 
     /// Whether input may be read and given to the service.
     pub(crate) fn may_receive(&self) -> bool {
-        let has_backlog =
-            self.class == Class::Client && self.output.backlog() > CLIENT_BACKLOG_MAX;
+        let has_backlog = self.class == Class::Client && self.output.backlog() > CLIENT_BACKLOG_MAX;
         self.phase == Phase::Open && !self.is_paused && !(self.is_blocked && has_backlog)
     }
 }
@@ -237,7 +236,7 @@ impl Io {
     /// There is no time limit but the system's: a service in a hurry closes the connection.
     pub fn connect(&mut self, address: SocketAddr, tag: ConnectTag, class: Class) -> ConnectionId {
         let phase = Phase::Connecting { tag, address };
-        let connection = self.insert(Connection::new(class, phase, None));
+        let connection = self.insert(Connection::new(class, phase));
         self.connecting.push(connection);
         connection
     }
@@ -283,6 +282,22 @@ impl Io {
         let slot = self.slots.get_mut(connection.slot())?;
         let same = ConnectionId::new(self.reactor, connection.slot(), slot.generation);
         slot.connection.as_deref_mut().filter(|_| same == connection)
+    }
+
+    /// Whether there is not a single connection.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.len() == self.free.len()
+    }
+
+    /// Whether some connection has input to be given.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.ready.iter().any(|queue| !queue.is_empty())
+    }
+
+    /// Whether something is to be done for some connection.
+    pub(crate) fn has_work(&self) -> bool {
+        let idle = self.dirty.is_empty() && self.closing.is_empty() && self.connecting.is_empty();
+        !idle || self.has_ready()
     }
 
     /// All connections there are.

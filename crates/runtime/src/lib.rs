@@ -11,18 +11,34 @@
 //! **Invariant:** no byte and no behaviour of a peer can make this crate panic.
 //! **Invariant:** knows no protocol: neither Redis's nor the bus's.
 
+#![forbid(unsafe_code)]
+
 mod buffers;
+mod clock;
 mod connection;
+mod counters;
+mod cpus;
+mod driver;
 mod input;
 mod io;
 mod mailbox;
 mod output;
+mod placement;
 mod reactor;
+mod reactors;
 mod service;
+mod socket;
 mod sync;
+mod turns;
 
+pub use clock::Clock;
 pub use connection::{Class, ConnectTag, ConnectionId, Port};
+pub use counters::Counts;
+pub use cpus::cpu_count;
 pub use input::Input;
 pub use io::Io;
 pub use mailbox::{Mailbox, Mailboxes};
+pub use reactors::{Config, Reactors};
 pub use service::{Closed, Opened, Service};
+pub use socket::{ListenError, Listener};
+pub use turns::Poll;

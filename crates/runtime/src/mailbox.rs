@@ -77,7 +77,7 @@ impl<M> Inbox<M> {
 /// What stands in an inbox: the service's messages, and the reactors' own.
 pub(crate) enum Letter<M> {
     Mail(M),
-    Handed(crate::reactor::Handed),
+    Handed(crate::driver::Accepted),
     Stop,
 }
 

@@ -1,4 +1,505 @@
-//! One reactor's turn.
+//! One reactor: a service, a driver, and the turn that joins them.
+//!
+//! A turn: look what happened (or wait), then priority connections, bus connections, clients,
+//! mail, batched work, timers, output, closings, and at most one quantum of background work. See
+//! "Reactor" in `docs/design/reactor.md` for why in this order.
+//!
+//! Invariants:
+//! - a connection leaves the table at the end of a turn only, so that an id found once is good for
+//!   the whole turn;
+//! - whoever has something to do (input, output, a closing) stands in one of the lists of [`Io`],
+//!   and the reactor does not wait while one of them has an entry.
 
-/// A connection that the accepting reactor hands to another one.
-pub(crate) struct Handed {}
+use crate::clock::Clock;
+use crate::connection::{Class, ConnectionId};
+use crate::counters::Counters;
+use crate::driver::{Accepted, Driver, Event, Received, Sent};
+use crate::input::Input;
+use crate::io::{Connection, InputEnd, Io, Phase};
+use crate::mailbox::{Inbox, Letter};
+use crate::placement::Placement;
+use crate::service::{Closed, Opened, Service};
+use crate::turns::{Idle, Turns};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use types::Instant;
+
+/// Connections served in one turn before priority traffic is looked for again and the replies
+/// leave: the first reply waits for about 32 x 3 us.
+const CLIENTS_PER_TURN_MAX: usize = 32;
+
+/// Unconsumed input above which a connection is closed. Above the largest frame of the bus; a
+/// service that limits its requests pauses or closes far below.
+const INPUT_BYTES_MAX: usize = 80 << 20;
+
+/// How long the last output of a connection may take to leave.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
+
+pub(crate) struct Reactor<S: Service, D: Driver> {
+    service: S,
+    driver: D,
+    inbox: Arc<Inbox<Letter<S::Mail>>>,
+    placement: Placement<S::Mail>,
+    counters: Arc<Counters>,
+    turns: Turns,
+    io: Io,
+    clock: Clock,
+    /// Up to when the time of this thread is accounted for.
+    accounted: Instant,
+    events: Vec<Event>,
+    letters: Vec<Letter<S::Mail>>,
+    /// Connections that may send their last output until the time beside them, earliest first.
+    draining: VecDeque<(Instant, ConnectionId)>,
+    /// Set when the reactor is to end: by then it does, whatever is left.
+    stops_at: Option<Instant>,
+}
+
+/// What a reactor is made of.
+pub(crate) struct Parts<S: Service, D: Driver> {
+    pub(crate) service: S,
+    pub(crate) driver: D,
+    pub(crate) inbox: Arc<Inbox<Letter<S::Mail>>>,
+    pub(crate) placement: Placement<S::Mail>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) turns: Turns,
+}
+
+impl<S: Service, D: Driver> Reactor<S, D> {
+    pub(crate) fn new(parts: Parts<S, D>) -> Reactor<S, D> {
+        let Parts { service, driver, inbox, placement, counters, turns } = parts;
+        let clock = Clock::new();
+        let accounted = clock.now();
+        let io = Io::new(placement.reactor());
+        let (events, letters, draining) = (Vec::new(), Vec::new(), VecDeque::new());
+        Reactor {
+            service,
+            driver,
+            inbox,
+            placement,
+            counters,
+            turns,
+            io,
+            clock,
+            accounted,
+            events,
+            letters,
+            draining,
+            stops_at: None,
+        }
+    }
+
+    /// Takes turns until asked to stop.
+    pub(crate) fn run(mut self) {
+        while !self.has_stopped() {
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) {
+        let has_work = self.io.has_work() || self.service.has_background();
+        let idle = if has_work { None } else { Some(self.turns.idle(self.accounted)) };
+        self.look_or_wait(idle);
+        let now = self.clock.now();
+        let wall = self.clock.wall(now);
+        self.account_for_looking(now, idle);
+
+        self.service.begin_turn(now, wall);
+        self.admit(now);
+        let has_served = self.serve(now);
+        self.read_letters(now);
+        self.service.end_of_input(&mut self.io);
+        if self.service.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.service.tick(now, &mut self.io);
+        }
+        self.end_slow_drains(now);
+        self.carry_out();
+        self.run_background(has_served);
+    }
+
+    /// Looks what happened; waits for it if there is nothing else to do.
+    fn look_or_wait(&mut self, idle: Option<Idle>) {
+        match idle {
+            Some(Idle::Block) => self.block(),
+            Some(Idle::Spin) | None => self.poll(Some(Duration::ZERO)),
+        }
+        self.inbox.take(&mut self.letters);
+    }
+
+    fn block(&mut self) {
+        let deadlines = [
+            self.service.next_deadline(),
+            self.draining.front().map(|&(deadline, _)| deadline),
+            self.stops_at,
+        ];
+        let timeout = deadlines.into_iter().flatten().min().map(|at| at.since(self.accounted));
+        self.service.sleep();
+        if self.inbox.may_sleep() {
+            self.counters.sleeps.add(1);
+            self.poll(timeout);
+            self.inbox.awake();
+        }
+        self.service.wake();
+    }
+
+    fn poll(&mut self, timeout: Option<Duration>) {
+        let polled = self.driver.poll(timeout, &mut self.events);
+        // The descriptors are ours and the arguments fixed: a failure is a bug, and a reactor that
+        // cannot poll serves nobody.
+        assert!(polled.is_ok(), "the driver cannot poll: {polled:?}");
+    }
+
+    fn account_for_looking(&mut self, now: Instant, idle: Option<Idle>) {
+        let something_came = !self.events.is_empty() || !self.letters.is_empty();
+        let spent = now.since(self.accounted);
+        self.accounted = now;
+        self.counters.turns.add(1);
+        match idle {
+            Some(_) => self.counters.waiting_ns.add_time(spent),
+            None => self.counters.work_ns.add_time(spent),
+        }
+        if something_came {
+            self.turns.arrived(now);
+        }
+    }
+
+    fn admit(&mut self, now: Instant) {
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            match event {
+                Event::Accepted(accepted) => {
+                    if let Some(ours) = self.placement.place(accepted) {
+                        self.adopt(ours);
+                    }
+                }
+                Event::Connected(connection) => self.connected(connection),
+                Event::ConnectFailed(connection, error) => self.connect_failed(connection, error),
+                Event::Readable(connection) => {
+                    if let Some(found) = self.io.get_mut(connection) {
+                        found.is_readable = true;
+                        self.io.mark_ready(connection);
+                    }
+                }
+                Event::Writable(connection) => self.unblock(connection),
+                Event::Broken(connection) => self.broken(connection),
+            }
+        }
+        self.events = events;
+        if self.stops_at.is_some() {
+            self.stop(now);
+        }
+    }
+
+    fn adopt(&mut self, accepted: Accepted) {
+        let Accepted { socket, port, class, peer } = accepted;
+        let mut fresh = Connection::new(class, Phase::Open);
+        fresh.placed_as = Some(class);
+        let connection = self.io.insert(fresh);
+        if self.driver.adopt(connection, socket).is_err() {
+            // The system has no room to watch it: the service never learns of it.
+            self.forget(connection);
+            return;
+        }
+        self.counters.accepted.add(1);
+        self.service.opened(connection, Opened::Accepted { port, peer }, &mut self.io);
+    }
+
+    fn connected(&mut self, connection: ConnectionId) {
+        let Some(found) = self.io.get_mut(connection) else { return };
+        if let Phase::Connecting { tag, .. } = found.phase {
+            found.phase = Phase::Open;
+            self.service.opened(connection, Opened::Connected { tag }, &mut self.io);
+        }
+    }
+
+    fn connect_failed(&mut self, connection: ConnectionId, error: std::io::Error) {
+        let Some(found) = self.io.get(connection) else { return };
+        if let Phase::Connecting { tag, .. } = found.phase {
+            self.forget(connection);
+            self.service.connect_failed(connection, tag, error, &mut self.io);
+        }
+    }
+
+    fn unblock(&mut self, connection: ConnectionId) {
+        if let Some(found) = self.io.get_mut(connection)
+            && found.is_blocked
+        {
+            found.is_blocked = false;
+            self.io.mark_dirty(connection);
+        }
+    }
+
+    /// A broken connection that is being read tells so when it is read, after its last bytes.
+    fn broken(&mut self, connection: ConnectionId) {
+        let Some(found) = self.io.get_mut(connection) else { return };
+        if found.may_receive() {
+            found.is_readable = true;
+            self.io.mark_ready(connection);
+        } else {
+            self.io.end(connection, Closed::ByPeer);
+        }
+    }
+
+    /// Gives input to the service. Returns whether somebody was served who must not wait for
+    /// background work: a client or a priority connection.
+    fn serve(&mut self, now: Instant) -> bool {
+        let prior = self.serve_class(Class::Priority, None);
+        if prior > 0 {
+            let spent = self.spend();
+            self.counters.priority_ns.add_time(spent);
+            self.turns.worked(spent, self.service.background_share());
+        }
+        self.serve_class(Class::Bus, None);
+        let until = self
+            .service
+            .has_background()
+            .then(|| self.turns.serve_until(now, self.service.background_share()));
+        let clients = self.serve_class(Class::Client, until);
+        prior + clients > 0
+    }
+
+    fn serve_class(&mut self, class: Class, until: Option<Instant>) -> usize {
+        let count = self.io.ready[class as usize].len().min(CLIENTS_PER_TURN_MAX);
+        for served in 0..count {
+            if until.is_some_and(|until| served > 0 && self.clock.now() >= until) {
+                return served;
+            }
+            if let Some(connection) = self.io.ready[class as usize].pop_front() {
+                self.receive(connection);
+            }
+        }
+        count
+    }
+
+    /// Reads from one connection and gives what it sent to the service.
+    fn receive(&mut self, connection: ConnectionId) {
+        let Some(found) = self.io.get_mut(connection) else { return };
+        found.is_queued = false;
+        if !found.may_receive() {
+            return;
+        }
+        let mut input = std::mem::take(&mut found.input);
+        if std::mem::take(&mut found.is_resumed) && input.is_due() {
+            self.service.received(connection, &mut input, &mut self.io);
+        }
+        self.read(connection, &mut input);
+        input.settle(&mut self.io.buffers);
+        let Some(found) = self.io.get_mut(connection) else { return };
+        found.input = input;
+        if found.end == InputEnd::Reached && found.may_receive() {
+            found.end = InputEnd::Told;
+            self.service.input_ended(connection, &mut self.io);
+        }
+    }
+
+    /// Reads until nothing is left, the service has enough, or it is somebody else's turn.
+    fn read(&mut self, connection: ConnectionId, input: &mut Input) {
+        let mut read_bytes = 0;
+        loop {
+            let Some(found) = self.io.get_mut(connection) else { return };
+            if !found.is_readable || !found.may_receive() {
+                return;
+            }
+            if read_bytes >= found.class.turn_bytes_max() {
+                return self.io.mark_ready(connection);
+            }
+            let is_trusted = found.class.is_bus();
+            let room = input.make_room(&mut self.io.buffers, is_trusted);
+            let received = self.driver.receive(connection, room);
+            let Some(found) = self.io.get_mut(connection) else { return };
+            match received {
+                Received::Bytes { count, may_have_more } => {
+                    read_bytes += count;
+                    found.is_readable = may_have_more;
+                    self.counters.bytes_in.add(count as u64);
+                }
+                Received::Nothing => return found.is_readable = false,
+                Received::End => {
+                    found.is_readable = false;
+                    return self.reach_end(connection);
+                }
+                Received::Failed => return self.io.end(connection, Closed::ByPeer),
+            }
+            if input.is_due() {
+                self.service.received(connection, input, &mut self.io);
+            }
+            if input.len() >= INPUT_BYTES_MAX {
+                return self.io.end(connection, Closed::InputTooLarge);
+            }
+        }
+    }
+
+    fn reach_end(&mut self, connection: ConnectionId) {
+        let Some(found) = self.io.get_mut(connection) else { return };
+        match found.end {
+            InputEnd::Open | InputEnd::Reached => found.end = InputEnd::Reached,
+            // It was read again because it broke meanwhile: the peer does not read either.
+            InputEnd::Told => self.io.end(connection, Closed::ByPeer),
+        }
+    }
+
+    fn read_letters(&mut self, now: Instant) {
+        let mut letters = std::mem::take(&mut self.letters);
+        for letter in letters.drain(..) {
+            match letter {
+                Letter::Mail(mail) => self.service.mail(mail, &mut self.io),
+                Letter::Handed(accepted) => self.adopt(accepted),
+                Letter::Stop => {
+                    self.driver.stop_listening();
+                    self.stops_at.get_or_insert(now + DRAIN_TIME_MAX);
+                    self.stop(now);
+                }
+            }
+        }
+        self.letters = letters;
+    }
+
+    /// Closes whoever has nothing left to send, and lets the others finish.
+    fn stop(&mut self, now: Instant) {
+        let is_late = self.stops_at.is_some_and(|at| at <= now);
+        for connection in self.io.all() {
+            if is_late || self.io.output_backlog(connection) == 0 {
+                self.io.end(connection, Closed::Stopping);
+            } else {
+                self.io.close_after_flush(connection);
+            }
+        }
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.stops_at.is_some() && self.io.is_empty()
+    }
+
+    fn end_slow_drains(&mut self, now: Instant) {
+        for connection in self.io.draining.drain(..) {
+            self.draining.push_back((now + DRAIN_TIME_MAX, connection));
+        }
+        while let Some(&(deadline, connection)) = self.draining.front()
+            && deadline <= now
+        {
+            self.draining.pop_front();
+            self.io.end(connection, Closed::TooSlow);
+        }
+    }
+
+    /// Does what the service has asked for: connects, sends, closes.
+    fn carry_out(&mut self) {
+        for connection in std::mem::take(&mut self.io.connecting) {
+            self.begin_to_connect(connection);
+        }
+        self.send_all();
+        for connection in std::mem::take(&mut self.io.closing) {
+            self.close(connection);
+        }
+    }
+
+    fn begin_to_connect(&mut self, connection: ConnectionId) {
+        let Some(found) = self.io.get(connection) else { return };
+        if let Phase::Connecting { address, .. } = found.phase
+            && let Err(error) = self.driver.connect(connection, address, found.class)
+        {
+            self.connect_failed(connection, error);
+        }
+    }
+
+    fn send_all(&mut self) {
+        let mut dirty = std::mem::take(&mut self.io.dirty);
+        for connection in dirty.drain(..) {
+            self.send(connection);
+        }
+        self.io.dirty = dirty;
+    }
+
+    fn send(&mut self, connection: ConnectionId) {
+        let Some(found) = self.io.get_mut(connection) else { return };
+        found.is_dirty = false;
+        if found.is_blocked {
+            return;
+        }
+        let mut output = std::mem::take(&mut found.output);
+        let sent = self.driver.send(connection, &mut output, &mut self.io.buffers);
+        if output.is_empty() {
+            output.release(&mut self.io.buffers);
+        }
+        let Some(found) = self.io.get_mut(connection) else { return };
+        found.output = output;
+        match sent {
+            Sent::All { bytes } => {
+                self.counters.bytes_out.add(bytes as u64);
+                if found.phase == Phase::Draining {
+                    self.driver.finish(connection);
+                    self.io.end(connection, Closed::ByService);
+                }
+            }
+            Sent::Blocked { bytes } => {
+                self.counters.bytes_out.add(bytes as u64);
+                found.is_blocked = true;
+            }
+            Sent::Failed => return self.io.end(connection, Closed::ByPeer),
+        }
+        self.go_on_reading(connection);
+    }
+
+    /// After output has left: a client that was not read because of its backlog may be read again.
+    fn go_on_reading(&mut self, connection: ConnectionId) {
+        let Some(found) = self.io.get(connection) else { return };
+        let waits = found.is_readable || found.is_resumed || found.end == InputEnd::Reached;
+        if waits && found.may_receive() {
+            self.io.mark_ready(connection);
+        }
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        let Some(found) = self.io.get(connection) else { return };
+        if let Phase::Closing { why } = found.phase {
+            self.driver.close(connection);
+            self.service.closed(connection, why, &mut self.io);
+            self.counters.closed.add(1);
+            self.forget(connection);
+        }
+    }
+
+    fn forget(&mut self, connection: ConnectionId) {
+        if let Some(removed) = self.io.remove(connection)
+            && let Some(class) = removed.placed_as
+        {
+            self.placement.left(class);
+        }
+    }
+
+    /// Accounts for the work of this turn, and runs a quantum if it is the background's turn.
+    fn run_background(&mut self, has_served: bool) {
+        let share = self.service.background_share();
+        let worked = self.spend();
+        self.counters.work_ns.add_time(worked);
+        self.turns.worked(worked, share);
+        if !self.service.has_background() {
+            return self.turns.forget_background();
+        }
+        let is_due = self.turns.is_background_due(share);
+        if has_served && !is_due {
+            return;
+        }
+        let has_run = self.service.quantum(self.accounted, &mut self.io);
+        self.send_all();
+        let spent = self.spend();
+        self.counters.background_ns.add_time(spent);
+        self.counters.quanta.add(u64::from(has_run));
+        if has_served {
+            self.turns.ran_due(spent, share);
+        } else {
+            self.turns.ran_idle(spent);
+        }
+        if self.turns.yields() {
+            rustix::thread::sched_yield();
+        }
+    }
+
+    /// The time since the last accounted moment.
+    fn spend(&mut self) -> Duration {
+        let now = self.clock.now();
+        let spent = now.since(self.accounted);
+        self.accounted = now;
+        spent
+    }
+}

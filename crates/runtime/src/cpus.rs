@@ -1,0 +1,44 @@
+//! Which processors this process may use, and binding a thread to one of them.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// How many processors' worth of time this process may use: affinity and the limits of its
+/// control groups (`cpu.max`, or `cpu.cfs_quota_us` of the first version) respected. At least 1.
+pub fn cpu_count() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The numbers of the processors that this process may run on, ascending.
+pub(crate) fn cpu_numbers() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect()
+}
+
+/// Binds the calling thread to one processor. A system that refuses leaves it where it is: the
+/// binding is for speed only.
+pub(crate) fn pin_to(cpu: usize) {
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    let _ = sched_setaffinity(None, &only);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_processor_and_no_more_than_may_be_used() {
+        assert!(cpu_count() >= 1);
+        assert!(cpu_count() <= cpu_numbers().len().max(1));
+    }
+
+    #[test]
+    fn a_bound_thread_runs_where_it_was_bound() {
+        let last = cpu_numbers().pop().expect("this test runs on some processor");
+        let ran_on = std::thread::spawn(move || {
+            pin_to(last);
+            cpu_numbers()
+        });
+        assert_eq!(ran_on.join().expect("the thread ends"), vec![last]);
+    }
+}

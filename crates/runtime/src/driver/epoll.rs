@@ -1,0 +1,288 @@
+//! The driver that works everywhere: epoll, edge-triggered, one registration per connection.
+//!
+//! An edge comes once, so whoever got `Readable` reads until nothing is left. A read that does not
+//! fill its buffer has emptied the socket: what comes later makes a new edge. The only thing that
+//! this rule would miss is an end that arrived together with the last bytes; the system tells of
+//! it (`RDHUP`), and such a connection is read until the end shows.
+
+use super::{Accepted, Driver, Event, Received, Sent};
+use crate::buffers::{BUFFER_BYTES, Buffers};
+use crate::connection::{Class, ConnectionId};
+use crate::mailbox::Wake;
+use crate::output::{Output, SLICES_MAX};
+use crate::socket::{self, Listener};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
+use rustix::net::{
+    self, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, sockopt,
+};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Things told by one call of the kernel; more wait for the next.
+const EVENTS_MAX: usize = 256;
+
+/// Connections accepted in one turn, so that a storm of them does not stop the others.
+const ACCEPTS_MAX: usize = 32;
+
+/// Registrations that are no connections. Connection numbers start with a reactor's number, which
+/// is far below this.
+const WAKER: u64 = u64::MAX;
+const LISTENERS: u64 = u64::MAX - 256;
+
+pub(crate) struct Epoll {
+    epoll: OwnedFd,
+    /// By slot of the connection.
+    sockets: Vec<Option<Socket>>,
+    listeners: Vec<Listener>,
+    /// Given up to accept and close a connection when the process has no descriptor left: else
+    /// the listener would stay ready for ever.
+    reserve: Option<OwnedFd>,
+    waker: Arc<OwnedFd>,
+}
+
+struct Socket {
+    descriptor: OwnedFd,
+    connection: ConnectionId,
+    is_connecting: bool,
+    /// The peer has sent its last byte, though perhaps not all of them have been read.
+    has_end: bool,
+}
+
+/// Wakes a driver by an event descriptor.
+pub(crate) struct EventWaker(Arc<OwnedFd>);
+
+impl Wake for EventWaker {
+    fn wake(&self) {
+        // It can only fail when 2^64 wake-ups were not waited for; then one is pending anyway.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl Epoll {
+    pub(crate) fn new() -> io::Result<Epoll> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let waker = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        // Edge-triggered: every write is an edge, so nobody has to read the count.
+        let flags = EventFlags::IN | EventFlags::ET;
+        epoll::add(&epoll, &*waker, EventData::new_u64(WAKER), flags)?;
+        let reserve = rustix::io::dup(&epoll).ok();
+        let (sockets, listeners) = (Vec::new(), Vec::new());
+        Ok(Epoll { epoll, sockets, listeners, reserve, waker })
+    }
+
+    pub(crate) fn waker(&self) -> EventWaker {
+        EventWaker(Arc::clone(&self.waker))
+    }
+
+    fn socket(&self, connection: ConnectionId) -> Option<&Socket> {
+        let socket = self.sockets.get(connection.slot())?.as_ref()?;
+        (socket.connection == connection).then_some(socket)
+    }
+
+    fn socket_mut(&mut self, connection: ConnectionId) -> Option<&mut Socket> {
+        let socket = self.sockets.get_mut(connection.slot())?.as_mut()?;
+        (socket.connection == connection).then_some(socket)
+    }
+
+    fn add(&mut self, socket: Socket) -> io::Result<()> {
+        let connection = socket.connection;
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        let data = EventData::new_u64(connection.number());
+        epoll::add(&self.epoll, &socket.descriptor, data, flags)?;
+        if self.sockets.len() <= connection.slot() {
+            self.sockets.resize_with(connection.slot() + 1, || None);
+        }
+        self.sockets[connection.slot()] = Some(socket);
+        Ok(())
+    }
+
+    fn translate(&mut self, told: epoll::Event, events: &mut Vec<Event>) {
+        let (number, flags) = (told.data.u64(), told.flags);
+        if number == WAKER {
+            return;
+        }
+        if number >= LISTENERS {
+            return self.accept((number - LISTENERS) as usize, events);
+        }
+        let connection = ConnectionId::from_number(number);
+        let Some(socket) = self.socket_mut(connection) else { return };
+        if socket.is_connecting {
+            return self.connected(connection, events);
+        }
+        socket.has_end |= flags.contains(EventFlags::RDHUP);
+        if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
+            return events.push(Event::Broken(connection));
+        }
+        if flags.intersects(EventFlags::IN | EventFlags::RDHUP) {
+            events.push(Event::Readable(connection));
+        }
+        if flags.contains(EventFlags::OUT) {
+            events.push(Event::Writable(connection));
+        }
+    }
+
+    fn connected(&mut self, connection: ConnectionId, events: &mut Vec<Event>) {
+        let Some(socket) = self.socket_mut(connection) else { return };
+        match sockopt::socket_error(&socket.descriptor).unwrap_or_else(Err) {
+            Ok(()) => {
+                socket.is_connecting = false;
+                events.push(Event::Connected(connection));
+                // The edge that told of the connection may have told of bytes as well.
+                events.push(Event::Readable(connection));
+            }
+            Err(error) => {
+                self.close(connection);
+                events.push(Event::ConnectFailed(connection, error.into()));
+            }
+        }
+    }
+
+    fn accept(&mut self, listener: usize, events: &mut Vec<Event>) {
+        let Some(listener) = self.listeners.get(listener) else { return };
+        let (port, class) = (listener.port, listener.class);
+        for _ in 0..ACCEPTS_MAX {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match net::acceptfrom_with(&listener.socket, flags) {
+                Ok((socket, peer)) => {
+                    // Without an address the peer has already gone.
+                    if let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) {
+                        events.push(Event::Accepted(Accepted { socket, port, class, peer }));
+                    }
+                }
+                Err(Errno::CONNABORTED | Errno::INTR) => {}
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    self.reserve = None;
+                    drop(net::accept(&listener.socket));
+                    self.reserve = rustix::io::dup(&self.epoll).ok();
+                    return;
+                }
+                // Nobody is waiting, or the system lacks memory: the listener stays ready then.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl Driver for Epoll {
+    fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        let mut room = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
+            Ok((told, _)) => {
+                for &event in &*told {
+                    self.translate(event, events);
+                }
+                Ok(())
+            }
+            Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn listen(&mut self, listener: Listener) -> io::Result<()> {
+        let data = EventData::new_u64(LISTENERS + self.listeners.len() as u64);
+        epoll::add(&self.epoll, &listener.socket, data, EventFlags::IN)?;
+        self.listeners.push(listener);
+        Ok(())
+    }
+
+    fn stop_listening(&mut self) {
+        self.listeners.clear();
+    }
+
+    fn adopt(&mut self, connection: ConnectionId, socket: OwnedFd) -> io::Result<()> {
+        let descriptor = socket;
+        self.add(Socket { descriptor, connection, is_connecting: false, has_end: false })
+    }
+
+    fn connect(
+        &mut self,
+        connection: ConnectionId,
+        address: SocketAddr,
+        class: Class,
+    ) -> io::Result<()> {
+        let descriptor = socket::connect(address, class)?;
+        self.add(Socket { descriptor, connection, is_connecting: true, has_end: false })
+    }
+
+    fn receive(&mut self, connection: ConnectionId, room: &mut Vec<u8>) -> Received {
+        let Some(socket) = self.socket(connection) else { return Received::Failed };
+        let spare = room.capacity() - room.len();
+        assert!(spare > 0, "receiving needs room");
+        loop {
+            let read = net::recv(&socket.descriptor, spare_capacity(room), RecvFlags::empty());
+            return match read {
+                Ok((_, 0)) => Received::End,
+                Ok((_, count)) => {
+                    Received::Bytes { count, may_have_more: count == spare || socket.has_end }
+                }
+                Err(Errno::AGAIN) => Received::Nothing,
+                Err(Errno::INTR) => continue,
+                Err(_) => Received::Failed,
+            };
+        }
+    }
+
+    fn send(
+        &mut self,
+        connection: ConnectionId,
+        output: &mut Output,
+        buffers: &mut Buffers,
+    ) -> Sent {
+        let Some(socket) = self.socket(connection) else { return Sent::Failed };
+        output.seal();
+        let mut bytes = 0;
+        while !output.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let count = output.slices(&mut slices);
+            let sent = match &slices[..count] {
+                [one] => net::send(&socket.descriptor, one, SendFlags::NOSIGNAL),
+                many => {
+                    let mut nothing = SendAncillaryBuffer::default();
+                    net::sendmsg(&socket.descriptor, many, &mut nothing, SendFlags::NOSIGNAL)
+                }
+            };
+            match sent {
+                Ok(count) => {
+                    bytes += count;
+                    output.advance(count, buffers);
+                }
+                Err(Errno::AGAIN) => return Sent::Blocked { bytes },
+                Err(Errno::INTR) => {}
+                Err(_) => return Sent::Failed,
+            }
+        }
+        Sent::All { bytes }
+    }
+
+    fn finish(&mut self, connection: ConnectionId) {
+        let Some(socket) = self.socket(connection) else { return };
+        let _ = net::shutdown(socket.descriptor.as_fd(), Shutdown::Write);
+        let mut thrown_away = Vec::with_capacity(BUFFER_BYTES);
+        for _ in 0..64 {
+            thrown_away.clear();
+            let room = spare_capacity(&mut thrown_away);
+            match net::recv(&socket.descriptor, room, RecvFlags::empty()) {
+                Ok((_, count)) if count > 0 => {}
+                _ => return,
+            }
+        }
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        if self.socket(connection).is_some() {
+            // Closing the descriptor removes its registration: it was never duplicated.
+            self.sockets[connection.slot()] = None;
+        }
+    }
+}

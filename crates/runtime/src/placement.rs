@@ -1,0 +1,93 @@
+//! Which reactor gets a new connection: the one with the fewest of its kind, then the one with the
+//! fewest in all.
+//!
+//! One reactor accepts; the count rises when a connection is given away, not when it arrives, so
+//! that a burst of connections is spread too.
+
+use crate::connection::Class;
+use crate::driver::Accepted;
+use crate::mailbox::{Letter, Mailboxes};
+use crossbeam_utils::CachePadded;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use types::ReactorId;
+
+/// Accepted connections that a reactor has, or that are on their way to it.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    clients: AtomicUsize,
+    servers: AtomicUsize,
+}
+
+impl Load {
+    fn of(&self, class: Class) -> &AtomicUsize {
+        if class.is_bus() { &self.servers } else { &self.clients }
+    }
+
+    fn read(&self, class: Class) -> (usize, usize) {
+        let clients = self.clients.load(Ordering::Relaxed);
+        let servers = self.servers.load(Ordering::Relaxed);
+        (if class.is_bus() { servers } else { clients }, clients + servers)
+    }
+}
+
+/// One reactor's view of where connections go.
+pub(crate) struct Placement<M> {
+    reactor: ReactorId,
+    loads: Arc<[CachePadded<Load>]>,
+    mailboxes: Mailboxes<M>,
+}
+
+impl<M> Placement<M> {
+    pub(crate) fn new(
+        reactor: ReactorId,
+        loads: Arc<[CachePadded<Load>]>,
+        mailboxes: Mailboxes<M>,
+    ) -> Placement<M> {
+        Placement { reactor, loads, mailboxes }
+    }
+
+    pub(crate) fn reactor(&self) -> ReactorId {
+        self.reactor
+    }
+
+    /// Gives a connection away, or back if it is ours.
+    pub(crate) fn place(&self, accepted: Accepted) -> Option<Accepted> {
+        let chosen = least_loaded(&self.loads, accepted.class);
+        self.loads[usize::from(chosen.0)].of(accepted.class).fetch_add(1, Ordering::Relaxed);
+        if chosen == self.reactor {
+            return Some(accepted);
+        }
+        self.mailboxes.of(chosen).post(Letter::Handed(accepted));
+        None
+    }
+
+    /// A connection that was placed here has ended.
+    pub(crate) fn left(&self, class: Class) {
+        self.loads[usize::from(self.reactor.0)].of(class).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn least_loaded(loads: &[CachePadded<Load>], class: Class) -> ReactorId {
+    let least = loads.iter().enumerate().min_by_key(|(_, load)| load.read(class));
+    ReactorId(least.map_or(0, |(reactor, _)| reactor as u16))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads(counts: &[(usize, usize)]) -> Vec<CachePadded<Load>> {
+        let load = |&(clients, servers): &(usize, usize)| {
+            CachePadded::new(Load { clients: clients.into(), servers: servers.into() })
+        };
+        counts.iter().map(load).collect()
+    }
+
+    #[test]
+    fn each_kind_goes_where_there_are_fewest_of_it_and_a_tie_to_where_there_are_fewest_in_all() {
+        let loads = loads(&[(5, 0), (4, 2), (4, 1)]);
+        assert_eq!(least_loaded(&loads, Class::Client), ReactorId(2));
+        assert_eq!(least_loaded(&loads, Class::Bus), ReactorId(0));
+    }
+}

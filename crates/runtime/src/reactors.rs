@@ -1,0 +1,164 @@
+//! All reactors of a process: starting them, stopping them, looking at their counters.
+
+use crate::counters::{Counters, Counts};
+use crate::cpus;
+use crate::driver::Driver;
+use crate::driver::epoll::Epoll;
+use crate::mailbox::{Inbox, Letter, Mailbox, Mailboxes};
+use crate::placement::{Load, Placement};
+use crate::reactor::{Parts, Reactor};
+use crate::service::Service;
+use crate::socket::Listener;
+use crate::turns::{Poll, Turns};
+use crossbeam_utils::CachePadded;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use types::ReactorId;
+use types::limits::REACTORS_MAX;
+
+/// How reactors run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How many, from 1 to [`REACTORS_MAX`].
+    pub reactors: u16,
+    /// How they wait.
+    pub poll: Poll,
+    /// Others need these cores too (more threads than cores, or a client on the same machine): do
+    /// not spin under `Adaptive`, and offer the core after every quantum of background work.
+    pub cores_shared: bool,
+    /// Bind each reactor to a processor of its own. Only sensible for a process that has the
+    /// machine for itself: two that bind meet on the same processors.
+    pub pin: bool,
+}
+
+impl Config {
+    /// One reactor for each processor that this process may use. With a number of reactors given,
+    /// that many; they share cores if there are more of them than processors.
+    pub fn for_this_machine(reactors: Option<u16>) -> Config {
+        let cpus = cpus::cpu_count().min(REACTORS_MAX) as u16;
+        let reactors = reactors.unwrap_or(cpus).clamp(1, REACTORS_MAX as u16);
+        let cores_shared = reactors > cpus;
+        Config { reactors, poll: Poll::default(), cores_shared, pin: reactors == cpus }
+    }
+}
+
+/// The running reactors.
+pub struct Reactors<M> {
+    mailboxes: Mailboxes<M>,
+    counters: Vec<Arc<Counters>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<M: Send + 'static> Reactors<M> {
+    /// Starts the reactors. `make_service` is called once on each one's thread, so that a service
+    /// may hold what must not leave its thread. The first reactor accepts from `listeners`.
+    pub fn start<S, F>(
+        config: &Config,
+        listeners: Vec<Listener>,
+        make_service: F,
+    ) -> io::Result<Reactors<M>>
+    where
+        S: Service<Mail = M>,
+        F: Fn(ReactorId, Mailboxes<M>) -> S + Send + Sync + 'static,
+    {
+        let count = usize::from(config.reactors);
+        assert!((1..=REACTORS_MAX).contains(&count), "{count} reactors");
+        let mut drivers = (0..count).map(|_| Epoll::new()).collect::<io::Result<Vec<_>>>()?;
+        for listener in listeners {
+            drivers[0].listen(listener)?;
+        }
+        let inboxes: Vec<_> =
+            drivers.iter().map(|driver| Inbox::new(Box::new(driver.waker()))).collect();
+        let mut start = Start {
+            config: config.clone(),
+            cpus: cpus::cpu_numbers(),
+            mailboxes: Mailboxes::new(inboxes.iter().cloned().map(Mailbox::new).collect()),
+            loads: (0..count).map(|_| CachePadded::new(Load::default())).collect(),
+            counters: Vec::new(),
+            make_service: Arc::new(make_service),
+        };
+        let mut threads = Vec::new();
+        for (driver, inbox) in drivers.into_iter().zip(inboxes) {
+            threads.push(start.thread(driver, inbox)?);
+        }
+        Ok(Reactors { mailboxes: start.mailboxes, counters: start.counters, threads })
+    }
+
+    /// Sends to the reactors' services, from any thread.
+    pub fn mailboxes(&self) -> &Mailboxes<M> {
+        &self.mailboxes
+    }
+
+    /// What each reactor has done so far.
+    pub fn counts(&self) -> Vec<Counts> {
+        self.counters.iter().map(|counters| counters.read()).collect()
+    }
+
+    /// Waits until all have stopped, because of `Mailboxes::stop`.
+    pub fn join(self) {
+        for thread in self.threads {
+            // A reactor that panicked has ended the process.
+            let _ = thread.join();
+        }
+    }
+
+    /// Lets the reactors send what they have, for a second at most, and waits for their end.
+    pub fn stop(self) {
+        self.mailboxes.stop();
+        self.join();
+    }
+}
+
+/// What all reactors have in common while they are being started.
+struct Start<M, F> {
+    config: Config,
+    cpus: Vec<usize>,
+    mailboxes: Mailboxes<M>,
+    loads: Arc<[CachePadded<Load>]>,
+    counters: Vec<Arc<Counters>>,
+    make_service: Arc<F>,
+}
+
+impl<M: Send + 'static, F> Start<M, F> {
+    fn thread<S>(
+        &mut self,
+        driver: Epoll,
+        inbox: Arc<Inbox<Letter<M>>>,
+    ) -> io::Result<JoinHandle<()>>
+    where
+        S: Service<Mail = M>,
+        F: Fn(ReactorId, Mailboxes<M>) -> S + Send + Sync + 'static,
+    {
+        let reactor = ReactorId(self.counters.len() as u16);
+        let counters = Arc::new(Counters::default());
+        self.counters.push(Arc::clone(&counters));
+        let mailboxes = self.mailboxes.clone();
+        let placement = Placement::new(reactor, Arc::clone(&self.loads), mailboxes.clone());
+        let make_service = Arc::clone(&self.make_service);
+        let turns = Turns::new(self.config.poll, self.config.cores_shared);
+        let cpu = self.cpus.get(usize::from(reactor.0)).copied().filter(|_| self.config.pin);
+        let run = move || {
+            let _guard = AbortOnPanic(reactor);
+            if let Some(cpu) = cpu {
+                cpus::pin_to(cpu);
+            }
+            let service = make_service(reactor, mailboxes);
+            Reactor::new(Parts { service, driver, inbox, placement, counters, turns }).run();
+        };
+        std::thread::Builder::new().name(format!("reactor-{}", reactor.0)).spawn(run)
+    }
+}
+
+/// A reactor that panics has left the store in a state that nobody has thought of: the process
+/// ends, and others recover what it held.
+struct AbortOnPanic(ReactorId);
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("ballast: reactor {} panicked (see above); the process ends", self.0.0);
+            std::process::abort();
+        }
+    }
+}

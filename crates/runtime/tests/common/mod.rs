@@ -1,0 +1,236 @@
+//! A small service that the tests talk to over loopback: frames of {length u32, operation u8, body}.
+
+#![allow(dead_code)] // each test file uses its part
+
+use runtime::{
+    Class, Closed, Config, ConnectTag, ConnectionId, Input, Io, Listener, Mailboxes, Opened, Poll,
+    Port, Reactors, Service,
+};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+use types::{Instant, ReactorId, UnixMillis};
+
+/// The frame comes back.
+pub(crate) const ECHO: u8 = b'e';
+/// As many bytes come back as the body says (u32).
+pub(crate) const FLOOD: u8 = b'f';
+/// The frame comes back and the connection is closed.
+pub(crate) const QUIT: u8 = b'q';
+/// The connection is closed at once.
+pub(crate) const DROP: u8 = b'x';
+/// The connection is not read until `Mail::Resume`.
+pub(crate) const PAUSE: u8 = b'p';
+/// The reactor's number comes back.
+pub(crate) const WHERE: u8 = b'w';
+
+const HEADER_BYTES: usize = 5;
+
+/// What the service tells the test.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    Opened(ConnectionId, Opened),
+    ConnectFailed(ConnectTag),
+    Closed(ConnectionId, Closed),
+    Paused(ConnectionId),
+    Mail(u64),
+}
+
+pub(crate) enum Mail {
+    Resume(ConnectionId),
+    Connect(SocketAddr, ConnectTag),
+    Say(ConnectionId, Vec<u8>),
+    Number(u64),
+}
+
+pub(crate) struct Frames {
+    reactor: ReactorId,
+    tell: Sender<Told>,
+}
+
+impl Frames {
+    fn answer(&mut self, connection: ConnectionId, frame: Vec<u8>, io: &mut Io) {
+        match frame[4] {
+            ECHO if frame.len() > 4096 => io.send_owned(connection, frame),
+            ECHO => io.output(connection).extend_from_slice(&frame),
+            FLOOD => {
+                let count = u32::from_le_bytes(frame[5..9].try_into().expect("four bytes"));
+                io.send_owned(connection, vec![FLOOD; count as usize]);
+            }
+            QUIT => {
+                io.output(connection).extend_from_slice(&frame);
+                io.close_after_flush(connection);
+            }
+            DROP => io.close(connection),
+            PAUSE => {
+                io.pause_reading(connection);
+                self.tell(Told::Paused(connection));
+            }
+            WHERE => io.output(connection).extend_from_slice(&[self.reactor.0 as u8]),
+            operation => panic!("the test sent operation {operation}"),
+        }
+    }
+
+    fn tell(&self, told: Told) {
+        // A test that has seen enough no longer listens.
+        let _ = self.tell.send(told);
+    }
+}
+
+impl Service for Frames {
+    type Mail = Mail;
+
+    fn begin_turn(&mut self, _now: Instant, _wall: UnixMillis) {}
+
+    fn opened(&mut self, connection: ConnectionId, how: Opened, _io: &mut Io) {
+        self.tell(Told::Opened(connection, how));
+    }
+
+    fn connect_failed(
+        &mut self,
+        _connection: ConnectionId,
+        tag: ConnectTag,
+        _error: std::io::Error,
+        _io: &mut Io,
+    ) {
+        self.tell(Told::ConnectFailed(tag));
+    }
+
+    fn received(&mut self, connection: ConnectionId, input: &mut Input, io: &mut Io) {
+        while let Some(header) = input.bytes().first_chunk::<4>() {
+            let length = u32::from_le_bytes(*header) as usize;
+            if length < HEADER_BYTES || length > 64 << 20 {
+                return io.close(connection);
+            }
+            if input.len() < length {
+                return input.want(length);
+            }
+            let is_pause = input.bytes()[4] == PAUSE;
+            let frame = input.take(length);
+            self.answer(connection, frame, io);
+            if is_pause {
+                return;
+            }
+        }
+    }
+
+    fn closed(&mut self, connection: ConnectionId, why: Closed, _io: &mut Io) {
+        self.tell(Told::Closed(connection, why));
+    }
+
+    fn mail(&mut self, mail: Mail, io: &mut Io) {
+        match mail {
+            Mail::Resume(connection) => io.resume_reading(connection),
+            Mail::Connect(address, tag) => {
+                io.connect(address, tag, Class::Bus);
+            }
+            Mail::Say(connection, bytes) => io.output(connection).extend_from_slice(&bytes),
+            Mail::Number(number) => self.tell(Told::Mail(number)),
+        }
+    }
+
+    fn end_of_input(&mut self, _io: &mut Io) {}
+    fn tick(&mut self, _now: Instant, _io: &mut Io) {}
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+    fn has_background(&self) -> bool {
+        false
+    }
+    fn quantum(&mut self, _now: Instant, _io: &mut Io) -> bool {
+        false
+    }
+    fn background_share(&self) -> u8 {
+        10
+    }
+    fn sleep(&mut self) {}
+    fn wake(&mut self) {}
+}
+
+/// Running reactors, where they listen, and what their services tell.
+pub(crate) struct Server {
+    pub(crate) reactors: Reactors<Mail>,
+    pub(crate) clients: SocketAddr,
+    pub(crate) bus: SocketAddr,
+    pub(crate) told: Receiver<Told>,
+}
+
+pub(crate) const CLIENTS: Port = Port(1);
+pub(crate) const BUS: Port = Port(2);
+
+pub(crate) fn server(reactors: u16, poll: Poll) -> Server {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let clients = Listener::bind(any, CLIENTS, Class::Client).expect("a free port");
+    let bus = Listener::bind(any, BUS, Class::Bus).expect("a free port");
+    let (clients_at, bus_at) = (clients.address(), bus.address());
+    let (tell, told) = channel();
+    let config = Config { reactors, poll, cores_shared: true, pin: false };
+    let make = move |reactor, _: Mailboxes<Mail>| Frames { reactor, tell: tell.clone() };
+    let reactors = Reactors::start(&config, vec![clients, bus], make).expect("reactors start");
+    Server { reactors, clients: clients_at, bus: bus_at, told }
+}
+
+impl Server {
+    /// A blocking client; a reply that does not come within ten seconds fails the test.
+    pub(crate) fn client(&self) -> TcpStream {
+        connect(self.clients)
+    }
+
+    pub(crate) fn next(&self) -> Told {
+        self.told.recv_timeout(Duration::from_secs(10)).expect("the service tells something")
+    }
+
+    /// What happens next that is not an opening.
+    pub(crate) fn next_event(&self) -> Told {
+        loop {
+            match self.next() {
+                Told::Opened(..) => {}
+                other => return other,
+            }
+        }
+    }
+
+    pub(crate) fn opened(&self) -> ConnectionId {
+        match self.next() {
+            Told::Opened(connection, _) => connection,
+            other => panic!("expected an opening, got {other:?}"),
+        }
+    }
+}
+
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("the server accepts");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+    stream.set_write_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+    stream.set_nodelay(true).expect("a TCP socket");
+    stream
+}
+
+pub(crate) fn frame(operation: u8, body: &[u8]) -> Vec<u8> {
+    let length = (HEADER_BYTES + body.len()) as u32;
+    let mut frame = length.to_le_bytes().to_vec();
+    frame.push(operation);
+    frame.extend_from_slice(body);
+    frame
+}
+
+pub(crate) fn send(stream: &mut TcpStream, bytes: &[u8]) {
+    stream.write_all(bytes).expect("the server takes it");
+}
+
+pub(crate) fn expect(stream: &mut TcpStream, bytes: &[u8]) {
+    let mut got = vec![0; bytes.len()];
+    stream.read_exact(&mut got).expect("the server answers");
+    assert!(got == bytes, "the answer differs");
+}
+
+/// The server has closed: nothing more comes.
+pub(crate) fn expect_end(stream: &mut TcpStream) {
+    let mut rest = Vec::new();
+    let end = stream.read_to_end(&mut rest);
+    assert!(rest.is_empty(), "{} bytes came before the end ({end:?})", rest.len());
+    if let Err(error) = end {
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+    }
+}

@@ -1,0 +1,185 @@
+//! Connections over loopback: whatever the peer does, bytes arrive whole and in order, and nobody
+//! else notices.
+
+mod common;
+
+use common::{
+    CLIENTS, DROP, ECHO, FLOOD, Mail, PAUSE, QUIT, Told, WHERE, connect, expect, expect_end, frame,
+    send, server,
+};
+use runtime::{Closed, ConnectTag, Opened, Poll};
+use std::io::Read;
+use std::net::{Shutdown, SocketAddr, TcpListener};
+
+#[test]
+fn a_request_is_answered() {
+    for poll in [Poll::Sleep, Poll::Adaptive, Poll::Busy] {
+        let server = server(1, poll);
+        let mut client = server.client();
+        for round in 0..100u32 {
+            let request = frame(ECHO, &round.to_le_bytes());
+            send(&mut client, &request);
+            expect(&mut client, &request);
+        }
+        server.reactors.stop();
+    }
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order_however_they_are_cut() {
+    let server = server(1, Poll::Adaptive);
+    let mut client = server.client();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut bytes = Vec::new();
+    for _ in 0..500 {
+        let size = if random.u8(..) < 8 { random.usize(..60_000) } else { random.usize(..200) };
+        let body: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(size).collect();
+        bytes.extend(frame(ECHO, &body));
+    }
+    let mut writer = client.try_clone().expect("a second handle");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                let cut = random.usize(1..=rest.len().min(5_000));
+                send(&mut writer, &rest[..cut]);
+                rest = &rest[cut..];
+            }
+        });
+        expect(&mut client, &bytes);
+    });
+    server.reactors.stop();
+}
+
+#[test]
+fn large_frames_arrive_whole_from_clients_and_from_servers() {
+    let server = server(1, Poll::Adaptive);
+    for address in [server.clients, server.bus] {
+        let mut client = connect(address);
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut bytes = Vec::new();
+        for size in [70_000, 1, 3 << 20, 16_384 - 5, 16_384, 100, 5 << 20, 1 << 20] {
+            let body: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(size).collect();
+            bytes.extend(frame(ECHO, &body));
+        }
+        let mut writer = client.try_clone().expect("a second handle");
+        std::thread::scope(|scope| {
+            scope.spawn(|| send(&mut writer, &bytes));
+            expect(&mut client, &bytes);
+        });
+    }
+    server.reactors.stop();
+}
+
+#[test]
+fn who_sends_no_more_still_gets_its_answers() {
+    let server = server(1, Poll::Sleep);
+    let mut client = server.client();
+    let request = frame(ECHO, &[3; 10_000]);
+    send(&mut client, &request);
+    send(&mut client, &request);
+    send(&mut client, &request[..4_000]);
+    client.shutdown(Shutdown::Write).expect("a connected socket");
+    expect(&mut client, &request);
+    expect(&mut client, &request);
+    expect_end(&mut client);
+    assert!(matches!(server.next_event(), Told::Closed(_, Closed::ByService)));
+    server.reactors.stop();
+}
+
+#[test]
+fn a_reset_closes_one_connection_and_disturbs_no_other() {
+    let server = server(1, Poll::Sleep);
+    let mut steady = server.client();
+    let victim = server.client();
+    let (_, reset) = (server.opened(), server.opened());
+    // Unread bytes at the time of closing make the system reset the connection.
+    server.reactors.mailboxes().iter().for_each(|all| all.send(Mail::Say(reset, vec![1])));
+    victim.peek(&mut [0]).expect("the byte arrives");
+    drop(victim);
+    assert_eq!(server.next(), Told::Closed(reset, Closed::ByPeer));
+    let request = frame(ECHO, b"still here");
+    send(&mut steady, &request);
+    expect(&mut steady, &request);
+    server.reactors.stop();
+}
+
+#[test]
+fn the_last_answer_leaves_before_the_connection_is_closed() {
+    let server = server(1, Poll::Sleep);
+    for size in [1, 3 << 20] {
+        let mut client = server.client();
+        let farewell = frame(QUIT, &vec![9; size]);
+        send(&mut client, &farewell);
+        send(&mut client, &frame(ECHO, b"too late"));
+        expect(&mut client, &farewell);
+        expect_end(&mut client);
+        assert!(matches!(server.next_event(), Told::Closed(_, Closed::ByService)));
+    }
+    server.reactors.stop();
+}
+
+#[test]
+fn the_service_can_close_at_once() {
+    let server = server(1, Poll::Sleep);
+    let mut client = server.client();
+    send(&mut client, &frame(DROP, &[]));
+    expect_end(&mut client);
+    assert!(matches!(server.next_event(), Told::Closed(_, Closed::ByService)));
+    server.reactors.stop();
+}
+
+#[test]
+fn who_does_not_take_the_last_answer_is_cut_off() {
+    let server = server(1, Poll::Sleep);
+    let mut client = server.client();
+    send(&mut client, &frame(FLOOD, &(32u32 << 20).to_le_bytes()));
+    send(&mut client, &frame(QUIT, &[]));
+    assert!(matches!(server.next_event(), Told::Closed(_, Closed::TooSlow)));
+    server.reactors.stop();
+}
+
+#[test]
+fn a_slow_reader_is_not_read_until_it_has_taken_its_answers() {
+    let server = server(1, Poll::Sleep);
+    let mut slow = server.client();
+    let mut steady = server.client();
+    // 16 MiB of answers stay in the server. The rest of the requests fills the sockets, and there
+    // the client is stopped: the server does not take them in.
+    let flood = frame(FLOOD, &(1u32 << 20).to_le_bytes());
+    slow.set_nonblocking(true).expect("a socket");
+    let asked = ask_until_stopped(&mut slow, &flood);
+    let counts = server.reactors.counts();
+    assert!(counts[0].bytes_in < asked as u64, "the server read everything: {counts:?}");
+    slow.set_nonblocking(false).expect("a socket");
+
+    let request = frame(ECHO, b"quick");
+    send(&mut steady, &request);
+    expect(&mut steady, &request);
+
+    // Now it reads, and everything it asked for comes.
+    let whole = asked / flood.len();
+    let answers = take(&mut slow, whole << 20);
+    assert!(answers.iter().all(|&byte| byte == FLOOD));
+    server.reactors.stop();
+}
+
+/// Sends requests until the sockets are full, and answers how many bytes that were.
+fn ask_until_stopped(client: &mut std::net::TcpStream, request: &[u8]) -> usize {
+    use std::io::Write;
+    let many = request.repeat(1000);
+    let mut asked = 0;
+    loop {
+        match client.write(&many[asked % request.len()..]) {
+            Ok(count) => asked += count,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return asked,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn take(client: &mut std::net::TcpStream, count: usize) -> Vec<u8> {
+    let mut taken = vec![0; count];
+    client.read_exact(&mut taken).expect("the server answers");
+    taken
+}
