@@ -26,6 +26,11 @@ impl<E> Outbox<E> {
         self.effects.drain(..)
     }
 
+    /// Takes the first effect out. Carrying it out may add others behind the rest.
+    pub fn take_first(&mut self) -> Option<E> {
+        if self.effects.is_empty() { None } else { Some(self.effects.remove(0)) }
+    }
+
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.effects.is_empty()
