@@ -15,7 +15,6 @@ use std::net::SocketAddr;
 use types::ReactorId;
 
 /// Unsent output above which a client is not read: it asks faster than it takes the answers.
-/// Reading goes on when enough of it has left.
 pub(crate) const CLIENT_BACKLOG_MAX: usize = 1 << 20;
 
 /// How far a connection is.
@@ -83,10 +82,14 @@ impl Connection {
         }
     }
 
+    /// Whether the peer has so many answers to take that it gets no more for now.
+    pub(crate) fn is_congested(&self) -> bool {
+        !self.class.is_bus() && self.output.backlog() > CLIENT_BACKLOG_MAX
+    }
+
     /// Whether input may be read and given to the service.
     pub(crate) fn may_receive(&self) -> bool {
-        let has_backlog = self.class == Class::Client && self.output.backlog() > CLIENT_BACKLOG_MAX;
-        self.phase == Phase::Open && !self.is_paused && !(self.is_blocked && has_backlog)
+        self.phase == Phase::Open && !self.is_paused && !self.is_congested()
     }
 }
 
@@ -175,6 +178,13 @@ impl Io {
     /// Bytes appended but not yet taken by the operating system.
     pub fn output_backlog(&self, connection: ConnectionId) -> usize {
         self.get(connection).map_or(0, |found| found.output.backlog())
+    }
+
+    /// Whether a client has so many answers to take that it is not read. A service that finds
+    /// another whole request in the input leaves it there: it is given again when enough has left.
+    /// Never true for servers, whose protocols limit what is under way.
+    pub fn is_congested(&self, connection: ConnectionId) -> bool {
+        self.get(connection).is_some_and(Connection::is_congested)
     }
 
     /// An empty buffer of at least `bytes`, to be filled and given to `send_owned`.

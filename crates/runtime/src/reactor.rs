@@ -285,6 +285,8 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         self.read(connection, &mut input);
         input.settle(&mut self.io.buffers);
         let Some(found) = self.io.get_mut(connection) else { return };
+        // What a congested client has left over is given again as soon as it may ask for more.
+        found.is_resumed |= found.is_congested() && !input.is_empty();
         found.input = input;
         if found.end == InputEnd::Reached && found.may_receive() {
             found.end = InputEnd::Told;

@@ -4,12 +4,12 @@
 mod common;
 
 use common::{
-    CLIENTS, DROP, ECHO, FLOOD, Mail, PAUSE, QUIT, Told, WHERE, connect, expect, expect_end, frame,
-    send, server,
+    DROP, ECHO, FLOOD, Mail, PAUSE, QUIT, Told, WHERE, connect, expect, expect_end, frame, send,
+    server,
 };
-use runtime::{Closed, ConnectTag, Opened, Poll};
+use runtime::{Closed, Poll};
 use std::io::Read;
-use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::net::Shutdown;
 
 #[test]
 fn a_request_is_answered() {
@@ -133,8 +133,7 @@ fn the_service_can_close_at_once() {
 fn who_does_not_take_the_last_answer_is_cut_off() {
     let server = server(1, Poll::Sleep);
     let mut client = server.client();
-    send(&mut client, &frame(FLOOD, &(32u32 << 20).to_le_bytes()));
-    send(&mut client, &frame(QUIT, &[]));
+    send(&mut client, &frame(QUIT, &vec![0; 32 << 20]));
     assert!(matches!(server.next_event(), Told::Closed(_, Closed::TooSlow)));
     server.reactors.stop();
 }
@@ -144,9 +143,9 @@ fn a_slow_reader_is_not_read_until_it_has_taken_its_answers() {
     let server = server(1, Poll::Sleep);
     let mut slow = server.client();
     let mut steady = server.client();
-    // 16 MiB of answers stay in the server. The rest of the requests fills the sockets, and there
-    // the client is stopped: the server does not take them in.
-    let flood = frame(FLOOD, &(1u32 << 20).to_le_bytes());
+    // The first answers fill the client's socket. The rest of the requests fills the server's, and
+    // there the client is stopped: the server does not take them in.
+    let flood = frame(FLOOD, &(4u32 << 10).to_le_bytes());
     slow.set_nonblocking(true).expect("a socket");
     let asked = ask_until_stopped(&mut slow, &flood);
     let counts = server.reactors.counts();
@@ -159,7 +158,7 @@ fn a_slow_reader_is_not_read_until_it_has_taken_its_answers() {
 
     // Now it reads, and everything it asked for comes.
     let whole = asked / flood.len();
-    let answers = take(&mut slow, whole << 20);
+    let answers = take(&mut slow, whole << 12);
     assert!(answers.iter().all(|&byte| byte == FLOOD));
     server.reactors.stop();
 }
@@ -182,4 +181,69 @@ fn take(client: &mut std::net::TcpStream, count: usize) -> Vec<u8> {
     let mut taken = vec![0; count];
     client.read_exact(&mut taken).expect("the server answers");
     taken
+}
+
+#[test]
+fn a_paused_connection_is_not_read_and_goes_on_where_it_stopped() {
+    let server = server(1, Poll::Sleep);
+    let mut client = server.client();
+    let opened = server.opened();
+    let request = frame(ECHO, b"after the pause");
+    send(&mut client, &[frame(PAUSE, &[]), request.clone(), request[..7].to_vec()].concat());
+    assert_eq!(server.next(), Told::Paused(opened));
+    // Mail is read after input: had the request been answered, the answer would come first.
+    server.reactors.mailboxes().of(opened.reactor()).send(Mail::Say(opened, b"first".to_vec()));
+    expect(&mut client, b"first");
+    server.reactors.mailboxes().of(opened.reactor()).send(Mail::Resume(opened));
+    expect(&mut client, &request);
+    send(&mut client, &request[7..]);
+    expect(&mut client, &request);
+    server.reactors.stop();
+}
+
+#[test]
+fn a_paused_connection_whose_peer_has_gone_is_closed() {
+    let server = server(1, Poll::Sleep);
+    let mut client = server.client();
+    let opened = server.opened();
+    send(&mut client, &frame(PAUSE, &[]));
+    assert_eq!(server.next(), Told::Paused(opened));
+    server.reactors.mailboxes().of(opened.reactor()).send(Mail::Say(opened, vec![1]));
+    client.peek(&mut [0]).expect("the byte arrives");
+    drop(client);
+    assert_eq!(server.next(), Told::Closed(opened, Closed::ByPeer));
+    server.reactors.stop();
+}
+
+#[test]
+fn connections_are_spread_evenly_over_the_reactors() {
+    let server = server(3, Poll::Sleep);
+    let mut clients: Vec<_> = (0..12).map(|_| server.client()).collect();
+    let mut counts = [0; 3];
+    for client in &mut clients {
+        send(client, &frame(WHERE, &[]));
+        counts[usize::from(take(client, 1)[0])] += 1;
+    }
+    assert_eq!(counts, [4, 4, 4]);
+    server.reactors.stop();
+}
+
+#[test]
+fn stopping_sends_what_there_is_and_closes_every_connection() {
+    let server = server(2, Poll::Adaptive);
+    let mut clients: Vec<_> = (0..4).map(|_| server.client()).collect();
+    for client in &mut clients {
+        send(client, &frame(FLOOD, &(4u32 << 20).to_le_bytes()));
+        take(client, 1);
+    }
+    std::thread::scope(|scope| {
+        for client in &mut clients {
+            scope.spawn(|| {
+                assert_eq!(take(client, (4 << 20) - 1).len(), (4 << 20) - 1);
+                expect_end(client);
+            });
+        }
+        server.reactors.stop();
+    });
+    assert!(std::net::TcpStream::connect(server.clients).is_err(), "nobody listens any more");
 }

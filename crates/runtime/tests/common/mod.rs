@@ -106,6 +106,9 @@ impl Service for Frames {
             if input.len() < length {
                 return input.want(length);
             }
+            if io.is_congested(connection) {
+                return;
+            }
             let is_pause = input.bytes()[4] == PAUSE;
             let frame = input.take(length);
             self.answer(connection, frame, io);
