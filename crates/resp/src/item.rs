@@ -52,49 +52,44 @@ impl Item<'_> {
     }
 }
 
+/// The reply at the front of `bytes`, and the number of its bytes, if it is complete and of a usual
+/// kind. `None` says nothing: ask an [`ItemReader`].
+///
+/// Apart from the reader because a reply that is built in one place only stays in registers.
+#[inline(always)]
+pub(crate) fn read_usual(bytes: &[u8]) -> Option<(Reply<'_>, usize)> {
+    let (marker, rest) = bytes.split_first()?;
+    match marker {
+        b'$' if rest.starts_with(b"-1\r\n") => Some((Reply::Null, 5)),
+        b'$' => {
+            let (length, line) = short_line(rest)?;
+            let (body, end) = rest.get(line..)?.split_at_checked(length)?;
+            (end.get(..2)? == b"\r\n").then_some((Reply::Bulk(body), 1 + line + length + 2))
+        }
+        b':' => short_line(rest).map(|(number, line)| (Reply::Integer(number as i64), 1 + line)),
+        b'+' => rest.starts_with(b"OK\r\n").then(|| (Reply::Simple(&rest[..2]), 5)),
+        b'_' => rest.starts_with(b"\r\n").then_some((Reply::Null, 3)),
+        _ => None,
+    }
+}
+
 /// Reads items; remembers how far it has searched an unfinished line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ItemReader {
     /// Longest bulk string.
     pub(crate) bytes_max: usize,
-    /// Bytes of the line at the front that hold no line end.
+    /// Bytes of the line at the front that hold no line end. The caller sets it to 0 when it takes
+    /// an item.
     pub(crate) searched: usize,
 }
 
 impl ItemReader {
     /// Reads the item at the front of `bytes`, and the number of its bytes. `None`: incomplete.
-    #[inline]
     pub(crate) fn read<'a>(
         &mut self,
         bytes: &'a [u8],
     ) -> Result<Option<(Item<'a>, usize)>, MalformedReply> {
-        let read = self.look(bytes)?;
-        if read.is_some() {
-            self.searched = 0;
-        }
-        Ok(read)
-    }
-
-    #[inline]
-    fn look<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<(Item<'a>, usize)>, MalformedReply> {
-        let Some((marker, rest)) = bytes.split_first() else { return Ok(None) };
-        if let Some((number, line)) = short_line(rest) {
-            match marker {
-                b'$' => return self.read_bulk(Reply::Bulk, rest, number, line),
-                b':' => return Ok(Some((Item::Scalar(Reply::Integer(number as i64)), 1 + line))),
-                b'*' => return Ok(Some((Item::Aggregate(Aggregate::Array, number), 1 + line))),
-                _ => {}
-            }
-        }
-        self.read_line(*marker, rest)
-    }
-
-    /// Reads an item of any kind.
-    fn read_line<'a>(
-        &mut self,
-        marker: u8,
-        rest: &'a [u8],
-    ) -> Result<Option<(Item<'a>, usize)>, MalformedReply> {
+        let Some((&marker, rest)) = bytes.split_first() else { return Ok(None) };
         if !b"+-:,#_($=!*%~>|".contains(&marker) {
             return Err(MalformedReply::Marker(marker));
         }

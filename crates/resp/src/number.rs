@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-/// Digits of the longest integer that [`digits`] reads: any more may overflow.
+/// Digits of the longest number that [`short_line`] reads: any more may overflow.
 const DIGITS_MAX: usize = 18;
 
 /// Reads an integer in the only form in which Redis writes it: no blanks, no `+`, no leading
@@ -30,23 +30,21 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
 /// whatever is not short, plain and complete: the caller then looks closely.
 #[inline(always)]
 pub(crate) fn short_line(bytes: &[u8]) -> Option<(usize, usize)> {
-    let first = bytes.first()?.wrapping_sub(b'0');
-    if first > 9 {
-        return None;
-    }
-    let mut number = usize::from(first);
-    for (at, byte) in bytes.iter().enumerate().take(DIGITS_MAX).skip(1) {
+    let (mut number, mut at) = (0, 0);
+    loop {
+        let byte = *bytes.get(at)?;
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
-            let is_end = *byte == b'\r' && bytes.get(at + 1) == Some(&b'\n');
-            return is_end.then_some((number, at + 2));
+            let is_end = byte == b'\r' && bytes.get(at + 1) == Some(&b'\n');
+            return if is_end && at > 0 { Some((number, at + 2)) } else { None };
         }
-        if number == 0 {
+        let is_led_by_zero = number == 0 && at > 0;
+        if is_led_by_zero || at == DIGITS_MAX {
             return None;
         }
         number = number * 10 + usize::from(digit);
+        at += 1;
     }
-    None
 }
 
 /// Appends an integer in decimal.

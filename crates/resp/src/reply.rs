@@ -1,6 +1,6 @@
 //! A reply as slices of the bytes it arrived in.
 
-use crate::item::{Aggregate, Item, ItemReader};
+use crate::item::{Aggregate, Item, ItemReader, read_usual};
 
 /// A reply and what the server had to say about it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,6 +61,10 @@ impl<'a> Received<'a> {
     /// Takes the reply off the front of bytes that hold at least one whole, parsed reply.
     pub(crate) fn take_parsed(bytes: &mut &'a [u8]) -> Received<'a> {
         let mut attributes = Items::default();
+        if let Some((reply, taken)) = read_usual(bytes) {
+            *bytes = &bytes[taken..];
+            return Received { reply, attributes };
+        }
         loop {
             let reply = match take_item(bytes) {
                 Item::Scalar(reply) => reply,
@@ -84,7 +88,11 @@ impl<'a> Items<'a> {
         let whole = *bytes;
         let mut missing = count;
         while missing > 0 {
-            missing = missing - 1 + take_item(bytes).children();
+            missing -= 1;
+            match read_usual(bytes) {
+                Some((_, taken)) => *bytes = &bytes[taken..],
+                None => missing += take_item(bytes).children(),
+            }
         }
         Items { count, bytes: &whole[..whole.len() - bytes.len()] }
     }
@@ -118,7 +126,6 @@ impl std::fmt::Debug for Items<'_> {
 }
 
 /// Takes one item, without what follows and belongs to it, off the front of parsed bytes.
-#[inline]
 fn take_item<'a>(bytes: &mut &'a [u8]) -> Item<'a> {
     match (ItemReader { bytes_max: isize::MAX as usize, searched: 0 }).read(bytes) {
         Ok(Some((item, taken))) => {

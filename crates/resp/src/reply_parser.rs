@@ -7,7 +7,7 @@
 //! The first pass needs no tree: a stack with the number of items that are missing at each level.
 
 use crate::{
-    item::{Item, ItemReader, MalformedReply},
+    item::{ItemReader, MalformedReply, read_usual},
     reply::{Items, Received},
 };
 
@@ -63,15 +63,13 @@ impl ReplyParser {
         &mut self,
         input: &mut &'a [u8],
     ) -> Result<Option<Received<'a>>, MalformedReply> {
-        if self.position == 0 {
-            let Some((item, taken)) = self.reader.read(input)? else { return Ok(None) };
-            if let Item::Scalar(reply) = item {
-                if taken > self.limits.bytes_max {
-                    return Err(MalformedReply::TooBig);
-                }
-                *input = &input[taken..];
-                return Ok(Some(Received { reply, attributes: Items::default() }));
-            }
+        if self.position == 0
+            && let Some((reply, taken)) = read_usual(input)
+            && taken <= self.limits.bytes_max
+        {
+            *input = &input[taken..];
+            self.reader.searched = 0;
+            return Ok(Some(Received { reply, attributes: Items::default() }));
         }
         let Some(length) = self.advance(input)? else { return Ok(None) };
         let (mut reply, rest) = input.split_at(length);
@@ -84,12 +82,19 @@ impl ReplyParser {
     fn advance(&mut self, input: &[u8]) -> Result<Option<usize>, MalformedReply> {
         loop {
             let rest = &input[self.position..];
-            let Some((item, taken)) = self.reader.read(rest)? else { return Ok(None) };
+            let (children, taken) = match read_usual(rest) {
+                Some((_, taken)) => (0, taken),
+                None => match self.reader.read(rest)? {
+                    Some((item, taken)) => (item.children(), taken),
+                    None => return Ok(None),
+                },
+            };
             self.position += taken;
+            self.reader.searched = 0;
             if self.position > self.limits.bytes_max {
                 return Err(MalformedReply::TooBig);
             }
-            match item.children() {
+            match children {
                 0 => {
                     if self.close_item() {
                         return Ok(Some(self.position));

@@ -170,6 +170,10 @@ impl<'a> Entry<'a> {
             Body::Object { value, .. } => value.len(),
             Body::Tombstone { .. } => 0,
         };
+        // Its length has a byte more than it needs; no segment could take such an entry.
+        if value > types::limits::VALUE_BYTES_MAX {
+            return Err(Corrupt::Invalid { what: "value length of log entry" });
+        }
         let end = HEADER_BYTES + usize::from(extra) * EXTRA_BYTES + entry.key.len() + value;
         let stored = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         if crc32c(&bytes[CHECKED_FROM..end]) != stored {

@@ -1,0 +1,137 @@
+//! What holds for any bytes whatever: called with random ones by the tests beside, and with ones
+//! that a fuzzer has bred by the targets of `fuzz/`.
+//!
+//! Random bytes hardly ever have a right checksum. Each check looks at the bytes as they are, and
+//! then again with the checksums put right, as a peer with a bug would send them.
+
+#![allow(dead_code, reason = "each fuzz target uses one of the checks")]
+
+use serde::{Serialize, de::DeserializeOwned};
+use std::fmt::Debug;
+use types::{Slot, TableId, UnixMillis};
+use wire::{
+    batch::{BatchReader, BatchWriter},
+    control::{FromCoordinator, ToCoordinator},
+    crc32c,
+    entry::{Entry, HEADER_BYTES, encoded_bytes_of},
+    frame::{self, Header},
+    peer::PeerMessage,
+};
+
+/// Any bytes are a frame of each kind of message, or not. Returns in how many ways they are.
+pub(crate) fn frames(data: &[u8]) -> usize {
+    if let Some((header, rest)) = data.split_first_chunk()
+        && let Ok(header) = Header::parse(header)
+    {
+        assert!(header.message_bytes <= frame::MESSAGE_BYTES_MAX);
+        assert!(header.payload_bytes <= frame::PAYLOAD_BYTES_MAX);
+        let message = rest.get(..header.message_bytes).unwrap_or(rest);
+        let _ = header.message::<PeerMessage>(message);
+    }
+    message::<PeerMessage>(data) + message::<ToCoordinator>(data) + message::<FromCoordinator>(data)
+}
+
+/// A message that can be read is written and read again without a change.
+fn message<M: Serialize + DeserializeOwned + Debug>(bytes: &[u8]) -> usize {
+    let Some(message) = read_framed::<M>(bytes) else { return 0 };
+    let mut written = Vec::new();
+    frame::encode(&message, 0, &mut written);
+    let again = read_framed::<M>(&written[frame::HEADER_BYTES..]);
+    assert_eq!(format!("{:?}", Some(message)), format!("{again:?}"));
+    1
+}
+
+/// Reads a message behind a header that fits it.
+fn read_framed<M: DeserializeOwned>(message: &[u8]) -> Option<M> {
+    let mut framed = b"BLST".to_vec();
+    framed.extend_from_slice(&(message.len() as u32).to_le_bytes());
+    framed.extend_from_slice(&[0; 4]);
+    let crc = crc32c(&[&framed[..], message].concat());
+    framed.extend_from_slice(&crc.to_le_bytes());
+    let header = Header::parse(framed.first_chunk()?).ok()?;
+    header.message(message).ok()
+}
+
+/// Any bytes are an entry, or not. Returns whether they are.
+pub(crate) fn entry(data: &[u8]) -> bool {
+    let _ = Entry::parse_checked(data);
+    let Some(bytes) = whole_entry(data) else { return false };
+    let Ok((entry, taken)) = Entry::parse_checked(&bytes) else { return false };
+    assert_eq!(taken, entry.encoded_bytes());
+    assert_eq!(Some(taken), bytes.first_chunk::<HEADER_BYTES>().map(encoded_bytes_of));
+    assert!(taken <= bytes.len());
+    assert!(!entry.is_expired(UnixMillis(0)) || bytes[HEADER_BYTES..][..8] == [0; 8]);
+    let mut written = vec![0xaa; taken];
+    entry.encode(&mut written);
+    assert_eq!(Entry::parse_checked(&written), Ok((entry, taken)), "written, it is another entry");
+    true
+}
+
+/// Copies bytes that have the shape of an entry, with padding and the right checksum.
+fn whole_entry(data: &[u8]) -> Option<Vec<u8>> {
+    let entry = Entry::parse(data).ok()?;
+    let mut bytes = data.to_vec();
+    bytes.resize(data.len().max(entry.encoded_bytes()), 0);
+    let end = entry_end(&entry);
+    let crc = crc32c(&bytes[10..end]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    Some(bytes)
+}
+
+/// Bytes of an entry without its padding.
+fn entry_end(entry: &Entry<'_>) -> usize {
+    use wire::entry::Body;
+    let rest = match entry.body {
+        Body::Object { expiry: None, value } => value.len(),
+        Body::Object { expiry: Some(_), value } => 8 + value.len(),
+        Body::Tombstone { .. } => 8,
+    };
+    HEADER_BYTES + entry.key.len() + rest
+}
+
+/// Any bytes are a batch, up to the first error. Entries made of the bytes come back from a batch
+/// as they went, and a change to the batch is either noticed or harmless. Returns the number of
+/// entries made.
+pub(crate) fn batch(data: &[u8]) -> usize {
+    read_batch(data);
+    let mut bytes = Vec::new();
+    let mut writer = BatchWriter::new(&mut bytes);
+    let mut sent = Vec::new();
+    for piece in data.chunks(48) {
+        let Some(mut entry) = whole_entry(piece) else { continue };
+        let (table, slot) = (TableId(piece[0] % 3), Slot(u16::from(piece[1] % 3)));
+        let Ok((_, taken)) = Entry::parse_checked(&entry) else { continue };
+        entry.truncate(taken);
+        writer.push(table, slot, &entry);
+        sent.push((table, slot, entry));
+    }
+    drop(writer);
+    let received: Vec<_> = BatchReader::new(&bytes)
+        .map(|read| read.map(|read| (read.table, read.slot, read.encoded.to_vec())))
+        .collect();
+    assert_eq!(received, sent.iter().cloned().map(Ok).collect::<Vec<_>>());
+
+    if let (Some(at), [.., change]) = (bytes.len().checked_sub(1), data) {
+        let at = usize::from(data[0]) * at / 255;
+        bytes[at] ^= change;
+        read_batch(&bytes);
+        read_batch(&bytes[..at]);
+    }
+    sent.len()
+}
+
+/// Reads to the end: no more than is there, and nothing behind an error.
+fn read_batch(bytes: &[u8]) {
+    let (mut taken, mut is_over) = (0, false);
+    for read in BatchReader::new(bytes) {
+        assert!(!is_over, "reading goes on after an error");
+        match read {
+            Ok(read) => {
+                taken += read.encoded.len();
+                assert_eq!(read.encoded.len(), read.entry.encoded_bytes());
+            }
+            Err(_) => is_over = true,
+        }
+    }
+    assert!(taken <= bytes.len(), "{taken} bytes of entries in a batch of {}", bytes.len());
+}
