@@ -1,0 +1,242 @@
+//! What the coordinator lets in: who may join, and which moves can be asked for.
+//!
+//! Asks are checked against the *forecast*, the owners as they will be once every migration that is
+//! queued or under way has succeeded. So the way back of a moving range can be asked for at once,
+//! and asking twice for the same move is an error. A queued migration is looked at again when its
+//! turn comes, since an earlier one may have failed.
+//!
+//! A range that lies in several tablets becomes one migration per tablet, since each tablet has its
+//! own epoch and a flip is checked against one.
+
+use crate::ledger::Ledger;
+use crate::records::Migration;
+use crate::store::MetaStore;
+use types::limits::{PARTITIONS_MAX, TABLES_MAX};
+use types::{HashRange, KeyHash, SLOT_COUNT, ServerId, Slot};
+use wire::control::{Join, MigrationPolicy, PriorityPulls};
+use wire::frame::MESSAGE_BYTES_MAX;
+
+/// Servers that the configuration may name. Those that are gone and own nothing make room.
+pub const SERVERS_MAX: usize = 1024;
+/// Tablets of the cluster. Each migration may cut two borders.
+pub const TABLETS_MAX: usize = 4096;
+/// Migrations that have not ended.
+pub const MIGRATIONS_MAX: usize = 1024;
+/// Ended migrations that are remembered, as many as Valkey's `cluster-slot-migration-log-max-len`.
+pub const HISTORY_MAX: usize = 1000;
+/// Longest reason that a report shows: a server's own words are cut there.
+pub(crate) const REASON_BYTES_MAX: usize = 256;
+/// Longest host name in bytes, as in the domain name system.
+pub(crate) const HOST_BYTES_MAX: usize = 255;
+
+/// Most bytes of a number in a message: `postcard` takes seven bits to a byte.
+const NUMBER: usize = 10;
+const RANGE: usize = 2 * NUMBER;
+const SERVER_BYTES: usize = HOST_BYTES_MAX + 6 * NUMBER;
+/// 48 bits in a tenure, seven to a byte.
+const TABLET_BYTES: usize = RANGE + 3 * NUMBER + 7 * TABLES_MAX;
+const MOVING_BYTES: usize = RANGE + 2 * NUMBER;
+const REPORT_BYTES: usize = RANGE + REASON_BYTES_MAX + 12 * NUMBER;
+
+// The whole map and the whole list of migrations each fit into a message.
+const _: () = assert!(
+    SERVERS_MAX * SERVER_BYTES + TABLETS_MAX * TABLET_BYTES + MIGRATIONS_MAX * MOVING_BYTES
+        < MESSAGE_BYTES_MAX
+);
+const _: () = assert!((MIGRATIONS_MAX + HISTORY_MAX) * REPORT_BYTES < MESSAGE_BYTES_MAX);
+
+/// Fewest bytes of a pull: less than that is all overhead.
+const PULL_BYTES_MIN: u32 = 1 << 10;
+/// Most bytes of a pull: with the bucket that reaches them, a reply stays below a frame's payload.
+const PULL_BYTES_MAX: u32 = 8 << 20;
+/// Most replies of one partition that may wait for their replay.
+const PULLS_AHEAD_MAX: u16 = 64;
+/// Most hashes of one priority pull.
+const PRIORITY_HASHES_MAX: u16 = 1024;
+
+/// Whether a process can be told to others under this address; the text says what is wrong.
+pub(crate) fn check_address(join: &Join) -> Result<(), String> {
+    let host = join.host.as_bytes();
+    if host.is_empty() || host.len() > HOST_BYTES_MAX {
+        return Err(format!("the announced host must have 1 to {HOST_BYTES_MAX} bytes"));
+    }
+    // Neither blanks nor what separates fields in the replies of CLUSTER NODES.
+    let is_plain = |c: &u8| c.is_ascii_alphanumeric() || b".-_:%[]".contains(c);
+    if !host.iter().all(is_plain) {
+        return Err("the announced host must be a host name or an address".to_owned());
+    }
+    if join.client_port == 0 || join.bus_port == 0 {
+        return Err("the announced ports must not be 0".to_owned());
+    }
+    Ok(())
+}
+
+/// Whether the numbers of a policy are within their limits; the text says which is not.
+pub(crate) fn check_policy(policy: &MigrationPolicy) -> Result<(), String> {
+    let between = |what: &str, value: u64, least: u64, most: u64| {
+        if (least..=most).contains(&value) {
+            Ok(())
+        } else {
+            Err(format!("{what} must be between {least} and {most}"))
+        }
+    };
+    between("partitions", policy.partitions.into(), 1, PARTITIONS_MAX as u64)?;
+    let (least, most) = (PULL_BYTES_MIN.into(), PULL_BYTES_MAX.into());
+    between("pull bytes", policy.pull_bytes.into(), least, most)?;
+    between("pulls ahead", policy.pulls_ahead.into(), 1, PULLS_AHEAD_MAX.into())?;
+    between("background share", policy.background_share.into(), 1, 100)?;
+    match policy.priority {
+        PriorityPulls::Off | PriorityPulls::Immediate => Ok(()),
+        PriorityPulls::Batched { hashes_max } => {
+            let most = PRIORITY_HASHES_MAX.into();
+            between("hashes of a priority pull", hashes_max.into(), 1, most)
+        }
+    }
+}
+
+/// What a request to move ranges comes down to.
+pub(crate) struct MoveRequest<'a> {
+    pub(crate) ranges: &'a [HashRange],
+    pub(crate) source: Option<ServerId>,
+    pub(crate) target: ServerId,
+    pub(crate) policy: &'a MigrationPolicy,
+}
+
+/// The moves that the request asks for, each with its source, or why it cannot be granted. Of the
+/// servers only those of which `is_connected` is true can take part.
+pub(crate) fn plan<S: MetaStore>(
+    ledger: &Ledger<S>,
+    request: &MoveRequest<'_>,
+    is_connected: impl Fn(ServerId) -> bool,
+) -> Result<Vec<(HashRange, ServerId)>, String> {
+    check_policy(request.policy)?;
+    check_ranges(request.ranges)?;
+    if !ledger.servers().contains_key(&request.target) {
+        return Err("Unknown node name".to_owned());
+    }
+    if !is_connected(request.target) {
+        return Err("Target node is not connected to the coordinator".to_owned());
+    }
+    if request.source == Some(request.target) {
+        return Err("Target node can not be the source node".to_owned());
+    }
+    let forecast = forecast(ledger);
+    let mut moves = Vec::new();
+    for &range in request.ranges {
+        let pieces = pieces(&forecast, range)?;
+        let owner = pieces[0].1;
+        check_owner(ledger, request, range, owner)?;
+        if !is_connected(owner) {
+            return Err("Source node is not connected to the coordinator".to_owned());
+        }
+        moves.extend(pieces);
+    }
+    check_room(ledger, moves.len())?;
+    Ok(moves)
+}
+
+fn check_ranges(ranges: &[HashRange]) -> Result<(), String> {
+    if ranges.is_empty() {
+        return Err("No slot ranges specified".to_owned());
+    }
+    if ranges.len() > usize::from(SLOT_COUNT) || !ranges.iter().all(|range| range.is_whole_slots())
+    {
+        return Err("Only ranges of whole slots can be moved".to_owned());
+    }
+    let mut in_order: Vec<(HashRange, usize)> =
+        ranges.iter().copied().enumerate().map(|(at, range)| (range, at)).collect();
+    in_order.sort_unstable();
+    for pair in in_order.windows(2) {
+        let (mut later, mut previous) = (pair[0], pair[1]);
+        if later.0.overlaps(previous.0) {
+            if later.1 < previous.1 {
+                std::mem::swap(&mut later, &mut previous);
+            }
+            let (later, previous) = (slots(later.0), slots(previous.0));
+            return Err(format!("Slot range {later} overlaps with previous range {previous}"));
+        }
+    }
+    Ok(())
+}
+
+fn slots(range: HashRange) -> String {
+    let (Slot(first), Slot(last)) = range.slots();
+    format!("{first}-{last}")
+}
+
+/// Every hash that has an owner, by tablet, with the owner that it will have.
+fn forecast<S: MetaStore>(ledger: &Ledger<S>) -> Vec<(HashRange, ServerId)> {
+    let mut owned: Vec<(HashRange, ServerId)> =
+        ledger.tablets().values().map(|tablet| (tablet.range, tablet.owner)).collect();
+    for migration in ledger.migrations().values().filter(|m| m.can_be_withdrawn()) {
+        let rest = |&(range, owner): &(HashRange, ServerId)| {
+            let parts = range.without(migration.range).into_iter().flatten();
+            parts.map(|part| (part, owner)).collect::<Vec<_>>()
+        };
+        owned = owned.iter().flat_map(rest).collect();
+        owned.push((migration.range, migration.target));
+    }
+    owned.sort_unstable();
+    owned
+}
+
+/// The parts of `range` by tablet, which cover it and have one owner.
+fn pieces(
+    forecast: &[(HashRange, ServerId)],
+    range: HashRange,
+) -> Result<Vec<(HashRange, ServerId)>, String> {
+    let nobody = |hash: KeyHash| format!("Slot {} has no node served", hash.slot().0);
+    let mut pieces: Vec<(HashRange, ServerId)> = Vec::new();
+    let mut next = Some(range.first());
+    for &(owned, owner) in forecast {
+        let Some(piece) = owned.intersection(range) else { continue };
+        if let Some(hash) = next.filter(|&hash| hash != piece.first()) {
+            return Err(nobody(hash));
+        }
+        if pieces.first().is_some_and(|first| first.1 != owner) {
+            return Err("Requested slots span multiple shards".to_owned());
+        }
+        pieces.push((piece, owner));
+        next = (piece.last() < range.last()).then(|| KeyHash(piece.last().0 + 1));
+    }
+    match next {
+        Some(hash) => Err(nobody(hash)),
+        None => Ok(pieces),
+    }
+}
+
+fn check_owner<S: MetaStore>(
+    ledger: &Ledger<S>,
+    request: &MoveRequest<'_>,
+    range: HashRange,
+    owner: ServerId,
+) -> Result<(), String> {
+    if owner != request.target && request.source.is_none_or(|source| source == owner) {
+        return Ok(());
+    }
+    let is_away = |migration: &&Migration| {
+        let by_source = request.source.is_none_or(|source| source == migration.source);
+        migration.is_live() && by_source && migration.range.overlaps(range)
+    };
+    if let Some(migration) = ledger.migrations().values().find(is_away) {
+        let first = migration.range.first().max(range.first());
+        return Err(format!("I am already migrating slot {}", first.slot().0));
+    }
+    if request.source.is_some() {
+        return Err("Slots are not served by this node".to_owned());
+    }
+    Err("Target node can not be the source node".to_owned())
+}
+
+fn check_room<S: MetaStore>(ledger: &Ledger<S>, moves: usize) -> Result<(), String> {
+    let live = ledger.migrations().values().filter(|m| m.is_live()).count();
+    if live + moves > MIGRATIONS_MAX {
+        return Err(format!("At most {MIGRATIONS_MAX} migrations can wait; ask again later"));
+    }
+    let borders =
+        2 * (ledger.migrations().values().filter(|m| m.can_be_withdrawn()).count() + moves);
+    if ledger.tablets().len() + borders > TABLETS_MAX {
+        return Err(format!("The slots would be cut into more than {TABLETS_MAX} ranges"));
+    }
+    Ok(())
+}

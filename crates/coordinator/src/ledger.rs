@@ -1,0 +1,294 @@
+//! The configuration, in memory as it stands in the metadata store, and the one way to change it.
+//!
+//! A change is collected in an [`Edit`] and committed as one compare-and-swap transaction: it
+//! expects every record that it touches to be as it was read, and the *term* to be this
+//! coordinator's. Only a committed change can be seen in memory. If the store refuses or fails, the
+//! coordinator stops, and whoever runs it opens the store again: there is one way to start, and it
+//! is also the way to recover.
+//!
+//! Invariants:
+//! - memory is what the store holds;
+//! - after another coordinator has opened the store, this one changes nothing more.
+
+use crate::records::{
+    Counters, FORMAT, Identity, Key, MIGRATIONS, Migration, SERVERS, Server, TABLETS, Tablet,
+};
+use crate::store::{Entry, MetaStore, Revision, StoreError, Transaction, Verdict};
+use serde::{Serialize, de::DeserializeOwned};
+use std::collections::BTreeMap;
+use types::{KeyHash, MigrationId, ServerId};
+
+/// The coordinator cannot go on. Nothing was sent that is not in the store.
+#[derive(Debug, thiserror::Error)]
+pub enum Stopped {
+    /// Another coordinator has opened the same store, and leads from there on.
+    #[error("another coordinator has taken over this cluster's metadata store")]
+    Deposed,
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A record cannot be read.
+    #[error("the metadata store has a record that cannot be read, at key {key}")]
+    Corrupt {
+        /// Where it stands.
+        key: String,
+    },
+    /// The store was written by another version of Ballast.
+    #[error("the metadata store has format {found}, this version reads {FORMAT}")]
+    Format {
+        /// What it has.
+        found: u16,
+    },
+}
+
+/// The configuration and its store.
+#[derive(Debug)]
+pub(crate) struct Ledger<S> {
+    store: S,
+    identity: Identity,
+    term: u64,
+    counters: Counters,
+    servers: BTreeMap<ServerId, Server>,
+    tablets: BTreeMap<KeyHash, Tablet>,
+    migrations: BTreeMap<MigrationId, Migration>,
+    revisions: BTreeMap<Key, Revision>,
+}
+
+/// A change of the configuration that has not been committed.
+#[derive(Debug)]
+pub(crate) struct Edit {
+    pub(crate) counters: Counters,
+    servers: BTreeMap<ServerId, Option<Server>>,
+    tablets: BTreeMap<KeyHash, Option<Tablet>>,
+    migrations: BTreeMap<MigrationId, Option<Migration>>,
+}
+
+impl Edit {
+    pub(crate) fn put_server(&mut self, server: Server) {
+        self.servers.insert(server.id, Some(server));
+    }
+
+    pub(crate) fn remove_server(&mut self, server: ServerId) {
+        self.servers.insert(server, None);
+    }
+
+    pub(crate) fn put_tablet(&mut self, tablet: Tablet) {
+        self.tablets.insert(tablet.range.first(), Some(tablet));
+    }
+
+    pub(crate) fn remove_tablet(&mut self, first: KeyHash) {
+        self.tablets.insert(first, None);
+    }
+
+    pub(crate) fn put_migration(&mut self, migration: Migration) {
+        self.migrations.insert(migration.id, Some(migration));
+    }
+
+    pub(crate) fn remove_migration(&mut self, migration: MigrationId) {
+        self.migrations.insert(migration, None);
+    }
+}
+
+impl Edit {
+    /// Whether there is nothing to commit but numbers drawn.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.servers.is_empty() && self.tablets.is_empty() && self.migrations.is_empty()
+    }
+
+    /// The migrations that it changes.
+    pub(crate) fn touched_migrations(&self) -> Vec<MigrationId> {
+        self.migrations.keys().copied().collect()
+    }
+
+    /// Whether servers will see another map.
+    pub(crate) fn touches_map<S>(&self, ledger: &Ledger<S>) -> bool {
+        let is_live = |migration: Option<&Migration>| migration.is_some_and(Migration::is_live);
+        let mut migrations = self.migrations.iter();
+        !self.servers.is_empty()
+            || !self.tablets.is_empty()
+            || migrations.any(|(id, m)| is_live(m.as_ref()) != is_live(ledger.migrations.get(id)))
+    }
+}
+
+impl<S: MetaStore> Ledger<S> {
+    /// Reads the configuration, and makes this coordinator the one that may change it. An empty
+    /// store becomes a cluster of the given identity.
+    pub(crate) fn open(mut store: S, fresh: Identity) -> Result<Ledger<S>, Stopped> {
+        let identity = match store.read(&Key::Identity.text())? {
+            Some(entry) => decode_identity(&entry)?,
+            None => create(&mut store, fresh)?,
+        };
+        let (term, term_revision) = take_over(&mut store)?;
+        let (counters, revision) = read(&store, Key::Counters)?
+            .ok_or_else(|| Stopped::Corrupt { key: Key::Counters.text() })?;
+        let mut revisions = BTreeMap::from([(Key::Term, term_revision), (Key::Counters, revision)]);
+        let mut servers = BTreeMap::new();
+        for (server, revision) in list::<Server>(&store, SERVERS)? {
+            revisions.insert(Key::Server(server.id), revision);
+            servers.insert(server.id, server);
+        }
+        let mut tablets = BTreeMap::new();
+        for (tablet, revision) in list::<Tablet>(&store, TABLETS)? {
+            revisions.insert(Key::Tablet(tablet.range.first()), revision);
+            tablets.insert(tablet.range.first(), tablet);
+        }
+        let mut migrations = BTreeMap::new();
+        for (migration, revision) in list::<Migration>(&store, MIGRATIONS)? {
+            revisions.insert(Key::Migration(migration.id), revision);
+            migrations.insert(migration.id, migration);
+        }
+        Ok(Ledger { store, identity, term, counters, servers, tablets, migrations, revisions })
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// How often a coordinator has opened the store, this time included.
+    pub(crate) fn term(&self) -> u64 {
+        self.term
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn servers(&self) -> &BTreeMap<ServerId, Server> {
+        &self.servers
+    }
+
+    /// By their first hash.
+    pub(crate) fn tablets(&self) -> &BTreeMap<KeyHash, Tablet> {
+        &self.tablets
+    }
+
+    pub(crate) fn migrations(&self) -> &BTreeMap<MigrationId, Migration> {
+        &self.migrations
+    }
+
+    /// Begins a change.
+    pub(crate) fn edit(&self) -> Edit {
+        Edit {
+            counters: self.counters,
+            servers: BTreeMap::new(),
+            tablets: BTreeMap::new(),
+            migrations: BTreeMap::new(),
+        }
+    }
+
+    /// Makes the change, in the store and then in memory.
+    pub(crate) fn commit(&mut self, edit: Edit) -> Result<(), Stopped> {
+        let writes = self.writes(&edit);
+        let revision_of = |key: &Key| self.revisions.get(key).copied().unwrap_or(Revision::ABSENT);
+        let keys = std::iter::once(&Key::Term).chain(writes.iter().map(|(key, _)| key));
+        let transaction = Transaction {
+            expected: keys.map(|key| (key.text(), revision_of(key))).collect(),
+            writes: writes.iter().map(|(key, value)| (key.text(), value.clone())).collect(),
+        };
+        let revision = match self.store.transact(&transaction)? {
+            Verdict::Committed(revision) => revision,
+            Verdict::Conflict(_) => return Err(Stopped::Deposed),
+        };
+        for (key, value) in writes {
+            match value {
+                Some(_) => self.revisions.insert(key, revision),
+                None => self.revisions.remove(&key),
+            };
+        }
+        self.counters = edit.counters;
+        apply(&mut self.servers, edit.servers);
+        apply(&mut self.tablets, edit.tablets);
+        apply(&mut self.migrations, edit.migrations);
+        Ok(())
+    }
+
+    fn writes(&self, edit: &Edit) -> Vec<(Key, Option<Vec<u8>>)> {
+        let mut writes = Vec::new();
+        if edit.counters != self.counters {
+            writes.push((Key::Counters, Some(encode(&edit.counters))));
+        }
+        let servers = edit.servers.iter();
+        writes.extend(servers.map(|(&id, value)| (Key::Server(id), value.as_ref().map(encode))));
+        let tablets = edit.tablets.iter();
+        writes.extend(tablets.map(|(&at, value)| (Key::Tablet(at), value.as_ref().map(encode))));
+        let migrations = edit.migrations.iter();
+        writes.extend(
+            migrations.map(|(&id, value)| (Key::Migration(id), value.as_ref().map(encode))),
+        );
+        writes
+    }
+}
+
+fn apply<K: Ord, V>(map: &mut BTreeMap<K, V>, changes: BTreeMap<K, Option<V>>) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => map.insert(key, value),
+            None => map.remove(&key),
+        };
+    }
+}
+
+/// Writes the identity of a cluster into an empty store.
+fn create(store: &mut impl MetaStore, identity: Identity) -> Result<Identity, Stopped> {
+    let transaction = Transaction {
+        expected: vec![(Key::Identity.text(), Revision::ABSENT)],
+        writes: vec![
+            (Key::Identity.text(), Some(encode(&(FORMAT, identity)))),
+            (Key::Counters.text(), Some(encode(&Counters::FIRST))),
+        ],
+    };
+    match store.transact(&transaction)? {
+        Verdict::Committed(_) => Ok(identity),
+        Verdict::Conflict(_) => Err(Stopped::Deposed),
+    }
+}
+
+/// Begins a term, after which a coordinator of an earlier one changes nothing.
+fn take_over(store: &mut impl MetaStore) -> Result<(u64, Revision), Stopped> {
+    let (last, revision) = read(store, Key::Term)?.unwrap_or((0, Revision::ABSENT));
+    let term: u64 = last + 1;
+    let transaction = Transaction {
+        expected: vec![(Key::Term.text(), revision)],
+        writes: vec![(Key::Term.text(), Some(encode(&term)))],
+    };
+    match store.transact(&transaction)? {
+        Verdict::Committed(revision) => Ok((term, revision)),
+        Verdict::Conflict(_) => Err(Stopped::Deposed),
+    }
+}
+
+fn read<T: DeserializeOwned>(
+    store: &impl MetaStore,
+    key: Key,
+) -> Result<Option<(T, Revision)>, Stopped> {
+    let key = key.text();
+    store.read(&key)?.map(|entry| decode(key, &entry)).transpose()
+}
+
+fn list<T: DeserializeOwned>(
+    store: &impl MetaStore,
+    prefix: &str,
+) -> Result<Vec<(T, Revision)>, Stopped> {
+    store.list(prefix)?.into_iter().map(|(key, entry)| decode(key, &entry)).collect()
+}
+
+/// The format stands first, and is read before anything that depends on it.
+fn decode_identity(entry: &Entry) -> Result<Identity, Stopped> {
+    let corrupt = || Stopped::Corrupt { key: Key::Identity.text() };
+    let (format, rest) = postcard::take_from_bytes(&entry.value).map_err(|_| corrupt())?;
+    if format != FORMAT {
+        return Err(Stopped::Format { found: format });
+    }
+    postcard::from_bytes(rest).map_err(|_| corrupt())
+}
+
+fn decode<T: DeserializeOwned>(key: String, entry: &Entry) -> Result<(T, Revision), Stopped> {
+    match postcard::take_from_bytes(&entry.value) {
+        Ok((value, [])) => Ok((value, entry.revision)),
+        Ok(_) | Err(_) => Err(Stopped::Corrupt { key }),
+    }
+}
+
+fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    postcard::to_stdvec(value).expect("plain data can be serialized")
+}

@@ -1,0 +1,163 @@
+//! What operators ask for, by way of some server.
+
+use super::{Coordinator, Flush};
+use crate::admission::{MoveRequest, plan};
+use crate::ledger::Stopped;
+use crate::outbox::{ConnectionId, Moment, Outbox};
+use crate::records::{Ending, Migration, Stage};
+use crate::store::MetaStore;
+use types::limits::TABLES_MAX;
+use types::{MigrationId, ServerId, TableId};
+use wire::control::{Answer, Ask, FromCoordinator, Progress};
+
+/// Requests for tenures that may wait at a time.
+const FLUSHES_MAX: usize = 1024;
+
+/// Where the answer goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asker {
+    pub(super) connection: ConnectionId,
+    pub(super) server: ServerId,
+    pub(super) request: u64,
+}
+
+impl Asker {
+    pub(super) fn answer(self, answer: Answer, out: &mut Outbox) {
+        out.send(self.connection, FromCoordinator::Answer { request: self.request, answer });
+    }
+}
+
+impl<S: MetaStore> Coordinator<S> {
+    pub(super) fn ask(
+        &mut self,
+        at: Moment,
+        asker: Asker,
+        ask: Ask,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        match ask {
+            Ask::Migrate { ranges, source, target, policy } => {
+                let request = MoveRequest { ranges: &ranges, source, target, policy: &policy };
+                let answer = self.migrate(at, &request)?;
+                asker.answer(answer, out);
+            }
+            Ask::Cancel { source } => {
+                let cancelled = self.cancel(at, source)?;
+                asker.answer(Answer::Cancelled(cancelled), out);
+            }
+            Ask::List => asker.answer(Answer::Migrations(self.reports()), out),
+            Ask::Flush { table } => self.ask_flush(asker, table, out),
+        }
+        Ok(())
+    }
+
+    /// All moves of a request are queued in one transaction, or none is.
+    fn migrate(&mut self, at: Moment, request: &MoveRequest<'_>) -> Result<Answer, Stopped> {
+        let is_connected = |server| self.connection_of(server).is_some();
+        let moves = match plan(&self.ledger, request, is_connected) {
+            Ok(moves) => moves,
+            Err(reason) => return Ok(Answer::Refused(reason)),
+        };
+        let mut edit = self.ledger.edit();
+        let mut started: Vec<MigrationId> = Vec::with_capacity(moves.len());
+        for (range, source) in moves {
+            let id = edit.counters.draw_migration();
+            edit.put_migration(Migration {
+                id,
+                range,
+                source,
+                target: request.target,
+                policy: *request.policy,
+                created: at.wall,
+                updated: at.wall,
+                progress: Progress::default(),
+                stage: Stage::Queued,
+            });
+            started.push(id);
+        }
+        self.commit(at, edit)?;
+        Ok(Answer::Started(started))
+    }
+
+    /// What its target knows nothing of ends at once; the others end when it has been asked.
+    fn cancel(&mut self, at: Moment, source: Option<ServerId>) -> Result<u32, Stopped> {
+        let mut edit = self.ledger.edit();
+        let mut cancelled = 0;
+        for migration in self.ledger.migrations().values() {
+            if source.is_some_and(|source| source != migration.source) {
+                continue;
+            }
+            let stage = match &migration.stage {
+                Stage::Queued | Stage::Measuring => {
+                    Stage::Ended { ending: Ending::Cancelled, unheard: None }
+                }
+                Stage::Preparing(terms)
+                | Stage::Flipping(terms)
+                | Stage::Deciding { terms, .. } => {
+                    Stage::Deciding { terms: terms.clone(), otherwise: Ending::Cancelled }
+                }
+                Stage::Moving { .. } | Stage::Releasing | Stage::Ended { .. } => continue,
+            };
+            cancelled += 1;
+            edit.put_migration(Migration { stage, updated: at.wall, ..migration.clone() });
+        }
+        if cancelled > 0 {
+            self.commit(at, edit)?;
+        }
+        Ok(cancelled)
+    }
+
+    fn ask_flush(&mut self, asker: Asker, table: Option<TableId>, out: &mut Outbox) {
+        if table.is_some_and(|table| usize::from(table.0) >= TABLES_MAX) {
+            asker.answer(Answer::Refused("DB index is out of range".to_owned()), out);
+        } else if self.flushes.len() >= FLUSHES_MAX {
+            let reason = "Too many flushes are waiting for ranges that change owner; try again";
+            asker.answer(Answer::Refused(reason.to_owned()), out);
+        } else {
+            let Asker { connection, server, request } = asker;
+            self.flushes.push(Flush { connection, server, request, table });
+        }
+    }
+
+    /// Grants every flush whose server's ranges are certain.
+    ///
+    /// While a flip towards the server is undecided it may hold the range under the tenures of the
+    /// intent already. Tenures given past it would be wrong for what it wrote since.
+    pub(super) fn settle_flushes(&mut self, at: Moment, out: &mut Outbox) -> Result<(), Stopped> {
+        let (ready, waiting) = std::mem::take(&mut self.flushes)
+            .into_iter()
+            .partition(|flush| !self.is_about_to_own(flush.server));
+        self.flushes = waiting;
+        for flush in ready {
+            let Flush { connection, server, request, table } = flush;
+            self.renew_tenures(at, server, table)?;
+            Asker { connection, server, request }.answer(Answer::Flushed, out);
+        }
+        Ok(())
+    }
+
+    fn is_about_to_own(&self, server: ServerId) -> bool {
+        let is_towards = |m: &Migration| m.target == server && m.is_undecided();
+        self.ledger.migrations().values().any(is_towards)
+    }
+
+    fn renew_tenures(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        table: Option<TableId>,
+    ) -> Result<(), Stopped> {
+        let mut edit = self.ledger.edit();
+        for tablet in self.ledger.tablets().values().filter(|tablet| tablet.owner == server) {
+            let mut tablet = tablet.clone();
+            match table {
+                Some(table) => {
+                    tablet.tenures[usize::from(table.0)] = edit.counters.draw_tenure();
+                }
+                None => tablet.tenures = edit.counters.draw_tenures(),
+            }
+            edit.put_tablet(tablet);
+        }
+        self.commit(at, edit)
+    }
+}

@@ -1,0 +1,184 @@
+//! Servers come, go, and come back.
+//!
+//! A server's number stands for one run of its process: whoever rejoins under a number has kept
+//! everything in memory that it had. The first server of a cluster gets all slots; later ones join
+//! empty, and operators move slots to them.
+
+use super::{Coordinator, Presence};
+use crate::admission::{SERVERS_MAX, check_address};
+use crate::ledger::Stopped;
+use crate::outbox::{ConnectionId, Moment, Outbox};
+use crate::records::{Server, Tablet};
+use crate::store::MetaStore;
+use std::collections::BTreeSet;
+use types::{HashRange, ServerId};
+use wire::PROTOCOL_VERSION;
+use wire::control::{FromCoordinator, Join};
+
+impl<S: MetaStore> Coordinator<S> {
+    pub(super) fn join(
+        &mut self,
+        at: Moment,
+        connection: ConnectionId,
+        join: Join,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        // A repetition: the connection has its number.
+        if let Some(Some(server)) = self.connections.get(&connection) {
+            self.welcome(*server, connection, out);
+            return Ok(());
+        }
+        let server = match self.known_server(&join) {
+            Err(reason) => {
+                self.reject(connection, reason, out);
+                return Ok(());
+            }
+            Ok(Some(server)) => self.readmit(at, server, join)?,
+            Ok(None) => match self.admit(at, join)? {
+                Some(server) => server,
+                None => {
+                    let reason = format!("the cluster has {SERVERS_MAX} servers already");
+                    self.reject(connection, reason, out);
+                    return Ok(());
+                }
+            },
+        };
+        if let Some(old) = self.connection_of(server) {
+            self.connections.remove(&old);
+            self.flushes.retain(|flush| flush.connection != old);
+            out.close(old);
+        }
+        self.connections.insert(connection, Some(server));
+        self.presence.insert(server, Presence::Connected(connection));
+        self.map_is_stale = true;
+        self.demand_again(at, server);
+        self.welcome(server, connection, out);
+        Ok(())
+    }
+
+    pub(super) fn closed(&mut self, at: Moment, connection: ConnectionId) {
+        if let Some(Some(server)) = self.connections.remove(&connection) {
+            self.presence.insert(server, Presence::Away { since: at.now });
+            self.flushes.retain(|flush| flush.connection != connection);
+            self.map_is_stale = true;
+        }
+    }
+
+    /// Tells a connection why it is of no use, and ends it.
+    pub(super) fn reject(&mut self, connection: ConnectionId, reason: String, out: &mut Outbox) {
+        tracing::warn!(%connection, reason, "rejected");
+        self.connections.remove(&connection);
+        out.send(connection, FromCoordinator::Rejected { reason });
+        out.close(connection);
+    }
+
+    /// Ends a server's part in the cluster: it holds something that it must not serve.
+    pub(super) fn fence(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        let Some(record) = self.ledger.servers().get(&server).cloned() else { return Ok(()) };
+        let mut edit = self.ledger.edit();
+        edit.put_server(Server { fenced: true, ..record });
+        self.commit(at, edit)?;
+        if let Some(connection) = self.connection_of(server) {
+            self.closed(at, connection);
+            self.reject(connection, FENCED.to_owned(), out);
+        }
+        Ok(())
+    }
+
+    fn welcome(&self, server: ServerId, connection: ConnectionId, out: &mut Outbox) {
+        let identity = self.ledger.identity();
+        let (cluster, seed) = (identity.cluster, identity.seed);
+        out.send(connection, FromCoordinator::Welcome { server, cluster, seed });
+    }
+
+    /// The number under which the process is known, or why it cannot be let in.
+    fn known_server(&self, join: &Join) -> Result<Option<ServerId>, String> {
+        if join.protocol != PROTOCOL_VERSION {
+            let (theirs, ours) = (join.protocol, PROTOCOL_VERSION);
+            return Err(format!(
+                "the server speaks version {theirs} of the bus protocol, the coordinator {ours}; \
+                 run the same version of ballast on both"
+            ));
+        }
+        check_address(join)?;
+        let Some((cluster, server)) = join.rejoin else { return Ok(None) };
+        if cluster != self.ledger.identity().cluster {
+            return Err(format!(
+                "the server belongs to cluster {cluster}, this is the coordinator of {}; restart \
+                 the server to join this cluster without its data",
+                self.ledger.identity().cluster
+            ));
+        }
+        match self.ledger.servers().get(&server) {
+            None => Err(format!("{server} is not known here any more; restart the server")),
+            Some(record) if record.fenced => Err(FENCED.to_owned()),
+            Some(_) => Ok(Some(server)),
+        }
+    }
+
+    fn readmit(&mut self, at: Moment, server: ServerId, join: Join) -> Result<ServerId, Stopped> {
+        let record = record_of(server, join);
+        if self.ledger.servers().get(&server) != Some(&record) {
+            let mut edit = self.ledger.edit();
+            edit.put_server(record);
+            self.commit(at, edit)?;
+        }
+        Ok(server)
+    }
+
+    /// Gives a process its number, unless there are too many.
+    fn admit(&mut self, at: Moment, join: Join) -> Result<Option<ServerId>, Stopped> {
+        let mut edit = self.ledger.edit();
+        let leaver = if self.ledger.servers().len() < SERVERS_MAX {
+            None
+        } else {
+            match self.dispensable_server() {
+                Some(server) => Some(server),
+                None => return Ok(None),
+            }
+        };
+        if let Some(leaver) = leaver {
+            edit.remove_server(leaver);
+        }
+        let server = edit.counters.draw_server();
+        edit.put_server(record_of(server, join));
+        if self.ledger.tablets().is_empty() {
+            let epoch = edit.counters.draw_epoch();
+            let tenures = edit.counters.draw_tenures();
+            edit.put_tablet(Tablet { range: HashRange::ALL, owner: server, epoch, tenures });
+        }
+        self.commit(at, edit)?;
+        if let Some(leaver) = leaver {
+            self.presence.remove(&leaver);
+        }
+        Ok(Some(server))
+    }
+
+    /// The oldest server that is gone and that nothing depends on.
+    fn dispensable_server(&self) -> Option<ServerId> {
+        let used = self.used_servers();
+        let is_gone = |server: ServerId| self.connection_of(server).is_none();
+        let mut servers = self.ledger.servers().keys().copied();
+        servers.find(|&server| is_gone(server) && !used.contains(&server))
+    }
+
+    /// Servers that own something or have a part in a live migration.
+    pub(super) fn used_servers(&self) -> BTreeSet<ServerId> {
+        let live = self.ledger.migrations().values().filter(|migration| migration.is_live());
+        let owners = self.ledger.tablets().values().map(|tablet| tablet.owner);
+        owners.chain(live.flat_map(|m| [m.source, m.target])).collect()
+    }
+}
+
+const FENCED: &str = "the server was given up while it was away, and another one serves a range \
+                      that it holds; restart it";
+
+fn record_of(id: ServerId, join: Join) -> Server {
+    let Join { host, client_port, bus_port, .. } = join;
+    Server { id, host, client_port, bus_port, fenced: false }
+}

@@ -1,0 +1,194 @@
+//! What must hold after every event, and the one place that acts because time has passed.
+
+use super::transitions::{NOT_OWNED, demand, failed, outcome};
+use super::{Coordinator, Presence};
+use crate::admission::HISTORY_MAX;
+use crate::ledger::Stopped;
+use crate::outbox::{Moment, Outbox};
+use crate::records::{Ending, Migration, Server, Stage};
+use crate::store::MetaStore;
+use types::{HashRange, Instant, MigrationId, ServerId};
+use wire::control::FromCoordinator;
+
+impl<S: MetaStore> Coordinator<S> {
+    pub(super) fn settle(&mut self, at: Moment, out: &mut Outbox) -> Result<(), Stopped> {
+        self.give_up_on_absent(at, out)?;
+        self.start_queued(at)?;
+        self.settle_flushes(at, out)?;
+        self.prune_history(at)?;
+        // Before the demands: they name servers that their receivers look up in the map.
+        self.publish_map(out);
+        self.send_demands(at, out);
+        Ok(())
+    }
+
+    /// When [`crate::Event::Tick`] is due, if nothing happens before.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let migrations = self.ledger.migrations();
+        let demands = self.due.iter().filter_map(|(id, &due)| {
+            let demand = demand(migrations.get(id)?)?;
+            self.connection_of(demand.server).is_some().then_some(due)
+        });
+        let absences = migrations.values().flat_map(|migration| {
+            needed(migration).into_iter().flatten().filter_map(|server| self.given_up_at(server))
+        });
+        demands.chain(absences).min()
+    }
+
+    /// When migrations stop waiting for a server. `None`: it is connected.
+    fn given_up_at(&self, server: ServerId) -> Option<Instant> {
+        match self.presence.get(&server) {
+            Some(Presence::Away { since }) => Some(*since + self.settings.absence_max),
+            Some(Presence::Connected(_)) | None => None,
+        }
+    }
+
+    fn give_up_on_absent(&mut self, at: Moment, out: &mut Outbox) -> Result<(), Stopped> {
+        let is_gone = |server: ServerId| self.given_up_at(server).is_some_and(|by| by <= at.now);
+        let missing = |migration: &Migration| {
+            let server = needed(migration).into_iter().flatten().find(|&server| is_gone(server))?;
+            Some((migration.id, server))
+        };
+        let hopeless: Vec<(MigrationId, ServerId)> =
+            self.ledger.migrations().values().filter_map(missing).collect();
+        for (id, server) in hopeless {
+            self.give_up(at, id, server, out)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a migration that needs a server which is gone, as far as that can be done alone.
+    fn give_up(
+        &mut self,
+        at: Moment,
+        id: MigrationId,
+        gone: ServerId,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        let Some(migration) = self.ledger.migrations().get(&id).cloned() else { return Ok(()) };
+        let reason = format!("{gone} was not connected for too long");
+        let ending = Ending::Failed(reason.clone());
+        let (terms, otherwise) = match &migration.stage {
+            Stage::Measuring => {
+                return self.advance(at, self.ledger.edit(), &migration, failed(&reason));
+            }
+            Stage::Preparing(terms) | Stage::Flipping(terms) => (terms.clone(), ending),
+            Stage::Deciding { terms, otherwise } => (terms.clone(), otherwise.clone()),
+            Stage::Queued | Stage::Moving { .. } | Stage::Releasing | Stage::Ended { .. } => {
+                unreachable!("{id} needs nobody")
+            }
+        };
+        if gone != migration.target {
+            let stage = Stage::Deciding { terms, otherwise };
+            return self.advance(at, self.ledger.edit(), &migration, stage);
+        }
+        let stage = Stage::Ended { ending: otherwise, unheard: Some(terms) };
+        self.advance(at, self.ledger.edit(), &migration, stage)?;
+        self.send(migration.source, outcome(id, false), out);
+        Ok(())
+    }
+
+    /// Begins every queued migration that shares no hash with one under way or queued before it.
+    fn start_queued(&mut self, at: Moment) -> Result<(), Stopped> {
+        if !std::mem::take(&mut self.queue_is_stale) {
+            return Ok(());
+        }
+        let migrations = self.ledger.migrations();
+        let mut taken: Vec<HashRange> =
+            migrations.values().filter(|m| m.is_under_way()).map(|m| m.range).collect();
+        let mut edit = self.ledger.edit();
+        let mut has_failed = false;
+        for migration in migrations.values().filter(|m| m.stage == Stage::Queued) {
+            let is_free = !taken.iter().any(|range| range.overlaps(migration.range));
+            taken.push(migration.range);
+            if !is_free {
+                continue;
+            }
+            // An earlier migration of the range may have ended otherwise than was expected.
+            let stage = match self.tablet_to_move(migration) {
+                Some(_) => Stage::Measuring,
+                None => failed(NOT_OWNED),
+            };
+            has_failed |= stage != Stage::Measuring;
+            edit.put_migration(Migration { stage, updated: at.wall, ..migration.clone() });
+        }
+        if edit.is_empty() {
+            return Ok(());
+        }
+        self.commit(at, edit)?;
+        // What waited for a migration that has failed may be free. Each round ends at least one.
+        self.queue_is_stale = has_failed;
+        self.start_queued(at)
+    }
+
+    /// Drops the oldest migrations that have ended.
+    fn prune_history(&mut self, at: Moment) -> Result<(), Stopped> {
+        let ended: Vec<&Migration> =
+            self.ledger.migrations().values().filter(|m| !m.is_live()).collect();
+        if ended.len() <= HISTORY_MAX {
+            return Ok(());
+        }
+        let mut edit = self.ledger.edit();
+        for migration in &ended[..ended.len() - HISTORY_MAX] {
+            edit.remove_migration(migration.id);
+            // Nobody will remember to ask its target, should it ever come back.
+            if let Stage::Ended { unheard: Some(_), .. } = migration.stage
+                && let Some(target) = self.ledger.servers().get(&migration.target)
+            {
+                edit.put_server(Server { fenced: true, ..target.clone() });
+            }
+        }
+        self.commit(at, edit)
+    }
+
+    fn publish_map(&mut self, out: &mut Outbox) {
+        if !std::mem::take(&mut self.map_is_stale) {
+            return;
+        }
+        self.maps += 1;
+        let map = self.map();
+        for (&connection, joined) in &self.connections {
+            if joined.is_some() {
+                out.send(connection, FromCoordinator::Map(map.clone()));
+            }
+        }
+    }
+
+    fn send_demands(&mut self, at: Moment, out: &mut Outbox) {
+        let migrations = self.ledger.migrations();
+        self.due.retain(|id, _| migrations.get(id).is_some_and(|m| demand(m).is_some()));
+        let mut sent = Vec::new();
+        for (&id, _) in self.due.iter().filter(|(_, due)| **due <= at.now) {
+            if let Some(demand) = migrations.get(&id).and_then(demand)
+                && let Some(connection) = self.connection_of(demand.server)
+            {
+                out.send(connection, demand.message);
+                sent.push((id, at.now + demand.again));
+            }
+        }
+        self.due.extend(sent);
+    }
+
+    /// Sends at once what is demanded of a server: it has come back.
+    pub(super) fn demand_again(&mut self, at: Moment, server: ServerId) {
+        let migrations = self.ledger.migrations();
+        for (id, due) in &mut self.due {
+            if migrations.get(id).and_then(demand).is_some_and(|d| d.server == server) {
+                *due = at.now;
+            }
+        }
+    }
+}
+
+/// The servers without which a migration cannot go on, the target first. After the flip it waits
+/// for both however long it takes: what one of them holds, nobody else has.
+fn needed(migration: &Migration) -> [Option<ServerId>; 2] {
+    let (source, target) = (Some(migration.source), Some(migration.target));
+    match migration.stage {
+        Stage::Measuring | Stage::Preparing(_) | Stage::Flipping(_) => [target, source],
+        Stage::Deciding { .. } => [target, None],
+        Stage::Queued | Stage::Moving { .. } | Stage::Releasing | Stage::Ended { .. } => {
+            [None, None]
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! How a migration goes from stage to stage, and what its current stage demands of whom.
+//!
+//! Each function takes one message. It looks up the migration, checks that the sender has the part
+//! that the message belongs to, and that the stage is the one that waits for it; in every other
+//! stage the message is a repetition, or late.
+
+use super::Coordinator;
+use crate::admission::REASON_BYTES_MAX;
+use crate::ledger::{Edit, Stopped};
+use crate::outbox::{Moment, Outbox};
+use crate::records::{Ending, Migration, Stage, Tablet, Terms};
+use crate::store::MetaStore;
+use std::time::Duration;
+use types::limits::PARTITIONS_MAX;
+use types::{HashRange, MigrationId, ServerId};
+use wire::control::{FromCoordinator, Progress};
+
+/// Between two questions to a target whether it has accepted. Clients of the range wait for it.
+const DECIDE_AGAIN: Duration = Duration::from_millis(100);
+/// Between two sendings of any other demand. It is lost only if the connection is.
+const DEMAND_AGAIN: Duration = Duration::from_secs(1);
+
+/// Who says something, and about which migration.
+pub(super) type About = (ServerId, MigrationId);
+
+/// What a stage demands: to whom, what, and how often.
+pub(super) struct Demand {
+    pub(super) server: ServerId,
+    pub(super) message: FromCoordinator,
+    pub(super) again: Duration,
+}
+
+/// The message whose answer changes the migration's stage.
+pub(super) fn demand(migration: &Migration) -> Option<Demand> {
+    let id = migration.id;
+    let (server, message, again) = match &migration.stage {
+        Stage::Queued => return None,
+        Stage::Measuring => {
+            let message = FromCoordinator::Measure { migration: id, range: migration.range };
+            (migration.source, message, DEMAND_AGAIN)
+        }
+        Stage::Preparing(terms) => {
+            let message = FromCoordinator::Prepare(migration.intent(terms));
+            (migration.target, message, DEMAND_AGAIN)
+        }
+        Stage::Flipping(terms) => {
+            let message = FromCoordinator::Start(migration.intent(terms));
+            (migration.source, message, DEMAND_AGAIN)
+        }
+        Stage::Deciding { .. } => {
+            (migration.target, FromCoordinator::Decide { migration: id }, DECIDE_AGAIN)
+        }
+        Stage::Moving { remaining } => {
+            let message = FromCoordinator::Forget { migration: id, remaining: remaining.clone() };
+            (migration.source, message, DEMAND_AGAIN)
+        }
+        Stage::Releasing => {
+            let message = FromCoordinator::Forget { migration: id, remaining: Vec::new() };
+            (migration.source, message, DEMAND_AGAIN)
+        }
+        Stage::Ended { unheard: Some(_), .. } => {
+            (migration.target, FromCoordinator::Decide { migration: id }, DECIDE_AGAIN)
+        }
+        Stage::Ended { unheard: None, .. } => return None,
+    };
+    Some(Demand { server, message, again })
+}
+
+impl<S: MetaStore> Coordinator<S> {
+    /// Step 1: the intent is written, which makes it binding.
+    pub(super) fn measured(
+        &mut self,
+        at: Moment,
+        (server, id): About,
+        records: u64,
+        bytes: u64,
+    ) -> Result<(), Stopped> {
+        let Some(migration) = self.of_source(server, id) else { return Ok(()) };
+        if migration.stage != Stage::Measuring {
+            return Ok(());
+        }
+        let mut edit = self.ledger.edit();
+        let Some(tablet) = self.tablet_to_move(&migration) else {
+            return self.advance(at, edit, &migration, failed(NOT_OWNED));
+        };
+        let terms = Terms {
+            source_epoch: tablet.epoch,
+            target_epoch: edit.counters.draw_epoch(),
+            target_tenures: edit.counters.draw_tenures(),
+            bytes,
+        };
+        let records_total = Progress { records_total: records, ..Progress::default() };
+        self.progress.insert(id, (records_total, at.wall));
+        self.advance(at, edit, &migration, Stage::Preparing(terms))
+    }
+
+    /// Step 2: the flip is set free.
+    pub(super) fn prepared(
+        &mut self,
+        at: Moment,
+        (server, id): About,
+        refused: Option<String>,
+    ) -> Result<(), Stopped> {
+        let Some(migration) = self.of_target(server, id) else { return Ok(()) };
+        let Stage::Preparing(terms) = &migration.stage else { return Ok(()) };
+        let stage = match refused {
+            None => Stage::Flipping(terms.clone()),
+            Some(reason) => failed(&shortened(reason)),
+        };
+        self.advance(at, self.ledger.edit(), &migration, stage)
+    }
+
+    /// Step 5: the source cannot tell how its flip ended.
+    pub(super) fn flip_unanswered(
+        &mut self,
+        at: Moment,
+        (server, id): About,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        let Some(migration) = self.of_source(server, id) else {
+            // Ended so long ago that it was dropped. If it had been accepted, it would have ended
+            // only after this source had released its copy: so it was not.
+            if self.is_forgotten(id) {
+                self.send(server, outcome(id, false), out);
+            }
+            return Ok(());
+        };
+        match &migration.stage {
+            Stage::Flipping(terms) => {
+                let otherwise = Ending::Failed("the target did not accept the range".to_owned());
+                let stage = Stage::Deciding { terms: terms.clone(), otherwise };
+                self.advance(at, self.ledger.edit(), &migration, stage)?;
+            }
+            Stage::Moving { .. } | Stage::Releasing => self.send(server, outcome(id, true), out),
+            Stage::Ended { ending: Ending::Success, .. } => {
+                self.send(server, outcome(id, true), out);
+            }
+            Stage::Ended { ending: Ending::Cancelled | Ending::Failed(_), .. } => {
+                self.send(server, outcome(id, false), out);
+            }
+            // The target is being asked, or the source has not been told to flip.
+            Stage::Deciding { .. } | Stage::Queued | Stage::Measuring | Stage::Preparing(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Step 4: the target has accepted, as either side says.
+    pub(super) fn flipped(
+        &mut self,
+        at: Moment,
+        (server, id): About,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        if let Some(migration) = self.of_target(server, id) {
+            return self.accepted(at, &migration, out);
+        }
+        let Some(migration) = self.of_source(server, id) else { return Ok(()) };
+        match &migration.stage {
+            Stage::Flipping(terms) | Stage::Deciding { terms, .. } => {
+                self.hand_over(at, &migration, terms)
+            }
+            // We gave the target up; but the source had its answer before it heard of that, and
+            // has sent clients away. So the target's word counts.
+            Stage::Ended { unheard: Some(terms), .. } if self.is_still_there(&migration, terms) => {
+                self.hand_over(at, &migration, terms)
+            }
+            Stage::Queued
+            | Stage::Measuring
+            | Stage::Preparing(_)
+            | Stage::Moving { .. }
+            | Stage::Releasing
+            | Stage::Ended { .. } => Ok(()),
+        }
+    }
+
+    /// Step 5: the target has bound itself.
+    pub(super) fn decided(
+        &mut self,
+        at: Moment,
+        (server, id): About,
+        accepted: bool,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        let Some(migration) = self.of_target(server, id) else { return Ok(()) };
+        if accepted {
+            self.accepted(at, &migration, out)?;
+            if migration.is_undecided() {
+                self.send(migration.source, outcome(id, true), out);
+            }
+            return Ok(());
+        }
+        let ending = match &migration.stage {
+            Stage::Deciding { otherwise, .. } => otherwise.clone(),
+            Stage::Ended { ending, unheard: Some(_) } => ending.clone(),
+            Stage::Queued
+            | Stage::Measuring
+            | Stage::Preparing(_)
+            | Stage::Flipping(_)
+            | Stage::Moving { .. }
+            | Stage::Releasing
+            | Stage::Ended { unheard: None, .. } => return Ok(()),
+        };
+        let stage = Stage::Ended { ending, unheard: None };
+        self.advance(at, self.ledger.edit(), &migration, stage)?;
+        self.send(migration.source, outcome(id, false), out);
+        self.send(server, FromCoordinator::Finished { migration: id }, out);
+        Ok(())
+    }
+
+    /// Steps 7 and 8: the target needs less of the source.
+    pub(super) fn shrink(
+        &mut self,
+        at: Moment,
+        (server, id): About,
+        given: &[HashRange],
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        let Some(migration) = self.of_target(server, id) else {
+            if self.is_forgotten(id) {
+                self.send(server, FromCoordinator::Finished { migration: id }, out);
+            }
+            return Ok(());
+        };
+        if given.len() > PARTITIONS_MAX || !is_ascending(given) {
+            tracing::warn!(%server, migration = %id, "a shrink that no target sends was ignored");
+            return Ok(());
+        }
+        if migration.stage == (Stage::Ended { ending: Ending::Success, unheard: None }) {
+            self.send(server, FromCoordinator::Finished { migration: id }, out);
+            return Ok(());
+        }
+        // Only who has accepted has anything to shrink: this overtook the news.
+        self.accepted(at, &migration, out)?;
+        let Some(migration) = self.of_target(server, id) else { return Ok(()) };
+        let Stage::Moving { remaining } = &migration.stage else { return Ok(()) };
+        let next = intersection(remaining, given);
+        if next == *remaining {
+            return Ok(());
+        }
+        let stage = match next.is_empty() {
+            true => Stage::Releasing,
+            false => Stage::Moving { remaining: next },
+        };
+        self.advance(at, self.ledger.edit(), &migration, stage)
+    }
+
+    /// Step 8: the source holds nothing any more, and the dependency is gone.
+    pub(super) fn released(
+        &mut self,
+        at: Moment,
+        (server, id): About,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        let Some(migration) = self.of_source(server, id) else { return Ok(()) };
+        if migration.stage != Stage::Releasing {
+            return Ok(());
+        }
+        let stage = Stage::Ended { ending: Ending::Success, unheard: None };
+        self.advance(at, self.ledger.edit(), &migration, stage)?;
+        self.send(migration.target, FromCoordinator::Finished { migration: id }, out);
+        Ok(())
+    }
+
+    pub(super) fn note_progress(&mut self, at: Moment, (server, id): About, progress: Progress) {
+        if self.of_target(server, id).is_some_and(|migration| migration.is_live()) {
+            self.progress.insert(id, (progress, at.wall));
+        }
+    }
+
+    /// The target says that it serves the range.
+    fn accepted(
+        &mut self,
+        at: Moment,
+        migration: &Migration,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        match &migration.stage {
+            Stage::Flipping(terms) | Stage::Deciding { terms, .. } => {
+                self.hand_over(at, migration, terms)
+            }
+            Stage::Ended { unheard: Some(_), .. } => {
+                tracing::warn!(server = %migration.target, migration = %migration.id, "fenced");
+                self.fence(at, migration.target, out)
+            }
+            // Known, or impossible before the flip was set free.
+            Stage::Queued
+            | Stage::Measuring
+            | Stage::Preparing(_)
+            | Stage::Moving { .. }
+            | Stage::Releasing
+            | Stage::Ended { .. } => Ok(()),
+        }
+    }
+
+    /// The change of owner, and with it the dependency on the source.
+    fn hand_over(
+        &mut self,
+        at: Moment,
+        migration: &Migration,
+        terms: &Terms,
+    ) -> Result<(), Stopped> {
+        assert!(self.is_still_there(migration, terms), "{} lost its tablet", migration.id);
+        let mut edit = self.ledger.edit();
+        self.cut_out(&mut edit, migration.range);
+        edit.put_tablet(Tablet {
+            range: migration.range,
+            owner: migration.target,
+            epoch: terms.target_epoch,
+            tenures: terms.target_tenures.clone(),
+        });
+        let stage = Stage::Moving { remaining: vec![migration.range] };
+        self.advance(at, edit, migration, stage)
+    }
+
+    /// Takes a range out of the tablets that it lies in. What is left of them stays as it was.
+    fn cut_out(&self, edit: &mut Edit, range: HashRange) {
+        let cut = |tablet: &&Tablet| tablet.range.overlaps(range);
+        for tablet in self.ledger.tablets().values().filter(cut) {
+            edit.remove_tablet(tablet.range.first());
+            for part in tablet.range.without(range).into_iter().flatten() {
+                edit.put_tablet(Tablet { range: part, ..tablet.clone() });
+            }
+        }
+    }
+
+    /// Whether the source still owns the range as it did when the intent was written, and nobody
+    /// else is about to change that.
+    fn is_still_there(&self, migration: &Migration, terms: &Terms) -> bool {
+        let mut others = self.ledger.migrations().values().filter(|m| m.id != migration.id);
+        self.tablet_to_move(migration).is_some_and(|tablet| tablet.epoch == terms.source_epoch)
+            && !others.any(|m| m.is_under_way() && m.range.overlaps(migration.range))
+    }
+
+    /// The source's tablet that the range lies in.
+    pub(super) fn tablet_to_move(&self, migration: &Migration) -> Option<&Tablet> {
+        let up_to = self.ledger.tablets().range(..=migration.range.first());
+        let (_, tablet) = up_to.last()?;
+        let fits = tablet.owner == migration.source && tablet.range.covers(migration.range);
+        fits.then_some(tablet)
+    }
+
+    fn of_source(&self, server: ServerId, id: MigrationId) -> Option<Migration> {
+        self.ledger.migrations().get(&id).filter(|migration| migration.source == server).cloned()
+    }
+
+    fn of_target(&self, server: ServerId, id: MigrationId) -> Option<Migration> {
+        self.ledger.migrations().get(&id).filter(|migration| migration.target == server).cloned()
+    }
+
+    /// Whether there was such a migration, so long ago that the history has dropped it.
+    fn is_forgotten(&self, id: MigrationId) -> bool {
+        id < self.ledger.counters().migration && !self.ledger.migrations().contains_key(&id)
+    }
+}
+
+pub(super) const NOT_OWNED: &str = "Slots are not served by the source node";
+
+pub(super) fn outcome(migration: MigrationId, accepted: bool) -> FromCoordinator {
+    FromCoordinator::Outcome { migration, accepted }
+}
+
+/// Over before the target knew of it, or because the target refused.
+pub(super) fn failed(reason: &str) -> Stage {
+    Stage::Ended { ending: Ending::Failed(reason.to_owned()), unheard: None }
+}
+
+fn shortened(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(REASON_BYTES_MAX));
+    text
+}
+
+fn is_ascending(ranges: &[HashRange]) -> bool {
+    ranges.windows(2).all(|pair| pair[0].last() < pair[1].first())
+}
+
+/// What lies in both lists.
+fn intersection(one: &[HashRange], other: &[HashRange]) -> Vec<HashRange> {
+    let with_other = |&range: &HashRange| other.iter().filter_map(move |o| range.intersection(*o));
+    one.iter().flat_map(with_other).collect()
+}

@@ -1,0 +1,73 @@
+//! What others see of the configuration: the map that servers get, the reports that people get.
+
+use super::Coordinator;
+use crate::store::MetaStore;
+use types::ServerId;
+use wire::control::{ClusterMap, MigrationReport, ServerInfo, TabletInfo};
+
+impl<S: MetaStore> Coordinator<S> {
+    /// The map as it was last pushed to servers.
+    ///
+    /// Its version rises across restarts without being stored: the term stands in its upper half.
+    pub fn map(&self) -> ClusterMap {
+        let live = self.ledger.migrations().values().filter(|migration| migration.is_live());
+        ClusterMap {
+            version: (self.ledger.term() << 32) + self.maps,
+            cluster: self.ledger.identity().cluster,
+            servers: self.server_infos(),
+            tablets: self
+                .ledger
+                .tablets()
+                .values()
+                .map(|tablet| TabletInfo {
+                    range: tablet.range,
+                    owner: tablet.owner,
+                    epoch: tablet.epoch,
+                    tenures: tablet.tenures.clone(),
+                })
+                .collect(),
+            moving: live.map(|m| (m.range, m.source, m.target)).collect(),
+        }
+    }
+
+    /// A server that is gone and that nothing depends on is of no interest to anybody.
+    fn server_infos(&self) -> Vec<ServerInfo> {
+        let used = self.used_servers();
+        let is_shown =
+            |server: ServerId| self.connection_of(server).is_some() || used.contains(&server);
+        self.ledger
+            .servers()
+            .values()
+            .filter(|server| is_shown(server.id))
+            .map(|server| ServerInfo {
+                id: server.id,
+                host: server.host.clone(),
+                client_port: server.client_port,
+                bus_port: server.bus_port,
+                connected: self.connection_of(server.id).is_some(),
+            })
+            .collect()
+    }
+
+    /// Every migration that is remembered, newest first.
+    pub fn reports(&self) -> Vec<MigrationReport> {
+        let newest_first = self.ledger.migrations().values().rev();
+        newest_first
+            .map(|migration| {
+                let (state, message) = migration.state();
+                let (progress, updated) = self.progress_of(migration);
+                MigrationReport {
+                    migration: migration.id,
+                    range: migration.range,
+                    source: migration.source,
+                    target: migration.target,
+                    state,
+                    message: message.to_owned(),
+                    created: migration.created,
+                    updated,
+                    progress,
+                }
+            })
+            .collect()
+    }
+}

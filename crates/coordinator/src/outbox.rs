@@ -1,0 +1,116 @@
+//! What goes into the coordinator and what comes out: plain data that can be printed.
+
+use std::fmt;
+use types::{Instant, UnixMillis};
+use wire::control::{FromCoordinator, ToCoordinator};
+
+/// One connection to the coordinator, numbered by whoever accepts connections and never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+impl fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection {}", self.0)
+    }
+}
+
+/// When something happens, by both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// By the monotonic clock: for time-outs.
+    pub now: Instant,
+    /// By the wall clock: for people.
+    pub wall: UnixMillis,
+}
+
+/// What happens to the coordinator.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Somebody has connected.
+    Opened {
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// A message has come in.
+    Received {
+        /// On which connection.
+        connection: ConnectionId,
+        /// The message.
+        message: ToCoordinator,
+    },
+    /// A connection has ended, whoever ended it.
+    Closed {
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// Time has passed: [`crate::Coordinator::next_deadline`].
+    Tick,
+}
+
+/// What the coordinator wants done, in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Send this. If the connection has ended meanwhile, the message is lost and nobody minds.
+    Send {
+        /// On which connection.
+        connection: ConnectionId,
+        /// What.
+        message: FromCoordinator,
+    },
+    /// End the connection, after what was sent before. No [`Event::Closed`] is expected.
+    Close {
+        /// The connection.
+        connection: ConnectionId,
+    },
+}
+
+/// Effects, in the order in which they are to be carried out.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    effects: Vec<Effect>,
+}
+
+impl Outbox {
+    /// An empty one.
+    pub fn new() -> Outbox {
+        Outbox::default()
+    }
+
+    /// Takes all effects out.
+    pub fn drain(&mut self) -> impl Iterator<Item = Effect> {
+        self.effects.drain(..)
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.effects.is_empty()
+    }
+
+    pub(crate) fn send(&mut self, connection: ConnectionId, message: FromCoordinator) {
+        self.effects.push(Effect::Send { connection, message });
+    }
+
+    pub(crate) fn close(&mut self, connection: ConnectionId) {
+        self.effects.push(Effect::Close { connection });
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Opened { connection } => write!(f, "{connection} opened"),
+            Event::Received { connection, message } => write!(f, "{connection} says {message:?}"),
+            Event::Closed { connection } => write!(f, "{connection} closed"),
+            Event::Tick => f.write_str("tick"),
+        }
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Effect::Send { connection, message } => write!(f, "to {connection}: {message:?}"),
+            Effect::Close { connection } => write!(f, "close {connection}"),
+        }
+    }
+}

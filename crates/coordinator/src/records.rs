@@ -1,0 +1,275 @@
+//! What the coordinator writes down: the records behind each key of the metadata store.
+//!
+//! | key | value |
+//! | --- | --- |
+//! | `identity` | [`FORMAT`], then [`Identity`]: written once |
+//! | `term` | number of the coordinator that may write: rises with every one that opens the store |
+//! | `counters` | [`Counters`]: the next number of everything that is numbered |
+//! | `server/<number>` | [`Server`] |
+//! | `tablet/<first hash>` | [`Tablet`] |
+//! | `migration/<number>` | [`Migration`] |
+//!
+//! Numbers in keys have 16 hexadecimal digits, so that keys are in the order of numbers. Values are
+//! `postcard`. The format rises with every change of a record.
+
+use serde::{Deserialize, Serialize};
+use types::limits::TABLES_MAX;
+use types::{
+    ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, ServerId, Tenure, UnixMillis,
+};
+use wire::control::{Intent, MigrationPolicy, MigrationState, Progress};
+
+/// Version of the records. A store of another version is not opened.
+pub(crate) const FORMAT: u16 = 1;
+
+/// What makes a cluster this cluster. Drawn at random by whoever creates it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Seed of its key hash. Never told to clients.
+    pub seed: u64,
+}
+
+/// The next number of everything that is numbered. A number that was given is never given again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Counters {
+    pub(crate) server: ServerId,
+    pub(crate) migration: MigrationId,
+    pub(crate) epoch: OwnershipEpoch,
+    pub(crate) tenure: Tenure,
+}
+
+impl Counters {
+    /// Of an empty cluster. 0 is kept for "none" in every one.
+    pub(crate) const FIRST: Counters = Counters {
+        server: ServerId(1),
+        migration: MigrationId(1),
+        epoch: OwnershipEpoch(1),
+        tenure: Tenure(1),
+    };
+
+    pub(crate) fn draw_server(&mut self) -> ServerId {
+        let drawn = self.server;
+        self.server = ServerId(drawn.0.checked_add(1).expect("2^32 servers have never started"));
+        drawn
+    }
+
+    pub(crate) fn draw_migration(&mut self) -> MigrationId {
+        let drawn = self.migration;
+        self.migration = MigrationId(drawn.0 + 1);
+        drawn
+    }
+
+    /// One counter for all tablets, so that an epoch also rises from one withdrawn intent to the
+    /// next of the same range.
+    pub(crate) fn draw_epoch(&mut self) -> OwnershipEpoch {
+        let drawn = self.epoch;
+        self.epoch = OwnershipEpoch(drawn.0 + 1);
+        drawn
+    }
+
+    pub(crate) fn draw_tenure(&mut self) -> Tenure {
+        let drawn = self.tenure;
+        assert!(drawn <= Tenure::MAX, "2^48 tenures have never been given");
+        self.tenure = Tenure(drawn.0 + 1);
+        drawn
+    }
+
+    /// A tenure for each table.
+    pub(crate) fn draw_tenures(&mut self) -> Vec<Tenure> {
+        (0..TABLES_MAX).map(|_| self.draw_tenure()).collect()
+    }
+}
+
+/// One run of a server process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Server {
+    pub(crate) id: ServerId,
+    pub(crate) host: String,
+    pub(crate) client_port: u16,
+    pub(crate) bus_port: u16,
+    /// It accepted a flip that had been decided against while it was away. It is not let in again.
+    pub(crate) fenced: bool,
+}
+
+/// A range and who serves it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tablet {
+    pub(crate) range: HashRange,
+    pub(crate) owner: ServerId,
+    pub(crate) epoch: OwnershipEpoch,
+    /// By table.
+    pub(crate) tenures: Vec<Tenure>,
+}
+
+/// One migration, from its request until it drops out of the history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Migration {
+    pub(crate) id: MigrationId,
+    pub(crate) range: HashRange,
+    pub(crate) source: ServerId,
+    pub(crate) target: ServerId,
+    pub(crate) policy: MigrationPolicy,
+    pub(crate) created: UnixMillis,
+    pub(crate) updated: UnixMillis,
+    /// As last written; newer numbers are in memory only, people can do without them.
+    pub(crate) progress: Progress,
+    pub(crate) stage: Stage,
+}
+
+/// Where a migration stands, in the order in which the stages follow each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Stage {
+    /// An earlier migration of some of the same hashes has not ended.
+    Queued,
+    /// The source is asked how much the range holds. Nothing has been promised.
+    Measuring,
+    /// The intent stands; the target is asked to reserve memory. Nobody may flip.
+    Preparing(Terms),
+    /// The source is asked to flip. From here on only the target knows whether it accepted.
+    Flipping(Terms),
+    /// The target is asked whether it accepted or never will.
+    Deciding {
+        terms: Terms,
+        /// How the migration ends if not.
+        otherwise: Ending,
+    },
+    /// The target owns the range; these parts of it still depend on the source.
+    Moving { remaining: Vec<HashRange> },
+    /// Nothing depends on the source, which is asked to forget its copy.
+    Releasing,
+    /// Over.
+    Ended {
+        ending: Ending,
+        /// The intent of a migration that was ended without the word of its target, which was
+        /// away. Should the target come back it is asked, and let in only if it never accepted.
+        unheard: Option<Terms>,
+    },
+}
+
+/// What an intent adds to its migration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Terms {
+    pub(crate) source_epoch: OwnershipEpoch,
+    pub(crate) target_epoch: OwnershipEpoch,
+    pub(crate) target_tenures: Vec<Tenure>,
+    pub(crate) bytes: u64,
+}
+
+/// How a migration ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Ending {
+    Success,
+    Cancelled,
+    /// The text says why.
+    Failed(String),
+}
+
+impl Migration {
+    /// Whether it has not ended.
+    pub(crate) fn is_live(&self) -> bool {
+        match self.stage {
+            Stage::Queued
+            | Stage::Measuring
+            | Stage::Preparing(_)
+            | Stage::Flipping(_)
+            | Stage::Deciding { .. }
+            | Stage::Moving { .. }
+            | Stage::Releasing => true,
+            Stage::Ended { .. } => false,
+        }
+    }
+
+    /// Whether it keeps later migrations of its hashes waiting, and waits no more itself.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.is_live() && self.stage != Stage::Queued
+    }
+
+    /// Whether the source may still own the range when it ends.
+    pub(crate) fn can_be_withdrawn(&self) -> bool {
+        match self.stage {
+            Stage::Queued
+            | Stage::Measuring
+            | Stage::Preparing(_)
+            | Stage::Flipping(_)
+            | Stage::Deciding { .. } => true,
+            Stage::Moving { .. } | Stage::Releasing | Stage::Ended { .. } => false,
+        }
+    }
+
+    /// Whether the target may have accepted the flip without our knowing.
+    pub(crate) fn is_undecided(&self) -> bool {
+        match self.stage {
+            Stage::Flipping(_) | Stage::Deciding { .. } => true,
+            Stage::Queued
+            | Stage::Measuring
+            | Stage::Preparing(_)
+            | Stage::Moving { .. }
+            | Stage::Releasing
+            | Stage::Ended { .. } => false,
+        }
+    }
+
+    /// The intent, as servers see it.
+    pub(crate) fn intent(&self, terms: &Terms) -> Intent {
+        Intent {
+            migration: self.id,
+            range: self.range,
+            source: self.source,
+            target: self.target,
+            source_epoch: terms.source_epoch,
+            target_epoch: terms.target_epoch,
+            target_tenures: terms.target_tenures.clone(),
+            bytes: terms.bytes,
+            policy: self.policy,
+        }
+    }
+
+    /// The stage in the words of operators, and why it failed.
+    pub(crate) fn state(&self) -> (MigrationState, &str) {
+        match &self.stage {
+            Stage::Queued => (MigrationState::Queued, ""),
+            Stage::Measuring
+            | Stage::Preparing(_)
+            | Stage::Flipping(_)
+            | Stage::Deciding { .. } => (MigrationState::Preparing, ""),
+            Stage::Moving { .. } => (MigrationState::Moving, ""),
+            Stage::Releasing => (MigrationState::Releasing, ""),
+            Stage::Ended { ending, .. } => match ending {
+                Ending::Success => (MigrationState::Success, ""),
+                Ending::Cancelled => (MigrationState::Cancelled, ""),
+                Ending::Failed(message) => (MigrationState::Failed, message),
+            },
+        }
+    }
+}
+
+/// A place in the metadata store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key {
+    Identity,
+    Term,
+    Counters,
+    Server(ServerId),
+    Tablet(KeyHash),
+    Migration(MigrationId),
+}
+
+pub(crate) const SERVERS: &str = "server/";
+pub(crate) const TABLETS: &str = "tablet/";
+pub(crate) const MIGRATIONS: &str = "migration/";
+
+impl Key {
+    /// The key's text.
+    pub(crate) fn text(self) -> String {
+        match self {
+            Key::Identity => "identity".to_owned(),
+            Key::Term => "term".to_owned(),
+            Key::Counters => "counters".to_owned(),
+            Key::Server(server) => format!("{SERVERS}{:016x}", server.0),
+            Key::Tablet(first) => format!("{TABLETS}{:016x}", first.0),
+            Key::Migration(migration) => format!("{MIGRATIONS}{:016x}", migration.0),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The configuration in one file, by `redb`: a committed transaction survives a crash of the process
+//! and a loss of power.
+//!
+//! Two tables: `entries` maps a key to its revision and value; `revision` holds the counter.
+//! `redb` locks the file, so that a second coordinator on the same file fails to open it.
+
+use super::{Entry, MetaStore, Revision, StoreError, Transaction, Verdict};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use std::path::Path;
+
+const ENTRIES: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition::new("entries");
+const REVISION: TableDefinition<'_, (), u64> = TableDefinition::new("revision");
+
+/// A metadata store in a file.
+#[derive(Debug)]
+pub struct FileStore {
+    database: Database,
+}
+
+impl FileStore {
+    /// Opens the file, or creates it.
+    pub fn open(path: &Path) -> Result<FileStore, StoreError> {
+        let database = Database::create(path).map_err(failed)?;
+        // Readers expect the tables to be there.
+        let transaction = database.begin_write().map_err(failed)?;
+        transaction.open_table(ENTRIES).map_err(failed)?;
+        transaction.open_table(REVISION).map_err(failed)?;
+        transaction.commit().map_err(failed)?;
+        Ok(FileStore { database })
+    }
+}
+
+impl MetaStore for FileStore {
+    fn read(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+        let transaction = self.database.begin_read().map_err(failed)?;
+        let entries = transaction.open_table(ENTRIES).map_err(failed)?;
+        let found = entries.get(key).map_err(failed)?;
+        Ok(found.map(|guard| entry(guard.value())))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, Entry)>, StoreError> {
+        let transaction = self.database.begin_read().map_err(failed)?;
+        let entries = transaction.open_table(ENTRIES).map_err(failed)?;
+        let mut found = Vec::new();
+        for item in entries.range(prefix..).map_err(failed)? {
+            let (key, value) = item.map_err(failed)?;
+            if !key.value().starts_with(prefix) {
+                break;
+            }
+            found.push((key.value().to_owned(), entry(value.value())));
+        }
+        Ok(found)
+    }
+
+    fn transact(&mut self, transaction: &Transaction) -> Result<Verdict, StoreError> {
+        let write = self.database.begin_write().map_err(failed)?;
+        let verdict = {
+            let mut entries = write.open_table(ENTRIES).map_err(failed)?;
+            let mut revisions = write.open_table(REVISION).map_err(failed)?;
+            for (key, expected) in &transaction.expected {
+                let found = entries.get(key.as_str()).map_err(failed)?;
+                let found = found.map_or(Revision::ABSENT, |guard| Revision(guard.value().0));
+                if found != *expected {
+                    return Ok(Verdict::Conflict(key.clone()));
+                }
+            }
+            let last = revisions.get(()).map_err(failed)?.map_or(0, |guard| guard.value());
+            let revision = last + 1;
+            revisions.insert((), revision).map_err(failed)?;
+            for (key, value) in &transaction.writes {
+                match value {
+                    Some(value) => {
+                        entries
+                            .insert(key.as_str(), (revision, value.as_slice()))
+                            .map_err(failed)?;
+                    }
+                    None => {
+                        entries.remove(key.as_str()).map_err(failed)?;
+                    }
+                }
+            }
+            Verdict::Committed(Revision(revision))
+        };
+        write.commit().map_err(failed)?;
+        Ok(verdict)
+    }
+}
+
+fn entry((revision, value): (u64, &[u8])) -> Entry {
+    Entry { revision: Revision(revision), value: value.to_vec() }
+}
+
+fn failed(error: impl Into<redb::Error>) -> StoreError {
+    StoreError(Box::new(error.into()))
+}
