@@ -300,3 +300,9 @@ impl fmt::Debug for Log {
 fn parse(encoded: &[u8]) -> Entry<'_> {
     Entry::parse(encoded).expect("an entry in the log is as it was written")
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
+
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;

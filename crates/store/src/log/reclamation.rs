@@ -165,8 +165,8 @@ impl Reclamation {
         }
         // Somebody who holds the lock does the same work.
         let Ok(mut retired) = shared.retired.try_lock() else { return 0 };
-        let Some(&(oldest, _)) = retired.front() else { return 0 };
-        if shared.epoch.load(Ordering::Relaxed) < oldest {
+        let Some(&(newest, _)) = retired.back() else { return 0 };
+        if shared.epoch.load(Ordering::Relaxed) < newest {
             shared.raise_epoch();
         }
         let passed = shared.epoch_shown_by_all();

@@ -1,0 +1,144 @@
+//! Interleavings of reclamation and of segment states, explored by shuttle.
+
+use super::*;
+use crate::sync::atomic::{AtomicBool, AtomicUsize};
+use shuttle::{check_pct, check_random, thread};
+use types::{ReactorId, Tenure, Version};
+use wire::entry::Body;
+
+const SCHEDULES: usize = 3_000;
+
+/// Both random and priority-driven schedules.
+fn explore(model: fn()) {
+    check_random(model, SCHEDULES);
+    check_pct(model, SCHEDULES, 3);
+}
+
+/// Nothing to take back.
+struct NoMemory;
+
+impl Reclaim for NoMemory {
+    fn reclaim(&self, _number: u64) {}
+}
+
+/// Things that are published one after the other; a thing is marked when it is freed.
+struct Published {
+    current: AtomicUsize,
+    is_freed: Vec<AtomicBool>,
+}
+
+impl Reclaim for Published {
+    fn reclaim(&self, number: u64) {
+        self.is_freed[number as usize].store(true, Ordering::SeqCst);
+    }
+}
+
+fn read_in_turns(reactor: &mut Participant, published: &Published, sleeps: bool) {
+    for _ in 0..3 {
+        reactor.begin_turn();
+        let seen = published.current.load(Ordering::SeqCst);
+        thread::yield_now();
+        let is_freed = published.is_freed[seen].load(Ordering::SeqCst);
+        assert!(!is_freed, "freed while a turn that found it goes on");
+        if sleeps {
+            reactor.sleep();
+        }
+    }
+}
+
+fn replace_and_collect(reactor: &mut Participant, of: &Reclamation, published: &Arc<Published>) {
+    for next in 1..published.is_freed.len() {
+        reactor.begin_turn();
+        let old = published.current.swap(next, Ordering::SeqCst);
+        let owner = Arc::clone(published) as Arc<dyn Reclaim>;
+        of.retire(Retired::Numbered { owner, number: old as u64 });
+        of.collect(1);
+    }
+    (0..2).for_each(|_| {
+        reactor.begin_turn();
+        of.collect(usize::MAX);
+    });
+}
+
+#[test]
+fn nothing_is_freed_while_a_turn_that_found_it_goes_on() {
+    explore(|| {
+        let reclamation = Reclamation::new(3, Arc::new(NoMemory));
+        let published = Arc::new(Published {
+            current: AtomicUsize::new(0),
+            is_freed: (0..4).map(|_| AtomicBool::new(false)).collect(),
+        });
+        let readers = [(0, false), (1, true)].map(|(reactor, sleeps)| {
+            let mut reactor = reclamation.participant(ReactorId(reactor));
+            let published = Arc::clone(&published);
+            thread::spawn(move || read_in_turns(&mut reactor, &published, sleeps))
+        });
+        let mut writer = reclamation.participant(ReactorId(2));
+        replace_and_collect(&mut writer, &reclamation, &published);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        for _ in 0..3 {
+            writer.begin_turn();
+            reclamation.collect(usize::MAX);
+        }
+        assert_eq!(reclamation.waiting(), 0, "something is never freed");
+    });
+}
+
+#[test]
+fn a_grace_period_covers_every_turn_that_saw_the_world_before() {
+    explore(|| {
+        let reclamation = Reclamation::new(2, Arc::new(NoMemory));
+        let is_frozen = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut reactor = reclamation.participant(ReactorId(0));
+        let reader = {
+            let (is_frozen, is_over) = (Arc::clone(&is_frozen), Arc::clone(&is_over));
+            thread::spawn(move || {
+                for _ in 0..3 {
+                    reactor.begin_turn();
+                    if !is_frozen.load(Ordering::SeqCst) {
+                        thread::yield_now();
+                        assert!(!is_over.load(Ordering::SeqCst), "over within an older turn");
+                    }
+                    reactor.sleep();
+                }
+            })
+        };
+        is_frozen.store(true, Ordering::SeqCst);
+        let period = reclamation.grace_period();
+        while !reclamation.is_over(&period) {
+            thread::yield_now();
+        }
+        is_over.store(true, Ordering::SeqCst);
+        reader.join().unwrap();
+    });
+}
+
+/// Of closing, dying and claiming, whichever comes last retires the segment, once.
+#[test]
+fn a_dead_segment_is_retired_exactly_once() {
+    explore(|| {
+        let memory_bytes = SEGMENTS_PER_REACTOR_MIN * SEGMENT_BYTES_MIN;
+        let config = LogConfig { memory_bytes, reactors: 1, huge_pages: false };
+        let log = Log::new(&config).unwrap();
+        let mut head = log.head();
+        let body = Body::Object { expiry: None, value: b"value" };
+        let entry = Entry { tenure: Tenure(1), version: Version(1), key: b"key", body };
+        let addresses = [(); 2].map(|()| head.append_one(&entry).unwrap());
+        let killers = addresses.map(|address| {
+            let log = Arc::clone(&log);
+            thread::spawn(move || log.kill(address, 32))
+        });
+        let cleaner = {
+            let log = Arc::clone(&log);
+            thread::spawn(move || drop(log.emptiest()))
+        };
+        drop(head);
+        killers.into_iter().for_each(|killer| killer.join().unwrap());
+        cleaner.join().unwrap();
+        // The second one is what the head kept for deletes.
+        assert_eq!(log.reclamation().waiting(), 2);
+        log.reclamation().collect(usize::MAX);
+        assert_eq!(log.usage().segments.free as usize, SEGMENTS_PER_REACTOR_MIN);
+    });
+}

@@ -1,0 +1,603 @@
+//! The log against a naive twin, one thread at a time and many at once.
+
+use super::*;
+use crate::log::reclamation::Participant;
+use fastrand::Rng;
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, atomic::AtomicU64},
+};
+use types::{ReactorId, Tenure, Version};
+use wire::entry::Body;
+
+fn log_of(segments: usize, reactors: u16) -> Arc<Log> {
+    let memory_bytes = segments * SEGMENT_BYTES_MIN;
+    Log::new(&LogConfig { memory_bytes, reactors, huge_pages: false }).unwrap()
+}
+
+fn object<'a>(key: &'a [u8], version: u64, value: &'a [u8]) -> Entry<'a> {
+    let body = Body::Object { expiry: None, value };
+    Entry { tenure: Tenure(1), version: Version(version), key, body }
+}
+
+fn tombstone(key: &[u8], version: u64, dead: SegmentId) -> Entry<'_> {
+    let body = Body::Tombstone { dead: Some(dead) };
+    Entry { tenure: Tenure(1), version: Version(version), key, body }
+}
+
+fn bytes_of(entry: &Entry<'_>) -> u32 {
+    entry.encoded_bytes() as u32
+}
+
+/// Lets two turns of every participant pass, so that all that is retired is freed.
+fn settle(log: &Log, participants: &mut [Participant]) {
+    for _ in 0..3 {
+        participants.iter_mut().for_each(Participant::begin_turn);
+        log.reclamation().collect(usize::MAX);
+    }
+}
+
+#[test]
+fn an_entry_is_read_as_it_was_written() {
+    let log = log_of(8, 1);
+    let mut reactor = log.reclamation().participant(ReactorId(0));
+    reactor.begin_turn();
+    let mut head = log.head();
+    let turn = reactor.turn();
+    let entry = object(b"key", 7, b"value");
+    let address = head.append_one(&entry).unwrap();
+    log.prefetch(address);
+    assert_eq!(log.entry(address, &turn), entry);
+    assert_eq!(Entry::parse_checked(log.encoded(address, &turn)), Ok((entry, 32)));
+    assert_eq!(Address::from_units(address.units()), address);
+}
+
+#[test]
+fn a_batch_stands_in_one_segment_even_if_the_open_one_is_nearly_full() {
+    let log = log_of(8, 1);
+    let mut reactor = log.reclamation().participant(ReactorId(0));
+    reactor.begin_turn();
+    let turn = reactor.turn();
+    let mut head = log.head();
+    let long = vec![1; 2 << 20];
+    let first = head.append_one(&object(b"long", 1, &long)).unwrap();
+    let entries = [object(b"a", 2, &long[..1 << 20]), object(b"b", 3, &long[..1 << 20])];
+    let mut addresses = Vec::new();
+    head.append_all(&entries, &mut addresses).unwrap();
+    assert_ne!(log.segment_of(first), log.segment_of(addresses[0]));
+    assert_eq!(log.segment_of(addresses[0]), log.segment_of(addresses[1]));
+    assert!(entries.iter().zip(&addresses).all(|(entry, &at)| log.entry(at, &turn) == *entry));
+}
+
+#[test]
+fn an_entry_of_the_largest_size_fits() {
+    let log = log_of(8, 1);
+    let mut head = log.head();
+    let key = vec![1; types::limits::KEY_BYTES_MAX];
+    let value = vec![2; types::limits::VALUE_BYTES_MAX];
+    head.append_one(&object(&key, 1, &value)).unwrap();
+}
+
+#[test]
+fn a_closed_segment_without_a_live_byte_is_free_after_a_grace_period() {
+    let log = log_of(8, 1);
+    let mut reactors = [log.reclamation().participant(ReactorId(0))];
+    reactors[0].begin_turn();
+    let mut head = log.head();
+    let before = log.usage();
+    let value = vec![1; 1 << 20];
+    let entry = object(b"key", 1, &value);
+    let mut addresses: Vec<Address> = (0..3).map(|_| head.append_one(&entry).unwrap()).collect();
+    addresses.drain(..).for_each(|address| log.kill(address, bytes_of(&entry)));
+    assert_eq!(log.usage().segments.open, 2, "an open segment is not retired");
+    head.append_one(&entry).unwrap();
+    assert_eq!(log.usage().segments.retired, 1);
+    log.reclamation().collect(usize::MAX);
+    assert_eq!(log.usage().segments.retired, 1, "freed within the turn that could see it");
+    settle(&log, &mut reactors);
+    assert_eq!(log.usage().segments.free, before.segments.free - 1);
+    assert_eq!(log.usage().live_bytes, u64::from(bytes_of(&entry)));
+}
+
+#[test]
+fn too_little_memory_is_refused_and_the_text_says_how_much_is_needed() {
+    let config = LogConfig { memory_bytes: 1 << 20, reactors: 3, huge_pages: false };
+    let refused = Log::new(&config).unwrap_err().to_string();
+    let needed = SEGMENTS_PER_REACTOR_MIN * 3 * SEGMENT_BYTES_MIN;
+    assert!(refused.contains(&needed.to_string()), "{refused}");
+    assert!(Log::new(&LogConfig { memory_bytes: needed, ..config }).is_ok());
+    let too_much = LogConfig { memory_bytes: ARENA_BYTES_MAX + 1, ..config };
+    assert_eq!(
+        Log::new(&too_much).unwrap_err(),
+        LogError::TooMuch { given: too_much.memory_bytes }
+    );
+}
+
+#[test]
+fn a_full_server_refuses_writes_but_not_deletes_and_recovers_by_them() {
+    let log = log_of(8, 1);
+    let mut reactors = [log.reclamation().participant(ReactorId(0))];
+    reactors[0].begin_turn();
+    let mut head = log.head();
+    let value = vec![1; 100_000];
+    let entry = object(b"key", 1, &value);
+    let mut live: Vec<Address> = std::iter::from_fn(|| head.append_one(&entry).ok()).collect();
+    assert!(live.len() > 200, "only {} entries fit", live.len());
+    assert!(log.is_low());
+    for address in live.drain(..) {
+        let tombstone = tombstone(b"key", 2, log.segment_of(address));
+        let at = head.append_one_reserved(&tombstone).unwrap();
+        log.kill(address, bytes_of(&entry));
+        log.kill(at, bytes_of(&tombstone));
+    }
+    assert_eq!(head.append_one(&entry), Err(OutOfMemory), "freed without a grace period");
+    settle(&log, &mut reactors);
+    assert!(head.append_one(&entry).is_ok());
+    assert!(!log.is_low());
+    assert_eq!(log.usage().live_bytes, u64::from(bytes_of(&entry)));
+}
+
+#[test]
+fn writers_never_use_what_is_kept_for_deletes() {
+    let log = log_of(8, 1);
+    let mut head = log.head();
+    let value = vec![1; 100_000];
+    while head.append_one(&object(b"key", 1, &value)).is_ok() {}
+    let small = object(b"key", 1, b"");
+    while head.append_one(&small).is_ok() {}
+    let mut addresses = Vec::new();
+    head.append_reserved(&[tombstone(b"a", 2, SegmentId(1))], &mut addresses).unwrap();
+    assert_eq!(head.append_one(&small), Err(OutOfMemory));
+    let one_segment = SEGMENT_BYTES_MIN / tombstone(b"a", 2, SegmentId(1)).encoded_bytes();
+    for _ in 1..one_segment {
+        head.append_one_reserved(&tombstone(b"a", 2, SegmentId(1))).unwrap();
+    }
+    assert_eq!(head.append_one_reserved(&tombstone(b"a", 2, SegmentId(1))), Err(OutOfMemory));
+}
+
+#[test]
+fn a_side_log_keeps_its_segments_until_it_is_spliced() {
+    let log = log_of(12, 1);
+    let mut reactors = [log.reclamation().participant(ReactorId(0))];
+    reactors[0].begin_turn();
+    let reservation = Arc::new(log.reserve(3 * SEGMENT_BYTES_MIN as u64 - 5).unwrap());
+    assert_eq!(reservation.bytes(), 3 * SEGMENT_BYTES_MIN as u64);
+    let free = log.usage().free_bytes;
+    let mut side = reservation.side_log();
+    let value = vec![1; 1 << 20];
+    let entry = object(b"key", 9, &value);
+    let mut encoded = vec![0; entry.encoded_bytes()];
+    entry.encode(&mut encoded);
+    let addresses: Vec<Address> =
+        (0..4).map(|_| side.append_encoded(&encoded, Tenure(5)).unwrap()).collect();
+    assert_eq!(side.bytes(), 4 * encoded.len() as u64);
+    assert_eq!(log.usage().free_bytes, free, "what was reserved was not free");
+    let turn = reactors[0].turn();
+    let read = Entry::parse_checked(log.encoded(addresses[0], &turn)).unwrap().0;
+    assert_eq!(read, Entry { tenure: Tenure(5), ..entry });
+    addresses[..3].iter().for_each(|&at| log.kill(at, encoded.len() as u32));
+    assert_eq!((log.usage().segments.side, log.usage().segments.retired), (2, 0));
+    side.splice();
+    let segments = log.usage().segments;
+    assert_eq!((segments.side, segments.retired, segments.closed), (0, 1, 1));
+    drop(reservation);
+    assert_eq!(log.usage().free_bytes, free + SEGMENT_BYTES_MIN as u64);
+    settle(&log, &mut reactors);
+    assert_eq!(log.usage().free_bytes, free + 2 * SEGMENT_BYTES_MIN as u64);
+}
+
+#[test]
+fn a_reservation_that_cannot_be_kept_is_refused() {
+    let log = log_of(8, 1);
+    let free = log.usage().free_bytes;
+    assert!(log.reserve(free).is_none(), "nothing would be left to the writers");
+    assert!(log.reserve(u64::MAX).is_none());
+    let most = log.reserve(free - SEGMENT_BYTES_MIN as u64).unwrap();
+    assert_eq!(log.usage().free_bytes, SEGMENT_BYTES_MIN as u64);
+    drop(most);
+    assert_eq!(log.usage().free_bytes, free);
+}
+
+#[test]
+fn chunks_are_zeroed_apart_and_their_segments_come_back() {
+    let log = log_of(8, 1);
+    let free = log.usage().free_bytes;
+    for _ in 0..2 {
+        let chunks: Vec<Chunk> = (0..100).map(|_| log.take_chunk().unwrap()).collect();
+        let mut bases: Vec<usize> = chunks.iter().map(|c| c.base().as_ptr() as usize).collect();
+        bases.sort_unstable();
+        bases.dedup();
+        assert_eq!(bases.len(), 100);
+        assert!(bases.iter().all(|base| base % Chunk::BYTES == 0));
+        for chunk in &chunks {
+            // SAFETY: the chunk is ours alone, mapped, and initialized.
+            let bytes =
+                unsafe { std::slice::from_raw_parts_mut(chunk.base().as_ptr(), Chunk::BYTES) };
+            assert!(bytes.iter().all(|&byte| byte == 0));
+            bytes.fill(0xff);
+        }
+        assert_eq!(log.usage().chunk_bytes, 100 * Chunk::BYTES as u64);
+        assert_eq!(log.usage().segments.chunks, 2);
+        chunks.into_iter().for_each(|chunk| log.give_chunk(chunk));
+        assert_eq!(log.usage().free_bytes, free);
+    }
+}
+
+#[test]
+fn resident_bytes_follow_use() {
+    let log = log_of(16, 1);
+    assert_eq!(log.usage().resident_bytes, 0);
+    let mut head = log.head();
+    let entry = object(b"key", 1, &[1; 100]);
+    for _ in 0..1000 {
+        head.append_one(&entry).unwrap();
+    }
+    assert_eq!(log.usage().resident_bytes, 1000 * u64::from(bytes_of(&entry)));
+    let prepared = log.prepare_segments(2) as u64;
+    let grown = log.usage().resident_bytes - 1000 * u64::from(bytes_of(&entry));
+    assert_eq!(grown, prepared * SEGMENT_BYTES_MIN as u64);
+    assert_eq!(log.prepare_segments(2), 2 * usize::from(prepared == 0), "prepared twice");
+}
+
+#[test]
+#[should_panic = "a turn of another store"]
+fn a_turn_of_another_store_is_our_bug() {
+    let (log, other) = (log_of(8, 1), log_of(8, 1));
+    let address = log.head().append_one(&object(b"key", 1, b"")).unwrap();
+    let mut reactor = other.reclamation().participant(ReactorId(0));
+    reactor.begin_turn();
+    log.entry(address, &reactor.turn());
+}
+
+#[test]
+#[should_panic = "bytes dead of"]
+fn killing_twice_is_our_bug() {
+    let log = log_of(8, 1);
+    let mut head = log.head();
+    let (a, b) = (object(b"key", 1, &[0; 64]), object(b"key", 1, b""));
+    let address = head.append_one(&a).unwrap();
+    head.append_one(&b).unwrap();
+    drop(head);
+    log.kill(address, bytes_of(&a));
+    log.kill(address, bytes_of(&a));
+}
+
+#[test]
+fn a_victim_must_yield_the_more_the_more_is_free() {
+    let most = |free| cleaner::live_bytes_max(1 << 22, free, 100);
+    assert_eq!(most(0), (1 << 22) / 32 * 31);
+    assert_eq!(most(100), (1 << 22) / 4 * 3);
+    assert_eq!(most(500), most(100));
+    assert!((0..100).all(|free| most(free) >= most(free + 1)));
+}
+
+/// What the log should hold: key → its entry's place and value.
+struct Twin {
+    log: Arc<Log>,
+    heads: Vec<Head>,
+    survivors: Vec<Survivors>,
+    reactors: Vec<Participant>,
+    side: Option<SideLog>,
+    records: BTreeMap<u64, (Address, u32, Vec<u8>)>,
+    /// Keys by place, as the index would tell the cleaner.
+    by_address: BTreeMap<Address, u64>,
+    chunks: Vec<Chunk>,
+    version: u64,
+}
+
+impl Twin {
+    fn new(segments: usize, reactors: u16) -> Twin {
+        let log = log_of(segments, reactors);
+        let mut participants: Vec<Participant> =
+            (0..reactors).map(|r| log.reclamation().participant(ReactorId(r))).collect();
+        participants.iter_mut().for_each(Participant::begin_turn);
+        Twin {
+            heads: (0..reactors).map(|_| log.head()).collect(),
+            survivors: (0..reactors).map(|_| log.survivors()).collect(),
+            reactors: participants,
+            side: None,
+            records: BTreeMap::new(),
+            by_address: BTreeMap::new(),
+            chunks: Vec::new(),
+            version: 0,
+            log,
+        }
+    }
+
+    fn publish(&mut self, key: u64, address: Address, value: Vec<u8>) {
+        let bytes = bytes_of(&object(&key.to_le_bytes(), 0, &value));
+        if let Some((old, old_bytes, _)) = self.records.insert(key, (address, bytes, value)) {
+            self.by_address.remove(&old);
+            self.log.kill(old, old_bytes);
+        }
+        self.by_address.insert(address, key);
+    }
+
+    fn write(&mut self, rng: &mut Rng, keys: u64, length_max: usize) -> Result<(), OutOfMemory> {
+        let count = if rng.u8(..) < 16 { rng.usize(2..6) } else { 1 };
+        let first = rng.u64(..keys);
+        self.version += 1;
+        let key = |i: usize| (first + i as u64).to_le_bytes();
+        let keys: Vec<[u8; 8]> = (0..count).map(key).collect();
+        let values: Vec<Vec<u8>> =
+            (0..count).map(|_| vec![rng.u8(..); rng.usize(..length_max)]).collect();
+        let entries: Vec<Entry<'_>> =
+            keys.iter().zip(&values).map(|(key, value)| object(key, self.version, value)).collect();
+        let mut addresses = Vec::new();
+        let head = rng.usize(..self.heads.len());
+        match &entries[..] {
+            [one] => addresses.push(self.heads[head].append_one(one)?),
+            all => self.heads[head].append_all(all, &mut addresses)?,
+        }
+        for ((key, address), value) in keys.iter().zip(addresses).zip(values) {
+            self.publish(u64::from_le_bytes(*key), address, value);
+        }
+        Ok(())
+    }
+
+    fn write_aside(&mut self, rng: &mut Rng, keys: u64, length_max: usize) {
+        let key = rng.u64(..keys);
+        self.version += 1;
+        let value = vec![rng.u8(..); rng.usize(..length_max)];
+        let key_bytes = key.to_le_bytes();
+        let entry = object(&key_bytes, self.version, &value);
+        let mut encoded = vec![0; entry.encoded_bytes()];
+        entry.encode(&mut encoded);
+        let side = self.side.get_or_insert_with(|| self.log.side_log());
+        if let Ok(address) = side.append_encoded(&encoded, Tenure(1)) {
+            self.publish(key, address, value);
+        }
+    }
+
+    /// Deletes must never fail.
+    fn delete(&mut self, rng: &mut Rng, keys: u64) {
+        let key = rng.u64(..keys);
+        let Some((address, bytes, _)) = self.records.remove(&key) else { return };
+        self.version += 1;
+        let key_bytes = key.to_le_bytes();
+        let tombstone = tombstone(&key_bytes, self.version, self.log.segment_of(address));
+        let head = rng.usize(..self.heads.len());
+        let at = self.heads[head].append_one_reserved(&tombstone).expect("a delete finds room");
+        self.by_address.remove(&address);
+        self.log.kill(address, bytes);
+        self.log.kill(at, bytes_of(&tombstone));
+    }
+
+    /// Cleans one victim; false if there was none or no room.
+    fn clean(&mut self, reactor: usize) -> bool {
+        let Some(mut victim) = self.log.emptiest() else { return false };
+        let turn = self.reactors[reactor].turn();
+        while let Some(candidate) = victim.peek(&turn) {
+            if let Some(&key) = self.by_address.get(&candidate.address) {
+                let copied = self.survivors[reactor].append_encoded(candidate.encoded);
+                let Ok(to) = copied else { return false };
+                let record = self.records.get_mut(&key).expect("both maps agree");
+                record.0 = to;
+                self.by_address.remove(&candidate.address);
+                self.by_address.insert(to, key);
+                self.log.kill(candidate.address, record.1);
+            }
+            victim.advance(&candidate);
+        }
+        assert_eq!(victim.live_bytes(), 0, "everything that lived was copied");
+        victim.release();
+        true
+    }
+
+    fn turn(&mut self, reactor: usize) {
+        self.reactors[reactor].begin_turn();
+        self.log.reclamation().collect(8);
+    }
+
+    fn check(&self) {
+        let turn = self.reactors[0].turn();
+        let mut live = 0;
+        for (key, (address, bytes, value)) in &self.records {
+            let (entry, taken) = Entry::parse_checked(self.log.encoded(*address, &turn)).unwrap();
+            assert_eq!(entry.key, key.to_le_bytes());
+            assert_eq!(entry.body, Body::Object { expiry: None, value });
+            assert_eq!(taken as u32, *bytes);
+            live += u64::from(*bytes);
+        }
+        let usage = self.log.usage();
+        assert_eq!(usage.live_bytes, live);
+        assert_eq!(usage.chunk_bytes, (self.chunks.len() * Chunk::BYTES) as u64);
+        let SegmentCounts { free, open, side, closed, cleaning, retired, chunks } = usage.segments;
+        let all = free + open + side + closed + cleaning + retired + chunks;
+        assert_eq!(u64::from(all) * usage.segment_bytes, usage.total_bytes);
+        assert_eq!(cleaning, 0);
+        assert_eq!(retired as usize, self.log.reclamation().waiting());
+    }
+}
+
+#[test]
+fn the_log_holds_what_its_twin_holds() {
+    for seed in 0..4 {
+        let mut rng = Rng::with_seed(seed);
+        let mut twin = Twin::new(14, 2);
+        let keys = 400;
+        for step in 0..6000 {
+            let reactor = rng.usize(..2);
+            match rng.u8(..100) {
+                // May find no memory: that must change nothing.
+                0..50 => drop(twin.write(&mut rng, keys, 60_000)),
+                50..60 => twin.write_aside(&mut rng, keys, 20_000),
+                60..80 => twin.delete(&mut rng, keys),
+                80..82 => drop(twin.side.take()),
+                82..84 => twin.chunks.extend(twin.log.take_chunk()),
+                84..86 => {
+                    if !twin.chunks.is_empty() {
+                        let chunk = twin.chunks.swap_remove(rng.usize(..twin.chunks.len()));
+                        twin.log.give_chunk(chunk);
+                    }
+                }
+                86..90 if twin.log.is_low() => {
+                    twin.clean(reactor);
+                }
+                _ => twin.turn(reactor),
+            }
+            if step % 500 == 0 {
+                twin.check();
+            }
+        }
+        twin.check();
+    }
+}
+
+/// Overwrites uniformly at random while `live_percent` of the arena lives: the worst case for a
+/// cleaner. Returns bytes copied per byte written.
+fn overwrite_under_pressure(live_percent: usize) -> f64 {
+    let (segments, overwrites) = (50, 60_000);
+    let mut rng = Rng::with_seed(live_percent as u64);
+    let mut twin = Twin::new(segments, 1);
+    let value = vec![7; 8000];
+    let bytes = object(&[0; 8], 1, &value).encoded_bytes();
+    let keys = (segments * SEGMENT_BYTES_MIN / bytes * live_percent / 100) as u64;
+    let (mut cleaned, mut refused) = (0, 0);
+    for i in 0..keys + overwrites {
+        let key = if i < keys { i } else { rng.u64(..keys) };
+        while twin.log.is_low() && twin.clean(0) {
+            cleaned += 1;
+            (0..3).for_each(|_| twin.turn(0));
+        }
+        twin.version += 1;
+        let key_bytes = key.to_le_bytes();
+        match twin.heads[0].append_one(&object(&key_bytes, twin.version, &value)) {
+            Ok(address) => twin.publish(key, address, value.clone()),
+            Err(OutOfMemory) => refused += 1,
+        }
+    }
+    twin.check();
+    assert_eq!(refused, 0, "at {live_percent} % live, {cleaned} victims");
+    let written = (keys + overwrites) as usize * bytes;
+    cleaned as f64 * SEGMENT_BYTES_MIN as f64 / written as f64
+}
+
+#[test]
+fn overwriting_goes_on_at_high_utilization() {
+    for live_percent in [50, 75, 88] {
+        let cleaned = overwrite_under_pressure(live_percent);
+        assert!(cleaned < 40.0, "{cleaned} bytes cleaned per byte written at {live_percent} %");
+    }
+}
+
+/// The index of the stress test: a word per key, and a lock per key for writers.
+struct Words {
+    places: Vec<(AtomicU64, Mutex<()>)>,
+}
+
+/// What one thread of the stress test uses.
+struct Stress<'a> {
+    log: &'a Arc<Log>,
+    words: &'a Words,
+    reactor: Participant,
+    head: Head,
+    survivors: Survivors,
+    rng: Rng,
+}
+
+const NO_ENTRY: u64 = u64::MAX;
+
+impl Stress<'_> {
+    fn read(&self, key: usize) {
+        let word = self.words.places[key].0.load(Ordering::Acquire);
+        if word != NO_ENTRY {
+            let turn = self.reactor.turn();
+            let encoded = self.log.encoded(Address::from_units(word), &turn);
+            let (entry, _) = Entry::parse_checked(encoded).expect("memory was used again");
+            assert_eq!(entry.key, (key as u64).to_le_bytes());
+        }
+    }
+
+    /// Puts `to` in place of what is there and kills that.
+    fn replace(&self, key: usize, to: u64) {
+        let old = self.words.places[key].0.swap(to, Ordering::AcqRel);
+        if old != NO_ENTRY {
+            let turn = self.reactor.turn();
+            let old = Address::from_units(old);
+            self.log.kill(old, self.log.encoded(old, &turn).len() as u32);
+        }
+    }
+
+    fn write(&mut self, key: usize) {
+        let _alone = self.words.places[key].1.lock().unwrap();
+        let value = vec![key as u8; self.rng.usize(..8000)];
+        let key_bytes = (key as u64).to_le_bytes();
+        if let Ok(address) = self.head.append_one(&object(&key_bytes, 1, &value)) {
+            self.replace(key, address.units());
+        }
+    }
+
+    fn clean(&mut self) {
+        let Some(mut victim) = self.log.emptiest() else { return };
+        let turn = self.reactor.turn();
+        while let Some(candidate) = victim.peek(&turn) {
+            let key = u64::from_le_bytes(candidate.entry.key.try_into().unwrap()) as usize;
+            let _alone = self.words.places[key].1.lock().unwrap();
+            if self.words.places[key].0.load(Ordering::Acquire) == candidate.address.units() {
+                let Ok(to) = self.survivors.append_encoded(candidate.encoded) else { return };
+                self.replace(key, to.units());
+            }
+            victim.advance(&candidate);
+        }
+    }
+
+    fn run(&mut self, steps: usize) {
+        for step in 0..steps {
+            if step % 16 == 0 {
+                self.reactor.begin_turn();
+                self.log.reclamation().collect(4);
+            }
+            if step % 1000 == 0 {
+                self.reactor.sleep();
+                std::thread::yield_now();
+                self.reactor.wake();
+            }
+            let key = self.rng.usize(..self.words.places.len());
+            match self.rng.u8(..10) {
+                0..6 => self.read(key),
+                6..9 => self.write(key),
+                _ if self.log.is_low() => self.clean(),
+                _ => self.replace(key, NO_ENTRY),
+            }
+        }
+    }
+}
+
+#[test]
+fn many_threads_never_see_memory_that_is_used_again() {
+    const THREADS: u16 = 4;
+    let log = log_of(24, THREADS);
+    let word = |_| (AtomicU64::new(NO_ENTRY), Mutex::new(()));
+    let words = Words { places: (0..10_000).map(word).collect() };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (log, words) = (&log, &words);
+            let mut stress = Stress {
+                reactor: log.reclamation().participant(ReactorId(thread)),
+                head: log.head(),
+                survivors: log.survivors(),
+                rng: Rng::with_seed(u64::from(thread)),
+                log,
+                words,
+            };
+            stress.reactor.begin_turn();
+            scope.spawn(move || stress.run(50_000));
+        }
+    });
+    let last = log.head().append_one(&object(b"last", 1, b"")).unwrap();
+    assert!(log.segment_of(last).0 > 100, "memory was hardly used again");
+    log.kill(last, 32);
+    let live = log.usage().live_bytes;
+    let mut reactors = [log.reclamation().participant(ReactorId(0))];
+    reactors[0].begin_turn();
+    let turn = reactors[0].turn();
+    let expected: usize = words
+        .places
+        .iter()
+        .map(|(word, _)| word.load(Ordering::Acquire))
+        .filter(|&word| word != NO_ENTRY)
+        .map(|word| log.encoded(Address::from_units(word), &turn).len())
+        .sum();
+    assert_eq!(live, expected as u64);
+}
