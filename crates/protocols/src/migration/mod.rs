@@ -16,4 +16,4 @@ pub use policy::partitions;
 pub use priority::{PriorityEffect, PriorityEvent, PriorityPulls};
 pub use source::{FrozenState, Source, SourceEffect, SourceEvent};
 pub use target::{Acceptance, Added, Target, TargetEffect, TargetEvent};
-pub use text::{peer, to_coordinator};
+pub use text::{from_coordinator, peer, to_coordinator};

@@ -59,12 +59,11 @@ struct Request {
 /// What happens to a reactor's priority pulls.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PriorityEvent {
-    /// An operation waits for this hash. It looks once more after saying so.
+    /// An operation waits for these hashes, all of which it misses. It looks once more after
+    /// saying so.
     Wanted {
-        /// Table of the key.
-        table: TableId,
-        /// Its hash.
-        hash: KeyHash,
+        /// Table and hash of each.
+        hashes: Vec<(TableId, KeyHash)>,
     },
     /// The source has answered.
     Reply {
@@ -151,7 +150,11 @@ impl PriorityPulls {
     /// The only way to change them.
     pub fn handle(&mut self, now: Instant, event: PriorityEvent, out: &mut Outbox<PriorityEffect>) {
         match event {
-            PriorityEvent::Wanted { table, hash } => self.want(table, hash),
+            PriorityEvent::Wanted { hashes } => {
+                for (table, hash) in hashes {
+                    self.want(table, hash);
+                }
+            }
             PriorityEvent::Reply { from, reply, payload } => {
                 let fits = from == self.source && self.is_answer(&reply);
                 let taken = fits && self.receive(&reply, payload, out);
@@ -326,7 +329,7 @@ impl fmt::Display for PriorityPulls {
 impl fmt::Display for PriorityEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PriorityEvent::Wanted { table, hash } => write!(f, "wanted {table}/{hash}"),
+            PriorityEvent::Wanted { hashes } => write!(f, "wanted {}", text::wanted(hashes)),
             PriorityEvent::Reply { from, reply, .. } => {
                 write!(f, "{from} answers {}: {}", reply.request, text::answers(&reply.answers))
             }

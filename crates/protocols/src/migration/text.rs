@@ -2,7 +2,7 @@
 
 use std::fmt;
 use types::{KeyHash, Slot, TableId};
-use wire::control::{Intent, ToCoordinator};
+use wire::control::{FromCoordinator, Intent, ToCoordinator};
 use wire::peer::{PeerMessage, PriorityAnswer};
 
 /// Something printed by a closure, so that nothing is allocated for a line that is not printed.
@@ -152,5 +152,26 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
         ),
         ToCoordinator::Released { migration } => write!(f, "released {migration}"),
         ToCoordinator::Ask { request, ask } => write!(f, "ask {request}: {ask:?}"),
+    })
+}
+
+/// A message from the coordinator, as one line.
+pub fn from_coordinator(message: &FromCoordinator) -> impl fmt::Display {
+    Printed(move |f: &mut fmt::Formatter<'_>| match message {
+        FromCoordinator::Welcome { server, cluster, .. } => write!(f, "welcome {server} {cluster}"),
+        FromCoordinator::Rejected { reason } => write!(f, "rejected: {reason}"),
+        FromCoordinator::Map(map) => write!(f, "map {}", map.version),
+        FromCoordinator::Measure { migration, range } => write!(f, "measure {migration} {range}"),
+        FromCoordinator::Prepare(announced) => write!(f, "prepare {}", intent(announced)),
+        FromCoordinator::Start(announced) => write!(f, "start {}", intent(announced)),
+        FromCoordinator::Decide { migration } => write!(f, "decide {migration}"),
+        FromCoordinator::Outcome { migration, accepted } => {
+            write!(f, "outcome {migration} {}", verdict(*accepted))
+        }
+        FromCoordinator::Forget { migration, remaining } => {
+            write!(f, "keep only {migration} {}", list(remaining))
+        }
+        FromCoordinator::Finished { migration } => write!(f, "finished {migration}"),
+        FromCoordinator::Answer { request, answer } => write!(f, "answer {request}: {answer:?}"),
     })
 }

@@ -1,0 +1,130 @@
+//! Messages on their way, and what a script wants to happen to them.
+
+use protocols::migration::{from_coordinator, peer, to_coordinator};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use types::{KeyHash, ServerId};
+use wire::control::{FromCoordinator, ToCoordinator};
+use wire::peer::PeerMessage;
+
+use super::store::Record;
+
+/// Records as they travel.
+pub(crate) type Batch = Vec<(KeyHash, Record)>;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Message {
+    /// Between two servers.
+    Peer { from: ServerId, to: ServerId, message: PeerMessage, batch: Batch },
+    /// To the coordinator.
+    Up { from: ServerId, message: ToCoordinator },
+    /// From the coordinator.
+    Down { to: ServerId, message: FromCoordinator },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Rule {
+    Lose,
+    /// Keep until released.
+    Hold,
+    /// Deliver, and keep a copy until released.
+    Copy,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Network {
+    in_transit: VecDeque<Message>,
+    kept: Vec<Message>,
+    rules: BTreeMap<String, Rule>,
+}
+
+impl Network {
+    pub(crate) fn send(&mut self, message: Message) -> Option<Rule> {
+        let rule = self.rules.get(kind(&message)).copied();
+        match rule {
+            None => self.in_transit.push_back(message),
+            Some(Rule::Lose) => {}
+            Some(Rule::Hold) => self.kept.push(message),
+            Some(Rule::Copy) => {
+                self.kept.push(message.clone());
+                self.in_transit.push_back(message);
+            }
+        }
+        rule
+    }
+
+    pub(crate) fn next(&mut self) -> Option<Message> {
+        self.in_transit.pop_front()
+    }
+
+    pub(crate) fn rule(&mut self, kind: &str, rule: Option<Rule>) {
+        match rule {
+            Some(rule) => self.rules.insert(kind.to_owned(), rule),
+            None => self.rules.remove(kind),
+        };
+    }
+
+    /// Puts what was kept of this kind on its way.
+    pub(crate) fn release(&mut self, wanted: &str) -> usize {
+        let (released, kept) =
+            std::mem::take(&mut self.kept).into_iter().partition(|held| kind(held) == wanted);
+        self.kept = kept;
+        let released: Vec<Message> = released;
+        let count = released.len();
+        self.in_transit.extend(released);
+        count
+    }
+}
+
+/// The name by which a script means a message.
+fn kind(message: &Message) -> &'static str {
+    match message {
+        Message::Peer { message, .. } => match message {
+            PeerMessage::Hello(_) => "hello",
+            PeerMessage::Flip(_) => "flip",
+            PeerMessage::FlipAnswer { .. } => "flip-answer",
+            PeerMessage::Pull(_) => "pull",
+            PeerMessage::PullReply(_) => "pull-reply",
+            PeerMessage::PriorityPull(_) => "priority-pull",
+            PeerMessage::PriorityReply(_) => "priority-reply",
+        },
+        Message::Up { message, .. } => match message {
+            ToCoordinator::Join(_) | ToCoordinator::Ask { .. } => "other",
+            ToCoordinator::Measured { .. } => "measured",
+            ToCoordinator::Prepared { .. } => "prepared",
+            ToCoordinator::FlipUnanswered { .. } => "flip-unanswered",
+            ToCoordinator::Flipped { .. } => "flipped",
+            ToCoordinator::Decided { .. } => "decided",
+            ToCoordinator::Shrink { .. } => "shrink",
+            ToCoordinator::Progress { .. } => "progress",
+            ToCoordinator::Released { .. } => "released",
+        },
+        Message::Down { message, .. } => match message {
+            FromCoordinator::Welcome { .. }
+            | FromCoordinator::Rejected { .. }
+            | FromCoordinator::Map(_)
+            | FromCoordinator::Measure { .. }
+            | FromCoordinator::Answer { .. } => "other",
+            FromCoordinator::Prepare(_) => "prepare",
+            FromCoordinator::Start(_) => "start",
+            FromCoordinator::Decide { .. } => "decide",
+            FromCoordinator::Outcome { .. } => "outcome",
+            FromCoordinator::Forget { .. } => "forget",
+            FromCoordinator::Finished { .. } => "finished",
+        },
+    }
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Message::Peer { from, to, message, batch } => {
+                write!(f, "{from} → {to} {}", peer(message))?;
+                let hashes: Vec<String> = batch.iter().map(|(hash, _)| hash.to_string()).collect();
+                if hashes.is_empty() { Ok(()) } else { write!(f, " [{}]", hashes.join(" ")) }
+            }
+            Message::Up { from, message } => write!(f, "{from} → c {}", to_coordinator(message)),
+            Message::Down { to, message } => write!(f, "c → {to} {}", from_coordinator(message)),
+        }
+    }
+}

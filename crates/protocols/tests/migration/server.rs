@@ -1,0 +1,512 @@
+//! One server: naive store, the machines, and what stands in for the server's core. It has one
+//! reactor, so one set of priority pulls per migration.
+
+use super::network::{Batch, Message};
+use super::store::{Arrival, Operation, Outcome, Store, Tablet, TabletState};
+use protocols::migration::{
+    Acceptance, Added, FrozenState, PriorityEffect, PriorityEvent, PriorityPulls, Source,
+    SourceEffect, SourceEvent, Target, TargetEffect, TargetEvent,
+};
+use protocols::{Outbox, Ticket};
+use std::collections::{BTreeMap, BTreeSet};
+use types::{
+    HashRange, Instant, KeyHash, MigrationId, ServerId, Slot, TableId, UnixMillis, Version,
+};
+use wire::control::{FromCoordinator, Intent};
+use wire::peer::{PeerMessage, PriorityAnswer, PriorityReply, Pull, PullReply};
+
+/// Every record counts so many bytes, so that the smallest pull brings two.
+const RECORD_BYTES: u32 = 512;
+
+const TABLE: TableId = TableId(0);
+
+/// What a server does in its own time.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Work {
+    Freeze(MigrationId, u32),
+    Accept(MigrationId),
+    Replay(MigrationId, u16, Ticket),
+    PriorityReplay(MigrationId, Ticket),
+    Cut(MigrationId),
+    Forget(MigrationId, HashRange),
+}
+
+/// Where a server puts what leaves it.
+#[derive(Default)]
+pub(crate) struct Outside {
+    pub(crate) messages: Vec<Message>,
+    pub(crate) work: Vec<Work>,
+    pub(crate) lines: Vec<String>,
+}
+
+pub(crate) struct Server {
+    pub(crate) id: ServerId,
+    pub(crate) store: Store,
+    sources: BTreeMap<MigrationId, Source>,
+    targets: BTreeMap<MigrationId, Target>,
+    priority: BTreeMap<MigrationId, PriorityPulls>,
+    intents: BTreeMap<MigrationId, Intent>,
+    payloads: BTreeMap<Ticket, Batch>,
+    next_ticket: u64,
+    /// Operations that wait for a frozen range.
+    held: Vec<(String, Operation)>,
+    /// Operations that wait for records, and for which.
+    parked: Vec<(String, Operation, BTreeSet<KeyHash>)>,
+}
+
+impl Server {
+    pub(crate) fn new(id: ServerId) -> Server {
+        Server {
+            id,
+            store: Store::default(),
+            sources: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            priority: BTreeMap::new(),
+            intents: BTreeMap::new(),
+            payloads: BTreeMap::new(),
+            next_ticket: 1,
+            held: Vec::new(),
+            parked: Vec::new(),
+        }
+    }
+
+    pub(crate) fn execute(
+        &mut self,
+        now: Instant,
+        (name, operation): (String, Operation),
+        out: &mut Outside,
+    ) {
+        let id = self.id;
+        match self.store.execute(&operation) {
+            Outcome::Answer(answer) => out.lines.push(format!("{id} answers {name}: {answer}")),
+            Outcome::Moved(Some(to)) => out.lines.push(format!("{id} sends {name} to {to}")),
+            Outcome::Moved(None) => out.lines.push(format!("{id} does not own {name}")),
+            Outcome::Held => {
+                out.lines.push(format!("{id} holds {name}"));
+                self.held.push((name, operation));
+            }
+            Outcome::Missing(migration, hashes) => {
+                self.park(now, migration, (name, operation, hashes), out);
+            }
+        }
+    }
+
+    /// An operation waits. It may have looked some time ago.
+    pub(crate) fn park(
+        &mut self,
+        now: Instant,
+        migration: MigrationId,
+        (name, operation, hashes): (String, Operation, Vec<KeyHash>),
+        out: &mut Outside,
+    ) {
+        out.lines.push(format!("{} parks {name}", self.id));
+        self.parked.push((name, operation, hashes.iter().copied().collect()));
+        let hashes = hashes.into_iter().map(|hash| (TABLE, hash)).collect();
+        self.priority(now, migration, PriorityEvent::Wanted { hashes }, out);
+    }
+
+    pub(crate) fn coordinator_says(
+        &mut self,
+        now: Instant,
+        message: FromCoordinator,
+        out: &mut Outside,
+    ) {
+        match message {
+            FromCoordinator::Prepare(intent) => {
+                self.intents.insert(intent.migration, intent.clone());
+                let event = TargetEvent::Prepare(Box::new(intent.clone()));
+                self.target(now, intent.migration, event, out);
+            }
+            FromCoordinator::Start(intent) => {
+                let event = SourceEvent::Start(Box::new(intent.clone()));
+                self.source(now, intent.migration, event, out);
+            }
+            FromCoordinator::Decide { migration } => {
+                self.target(now, migration, TargetEvent::Decide, out);
+            }
+            FromCoordinator::Outcome { migration, accepted } => {
+                self.source(now, migration, SourceEvent::Outcome { accepted }, out);
+            }
+            FromCoordinator::Forget { migration, remaining } => {
+                self.source(now, migration, SourceEvent::Forget { remaining }, out);
+            }
+            FromCoordinator::Finished { migration } => {
+                self.target(now, migration, TargetEvent::Finished, out);
+            }
+            FromCoordinator::Welcome { .. }
+            | FromCoordinator::Rejected { .. }
+            | FromCoordinator::Map(_)
+            | FromCoordinator::Measure { .. }
+            | FromCoordinator::Answer { .. } => {}
+        }
+    }
+
+    pub(crate) fn peer_says(
+        &mut self,
+        now: Instant,
+        from: ServerId,
+        (message, batch): (PeerMessage, Batch),
+        out: &mut Outside,
+    ) {
+        match message {
+            PeerMessage::Hello(_) => {}
+            PeerMessage::Flip(flip) => {
+                let migration = flip.migration;
+                let event = TargetEvent::Flip { from, flip: Box::new(flip) };
+                self.target(now, migration, event, out);
+            }
+            PeerMessage::FlipAnswer { migration, accepted } => {
+                self.source(now, migration, SourceEvent::FlipAnswered { from, accepted }, out);
+            }
+            PeerMessage::Pull(pull) => self.answer_pull(from, &pull, out),
+            PeerMessage::PriorityPull(pull) => {
+                let mut answers = Vec::new();
+                let mut batch = Batch::new();
+                for (table, hash) in pull.hashes {
+                    answers.push((table, hash, self.look_up(pull.migration, hash, &mut batch)));
+                }
+                let (migration, epoch, request) = (pull.migration, pull.epoch, pull.request);
+                let reply = PriorityReply { migration, epoch, request, answers };
+                self.send(from, PeerMessage::PriorityReply(reply), batch, out);
+            }
+            PeerMessage::PullReply(reply) => {
+                let payload = self.keep(batch);
+                let event = TargetEvent::PullReply { from, reply, payload };
+                self.target(now, reply.migration, event, out);
+            }
+            PeerMessage::PriorityReply(reply) => {
+                let payload = self.keep(batch);
+                let migration = reply.migration;
+                let reply = Box::new(reply);
+                let event = PriorityEvent::Reply { from, reply, payload };
+                self.priority(now, migration, event, out);
+            }
+        }
+    }
+
+    fn keep(&mut self, batch: Batch) -> Option<Ticket> {
+        if batch.is_empty() {
+            return None;
+        }
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.payloads.insert(ticket, batch);
+        Some(ticket)
+    }
+
+    fn send(&self, to: ServerId, message: PeerMessage, batch: Batch, out: &mut Outside) {
+        out.messages.push(Message::Peer { from: self.id, to, message, batch });
+    }
+
+    fn answer_pull(&self, to: ServerId, pull: &Pull, out: &mut Outside) {
+        if !self.keeps(pull.migration, pull.cursor) {
+            return;
+        }
+        let mut batch = Batch::new();
+        let mut next = None;
+        for (&hash, record) in self.store.records.range(pull.cursor..=pull.last) {
+            if batch.len() as u32 * RECORD_BYTES >= pull.bytes_max {
+                next = Some(hash);
+                break;
+            }
+            batch.push((hash, record.clone()));
+        }
+        let Pull { migration, epoch, partition, cursor, .. } = *pull;
+        let reply = PullReply { migration, epoch, partition, cursor, next };
+        self.send(to, PeerMessage::PullReply(reply), batch, out);
+    }
+
+    fn keeps(&self, migration: MigrationId, hash: KeyHash) -> bool {
+        self.sources.get(&migration).is_some_and(|source| source.keeps(hash))
+    }
+
+    fn look_up(&self, migration: MigrationId, hash: KeyHash, batch: &mut Batch) -> PriorityAnswer {
+        match self.store.records.get(&hash) {
+            _ if !self.keeps(migration, hash) => PriorityAnswer::Gone,
+            None => PriorityAnswer::Absent,
+            Some(record) => {
+                batch.push((hash, record.clone()));
+                PriorityAnswer::Records
+            }
+        }
+    }
+
+    /// Carries out what the server does in its own time.
+    pub(crate) fn work(&mut self, now: Instant, work: Work, out: &mut Outside) {
+        match work {
+            Work::Freeze(migration, attempt) => {
+                let version_floor = Version(self.store.counter);
+                let mut counts: BTreeMap<Slot, u32> = BTreeMap::new();
+                for hash in self.store.records.keys() {
+                    *counts.entry(hash.slot()).or_default() += 1;
+                }
+                let records = counts.into_iter().map(|(slot, n)| (TABLE, slot, n)).collect();
+                let expiry_clock = UnixMillis(0);
+                let at = Box::new(FrozenState { version_floor, expiry_clock, records });
+                self.source(now, migration, SourceEvent::Frozen { attempt, at }, out);
+            }
+            Work::Accept(migration) => self.target(now, migration, TargetEvent::Serving, out),
+            Work::Replay(migration, partition, ticket) => {
+                let batch = self.payloads.remove(&ticket).expect("a replay has its payload");
+                let records = self.store.replay(migration, &batch);
+                let added = Added { records, bytes: records * u64::from(RECORD_BYTES) };
+                let event = TargetEvent::Replayed { partition, ticket, added };
+                self.target(now, migration, event, out);
+            }
+            Work::PriorityReplay(migration, ticket) => {
+                let batch = self.payloads.remove(&ticket).expect("a replay has its payload");
+                let records = self.store.replay(migration, &batch);
+                let added = Added { records, bytes: records * u64::from(RECORD_BYTES) };
+                self.target(now, migration, TargetEvent::PriorityReplayed { added }, out);
+                self.priority(now, migration, PriorityEvent::Replayed { ticket }, out);
+            }
+            Work::Cut(migration) => self.target(now, migration, TargetEvent::CutCommitted, out),
+            Work::Forget(migration, range) => {
+                self.store.records.retain(|&hash, _| !range.contains(hash));
+                self.source(now, migration, SourceEvent::Forgotten { range }, out);
+            }
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let sources = self.sources.values().filter_map(Source::next_deadline);
+        let targets = self.targets.values().filter_map(Target::next_deadline);
+        let priority = self.priority.values().filter_map(PriorityPulls::next_deadline);
+        sources.chain(targets).chain(priority).min()
+    }
+
+    pub(crate) fn tick(&mut self, now: Instant, out: &mut Outside) {
+        for migration in self.sources.keys().copied().collect::<Vec<_>>() {
+            self.source(now, migration, SourceEvent::Tick, out);
+        }
+        for migration in self.targets.keys().copied().collect::<Vec<_>>() {
+            self.target(now, migration, TargetEvent::Tick, out);
+        }
+        for migration in self.priority.keys().copied().collect::<Vec<_>>() {
+            self.priority(now, migration, PriorityEvent::Tick, out);
+        }
+    }
+
+    /// One line per machine, then the records.
+    pub(crate) fn show(&self) -> Vec<String> {
+        let mut lines: Vec<String> = Vec::new();
+        lines.extend(self.sources.values().map(|machine| format!("{} {machine}", self.id)));
+        lines.extend(self.targets.values().map(|machine| format!("{} {machine}", self.id)));
+        let records = self.store.records.iter().map(|(hash, record)| {
+            format!("{hash}={}@{}", record.value.as_deref().unwrap_or("deleted"), record.version)
+        });
+        let records: Vec<String> = records.collect();
+        lines.push(format!("{} holds [{}]", self.id, records.join(" ")));
+        lines
+    }
+}
+
+/// Driving the machines.
+impl Server {
+    fn source(
+        &mut self,
+        now: Instant,
+        migration: MigrationId,
+        event: SourceEvent,
+        out: &mut Outside,
+    ) {
+        let machine = self.sources.entry(migration).or_insert_with(|| Source::new(migration));
+        let mut effects = Outbox::new();
+        machine.handle(now, event, &mut effects);
+        for effect in effects.drain() {
+            if !matches!(effect, SourceEffect::Send { .. } | SourceEffect::Tell(_)) {
+                out.lines.push(format!("{} {effect}", self.id));
+            }
+            self.carry_out_source(now, migration, effect, out);
+        }
+    }
+
+    fn carry_out_source(
+        &mut self,
+        now: Instant,
+        migration: MigrationId,
+        effect: SourceEffect,
+        out: &mut Outside,
+    ) {
+        match effect {
+            SourceEffect::Freeze { range, epoch, attempt } => {
+                match self.store.tablet(range.first()) {
+                    Some(tablet) if tablet.epoch == epoch => {
+                        tablet.state = TabletState::Frozen;
+                        out.work.push(Work::Freeze(migration, attempt));
+                    }
+                    _ => self.source(now, migration, SourceEvent::FreezeRefused { attempt }, out),
+                }
+            }
+            SourceEffect::Thaw { range } => self.set_state(now, range, TabletState::Serving, out),
+            SourceEffect::Leave { range, to, .. } => {
+                self.set_state(now, range, TabletState::Leaving(to), out);
+            }
+            SourceEffect::Send { to, message } => self.send(to, message, Batch::new(), out),
+            SourceEffect::Forget { range } => out.work.push(Work::Forget(migration, range)),
+            SourceEffect::Release => {
+                let is_over = |tablet: &Tablet| matches!(tablet.state, TabletState::Leaving(_));
+                self.store.tablets.retain(|tablet| !is_over(tablet));
+            }
+            SourceEffect::Tell(message) => {
+                out.messages.push(Message::Up { from: self.id, message });
+            }
+        }
+    }
+
+    fn set_state(&mut self, now: Instant, range: HashRange, state: TabletState, out: &mut Outside) {
+        self.store.tablet(range.first()).expect("the tablet is here").state = state;
+        for held in std::mem::take(&mut self.held) {
+            self.execute(now, held, out);
+        }
+    }
+
+    fn target(
+        &mut self,
+        now: Instant,
+        migration: MigrationId,
+        event: TargetEvent,
+        out: &mut Outside,
+    ) {
+        let machine = self.targets.entry(migration).or_insert_with(|| Target::new(migration));
+        let mut effects = Outbox::new();
+        machine.handle(now, event, &mut effects);
+        for effect in effects.drain() {
+            let is_shown_as_message = matches!(
+                effect,
+                TargetEffect::Send { .. } | TargetEffect::Tell(_) | TargetEffect::Pull { .. }
+            );
+            if !is_shown_as_message {
+                out.lines.push(format!("{} {effect}", self.id));
+            }
+            self.carry_out_target(now, migration, effect, out);
+        }
+    }
+
+    fn carry_out_target(
+        &mut self,
+        now: Instant,
+        migration: MigrationId,
+        effect: TargetEffect,
+        out: &mut Outside,
+    ) {
+        match effect {
+            TargetEffect::Reserve { .. } => {
+                self.target(now, migration, TargetEvent::Reserved(Ok(())), out);
+            }
+            TargetEffect::Unreserve => {}
+            TargetEffect::Accept(acceptance) => {
+                self.accept(&acceptance);
+                out.work.push(Work::Accept(migration));
+            }
+            TargetEffect::Send { to, message } => self.send(to, message, Batch::new(), out),
+            TargetEffect::Pull { to, pull } => {
+                self.send(to, PeerMessage::Pull(pull), Batch::new(), out);
+            }
+            TargetEffect::Replay { partition, ticket } => {
+                out.work.push(Work::Replay(migration, partition, ticket));
+            }
+            TargetEffect::Discard { ticket } => {
+                self.payloads.remove(&ticket);
+            }
+            TargetEffect::Advance { partition, to } => {
+                let arrival = self.store.arrival(migration).expect("a target has an arrival");
+                let (range, progress) = &mut arrival.partitions[usize::from(partition)];
+                let first = progress.expect("the end is not passed");
+                let last = to.map_or(range.last(), |to| KeyHash(to.0 - 1));
+                *progress = to;
+                let passed = PriorityEvent::Passed { range: HashRange::new(first, last) };
+                self.priority(now, migration, passed, out);
+            }
+            TargetEffect::Cut => out.work.push(Work::Cut(migration)),
+            TargetEffect::Tell(message) => {
+                out.messages.push(Message::Up { from: self.id, message });
+            }
+            TargetEffect::Finish => {
+                self.priority.remove(&migration);
+                for tablet in &mut self.store.tablets {
+                    if matches!(&tablet.state, TabletState::Arriving(arrival) if arrival.migration == migration)
+                    {
+                        tablet.state = TabletState::Serving;
+                    }
+                }
+                self.store.records.retain(|_, record| record.value.is_some());
+            }
+        }
+    }
+
+    fn accept(&mut self, acceptance: &Acceptance) {
+        let intent = &acceptance.intent;
+        self.priority.insert(intent.migration, PriorityPulls::new(intent));
+        self.store.counter = self.store.counter.max(acceptance.flip.version_floor.0);
+        let partitions = acceptance.partitions.iter().map(|&part| (part, Some(part.first())));
+        let arrival = Arrival {
+            migration: intent.migration,
+            partitions: partitions.collect(),
+            absent: BTreeSet::new(),
+        };
+        self.store.tablets.push(Tablet {
+            range: intent.range,
+            epoch: intent.target_epoch,
+            state: TabletState::Arriving(arrival),
+        });
+    }
+
+    fn priority(
+        &mut self,
+        now: Instant,
+        migration: MigrationId,
+        event: PriorityEvent,
+        out: &mut Outside,
+    ) {
+        let mut effects = Outbox::new();
+        let machine = self.priority.get_mut(&migration);
+        match (machine, event) {
+            (Some(machine), event) => machine.handle(now, event, &mut effects),
+            (None, PriorityEvent::Reply { payload: Some(ticket), .. }) => {
+                effects.push(PriorityEffect::Discard { ticket });
+            }
+            (None, _) => {}
+        }
+        for effect in effects.drain() {
+            if !matches!(effect, PriorityEffect::Pull { .. }) {
+                out.lines.push(format!("{} {effect}", self.id));
+            }
+            self.carry_out_priority(now, migration, effect, out);
+        }
+    }
+
+    fn carry_out_priority(
+        &mut self,
+        now: Instant,
+        migration: MigrationId,
+        effect: PriorityEffect,
+        out: &mut Outside,
+    ) {
+        match effect {
+            PriorityEffect::Pull { to, pull } => {
+                self.send(to, PeerMessage::PriorityPull(pull), Batch::new(), out);
+            }
+            PriorityEffect::Replay { ticket } => {
+                out.work.push(Work::PriorityReplay(migration, ticket));
+            }
+            PriorityEffect::Discard { ticket } => {
+                self.payloads.remove(&ticket);
+            }
+            PriorityEffect::NoteAbsent { hash, .. } => {
+                if let Some(arrival) = self.store.arrival(migration) {
+                    arrival.absent.insert(hash);
+                }
+            }
+            PriorityEffect::Wake { hash, .. } => {
+                let parked = std::mem::take(&mut self.parked);
+                let (woken, parked) =
+                    parked.into_iter().partition(|(_, _, hashes)| hashes.contains(&hash));
+                self.parked = parked;
+                for (name, operation, _) in woken {
+                    self.execute(now, (name, operation), out);
+                }
+            }
+        }
+    }
+}
