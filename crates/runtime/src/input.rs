@@ -127,3 +127,109 @@ impl Input {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a socket would do: fills the room that there is, or less.
+    fn arrive(input: &mut Input, buffers: &mut Buffers, trusted: bool, stream: &mut &[u8]) {
+        let room = input.make_room(buffers, trusted);
+        let count = (room.capacity() - room.len()).min(stream.len());
+        assert!(count > 0 || stream.is_empty(), "there must be room to read");
+        room.extend_from_slice(&stream[..count]);
+        *stream = &stream[count..];
+    }
+
+    #[test]
+    fn random_reads_and_consumption_keep_every_byte_in_order() {
+        for seed in 0..200 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let sent: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(400_000).collect();
+            let (mut stream, mut taken) = (&sent[..], Vec::new());
+            let (mut input, mut buffers) = (Input::default(), Buffers::default());
+            let trusted = random.bool();
+            while taken.len() < sent.len() {
+                let part = random.usize(1..60_000).min(stream.len());
+                let mut arriving = &stream[..part];
+                arrive(&mut input, &mut buffers, trusted, &mut arriving);
+                stream = &stream[part - arriving.len()..];
+                let count = random.usize(0..=input.len());
+                match random.u8(..4) {
+                    0 => {
+                        taken.extend_from_slice(&input.bytes()[..count]);
+                        input.consume(count);
+                    }
+                    1 => taken.extend(input.take(count)),
+                    2 => input.want(input.len() + random.usize(0..100_000)),
+                    _ => {}
+                }
+                if random.bool() {
+                    input.settle(&mut buffers);
+                }
+                if stream.is_empty() {
+                    taken.extend(input.take(input.len()));
+                }
+            }
+            assert!(taken == sent, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_large_message_of_a_server_is_read_into_one_buffer_and_taken_without_copying() {
+        let message = vec![7; (1 << 20) - 100];
+        let sent = [message.clone(), b"next".to_vec()].concat();
+        let (mut input, mut buffers) = (Input::default(), Buffers::default());
+        let mut stream = &sent[..];
+        arrive(&mut input, &mut buffers, true, &mut stream);
+        assert_eq!(input.len(), BUFFER_BYTES, "the first bite");
+        input.want(message.len());
+        arrive(&mut input, &mut buffers, true, &mut stream);
+        assert!(input.is_due() && stream.is_empty());
+        let before = input.bytes().as_ptr();
+        let taken = input.take(message.len());
+        assert_eq!(taken.as_ptr(), before, "the buffer was moved");
+        assert_eq!(taken, message);
+        assert_eq!(input.bytes(), b"next");
+    }
+
+    #[test]
+    fn memory_for_a_client_grows_with_what_it_sends_and_not_with_what_it_announces() {
+        let (mut input, mut buffers) = (Input::default(), Buffers::default());
+        let sent = vec![1; 3 * BUFFER_BYTES];
+        let mut stream = &sent[..BUFFER_BYTES];
+        arrive(&mut input, &mut buffers, false, &mut stream);
+        input.want(1 << 30);
+        while input.len() < sent.len() {
+            let mut stream = &sent[input.len()..];
+            arrive(&mut input, &mut buffers, false, &mut stream);
+            assert!(input.buffer.capacity() <= 4 * sent.len());
+        }
+    }
+
+    #[test]
+    fn an_input_without_bytes_holds_no_buffer_and_one_with_few_a_small_one() {
+        let (mut input, mut buffers) = (Input::default(), Buffers::default());
+        arrive(&mut input, &mut buffers, false, &mut &b"GET half a requ"[..]);
+        input.settle(&mut buffers);
+        assert!(input.buffer.capacity() < 100);
+        assert_eq!(input.bytes(), b"GET half a requ");
+        input.consume(input.len());
+        input.settle(&mut buffers);
+        assert_eq!(input.buffer.capacity(), 0);
+    }
+
+    #[test]
+    fn the_service_is_not_asked_before_what_it_wants_is_there() {
+        let (mut input, mut buffers) = (Input::default(), Buffers::default());
+        assert!(!input.is_due());
+        arrive(&mut input, &mut buffers, false, &mut &b"12345"[..]);
+        assert!(input.is_due());
+        input.want(7);
+        assert!(!input.is_due());
+        arrive(&mut input, &mut buffers, false, &mut &b"67"[..]);
+        assert!(input.is_due());
+        input.consume(3);
+        assert!(input.is_due(), "a want is over when something was consumed");
+    }
+}

@@ -157,3 +157,82 @@ impl<M> Clone for Mailboxes<M> {
         Mailboxes { all: Arc::clone(&self.all) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(not(feature = "shuttle"))]
+    #[test]
+    fn messages_come_out_in_order_and_keep_the_reactor_awake() {
+        struct Nobody;
+        impl Wake for Nobody {
+            fn wake(&self) {}
+        }
+
+        let inbox = Inbox::new(Box::new(Nobody));
+        let mut taken = Vec::new();
+        assert!(inbox.may_sleep());
+        inbox.awake();
+        (inbox.push(1), inbox.push(2));
+        assert!(!inbox.may_sleep());
+        inbox.take(&mut taken);
+        assert_eq!(taken, [1, 2]);
+        assert!(inbox.may_sleep());
+        inbox.nudge();
+        assert!(!inbox.may_sleep(), "woken without a message");
+    }
+
+    /// All interleavings that shuttle finds of senders and a reactor that waits whenever it may: if
+    /// a wake-up were lost the reactor would wait for ever, and shuttle reports a deadlock.
+    #[cfg(feature = "shuttle")]
+    #[test]
+    fn shuttle_finds_no_message_slept_over() {
+        use shuttle::sync::{Condvar, Mutex};
+        use shuttle::thread;
+
+        struct Bell(Arc<(Mutex<bool>, Condvar)>);
+        impl Wake for Bell {
+            fn wake(&self) {
+                *self.0.0.lock().expect("nobody panics") = true;
+                self.0.1.notify_one();
+            }
+        }
+
+        fn deliver() {
+            let bell = Arc::new((Mutex::new(false), Condvar::new()));
+            let inbox = Inbox::new(Box::new(Bell(Arc::clone(&bell))));
+            let senders: Vec<_> = (0..2)
+                .map(|sender| {
+                    let inbox = Arc::clone(&inbox);
+                    thread::spawn(move || (0..2).for_each(|round| inbox.push((sender, round))))
+                })
+                .collect();
+            let (mut taken, mut all) = (Vec::new(), Vec::new());
+            while all.len() < 4 {
+                if inbox.may_sleep() {
+                    let mut rung = bell.0.lock().expect("nobody panics");
+                    while !*rung {
+                        rung = bell.1.wait(rung).expect("nobody panics");
+                    }
+                    *rung = false;
+                    drop(rung);
+                    inbox.awake();
+                }
+                inbox.take(&mut taken);
+                all.append(&mut taken);
+            }
+            for sender in senders {
+                sender.join().expect("nobody panics");
+            }
+            for sender in 0..2 {
+                let rounds =
+                    all.iter().filter(|(from, _)| *from == sender).map(|(_, round)| *round);
+                assert!(rounds.eq([0, 1]), "mail of one sender is out of order");
+            }
+        }
+
+        shuttle::check_random(deliver, 20_000);
+        shuttle::check_pct(deliver, 20_000, 3);
+    }
+}

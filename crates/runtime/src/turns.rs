@@ -146,3 +146,6 @@ fn nanoseconds(duration: Duration) -> u64 {
 fn signed_nanoseconds(duration: Duration) -> i64 {
     nanoseconds(duration).min(3_600_000_000_000) as i64
 }
+
+#[cfg(test)]
+mod tests;

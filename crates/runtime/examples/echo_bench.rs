@@ -1,0 +1,185 @@
+//! Round trips of small messages through a reactor, beside a thread that blocks on one connection.
+//!
+//! cargo run --release -p runtime --example echo_bench [SECONDS_PER_ROW]
+//!
+//! Columns: round trips per second; median and p99 in microseconds; CPU time of the serving thread
+//! per message in nanoseconds. The client runs on the same machine, so compare rows, not absolutes.
+
+use runtime::{
+    Class, Clock, Closed, Config, ConnectTag, ConnectionId, Input, Io, Listener, Opened, Poll,
+    Port, Reactors, Service,
+};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use types::{Instant, UnixMillis};
+
+const MESSAGE_BYTES: usize = 64;
+
+struct Echo {
+    /// Processor time of the reactor's thread, told once per millisecond.
+    cpu_ns: Arc<AtomicU64>,
+    told: Instant,
+}
+
+impl Service for Echo {
+    type Mail = ();
+    fn begin_turn(&mut self, now: Instant, _wall: UnixMillis) {
+        if now.since(self.told) > Duration::from_millis(1) {
+            self.told = now;
+            self.cpu_ns.store(thread_cpu_ns(), Ordering::Relaxed);
+        }
+    }
+    fn opened(&mut self, _connection: ConnectionId, _how: Opened, _io: &mut Io) {}
+    fn connect_failed(
+        &mut self,
+        _connection: ConnectionId,
+        _tag: ConnectTag,
+        _error: std::io::Error,
+        _io: &mut Io,
+    ) {
+    }
+    fn received(&mut self, connection: ConnectionId, input: &mut Input, io: &mut Io) {
+        let whole = input.len() / MESSAGE_BYTES * MESSAGE_BYTES;
+        io.output(connection).extend_from_slice(&input.bytes()[..whole]);
+        input.consume(whole);
+    }
+    fn closed(&mut self, _connection: ConnectionId, _why: Closed, _io: &mut Io) {}
+    fn mail(&mut self, _mail: (), _io: &mut Io) {}
+    fn end_of_input(&mut self, _io: &mut Io) {}
+    fn tick(&mut self, _now: Instant, _io: &mut Io) {}
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+    fn has_background(&self) -> bool {
+        false
+    }
+    fn quantum(&mut self, _now: Instant, _io: &mut Io) -> bool {
+        false
+    }
+    fn background_share(&self) -> u8 {
+        10
+    }
+    fn sleep(&mut self) {}
+    fn wake(&mut self) {}
+}
+
+fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The load: connections driven by one thread each, `pipeline` messages at a time.
+#[derive(Clone, Copy)]
+struct Load {
+    connections: usize,
+    pipeline: usize,
+}
+
+fn main() {
+    let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1.0);
+    let time = Duration::from_secs_f64(seconds);
+    println!("{:<34}{:>12}{:>10}{:>10}{:>14}", "", "messages/s", "p50 us", "p99 us", "CPU ns/msg");
+    let loads = [(1, 1), (8, 1), (1, 16), (8, 16)];
+    for (connections, pipeline) in loads {
+        let load = Load { connections, pipeline };
+        println!("{connections} connections, {pipeline} in flight each");
+        blocking(load, time);
+        for poll in [Poll::Sleep, Poll::Adaptive, Poll::Busy] {
+            reactor(poll, load, time);
+        }
+    }
+}
+
+fn reactor(poll: Poll, load: Load, time: Duration) {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener = Listener::bind(any, Port(0), Class::Client).expect("a free port");
+    let address = listener.address();
+    let cpu_ns = Arc::new(AtomicU64::new(0));
+    let shared = Arc::clone(&cpu_ns);
+    let config = Config { reactors: 1, poll, cores_shared: false, pin: false };
+    let make = move |_, _| Echo { cpu_ns: Arc::clone(&shared), told: Instant(0) };
+    let reactors = Reactors::start(&config, vec![listener], make).expect("the reactor starts");
+    drive(&format!("  reactor, {poll:?}"), address, load, time, &cpu_ns);
+    reactors.stop();
+}
+
+/// The naive twin: a thread per connection, reading and writing in turn.
+fn blocking(load: Load, time: Duration) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let cpu_ns = Arc::new(AtomicU64::new(0));
+    let total = Arc::clone(&cpu_ns);
+    let connections = load.connections;
+    std::thread::spawn(move || {
+        for stream in listener.incoming().take(connections).flatten() {
+            let total = Arc::clone(&total);
+            std::thread::spawn(move || echo_until_closed(stream, &total));
+        }
+    });
+    drive("  blocking thread per connection", address, load, time, &cpu_ns);
+}
+
+fn echo_until_closed(mut stream: TcpStream, cpu_ns: &AtomicU64) {
+    stream.set_nodelay(true).expect("a TCP socket");
+    let mut buffer = [0; 16 << 10];
+    let mut told = 0;
+    for round in 0u64.. {
+        let Ok(count @ 1..) = stream.read(&mut buffer) else { return };
+        if stream.write_all(&buffer[..count]).is_err() {
+            return;
+        }
+        if round.is_multiple_of(256) {
+            let now = thread_cpu_ns();
+            cpu_ns.fetch_add(now - told, Ordering::Relaxed);
+            told = now;
+        }
+    }
+}
+
+fn drive(name: &str, address: SocketAddr, load: Load, time: Duration, cpu_ns: &AtomicU64) {
+    let stop = AtomicBool::new(false);
+    let cpu_before = cpu_ns.load(Ordering::Relaxed);
+    let mut laps: Vec<u64> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..load.connections)
+            .map(|_| scope.spawn(|| round_trips(address, load.pipeline, &stop)))
+            .collect();
+        let clock = Clock::new();
+        let end = clock.now() + time;
+        while clock.now() < end {
+            std::thread::park_timeout(end.since(clock.now()));
+        }
+        stop.store(true, Ordering::Relaxed);
+        clients.into_iter().flat_map(|client| client.join().expect("a client ends")).collect()
+    });
+    let cpu = cpu_ns.load(Ordering::Relaxed) - cpu_before;
+    laps.sort_unstable();
+    let messages = laps.len() * load.pipeline;
+    let percentile = |of_thousand: usize| laps[laps.len() * of_thousand / 1000] as f64 / 1000.0;
+    println!(
+        "{name:<34}{:>12.0}{:>10.1}{:>10.1}{:>14.0}",
+        messages as f64 / time.as_secs_f64(),
+        percentile(500),
+        percentile(990),
+        cpu as f64 / messages as f64,
+    );
+}
+
+/// Nanoseconds of each round trip.
+fn round_trips(address: SocketAddr, pipeline: usize, stop: &AtomicBool) -> Vec<u64> {
+    let mut stream = TcpStream::connect(address).expect("the server accepts");
+    stream.set_nodelay(true).expect("a TCP socket");
+    let request = vec![7; MESSAGE_BYTES * pipeline];
+    let mut answer = vec![0; request.len()];
+    let clock = Clock::new();
+    let mut laps = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let begun = clock.now();
+        stream.write_all(&request).expect("the server takes it");
+        stream.read_exact(&mut answer).expect("the server answers");
+        laps.push(clock.now().since(begun).as_nanos() as u64);
+    }
+    laps
+}
