@@ -1,1 +1,22 @@
-//! To be written.
+//! The load generator and what is measured with it.
+
+#![forbid(unsafe_code)]
+
+pub mod clock;
+mod connection;
+pub mod control;
+pub mod distribution;
+mod fleet;
+pub mod generator;
+mod judge;
+pub mod ledger;
+mod operation;
+pub mod pace;
+pub mod peers;
+pub mod processes;
+pub mod recorder;
+pub mod records;
+pub mod routes;
+pub mod run;
+pub mod timeline;
+pub mod workload;

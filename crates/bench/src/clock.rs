@@ -1,0 +1,21 @@
+//! The one place of this crate that reads the clock or sleeps.
+
+#![allow(clippy::disallowed_methods)] // A load generator measures time and waits for it.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+use types::Instant;
+
+/// What the clock showed when the process first asked; every [`Instant`] counts from here.
+static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
+
+/// The current time.
+#[inline]
+pub fn now() -> Instant {
+    Instant(START.elapsed().as_nanos() as u64)
+}
+
+/// Waits at least this long.
+pub fn sleep(duration: Duration) {
+    std::thread::sleep(duration);
+}

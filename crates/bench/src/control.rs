@@ -1,0 +1,121 @@
+//! A blocking connection for everything that is not load: slot maps, migrations, checks.
+
+use crate::clock;
+use crate::routes::{Redirect, Routes, parse_redirect};
+use anyhow::{Context, Result, bail};
+use resp::{Reply, ReplyLimits, ReplyParser, RequestWriter, Value};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Longer than any server may stand still in a figure; a hung server must not hang us.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One server, asked one command after the other.
+#[derive(Debug)]
+pub struct Control {
+    address: SocketAddr,
+    socket: TcpStream,
+    input: Vec<u8>,
+    parser: ReplyParser,
+}
+
+impl Control {
+    /// Connects.
+    pub fn connect(address: SocketAddr) -> Result<Control> {
+        let socket = TcpStream::connect_timeout(&address, Duration::from_secs(5))
+            .with_context(|| format!("connecting to {address}"))?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let parser = ReplyParser::new(ReplyLimits::default());
+        Ok(Control { address, socket, input: Vec::new(), parser })
+    }
+
+    /// Connects to a server that is just starting: tries until it answers `PING`.
+    pub fn wait_for(address: SocketAddr, patience: Duration) -> Result<Control> {
+        let until = clock::now() + patience;
+        loop {
+            let tried = Control::connect(address)
+                .and_then(|mut control| control.call(&["PING"]).map(|_| control));
+            match tried {
+                Ok(control) => return Ok(control),
+                Err(error) if clock::now() > until => {
+                    return Err(error.context(format!("{address} does not answer")));
+                }
+                Err(_) => clock::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+
+    /// The server it asks.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Sends a command and waits for its reply. An error reply is an `Err`.
+    pub fn call(&mut self, arguments: &[&str]) -> Result<Value> {
+        match self.ask(arguments)? {
+            Value::Error(error) => {
+                bail!(
+                    "{} answered {:?}: {}",
+                    self.address,
+                    arguments.join(" "),
+                    String::from_utf8_lossy(&error)
+                )
+            }
+            value => Ok(value),
+        }
+    }
+
+    /// Whether the server refuses a command on a key because another server owns its slot, and
+    /// which.
+    pub fn redirect(&mut self, arguments: &[&str]) -> Result<Option<Redirect>> {
+        match self.ask(arguments)? {
+            Value::Error(error) => Ok(parse_redirect(&error, self.address)),
+            _ => Ok(None),
+        }
+    }
+
+    fn ask(&mut self, arguments: &[&str]) -> Result<Value> {
+        self.exchange(arguments, |reply| Ok(Value::from(reply)))
+    }
+
+    /// The slot map that the server tells. One without cluster support owns all slots.
+    pub fn routes(&mut self) -> Result<Routes> {
+        let address = self.address;
+        self.exchange(&["CLUSTER", "SLOTS"], |reply| {
+            let mut routes = Routes::new(&[address]);
+            match reply {
+                Reply::Error(_) => {}
+                reply => routes.replace(reply, address)?,
+            }
+            Ok(routes)
+        })
+    }
+
+    fn exchange<T>(
+        &mut self,
+        arguments: &[&str],
+        read: impl FnOnce(Reply<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let bytes: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
+        let mut request = Vec::new();
+        RequestWriter::write(&bytes, &mut request);
+        self.socket.write_all(&request)?;
+        self.input.clear();
+        loop {
+            let mut rest = &self.input[..];
+            if let Some(received) = self.parser.next(&mut rest)? {
+                return read(received.reply);
+            }
+            let mut piece = [0; 16 << 10];
+            let length = self.socket.read(&mut piece).with_context(|| {
+                format!("{} does not answer {:?}", self.address, arguments.join(" "))
+            })?;
+            if length == 0 {
+                bail!("{} closed the connection", self.address);
+            }
+            self.input.extend_from_slice(&piece[..length]);
+        }
+    }
+}

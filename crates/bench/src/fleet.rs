@@ -1,0 +1,234 @@
+//! All connections of one thread, and its waiting for them and for the clock.
+
+use crate::connection::Connection;
+use crate::routes::{Node, Routes};
+use anyhow::Result;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use types::Instant;
+
+/// After a connection was lost, nobody tries again for so long.
+const RECONNECT_AFTER: Duration = Duration::from_millis(100);
+/// Events taken from the kernel at once; more come with the next call.
+const EVENTS_MAX: usize = 64;
+/// What the timer's event carries instead of a place in `lines`.
+const TIMER: u64 = u64::MAX;
+
+/// One connection of a thread: the position of its line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Line(usize);
+
+/// The connections of one thread, each server having the same number of lines.
+#[derive(Debug)]
+pub(crate) struct Fleet<P> {
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    /// What the timer is set to; 0 if it has expired.
+    armed: Instant,
+    lines_per_node: u32,
+    lines: Vec<LineState<P>>,
+    unsent: Vec<Line>,
+}
+
+#[derive(Debug)]
+enum LineState<P> {
+    /// Opened by the next request, but not before this moment.
+    Closed { retry: Instant },
+    Open { connection: Connection<P>, sending: Sending },
+}
+
+/// What is to be done about a line's output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sending {
+    Nothing,
+    /// It is in `unsent`.
+    Queued,
+    /// The socket was full; the kernel tells when it is not.
+    Blocked,
+}
+
+impl<P> Fleet<P> {
+    /// No connection yet; so many to each server.
+    pub(crate) fn new(lines_per_node: u32) -> Result<Fleet<P>> {
+        assert!(lines_per_node > 0, "a server needs a line");
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        // Edge-triggered: each expiry is one event, and nobody needs to read the timer.
+        let interest = EventFlags::IN | EventFlags::ET;
+        epoll::add(&epoll, &timer, EventData::new_u64(TIMER), interest)?;
+        Ok(Fleet {
+            epoll,
+            timer,
+            armed: Instant(0),
+            lines_per_node,
+            lines: Vec::new(),
+            unsent: Vec::new(),
+        })
+    }
+
+    /// The line to `node` that requests with this number share.
+    #[inline]
+    pub(crate) fn line(&self, node: Node, number: u32) -> Line {
+        Line((u32::from(node.0) * self.lines_per_node + number % self.lines_per_node) as usize)
+    }
+
+    /// The open connection of a line to which a request can be added; opens it if need be.
+    /// `None`: it was lost a moment ago.
+    #[inline]
+    pub(crate) fn connection(
+        &mut self,
+        line: Line,
+        routes: &Routes,
+        now: Instant,
+    ) -> Option<&mut Connection<P>> {
+        if line.0 >= self.lines.len() {
+            self.lines.resize_with(line.0 + 1, || LineState::Closed { retry: Instant(0) });
+        }
+        if let LineState::Closed { retry } = self.lines[line.0] {
+            if now < retry || self.open(line, routes).is_err() {
+                return None;
+            }
+        }
+        let LineState::Open { connection, sending } = &mut self.lines[line.0] else {
+            unreachable!("opened above")
+        };
+        if *sending == Sending::Nothing {
+            *sending = Sending::Queued;
+            self.unsent.push(line);
+        }
+        Some(connection)
+    }
+
+    /// Opens all lines to the servers known so far.
+    pub(crate) fn open_all(&mut self, routes: &Routes) -> Result<()> {
+        for node in routes.nodes() {
+            for number in 0..self.lines_per_node {
+                let line = self.line(node, number);
+                if line.0 >= self.lines.len() {
+                    self.lines.resize_with(line.0 + 1, || LineState::Closed { retry: Instant(0) });
+                }
+                self.open(line, routes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, line: Line, routes: &Routes) -> Result<()> {
+        let node = Node((line.0 as u32 / self.lines_per_node) as u16);
+        let connection = Connection::open(routes.address(node))?;
+        let data = EventData::new_u64(line.0 as u64);
+        epoll::add(&self.epoll, &connection, data, EventFlags::IN)?;
+        self.lines[line.0] = LineState::Open { connection, sending: Sending::Nothing };
+        Ok(())
+    }
+
+    /// The connection of a line with an event; `None` if it was given up since.
+    pub(crate) fn open_connection(&mut self, line: Line) -> Option<&mut Connection<P>> {
+        match &mut self.lines[line.0] {
+            LineState::Open { connection, .. } => Some(connection),
+            LineState::Closed { .. } => None,
+        }
+    }
+
+    /// Gives a line up, and returns what had no answer.
+    pub(crate) fn close(&mut self, line: Line, now: Instant) -> impl Iterator<Item = P> + use<P> {
+        let closed = LineState::Closed { retry: now + RECONNECT_AFTER };
+        let pending = match std::mem::replace(&mut self.lines[line.0], closed) {
+            // Dropping the socket takes it out of epoll.
+            LineState::Open { connection, .. } => connection.into_pending(),
+            LineState::Closed { .. } => Default::default(),
+        };
+        pending.into_iter()
+    }
+
+    /// All lines that are open, to give them up at the end.
+    pub(crate) fn open_lines(&self) -> Vec<Line> {
+        let open = |line: &Line| matches!(self.lines[line.0], LineState::Open { .. });
+        (0..self.lines.len()).map(Line).filter(open).collect()
+    }
+
+    /// Sends everything requested since the last time. Lines that failed are added to `broken`.
+    pub(crate) fn flush(&mut self, broken: &mut Vec<Line>) {
+        for line in std::mem::take(&mut self.unsent) {
+            self.flush_line(line, broken);
+        }
+    }
+
+    fn flush_line(&mut self, line: Line, broken: &mut Vec<Line>) {
+        let LineState::Open { connection, sending } = &mut self.lines[line.0] else { return };
+        let was_blocked = *sending == Sending::Blocked;
+        let interest = match connection.flush() {
+            Ok(true) => {
+                *sending = Sending::Nothing;
+                EventFlags::IN
+            }
+            Ok(false) => {
+                *sending = Sending::Blocked;
+                EventFlags::IN | EventFlags::OUT
+            }
+            Err(_) => return broken.push(line),
+        };
+        if was_blocked != (*sending == Sending::Blocked) {
+            let data = EventData::new_u64(line.0 as u64);
+            if epoll::modify(&self.epoll, &*connection, data, interest).is_err() {
+                broken.push(line);
+            }
+        }
+    }
+
+    /// Waits until something arrives or it is `until`. Afterwards `readable` has the lines to
+    /// receive from, and output that was stuck has been sent on.
+    pub(crate) fn wait(
+        &mut self,
+        until: Instant,
+        readable: &mut Vec<Line>,
+        broken: &mut Vec<Line>,
+    ) -> Result<()> {
+        self.arm(until)?;
+        let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS_MAX];
+        let (events, _) = match epoll::wait(&self.epoll, &mut events, None) {
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            events => events?,
+        };
+        for event in events {
+            let (data, flags) = (event.data.u64(), event.flags);
+            if data == TIMER {
+                self.armed = Instant(0);
+                continue;
+            }
+            let line = Line(data as usize);
+            if flags.contains(EventFlags::OUT) {
+                self.flush_line(line, broken);
+            }
+            if flags.intersects(EventFlags::IN | EventFlags::ERR | EventFlags::HUP) {
+                readable.push(line);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the timer. A moment that has passed fires at once.
+    fn arm(&mut self, until: Instant) -> Result<()> {
+        if self.armed == until {
+            return Ok(());
+        }
+        self.armed = until;
+        let left = until.since(crate::clock::now()).max(Duration::from_nanos(1));
+        let time = Itimerspec {
+            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            },
+        };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time)?;
+        Ok(())
+    }
+}

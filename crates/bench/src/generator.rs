@@ -1,0 +1,345 @@
+//! One thread of the load generator: starts operations when they are due, sends them where their
+//! slot lives, follows redirects, and goes on until nothing is left to start or to wait for.
+//!
+//! Cost estimate: at 65,000 operations a second one starts every 15 us. Sending each by itself
+//! would cost a send, a wake-up and a receive, about 6 us. So all that are due are sent together
+//! once per tick (100 us by default), on one line per server: 1 to 1.5 us per operation. The wait
+//! for the tick counts as latency, since that runs from the intended start.
+
+use crate::clock;
+use crate::fleet::{Fleet, Line};
+use crate::judge::{Failure, Judge, Shared};
+use crate::ledger::Ledger;
+use crate::operation::{Encoder, Operation, Pending};
+use crate::pace::{Pace, Schedule};
+use crate::recorder::Recording;
+use crate::records::Records;
+use crate::routes::{Node, Redirect, Routes, parse_redirect};
+use crate::workload::Operations;
+use anyhow::Result;
+use resp::{Reply, RequestWriter};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use types::Instant;
+
+/// Operations of one thread that wait for an answer; beyond, an open loop counts them as failed.
+/// A server that stands still for 10 s at 100,000 operations a second stays below.
+const IN_FLIGHT_MAX: usize = 1 << 20;
+/// How long the last answers are waited for.
+const DRAIN_MAX: Duration = Duration::from_secs(15);
+/// How long at most the thread sleeps without looking whether it should stop.
+const LOOK_UP_EVERY: Duration = Duration::from_millis(20);
+/// A slot map is asked for at most this often; meanwhile each `MOVED` teaches its own slot.
+const ROUTES_EVERY: Duration = Duration::from_millis(20);
+/// A closed loop's client whose operation could not be sent stays away for so long.
+const REST: Duration = Duration::from_millis(10);
+
+/// What one thread does.
+#[derive(Debug)]
+pub struct Task {
+    /// Its operations.
+    pub operations: Operations,
+    /// When they start.
+    pub pace: Pace,
+    /// Begin of the run.
+    pub start: Instant,
+    /// No operation starts after this.
+    pub end: Instant,
+    /// Least time between two sends of an open loop.
+    pub tick: Duration,
+    /// Seed of the arrivals.
+    pub seed: u64,
+    /// Connections to each server.
+    pub lines_per_node: u32,
+}
+
+/// Where to send an operation.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    /// To the owner of its slot, as far as is known.
+    Owner,
+    /// To this server after `ASKING`.
+    Asking(Node),
+}
+
+/// What an answer leads to.
+#[derive(Debug)]
+enum Next {
+    /// The operation is over.
+    Over { client: u32 },
+    /// It goes on with another command.
+    Send(Operation),
+    /// It goes on elsewhere.
+    Redirect(Operation, Redirect),
+}
+
+/// One thread of the load generator.
+#[derive(Debug)]
+pub struct Generator {
+    task: Task,
+    /// Operations still to start; an open loop's have their times.
+    supply: Supply,
+    judge: Judge,
+    encoder: Encoder,
+    routes: Routes,
+    routes_asked: Instant,
+    fleet: Fleet<Pending>,
+    shared: Arc<Shared>,
+    in_flight: usize,
+    broken: Vec<Line>,
+    /// Kept for its memory; empty between two calls of `receive`.
+    next: Vec<Next>,
+}
+
+/// What decides when an operation starts.
+#[derive(Debug)]
+enum Supply {
+    /// The clock. All operations of one send share a line, whose number is `burst`.
+    Open { schedule: Schedule, burst: u32 },
+    /// The clients. Those whose operation could not be sent rest until their moment.
+    Closed { resting: VecDeque<(Instant, u32)> },
+    /// Nothing starts any more.
+    Exhausted,
+}
+
+impl Generator {
+    /// A thread that will do `task` on the records of `ledger`.
+    pub fn new(
+        task: Task,
+        (records, ledger): (Records, Ledger),
+        routes: Routes,
+        shared: Arc<Shared>,
+    ) -> Result<Generator> {
+        let supply = match task.pace {
+            Pace::Open { rate, arrivals } => Supply::Open {
+                schedule: Schedule::new(rate, arrivals, task.start, task.seed),
+                burst: 0,
+            },
+            Pace::Closed { clients } => {
+                Supply::Closed { resting: (0..clients).map(|client| (task.start, client)).collect() }
+            }
+        };
+        Ok(Generator {
+            supply,
+            judge: Judge::new(records, ledger, task.start, Arc::clone(&shared)),
+            encoder: Encoder::new(records),
+            routes,
+            routes_asked: Instant(0),
+            fleet: Fleet::new(task.lines_per_node)?,
+            shared,
+            in_flight: 0,
+            broken: Vec::new(),
+            next: Vec::new(),
+            task,
+        })
+    }
+
+    /// Runs to the end, and gives back what it knows and has seen.
+    pub fn run(mut self) -> Result<(Ledger, Recording)> {
+        self.fleet.open_all(&self.routes)?;
+        let mut readable = Vec::new();
+        let mut wake = self.task.start;
+        loop {
+            let now = clock::now();
+            if now >= wake {
+                wake = self.start_due(now).clamp(now + self.task.tick, now + LOOK_UP_EVERY);
+            }
+            self.fleet.flush(&mut self.broken);
+            self.give_up_broken(now);
+            self.judge.report();
+            if self.is_over(now) {
+                break;
+            }
+            self.fleet.wait(wake, &mut readable, &mut self.broken)?;
+            let now = clock::now();
+            for line in readable.drain(..) {
+                self.receive(line, now);
+            }
+        }
+        let now = clock::now();
+        self.broken = self.fleet.open_lines();
+        self.give_up_broken(now);
+        Ok(self.judge.finish(now))
+    }
+
+    /// Whether nothing is left to start or to wait for.
+    fn is_over(&mut self, now: Instant) -> bool {
+        if now >= self.task.end || self.shared.stop.load(Relaxed) {
+            // A run that is stopped early waits for its last answers as long as any other.
+            self.task.end = self.task.end.min(now);
+            self.supply = Supply::Exhausted;
+        }
+        match self.supply {
+            Supply::Open { .. } => false,
+            Supply::Closed { ref resting } => resting.is_empty() && self.in_flight == 0,
+            Supply::Exhausted => self.in_flight == 0 || now > self.task.end + DRAIN_MAX,
+        }
+    }
+
+    /// Starts what is due, and tells when the next operation is.
+    fn start_due(&mut self, now: Instant) -> Instant {
+        loop {
+            match &mut self.supply {
+                Supply::Open { schedule, burst } => {
+                    let intended = schedule.next();
+                    if intended > now {
+                        *burst = burst.wrapping_add(1);
+                        return intended;
+                    }
+                    schedule.advance();
+                    let client = *burst;
+                    if self.in_flight < IN_FLIGHT_MAX {
+                        self.start(client, intended, now);
+                    } else {
+                        self.judge.dropped(now);
+                    }
+                }
+                Supply::Closed { resting } => match resting.front() {
+                    Some(&(until, client)) if until <= now => {
+                        resting.pop_front();
+                        self.start(client, now, now);
+                    }
+                    Some(&(until, _)) => return until,
+                    None => return now + LOOK_UP_EVERY,
+                },
+                Supply::Exhausted => return now + LOOK_UP_EVERY,
+            }
+        }
+    }
+
+    /// Starts the next operation, if there is one.
+    fn start(&mut self, client: u32, intended: Instant, now: Instant) {
+        let Some((action, record)) = self.task.operations.next() else {
+            self.supply = Supply::Exhausted;
+            return;
+        };
+        let step = self.judge.first_step(action, record);
+        self.in_flight += 1;
+        let operation = Operation { action, record, step, intended, client, redirects: 0 };
+        self.send(operation, Target::Owner, now);
+    }
+
+    fn send(&mut self, operation: Operation, target: Target, now: Instant) {
+        let (node, asking) = match target {
+            Target::Owner => (self.routes.owner(self.encoder.slot(operation.record)), false),
+            Target::Asking(node) => (node, true),
+        };
+        let line = self.fleet.line(node, operation.client);
+        let Some(connection) = self.fleet.connection(line, &self.routes, now) else {
+            return self.fail(operation, Failure::NotSent, now);
+        };
+        if asking {
+            RequestWriter::write(&[b"ASKING"], connection.request(Pending::Asking));
+        }
+        self.encoder.request(operation, connection);
+    }
+
+    /// Takes all answers that have arrived on a line.
+    fn receive(&mut self, line: Line, now: Instant) {
+        let Some(connection) = self.fleet.open_connection(line) else { return };
+        if connection.receive().is_err() {
+            return self.broken.push(line);
+        }
+        let asked = connection.address();
+        loop {
+            match connection.next_reply() {
+                Ok(Some((Pending::Operation(operation), reply))) => {
+                    let client = operation.client;
+                    self.next.push(match redirect(reply, asked) {
+                        Some(to) => Next::Redirect(operation, to),
+                        None => match self.judge.answered(operation, reply, now) {
+                            Some(operation) => Next::Send(operation),
+                            None => Next::Over { client },
+                        },
+                    });
+                }
+                Ok(Some((Pending::Asking, _))) => {}
+                // A map that makes no sense is not worth ending the run: redirects teach as well.
+                Ok(Some((Pending::Routes, reply))) => drop(self.routes.replace(reply, asked)),
+                Ok(None) => break,
+                Err(_) => {
+                    self.broken.push(line);
+                    break;
+                }
+            }
+        }
+        let mut next = std::mem::take(&mut self.next);
+        for next in next.drain(..) {
+            self.go_on(next, now);
+        }
+        self.next = next;
+    }
+
+    fn go_on(&mut self, next: Next, now: Instant) {
+        match next {
+            Next::Send(operation) => self.send(operation, Target::Owner, now),
+            Next::Redirect(operation, to) => self.follow(operation, to, now),
+            Next::Over { client } => {
+                self.in_flight -= 1;
+                if let Supply::Closed { .. } = self.supply {
+                    self.start(client, now, now);
+                }
+            }
+        }
+    }
+
+    /// Sends an operation where a server said that it belongs.
+    fn follow(&mut self, mut operation: Operation, to: Redirect, now: Instant) {
+        let client = operation.client;
+        let target = match to {
+            Redirect::Moved(slot, address) => {
+                let node = self.routes.moved(slot, address);
+                self.ask_for_routes(node, client, now);
+                Target::Owner
+            }
+            Redirect::Ask(address) => Target::Asking(self.routes.node(address)),
+        };
+        let for_good = matches!(to, Redirect::Moved(..));
+        if self.judge.redirected(&mut operation, for_good, now) {
+            self.send(operation, target, now);
+        } else {
+            self.go_on(Next::Over { client }, now);
+        }
+    }
+
+    /// Asks `node` for the whole slot map, if that has not just been done.
+    fn ask_for_routes(&mut self, node: Node, client: u32, now: Instant) {
+        if now.since(self.routes_asked) < ROUTES_EVERY {
+            return;
+        }
+        self.routes_asked = now;
+        let line = self.fleet.line(node, client);
+        if let Some(connection) = self.fleet.connection(line, &self.routes, now) {
+            RequestWriter::write(&[b"CLUSTER", b"SLOTS"], connection.request(Pending::Routes));
+        }
+    }
+
+    /// Closes lines that failed; what waited on them has no answer.
+    fn give_up_broken(&mut self, now: Instant) {
+        for line in std::mem::take(&mut self.broken) {
+            for pending in self.fleet.close(line, now) {
+                match pending {
+                    Pending::Operation(operation) => {
+                        self.fail(operation, Failure::Unanswered, now);
+                    }
+                    Pending::Asking | Pending::Routes => {}
+                }
+            }
+        }
+    }
+
+    fn fail(&mut self, operation: Operation, failure: Failure, now: Instant) {
+        self.judge.failed(operation, failure, now);
+        self.in_flight -= 1;
+        if let Supply::Closed { resting } = &mut self.supply {
+            resting.push_back((now + REST, operation.client));
+        }
+    }
+}
+
+fn redirect(reply: Reply<'_>, asked: std::net::SocketAddr) -> Option<Redirect> {
+    let Reply::Error(error) = reply else { return None };
+    parse_redirect(error, asked)
+}

@@ -1,0 +1,193 @@
+//! Checks every answer against the ledger, writes it down, and says how its operation goes on.
+
+use crate::ledger::{Fault, Ledger};
+use crate::operation::{Operation, Step};
+use crate::recorder::{Marks, Recorder, Recording};
+use crate::records::{Records, Sequence};
+use crate::workload::Action;
+use resp::Reply;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use types::Instant;
+
+/// How often one operation is sent elsewhere before it counts as failed: redis-py's limit.
+const REDIRECTS_MAX: u8 = 16;
+/// Errors are counted by their text up to this length.
+const ERROR_BYTES_MAX: usize = 80;
+
+/// What the generator's threads share with whoever started them.
+#[derive(Debug)]
+pub struct Shared {
+    /// Divides the run into phases.
+    pub marks: Marks,
+    /// Operations that ended so far, for progress bars.
+    pub ended: AtomicU64,
+    /// Set to end the run early.
+    pub stop: AtomicBool,
+}
+
+/// How an operation fails without an answer of a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Failure {
+    /// It was never sent, so it has changed nothing.
+    NotSent,
+    /// It was sent, and the connection broke or the run ended: it may have been carried out, or
+    /// still be.
+    Unanswered,
+}
+
+/// Ledger and recorder of one thread.
+#[derive(Debug)]
+pub(crate) struct Judge {
+    records: Records,
+    ledger: Ledger,
+    recorder: Recorder,
+    shared: Arc<Shared>,
+    /// Operations that ended and are not in `shared` yet.
+    ended: u64,
+}
+
+impl Judge {
+    pub(crate) fn new(
+        records: Records,
+        ledger: Ledger,
+        start: Instant,
+        shared: Arc<Shared>,
+    ) -> Judge {
+        Judge { records, ledger, recorder: Recorder::new(start), shared, ended: 0 }
+    }
+
+    /// The first step of an operation that starts.
+    #[inline]
+    pub(crate) fn first_step(&mut self, action: Action, record: crate::records::Record) -> Step {
+        match action {
+            Action::Read | Action::ReadModifyWrite | Action::Adopt => {
+                Step::Get { floor: self.ledger.floor(record) }
+            }
+            Action::Write => Step::Set(self.ledger.issue(record)),
+        }
+    }
+
+    /// Judges an answer. Returns the operation with its next step if it goes on.
+    #[inline]
+    pub(crate) fn answered(
+        &mut self,
+        operation: Operation,
+        reply: Reply<'_>,
+        now: Instant,
+    ) -> Option<Operation> {
+        match (operation.step, reply) {
+            (Step::Get { floor }, Reply::Bulk(value)) => {
+                match self.records.sequence_of(operation.record, value) {
+                    Ok(seen) => self.read(operation, floor, seen, now),
+                    Err(_) => {
+                        self.recorder.faulty(Fault::Invented);
+                        self.completed(operation, now);
+                        None
+                    }
+                }
+            }
+            (Step::Get { floor }, Reply::Null) => self.read(operation, floor, Sequence(0), now),
+            (Step::Set(write), Reply::Simple(b"OK")) => {
+                self.ledger.acknowledged(operation.record, write);
+                self.completed(operation, now);
+                None
+            }
+            (_, Reply::Error(error)) => {
+                self.refused(operation, error, now);
+                None
+            }
+            (_, _) => {
+                self.refused(operation, b"an answer of the wrong type", now);
+                None
+            }
+        }
+    }
+
+    fn read(
+        &mut self,
+        mut operation: Operation,
+        floor: Sequence,
+        seen: Sequence,
+        now: Instant,
+    ) -> Option<Operation> {
+        if operation.action == Action::Adopt {
+            self.ledger.adopt(operation.record, seen);
+        } else if let Err(fault) = self.ledger.judge(operation.record, floor, seen) {
+            self.recorder.faulty(fault);
+        }
+        match operation.action {
+            Action::ReadModifyWrite => {
+                operation.step = Step::Set(self.ledger.issue(operation.record));
+                operation.redirects = 0;
+                Some(operation)
+            }
+            Action::Read | Action::Adopt | Action::Write => {
+                self.completed(operation, now);
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn completed(&mut self, operation: Operation, now: Instant) {
+        let phase = self.shared.marks.phase(operation.intended);
+        self.recorder.completed_one(operation.kind(), phase, operation.intended, now);
+        self.ended += 1;
+    }
+
+    /// An answer that is an error: the server has not carried the operation out.
+    fn refused(&mut self, operation: Operation, error: &[u8], now: Instant) {
+        if let Step::Set(write) = operation.step {
+            self.ledger.refused(operation.record, write);
+        }
+        let text = String::from_utf8_lossy(&error[..error.len().min(ERROR_BYTES_MAX)]);
+        self.recorder.failed(&text, now);
+        self.ended += 1;
+    }
+
+    /// Counts a redirect; `false` if it was one too many and the operation has failed.
+    pub(crate) fn redirected(
+        &mut self,
+        operation: &mut Operation,
+        for_good: bool,
+        now: Instant,
+    ) -> bool {
+        self.recorder.redirected(for_good, now);
+        operation.redirects += 1;
+        if operation.redirects > REDIRECTS_MAX {
+            self.refused(*operation, b"too many redirects", now);
+            return false;
+        }
+        true
+    }
+
+    /// An operation ends without an answer.
+    pub(crate) fn failed(&mut self, operation: Operation, failure: Failure, now: Instant) {
+        match failure {
+            Failure::NotSent => self.refused(operation, b"(not sent)", now),
+            Failure::Unanswered => {
+                self.recorder.failed("(no answer)", now);
+                self.ended += 1;
+            }
+        }
+    }
+
+    /// An operation that should have started could not even be remembered.
+    pub(crate) fn dropped(&mut self, now: Instant) {
+        self.recorder.failed("(too many operations in flight)", now);
+    }
+
+    /// Tells progress bars about what has ended since the last time.
+    pub(crate) fn report(&mut self) {
+        if self.ended > 0 {
+            self.shared.ended.fetch_add(std::mem::take(&mut self.ended), Relaxed);
+        }
+    }
+
+    /// What is known and what was seen, at the end.
+    pub(crate) fn finish(mut self, now: Instant) -> (Ledger, Recording) {
+        self.report();
+        (self.ledger, self.recorder.finish(now))
+    }
+}

@@ -1,0 +1,292 @@
+//! What the clients know about every record: which of its writes a correct store may still show.
+//!
+//! One thread owns a ledger and issues all reads and writes of its records, so every fact below
+//! is exact. Writes of one record can overlap (a hot key has several in flight), and then the
+//! store may order them as it likes. So "older" is defined by time, not by number: write `a` is
+//! overwritten by write `b` when `a` had completed before `b` was issued. When `b` is
+//! acknowledged, whatever it overwrites must never be seen again by a read issued from then on.
+//!
+//! - `issued`: number of the record's latest write.
+//! - `floor`: the lowest number that a read issued now may return. 0 allows "not found".
+//! - `open`: only for records with writes in flight: which of them have completed. All writes up
+//!   to `settled` have.
+//!
+//! Invariant: `floor <= settled + 1 <= issued + 1`.
+
+use crate::records::{Record, Sequence};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// The ledger of one thread's records.
+#[derive(Debug)]
+pub struct Ledger {
+    share: Share,
+    issued: Vec<u32>,
+    floor: Vec<u32>,
+    open: HashMap<u32, Open, BuildHasherDefault<Spread>>,
+}
+
+/// Which records belong to one of several threads: every `threads`-th, from `thread`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    thread: u32,
+    threads: u32,
+}
+
+impl Share {
+    /// Share number `thread` of `threads`.
+    pub fn new(thread: u32, threads: u32) -> Share {
+        assert!(thread < threads, "thread {thread} of {threads}");
+        Share { thread, threads }
+    }
+
+    /// Records of the share in a data set of `count`.
+    pub fn len(self, count: u32) -> u32 {
+        count.saturating_sub(self.thread).div_ceil(self.threads)
+    }
+
+    /// The record at `position` of the share.
+    #[inline]
+    pub fn record(self, position: u32) -> Record {
+        Record(position * self.threads + self.thread)
+    }
+
+    #[inline]
+    fn position(self, record: Record) -> usize {
+        debug_assert_eq!(record.0 % self.threads, self.thread, "a record of another thread");
+        (record.0 / self.threads) as usize
+    }
+}
+
+/// The writes in flight of one record.
+#[derive(Debug)]
+struct Open {
+    /// All writes up to here have completed.
+    settled: u32,
+    /// Whether `settled + 1`, `settled + 2`, ... have completed; as long as there were writes.
+    completed: VecDeque<bool>,
+}
+
+/// A write as it was issued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Write {
+    /// Its number.
+    pub sequence: Sequence,
+    /// All writes up to this one had completed, so this write overwrites them.
+    pub overwrites: Sequence,
+}
+
+/// How a read, judged by the ledger, went wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Nothing was found, but a write had been acknowledged.
+    Missing,
+    /// It showed a write that had been overwritten before the read was issued.
+    Stale,
+    /// It showed a write that nobody has issued.
+    Invented,
+}
+
+impl Ledger {
+    /// The ledger of a share of a data set of `count` records that nobody has written yet.
+    pub fn new(share: Share, count: u32) -> Ledger {
+        let length = share.len(count) as usize;
+        Ledger { share, issued: vec![0; length], floor: vec![0; length], open: HashMap::default() }
+    }
+
+    /// Which records it is about.
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// Number of records it is about.
+    pub fn len(&self) -> u32 {
+        self.issued.len() as u32
+    }
+
+    /// Whether it is about no record at all.
+    pub fn is_empty(&self) -> bool {
+        self.issued.is_empty()
+    }
+
+    /// Numbers the next write of `record`.
+    pub fn issue(&mut self, record: Record) -> Write {
+        let issued = &mut self.issued[self.share.position(record)];
+        let before = *issued;
+        *issued += 1;
+        let open = self
+            .open
+            .entry(record.0)
+            .or_insert_with(|| Open { settled: before, completed: VecDeque::new() });
+        open.completed.push_back(false);
+        Write { sequence: Sequence(before + 1), overwrites: Sequence(open.settled) }
+    }
+
+    /// The store acknowledged `write`: what it overwrites is gone for good.
+    pub fn acknowledged(&mut self, record: Record, write: Write) {
+        let floor = &mut self.floor[self.share.position(record)];
+        *floor = (*floor).max(write.overwrites.0 + 1);
+        self.settle(record, write);
+    }
+
+    /// The store said that it has not carried out `write` and never will.
+    pub fn refused(&mut self, record: Record, write: Write) {
+        self.settle(record, write);
+    }
+
+    /// A write whose outcome nobody will ever learn stays in flight for good: it may show up at
+    /// any time, so it settles nothing.
+    fn settle(&mut self, record: Record, write: Write) {
+        let Some(open) = self.open.get_mut(&record.0) else {
+            unreachable!("a write completes once: {record:?} {write:?}")
+        };
+        open.completed[(write.sequence.0 - open.settled - 1) as usize] = true;
+        while open.completed.front() == Some(&true) {
+            open.completed.pop_front();
+            open.settled += 1;
+        }
+        if open.completed.is_empty() {
+            self.open.remove(&record.0);
+        }
+    }
+
+    /// What a read of `record` that is issued now must at least show.
+    #[inline]
+    pub fn floor(&self, record: Record) -> Sequence {
+        Sequence(self.floor[self.share.position(record)])
+    }
+
+    /// Judges a read that was issued when `floor` held. `seen` is 0 if nothing was found.
+    #[inline]
+    pub fn judge(&self, record: Record, floor: Sequence, seen: Sequence) -> Result<(), Fault> {
+        if seen >= floor {
+            let issued = Sequence(self.issued[self.share.position(record)]);
+            return if seen <= issued { Ok(()) } else { Err(Fault::Invented) };
+        }
+        Err(if seen == Sequence(0) { Fault::Missing } else { Fault::Stale })
+    }
+
+    /// Takes over what an earlier run left in the store, before any write of this one.
+    pub fn adopt(&mut self, record: Record, seen: Sequence) {
+        let position = self.share.position(record);
+        assert!(self.issued[position] <= seen.0, "only an untouched ledger adopts records");
+        self.issued[position] = seen.0;
+        self.floor[position] = seen.0;
+    }
+
+    /// The highest number of writes that any record has had.
+    pub fn writes_max(&self) -> u32 {
+        self.issued.iter().copied().max().unwrap_or(0)
+    }
+}
+
+/// Fibonacci hashing of record numbers: they are ours, nobody attacks with them.
+#[derive(Default, Debug)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORD: Record = Record(0);
+
+    fn ledger() -> Ledger {
+        Ledger::new(Share::new(0, 1), 4)
+    }
+
+    fn judge(ledger: &Ledger, seen: u32) -> Result<(), Fault> {
+        ledger.judge(RECORD, ledger.floor(RECORD), Sequence(seen))
+    }
+
+    #[test]
+    fn a_read_after_an_acknowledged_write_must_show_it() {
+        let mut ledger = ledger();
+        assert_eq!(judge(&ledger, 0), Ok(()));
+        for number in 1..=3 {
+            let write = ledger.issue(RECORD);
+            assert_eq!(write.sequence, Sequence(number));
+            // In flight: a read may show it or the one before.
+            assert_eq!(judge(&ledger, number - 1), Ok(()));
+            assert_eq!(judge(&ledger, number), Ok(()));
+            ledger.acknowledged(RECORD, write);
+        }
+        assert_eq!(judge(&ledger, 3), Ok(()));
+        assert_eq!(judge(&ledger, 2), Err(Fault::Stale));
+        assert_eq!(judge(&ledger, 0), Err(Fault::Missing));
+        assert_eq!(judge(&ledger, 4), Err(Fault::Invented));
+    }
+
+    #[test]
+    fn a_read_is_judged_by_what_was_known_when_it_was_issued() {
+        let mut ledger = ledger();
+        let first = ledger.issue(RECORD);
+        ledger.acknowledged(RECORD, first);
+        let floor = ledger.floor(RECORD);
+        let second = ledger.issue(RECORD);
+        ledger.acknowledged(RECORD, second);
+        assert_eq!(ledger.judge(RECORD, floor, Sequence(1)), Ok(()));
+        assert_eq!(judge(&ledger, 1), Err(Fault::Stale));
+    }
+
+    #[test]
+    fn overlapping_writes_may_end_in_any_order() {
+        let mut ledger = ledger();
+        let first = ledger.issue(RECORD);
+        let second = ledger.issue(RECORD);
+        ledger.acknowledged(RECORD, second);
+        // The store may have carried out the first after the second.
+        assert_eq!(judge(&ledger, 1), Ok(()));
+        ledger.acknowledged(RECORD, first);
+        assert_eq!(judge(&ledger, 1), Ok(()));
+        assert_eq!(judge(&ledger, 2), Ok(()));
+        let third = ledger.issue(RECORD);
+        assert_eq!(third.overwrites, Sequence(2));
+        ledger.acknowledged(RECORD, third);
+        assert_eq!(judge(&ledger, 1), Err(Fault::Stale));
+        assert_eq!(judge(&ledger, 2), Err(Fault::Stale));
+        assert_eq!(judge(&ledger, 3), Ok(()));
+    }
+
+    #[test]
+    fn a_refused_write_may_be_missing_and_an_unanswered_one_may_come_late() {
+        let mut ledger = ledger();
+        let first = ledger.issue(RECORD);
+        ledger.acknowledged(RECORD, first);
+        let refused = ledger.issue(RECORD);
+        ledger.refused(RECORD, refused);
+        assert_eq!(judge(&ledger, 1), Ok(()));
+        let unanswered = ledger.issue(RECORD);
+        let later = ledger.issue(RECORD);
+        ledger.acknowledged(RECORD, later);
+        assert_eq!(judge(&ledger, unanswered.sequence.0), Ok(()));
+        // Everything that had completed before the later write was issued is overwritten.
+        assert_eq!(judge(&ledger, 2), Err(Fault::Stale));
+    }
+
+    #[test]
+    fn shares_divide_the_records_among_threads() {
+        let shares: Vec<Share> = (0..3).map(|thread| Share::new(thread, 3)).collect();
+        let mut all: Vec<u32> = shares
+            .iter()
+            .flat_map(|share| (0..share.len(10)).map(|position| share.record(position).0))
+            .collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..10).collect::<Vec<u32>>());
+    }
+}

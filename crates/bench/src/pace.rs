@@ -1,0 +1,120 @@
+//! When operations start.
+
+use fastrand::Rng;
+use serde::Serialize;
+use types::Instant;
+
+/// Who decides when the next operation starts.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pace {
+    /// The world does: operations start at this rate whether or not earlier ones were answered,
+    /// and are timed from when they should have started. So a server that stands still is charged
+    /// for everybody who would have come meanwhile.
+    Open {
+        /// Operations per second, of all threads together.
+        rate: f64,
+        /// How the starts are spread.
+        arrivals: Arrivals,
+    },
+    /// The answers do: this many clients each send the next operation when theirs is answered.
+    Closed {
+        /// Clients of all threads together, each with one operation in flight.
+        clients: u32,
+    },
+}
+
+/// Gaps between the starts of an open loop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Arrivals {
+    /// Independent users: gaps are exponentially distributed.
+    Poisson,
+    /// All gaps alike.
+    Fixed,
+}
+
+impl Pace {
+    /// The part of one of `threads`, all alike. Clients that do not divide evenly go to the first.
+    pub fn of_thread(self, thread: u32, threads: u32) -> Pace {
+        match self {
+            Pace::Open { rate, arrivals } => {
+                Pace::Open { rate: rate / f64::from(threads), arrivals }
+            }
+            Pace::Closed { clients } => {
+                let more = u32::from(thread < clients % threads);
+                Pace::Closed { clients: clients / threads + more }
+            }
+        }
+    }
+}
+
+/// The starts of an open loop.
+#[derive(Debug)]
+pub struct Schedule {
+    arrivals: Arrivals,
+    /// Mean gap in nanoseconds.
+    gap: f64,
+    /// The next start in nanoseconds; a float, so that short gaps do not add up rounding errors.
+    next: f64,
+    random: Rng,
+}
+
+impl Schedule {
+    /// Starts at `rate` per second, the first one gap after `start`.
+    pub fn new(rate: f64, arrivals: Arrivals, start: Instant, seed: u64) -> Schedule {
+        assert!(rate > 0.0, "an open loop needs a rate");
+        let random = Rng::with_seed(seed);
+        let mut schedule = Schedule { arrivals, gap: 1e9 / rate, next: start.0 as f64, random };
+        schedule.advance();
+        schedule
+    }
+
+    /// When the next operation should start.
+    #[inline]
+    pub fn next(&self) -> Instant {
+        Instant(self.next as u64)
+    }
+
+    /// Goes on to the one after.
+    #[inline]
+    pub fn advance(&mut self) {
+        self.next += match self.arrivals {
+            Arrivals::Fixed => self.gap,
+            // 1 - f64() is in (0, 1], so the logarithm is finite.
+            Arrivals::Poisson => -(1.0 - self.random.f64()).ln() * self.gap,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn starts_in_a_second(arrivals: Arrivals) -> u32 {
+        let mut schedule = Schedule::new(10_000.0, arrivals, Instant(0), 5);
+        let mut count = 0;
+        while schedule.next() <= Instant(1_000_000_000) {
+            count += 1;
+            schedule.advance();
+        }
+        count
+    }
+
+    #[test]
+    fn both_kinds_of_arrivals_keep_the_rate() {
+        assert_eq!(starts_in_a_second(Arrivals::Fixed), 10_000);
+        assert!((9_700..10_300).contains(&starts_in_a_second(Arrivals::Poisson)));
+    }
+
+    #[test]
+    fn threads_share_rate_and_clients() {
+        let clients: u32 = (0..3)
+            .map(|thread| match (Pace::Closed { clients: 50 }).of_thread(thread, 3) {
+                Pace::Closed { clients } => clients,
+                Pace::Open { .. } => unreachable!("a closed loop stays one"),
+            })
+            .sum();
+        assert_eq!(clients, 50);
+    }
+}

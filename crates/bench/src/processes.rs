@@ -1,0 +1,138 @@
+//! What processes and the machine have used, from `/proc`.
+
+use anyhow::{Context, Result};
+use std::fs;
+use std::time::Duration;
+
+/// Clock ticks per second in `/proc`: a constant of the kernel's interface to user space.
+const TICKS_PER_SECOND: u64 = 100;
+const PAGE_BYTES: u64 = 4096;
+
+/// Processor time that a process has used.
+///
+/// Its own threads are counted to the nanosecond. Children (a rival forks to take a snapshot)
+/// count when they have ended, to 10 ms.
+pub fn cpu_time(process: u32) -> Result<Duration> {
+    let mut total = Duration::ZERO;
+    for task in fs::read_dir(format!("/proc/{process}/task"))? {
+        // A thread can end between listing and reading.
+        if let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) {
+            total += Duration::from_nanos(field(&text, 0).unwrap_or(0));
+        }
+    }
+    let stat = stat_fields(process)?;
+    let ticks = field(&stat, CHILDREN_USER).unwrap_or(0) + field(&stat, CHILDREN_USER + 1).unwrap_or(0);
+    Ok(total + Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
+}
+
+/// Place of `cutime` among the fields behind the command's name; `cstime` follows it.
+const CHILDREN_USER: usize = 13;
+
+/// Memory of a process that is resident, in bytes.
+pub fn resident_bytes(process: u32) -> Result<u64> {
+    let statm = fs::read_to_string(format!("/proc/{process}/statm"))?;
+    Ok(field(&statm, 1).context("statm has no second field")? * PAGE_BYTES)
+}
+
+/// Memory of a process that is in huge pages, in bytes.
+pub fn huge_page_bytes(process: u32) -> Result<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
+    let kib = |name: &str| {
+        let line = rollup.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| field(line, 1)).unwrap_or(0)
+    };
+    Ok((kib("AnonHugePages:") + kib("ShmemPmdMapped:") + kib("FilePmdMapped:")) * 1024)
+}
+
+/// Time that this machine's processors wanted to run and its host ran something else.
+pub fn steal_time() -> Result<Duration> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().next().context("/proc/stat is empty")?;
+    let ticks = field(line, 8).context("/proc/stat has no steal time")?;
+    Ok(Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
+}
+
+/// Number of processors of the machine.
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The machine in one line: processor and kernel.
+pub fn machine() -> String {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let model = model.map_or("unknown processor", |(_, model)| model);
+    format!("{} x {model}, Linux {}", processors(), kernel.trim())
+}
+
+/// What a set of processes has used up to one moment, to be compared with a later one.
+#[derive(Clone, Debug)]
+pub struct Usage {
+    processes: Vec<u32>,
+    used: Vec<Duration>,
+    steal: Duration,
+}
+
+/// What was used between two moments.
+#[derive(Clone, Debug)]
+pub struct Used {
+    /// Processor time of each process, in the order given.
+    pub each: Vec<Duration>,
+    /// Steal time of the machine.
+    pub steal: Duration,
+}
+
+impl Usage {
+    /// Up to now.
+    pub fn of(processes: &[u32]) -> Result<Usage> {
+        let used = processes.iter().map(|&process| cpu_time(process)).collect::<Result<_>>()?;
+        Ok(Usage { processes: processes.to_vec(), used, steal: steal_time()? })
+    }
+
+    /// What has been used since.
+    pub fn since(&self) -> Result<Used> {
+        let now = Usage::of(&self.processes)?;
+        let pairs = now.used.iter().zip(&self.used);
+        let each = pairs.map(|(now, then)| now.saturating_sub(*then)).collect();
+        Ok(Used { each, steal: now.steal.saturating_sub(self.steal) })
+    }
+}
+
+impl Used {
+    /// All processes together.
+    pub fn total(&self) -> Duration {
+        self.each.iter().sum()
+    }
+}
+
+/// The fields of `/proc/PID/stat` behind the command's name, which may contain blanks.
+fn stat_fields(process: u32) -> Result<String> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    let (_, fields) = stat.rsplit_once(')').context("stat names no command")?;
+    Ok(fields.to_string())
+}
+
+fn field(line: &str, position: usize) -> Option<u64> {
+    line.split_ascii_whitespace().nth(position)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_computes_uses_processor_time_and_memory() {
+        let me = std::process::id();
+        let usage = Usage::of(&[me]).unwrap();
+        let mut number = 1u64;
+        for step in 0..20_000_000u64 {
+            number = std::hint::black_box(number.wrapping_mul(step | 1));
+        }
+        let used = usage.since().unwrap();
+        assert!(used.total() > Duration::from_millis(1), "{:?} {number}", used.total());
+        assert!(resident_bytes(me).unwrap() > 100_000);
+        assert!(huge_page_bytes(me).is_ok());
+        assert!(machine().contains("Linux"));
+    }
+}

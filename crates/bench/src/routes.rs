@@ -1,0 +1,179 @@
+//! Which server a key's slot is asked at, as far as this client knows.
+
+use anyhow::{Context, Result, ensure};
+use resp::{Items, Reply};
+use std::net::{IpAddr, SocketAddr};
+use types::{SLOT_COUNT, Slot};
+
+/// A server, by the order in which the client heard of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Node(pub u16);
+
+/// The slot map, kept up by redirects and by `CLUSTER SLOTS`.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    addresses: Vec<SocketAddr>,
+    owners: Box<[Node]>,
+}
+
+/// Where a redirect sends a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Redirect {
+    /// The slot has another owner from now on.
+    Moved(Slot, SocketAddr),
+    /// Ask there once, after `ASKING`.
+    Ask(SocketAddr),
+}
+
+/// A range of slots and its owner, as `CLUSTER SLOTS` tells it.
+type Owned = (Slot, Slot, SocketAddr);
+
+impl Routes {
+    /// All slots at the first of these servers; the others are known for redirects.
+    pub fn new(servers: &[SocketAddr]) -> Routes {
+        assert!(!servers.is_empty(), "a client needs a server");
+        let owners = vec![Node(0); usize::from(SLOT_COUNT)].into_boxed_slice();
+        Routes { addresses: servers.to_vec(), owners }
+    }
+
+    /// The owner of a slot.
+    #[inline]
+    pub fn owner(&self, slot: Slot) -> Node {
+        self.owners[usize::from(slot.0)]
+    }
+
+    /// A server's address.
+    pub fn address(&self, node: Node) -> SocketAddr {
+        self.addresses[usize::from(node.0)]
+    }
+
+    /// All servers heard of.
+    pub fn nodes(&self) -> impl Iterator<Item = Node> + use<> {
+        (0..self.addresses.len() as u16).map(Node)
+    }
+
+    /// The server with this address, heard of or not.
+    pub fn node(&mut self, address: SocketAddr) -> Node {
+        if let Some(position) = self.addresses.iter().position(|&known| known == address) {
+            return Node(position as u16);
+        }
+        self.addresses.push(address);
+        Node((self.addresses.len() - 1) as u16)
+    }
+
+    /// Takes over one slot from a `MOVED`.
+    pub fn moved(&mut self, slot: Slot, address: SocketAddr) -> Node {
+        let node = self.node(address);
+        self.owners[usize::from(slot.0)] = node;
+        node
+    }
+
+    /// Takes over the reply to `CLUSTER SLOTS` of the server at `asked`. Slots that it does not
+    /// name stay where they were.
+    pub fn replace(&mut self, reply: Reply<'_>, asked: SocketAddr) -> Result<()> {
+        for (first, last, address) in parse_slots(reply, asked.ip())? {
+            let node = self.node(address);
+            self.owners[usize::from(first.0)..=usize::from(last.0)].fill(node);
+        }
+        Ok(())
+    }
+}
+
+/// Reads a redirect out of an error reply; `None` if it is another error. `asked` is the server
+/// that answered: an empty host means the same one with another port.
+pub fn parse_redirect(error: &[u8], asked: SocketAddr) -> Option<Redirect> {
+    let text = std::str::from_utf8(error).ok()?;
+    let mut words = text.split_ascii_whitespace();
+    let code = words.next()?;
+    let slot = Slot(words.next()?.parse().ok().filter(|&slot| slot < SLOT_COUNT)?);
+    let (host, port) = words.next()?.rsplit_once(':')?;
+    let ip = if host.is_empty() { asked.ip() } else { host.parse().ok()? };
+    let address = SocketAddr::new(ip, port.parse().ok()?);
+    match code {
+        "MOVED" => Some(Redirect::Moved(slot, address)),
+        "ASK" => Some(Redirect::Ask(address)),
+        _ => None,
+    }
+}
+
+/// Ranges and owners in a reply to `CLUSTER SLOTS`: `[[first, last, [host, port, ...], ...], ...]`.
+pub fn parse_slots(reply: Reply<'_>, asked: IpAddr) -> Result<Vec<Owned>> {
+    items(reply)?.map(|range| parse_owned(range, asked)).collect()
+}
+
+fn parse_owned(range: Reply<'_>, asked: IpAddr) -> Result<Owned> {
+    let mut range = items(range)?;
+    let first = slot(range.next())?;
+    let last = slot(range.next())?;
+    ensure!(first <= last, "CLUSTER SLOTS told a range that ends before it begins");
+    let mut owner = items(range.next().context("CLUSTER SLOTS told a range without an owner")?)?;
+    let ip = match owner.next() {
+        Some(Reply::Bulk(host)) if !host.is_empty() => {
+            std::str::from_utf8(host)?.parse().context("the owner's host is not an IP address")?
+        }
+        _ => asked,
+    };
+    let Some(Reply::Integer(port)) = owner.next() else {
+        anyhow::bail!("CLUSTER SLOTS told an owner without a port")
+    };
+    Ok((first, last, SocketAddr::new(ip, u16::try_from(port)?)))
+}
+
+fn items(reply: Reply<'_>) -> Result<Items<'_>> {
+    match reply {
+        Reply::Array(items) => Ok(items),
+        other => anyhow::bail!("CLUSTER SLOTS answered {other:?} where an array belongs"),
+    }
+}
+
+fn slot(reply: Option<Reply<'_>>) -> Result<Slot> {
+    match reply {
+        Some(Reply::Integer(number)) if (0..i64::from(SLOT_COUNT)).contains(&number) => {
+            Ok(Slot(number as u16))
+        }
+        other => anyhow::bail!("CLUSTER SLOTS answered {other:?} where a slot belongs"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn redirects_are_read_and_other_errors_are_not() {
+        let asked = address("10.0.0.1:7000");
+        for (text, redirect) in [
+            (
+                "MOVED 3999 127.0.0.1:6381",
+                Some(Redirect::Moved(Slot(3999), address("127.0.0.1:6381"))),
+            ),
+            ("MOVED 1 :6381", Some(Redirect::Moved(Slot(1), address("10.0.0.1:6381")))),
+            ("ASK 1 ::1:6381", Some(Redirect::Ask(address("[::1]:6381")))),
+            ("MOVED 16384 127.0.0.1:6381", None),
+            ("MOVED 1 127.0.0.1", None),
+            ("ERR unknown command", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_redirect(text.as_bytes(), asked), redirect, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_slot_map_replaces_what_it_names() {
+        let asked = address("127.0.0.1:7000");
+        let bytes = b"*2\r\n*3\r\n:0\r\n:99\r\n*2\r\n$9\r\n127.0.0.1\r\n:7001\r\n\
+                      *3\r\n:100\r\n:16383\r\n*2\r\n$0\r\n\r\n:7000\r\n";
+        let mut parser = resp::ReplyParser::new(resp::ReplyLimits::default());
+        let received = parser.next(&mut &bytes[..]).unwrap().unwrap();
+        let mut routes = Routes::new(&[asked]);
+        routes.replace(received.reply, asked).unwrap();
+        assert_eq!(routes.address(routes.owner(Slot(99))), address("127.0.0.1:7001"));
+        assert_eq!(routes.owner(Slot(100)), Node(0));
+        routes.moved(Slot(100), address("127.0.0.1:7001"));
+        assert_eq!(routes.owner(Slot(100)), Node(1));
+    }
+}

@@ -1,0 +1,222 @@
+//! What a run looked like: intervals and phases of all threads together.
+
+use crate::recorder::{Findings, INTERVAL, Interval, Latencies, Phase, Recording};
+use hdrhistogram::{Counter, Histogram};
+use serde::Serialize;
+use std::time::Duration;
+use types::Instant;
+
+/// Everything that was recorded of a run.
+#[derive(Debug)]
+pub struct Timeline {
+    /// When the first operation was due.
+    pub start: Instant,
+    /// When the last answer was there.
+    pub end: Instant,
+    /// When each of [`Phase::ALL`] began, if it did.
+    pub begins: [Option<Instant>; 4],
+    /// One after the other from `start`.
+    pub intervals: Vec<Interval>,
+    /// Latencies in the order of [`Phase::ALL`].
+    pub phases: [Latencies; 4],
+    /// Counts over the whole run.
+    pub findings: Findings,
+    /// Times of at least half a millisecond in which nobody got an answer.
+    pub gaps: Vec<(Instant, Instant)>,
+}
+
+/// Percentiles of some latencies, in milliseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Percentiles {
+    /// Operations.
+    pub count: u64,
+    /// Median.
+    pub p50: f64,
+    /// 99 of 100 were faster.
+    pub p99: f64,
+    /// 999 of 1000 were faster.
+    pub p99_9: f64,
+    /// The slowest.
+    pub max: f64,
+}
+
+/// A point of the timeline in plain numbers.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Point {
+    /// Begin of the interval in seconds since the start of the run.
+    pub second: f64,
+    /// Operations answered per second.
+    pub throughput: f64,
+    /// Latencies of the operations that should have started in it, in milliseconds.
+    pub latency: Percentiles,
+    /// Failed operations.
+    pub errors: u64,
+    /// Redirects.
+    pub redirects: u64,
+}
+
+/// A phase in plain numbers.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct PhaseSummary {
+    /// Which one.
+    pub phase: Phase,
+    /// How long it lasted, in seconds.
+    pub seconds: f64,
+    /// Its operations per second.
+    pub throughput: f64,
+    /// All operations that should have started in it.
+    pub all: Percentiles,
+    /// Its reads.
+    pub reads: Percentiles,
+    /// Its writes and read-modify-writes.
+    pub writes: Percentiles,
+    /// The longest time without any answer that overlaps it, in milliseconds.
+    pub longest_gap: f64,
+}
+
+impl Timeline {
+    /// Merges what several threads have recorded.
+    pub fn merge(
+        start: Instant,
+        end: Instant,
+        begins: [Option<Instant>; 4],
+        recordings: Vec<Recording>,
+    ) -> Timeline {
+        let mut recordings = recordings.into_iter();
+        let Some(first) = recordings.next() else { unreachable!("a run has at least one thread") };
+        let Recording { intervals, phases, findings, gaps } = first;
+        let mut merged = Timeline { start, end, begins, intervals, phases, findings, gaps };
+        for recording in recordings {
+            merged.add(recording);
+        }
+        merged
+    }
+
+    fn add(&mut self, recording: Recording) {
+        for (position, interval) in recording.intervals.into_iter().enumerate() {
+            match self.intervals.get_mut(position) {
+                Some(mine) => mine.add(&interval),
+                None => self.intervals.push(interval),
+            }
+        }
+        for (mine, theirs) in self.phases.iter_mut().zip(&recording.phases) {
+            mine.add(theirs);
+        }
+        self.findings.add(&recording.findings);
+        self.gaps = intersect(&self.gaps, &recording.gaps);
+    }
+
+    /// The points of the timeline.
+    pub fn points(&self) -> Vec<Point> {
+        let point = |(position, interval): (usize, &Interval)| Point {
+            second: position as f64 * INTERVAL.as_secs_f64(),
+            throughput: interval.completed as f64 / INTERVAL.as_secs_f64(),
+            latency: percentiles(&interval.latency),
+            errors: interval.errors,
+            redirects: interval.redirects,
+        };
+        self.intervals.iter().enumerate().map(point).collect()
+    }
+
+    /// A phase, if the run had it.
+    pub fn phase(&self, phase: Phase) -> Option<PhaseSummary> {
+        let from = self.begins[phase as usize]?.max(self.start);
+        let until = self.begins[phase as usize + 1..].iter().flatten().next();
+        let until = until.map_or(self.end, |until| (*until).min(self.end));
+        let seconds = until.since(from).as_secs_f64();
+        let latencies = &self.phases[phase as usize];
+        let all = percentiles(&latencies.all());
+        Some(PhaseSummary {
+            phase,
+            seconds,
+            throughput: if seconds > 0.0 { all.count as f64 / seconds } else { 0.0 },
+            all,
+            reads: percentiles(&latencies.reads),
+            writes: percentiles(&latencies.writes),
+            longest_gap: milliseconds(self.longest_gap(from, until)),
+        })
+    }
+
+    /// The longest time without any answer that overlaps `from` to `until`. Shorter ones than
+    /// half a millisecond count as none.
+    pub fn longest_gap(&self, from: Instant, until: Instant) -> Duration {
+        let overlapping = self.gaps.iter().filter(|gap| gap.0 < until && gap.1 > from);
+        overlapping.map(|gap| gap.1.since(gap.0)).max().unwrap_or_default()
+    }
+}
+
+/// Times that lie in a gap of both lists. Both are in order and without overlap.
+fn intersect(
+    left: &[(Instant, Instant)],
+    right: &[(Instant, Instant)],
+) -> Vec<(Instant, Instant)> {
+    let (mut left, mut right) = (left.iter().peekable(), right.iter().peekable());
+    let mut both = Vec::new();
+    while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
+        let (from, until) = (a.0.max(b.0), a.1.min(b.1));
+        if from < until {
+            both.push((from, until));
+        }
+        if a.1 < b.1 { left.next() } else { right.next() };
+    }
+    both
+}
+
+fn percentiles<C: Counter>(latencies: &Histogram<C>) -> Percentiles {
+    if latencies.is_empty() {
+        return Percentiles::default();
+    }
+    let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e6;
+    Percentiles {
+        count: latencies.len(),
+        p50: at(0.5),
+        p99: at(0.99),
+        p99_9: at(0.999),
+        max: latencies.max() as f64 / 1e6,
+    }
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recorder::{Kind, Recorder};
+
+    fn ms(milliseconds: u64) -> Instant {
+        Instant(milliseconds * 1_000_000)
+    }
+
+    #[test]
+    fn nobody_is_answered_only_when_no_thread_is() {
+        let left = [(ms(0), ms(10)), (ms(20), ms(40))];
+        let right = [(ms(5), ms(25)), (ms(30), ms(31)), (ms(35), ms(50))];
+        let both = [(ms(5), ms(10)), (ms(20), ms(25)), (ms(30), ms(31)), (ms(35), ms(40))];
+        assert_eq!(intersect(&left, &right), both);
+    }
+
+    #[test]
+    fn threads_are_merged_and_phases_have_their_own_figures() {
+        let recording = |latency| {
+            let mut recorder = Recorder::new(ms(0));
+            for at in 0..100 {
+                let phase = if at < 50 { Phase::Before } else { Phase::During };
+                recorder.completed_one(Kind::Read, phase, ms(at), ms(at + latency));
+            }
+            recorder.finish(ms(110))
+        };
+        let begins = [Some(ms(0)), Some(ms(0)), Some(ms(50)), None];
+        let timeline = Timeline::merge(ms(0), ms(110), begins, vec![recording(1), recording(2)]);
+        assert_eq!(timeline.findings.completed, 200);
+        assert_eq!(timeline.points()[0].latency.count, 200);
+        let during = timeline.phase(Phase::During).unwrap();
+        assert_eq!(during.all.count, 100);
+        assert!((during.seconds - 0.06).abs() < 1e-9);
+        assert!((during.all.max - 2.0).abs() < 0.01);
+        // The last answers came after 101 ms, then nobody was answered until the end.
+        assert!((during.longest_gap - 9.0).abs() < 0.01, "{}", during.longest_gap);
+        assert_eq!(timeline.phase(Phase::After), None);
+    }
+}

@@ -1,0 +1,160 @@
+//! What the clients do: YCSB's core mixes, and the two passes over all records around them.
+
+use crate::distribution::{Distribution, Draw};
+use crate::ledger::Share;
+use crate::records::Record;
+use fastrand::Rng;
+use serde::Serialize;
+
+/// A mix of operations, named after YCSB's core workloads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mix {
+    /// YCSB A: half reads, half writes.
+    A,
+    /// YCSB B: 95 % reads, 5 % writes.
+    B,
+    /// YCSB C: only reads.
+    C,
+    /// YCSB F: half reads, half read-modify-writes (a read, then a write of the same record).
+    F,
+    /// Only writes.
+    Writes,
+}
+
+/// What one operation does with its record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// GET.
+    Read,
+    /// SET.
+    Write,
+    /// GET, and when it is answered SET; timed from the GET to the answer of the SET.
+    ReadModifyWrite,
+    /// GET, to take over what an earlier run left.
+    Adopt,
+}
+
+/// What a run does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Workload {
+    /// Writes every record once, in order.
+    Load,
+    /// Reads every record once, in order.
+    Verify,
+    /// Reads every record once and believes what it finds.
+    Adopt,
+    /// Draws records and actions until the time is over.
+    Mixed(Mix, Distribution),
+}
+
+impl Mix {
+    /// Name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mix::A => "YCSB-A",
+            Mix::B => "YCSB-B",
+            Mix::C => "YCSB-C",
+            Mix::F => "YCSB-F",
+            Mix::Writes => "write-only",
+        }
+    }
+
+    /// How often it reads, in percent.
+    fn reads_percent(self) -> u8 {
+        match self {
+            Mix::A | Mix::F => 50,
+            Mix::B => 95,
+            Mix::C => 100,
+            Mix::Writes => 0,
+        }
+    }
+
+    fn action(self, random: &mut Rng) -> Action {
+        if random.u8(..100) < self.reads_percent() {
+            return Action::Read;
+        }
+        match self {
+            Mix::A | Mix::B | Mix::C | Mix::Writes => Action::Write,
+            Mix::F => Action::ReadModifyWrite,
+        }
+    }
+}
+
+/// The operations of one thread, one after the other.
+#[derive(Debug)]
+pub struct Operations {
+    share: Share,
+    order: Order,
+}
+
+#[derive(Debug)]
+enum Order {
+    /// Every record of the share once; `next` is a position in the share.
+    Pass { action: Action, next: u32, end: u32 },
+    Drawn { mix: Mix, draw: Draw, random: Rng },
+}
+
+impl Operations {
+    /// The operations on this share of a data set of `count` records. The same seed draws the
+    /// same operations.
+    pub fn new(workload: Workload, share: Share, count: u32, seed: u64) -> Operations {
+        let end = share.len(count);
+        let pass = |action| Order::Pass { action, next: 0, end };
+        let order = match workload {
+            Workload::Load => pass(Action::Write),
+            Workload::Verify => pass(Action::Read),
+            Workload::Adopt => pass(Action::Adopt),
+            Workload::Mixed(mix, distribution) => Order::Drawn {
+                mix,
+                draw: Draw::new(distribution, end),
+                random: Rng::with_seed(seed),
+            },
+        };
+        Operations { share, order }
+    }
+
+    /// The next operation, or `None` when every record has had its turn.
+    #[inline]
+    pub fn next(&mut self) -> Option<(Action, Record)> {
+        match &mut self.order {
+            Order::Pass { action, next, end } => {
+                let position = *next;
+                (position < *end).then(|| {
+                    *next += 1;
+                    (*action, self.share.record(position))
+                })
+            }
+            Order::Drawn { mix, draw, random } => {
+                let record = self.share.record(draw.next(random));
+                Some((mix.action(random), record))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_takes_every_record_of_the_share_once() {
+        let mut operations = Operations::new(Workload::Load, Share::new(1, 2), 5, 0);
+        assert_eq!(operations.next(), Some((Action::Write, Record(1))));
+        assert_eq!(operations.next(), Some((Action::Write, Record(3))));
+        assert_eq!(operations.next(), None);
+    }
+
+    #[test]
+    fn mixes_have_their_share_of_reads() {
+        for (mix, reads) in
+            [(Mix::A, 0.5), (Mix::B, 0.95), (Mix::C, 1.0), (Mix::F, 0.5), (Mix::Writes, 0.0)]
+        {
+            let workload = Workload::Mixed(mix, Distribution::Zipf);
+            let mut operations = Operations::new(workload, Share::new(0, 1), 100, 3);
+            let drawn = (0..10_000).filter_map(|_| operations.next());
+            let seen = drawn.filter(|(action, _)| *action == Action::Read).count() as f64 / 1e4;
+            assert!((seen - reads).abs() < 0.02, "{mix:?}: {seen}");
+        }
+    }
+}
