@@ -62,8 +62,10 @@ pub enum PriorityEvent {
     /// An operation waits for these hashes, all of which it misses. It looks once more after
     /// saying so.
     Wanted {
-        /// Table and hash of each.
-        hashes: Vec<(TableId, KeyHash)>,
+        /// Their table: a command names keys of one.
+        table: TableId,
+        /// The hashes.
+        hashes: Vec<KeyHash>,
     },
     /// The source has answered.
     Reply {
@@ -150,10 +152,8 @@ impl PriorityPulls {
     /// The only way to change them.
     pub fn handle(&mut self, now: Instant, event: PriorityEvent, out: &mut Outbox<PriorityEffect>) {
         match event {
-            PriorityEvent::Wanted { hashes } => {
-                for (table, hash) in hashes {
-                    self.want(table, hash);
-                }
+            PriorityEvent::Wanted { table, hashes } => {
+                hashes.into_iter().for_each(|hash| self.want(table, hash));
             }
             PriorityEvent::Reply { from, reply, payload } => {
                 let fits = from == self.source && self.is_answer(&reply);
@@ -329,7 +329,9 @@ impl fmt::Display for PriorityPulls {
 impl fmt::Display for PriorityEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PriorityEvent::Wanted { hashes } => write!(f, "wanted {}", text::wanted(hashes)),
+            PriorityEvent::Wanted { table, hashes } => {
+                write!(f, "wanted in {table}: {}", text::list(hashes))
+            }
             PriorityEvent::Reply { from, reply, .. } => {
                 write!(f, "{from} answers {}: {}", reply.request, text::answers(&reply.answers))
             }

@@ -101,8 +101,7 @@ impl Server {
     ) {
         out.lines.push(format!("{} parks {name}", self.id));
         self.parked.push((name, operation, hashes.iter().copied().collect()));
-        let hashes = hashes.into_iter().map(|hash| (TABLE, hash)).collect();
-        self.priority(now, migration, PriorityEvent::Wanted { hashes }, out);
+        self.priority(now, migration, PriorityEvent::Wanted { table: TABLE, hashes }, out);
     }
 
     pub(crate) fn coordinator_says(
