@@ -35,7 +35,8 @@ impl ConnectionId {
         self.0
     }
 
-    pub(crate) fn from_number(number: u64) -> ConnectionId {
+    /// The connection of this [`Self::number`], for who kept only that.
+    pub fn from_number(number: u64) -> ConnectionId {
         ConnectionId(number)
     }
 

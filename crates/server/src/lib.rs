@@ -1,1 +1,27 @@
-//! To be written.
+//! A Ballast server: the Redis front end, the commands, and the core that joins store and
+//! protocols; and the shell that puts them on reactors and sockets.
+//!
+//! - [`engine`]: one reactor's part of the server without sockets; [`engine::Node`] is what
+//!   reactors share;
+//! - `front`: client connections, order of replies, parking;
+//! - `commands`: from arguments to a reply;
+//! - [`shell`]: sockets, the bus between servers, mail from the coordinator's link;
+//! - [`control`]: the link to the coordinator.
+//!
+//! **Invariant:** no command and nothing in `front` knows of migration: they see a pause.
+//! **Invariant:** nothing that comes from a socket can panic.
+
+#![forbid(unsafe_code)]
+
+mod commands;
+pub mod control;
+pub mod engine;
+mod front;
+mod session;
+mod settings;
+pub mod shell;
+
+pub use settings::Settings;
+
+/// Connections of clients that one server holds.
+pub const CLIENTS_MAX: u64 = 10_000;

@@ -66,6 +66,18 @@ impl TableSet {
         TableSet(self.0 | TableSet::of(table).0)
     }
 
+    /// What is in either set.
+    #[must_use]
+    pub fn union(self, other: TableSet) -> TableSet {
+        TableSet(self.0 | other.0)
+    }
+
+    /// What is in this set and not in the other.
+    #[must_use]
+    pub fn without(self, other: TableSet) -> TableSet {
+        TableSet(self.0 & !other.0)
+    }
+
     /// Whether the table is in the set.
     #[inline]
     pub fn contains(self, table: TableId) -> bool {

@@ -1,0 +1,142 @@
+//! The arguments of `CLUSTER MIGRATESLOTS`.
+
+use super::cluster::parse_slot;
+use super::{parse_integer, printable, uppercase_is};
+use types::HashRange;
+use wire::control::{MigrationPolicy, PriorityPulls};
+
+/// What somebody wants moved.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) ranges: Vec<HashRange>,
+    /// The target's node name, as given.
+    pub(super) node: Vec<u8>,
+    pub(super) policy: MigrationPolicy,
+}
+
+/// Reads `SLOTSRANGE first last [first last ...] NODE id [POLICY name value ...]`. One client sends
+/// its words with a trailing NUL, so those are taken off.
+pub(super) fn parse_migrate(arguments: &[&[u8]]) -> Result<Wanted, String> {
+    let trimmed: Vec<&[u8]> = arguments.iter().map(|argument| trim(argument)).collect();
+    let syntax = || "ERR syntax error".to_string();
+    let [word, rest @ ..] = &trimmed[..] else { return Err(syntax()) };
+    if !uppercase_is(word, b"SLOTSRANGE") {
+        return Err(syntax());
+    }
+    let end = rest.iter().position(|word| uppercase_is(word, b"NODE")).ok_or_else(syntax)?;
+    let (pairs, odd) = rest[..end].as_chunks::<2>();
+    if pairs.is_empty() || !odd.is_empty() {
+        return Err(syntax());
+    }
+    let ranges =
+        pairs.iter().map(|[first, last]| slot_range(first, last)).collect::<Result<_, _>>()?;
+    match &rest[end + 1..] {
+        [node] => Ok(Wanted { ranges, node: node.to_vec(), policy: MigrationPolicy::default() }),
+        [node, word, settings @ ..] if uppercase_is(word, b"POLICY") && !settings.is_empty() => {
+            Ok(Wanted { ranges, node: node.to_vec(), policy: parse_policy(settings)? })
+        }
+        _ => Err(syntax()),
+    }
+}
+
+fn trim(argument: &[u8]) -> &[u8] {
+    let end = argument.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1);
+    &argument[..end]
+}
+
+fn slot_range(first: &[u8], last: &[u8]) -> Result<HashRange, String> {
+    let slot = |argument| parse_slot(argument).ok_or("ERR Invalid or out of range slot");
+    let (first_slot, last_slot) = (slot(first)?, slot(last)?);
+    if first_slot > last_slot {
+        let (first, last) = (first_slot.0, last_slot.0);
+        return Err(format!(
+            "ERR start slot number {first} is greater than end slot number {last}"
+        ));
+    }
+    Ok(HashRange::of_slots(first_slot, last_slot))
+}
+
+fn parse_policy(settings: &[&[u8]]) -> Result<MigrationPolicy, String> {
+    let mut policy = MigrationPolicy::default();
+    let (pairs, odd) = settings.as_chunks::<2>();
+    if !odd.is_empty() {
+        return Err("ERR POLICY takes names and values in turn".to_string());
+    }
+    for [name, value] in pairs {
+        let number = || {
+            let number = parse_integer(value).and_then(|number| u32::try_from(number).ok());
+            number.ok_or_else(|| format!("ERR POLICY {}: not a number", printable(name, 32)))
+        };
+        let small = || {
+            let too_large = |_| format!("ERR POLICY {}: too large", printable(name, 32));
+            u16::try_from(number()?).map_err(too_large)
+        };
+        let upper = name.to_ascii_uppercase();
+        match &upper[..] {
+            b"PARTITIONS" => policy.partitions = small()?,
+            b"PULL-BYTES" => policy.pull_bytes = number()?,
+            b"AHEAD" => policy.pulls_ahead = small()?,
+            b"SHARE" => policy.background_share = small()?.min(255) as u8,
+            b"PRIORITY" if uppercase_is(value, b"OFF") => policy.priority = PriorityPulls::Off,
+            b"PRIORITY" if uppercase_is(value, b"IMMEDIATE") => {
+                policy.priority = PriorityPulls::Immediate;
+            }
+            b"PRIORITY" => policy.priority = PriorityPulls::Batched { hashes_max: small()? },
+            _ => {
+                return Err(format!(
+                    "ERR POLICY knows PARTITIONS, PULL-BYTES, AHEAD, SHARE and PRIORITY, not '{}'",
+                    printable(name, 32)
+                ));
+            }
+        }
+    }
+    Ok(policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::Slot;
+
+    fn parse(line: &str) -> Result<Wanted, String> {
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        parse_migrate(&words)
+    }
+
+    #[test]
+    fn slot_ranges_a_node_and_a_policy_are_read() {
+        let wanted = parse("slotsrange 0 9 20 20 NODE abc POLICY share 100 priority off").unwrap();
+        let range = |first, last| HashRange::of_slots(Slot(first), Slot(last));
+        assert_eq!(wanted.ranges, [range(0, 9), range(20, 20)]);
+        assert_eq!(wanted.node, b"abc");
+        assert_eq!(wanted.policy.background_share, 100);
+        assert_eq!(wanted.policy.priority, PriorityPulls::Off);
+    }
+
+    #[test]
+    fn trailing_nuls_are_taken_off() {
+        let words: [&[u8]; 5] = [b"SLOTSRANGE\0", b"1\0", b"2", b"NODE\0", b"abc\0"];
+        assert_eq!(parse_migrate(&words).unwrap().node, b"abc");
+    }
+
+    #[test]
+    fn senseless_arguments_are_refused() {
+        for line in [
+            "SLOTSRANGE",
+            "SLOTSRANGE 1 NODE a",
+            "SLOTSRANGE NODE a",
+            "SLOTSRANGE 1 2",
+            "SLOTSRANGE 1 2 NODE",
+            "SLOTSRANGE 2 1 NODE a",
+            "SLOTSRANGE 0 16384 NODE a",
+            "SLOTSRANGE -1 2 NODE a",
+            "SLOTSRANGE 0 1 NODE a POLICY",
+            "SLOTSRANGE 0 1 NODE a POLICY share",
+            "SLOTSRANGE 0 1 NODE a POLICY share x",
+            "SLOTSRANGE 0 1 NODE a POLICY what 1",
+            "what",
+        ] {
+            assert!(parse(line).is_err(), "{line} was taken");
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! String commands.
+
+use super::{Call, Pause, parse_integer, uppercase_is};
+use store::{Key, Need, Record};
+use types::UnixMillis;
+use types::limits::VALUE_BYTES_MAX;
+
+const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+const TOO_LARGE: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+
+/// `GET key`.
+pub(crate) fn get(call: &mut Call<'_>) -> Result<(), Pause> {
+    let key = call.key(1);
+    let reply = &mut call.reply;
+    call.engine.worker.read_one(call.session.table, key, |record| match record {
+        Some(record) => reply.bulk(record.value),
+        None => reply.null(),
+    })?;
+    Ok(())
+}
+
+/// `STRLEN key`.
+pub(crate) fn strlen(call: &mut Call<'_>) -> Result<(), Pause> {
+    let key = call.key(1);
+    let length = call
+        .engine
+        .worker
+        .read_one(call.session.table, key, |record| record.map_or(0, |r| r.value.len()))?;
+    call.reply.integer(length as i64);
+    Ok(())
+}
+
+/// `MGET key [key ...]`.
+pub(crate) fn mget(call: &mut Call<'_>) -> Result<(), Pause> {
+    let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
+    let reply = &mut call.reply;
+    call.engine.worker.read(call.session.table, &keys, |records| {
+        reply.array(records.len());
+        for record in records {
+            match record {
+                Some(record) => reply.bulk(record.value),
+                None => reply.null(),
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// `MSET key value [key value ...]`.
+pub(crate) fn mset(call: &mut Call<'_>) -> Result<(), Pause> {
+    if call.args.len().is_multiple_of(2) {
+        call.wrong_arity();
+        return Ok(());
+    }
+    let args = call.args;
+    let keys: Vec<Key<'_>> = (1..args.len()).step_by(2).map(|at| call.key(at)).collect();
+    call.engine.worker.update(call.session.table, &keys, Need::Nothing, |_, changes| {
+        for at in 0..args.len() / 2 {
+            changes.put(at, args[2 + 2 * at], None);
+        }
+    })?;
+    call.reply.simple("OK");
+    Ok(())
+}
+
+/// `MSETNX key value [key value ...]`.
+pub(crate) fn msetnx(call: &mut Call<'_>) -> Result<(), Pause> {
+    if call.args.len().is_multiple_of(2) {
+        call.wrong_arity();
+        return Ok(());
+    }
+    let args = call.args;
+    let keys: Vec<Key<'_>> = (1..args.len()).step_by(2).map(|at| call.key(at)).collect();
+    let table = call.session.table;
+    let set = call.engine.worker.update(table, &keys, Need::Records, |records, changes| {
+        let none_exists = records.iter().all(Option::is_none);
+        if none_exists {
+            for at in 0..args.len() / 2 {
+                changes.put(at, args[2 + 2 * at], None);
+            }
+        }
+        none_exists
+    })?;
+    call.reply.integer(i64::from(set));
+    Ok(())
+}
+
+/// What `SET` was told to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct SetOptions<'a> {
+    condition: Condition<'a>,
+    get: bool,
+    expiry: SetExpiry,
+}
+
+/// When `SET` sets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Condition<'a> {
+    #[default]
+    Always,
+    IfAbsent,
+    IfPresent,
+    IfEqual(&'a [u8]),
+}
+
+/// What `SET` does to the key's expiry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum SetExpiry {
+    #[default]
+    Never,
+    Keep,
+    At(UnixMillis),
+}
+
+/// Why the arguments of a command are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BadArgument {
+    Syntax,
+    NotAnInteger,
+    ExpireTime,
+}
+
+impl Call<'_> {
+    /// Replies what is wrong with the arguments of the command of this name.
+    pub(super) fn refuse(&mut self, bad: BadArgument, command: &str) {
+        match bad {
+            BadArgument::Syntax => self.syntax_error(),
+            BadArgument::NotAnInteger => self.reply.error(NOT_AN_INTEGER),
+            BadArgument::ExpireTime => {
+                self.reply.error(&format!("ERR invalid expire time in '{command}' command"))
+            }
+        }
+    }
+}
+
+impl<'a> SetOptions<'a> {
+    fn parse(arguments: &[&'a [u8]], now: UnixMillis) -> Result<SetOptions<'a>, BadArgument> {
+        let mut options = SetOptions::default();
+        let mut rest = arguments;
+        while let [word, after @ ..] = rest {
+            rest = after;
+            let upper = word.to_ascii_uppercase();
+            match &upper[..] {
+                b"NX" | b"XX" if options.condition == Condition::Always => {
+                    let absent = upper[0] == b'N';
+                    options.condition =
+                        if absent { Condition::IfAbsent } else { Condition::IfPresent };
+                }
+                b"IFEQ" if options.condition == Condition::Always => {
+                    let [value, after @ ..] = rest else { return Err(BadArgument::Syntax) };
+                    options.condition = Condition::IfEqual(value);
+                    rest = after;
+                }
+                b"GET" => options.get = true,
+                b"KEEPTTL" if options.expiry == SetExpiry::Never => {
+                    options.expiry = SetExpiry::Keep;
+                }
+                b"EX" | b"PX" | b"EXAT" | b"PXAT" if options.expiry == SetExpiry::Never => {
+                    let [number, after @ ..] = rest else { return Err(BadArgument::Syntax) };
+                    let number = parse_integer(number).ok_or(BadArgument::NotAnInteger)?;
+                    let seconds = upper[0] == b'E';
+                    let absolute = upper.len() == 4;
+                    let at = expire_at(number, seconds, absolute, now);
+                    options.expiry = SetExpiry::At(at.ok_or(BadArgument::ExpireTime)?);
+                    rest = after;
+                }
+                _ => return Err(BadArgument::Syntax),
+            }
+        }
+        Ok(options)
+    }
+
+    fn allows(&self, record: Option<Record<'_>>) -> bool {
+        match self.condition {
+            Condition::Always => true,
+            Condition::IfAbsent => record.is_none(),
+            Condition::IfPresent => record.is_some(),
+            Condition::IfEqual(value) => record.is_some_and(|record| record.value == value),
+        }
+    }
+}
+
+/// When something expires that is told to in these words; `None` if the number makes no sense
+/// (Redis takes positive ones only here).
+fn expire_at(number: i64, seconds: bool, absolute: bool, now: UnixMillis) -> Option<UnixMillis> {
+    let number = u64::try_from(number).ok().filter(|&number| number > 0)?;
+    let millis = if seconds { number.checked_mul(1000)? } else { number };
+    let at = if absolute { millis } else { millis.checked_add(now.0)? };
+    (at <= i64::MAX as u64).then_some(UnixMillis(at))
+}
+
+/// `SET key value [NX | XX | IFEQ value] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`.
+pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Pause> {
+    if call.args.len() == 3 {
+        return put(call, call.args[2], None);
+    }
+    match SetOptions::parse(&call.args[3..], call.wall) {
+        Err(bad) => {
+            call.refuse(bad, "set");
+            Ok(())
+        }
+        Ok(SetOptions { condition: Condition::Always, get: false, expiry: SetExpiry::At(at) }) => {
+            put(call, call.args[2], Some(at))
+        }
+        Ok(options) => set_reading_first(call, options),
+    }
+}
+
+/// A blind write: it needs nothing of what the key held.
+fn put(call: &mut Call<'_>, value: &[u8], expiry: Option<UnixMillis>) -> Result<(), Pause> {
+    let key = call.key(1);
+    call.engine.worker.put(call.session.table, key, value, expiry)?;
+    call.reply.simple("OK");
+    Ok(())
+}
+
+fn set_reading_first(call: &mut Call<'_>, options: SetOptions<'_>) -> Result<(), Pause> {
+    let (key, value, table) = (call.key(1), call.args[2], call.session.table);
+    let (set, old) =
+        call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
+            let record = records[0];
+            let set = options.allows(record);
+            if set {
+                let expiry = match options.expiry {
+                    SetExpiry::Never => None,
+                    SetExpiry::Keep => record.and_then(|record| record.expiry),
+                    SetExpiry::At(at) => Some(at),
+                };
+                changes.put(0, value, expiry);
+            }
+            (set, options.get.then(|| record.map(|record| record.value.to_vec())))
+        })?;
+    match (old, set) {
+        (Some(Some(old)), _) => call.reply.bulk(&old),
+        (Some(None), _) | (None, false) => call.reply.null(),
+        (None, true) => call.reply.simple("OK"),
+    }
+    Ok(())
+}
+
+/// `SETNX key value`.
+pub(crate) fn setnx(call: &mut Call<'_>) -> Result<(), Pause> {
+    let (key, value, table) = (call.key(1), call.args[2], call.session.table);
+    let set = call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
+        let absent = records[0].is_none();
+        if absent {
+            changes.put(0, value, None);
+        }
+        absent
+    })?;
+    call.reply.integer(i64::from(set));
+    Ok(())
+}
+
+/// `SETEX key seconds value`.
+pub(crate) fn setex(call: &mut Call<'_>) -> Result<(), Pause> {
+    put_for(call, true, "setex")
+}
+
+/// `PSETEX key milliseconds value`.
+pub(crate) fn psetex(call: &mut Call<'_>) -> Result<(), Pause> {
+    put_for(call, false, "psetex")
+}
+
+fn put_for(call: &mut Call<'_>, seconds: bool, command: &str) -> Result<(), Pause> {
+    match parse_integer(call.args[2]).map(|n| expire_at(n, seconds, false, call.wall)) {
+        None => call.refuse(BadArgument::NotAnInteger, command),
+        Some(None) => call.refuse(BadArgument::ExpireTime, command),
+        Some(Some(at)) => return put(call, call.args[3], Some(at)),
+    }
+    Ok(())
+}
+
+/// `GETSET key value`.
+pub(crate) fn getset(call: &mut Call<'_>) -> Result<(), Pause> {
+    let options = SetOptions { get: true, ..SetOptions::default() };
+    set_reading_first(call, options)
+}
+
+/// `GETDEL key`.
+pub(crate) fn getdel(call: &mut Call<'_>) -> Result<(), Pause> {
+    let (key, table) = (call.key(1), call.session.table);
+    let reply = &mut call.reply;
+    call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
+        match records[0] {
+            Some(record) => {
+                reply.bulk(record.value);
+                changes.delete(0);
+            }
+            None => reply.null(),
+        }
+    })?;
+    Ok(())
+}
+
+/// `INCR key`.
+pub(crate) fn incr(call: &mut Call<'_>) -> Result<(), Pause> {
+    add(call, 1)
+}
+
+/// `DECR key`.
+pub(crate) fn decr(call: &mut Call<'_>) -> Result<(), Pause> {
+    add(call, -1)
+}
+
+/// `INCRBY key number`.
+pub(crate) fn incrby(call: &mut Call<'_>) -> Result<(), Pause> {
+    match parse_integer(call.args[2]) {
+        Some(number) => add(call, number),
+        None => {
+            call.reply.error(NOT_AN_INTEGER);
+            Ok(())
+        }
+    }
+}
+
+/// `DECRBY key number`.
+pub(crate) fn decrby(call: &mut Call<'_>) -> Result<(), Pause> {
+    match parse_integer(call.args[2]).map(i64::checked_neg) {
+        Some(Some(number)) => return add(call, number),
+        Some(None) => call.reply.error("ERR decrement would overflow"),
+        None => call.reply.error(NOT_AN_INTEGER),
+    }
+    Ok(())
+}
+
+fn add(call: &mut Call<'_>, number: i64) -> Result<(), Pause> {
+    let (key, table) = (call.key(1), call.session.table);
+    let sum = call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
+        let (old, expiry) = match records[0] {
+            None => (Some(0), None),
+            Some(record) => (parse_integer(record.value), record.expiry),
+        };
+        let old = old.ok_or(NOT_AN_INTEGER)?;
+        let sum = old.checked_add(number).ok_or("ERR increment or decrement would overflow")?;
+        changes.put(0, itoa::Buffer::new().format(sum).as_bytes(), expiry);
+        Ok::<i64, &str>(sum)
+    })?;
+    match sum {
+        Ok(sum) => call.reply.integer(sum),
+        Err(text) => call.reply.error(text),
+    }
+    Ok(())
+}
+
+/// `APPEND key value`.
+pub(crate) fn append(call: &mut Call<'_>) -> Result<(), Pause> {
+    let (key, tail, table) = (call.key(1), call.args[2], call.session.table);
+    let length = call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
+        let (old, expiry) = match records[0] {
+            Some(record) => (record.value, record.expiry),
+            None => (&[][..], None),
+        };
+        let length = old.len() + tail.len();
+        if length > VALUE_BYTES_MAX {
+            return Err(TOO_LARGE);
+        }
+        changes.put(0, &[old, tail].concat(), expiry);
+        Ok(length)
+    })?;
+    match length {
+        Ok(length) => call.reply.integer(length as i64),
+        Err(text) => call.reply.error(text),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: UnixMillis = UnixMillis(1_000_000);
+
+    fn parse<'a>(words: &[&'a str]) -> Result<SetOptions<'a>, BadArgument> {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        SetOptions::parse(&words, NOW)
+    }
+
+    #[test]
+    fn options_of_set_are_read_as_redis_reads_them() {
+        let at = |millis| SetExpiry::At(UnixMillis(millis));
+        for (words, expiry) in [
+            (&["ex", "10"][..], at(1_010_000)),
+            (&["PX", "10"], at(1_000_010)),
+            (&["EXAT", "2000"], at(2_000_000)),
+            (&["PXAT", "5"], at(5)),
+            (&["KEEPTTL"], SetExpiry::Keep),
+            (&[], SetExpiry::Never),
+        ] {
+            assert_eq!(parse(words).map(|options| options.expiry), Ok(expiry), "{words:?}");
+        }
+        let options = parse(&["XX", "GET", "PX", "1"]).unwrap();
+        assert_eq!((options.condition, options.get), (Condition::IfPresent, true));
+        assert_eq!(parse(&["IFEQ", "x"]).unwrap().condition, Condition::IfEqual(b"x"));
+    }
+
+    #[test]
+    fn contradictory_or_senseless_options_of_set_are_refused() {
+        for (words, bad) in [
+            (&["NX", "XX"][..], BadArgument::Syntax),
+            (&["EX"], BadArgument::Syntax),
+            (&["EX", "1", "PX", "1"], BadArgument::Syntax),
+            (&["EX", "1", "KEEPTTL"], BadArgument::Syntax),
+            (&["NX", "IFEQ", "a"], BadArgument::Syntax),
+            (&["what"], BadArgument::Syntax),
+            (&["EX", "ten"], BadArgument::NotAnInteger),
+            (&["EX", "0"], BadArgument::ExpireTime),
+            (&["PX", "-1"], BadArgument::ExpireTime),
+            (&["EX", "9223372036854775807"], BadArgument::ExpireTime),
+        ] {
+            assert_eq!(parse(words), Err(bad), "{words:?}");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! One reactor's part of a server, without sockets: the place where store and protocols meet.
+//!
+//! An engine has its reactor's way into the store ([`Engine::worker`]), on which commands run
+//! directly; it carries out what the machines of migrations want ([`source_side`], [`target_side`],
+//! [`early`]); and it does background work in bounded quanta. What goes to other servers, to the
+//! coordinator and to parked operations is left in [`Engine::out`].
+//!
+//! All that reactors share is in [`Node`]. The machines there are behind one lock, which messages
+//! and quanta take for well under a microsecond, and operations never.
+//!
+//! A simulator drives it as the shell does: turns, messages, quanta, time.
+//!
+//! [`source_side`]: self
+//! [`target_side`]: self
+//! [`early`]: self
+
+mod early;
+mod flush;
+mod info;
+mod node;
+mod outgoing;
+mod source_side;
+mod tablets;
+mod target_side;
+mod work;
+
+pub use node::{Identity, Node};
+pub use outgoing::{Outgoing, Payload, Route, Sending, To, Wake};
+
+pub(crate) use node::Counters;
+
+use early::Early;
+use flush::Flush;
+use protocols::migration::{SourceEvent, TargetEvent};
+use source_side::{PriorityToServe, PullToServe};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use store::Worker;
+use types::limits::TABLES_MAX;
+use types::{Instant, KeyHash, MigrationId, ReactorId, ServerId, TableId, UnixMillis, key_hash};
+use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
+use wire::peer::PeerMessage;
+use work::Work;
+
+/// See the module's text.
+pub struct Engine {
+    node: Arc<Node>,
+    reactor: ReactorId,
+    /// This reactor's way into the store.
+    pub worker: Worker,
+    /// What is to be done outside.
+    pub out: Outgoing,
+    early: BTreeMap<MigrationId, Early>,
+    pulls_to_serve: VecDeque<PullToServe>,
+    priority_to_serve: Vec<(ServerId, PriorityToServe)>,
+    flushes: VecDeque<Flush>,
+    /// Requests to the coordinator that ask for a flush, by number.
+    flushing: BTreeMap<u64, Option<TableId>>,
+    next_request: u64,
+    /// The tablets' version that parked operations were last tried with.
+    tablets_version: u64,
+    /// Buffers of payloads, to be used again.
+    buffers: Vec<Vec<u8>>,
+}
+
+/// Buffers kept for pulls' payloads: some more than one migration has in flight.
+const BUFFERS_MAX: usize = 32;
+
+/// Pause between two rounds of the walk that reclaims expired records, and the buckets of one.
+const EXPIRY_PAUSE: Duration = Duration::from_millis(100);
+const EXPIRY_BUCKETS: usize = 4_096;
+const EXPIRY_QUANTUM_BUCKETS: usize = 64;
+
+impl Engine {
+    /// The engine of one reactor. Each reactor has one, made on its own thread or before.
+    pub fn new(node: Arc<Node>, reactor: ReactorId) -> Engine {
+        let worker = node.store().worker(reactor);
+        Engine {
+            node,
+            reactor,
+            worker,
+            out: Outgoing::default(),
+            early: BTreeMap::new(),
+            pulls_to_serve: VecDeque::new(),
+            priority_to_serve: Vec::new(),
+            flushes: VecDeque::new(),
+            flushing: BTreeMap::new(),
+            next_request: u64::from(reactor.0) << REQUEST_REACTOR_SHIFT,
+            tablets_version: 0,
+            buffers: Vec::new(),
+        }
+    }
+
+    /// What all reactors share.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// The place of a key in the key space.
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        key_hash(self.node.store().seed(), key)
+    }
+
+    /// Begins a turn: takes over what other reactors have changed.
+    pub fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
+        self.worker.begin_turn(wall);
+        if self.node.waiting_machines.load(Ordering::Acquire) > 0 {
+            self.poll_machines(now);
+        }
+        let version = self.node.tablets_version();
+        if version != self.tablets_version {
+            self.tablets_version = version;
+            self.out.wakes.push(Wake::Tablets);
+        }
+        if !self.early.is_empty() {
+            self.follow_progress(now);
+            self.poll_early(now);
+        }
+        if !self.priority_to_serve.is_empty() {
+            self.serve_priority_again();
+        }
+    }
+
+    fn poll_machines(&mut self, now: Instant) {
+        let node = self.node.clone();
+        let mut machines = node.machines();
+        self.poll_freezes(&mut machines, now);
+        self.poll_targets(&mut machines, now);
+        node.note_machines(&machines);
+    }
+
+    /// The reactor is about to wait: nobody need wait for it.
+    pub fn sleep(&mut self) {
+        self.worker.sleep();
+    }
+
+    /// A message from a server. `route` leads back on the connection that it came on.
+    pub fn on_peer(
+        &mut self,
+        now: Instant,
+        from: ServerId,
+        route: Route,
+        message: PeerMessage,
+        payload: Payload,
+    ) {
+        match message {
+            // Dealt with when the connection was opened.
+            PeerMessage::Hello(_) => {}
+            PeerMessage::Flip(flip) => {
+                let (id, flip) = (flip.migration, Box::new(flip));
+                self.drive_target(now, id, TargetEvent::Flip { from, flip });
+            }
+            PeerMessage::FlipAnswer { migration, accepted } => {
+                let event = SourceEvent::FlipAnswered { from, accepted };
+                self.drive_source(now, migration, event);
+            }
+            PeerMessage::Pull(pull) => self.accept_pull(from, route, pull),
+            PeerMessage::PullReply(reply) => self.pull_replied(now, from, reply, payload),
+            PeerMessage::PriorityPull(pull) => self.serve_priority(from, route, pull),
+            PeerMessage::PriorityReply(reply) => self.priority_replied(now, from, reply, payload),
+        }
+    }
+
+    /// A message from the coordinator. Answers go to the engine that asked: see
+    /// [`Engine::asked_by`].
+    pub fn on_control(&mut self, now: Instant, message: FromCoordinator) {
+        match message {
+            // The link's business, before there is an engine.
+            FromCoordinator::Welcome { .. } | FromCoordinator::Rejected { .. } => {}
+            FromCoordinator::Map(map) => self.node.adopt(map),
+            FromCoordinator::Measure { migration, range } => self.measure(migration, range),
+            FromCoordinator::Prepare(intent) => {
+                let (id, intent) = (intent.migration, Box::new(intent));
+                self.drive_target(now, id, TargetEvent::Prepare(intent));
+            }
+            FromCoordinator::Start(intent) => {
+                let (id, intent) = (intent.migration, Box::new(intent));
+                self.drive_source(now, id, SourceEvent::Start(intent));
+            }
+            FromCoordinator::Decide { migration } => {
+                self.drive_target(now, migration, TargetEvent::Decide);
+            }
+            FromCoordinator::Outcome { migration, accepted } => {
+                self.drive_source(now, migration, SourceEvent::Outcome { accepted });
+            }
+            FromCoordinator::Forget { migration, remaining } => {
+                self.drive_source(now, migration, SourceEvent::Forget { remaining });
+            }
+            FromCoordinator::Finished { migration } => {
+                self.drive_target(now, migration, TargetEvent::Finished);
+            }
+            FromCoordinator::Answer { request, answer } => self.answered(request, answer),
+        }
+    }
+
+    /// The reactor whose engine asked this of the coordinator.
+    pub fn asked_by(request: u64) -> ReactorId {
+        ReactorId((request >> REQUEST_REACTOR_SHIFT) as u16)
+    }
+
+    /// Asks the coordinator; [`Wake::Answer`] follows under the number returned. `None`: it cannot
+    /// be reached.
+    pub(crate) fn ask(&mut self, ask: Ask) -> Option<u64> {
+        if !self.node.is_linked() {
+            return None;
+        }
+        self.next_request += 1;
+        let request = self.next_request;
+        if let Ask::Flush { table } = &ask {
+            self.flushing.insert(request, *table);
+        }
+        self.out.control.push(ToCoordinator::Ask { request, ask });
+        Some(request)
+    }
+
+    fn answered(&mut self, request: u64, answer: Answer) {
+        match (self.flushing.remove(&request), &answer) {
+            (Some(table), Answer::Flushed) => self.begin_flush(request, table),
+            _ => self.out.wakes.push(Wake::Answer(request, answer)),
+        }
+    }
+
+    /// Whether [`Engine::quantum`] would find work.
+    pub fn has_background(&self) -> bool {
+        !self.pulls_to_serve.is_empty()
+            || self.node.work.len() > 0
+            || !self.flushes.is_empty()
+            || self.node.waiting_machines.load(Ordering::Relaxed) > 0
+            || self.node.store().log().is_low()
+    }
+
+    /// Does one bounded piece of background work. `false`: there was none.
+    pub fn quantum(&mut self, now: Instant) -> bool {
+        if self.serve_pull() || self.flush_quantum() {
+            return true;
+        }
+        match self.node.work.pop() {
+            Some(Work::Pull(to, pull)) => self.out.send(to, PeerMessage::Pull(pull)),
+            Some(Work::Replay(replay)) => self.replay(now, replay),
+            Some(Work::Forget { migration, range, cursor }) => {
+                self.forget(now, migration, range, cursor);
+            }
+            Some(Work::Sweep(arrival)) => {
+                if self.worker.sweep(&arrival, SWEEP_MAX) || !arrival.is_complete() {
+                    self.node.work.push(Work::Sweep(arrival));
+                }
+            }
+            None if self.node.store().log().is_low() => return self.worker.clean(),
+            None => return false,
+        }
+        true
+    }
+
+    /// When [`Engine::tick`] is due, if nothing happens before.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let machines = self.node.machine_deadline.load(Ordering::Acquire);
+        let machines = (machines != u64::MAX).then_some(Instant(machines));
+        let expiry = match self.node.expiry.try_lock() {
+            Ok(walk) if self.reactor == ReactorId(0) => Some(walk.next),
+            Ok(_) | Err(_) => None,
+        };
+        [machines, self.early_deadline(), expiry].into_iter().flatten().min()
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Instant) {
+        if now.0 >= self.node.machine_deadline.load(Ordering::Acquire) {
+            let node = self.node.clone();
+            let mut machines = node.machines();
+            self.tick_sources(&mut machines, now);
+            self.tick_targets(&mut machines, now);
+            node.note_machines(&machines);
+        }
+        self.tick_early(now);
+        self.walk_expired(now);
+    }
+
+    /// A step of the walk that reclaims expired records, table by table.
+    fn walk_expired(&mut self, now: Instant) {
+        let Ok(mut walk) = self.node.expiry.try_lock() else { return };
+        if now < walk.next {
+            return;
+        }
+        if walk.buckets_left == 0 {
+            walk.buckets_left = EXPIRY_BUCKETS;
+        }
+        let table = TableId(walk.table);
+        match self.worker.expire(table, KeyHash(walk.cursor), EXPIRY_QUANTUM_BUCKETS) {
+            Some(cursor) => {
+                walk.cursor = cursor.0;
+                walk.buckets_left = walk.buckets_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS);
+            }
+            None => {
+                walk.cursor = 0;
+                walk.table = (walk.table + 1) % TABLES_MAX as u8;
+                walk.buckets_left = if walk.table == 0 { 0 } else { walk.buckets_left };
+            }
+        }
+        let pause = if walk.buckets_left == 0 { EXPIRY_PAUSE } else { Duration::from_millis(1) };
+        walk.next = now + pause;
+    }
+
+    fn take_buffer(&mut self, bytes: usize) -> Vec<u8> {
+        let mut buffer = self.buffers.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.reserve(bytes);
+        buffer
+    }
+
+    /// Whether a buffer would be allocated by the next quantum.
+    pub fn wants_buffer(&self) -> bool {
+        !self.pulls_to_serve.is_empty() && self.buffers.is_empty()
+    }
+
+    /// A buffer that this engine has no use for.
+    pub fn spare_buffer(&mut self) -> Option<Vec<u8>> {
+        if self.pulls_to_serve.is_empty() { self.buffers.pop() } else { None }
+    }
+
+    /// Gives a payload's buffer back once it is not needed.
+    pub fn give_buffer(&mut self, buffer: Vec<u8>) {
+        if self.buffers.len() < BUFFERS_MAX {
+            self.buffers.push(buffer);
+        }
+    }
+}
+
+/// Tombstones that one quantum drops.
+const SWEEP_MAX: usize = 256;
+
+/// A request's number begins with its reactor's, so that the answer finds back.
+const REQUEST_REACTOR_SHIFT: u32 = 48;

@@ -1,0 +1,298 @@
+//! What all reactors of one server share, beside the store.
+
+use super::outgoing::Payload;
+use super::tablets;
+use super::work::WorkQueue;
+use crate::Settings;
+use arc_swap::ArcSwap;
+use crossbeam_utils::CachePadded;
+use protocols::Ticket;
+use protocols::migration::{Source, Target};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use store::log::{GracePeriod, Reservation};
+use store::{Arrival, Store, Tablet, TabletMap};
+use types::{
+    ClusterId, HashRange, Instant, MigrationId, ReactorId, ServerId, Slot, UnixMillis, slot_of,
+};
+use wire::control::{ClusterMap, Intent};
+
+/// Who a server is, told by the coordinator before it holds any data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The server's number there.
+    pub server: ServerId,
+}
+
+/// One server, shared by its reactors. See the module's text.
+pub struct Node {
+    settings: Settings,
+    identity: Identity,
+    store: Arc<Store>,
+    map: ArcSwap<ClusterMap>,
+    /// Rises whenever tablets or map change, so that reactors try held operations again.
+    tablets_version: AtomicU64,
+    /// Taken to change the tablets: read, change, publish.
+    changing: Mutex<()>,
+    machines: Mutex<Machines>,
+    pub(super) work: WorkQueue,
+    /// Reactors that must begin a turn or splice before some machine goes on: machines that wait
+    /// for a grace period or a cut. Every turn looks here.
+    pub(super) waiting_machines: AtomicUsize,
+    /// Earliest deadline of any machine in nanoseconds; `u64::MAX`: none.
+    pub(super) machine_deadline: AtomicU64,
+    /// Reactors with operations that wait for records.
+    pub(super) reactors_missing: AtomicUsize,
+    /// The background's minimum share in percent.
+    background_share: AtomicU8,
+    /// Whether the coordinator can be reached.
+    is_linked: AtomicBool,
+    wake_all: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    pub(crate) counters: Box<[CachePadded<Counters>]>,
+    /// When the background walk over all records, which reclaims expired ones, goes on, and where.
+    pub(super) expiry: Mutex<ExpiryWalk>,
+}
+
+/// The walk that reclaims expired records: one for all reactors, in steps.
+#[derive(Debug, Default)]
+pub(super) struct ExpiryWalk {
+    pub(super) table: u8,
+    pub(super) cursor: u64,
+    pub(super) next: Instant,
+    /// Buckets left to look at before the walk rests.
+    pub(super) buckets_left: usize,
+}
+
+/// What one reactor counts, for `INFO`.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) connections: AtomicU64,
+    pub(crate) connections_total: AtomicU64,
+    pub(crate) commands: AtomicU64,
+    pub(crate) parked: AtomicU64,
+    pub(crate) refused: AtomicU64,
+}
+
+/// The machines of all migrations that this server has part in. One lock: a migration's messages
+/// are thousands a second at most, and operations never come here.
+#[derive(Default)]
+pub(super) struct Machines {
+    pub(super) sources: BTreeMap<MigrationId, SourceSide>,
+    pub(super) targets: BTreeMap<MigrationId, TargetSide>,
+}
+
+/// A source and what its driver must remember for it.
+pub(super) struct SourceSide {
+    pub(super) machine: Source,
+    pub(super) intent: Option<Box<Intent>>,
+    /// The freeze that waits for every reactor to begin a turn: attempt, range, and since when.
+    pub(super) freezing: Option<(u32, HashRange, GracePeriod)>,
+    /// Who serves the range, from the accepted flip until it is released here.
+    pub(super) leaving: Option<(HashRange, ServerId)>,
+}
+
+/// A target and what its driver must remember for it.
+pub(super) struct TargetSide {
+    pub(super) machine: Target,
+    pub(super) intent: Option<Box<Intent>>,
+    pub(super) reservation: Option<Reservation>,
+    pub(super) arrival: Option<Arc<Arrival>>,
+    pub(super) accepting: Option<GracePeriod>,
+    pub(super) payloads: BTreeMap<Ticket, Payload>,
+    pub(super) next_ticket: u64,
+    /// Reactors that have not spliced for the cut that is going on.
+    pub(super) cutting: Option<BTreeSet<ReactorId>>,
+    /// When the flip was accepted.
+    pub(super) since: Instant,
+}
+
+impl Node {
+    /// A server that holds no tablet.
+    pub fn new(settings: Settings, identity: Identity, store: Arc<Store>) -> Arc<Node> {
+        let map = ClusterMap {
+            version: 0,
+            cluster: identity.cluster,
+            servers: Vec::new(),
+            tablets: Vec::new(),
+            moving: Vec::new(),
+        };
+        let counters = (0..settings.reactors).map(|_| CachePadded::default()).collect();
+        Arc::new(Node {
+            settings,
+            identity,
+            store,
+            map: ArcSwap::from_pointee(map),
+            tablets_version: AtomicU64::new(0),
+            changing: Mutex::new(()),
+            machines: Mutex::default(),
+            work: WorkQueue::default(),
+            waiting_machines: AtomicUsize::new(0),
+            machine_deadline: AtomicU64::new(u64::MAX),
+            reactors_missing: AtomicUsize::new(0),
+            background_share: AtomicU8::new(BACKGROUND_SHARE),
+            is_linked: AtomicBool::new(false),
+            wake_all: OnceLock::new(),
+            counters,
+            expiry: Mutex::default(),
+        })
+    }
+
+    /// How the server was started.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Its data.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Its number.
+    pub fn me(&self) -> ServerId {
+        self.identity.server
+    }
+
+    /// Its cluster.
+    pub fn cluster(&self) -> ClusterId {
+        self.identity.cluster
+    }
+
+    /// Whether clients see a Redis Cluster.
+    pub fn is_cluster(&self) -> bool {
+        self.settings.is_cluster
+    }
+
+    /// The 40 digits by which clients know a server.
+    pub fn name_of(&self, server: ServerId) -> String {
+        server.node_name(self.identity.cluster)
+    }
+
+    /// The newest map.
+    pub fn map(&self) -> Arc<ClusterMap> {
+        self.map.load_full()
+    }
+
+    /// Rises whenever tablets or map have changed.
+    pub fn tablets_version(&self) -> u64 {
+        self.tablets_version.load(Ordering::Acquire)
+    }
+
+    /// How to wake every reactor that sleeps. Set once, before the first turn.
+    pub fn set_wake_all(&self, wake_all: impl Fn() + Send + Sync + 'static) {
+        if self.wake_all.set(Box::new(wake_all)).is_err() {
+            unreachable!("reactors are started once");
+        }
+    }
+
+    /// Wakes every reactor that sleeps: there is something that each must see, or take.
+    pub(super) fn wake_all(&self) {
+        if let Some(wake_all) = self.wake_all.get() {
+            wake_all();
+        }
+    }
+
+    /// Whether the coordinator can be reached, as the link to it says.
+    pub fn set_linked(&self, is_linked: bool) {
+        self.is_linked.store(is_linked, Ordering::Relaxed);
+    }
+
+    /// Whether the coordinator can be reached.
+    pub fn is_linked(&self) -> bool {
+        self.is_linked.load(Ordering::Relaxed)
+    }
+
+    /// The background's minimum share of a reactor's running time, in percent.
+    pub fn background_share(&self) -> u8 {
+        self.background_share.load(Ordering::Relaxed)
+    }
+
+    /// Takes a map unless it is older than the one known, and serves what it newly gives us.
+    pub(super) fn adopt(&self, map: ClusterMap) {
+        if map.version < self.map.load().version {
+            return;
+        }
+        let me = self.me();
+        self.change_tablets(|tablets| tablets::adopt(tablets, &map, me));
+        self.map.store(Arc::new(map));
+        self.tablets_version.fetch_add(1, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// Replaces the tablets and lets every reactor know.
+    pub(super) fn change_tablets(&self, change: impl FnOnce(Vec<Tablet>) -> Vec<Tablet>) {
+        let guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let tablets = self.store.tablets().iter().cloned().collect();
+        self.store.publish(TabletMap::new(change(tablets)));
+        drop(guard);
+        self.tablets_version.fetch_add(1, Ordering::Release);
+        self.wake_all();
+    }
+
+    pub(super) fn machines(&self) -> MutexGuard<'_, Machines> {
+        self.machines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Recomputes what every turn looks at, after machines have changed.
+    pub(super) fn note_machines(&self, machines: &Machines) {
+        let waiting = machines.sources.values().filter(|side| side.freezing.is_some()).count()
+            + machines
+                .targets
+                .values()
+                .map(|side| {
+                    usize::from(side.accepting.is_some()) + usize::from(side.cutting.is_some())
+                })
+                .sum::<usize>();
+        let sources = machines.sources.values().filter_map(|side| side.machine.next_deadline());
+        let targets = machines.targets.values().filter_map(|side| side.machine.next_deadline());
+        let deadline = sources.chain(targets).min().map_or(u64::MAX, |at| at.0);
+        let sources = machines.sources.values().filter(|side| !side.machine.is_over());
+        let targets = machines.targets.values().filter(|side| !side.machine.is_over());
+        let intents = sources
+            .filter_map(|side| side.intent.as_ref())
+            .chain(targets.filter_map(|side| side.intent.as_ref()));
+        let share = intents.map(|intent| intent.policy.background_share.clamp(1, 100)).max();
+        let share = share.unwrap_or(BACKGROUND_SHARE);
+        self.waiting_machines.store(waiting, Ordering::Release);
+        self.machine_deadline.store(deadline, Ordering::Release);
+        self.background_share.store(share, Ordering::Relaxed);
+    }
+
+    /// Redis's redirection for a key that is not ours; `None` if nobody is known to own it, or we
+    /// are about to.
+    pub(crate) fn redirection(&self, key: &[u8]) -> Option<String> {
+        let slot = slot_of(key);
+        let owner = self.owner_of(slot)?;
+        let map = self.map.load();
+        let server = map.servers.iter().find(|server| server.id == owner)?;
+        Some(format!("MOVED {} {}:{}", slot.0, server.host, server.client_port))
+    }
+
+    fn owner_of(&self, slot: Slot) -> Option<ServerId> {
+        let hash = slot.first_hash();
+        // A flip that was accepted counts before the coordinator's map tells of it.
+        let machines = self.machines();
+        let leaving = machines.sources.values().filter_map(|side| side.leaving);
+        if let Some((_, to)) = leaving.filter(|(range, _)| range.contains(hash)).last() {
+            return Some(to);
+        }
+        drop(machines);
+        let map = self.map.load();
+        let owner = map.tablets.iter().find(|tablet| tablet.range.contains(hash))?.owner;
+        (owner != self.me()).then_some(owner)
+    }
+
+    /// The sections of `INFO`.
+    pub(crate) fn info(
+        &self,
+        now: Instant,
+        wall: UnixMillis,
+    ) -> Vec<(&'static str, Vec<(String, String)>)> {
+        super::info::sections(self, now, wall)
+    }
+}
+
+/// The background's minimum share while no migration asks for another (design: 10 %).
+const BACKGROUND_SHARE: u8 = 10;

@@ -1,0 +1,80 @@
+//! What an engine wants sent. Plain data: the shell, or a simulator, carries it out.
+
+use types::ServerId;
+use wire::control::{Answer, ToCoordinator};
+use wire::peer::PeerMessage;
+
+/// The connection on which a message came, for its answer. Whoever drives the engine chooses the
+/// numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Route(pub u64);
+
+/// Raw bytes that came behind a message, still in the buffer that the whole frame came in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Payload {
+    /// The buffer.
+    pub buffer: Vec<u8>,
+    /// Where the payload begins in it.
+    pub start: usize,
+}
+
+impl Payload {
+    /// The payload.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..]
+    }
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// To a server, over one of this reactor's own connections.
+    Server(ServerId),
+    /// Back where a message came from.
+    Back(Route),
+}
+
+/// One message between servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sending {
+    /// Where to.
+    pub to: To,
+    /// Whether somebody waits for it.
+    pub is_priority: bool,
+    /// The message.
+    pub message: PeerMessage,
+    /// Raw bytes behind it.
+    pub payload: Vec<u8>,
+}
+
+/// Something that parked operations of this reactor waited for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wake {
+    /// This record has arrived, or is known not to exist.
+    Record(types::TableId, types::KeyHash),
+    /// The progress of some migration has changed.
+    Progress,
+    /// Tablets or the map have changed.
+    Tablets,
+    /// The answer to this request of [`super::Engine::ask`].
+    Answer(u64, Answer),
+}
+
+/// Everything an engine wants done outside of itself, in order.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    /// To servers.
+    pub peers: Vec<Sending>,
+    /// To the coordinator.
+    pub control: Vec<ToCoordinator>,
+    /// To parked operations.
+    pub wakes: Vec<Wake>,
+}
+
+impl Outgoing {
+    /// A message to a server that nobody waits for.
+    pub(super) fn send(&mut self, to: ServerId, message: PeerMessage) {
+        let to = To::Server(to);
+        self.peers.push(Sending { to, is_priority: false, message, payload: Vec::new() });
+    }
+}

@@ -1,0 +1,253 @@
+//! Carries out what the sources of migrations want done on this server.
+
+use super::node::{Machines, SourceSide};
+use super::outgoing::{Sending, To};
+use super::tablets::{serves, with_state};
+use super::work::Work;
+use super::{Engine, Route};
+use protocols::Outbox;
+use protocols::migration::{FrozenState, Source, SourceEffect, SourceEvent};
+use std::sync::atomic::Ordering;
+use store::{Stall, TabletState};
+use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
+use wire::peer::{PeerMessage, PriorityAnswer, PriorityPull, PriorityReply, Pull, PullReply};
+
+/// A pull that has arrived and is served by one of the next quanta.
+pub(super) struct PullToServe {
+    route: Route,
+    pull: Pull,
+}
+
+/// A priority pull that met a busy leaf: it is served in the next turn.
+pub(super) struct PriorityToServe {
+    route: Route,
+    pull: PriorityPull,
+}
+
+impl Engine {
+    /// Lets something happen to a source, and carries out what it wants.
+    pub(super) fn drive_source(&mut self, now: Instant, id: MigrationId, event: SourceEvent) {
+        let node = self.node.clone();
+        let mut machines = node.machines();
+        self.drive_source_in(&mut machines, now, id, event);
+        node.note_machines(&machines);
+    }
+
+    fn drive_source_in(
+        &mut self,
+        machines: &mut Machines,
+        now: Instant,
+        id: MigrationId,
+        event: SourceEvent,
+    ) {
+        let side = machines.sources.entry(id).or_insert_with(|| SourceSide {
+            machine: Source::new(id),
+            intent: None,
+            freezing: None,
+            leaving: None,
+        });
+        if let SourceEvent::Start(intent) = &event {
+            side.intent = Some(intent.clone());
+        }
+        let mut effects = Outbox::new();
+        side.machine.handle(now, event, &mut effects);
+        while let Some(effect) = effects.take_first() {
+            self.carry_out_source(side, now, id, effect, &mut effects);
+        }
+    }
+
+    fn carry_out_source(
+        &mut self,
+        side: &mut SourceSide,
+        now: Instant,
+        id: MigrationId,
+        effect: SourceEffect,
+        more: &mut Outbox<SourceEffect>,
+    ) {
+        match effect {
+            SourceEffect::Freeze { range, epoch, attempt } => {
+                if serves(self.node.store().tablets().iter(), range, epoch) {
+                    self.set_state(range, &TabletState::Frozen);
+                    let grace = self.node.store().grace_period();
+                    side.freezing = Some((attempt, range, grace));
+                } else {
+                    side.machine.handle(now, SourceEvent::FreezeRefused { attempt }, more);
+                }
+            }
+            SourceEffect::Thaw { range } => {
+                side.freezing = None;
+                self.set_state(range, &TabletState::Serving);
+            }
+            SourceEffect::Send { to, message } => self.out.send(to, message),
+            SourceEffect::Leave { range, to, .. } => {
+                side.leaving = Some((range, to));
+                self.set_state(range, &TabletState::Leaving);
+            }
+            SourceEffect::Forget { range } => {
+                let cursor = range.first();
+                self.node.work.push(Work::Forget { migration: id, range, cursor });
+            }
+            SourceEffect::Release => {
+                if let Some((range, _)) = side.leaving.take() {
+                    self.node
+                        .change_tablets(|tablets| super::tablets::carve(tablets, range, |_| None));
+                }
+            }
+            SourceEffect::Tell(message) => self.out.control.push(message),
+        }
+    }
+
+    fn set_state(&self, range: HashRange, state: &TabletState) {
+        self.node.change_tablets(|tablets| with_state(tablets, range, state));
+    }
+
+    /// Goes on with freezes whose grace period is over.
+    pub(super) fn poll_freezes(&mut self, machines: &mut Machines, now: Instant) {
+        let store = self.node.store().clone();
+        let frozen: Vec<_> = machines
+            .sources
+            .iter_mut()
+            .filter_map(|(id, side)| {
+                let (attempt, range, _) =
+                    side.freezing.take_if(|(_, _, grace)| store.is_over(grace))?;
+                Some((*id, attempt, range))
+            })
+            .collect();
+        for (id, attempt, range) in frozen {
+            let at = Box::new(FrozenState {
+                version_floor: store.version(),
+                expiry_clock: store.clock(),
+                records: store.counts(range),
+            });
+            self.drive_source_in(machines, now, id, SourceEvent::Frozen { attempt, at });
+        }
+    }
+
+    /// Time has passed for the sources.
+    pub(super) fn tick_sources(&mut self, machines: &mut Machines, now: Instant) {
+        let due: Vec<_> = machines
+            .sources
+            .iter()
+            .filter(|(_, side)| side.machine.next_deadline().is_some_and(|at| at <= now))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            self.drive_source_in(machines, now, id, SourceEvent::Tick);
+        }
+    }
+
+    pub(super) fn pull_arrived(&mut self, route: Route, pull: Pull) {
+        self.pulls_to_serve.push_back(PullToServe { route, pull });
+    }
+
+    /// Whether the copy from which pulls under this epoch are answered still stands here.
+    fn keeps(&self, from: ServerId, migration: MigrationId, hash: KeyHash) -> Option<bool> {
+        let machines = self.node.machines();
+        let side = machines.sources.get(&migration)?;
+        let intent = side.intent.as_ref()?;
+        (intent.target == from).then(|| side.machine.keeps(hash))
+    }
+
+    /// Serves one pull: a quantum of the source's work. `false`: there is none.
+    pub(super) fn serve_pull(&mut self) -> bool {
+        let Some(PullToServe { route, pull }) = self.pulls_to_serve.pop_front() else {
+            return false;
+        };
+        let Pull { migration, epoch, partition, cursor, last, bytes_max } = pull;
+        let Some(range) = HashRange::try_from((cursor, last)).ok() else { return true };
+        // A bucket may hold more than was asked for; a little room saves growing the buffer.
+        let mut payload = self.take_buffer(bytes_max as usize + (8 << 10));
+        let next = self.worker.collect(range, cursor, bytes_max as usize, &mut payload);
+        let reply = PullReply { migration, epoch, partition, cursor, next };
+        self.out.peers.push(Sending {
+            to: To::Back(route),
+            is_priority: false,
+            message: PeerMessage::PullReply(reply),
+            payload,
+        });
+        true
+    }
+
+    /// Takes a pull if this server is the source that it asks.
+    pub(super) fn accept_pull(&mut self, from: ServerId, route: Route, pull: Pull) {
+        // Nothing is said to a pull of what was forgotten: only a late repetition asks for it.
+        if self.keeps(from, pull.migration, pull.cursor) == Some(true) {
+            self.pull_arrived(route, pull);
+        }
+    }
+
+    /// Answers a priority pull at once.
+    pub(super) fn serve_priority(&mut self, from: ServerId, route: Route, pull: PriorityPull) {
+        let mut payload = Vec::new();
+        let mut answers = Vec::with_capacity(pull.hashes.len());
+        for &(table, hash) in &pull.hashes {
+            let answer = match self.keeps(from, pull.migration, hash) {
+                None => return,
+                Some(false) => PriorityAnswer::Gone,
+                Some(true) => match self.worker.collect_hash(table, hash, &mut payload) {
+                    Ok(true) => PriorityAnswer::Records,
+                    Ok(false) => PriorityAnswer::Absent,
+                    Err(Stall::Contended) => {
+                        self.priority_to_serve.push((from, PriorityToServe { route, pull }));
+                        return;
+                    }
+                    Err(
+                        Stall::NotOwned
+                        | Stall::Held
+                        | Stall::Missing(_)
+                        | Stall::NotArrived { .. }
+                        | Stall::OutOfMemory
+                        | Stall::TooLarge,
+                    ) => return,
+                },
+            };
+            answers.push((table, hash, answer));
+        }
+        let PriorityPull { migration, epoch, request, .. } = pull;
+        self.out.peers.push(Sending {
+            to: To::Back(route),
+            is_priority: true,
+            message: PeerMessage::PriorityReply(PriorityReply {
+                migration,
+                epoch,
+                request,
+                answers,
+            }),
+            payload,
+        });
+    }
+
+    /// Serves again what met a busy leaf.
+    pub(super) fn serve_priority_again(&mut self) {
+        for (from, PriorityToServe { route, pull }) in std::mem::take(&mut self.priority_to_serve) {
+            self.serve_priority(from, route, pull);
+        }
+    }
+
+    /// A step of forgetting what the target has.
+    pub(super) fn forget(
+        &mut self,
+        now: Instant,
+        migration: MigrationId,
+        range: HashRange,
+        cursor: KeyHash,
+    ) {
+        match self.worker.forget(range, cursor, FORGET_BUCKETS) {
+            Some(cursor) => self.node.work.push(Work::Forget { migration, range, cursor }),
+            None => self.drive_source(now, migration, SourceEvent::Forgotten { range }),
+        }
+    }
+
+    /// How much the range holds, for the coordinator's question.
+    pub(super) fn measure(&mut self, migration: MigrationId, range: HashRange) {
+        let store = self.node.store();
+        let counts = store.counts(range);
+        let records = counts.iter().map(|(_, _, records)| u64::from(*records)).sum();
+        let bytes = store.range_bytes(range);
+        let measured = wire::control::ToCoordinator::Measured { migration, records, bytes };
+        self.out.control.push(measured);
+    }
+}
+
+/// Buckets whose records one quantum forgets: each is a cache miss or two, about 40 us together.
+const FORGET_BUCKETS: usize = 32;

@@ -1,0 +1,177 @@
+//! Changes of the tablets that this server holds: pure functions from one list to the next.
+//!
+//! A tablet is split where a migration's range cuts it, and keeps its epoch and tenures on both
+//! sides. Tablets are never merged.
+
+use store::{TableSet, Tablet, TabletState};
+use types::limits::TABLES_MAX;
+use types::{HashRange, OwnershipEpoch, ServerId, Tenure};
+use wire::control::{ClusterMap, TabletInfo};
+
+/// Applies `change` to the parts of tablets that lie in `range`; what it makes `None` goes.
+pub(super) fn carve(
+    tablets: impl IntoIterator<Item = Tablet>,
+    range: HashRange,
+    mut change: impl FnMut(Tablet) -> Option<Tablet>,
+) -> Vec<Tablet> {
+    let mut carved = Vec::new();
+    for tablet in tablets {
+        let Some(inside) = tablet.range.intersection(range) else {
+            carved.push(tablet);
+            continue;
+        };
+        let outside = tablet.range.without(range);
+        carved
+            .extend(outside.into_iter().flatten().map(|range| Tablet { range, ..tablet.clone() }));
+        carved.extend(change(Tablet { range: inside, ..tablet }));
+    }
+    carved.sort_by_key(|tablet| tablet.range);
+    carved
+}
+
+/// Whether tablets under this epoch cover all of `range`, and all are being served.
+pub(super) fn serves<'t>(
+    tablets: impl IntoIterator<Item = &'t Tablet>,
+    range: HashRange,
+    epoch: OwnershipEpoch,
+) -> bool {
+    let mut missing = vec![range];
+    for tablet in tablets {
+        let is_served = match tablet.state {
+            TabletState::Serving => tablet.epoch == epoch,
+            TabletState::Frozen | TabletState::Leaving | TabletState::Arriving(_) => false,
+        };
+        if is_served {
+            missing = missing.into_iter().flat_map(|m| m.without(tablet.range)).flatten().collect();
+        }
+    }
+    missing.is_empty()
+}
+
+/// Gives what lies in `range` this state.
+pub(super) fn with_state(
+    tablets: impl IntoIterator<Item = Tablet>,
+    range: HashRange,
+    state: &TabletState,
+) -> Vec<Tablet> {
+    carve(tablets, range, |tablet| Some(Tablet { state: state.clone(), ..tablet }))
+}
+
+/// What the coordinator's map says of a tablet of ours, as the store wants it.
+pub(super) fn serving(info: &TabletInfo) -> Tablet {
+    Tablet {
+        range: info.range,
+        epoch: info.epoch,
+        tenures: tenures(&info.tenures),
+        state: TabletState::Serving,
+        flushing: TableSet::NONE,
+    }
+}
+
+/// Tenures by table; tables that the list does not name get tenure 0.
+pub(super) fn tenures(list: &[Tenure]) -> [Tenure; TABLES_MAX] {
+    let mut tenures = [Tenure(0); TABLES_MAX];
+    tenures.iter_mut().zip(list).for_each(|(place, tenure)| *place = *tenure);
+    tenures
+}
+
+/// What a new map changes: ranges that are ours and that we do not hold are served from here on
+/// (the coordinator gave them to us empty), and tablets that both know get the map's tenures.
+///
+/// A range that we hold in another way than the map says is in the middle of a migration, and the
+/// migration's own messages decide.
+pub(super) fn adopt(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) -> Vec<Tablet> {
+    for info in map.tablets.iter().filter(|info| info.owner == me) {
+        let mut unknown = vec![info.range];
+        for tablet in &mut tablets {
+            unknown = unknown.into_iter().flat_map(|u| u.without(tablet.range)).flatten().collect();
+            if tablet.epoch == info.epoch && info.range.covers(tablet.range) {
+                tablet.tenures = tenures(&info.tenures);
+            }
+        }
+        tablets.extend(unknown.into_iter().map(|range| Tablet { range, ..serving(info) }));
+    }
+    tablets.sort_by_key(|tablet| tablet.range);
+    tablets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{ClusterId, Slot};
+
+    fn slots(first: u16, last: u16) -> HashRange {
+        HashRange::of_slots(Slot(first), Slot(last))
+    }
+
+    fn info(first: u16, last: u16, owner: u32, epoch: u64) -> TabletInfo {
+        TabletInfo {
+            range: slots(first, last),
+            owner: ServerId(owner),
+            epoch: OwnershipEpoch(epoch),
+            tenures: vec![Tenure(epoch); TABLES_MAX],
+        }
+    }
+
+    fn map(tablets: Vec<TabletInfo>) -> ClusterMap {
+        let (servers, moving) = (Vec::new(), Vec::new());
+        ClusterMap { version: 1, cluster: ClusterId(1), servers, tablets, moving }
+    }
+
+    fn describe(tablets: &[Tablet]) -> Vec<String> {
+        tablets
+            .iter()
+            .map(|t| {
+                let state = match t.state {
+                    TabletState::Serving => "serving",
+                    TabletState::Frozen => "frozen",
+                    TabletState::Leaving => "leaving",
+                    TabletState::Arriving(_) => "arriving",
+                };
+                format!("{} {state} {} {}", t.range, t.epoch, t.tenures[0])
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_range_is_frozen_and_the_rest_is_served_on() {
+        let tablets = adopt(Vec::new(), &map(vec![info(0, 99, 1, 3)]), ServerId(1));
+        assert!(serves(&tablets, slots(10, 19), OwnershipEpoch(3)));
+        let frozen = with_state(tablets, slots(10, 19), &TabletState::Frozen);
+        assert_eq!(
+            describe(&frozen),
+            ["slots 0-9 serving e3 n3", "slots 10-19 frozen e3 n3", "slots 20-99 serving e3 n3"]
+        );
+        assert!(!serves(&frozen, slots(10, 20), OwnershipEpoch(3)));
+        assert!(serves(&frozen, slots(20, 99), OwnershipEpoch(3)));
+        assert!(!serves(&frozen, slots(20, 99), OwnershipEpoch(2)), "another epoch");
+        assert!(!serves(&frozen, slots(20, 100), OwnershipEpoch(3)), "beyond what we have");
+    }
+
+    #[test]
+    fn a_map_gives_what_we_lack_and_leaves_what_moves_alone() {
+        let tablets = adopt(Vec::new(), &map(vec![info(0, 99, 1, 3)]), ServerId(1));
+        let leaving = with_state(tablets, slots(10, 19), &TabletState::Leaving);
+        let newer = map(vec![info(0, 99, 1, 3), info(100, 109, 2, 4), info(110, 119, 1, 5)]);
+        assert_eq!(
+            describe(&adopt(leaving, &newer, ServerId(1))),
+            [
+                "slots 0-9 serving e3 n3",
+                "slots 10-19 leaving e3 n3",
+                "slots 20-99 serving e3 n3",
+                "slots 110-119 serving e5 n5",
+            ]
+        );
+    }
+
+    #[test]
+    fn tenures_follow_the_map_and_epochs_do_not() {
+        let tablets = adopt(Vec::new(), &map(vec![info(0, 9, 1, 3)]), ServerId(1));
+        let flushed = TabletInfo { tenures: vec![Tenure(8)], ..info(0, 9, 1, 3) };
+        let tablets = adopt(tablets, &map(vec![flushed]), ServerId(1));
+        assert_eq!(describe(&tablets), ["slots 0-9 serving e3 n8"]);
+        let other_epoch = TabletInfo { tenures: vec![Tenure(9)], ..info(0, 9, 1, 4) };
+        let tablets = adopt(tablets, &map(vec![other_epoch]), ServerId(1));
+        assert_eq!(describe(&tablets), ["slots 0-9 serving e3 n8"]);
+    }
+}

@@ -1,0 +1,293 @@
+//! Carries out what the targets of migrations want done on this server.
+
+use super::Engine;
+use super::node::{Machines, TargetSide};
+use super::outgoing::{Payload, Wake};
+use super::tablets::{carve, tenures};
+use super::work::{Replay, Work};
+use protocols::migration::{Acceptance, Added, Target, TargetEffect, TargetEvent};
+use protocols::{Outbox, Ticket};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use store::{Arrival, ArrivalPlan, ReplayError, TableSet, Tablet, TabletState};
+use types::{HashRange, Instant, MigrationId, ReactorId, ServerId};
+use wire::peer::PullReply;
+
+impl Engine {
+    /// Lets something happen to a target, and carries out what it wants.
+    pub(super) fn drive_target(&mut self, now: Instant, id: MigrationId, event: TargetEvent) {
+        let node = self.node.clone();
+        let mut machines = node.machines();
+        self.drive_target_in(&mut machines, now, id, event);
+        node.note_machines(&machines);
+    }
+
+    fn drive_target_in(
+        &mut self,
+        machines: &mut Machines,
+        now: Instant,
+        id: MigrationId,
+        event: TargetEvent,
+    ) {
+        let side = target_side(machines, id);
+        if let TargetEvent::Prepare(intent) = &event {
+            side.intent.get_or_insert_with(|| intent.clone());
+        }
+        let spreads = matches!(event, TargetEvent::Serving);
+        let mut effects = Outbox::new();
+        side.machine.handle(now, event, &mut effects);
+        while let Some(effect) = effects.take_first() {
+            self.carry_out_target(side, now, effect, spreads, &mut effects);
+        }
+    }
+
+    fn carry_out_target(
+        &mut self,
+        side: &mut TargetSide,
+        now: Instant,
+        effect: TargetEffect,
+        spreads: bool,
+        more: &mut Outbox<TargetEffect>,
+    ) {
+        match effect {
+            TargetEffect::Reserve { bytes } => {
+                let reserved = self.reserve(side, bytes);
+                side.machine.handle(now, TargetEvent::Reserved(reserved), more);
+            }
+            TargetEffect::Unreserve => side.reservation = None,
+            TargetEffect::Accept(acceptance) => self.accept(side, now, *acceptance),
+            TargetEffect::Send { to, message } => self.out.send(to, message),
+            // The first pulls are work for whoever is idle, so that all reactors take part; each
+            // later one leaves from the reactor that made room for it.
+            TargetEffect::Pull { to, pull } if spreads => self.node.work.push(Work::Pull(to, pull)),
+            TargetEffect::Pull { to, pull } => {
+                self.out.send(to, wire::peer::PeerMessage::Pull(pull));
+            }
+            TargetEffect::Replay { partition, ticket } => {
+                let payload = side.payloads.remove(&ticket);
+                let arrival = side.arrival.clone();
+                if let (Some(payload), Some(arrival)) = (payload, arrival) {
+                    let (from, added) = (0, Added::default());
+                    let replay = Replay { arrival, partition, ticket, payload, from, added };
+                    self.node.work.push(Work::Replay(replay));
+                    if self.node.work.len() > 1 {
+                        self.node.wake_all();
+                    }
+                }
+            }
+            TargetEffect::Discard { ticket } => {
+                if let Some(payload) = side.payloads.remove(&ticket) {
+                    self.give_buffer(payload.buffer);
+                }
+            }
+            TargetEffect::Advance { partition, to } => {
+                if let Some(arrival) = &side.arrival {
+                    arrival.advance(partition, to);
+                }
+                if self.node.reactors_missing.load(Ordering::Relaxed) > 0 {
+                    self.node.wake_all();
+                }
+            }
+            TargetEffect::Cut => {
+                let reactors = self.node.settings().reactors;
+                side.cutting = Some((0..reactors).map(ReactorId).collect());
+                self.node.wake_all();
+            }
+            TargetEffect::Tell(message) => self.out.control.push(message),
+            TargetEffect::Finish => self.finish(side),
+        }
+    }
+
+    /// Sets memory aside. A range is accepted only where nothing of it is left from before.
+    fn reserve(&mut self, side: &mut TargetSide, bytes: u64) -> Result<(), String> {
+        let Some(intent) = &side.intent else { return Err("no intent".to_owned()) };
+        let store = self.node.store();
+        if !store.is_empty(intent.range) {
+            return Err("the target still holds records of the range from an earlier stay".into());
+        }
+        let log = store.log();
+        let reactors = u64::from(self.node.settings().reactors);
+        let segments = 2 * reactors * log.segment_bytes() as u64;
+        let wanted = bytes + bytes / 10 + segments;
+        match log.reserve(wanted) {
+            Some(reservation) => {
+                side.reservation = Some(reservation);
+                Ok(())
+            }
+            None => Err(format!(
+                "the target has no room: it needs {} MiB free, raise its --memory",
+                wanted.div_ceil(1 << 20)
+            )),
+        }
+    }
+
+    /// Begins to serve the range.
+    fn accept(&mut self, side: &mut TargetSide, now: Instant, acceptance: Acceptance) {
+        let Acceptance { intent, flip, partitions } = acceptance;
+        let store = self.node.store();
+        store.raise_version(flip.version_floor);
+        store.raise_clock(flip.expiry_clock);
+        let arrival = Arc::new(Arrival::new(ArrivalPlan {
+            migration: intent.migration,
+            source: intent.source,
+            range: intent.range,
+            partitions,
+            expected: flip.records,
+            reservation: side.reservation.take(),
+        }));
+        let tablet = Tablet {
+            range: intent.range,
+            epoch: intent.target_epoch,
+            tenures: tenures(&intent.target_tenures),
+            state: TabletState::Arriving(arrival.clone()),
+            flushing: TableSet::NONE,
+        };
+        self.node.change_tablets(|tablets| {
+            let mut tablets = carve(tablets, intent.range, |_| None);
+            tablets.push(tablet);
+            tablets
+        });
+        side.arrival = Some(arrival);
+        side.since = now;
+        side.accepting = Some(self.node.store().grace_period());
+    }
+
+    fn finish(&mut self, side: &mut TargetSide) {
+        let Some(arrival) = side.arrival.take() else { return };
+        let migration = arrival.migration();
+        self.node.change_tablets(|tablets| {
+            carve(tablets, arrival.range(), |tablet| match &tablet.state {
+                TabletState::Arriving(a) if a.migration() == migration => {
+                    Some(Tablet { state: TabletState::Serving, ..tablet })
+                }
+                TabletState::Arriving(_)
+                | TabletState::Serving
+                | TabletState::Frozen
+                | TabletState::Leaving => Some(tablet),
+            })
+        });
+        self.node.work.push(Work::Sweep(arrival));
+        side.payloads.clear();
+    }
+
+    /// The answer to a pull.
+    pub(super) fn pull_replied(
+        &mut self,
+        now: Instant,
+        from: ServerId,
+        reply: PullReply,
+        payload: Payload,
+    ) {
+        let node = self.node.clone();
+        let mut machines = node.machines();
+        let id = reply.migration;
+        let side = target_side(&mut machines, id);
+        let payload = (!payload.bytes().is_empty()).then(|| side.keep(payload));
+        let event = TargetEvent::PullReply { from, reply, payload };
+        self.drive_target_in(&mut machines, now, id, event);
+        node.note_machines(&machines);
+    }
+
+    /// Replays a bounded part of what a pull has brought.
+    pub(super) fn replay(&mut self, now: Instant, mut replay: Replay) {
+        let batch = replay.payload.bytes();
+        let done = self.worker.replay(&replay.arrival, batch, replay.from, REPLAY_ENTRIES);
+        let id = replay.arrival.migration();
+        let (partition, ticket) = (replay.partition, replay.ticket);
+        match done {
+            Ok(done) => {
+                replay.added.records += done.records + done.dropped;
+                replay.added.bytes += done.bytes;
+                if let Some(next) = done.next {
+                    replay.from = next;
+                    return self.node.work.put_back(Work::Replay(replay));
+                }
+                let added = replay.added;
+                self.give_buffer(replay.payload.buffer);
+                self.drive_target(now, id, TargetEvent::Replayed { partition, ticket, added });
+            }
+            Err(error) => {
+                let (ReplayError::Corrupt(_) | ReplayError::OutOfMemory) = error;
+                tracing::warn!(migration = %id, %error, "a pull's reply cannot be replayed");
+                self.drive_target(now, id, TargetEvent::ReplayFailed { partition, ticket });
+            }
+        }
+    }
+
+    /// Goes on with flips whose grace period is over, and splices for cuts that are going on.
+    pub(super) fn poll_targets(&mut self, machines: &mut Machines, now: Instant) {
+        let store = self.node.store().clone();
+        let mut events: BTreeMap<MigrationId, TargetEvent> = BTreeMap::new();
+        for (id, side) in &mut machines.targets {
+            if side.accepting.take_if(|grace| store.is_over(grace)).is_some() {
+                events.insert(*id, TargetEvent::Serving);
+            }
+            if let Some(reactors) = &mut side.cutting
+                && reactors.remove(&self.reactor)
+            {
+                self.worker.splice(*id);
+                if reactors.is_empty() {
+                    side.cutting = None;
+                    events.insert(*id, TargetEvent::CutCommitted);
+                }
+            }
+        }
+        for (id, event) in events {
+            self.drive_target_in(machines, now, id, event);
+        }
+    }
+
+    /// Time has passed for the targets.
+    pub(super) fn tick_targets(&mut self, machines: &mut Machines, now: Instant) {
+        let due: Vec<_> = machines
+            .targets
+            .iter()
+            .filter(|(_, side)| side.machine.next_deadline().is_some_and(|at| at <= now))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            self.drive_target_in(machines, now, id, TargetEvent::Tick);
+        }
+    }
+
+    /// Tells this reactor's priority pulls what the bulk has brought since they last heard.
+    pub(super) fn follow_progress(&mut self, now: Instant) {
+        let mut passed: Vec<(MigrationId, HashRange)> = Vec::new();
+        for (id, early) in &mut self.early {
+            passed.extend(early.passed().into_iter().map(|range| (*id, range)));
+        }
+        if !passed.is_empty() {
+            self.out.wakes.push(Wake::Progress);
+        }
+        for (id, range) in passed {
+            self.drive_early(now, id, protocols::migration::PriorityEvent::Passed { range });
+        }
+    }
+}
+
+impl TargetSide {
+    fn keep(&mut self, payload: Payload) -> Ticket {
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        self.payloads.insert(ticket, payload);
+        ticket
+    }
+}
+
+fn target_side(machines: &mut Machines, id: MigrationId) -> &mut TargetSide {
+    machines.targets.entry(id).or_insert_with(|| TargetSide {
+        machine: Target::new(id),
+        intent: None,
+        reservation: None,
+        arrival: None,
+        accepting: None,
+        payloads: BTreeMap::new(),
+        next_ticket: 0,
+        cutting: None,
+        since: Instant(0),
+    })
+}
+
+/// Records that one quantum replays: 64 KiB of 160-byte entries, about 40 us.
+const REPLAY_ENTRIES: usize = 410;

@@ -1,0 +1,131 @@
+//! Which requests wait for what, on one reactor.
+//!
+//! Only tickets stand here; the requests stay with their connections. A ticket whose connection or
+//! request is gone is harmless: redeeming it finds nothing. Every wait also has a deadline.
+
+use runtime::ConnectionId;
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+use types::{Instant, KeyHash, TableId};
+
+/// A request of a connection, by its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Ticket {
+    pub(crate) connection: ConnectionId,
+    pub(crate) number: u64,
+}
+
+/// What a request waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Records that have not arrived.
+    Missing(TableId, Vec<KeyHash>),
+    /// The progress of a migration.
+    Progress,
+    /// Other tablets: the range is frozen, its table is being flushed, or nobody owns it yet.
+    Held,
+    /// The next turn: a leaf was busy.
+    Turn,
+    /// The coordinator's answer to this request.
+    Answer(u64),
+}
+
+/// How long a request may wait before it is answered with `-TRYAGAIN`.
+const PARK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    missing: HashMap<(TableId, KeyHash), Vec<Ticket>>,
+    progress: Vec<Ticket>,
+    held: Vec<Ticket>,
+    turn: Vec<Ticket>,
+    answers: HashMap<u64, Ticket>,
+    /// In order of time, since all waits may take equally long.
+    deadlines: VecDeque<(Instant, Ticket)>,
+}
+
+impl Waits {
+    /// A request begins to wait.
+    pub(crate) fn add(&mut self, ticket: Ticket, cause: &Cause) {
+        match cause {
+            Cause::Missing(table, hashes) => {
+                for hash in hashes {
+                    let waiting = self.missing.entry((*table, *hash)).or_default();
+                    if !waiting.contains(&ticket) {
+                        waiting.push(ticket);
+                    }
+                }
+            }
+            Cause::Progress => self.progress.push(ticket),
+            Cause::Held => self.held.push(ticket),
+            Cause::Turn => self.turn.push(ticket),
+            Cause::Answer(request) => {
+                self.answers.insert(*request, ticket);
+            }
+        }
+    }
+
+    /// A request waits for the first time.
+    pub(crate) fn limit(&mut self, ticket: Ticket, now: Instant) {
+        self.deadlines.push_back((now + PARK_TIMEOUT, ticket));
+    }
+
+    /// Requests that wait for this record, which has arrived or does not exist.
+    pub(crate) fn take_missing(&mut self, table: TableId, hash: KeyHash) -> Vec<Ticket> {
+        self.missing.remove(&(table, hash)).unwrap_or_default()
+    }
+
+    /// Requests to try again since the progress of a migration has changed.
+    pub(crate) fn take_progress(&mut self) -> Vec<Ticket> {
+        std::mem::take(&mut self.progress)
+    }
+
+    /// Requests to try again since tablets have changed: those that were held, and those that
+    /// wait for records, for the migration that would bring them may be over.
+    pub(crate) fn take_for_new_tablets(&mut self) -> Vec<Ticket> {
+        let mut tickets = std::mem::take(&mut self.held);
+        tickets.append(&mut self.progress);
+        let mut missing: Vec<_> = self.missing.drain().collect();
+        missing.sort_unstable_by_key(|(place, _)| *place);
+        tickets.extend(missing.into_iter().flat_map(|(_, tickets)| tickets));
+        tickets
+    }
+
+    /// Requests to try again in this turn.
+    pub(crate) fn take_turn(&mut self) -> Vec<Ticket> {
+        std::mem::take(&mut self.turn)
+    }
+
+    /// The request that asked this of the coordinator.
+    pub(crate) fn take_answer(&mut self, request: u64) -> Option<Ticket> {
+        self.answers.remove(&request)
+    }
+
+    /// Requests that have waited too long.
+    pub(crate) fn take_expired(&mut self, now: Instant) -> Vec<Ticket> {
+        let mut expired = Vec::new();
+        while let Some((deadline, ticket)) = self.deadlines.front().copied()
+            && deadline <= now
+        {
+            self.deadlines.pop_front();
+            expired.push(ticket);
+        }
+        expired
+    }
+
+    /// When the next request will have waited too long.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.front().map(|(deadline, _)| *deadline)
+    }
+
+    /// Whether the next turn has something to try again.
+    pub(crate) fn has_turn(&self) -> bool {
+        !self.turn.is_empty()
+    }
+
+    /// Whether a migration's progress is waited for.
+    pub(crate) fn has_progress(&self) -> bool {
+        !self.progress.is_empty()
+    }
+}

@@ -1,0 +1,221 @@
+//! The connections between servers, as one reactor has them.
+//!
+//! A reactor opens its own connections to a server when it first has something for it: one for
+//! bulk, one for priority traffic. Questions leave on them, and answers come back on the
+//! connection of their question. The side that opened a connection says first who it is; the other
+//! answers with who it is; either closes if that is not what it expected.
+
+use crate::engine::{Node, Payload, Route, Sending, To};
+use runtime::{Class, ConnectTag, ConnectionId, Input, Io};
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs};
+use types::ServerId;
+use wire::frame::{HEADER_BYTES, Header};
+use wire::peer::{Hello, PeerMessage};
+use wire::{Corrupt, PROTOCOL_VERSION};
+
+/// Unsent bytes of a connection above which what is sent to it is dropped: the other side is
+/// stuck, and the protocols repeat what matters.
+const BACKLOG_MAX: usize = 64 << 20;
+
+/// See the module's text.
+pub(super) struct Bus {
+    hello: Hello,
+    links: BTreeMap<ConnectionId, Link>,
+    /// Connections that this reactor opened, by server and whether they are for priority traffic.
+    opened: BTreeMap<(ServerId, bool), ConnectionId>,
+}
+
+struct Link {
+    state: State,
+    /// What to connect to, if we opened it.
+    opened_to: Option<(ServerId, bool)>,
+}
+
+enum State {
+    /// Not established: what is to be sent once it is.
+    Connecting(Vec<(PeerMessage, Vec<u8>)>),
+    /// The other side has not said who it is.
+    Greeting,
+    /// In use.
+    Open(ServerId),
+}
+
+/// A message that has arrived.
+pub(super) struct Arrived {
+    pub(super) from: ServerId,
+    pub(super) route: Route,
+    pub(super) message: PeerMessage,
+    pub(super) payload: Payload,
+}
+
+impl Bus {
+    pub(super) fn new(node: &Node) -> Bus {
+        let hello = Hello {
+            cluster: node.cluster(),
+            server: node.me(),
+            protocol: PROTOCOL_VERSION,
+            priority: false,
+        };
+        Bus { hello, links: BTreeMap::new(), opened: BTreeMap::new() }
+    }
+
+    pub(super) fn holds(&self, connection: ConnectionId) -> bool {
+        self.links.contains_key(&connection)
+    }
+
+    /// Somebody has connected to our bus port.
+    pub(super) fn accepted(&mut self, connection: ConnectionId) {
+        self.links.insert(connection, Link { state: State::Greeting, opened_to: None });
+    }
+
+    /// A connection that we asked for is there: say who we are, and send what has waited.
+    pub(super) fn connected(&mut self, connection: ConnectionId, io: &mut Io) {
+        let Some(link) = self.links.get_mut(&connection) else { return io.close(connection) };
+        let Some((server, priority)) = link.opened_to else { return };
+        let before = std::mem::replace(&mut link.state, State::Open(server));
+        let hello = PeerMessage::Hello(Hello { priority, ..self.hello });
+        wire::frame::encode(&hello, 0, io.output(connection));
+        if let State::Connecting(waiting) = before {
+            for (message, payload) in waiting {
+                write(connection, &message, payload, io);
+            }
+        }
+    }
+
+    /// A connection is gone.
+    pub(super) fn closed(&mut self, connection: ConnectionId) {
+        if let Some(Link { opened_to: Some(to), .. }) = self.links.remove(&connection)
+            && self.opened.get(&to) == Some(&connection)
+        {
+            self.opened.remove(&to);
+        }
+    }
+
+    /// Sends a message. What cannot be sent is dropped: the protocols repeat what matters.
+    pub(super) fn send(&mut self, sending: Sending, node: &Node, io: &mut Io) {
+        let Sending { to, is_priority, message, payload } = sending;
+        let connection = match to {
+            To::Back(route) => ConnectionId::from_number(route.0),
+            To::Server(server) => match self.connection_to(server, is_priority, node, io) {
+                Some(connection) => connection,
+                None => return,
+            },
+        };
+        match self.links.get_mut(&connection).map(|link| &mut link.state) {
+            Some(State::Connecting(waiting)) => waiting.push((message, payload)),
+            Some(State::Greeting | State::Open(_)) => {
+                if io.output_backlog(connection) < BACKLOG_MAX {
+                    write(connection, &message, payload, io);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn connection_to(
+        &mut self,
+        server: ServerId,
+        is_priority: bool,
+        node: &Node,
+        io: &mut Io,
+    ) -> Option<ConnectionId> {
+        let to = (server, is_priority);
+        if let Some(connection) = self.opened.get(&to) {
+            return Some(*connection);
+        }
+        let address = address_of(server, node)?;
+        let class = if is_priority { Class::Priority } else { Class::Bus };
+        let connection = io.connect(address, ConnectTag(0), class);
+        let state = State::Connecting(Vec::new());
+        self.links.insert(connection, Link { state, opened_to: Some(to) });
+        self.opened.insert(to, connection);
+        Some(connection)
+    }
+
+    /// Takes the next message off a connection's input; `None`: it is not complete. After an error
+    /// the connection is to be closed.
+    pub(super) fn receive(
+        &mut self,
+        connection: ConnectionId,
+        input: &mut Input,
+        io: &mut Io,
+    ) -> Result<Option<Arrived>, Corrupt> {
+        loop {
+            let Some(header) = input.bytes().first_chunk::<HEADER_BYTES>() else {
+                input.want(HEADER_BYTES);
+                return Ok(None);
+            };
+            let header = Header::parse(header)?;
+            if input.len() < header.frame_bytes() {
+                input.want(header.frame_bytes());
+                return Ok(None);
+            }
+            let start = HEADER_BYTES + header.message_bytes;
+            let message: PeerMessage = header.message(&input.bytes()[HEADER_BYTES..start])?;
+            let payload = match header.payload_bytes {
+                0 => {
+                    input.consume(header.frame_bytes());
+                    Payload::default()
+                }
+                _ => Payload { buffer: input.take(header.frame_bytes()), start },
+            };
+            let link = self.links.get_mut(&connection).ok_or(UNEXPECTED)?;
+            match (&link.state, &message) {
+                (_, PeerMessage::Hello(hello)) => {
+                    self.greeted(connection, *hello, io)?;
+                }
+                (State::Open(from), _) => {
+                    let (from, route) = (*from, Route(connection.number()));
+                    return Ok(Some(Arrived { from, route, message, payload }));
+                }
+                (State::Connecting(_) | State::Greeting, _) => return Err(UNEXPECTED),
+            }
+        }
+    }
+
+    fn greeted(
+        &mut self,
+        connection: ConnectionId,
+        hello: Hello,
+        io: &mut Io,
+    ) -> Result<(), Corrupt> {
+        if hello.cluster != self.hello.cluster || hello.protocol != PROTOCOL_VERSION {
+            return Err(Corrupt::Invalid { what: "cluster or protocol version of greeting" });
+        }
+        let link = self.links.get_mut(&connection).ok_or(UNEXPECTED)?;
+        match link.opened_to {
+            Some((expected, _)) if expected == hello.server => {}
+            Some(_) => return Err(Corrupt::Invalid { what: "server of greeting" }),
+            None => {
+                link.state = State::Open(hello.server);
+                if hello.priority {
+                    io.set_class(connection, Class::Priority);
+                }
+                let answer = PeerMessage::Hello(Hello { priority: hello.priority, ..self.hello });
+                wire::frame::encode(&answer, 0, io.output(connection));
+            }
+        }
+        Ok(())
+    }
+}
+
+const UNEXPECTED: Corrupt = Corrupt::Invalid { what: "order of messages" };
+
+fn write(connection: ConnectionId, message: &PeerMessage, payload: Vec<u8>, io: &mut Io) {
+    wire::frame::encode(message, payload.len(), io.output(connection));
+    io.send_owned(connection, payload);
+}
+
+fn address_of(server: ServerId, node: &Node) -> Option<SocketAddr> {
+    let map = node.map();
+    let info = map.servers.iter().find(|info| info.id == server)?;
+    let address = (info.host.as_str(), info.bus_port).to_socket_addrs();
+    match address.map(|mut addresses| addresses.next()) {
+        Ok(Some(address)) => Some(address),
+        Ok(None) | Err(_) => {
+            tracing::warn!(host = info.host, "the address of {server} cannot be found");
+            None
+        }
+    }
+}
