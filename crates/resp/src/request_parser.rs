@@ -16,10 +16,11 @@ use crate::{
     request::{Request, Span},
 };
 
-/// Arguments whose places are kept allocated for the next request of the connection.
-const SPANS_KEPT: usize = 1_024;
-/// Bytes kept allocated for the words of the connection's next inline request.
-const UNQUOTED_BYTES_KEPT: usize = 4_096;
+/// Arguments whose places stay allocated between two requests: few, since most connections are
+/// idle.
+const SPANS_KEPT: usize = 128;
+/// Bytes for the words of inline requests that stay allocated between two requests.
+const UNQUOTED_BYTES_KEPT: usize = 1_024;
 
 /// Bytes that any line may have: the longest number with its marker and sign.
 const NUMBER_BYTES_MAX: usize = 21;
@@ -162,12 +163,20 @@ impl RequestParser {
         }))
     }
 
+    /// Bytes of memory it holds, apart from itself.
+    pub fn held_bytes(&self) -> usize {
+        self.spans.capacity() * size_of::<Span>() + self.unquoted.capacity()
+    }
+
     /// Finds the end of the next request that is not empty.
     #[inline]
     fn advance(&mut self, input: &mut &[u8]) -> Result<Option<(Place, usize)>, ProtocolError> {
         while self.missing == 0 {
             match input.first() {
-                None => return Ok(None),
+                None => {
+                    self.forget_arguments();
+                    return Ok(None);
+                }
                 Some(b'*') => match self.read_count(input)? {
                     None => return Ok(None),
                     Some(taken) if self.missing == 0 => *input = &input[taken..],

@@ -250,6 +250,26 @@ fn a_line_that_arrives_byte_by_byte_is_searched_once() {
 }
 
 #[test]
+fn what_is_announced_takes_no_memory_and_what_has_passed_gives_it_back() {
+    let limits = RequestLimits::default();
+    let mut parser = RequestParser::new(limits);
+    assert!(parser.next(&mut &b"*1048576\r\n$536870912\r\nabc"[..]).unwrap().is_none());
+    assert!(parser.held_bytes() < 100, "{} bytes", parser.held_bytes());
+
+    let mut bytes = Vec::new();
+    RequestWriter::write(&[&b"MGET"[..]; 10_000], &mut bytes);
+    bytes.extend_from_slice(&b"'word' ".repeat(1_000));
+    bytes.extend_from_slice(b"\r\n");
+    let mut parser = RequestParser::new(limits);
+    let mut input = &bytes[..];
+    assert_eq!(parser.next(&mut input).unwrap().unwrap().len(), 10_000);
+    assert_eq!(parser.next(&mut input).unwrap().unwrap().len(), 1_000);
+    assert!(parser.held_bytes() > 4_000, "there was nothing to give back");
+    assert!(parser.next(&mut input).unwrap().is_none());
+    assert!(parser.held_bytes() <= 2_048, "{} bytes", parser.held_bytes());
+}
+
+#[test]
 fn a_request_can_be_kept_and_carried_out_later() {
     for bytes in [&b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"[..], b"GET 'k'\r\n"] {
         let mut parser = RequestParser::new(LIMITS);
@@ -266,4 +286,10 @@ fn a_request_can_be_kept_and_carried_out_later() {
 #[should_panic(expected = "fewer arguments than announced")]
 fn a_request_of_fewer_arguments_than_announced_is_our_bug() {
     RequestWriter::new(2, &mut Vec::new()).argument(b"GET");
+}
+
+#[test]
+#[should_panic(expected = "more arguments than announced")]
+fn a_request_of_more_arguments_than_announced_is_our_bug() {
+    RequestWriter::new(1, &mut Vec::new()).argument(b"GET").argument(b"key");
 }

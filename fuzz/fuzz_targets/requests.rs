@@ -1,0 +1,10 @@
+//! Requests: what clients send.
+
+#![no_main]
+
+#[path = "../../crates/resp/tests/checks/mod.rs"]
+mod checks;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    checks::requests(data);
+});
