@@ -250,6 +250,12 @@ impl Log {
         is_there.then(|| Reservation::new(Arc::clone(self), count))
     }
 
+    /// Whether the turn is one of this log's reactors': what it finds in the arena stays there.
+    #[inline]
+    pub(crate) fn vouches_for(&self, turn: &Turn<'_>) -> bool {
+        turn.keeps(&*self.segments)
+    }
+
     /// Takes 64 KiB for the index, zeroed.
     pub fn take_chunk(&self) -> Option<Chunk> {
         self.chunks.take(&self.segments)

@@ -1,0 +1,166 @@
+//! From a full leaf to a larger one, or to a directory of eight.
+//!
+//! Both are built aside from the words of the old leaf, whose tags say all that is needed, and
+//! locked from the beginning. Whoever holds the old leaf then publishes the result in its cell.
+
+use super::{
+    NoRoom,
+    bucket::{NODE_BUCKETS_MAX, Node, Use, WORDS},
+    leaf::{Leaf, Totals},
+    slab::{Class, Slab},
+    tree::{DEPTH_MAX, FAN, FAN_BITS, digit, for_each_node},
+    word::{TAG_BITS, Word},
+};
+use crate::log::Turn;
+
+/// Words that a leaf is made for, in per cent of its places: almost all leaves take that many
+/// before a pair is full. Measured by `index_bench`; a leaf that is made too small grows.
+const FILL_PERCENT: usize = 75;
+
+/// The class of a leaf that is to take this many words.
+pub(super) fn class_for(words: usize) -> Class {
+    Class::with_buckets((words * 100 / FILL_PERCENT).div_ceil(WORDS).max(1))
+}
+
+/// Makes leaves and directories that nobody else knows.
+pub(super) struct Builder<'t> {
+    slab: &'t Slab,
+    turn: &'t Turn<'t>,
+    /// Of the blocks that were made and not given back.
+    bytes: u64,
+}
+
+impl<'t> Builder<'t> {
+    pub(super) fn new(slab: &'t Slab, turn: &'t Turn<'t>) -> Builder<'t> {
+        Builder { slab, turn, bytes: 0 }
+    }
+
+    /// Bytes of the blocks that it made and did not give back.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A leaf of at least this class (`None`: there is none) with these words, or a directory of
+    /// leaves. Locked.
+    pub(super) fn build(
+        &mut self,
+        words: &mut [Word],
+        totals: Totals,
+        depth: u32,
+        mut class: Option<Class>,
+    ) -> Result<Node, NoRoom> {
+        while let Some(size) = class.filter(|size| size.buckets() <= buckets_max(depth)) {
+            if let Some(node) = self.leaf(words, totals, depth, size)? {
+                return Ok(node);
+            }
+            class = size.next();
+        }
+        if depth >= DEPTH_MAX { Err(NoRoom::Full) } else { self.divide(words, totals, depth) }
+    }
+
+    /// An empty leaf that takes this many records, or a directory of such leaves. Locked.
+    pub(super) fn build_for(&mut self, records: usize, depth: u32) -> Result<Node, NoRoom> {
+        let places = Leaf::capacity(buckets_max(depth));
+        if records * 100 <= places * FILL_PERCENT || depth >= DEPTH_MAX {
+            return self.build(&mut [], Totals::default(), depth, Some(class_for(records)));
+        }
+        self.directory(|builder, _| builder.build_for(records.div_ceil(FAN), depth + FAN_BITS))
+    }
+
+    /// Gives back what was built and never published.
+    pub(super) fn discard(&mut self, node: Node) {
+        for_each_node(node, self.turn, &mut |node: Node| {
+            self.bytes -= node.bytes();
+            self.slab.free(node);
+        });
+    }
+
+    /// `None` if the words do not fit.
+    fn leaf(
+        &mut self,
+        words: &[Word],
+        totals: Totals,
+        depth: u32,
+        class: Class,
+    ) -> Result<Option<Node>, NoRoom> {
+        if words.len() > Leaf::capacity(class.buckets()) {
+            return Ok(None);
+        }
+        let node = self.slab.allocate(Use::Leaf, class).ok_or(NoRoom::OutOfMemory)?;
+        let leaf = Leaf::new(node.block(self.turn), depth);
+        leaf.clear();
+        if !words.iter().all(|&word| leaf.place(word)) {
+            self.slab.free(node);
+            return Ok(None);
+        }
+        leaf.set_totals(totals);
+        self.bytes += node.bytes();
+        Ok(Some(node))
+    }
+
+    fn divide(&mut self, words: &mut [Word], totals: Totals, depth: u32) -> Result<Node, NoRoom> {
+        words.sort_unstable_by_key(|word| word.tag());
+        let mut rest: &mut [Word] = words;
+        let mut shares = Shares { words: rest.len() as i64, totals };
+        self.directory(|builder, place| {
+            let count = rest.partition_point(|word| digit(word.tag(), depth) <= place);
+            let (mine, others) = std::mem::take(&mut rest).split_at_mut(count);
+            rest = others;
+            let share = shares.take(mine);
+            builder.build(mine, share, depth + FAN_BITS, Some(class_for(mine.len())))
+        })
+    }
+
+    /// A directory of eight nodes, each made by `child`.
+    fn directory(
+        &mut self,
+        mut child: impl FnMut(&mut Self, usize) -> Result<Node, NoRoom>,
+    ) -> Result<Node, NoRoom> {
+        let node =
+            self.slab.allocate(Use::Directory, Class::SMALLEST).ok_or(NoRoom::OutOfMemory)?;
+        self.bytes += node.bytes();
+        let cells = &node.block(self.turn)[0].cells;
+        cells.iter().for_each(|cell| cell.store(0));
+        for (place, cell) in cells.iter().enumerate() {
+            match child(self, place) {
+                Ok(built) => cell.store(built.raw()),
+                Err(error) => {
+                    self.discard(node);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(node)
+    }
+}
+
+/// Divides totals among parts that are cut off one after the other.
+struct Shares {
+    /// Words that have no share yet.
+    words: i64,
+    totals: Totals,
+}
+
+impl Shares {
+    /// Records are counted, bytes go by the number of words: the index does not know whose they
+    /// are. What is left is exact, so the sum is.
+    fn take(&mut self, words: &[Word]) -> Totals {
+        let count = words.len() as i64;
+        let bytes = if self.words == 0 { 0 } else { self.totals.bytes * count / self.words };
+        let bytes = if count == self.words { self.totals.bytes } else { bytes };
+        let share = Totals { records: records_among(words), bytes };
+        self.words -= count;
+        self.totals.bytes -= bytes;
+        share
+    }
+}
+
+/// Words that stand for a record.
+fn records_among(words: &[Word]) -> u64 {
+    words.iter().map(|word| u64::from(word.is_record())).sum()
+}
+
+/// Most buckets of a leaf: no more than there are tags to tell them apart.
+fn buckets_max(depth: u32) -> usize {
+    NODE_BUCKETS_MAX.min(1 << (TAG_BITS - depth))
+}

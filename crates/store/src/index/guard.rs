@@ -1,0 +1,179 @@
+//! Changing a leaf: whoever holds its guard is its only writer.
+
+use super::{
+    Index, NoRoom,
+    bucket::Cell,
+    growth::Builder,
+    leaf::Leaf,
+    slab::Class,
+    tree::{Place, descend, for_each_leaf},
+    word::{TAG_BITS, Tag, UNSEEN_BITS, Word},
+};
+use crate::log::Turn;
+use types::{HashRange, KeyHash};
+
+/// Holds one leaf of the index. Dropping it makes the changes count for readers who found nothing.
+///
+/// It covers the same hashes as long as it lives. If the leaf is replaced by a directory of
+/// leaves, it holds all of those.
+pub struct LeafGuard<'t> {
+    index: &'t Index,
+    turn: &'t Turn<'t>,
+    cell: &'t Cell,
+    depth: u32,
+    /// The hashes that belong into what the cell names.
+    range: HashRange,
+}
+
+impl<'t> LeafGuard<'t> {
+    /// For a leaf that was just locked, in the cell on the hash's way.
+    pub(super) fn new(
+        index: &'t Index,
+        turn: &'t Turn<'t>,
+        place: &Place<'t>,
+        hash: KeyHash,
+    ) -> LeafGuard<'t> {
+        let width = (1u64 << (TAG_BITS - place.depth + UNSEEN_BITS)) - 1;
+        let range = HashRange::new(KeyHash(hash.0 & !width), KeyHash(hash.0 | width));
+        LeafGuard { index, turn, cell: place.cell, depth: place.depth, range }
+    }
+
+    /// Whether this guard is the one to change the hash's records with.
+    #[inline]
+    pub fn covers(&self, hash: KeyHash) -> bool {
+        self.range.contains(hash)
+    }
+
+    /// The hashes that the guard covers.
+    pub fn range(&self) -> HashRange {
+        self.range
+    }
+
+    /// The word of this hash that `is_it` knows as its own.
+    #[inline]
+    pub fn find(&self, hash: KeyHash, is_it: impl FnMut(Word) -> bool) -> Option<Word> {
+        let tag = Tag::of(hash);
+        self.leaf(hash).find(tag, is_it)
+    }
+
+    /// Makes sure that one word for each of these hashes can be inserted without fail. To be
+    /// called before anything is written that would have to be taken back.
+    ///
+    /// The hashes are ascending, and all covered by this guard.
+    pub fn make_room(&mut self, hashes: &[KeyHash]) -> Result<(), NoRoom> {
+        assert!(hashes.is_sorted(), "hashes come in ascending order");
+        let mut at = 0;
+        while let Some(&hash) = hashes.get(at) {
+            let place = self.place(hash);
+            let leaf = leaf_in(&place);
+            if leaf.room(leaf.home(Tag::of(hash))) >= rivals(leaf, hashes, at) {
+                at += 1;
+            } else {
+                self.grow(place)?;
+                // The larger leaf has other homes: those before may be short of room there.
+                at = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Inserts a word of a record that takes this many bytes in the log. Grows the leaf if that
+    /// is needed; fails only then.
+    pub fn insert(&mut self, hash: KeyHash, word: Word, bytes: u32) -> Result<(), NoRoom> {
+        debug_assert!(word.may_be(hash), "{word:?} is not of {hash}");
+        loop {
+            let place = self.place(hash);
+            let leaf = leaf_in(&place);
+            if leaf.place(word) {
+                change_totals(leaf, None, Some((word, bytes)));
+                return Ok(());
+            }
+            self.grow(place)?;
+        }
+    }
+
+    /// Puts `new` where `old` stands. Both are of this hash; the bytes are those that the two
+    /// take in the log.
+    pub fn replace(&mut self, hash: KeyHash, old: (Word, u32), new: (Word, u32)) {
+        debug_assert!(new.0.may_be(hash), "{new:?} is not of {hash}");
+        let leaf = self.leaf(hash);
+        leaf.replace(old.0, Some(new.0));
+        change_totals(leaf, Some(old), Some(new));
+    }
+
+    /// Removes a word of a record that took this many bytes in the log.
+    pub fn remove(&mut self, hash: KeyHash, word: Word, bytes: u32) {
+        let leaf = self.leaf(hash);
+        leaf.replace(word, None);
+        change_totals(leaf, Some((word, bytes)), None);
+    }
+
+    #[inline]
+    fn leaf(&self, hash: KeyHash) -> Leaf<'t> {
+        leaf_in(&self.place(hash))
+    }
+
+    /// Where the hash belongs: usually what the guard's cell names, else a leaf below it.
+    #[inline]
+    fn place(&self, hash: KeyHash) -> Place<'t> {
+        assert!(self.covers(hash), "{hash} is not in {}", self.range);
+        descend(self.cell, self.depth, Tag::of(hash), self.turn)
+    }
+
+    /// Replaces the leaf in the place, which this guard holds, by a larger one or a directory.
+    fn grow(&self, place: Place<'t>) -> Result<(), NoRoom> {
+        let (node, leaf) = place.leaf.expect("a guard holds a leaf");
+        let mut words: Vec<Word> = leaf.words().collect();
+        let mut builder = Builder::new(&self.index.slab, self.turn);
+        let class = Class::with_buckets(node.buckets()).next();
+        let grown = builder.build(&mut words, leaf.totals(), place.depth, class)?;
+        self.index.publish(place.cell, grown, builder.bytes());
+        self.index.retire(node);
+        Ok(())
+    }
+}
+
+impl Drop for LeafGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        for_each_leaf(self.cell, self.depth, self.turn, &mut Leaf::unlock);
+    }
+}
+
+impl std::fmt::Debug for LeafGuard<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("LeafGuard").field(&self.range).finish()
+    }
+}
+
+fn leaf_in<'t>(place: &Place<'t>) -> Leaf<'t> {
+    place.leaf.expect("a guard holds a leaf").1
+}
+
+/// How many of the ascending hashes may want a place of the pair in which the one at `at` may
+/// stand: those whose home is at most one bucket away.
+fn rivals(leaf: Leaf<'_>, hashes: &[KeyHash], at: usize) -> usize {
+    let first = leaf.first_tag(0, Tag::of(hashes[at]));
+    let last = leaf.last_tag(Tag::of(hashes[at]));
+    let home = leaf.home(Tag::of(hashes[at]));
+    let is_rival = |hash: &&KeyHash| {
+        let tag = Tag::of(**hash);
+        Some(tag) >= first && tag <= last && leaf.home(tag).abs_diff(home) <= 1
+    };
+    let before = hashes[..at].iter().rev().take_while(is_rival).count();
+    before + hashes[at..].iter().take_while(is_rival).count()
+}
+
+/// Tells the leaf's header of a word that went and of one that came.
+fn change_totals(leaf: Leaf<'_>, went: Option<(Word, u32)>, came: Option<(Word, u32)>) {
+    let mut totals = leaf.totals();
+    if let Some((word, bytes)) = went {
+        totals.records -= u64::from(word.is_record());
+        totals.bytes -= i64::from(bytes);
+    }
+    if let Some((word, bytes)) = came {
+        totals.records += u64::from(word.is_record());
+        totals.bytes += i64::from(bytes);
+    }
+    leaf.set_totals(totals);
+}

@@ -1,0 +1,147 @@
+//! Walking a range of hashes, bucket by bucket, without a lock.
+//!
+//! The cursor is a key hash: the lowest hash of the next home bucket. It means the same after the
+//! leaf has grown or been divided, since nothing depends on how many buckets there were.
+//!
+//! A walk meets every record that exists throughout: words do not move within a leaf, and a leaf
+//! that is replaced keeps its words as they were. What is inserted or removed meanwhile may be met
+//! or not. A word may be out of date when it is met; its entry is readable until the turn ends.
+
+use super::{
+    Index,
+    leaf::Leaf,
+    tree::{Place, descend},
+    word::{TAG_BITS, Tag, Word},
+};
+use crate::log::Turn;
+use std::ops::ControlFlow;
+use types::{HashRange, KeyHash, SLOT_COUNT, Slot};
+
+/// How far one step of a walk goes. Looked at between buckets: at least one is walked, and a
+/// bucket is walked whole.
+#[derive(Clone, Copy, Debug)]
+pub struct WalkBudget {
+    /// Words to visit.
+    pub entries: usize,
+    /// Buckets to look into. Eight empty slots count as one.
+    pub buckets: usize,
+}
+
+/// Empty slots that cost as much as one bucket: their cells fill a cache line.
+const EMPTY_SLOTS_PER_BUCKET: usize = 8;
+
+/// A step of a walk.
+struct Step<'v, V> {
+    budget: WalkBudget,
+    visited: usize,
+    /// Buckets times [`EMPTY_SLOTS_PER_BUCKET`].
+    effort: usize,
+    is_stopped: bool,
+    visit: &'v mut V,
+}
+
+/// The tags of a range within one slot.
+#[derive(Clone, Copy)]
+struct Span {
+    slot: Slot,
+    first: Tag,
+    last: Tag,
+}
+
+impl Index {
+    /// Visits the words whose hash lies in the range, as far as the index can tell, in the order
+    /// of their buckets. Returns where to go on; `None` when the range is done.
+    ///
+    /// `visit` gets the lowest hash that the word may have, exact in its first 38 bits: at the two
+    /// ends of the range, a record may lie outside by its lower bits. `Break` stops the walk after
+    /// the bucket.
+    pub fn walk(
+        &self,
+        range: HashRange,
+        budget: WalkBudget,
+        turn: &Turn<'_>,
+        mut visit: impl FnMut(KeyHash, Word) -> ControlFlow<()>,
+    ) -> Option<KeyHash> {
+        self.check(turn);
+        let mut step = Step { budget, visited: 0, effort: 0, is_stopped: false, visit: &mut visit };
+        let (first_slot, last_slot) = range.slots();
+        for number in first_slot.0..=last_slot.0 {
+            let slot = Slot(number);
+            let first = if slot == first_slot { Tag::of(range.first()) } else { Tag(0) };
+            let last = if slot == last_slot { Tag::of(range.last()) } else { Tag::LAST };
+            let next = match self.walk_slot(Span { slot, first, last }, turn, &mut step) {
+                Some(tag) => tag.first_hash(slot),
+                None if !step.is_spent() => continue,
+                None if number + 1 < SLOT_COUNT => Slot(number + 1).first_hash(),
+                None => return None,
+            };
+            return (next <= range.last()).then_some(next);
+        }
+        None
+    }
+
+    /// Returns the tag to go on from, `None` if the span is done.
+    fn walk_slot<V>(&self, mut span: Span, turn: &Turn<'_>, step: &mut Step<'_, V>) -> Option<Tag>
+    where
+        V: FnMut(KeyHash, Word) -> ControlFlow<()>,
+    {
+        loop {
+            let Place { depth, leaf, .. } = descend(self.cell(span.slot), 0, span.first, turn);
+            let end = match leaf {
+                Some((_, leaf)) => {
+                    if let Some(tag) = step.walk_leaf(leaf, span) {
+                        return Some(tag);
+                    }
+                    leaf.last_tag(span.first)
+                }
+                None => {
+                    step.effort += 1;
+                    last_tag_below(depth, span.first)
+                }
+            };
+            if end >= span.last {
+                return None;
+            }
+            span.first = Tag(end.0 + 1);
+            if step.is_spent() {
+                return Some(span.first);
+            }
+        }
+    }
+}
+
+impl<V: FnMut(KeyHash, Word) -> ControlFlow<()>> Step<'_, V> {
+    /// Walks the part of the span that lies in the leaf. Returns the tag to go on from if the
+    /// budget ends within the leaf.
+    fn walk_leaf(&mut self, leaf: Leaf<'_>, span: Span) -> Option<Tag> {
+        let last = span.last.min(leaf.last_tag(span.first));
+        let last_home = leaf.home(last);
+        for home in leaf.home(span.first)..=last_home {
+            self.effort += EMPTY_SLOTS_PER_BUCKET;
+            for word in leaf.words_in(home).chain(leaf.words_in(home + 1)) {
+                let is_due =
+                    leaf.home(word.tag()) == home && (span.first..=last).contains(&word.tag());
+                if is_due {
+                    self.visited += 1;
+                    let hash = word.tag().first_hash(span.slot);
+                    self.is_stopped |= (self.visit)(hash, word).is_break();
+                }
+            }
+            if home < last_home && self.is_spent() {
+                return leaf.first_tag(home + 1, span.first);
+            }
+        }
+        None
+    }
+
+    fn is_spent(&self) -> bool {
+        self.is_stopped
+            || self.visited >= self.budget.entries
+            || self.effort >= self.budget.buckets.saturating_mul(EMPTY_SLOTS_PER_BUCKET)
+    }
+}
+
+/// The highest tag that shares the first `depth` bits with this one.
+fn last_tag_below(depth: u32, tag: Tag) -> Tag {
+    Tag(tag.0 | ((1 << (TAG_BITS - depth)) - 1))
+}

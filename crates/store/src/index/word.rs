@@ -1,0 +1,171 @@
+//! What the index keeps of a record: one word of 64 bits.
+//!
+//! | bits | field |
+//! | --- | --- |
+//! | 40-63 | tag: the 24 hash bits right below the slot's |
+//! | 2-39 | address of the entry in the log, in units of 8 bytes |
+//! | 0-1 | kind; 0 stands only in an empty place, whose word is 0 |
+
+use crate::address::{ADDRESS_BITS, Address};
+use std::{fmt, num::NonZeroU64};
+use types::{KeyHash, Slot};
+
+/// Bits of a tag.
+pub(super) const TAG_BITS: u32 = 24;
+/// Bits of a key hash below its tag, which the index never sees.
+pub(super) const UNSEEN_BITS: u32 = 50 - TAG_BITS;
+
+const KIND_BITS: u32 = 2;
+const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
+const TAG_SHIFT: u32 = KIND_BITS + ADDRESS_BITS;
+
+const _: () = assert!(TAG_SHIFT + TAG_BITS == u64::BITS);
+
+/// What the entry behind a word is, so that a reader need not fetch it to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The record exists.
+    Object,
+    /// The record exists until it expires, which its entry tells.
+    Expiring,
+    /// The record was deleted, and that has to be remembered for a while.
+    Tombstone,
+}
+
+/// One entry of the index: tag, kind and address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Word(NonZeroU64);
+
+impl Word {
+    /// The word of the entry at `address`, whose key has this hash.
+    #[inline]
+    pub fn new(hash: KeyHash, kind: Kind, address: Address) -> Word {
+        let kind = match kind {
+            Kind::Object => 1,
+            Kind::Tombstone => 2,
+            Kind::Expiring => 3,
+        };
+        let raw = u64::from(Tag::of(hash).0) << TAG_SHIFT | address.units() << KIND_BITS | kind;
+        Word(NonZeroU64::new(raw).expect("no kind is zero"))
+    }
+
+    /// What the entry is.
+    #[inline]
+    pub fn kind(self) -> Kind {
+        match self.0.get() & KIND_MASK {
+            1 => Kind::Object,
+            2 => Kind::Tombstone,
+            3 => Kind::Expiring,
+            other => unreachable!("no word is made with kind {other}"),
+        }
+    }
+
+    /// Where the entry stands.
+    #[inline]
+    pub fn address(self) -> Address {
+        Address::from_units(self.0.get() << TAG_BITS >> (TAG_BITS + KIND_BITS))
+    }
+
+    /// Whether the word may stand for a key with this hash. The other way round only the key
+    /// itself can tell.
+    #[inline]
+    pub fn may_be(self, hash: KeyHash) -> bool {
+        self.tag() == Tag::of(hash)
+    }
+
+    /// Whether the word counts as a record. A tombstone does not.
+    #[inline]
+    pub(super) fn is_record(self) -> bool {
+        match self.kind() {
+            Kind::Object | Kind::Expiring => true,
+            Kind::Tombstone => false,
+        }
+    }
+
+    #[inline]
+    pub(super) fn tag(self) -> Tag {
+        Tag((self.0.get() >> TAG_SHIFT) as u32)
+    }
+
+    #[inline]
+    pub(super) fn raw(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The word in a place of a leaf; `None` if the place is empty.
+    #[inline]
+    pub(super) fn from_raw(raw: u64) -> Option<Word> {
+        NonZeroU64::new(raw).map(Word)
+    }
+}
+
+impl fmt::Debug for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {:06x} {:?}", self.kind(), self.tag().0, self.address())
+    }
+}
+
+/// The 24 hash bits right below the slot's. All that the index knows of a hash, beside the slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Tag(pub(super) u32);
+
+impl Tag {
+    /// The highest tag of a slot.
+    pub(super) const LAST: Tag = Tag((1 << TAG_BITS) - 1);
+
+    #[inline]
+    pub(super) fn of(hash: KeyHash) -> Tag {
+        Tag((hash.0 >> UNSEEN_BITS) as u32 & Tag::LAST.0)
+    }
+
+    /// A raw word with this tag and nothing else.
+    #[inline]
+    pub(super) fn raw(self) -> u64 {
+        u64::from(self.0) << TAG_SHIFT
+    }
+
+    /// The lowest hash with this tag in the slot.
+    #[inline]
+    pub(super) fn first_hash(self, slot: Slot) -> KeyHash {
+        KeyHash(slot.first_hash().0 | u64::from(self.0) << UNSEEN_BITS)
+    }
+}
+
+/// Whether a raw word stands for a record with this tag, given [`Tag::raw`]. An empty place may
+/// pass for tag 0; [`Word::from_raw`] tells them apart.
+#[inline]
+pub(super) fn has_tag(raw: u64, tag: u64) -> bool {
+    raw ^ tag < 1 << TAG_SHIFT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_gives_back_what_it_was_made_of() {
+        for hash in [0, u64::MAX, 0xbe58_7b18_b91b_bb76, 1 << 26, (1 << 26) - 1] {
+            for units in [0, 1, (1 << ADDRESS_BITS) - 1] {
+                for kind in [Kind::Object, Kind::Expiring, Kind::Tombstone] {
+                    let word = Word::new(KeyHash(hash), kind, Address::from_units(units));
+                    assert_eq!((word.kind(), word.address().units()), (kind, units));
+                    assert!(word.may_be(KeyHash(hash)));
+                    assert!(!word.may_be(KeyHash(hash ^ 1 << 26)));
+                    assert!(!word.may_be(KeyHash(hash ^ 1 << 49)));
+                    assert!(word.may_be(KeyHash(hash ^ 1)), "the lowest bits are not kept");
+                    assert_eq!(Word::from_raw(word.raw()), Some(word));
+                    assert!(has_tag(word.raw(), Tag::of(KeyHash(hash)).raw()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_tag_begins_at_its_first_hash() {
+        let hash = KeyHash(0xbe58_7b18_b91b_bb76);
+        let first = Tag::of(hash).first_hash(hash.slot());
+        assert!(first <= hash && hash.0 - first.0 < 1 << UNSEEN_BITS);
+        assert_eq!(Tag::of(first), Tag::of(hash));
+        assert_ne!(Tag::of(KeyHash(first.0 - 1)), Tag::of(hash));
+    }
+}
