@@ -79,6 +79,8 @@ pub struct BatchEntry<'a> {
 /// Reads a batch, entry by entry. After an error it ends.
 #[derive(Clone, Debug)]
 pub struct BatchReader<'a> {
+    /// Bytes of the whole batch.
+    total: usize,
     rest: &'a [u8],
     run: Option<(TableId, Slot, usize)>,
 }
@@ -86,23 +88,48 @@ pub struct BatchReader<'a> {
 impl<'a> BatchReader<'a> {
     /// Reads what [`BatchWriter`] wrote.
     pub fn new(bytes: &'a [u8]) -> BatchReader<'a> {
-        BatchReader { rest: bytes, run: None }
+        BatchReader { total: bytes.len(), rest: bytes, run: None }
+    }
+
+    /// Goes on where another reader of the same bytes was: at its [`BatchReader::offset`].
+    pub fn resume(bytes: &'a [u8], offset: usize) -> Result<BatchReader<'a>, Corrupt> {
+        let mut reader = BatchReader::new(bytes);
+        while reader.offset() < offset {
+            let Some((table, slot, run)) = reader.run_header()? else { break };
+            let ends = reader.offset().saturating_add(run);
+            reader.rest = bytes.get(ends.min(offset)..).ok_or(Corrupt::Short { what: "run" })?;
+            reader.run = (offset < ends).then(|| (table, slot, ends - offset));
+        }
+        Ok(reader)
+    }
+
+    /// Where the next entry begins, or the header of its run.
+    pub fn offset(&self) -> usize {
+        self.total - self.rest.len()
+    }
+
+    /// Reads the header of a run: table, slot, and bytes of its entries. `None` at the end.
+    fn run_header(&mut self) -> Result<Option<(TableId, Slot, usize)>, Corrupt> {
+        let Some((header, rest)) = self.rest.split_first_chunk::<RUN_HEADER_BYTES>() else {
+            let short = Corrupt::Short { what: "run header" };
+            return if self.rest.is_empty() { Ok(None) } else { Err(short) };
+        };
+        let slot = Slot(u16::from_le_bytes([header[2], header[3]]));
+        if slot.0 >= SLOT_COUNT || usize::from(header[0]) >= types::limits::TABLES_MAX {
+            return Err(Corrupt::Invalid { what: "run header" });
+        }
+        let bytes = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+        self.rest = rest;
+        Ok(Some((TableId(header[0]), slot, bytes as usize)))
     }
 
     fn read(&mut self) -> Result<Option<BatchEntry<'a>>, Corrupt> {
         loop {
             let Some((table, slot, left)) = self.run else {
-                let Some((header, rest)) = self.rest.split_first_chunk::<RUN_HEADER_BYTES>() else {
-                    let short = Corrupt::Short { what: "run header" };
-                    return if self.rest.is_empty() { Ok(None) } else { Err(short) };
-                };
-                let slot = Slot(u16::from_le_bytes([header[2], header[3]]));
-                if slot.0 >= SLOT_COUNT || usize::from(header[0]) >= types::limits::TABLES_MAX {
-                    return Err(Corrupt::Invalid { what: "run header" });
+                match self.run_header()? {
+                    Some(run) => self.run = Some(run),
+                    None => return Ok(None),
                 }
-                let bytes = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
-                self.rest = rest;
-                self.run = Some((TableId(header[0]), slot, bytes as usize));
                 continue;
             };
             if left == 0 {
@@ -168,6 +195,20 @@ mod tests {
         ];
         assert_eq!(read, expected);
         assert_eq!(BatchReader::new(&[]).next(), None);
+    }
+
+    #[test]
+    fn reading_goes_on_at_every_offset_where_it_can_be_broken_off() {
+        let bytes = batch();
+        let mut reader = BatchReader::new(&bytes);
+        loop {
+            let resumed = BatchReader::resume(&bytes, reader.offset()).unwrap();
+            assert!(resumed.eq(reader.clone()), "from {}", reader.offset());
+            if reader.next().is_none() {
+                break;
+            }
+        }
+        assert!(BatchReader::resume(&bytes[..4], 4).is_err());
     }
 
     #[test]

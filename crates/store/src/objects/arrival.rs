@@ -14,11 +14,13 @@
 //! Asking for records, and judging what has been replayed: `protocols::migration`.
 
 use super::tablets::TableSet;
+use super::view::View;
 use crate::log::Reservation;
+use crate::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use types::{HashRange, KeyHash, MigrationId, ServerId, Slot, TableId};
 
 /// Progress of a partition that has arrived to its end.
@@ -36,7 +38,7 @@ pub struct Arrival {
     /// Tables flushed since the flip.
     flushed: AtomicU16,
     /// Segments set aside for what arrives; given back when the arrival is dropped.
-    reservation: Option<Reservation>,
+    reservation: Option<Arc<Reservation>>,
     records: AtomicU64,
     bytes: AtomicU64,
     dropped: AtomicU64,
@@ -72,7 +74,7 @@ pub struct ArrivalPlan {
     /// Records at the source, ascending by table and slot.
     pub expected: Vec<(TableId, Slot, u32)>,
     /// Memory set aside for them, if there is to be any.
-    pub reservation: Option<Reservation>,
+    pub reservation: Option<Arc<Reservation>>,
 }
 
 /// How much has arrived so far.
@@ -105,7 +107,7 @@ impl Arrival {
             .map(|range| Partition {
                 range,
                 progress: AtomicU64::new(range.first().0),
-                notes: Mutex::default(),
+                notes: Mutex::new(Notes::default()),
             })
             .collect();
         Arrival {
@@ -184,6 +186,16 @@ impl Arrival {
         self.partition_of(hash).notes().absent.contains(&(hash, table))
     }
 
+    /// The last hash of the stretch that has arrived without a gap from this hash on, within its
+    /// partition; `None` if the hash itself has not.
+    pub(super) fn arrived_from(&self, hash: KeyHash) -> Option<KeyHash> {
+        let partition = self.partition_of(hash);
+        match partition.progress.load(Ordering::Acquire) {
+            END => Some(partition.range.last()),
+            progress => (hash.0 < progress).then(|| KeyHash(progress - 1)),
+        }
+    }
+
     /// Nothing of the table arrives from here on. To be called while operations on the table are
     /// held by [`super::Tablet::flushing`] and a grace period after that was published.
     pub fn flush_table(&self, table: TableId) {
@@ -231,14 +243,18 @@ impl Arrival {
         }
     }
 
-    /// Records that the source has told of in a slot.
-    pub(super) fn expected(&self, table: TableId, slot: Slot) -> u32 {
-        let found = self.expected.binary_search_by_key(&(table, slot), |&(t, s, _)| (t, s));
-        found.map_or(0, |at| self.expected[at].2)
+    /// Makes the slot's leaf at the size that it will have, if there is none. Without memory for
+    /// it nothing happens: it grows as others do.
+    pub(super) fn make_leaf(&self, view: &View<'_>, slot: Slot) {
+        let wanted = (view.table, slot);
+        let found = self.expected.binary_search_by_key(&wanted, |&(table, slot, _)| (table, slot));
+        if let Ok(at) = found {
+            let _ = view.index.reserve(slot, self.expected[at].2, view.turn);
+        }
     }
 
     /// Where replay takes its segments from.
-    pub(super) fn reservation(&self) -> Option<&Reservation> {
+    pub(super) fn reservation(&self) -> Option<&Arc<Reservation>> {
         self.reservation.as_ref()
     }
 
@@ -259,7 +275,7 @@ impl Arrival {
 
 impl Partition {
     fn notes(&self) -> MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.notes.lock().expect("nothing panics while it holds the notes' lock")
     }
 }
 

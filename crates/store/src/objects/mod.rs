@@ -22,16 +22,31 @@
 //! Left to others: who owns what (`protocols`), waiting and retrying (`server`).
 
 mod arrival;
+mod batch;
 mod changes;
+mod clean;
+mod collect;
+mod counts;
+mod drop;
+mod expire;
+mod leaves;
+mod read;
+mod replay;
+mod scan;
 mod store;
+mod sweep;
 mod tablets;
+mod update;
+mod view;
 mod worker;
+mod write;
 
 pub use arrival::{Arrival, ArrivalCounters, ArrivalPlan};
 pub use changes::Changes;
+pub use replay::{ReplayError, Replayed};
 pub use store::{Store, StoreConfig, StoreError, StoreUsage};
 pub use tablets::{TableSet, Tablet, TabletMap, TabletState};
-pub use worker::{Flushed, Replayed, ReplayError, Worker};
+pub use worker::Worker;
 
 use types::{KeyHash, MigrationId, UnixMillis, Version};
 
@@ -97,4 +112,13 @@ pub struct Missing {
     pub migration: MigrationId,
     /// All hashes of the operation that are missing, ascending, each once.
     pub hashes: Vec<KeyHash>,
+}
+
+impl Stall {
+    /// These hashes, ascending or not, have to arrive first.
+    fn missing(arrival: &Arrival, mut hashes: Vec<KeyHash>) -> Stall {
+        hashes.sort_unstable();
+        hashes.dedup();
+        Stall::Missing(Missing { migration: arrival.migration(), hashes })
+    }
 }

@@ -1,10 +1,18 @@
-//! What all reactors of a server share.
+//! What all reactors of a server share: the log, an index per table, the tablets, and the two
+//! numbers that never go back: the version counter and the expiry clock.
 
+use super::batch::Publications;
 use super::tablets::TabletMap;
 use super::worker::Worker;
-use crate::log::{GracePeriod, Log, LogError};
-use std::sync::Arc;
-use types::{HashRange, HashSeed, ReactorId, Slot, TableId, UnixMillis, Version};
+use crate::index::{Index, Slab};
+use crate::log::{GracePeriod, Log, LogConfig, LogError, Usage};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use arc_swap::ArcSwap;
+use crossbeam_utils::CachePadded;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use types::limits::TABLES_MAX;
+use types::{HashSeed, KeyHash, ReactorId, TableId, UnixMillis, Version};
 
 /// How a store is made.
 #[derive(Clone, Debug)]
@@ -31,33 +39,59 @@ pub enum StoreError {
 #[derive(Clone, Debug)]
 pub struct StoreUsage {
     /// Of the log and the whole arena.
-    pub log: crate::log::Usage,
-    /// Of the indexes, which lies in the arena too.
+    pub log: Usage,
+    /// Of the indexes.
     pub index_bytes: u64,
 }
 
 /// The store of one server.
 pub struct Store {
-    log: Arc<Log>,
+    pub(super) log: Arc<Log>,
+    seed: HashSeed,
+    slab: Arc<Slab>,
+    tables: [OnceLock<Index>; TABLES_MAX],
+    pub(super) publications: CachePadded<Publications>,
+    tablets: ArcSwap<TabletMap>,
+    /// Rises with each map published, after it can be loaded.
+    generation: CachePadded<AtomicU64>,
+    /// The highest version drawn or promised not to be drawn.
+    version: CachePadded<AtomicU64>,
+    /// Milliseconds since 1970.
+    clock: CachePadded<AtomicU64>,
 }
 
 impl Store {
     /// An empty store that holds no tablet.
     pub fn new(config: StoreConfig) -> Result<Arc<Store>, StoreError> {
-        unimplemented!()
+        let log = Log::new(&LogConfig {
+            memory_bytes: config.memory_bytes,
+            reactors: config.reactors,
+            huge_pages: config.huge_pages,
+        })?;
+        Ok(Arc::new(Store {
+            slab: Slab::new(Arc::clone(&log)),
+            log,
+            seed: config.seed,
+            tables: Default::default(),
+            publications: CachePadded::new(Publications::new()),
+            tablets: ArcSwap::from_pointee(TabletMap::default()),
+            generation: CachePadded::new(AtomicU64::new(0)),
+            version: CachePadded::new(AtomicU64::new(0)),
+            clock: CachePadded::new(AtomicU64::new(0)),
+        }))
     }
 
     /// The way into the store for one reactor; each has one.
     pub fn worker(self: &Arc<Self>, reactor: ReactorId) -> Worker {
-        unimplemented!()
+        Worker::new(Arc::clone(self), reactor)
     }
 
     /// The secret by which keys are hashed.
     pub fn seed(&self) -> &HashSeed {
-        unimplemented!()
+        &self.seed
     }
 
-    /// The log, for preparing memory ahead of its use.
+    /// The log, for preparing memory ahead of its use and for setting some aside.
     pub fn log(&self) -> &Arc<Log> {
         &self.log
     }
@@ -65,72 +99,94 @@ impl Store {
     /// Replaces all tablets. Workers see it at the top of their next turn; a
     /// [`Store::grace_period`] begun afterwards tells when all have.
     pub fn publish(&self, tablets: TabletMap) {
-        unimplemented!()
+        self.tablets.store(Arc::new(tablets));
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// The tablets last published.
     pub fn tablets(&self) -> Arc<TabletMap> {
-        unimplemented!()
+        self.tablets.load_full()
+    }
+
+    /// Rises with each map published.
+    #[inline]
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// Begins to wait for every worker to begin a turn, or to be asleep.
     pub fn grace_period(&self) -> GracePeriod {
-        unimplemented!()
+        self.log.reclamation().grace_period()
     }
 
     /// Whether that has happened.
     pub fn is_over(&self, period: &GracePeriod) -> bool {
-        unimplemented!()
+        self.log.reclamation().is_over(period)
     }
 
     /// From here on every version drawn is above this one.
     pub fn raise_version(&self, floor: Version) {
-        unimplemented!()
+        self.version.fetch_max(floor.0, Ordering::AcqRel);
     }
 
     /// Not below any version that the store holds.
     pub fn version(&self) -> Version {
-        unimplemented!()
+        Version(self.version.load(Ordering::Acquire))
+    }
+
+    /// The version of a write. Called while the key's leaf is locked, and only then.
+    #[inline]
+    pub(super) fn draw_version(&self) -> Version {
+        Version(self.version.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Expiry is judged as if it were at least this time.
+    #[inline]
     pub fn raise_clock(&self, at: UnixMillis) {
-        unimplemented!()
+        if self.clock.load(Ordering::Relaxed) < at.0 {
+            self.clock.fetch_max(at.0, Ordering::AcqRel);
+        }
     }
 
-    /// The latest time by which expiry has been judged.
+    /// The latest time by which expiry has been judged. Loaded anew for each judgment: a worker
+    /// that began its turn earlier must not see a record that another has declared expired.
+    #[inline]
     pub fn clock(&self) -> UnixMillis {
-        unimplemented!()
+        UnixMillis(self.clock.load(Ordering::Acquire))
     }
 
-    /// Records per table and slot of a range, ascending, without those that have none. A slot that
-    /// the range cuts counts whole.
-    pub fn counts(&self, range: HashRange) -> Vec<(TableId, Slot, u32)> {
-        unimplemented!()
+    /// The table's index, if it has one.
+    #[inline]
+    pub(super) fn index(&self, table: TableId) -> Option<&Index> {
+        self.tables[usize::from(table.0)].get()
     }
 
-    /// Bytes of the log that the range's records take, counted as [`Store::counts`] does.
-    pub fn range_bytes(&self, range: HashRange) -> u64 {
-        unimplemented!()
+    /// The table's index, made when first used.
+    #[inline]
+    pub(super) fn index_or_new(&self, table: TableId) -> &Index {
+        self.tables[usize::from(table.0)].get_or_init(|| Index::new(Arc::clone(&self.slab)))
     }
 
-    /// Records of a table in tablets that are ours. Approximate while records arrive or go.
-    pub fn table_records(&self, table: TableId) -> u64 {
-        unimplemented!()
-    }
-
-    /// Records of a table in one slot.
-    pub fn slot_records(&self, table: TableId, slot: Slot) -> u64 {
-        unimplemented!()
-    }
-
-    /// Whether no record, of whatever table, lies in the range.
-    pub fn is_empty(&self, range: HashRange) -> bool {
-        unimplemented!()
+    /// Every table that has an index, in order.
+    pub(super) fn indexes(&self) -> impl Iterator<Item = (TableId, &Index)> {
+        let numbered = self.tables.iter().enumerate();
+        numbered.filter_map(|(table, index)| Some((TableId(table as u8), index.get()?)))
     }
 
     /// How much memory is used for what.
     pub fn usage(&self) -> StoreUsage {
-        unimplemented!()
+        let index_bytes = self.indexes().map(|(_, index)| index.memory()).sum();
+        StoreUsage { log: self.log.usage(), index_bytes }
+    }
+}
+
+/// The hash behind this one; `None` behind the highest.
+pub(super) fn behind(hash: KeyHash) -> Option<KeyHash> {
+    hash.0.checked_add(1).map(KeyHash)
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("version", &self.version()).finish_non_exhaustive()
     }
 }

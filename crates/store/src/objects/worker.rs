@@ -1,197 +1,158 @@
 //! One reactor's way into the store.
+//!
+//! A worker owns what only its reactor touches: the log head, the side logs of migrations, the
+//! picture of the tablets for this turn, and memory that operations use again and again. What it
+//! can do is spread over the files of this folder, one per kind of work.
 
-use super::{Arrival, Changes, Key, Need, Record, Stall};
+use super::changes::Scratch;
+use super::store::Store;
+use super::tablets::{Tablet, TabletMap, TabletState};
+use super::view::View;
+use super::{Arrival, Key, Stall};
+use crate::index::Word;
+use crate::log::{Head, Participant, SideLog, Survivors, VictimSegment};
+use std::fmt;
 use std::sync::Arc;
-use types::{HashRange, KeyHash, MigrationId, TableId, UnixMillis};
-use wire::Corrupt;
+use types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use types::{KeyHash, MigrationId, ReactorId, Slot, TableId, Tenure, UnixMillis};
 
-/// One reactor's way into the store: its log head, its side logs, its picture of the tablets.
+/// Retired things freed at the top of a turn. Arbitrary: enough to keep up with a writer that
+/// retires a leaf every few hundred inserts.
+const RECLAIMED_PER_TURN: usize = 16;
+
+/// One reactor's way into the store.
 pub struct Worker {
-    _private: (),
+    pub(super) store: Arc<Store>,
+    pub(super) participant: Participant,
+    pub(super) head: Head,
+    /// One per migration of which this worker has replayed something and not spliced.
+    pub(super) side_logs: Vec<(MigrationId, SideLog)>,
+    /// As published when the turn began.
+    pub(super) tablets: Arc<TabletMap>,
+    generation: u64,
+    pub(super) scratch: Scratch,
+    /// Where the cleaner puts what lives.
+    pub(super) survivors: Survivors,
+    /// The segment that this worker is cleaning.
+    pub(super) victim: Option<VictimSegment>,
+    /// Words of a walk, until it has been decided what becomes of them.
+    pub(super) words: Vec<(Slot, Word)>,
 }
 
-/// How far a quantum of replay came.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
-    /// Where in the batch to go on; `None`: it has been replayed to its end.
-    pub next: Option<usize>,
-    /// Records put into the index.
-    pub records: u64,
-    /// Their bytes in the log.
-    pub bytes: u64,
-    /// Records that were not needed.
-    pub dropped: u64,
-}
-
-/// Why a batch cannot be replayed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReplayError {
-    /// Its bytes are damaged.
-    #[error(transparent)]
-    Corrupt(#[from] Corrupt),
-    /// There is no memory for it.
-    #[error("no memory for the records that arrive")]
-    OutOfMemory,
-}
-
-/// How far a step of a flush came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flushed {
-    /// Go on from this hash.
-    Until(KeyHash),
-    /// Nothing of the table is left in the tablets that are ours.
-    Done,
+/// What an operation may do with a hash that is ours.
+#[derive(Clone, Copy)]
+pub(super) struct Access<'m> {
+    /// Written into its entries.
+    pub(super) tenure: Tenure,
+    /// Set where records may still arrive.
+    pub(super) arrival: Option<&'m Arc<Arrival>>,
 }
 
 impl Worker {
+    pub(super) fn new(store: Arc<Store>, reactor: ReactorId) -> Worker {
+        let participant = store.log.reclamation().participant(reactor);
+        let head = store.log.head();
+        let survivors = store.log.survivors();
+        let generation = store.generation();
+        let tablets = store.tablets();
+        Worker {
+            store,
+            participant,
+            head,
+            side_logs: Vec::new(),
+            tablets,
+            generation,
+            scratch: Scratch::default(),
+            survivors,
+            victim: None,
+            words: Vec::new(),
+        }
+    }
+
     /// Begins a turn: nothing of the store is held from before, the newest tablets count, and the
-    /// clock is not behind `now`. Also what a worker does first after sleeping.
+    /// clock is not behind `now`. Also what a worker does first, and after sleeping.
+    #[inline]
     pub fn begin_turn(&mut self, now: UnixMillis) {
-        unimplemented!()
+        self.participant.begin_turn();
+        // After the line above: who has seen this turn begin relies on its seeing the tablets.
+        let generation = self.store.generation();
+        if generation != self.generation {
+            self.tablets = self.store.tablets();
+            self.generation = generation;
+        }
+        self.store.raise_clock(now);
+        self.store.log.reclamation().collect(RECLAIMED_PER_TURN);
     }
 
     /// The worker holds nothing and begins no operation before its next turn: nobody waits for it.
     pub fn sleep(&mut self) {
-        unimplemented!()
+        self.participant.sleep();
     }
 
-    /// Reads one record: `f` sees it, or that there is none.
-    pub fn read_one<T>(
-        &mut self,
-        table: TableId,
-        key: Key<'_>,
-        f: impl FnOnce(Option<Record<'_>>) -> T,
-    ) -> Result<T, Stall> {
-        unimplemented!()
+    /// The store that this is a way into.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+}
+
+impl TabletMap {
+    /// Whether an operation on this hash may be carried out here, by the tablet's state alone.
+    #[inline]
+    pub(super) fn access(&self, table: TableId, hash: KeyHash) -> Result<Access<'_>, Stall> {
+        self.at(hash).ok_or(Stall::NotOwned)?.access(table)
     }
 
-    /// Reads several records as they were at one moment.
-    pub fn read<T>(
-        &mut self,
-        table: TableId,
-        keys: &[Key<'_>],
-        f: impl FnOnce(&[Option<Record<'_>>]) -> T,
-    ) -> Result<T, Stall> {
-        unimplemented!()
-    }
-
-    /// Lets `f` see the records and decide what becomes of them, all in one moment. If the result
-    /// is a stall, nothing has changed, even if `f` has run. A key that is given twice is seen
-    /// twice; the last of its changes counts.
-    pub fn update<T>(
-        &mut self,
+    /// As [`TabletMap::access`], for each of these keys.
+    pub(super) fn accesses(
+        &self,
         table: TableId,
         keys: &[Key<'_>],
-        need: Need,
-        f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
-    ) -> Result<T, Stall> {
-        unimplemented!()
+    ) -> Result<Vec<Access<'_>>, Stall> {
+        keys.iter().map(|key| self.access(table, key.hash)).collect()
+    }
+}
+
+impl Tablet {
+    /// As [`TabletMap::access`], for any hash of the tablet.
+    #[inline]
+    pub(super) fn access(&self, table: TableId) -> Result<Access<'_>, Stall> {
+        let arrival = match &self.state {
+            TabletState::Serving => None,
+            TabletState::Arriving(arrival) => Some(arrival),
+            TabletState::Frozen => return Err(Stall::Held),
+            TabletState::Leaving => return Err(Stall::NotOwned),
+        };
+        if self.flushing.contains(table) {
+            return Err(Stall::Held);
+        }
+        Ok(Access { tenure: self.tenures[usize::from(table.0)], arrival })
+    }
+}
+
+impl Access<'_> {
+    /// Whether a record that is not here may still come.
+    #[inline]
+    pub(super) fn may_arrive(&self, table: TableId, hash: KeyHash) -> bool {
+        self.arrival.is_some_and(|arrival| arrival.may_arrive(table, hash))
     }
 
-    /// Gives a key a value, whatever it had.
-    pub fn put(
-        &mut self,
-        table: TableId,
-        key: Key<'_>,
-        value: &[u8],
-        expiry: Option<UnixMillis>,
-    ) -> Result<(), Stall> {
-        unimplemented!()
+    /// Where records arrive: makes the slot's leaf at the size that it will have, if there is none.
+    #[inline]
+    pub(super) fn make_leaf(&self, view: &View<'_>, hash: KeyHash) {
+        if let Some(arrival) = self.arrival {
+            arrival.make_leaf(view, hash.slot());
+        }
     }
+}
 
-    /// Replays a batch from an offset on, at most so many records.
-    pub fn replay(
-        &mut self,
-        arrival: &Arc<Arrival>,
-        batch: &[u8],
-        from: usize,
-        entries_max: usize,
-    ) -> Result<Replayed, ReplayError> {
-        unimplemented!()
-    }
+/// Refuses what no log entry can hold.
+#[inline]
+pub(super) fn check_size(key: &[u8], value: usize) -> Result<(), Stall> {
+    if key.len() > KEY_BYTES_MAX || value > VALUE_BYTES_MAX { Err(Stall::TooLarge) } else { Ok(()) }
+}
 
-    /// What this worker has replayed of a migration joins the log.
-    pub fn splice(&mut self, migration: MigrationId) {
-        unimplemented!()
-    }
-
-    /// Bytes that this worker has replayed of a migration and not spliced.
-    pub fn side_bytes(&self, migration: MigrationId) -> u64 {
-        unimplemented!()
-    }
-
-    /// Appends to `out` (as a `wire::batch`) every record of all tables with a hash from `cursor`
-    /// up to, not including, the hash that is returned; `None`: up to the end of the range. Ends
-    /// with the bucket in which `out` has grown by `bytes_max`. May append a few records from
-    /// beyond.
-    pub fn collect(
-        &mut self,
-        range: HashRange,
-        cursor: KeyHash,
-        bytes_max: usize,
-        out: &mut Vec<u8>,
-    ) -> Option<KeyHash> {
-        unimplemented!()
-    }
-
-    /// Appends to `out` every record with this hash. `Ok(false)`: there is none.
-    pub fn collect_hash(
-        &mut self,
-        table: TableId,
-        hash: KeyHash,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Stall> {
-        unimplemented!()
-    }
-
-    /// Drops every record of all tables in the range, from `cursor` on, in a bounded step. Returns
-    /// where to go on; `None`: nothing is left.
-    pub fn forget(
-        &mut self,
-        range: HashRange,
-        cursor: KeyHash,
-        buckets_max: usize,
-    ) -> Option<KeyHash> {
-        unimplemented!()
-    }
-
-    /// Reclaims records whose expiry has come, of one table from `cursor` on. Returns where to go
-    /// on; `None`: at the end.
-    pub fn expire(
-        &mut self,
-        table: TableId,
-        cursor: KeyHash,
-        buckets_max: usize,
-    ) -> Option<KeyHash> {
-        unimplemented!()
-    }
-
-    /// One quantum of cleaning. `false`: there is nothing to clean.
-    pub fn clean(&mut self) -> bool {
-        unimplemented!()
-    }
-
-    /// Drops up to `max` tombstones that the progress has passed. `false`: there is none left.
-    pub fn sweep(&mut self, arrival: &Arrival, max: usize) -> bool {
-        unimplemented!()
-    }
-
-    /// Shows every record of a table in tablets that are ours, from `cursor` on, in a bounded
-    /// step. Returns where to go on; `None`: at the end.
-    pub fn scan(
-        &mut self,
-        table: TableId,
-        cursor: KeyHash,
-        buckets_max: usize,
-        f: impl FnMut(&[u8], Record<'_>),
-    ) -> Result<Option<KeyHash>, Stall> {
-        unimplemented!()
-    }
-
-    /// Drops every record of a table in the tablets that hold its operations
-    /// ([`super::Tablet::flushing`]), from `cursor` on, in a bounded step. To be called when a
-    /// grace period has passed since those were published.
-    pub fn flush_step(&mut self, table: TableId, cursor: KeyHash, buckets_max: usize) -> Flushed {
-        unimplemented!()
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").field("tablets", &self.tablets).finish_non_exhaustive()
     }
 }

@@ -1,0 +1,219 @@
+//! Writes of several keys as one: their leaves are locked, their entries appended side by side in
+//! one segment, and then the index is pointed at all of them.
+//!
+//! A reader needs no lock, so it may find one of the new words before another has been stored.
+//! [`Publication`] is what it looks at then: it waits until the leaf is unlocked, which comes after
+//! the last word. A reader that finds an old word needs no such care: it came before.
+
+use super::changes::{Change, Changes, Scratch, What};
+use super::leaves::Leaves;
+use super::read::{judge, may_arrive};
+use super::view::{Found, Placed, View, kind_of};
+use super::worker::{Access, check_size};
+use super::write::Writer;
+use super::{Key, Need, Record, Stall, Worker};
+use crate::index::{Kind, Word};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use types::TableId;
+use wire::entry::{Body, Entry};
+
+/// Counts the writes of several keys whose words are being stored.
+#[derive(Debug)]
+pub(super) struct Publications(AtomicU64);
+
+/// One of them, until it is dropped.
+struct Publication<'p>(&'p Publications);
+
+impl Publications {
+    pub(super) const fn new() -> Publications {
+        Publications(AtomicU64::new(0))
+    }
+
+    /// Whether a word that the caller has just found may be one of several of which not all are
+    /// stored yet.
+    #[inline]
+    pub(super) fn may_be_partial(&self) -> bool {
+        self.0.load(Ordering::Acquire) > 0
+    }
+
+    fn begin(&self) -> Publication<'_> {
+        // Before the words, by their release stores.
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Publication(self)
+    }
+}
+
+impl Drop for Publication<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Worker {
+    pub(super) fn update_several<T>(
+        &mut self,
+        table: TableId,
+        keys: &[Key<'_>],
+        need: Need,
+        f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
+    ) -> Result<T, Stall> {
+        keys.iter().try_for_each(|key| check_size(key.bytes, 0))?;
+        let accesses = self.tablets.accesses(table, keys)?;
+        let turn = self.participant.turn();
+        let view = View::new(&self.store, table, &turn);
+        for (key, access) in keys.iter().zip(&accesses) {
+            access.make_leaf(&view, key.hash);
+        }
+        let mut leaves = Leaves::lock(&view, keys)?;
+        let mut found = leaves.find_all(&view, keys);
+        if need == Need::Records {
+            found = judge(keys, &accesses, &may_arrive(table, keys, &accesses), found)?;
+        }
+        let now = self.store.clock();
+        let records: Vec<_> = found.iter().map(|found| found.record(now)).collect();
+        let mut changes = Changes::new(&mut self.scratch, keys.len());
+        let result = f(&records, &mut changes);
+        let writer = Writer { store: &self.store, head: &mut self.head, view };
+        let batch = Batch { writer, keys, accesses: &accesses, found: &found };
+        batch.carry_out(&mut leaves, &self.scratch)?;
+        Ok(result)
+    }
+}
+
+/// The changes of several keys that are made as one.
+struct Batch<'b, 'w, 't> {
+    writer: Writer<'w, 't>,
+    keys: &'b [Key<'b>],
+    accesses: &'b [Access<'b>],
+    found: &'b [Found<'t>],
+}
+
+/// What becomes of one key.
+struct Step<'b> {
+    /// Position of the key.
+    key: usize,
+    old: Option<Placed>,
+    /// What is to be appended; `None`: the key just goes.
+    entry: Option<Entry<'b>>,
+    /// Where it was appended.
+    new: Option<Placed>,
+}
+
+impl<'b> Batch<'b, '_, '_> {
+    fn carry_out(mut self, leaves: &mut Leaves<'_>, scratch: &'b Scratch) -> Result<(), Stall> {
+        let mut steps = self.plan(leaves.order(), scratch);
+        self.check(&steps)?;
+        let inserted = steps.iter().filter(|step| step.old.is_none()).map(|step| step.key);
+        leaves.make_room(self.keys, &inserted.collect::<Vec<_>>())?;
+        self.append(&mut steps)?;
+        let publication = self.writer.store.publications.begin();
+        for step in &steps {
+            self.publish(leaves, step);
+        }
+        drop(publication);
+        for step in &steps {
+            self.settle(step);
+        }
+        Ok(())
+    }
+
+    /// What is to be done, by ascending hash. Draws the versions: the leaves are locked.
+    fn plan(&self, order: &[usize], scratch: &'b Scratch) -> Vec<Step<'b>> {
+        let mut steps = Vec::new();
+        for change in last_changes(self.keys, order, scratch) {
+            let at = change.key;
+            let (key, access, old) = (self.keys[at], self.accesses[at], self.found[at].old());
+            let entry = match &change.what {
+                What::Put { value, expiry } => {
+                    Some(self.writer.object(key, access, &scratch.values[value.clone()], *expiry))
+                }
+                What::Delete if access.may_arrive(self.writer.view.table, key.hash) => {
+                    Some(self.writer.tombstone(key, access, old))
+                }
+                What::Delete => None,
+            };
+            if old.is_some() || entry.is_some() {
+                steps.push(Step { key: at, old, entry, new: None });
+            }
+        }
+        steps
+    }
+
+    /// Refuses what does not fit into one segment.
+    fn check(&self, steps: &[Step<'b>]) -> Result<(), Stall> {
+        let mut bytes = 0;
+        for entry in steps.iter().filter_map(|step| step.entry.as_ref()) {
+            match entry.body {
+                Body::Object { value, .. } => check_size(entry.key, value.len())?,
+                Body::Tombstone { .. } => {}
+            }
+            bytes += entry.encoded_bytes();
+        }
+        if bytes > self.writer.view.log.batch_bytes_max() { Err(Stall::TooLarge) } else { Ok(()) }
+    }
+
+    /// Appends all entries in one segment, and notes where.
+    fn append(&mut self, steps: &mut [Step<'b>]) -> Result<(), Stall> {
+        let entries: Vec<Entry<'_>> = steps.iter().filter_map(|step| step.entry).collect();
+        let makes_room = |entry: &Entry<'_>| matches!(entry.body, Body::Tombstone { .. });
+        let mut addresses = Vec::with_capacity(entries.len());
+        if entries.is_empty() {
+            return Ok(());
+        } else if entries.iter().all(makes_room) {
+            self.writer.head.append_reserved(&entries, &mut addresses)?;
+        } else {
+            self.writer.head.append_all(&entries, &mut addresses)?;
+        }
+        let appended = steps.iter_mut().filter(|step| step.entry.is_some());
+        for ((step, entry), address) in appended.zip(&entries).zip(addresses) {
+            let word = Word::new(self.keys[step.key].hash, kind_of(entry), address);
+            step.new = Some(Placed::new(word, entry));
+        }
+        Ok(())
+    }
+
+    fn publish(&self, leaves: &mut Leaves<'_>, step: &Step<'_>) {
+        let hash = self.keys[step.key].hash;
+        let leaf = leaves.of(step.key);
+        match (step.old, step.new) {
+            (Some(old), Some(new)) => leaf.replace(hash, old.tuple(), new.tuple()),
+            (Some(old), None) => leaf.remove(hash, old.word, old.bytes),
+            (None, Some(new)) => {
+                leaf.insert(hash, new.word, new.bytes).expect("room has been made for it");
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// What follows from a step that has been published.
+    fn settle(&self, step: &Step<'_>) {
+        if let Some(old) = step.old {
+            self.writer.kill(old);
+        }
+        if let (Some(arrival), Some(new)) = (self.accesses[step.key].arrival, step.new) {
+            match new.word.kind() {
+                Kind::Tombstone => {
+                    arrival.note_buried(self.writer.view.table, self.keys[step.key].hash);
+                }
+                Kind::Object | Kind::Expiring => {}
+            }
+        }
+    }
+}
+
+/// The last change of each key that has one, by ascending hash.
+fn last_changes<'s>(keys: &[Key<'_>], order: &[usize], scratch: &'s Scratch) -> Vec<&'s Change> {
+    let mut last: Vec<Option<usize>> = vec![None; keys.len()];
+    for (number, change) in scratch.list.iter().enumerate() {
+        last[change.key] = Some(number);
+    }
+    for (place, &at) in order.iter().enumerate() {
+        // Of equal keys, which have equal hashes, the later change counts. It is handed on to the
+        // next of them.
+        let rivals = order[place + 1..].iter().take_while(|&&to| keys[to].hash == keys[at].hash);
+        if let Some(&next) = rivals.into_iter().find(|&&to| keys[to].bytes == keys[at].bytes) {
+            last[next] = last[next].max(last[at].take());
+        }
+    }
+    order.iter().filter_map(|&at| last[at].map(|number| &scratch.list[number])).collect()
+}

@@ -1,0 +1,97 @@
+//! Locked leaves: all of an operation on several keys, or one at a time of a bulk walk.
+//!
+//! Those of an operation are locked in ascending order of key hashes, so that two operations never
+//! wait for each other in a circle, and all stay locked until the operation ends: who looks without
+//! a lock sees odd sequences meanwhile. A bulk walk never waits for one leaf while it holds another.
+
+use super::view::{Found, View};
+use super::{Key, Stall};
+use crate::index::{LeafGuard, NoRoom};
+use types::KeyHash;
+
+/// Every leaf that one of the keys lies in, locked.
+pub(super) struct Leaves<'t> {
+    guards: Vec<LeafGuard<'t>>,
+    /// Positions of the keys, ascending by hash and then by position.
+    order: Vec<usize>,
+    /// Per key the guard of its leaf.
+    guard_of: Vec<usize>,
+}
+
+impl<'t> Leaves<'t> {
+    /// Locks the leaves of all keys.
+    pub(super) fn lock(view: &View<'t>, keys: &[Key<'_>]) -> Result<Leaves<'t>, Stall> {
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_unstable_by_key(|&key| (keys[key].hash, key));
+        let mut guards: Vec<LeafGuard<'t>> = Vec::new();
+        let mut guard_of = vec![0; keys.len()];
+        for &key in &order {
+            let hash = keys[key].hash;
+            if !guards.last().is_some_and(|guard| guard.covers(hash)) {
+                guards.push(view.lock(hash)?);
+            }
+            guard_of[key] = guards.len() - 1;
+        }
+        Ok(Leaves { guards, order, guard_of })
+    }
+
+    /// What stands under each of the keys.
+    pub(super) fn find_all(&self, view: &View<'t>, keys: &[Key<'_>]) -> Vec<Found<'t>> {
+        let leaves = self.guard_of.iter().map(|&guard| &self.guards[guard]);
+        leaves.zip(keys).map(|(leaf, key)| view.find_locked(leaf, *key)).collect()
+    }
+
+    /// The leaf of the key at this position.
+    pub(super) fn of(&mut self, at: usize) -> &mut LeafGuard<'t> {
+        &mut self.guards[self.guard_of[at]]
+    }
+
+    /// Positions of the keys, ascending by hash: equal keys stand side by side unless another key
+    /// has the same hash.
+    pub(super) fn order(&self) -> &[usize] {
+        &self.order
+    }
+
+    /// Makes sure that these keys, given by position in the order of their hashes, can be inserted
+    /// without fail.
+    pub(super) fn make_room(&mut self, keys: &[Key<'_>], inserted: &[usize]) -> Result<(), NoRoom> {
+        let mut hashes = Vec::with_capacity(inserted.len());
+        let Leaves { guards, guard_of, .. } = self;
+        for run in inserted.chunk_by(|&a, &b| guard_of[a] == guard_of[b]) {
+            hashes.clear();
+            hashes.extend(run.iter().map(|&at| keys[at].hash));
+            guards[guard_of[run[0]]].make_room(&hashes)?;
+        }
+        Ok(())
+    }
+}
+
+/// The leaf of the record before, which is often the leaf of the next.
+pub(super) struct HeldLeaf<'t>(Option<(View<'t>, LeafGuard<'t>)>);
+
+impl<'t> HeldLeaf<'t> {
+    /// None yet.
+    pub(super) fn none() -> HeldLeaf<'t> {
+        HeldLeaf(None)
+    }
+
+    /// The hash's leaf in this table, locked; any other is unlocked first.
+    #[inline]
+    pub(super) fn lock(
+        &mut self,
+        view: &View<'t>,
+        hash: KeyHash,
+    ) -> Result<&mut LeafGuard<'t>, Stall> {
+        let is_it = |(held, leaf): &(View<'_>, LeafGuard<'_>)| {
+            held.table == view.table && leaf.covers(hash)
+        };
+        if !self.0.as_ref().is_some_and(is_it) {
+            self.0 = None;
+            self.0 = Some((*view, view.lock(hash)?));
+        }
+        match &mut self.0 {
+            Some((_, leaf)) => Ok(leaf),
+            None => unreachable!("it has just been locked"),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Reads: without a lock, of one record or of several as they were at one moment.
+//!
+//! Several records are a moment's if no leaf changed from the first look to the last; after a few
+//! tries their leaves are locked instead.
+
+use super::leaves::Leaves;
+use super::view::{Found, View};
+use super::worker::Access;
+use super::{Key, Record, Stall, Worker};
+use types::TableId;
+
+/// Looks without a lock before several records are read under locks.
+const TRIES: usize = 4;
+
+impl Worker {
+    /// Reads one record: `f` sees it, or that there is none.
+    #[inline]
+    pub fn read_one<T>(
+        &mut self,
+        table: TableId,
+        key: Key<'_>,
+        f: impl FnOnce(Option<Record<'_>>) -> T,
+    ) -> Result<T, Stall> {
+        let access = self.tablets.access(table, key.hash)?;
+        let turn = self.participant.turn();
+        let view = View::new(&self.store, table, &turn);
+        let mut found = view.find(key)?;
+        if let (Found::Nothing, Some(arrival)) = (&found, access.arrival) {
+            // The order is the rule: the record may arrive between a look and a question.
+            let may_arrive = arrival.may_arrive(table, key.hash);
+            found = view.find(key)?;
+            if may_arrive && found.is_nothing() {
+                return Err(Stall::missing(arrival, vec![key.hash]));
+            }
+        }
+        Ok(f(found.record(self.store.clock())))
+    }
+
+    /// Reads several records as they were at one moment.
+    pub fn read<T>(
+        &mut self,
+        table: TableId,
+        keys: &[Key<'_>],
+        f: impl FnOnce(&[Option<Record<'_>>]) -> T,
+    ) -> Result<T, Stall> {
+        if let [key] = keys {
+            return self.read_one(table, *key, |record| f(&[record]));
+        }
+        let accesses = self.tablets.accesses(table, keys)?;
+        let turn = self.participant.turn();
+        let view = View::new(&self.store, table, &turn);
+        let found = look(&view, table, keys, &accesses)?;
+        let now = self.store.clock();
+        let records: Vec<_> = found.iter().map(|found| found.record(now)).collect();
+        Ok(f(&records))
+    }
+}
+
+/// What stands under the keys at one moment; a stall if something may still arrive.
+fn look<'t>(
+    view: &View<'t>,
+    table: TableId,
+    keys: &[Key<'_>],
+    accesses: &[Access<'_>],
+) -> Result<Vec<Found<'t>>, Stall> {
+    // Which of the keys may arrive: asked before the look that it judges.
+    let mut judgment: Option<Vec<bool>> = None;
+    for _ in 0..TRIES {
+        let Some(found) = look_once(view, keys) else { continue };
+        let may_miss = |(found, access): (&Found<'_>, &Access<'_>)| {
+            found.is_nothing() && access.arrival.is_some()
+        };
+        if !found.iter().zip(accesses).any(may_miss) {
+            return Ok(found);
+        }
+        if let Some(may_arrive) = judgment {
+            return judge(keys, accesses, &may_arrive, found);
+        }
+        judgment = Some(may_arrive(table, keys, accesses));
+    }
+    let leaves = Leaves::lock(view, keys)?;
+    let found = leaves.find_all(view, keys);
+    judge(keys, accesses, &may_arrive(table, keys, accesses), found)
+}
+
+/// One look without a lock; `None` if a leaf changed meanwhile.
+fn look_once<'t>(view: &View<'t>, keys: &[Key<'_>]) -> Option<Vec<Found<'t>>> {
+    let sequences: Option<Vec<_>> =
+        keys.iter().map(|key| view.index.sequence(key.hash, view.turn)).collect();
+    let found: Result<Vec<_>, Stall> = keys.iter().map(|key| view.find(*key)).collect();
+    let is_unchanged = sequences?.iter().all(|sequence| view.index.is_unchanged(sequence));
+    found.ok().filter(|_| is_unchanged)
+}
+
+/// Per key whether a record that is not here may still come.
+pub(super) fn may_arrive(table: TableId, keys: &[Key<'_>], accesses: &[Access<'_>]) -> Vec<bool> {
+    keys.iter().zip(accesses).map(|(key, access)| access.may_arrive(table, key.hash)).collect()
+}
+
+/// A stall that names everything that is not here and may arrive, or what was found.
+pub(super) fn judge<'t>(
+    keys: &[Key<'_>],
+    accesses: &[Access<'_>],
+    may_arrive: &[bool],
+    found: Vec<Found<'t>>,
+) -> Result<Vec<Found<'t>>, Stall> {
+    let is_missing = |&at: &usize| may_arrive[at] && found[at].is_nothing();
+    let missing: Vec<usize> = (0..keys.len()).filter(is_missing).collect();
+    let arrivals = missing.iter().filter_map(|&at| accesses[at].arrival);
+    let Some(arrival) = arrivals.min_by_key(|arrival| arrival.range()) else { return Ok(found) };
+    // Keys of other migrations, if any, come up when the operation starts again.
+    let hashes = missing.iter().map(|&at| keys[at].hash);
+    Err(Stall::missing(arrival, hashes.filter(|&hash| arrival.range().contains(hash)).collect()))
+}

@@ -1,0 +1,285 @@
+//! Replay: what a pull brought is put into the index, unless something newer is here.
+//!
+//! Half of the cost of a migration is here, so: a window of records is parsed and their buckets
+//! asked for before the first one is inserted, the run of a batch tells the slot so that only the
+//! hash within it is computed, and a leaf stays locked while the next record belongs to it.
+
+use super::arrival::{Arrival, ArrivalCounters};
+use super::leaves::HeldLeaf;
+use super::store::Store;
+use super::tablets::{Tablet, TabletMap, TabletState};
+use super::view::{Found, Placed, View, kind_of};
+use super::{Key, Stall, Worker};
+use crate::index::{Kind, Word};
+use crate::log::{Log, SideLog, Turn};
+use std::sync::Arc;
+use types::{HashRange, KeyHash, MigrationId, TableId, Tenure, Version, key_hash_in_slot};
+use wire::Corrupt;
+use wire::batch::{BatchEntry, BatchReader};
+
+/// Records parsed ahead of the one that is inserted. Measured by `store_bench`; 8 to 32 are alike.
+const WINDOW: usize = 16;
+
+/// How far a quantum of replay came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Where in the batch to go on; `None`: it has been replayed to its end.
+    pub next: Option<usize>,
+    /// Records put into the index.
+    pub records: u64,
+    /// Their bytes in the log.
+    pub bytes: u64,
+    /// Records that were not needed.
+    pub dropped: u64,
+}
+
+/// Why a batch cannot be replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplayError {
+    /// Its bytes are damaged.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// There is no memory for it. What has been replayed of it does no harm if it is tried again.
+    #[error("no memory for the records that arrive")]
+    OutOfMemory,
+}
+
+impl Worker {
+    /// Replays a batch from an offset on, at most so many records. Stops early at a leaf that
+    /// somebody else keeps locked; `from` is 0 or what an earlier call returned as `next`.
+    pub fn replay(
+        &mut self,
+        arrival: &Arc<Arrival>,
+        batch: &[u8],
+        from: usize,
+        entries_max: usize,
+    ) -> Result<Replayed, ReplayError> {
+        let turn = self.participant.turn();
+        let side_log = side_log_of(&mut self.side_logs, &self.store.log, arrival);
+        let place =
+            Destination { store: &self.store, tablets: &self.tablets, arrival, turn: &turn };
+        let mut replay = Replay {
+            place,
+            side_log,
+            stay: None,
+            held: HeldLeaf::none(),
+            done: Replayed::default(),
+        };
+        let result = replay.run(BatchReader::resume(batch, from)?, entries_max);
+        let done = replay.done;
+        arrival.count(ArrivalCounters {
+            records: done.records,
+            bytes: done.bytes,
+            dropped: done.dropped,
+        });
+        result.map(|next| Replayed { next: next.filter(|&next| next < batch.len()), ..done })
+    }
+
+    /// What this worker has replayed of a migration joins the log.
+    pub fn splice(&mut self, migration: MigrationId) {
+        if let Some(at) = self.side_logs.iter().position(|(id, _)| *id == migration) {
+            self.side_logs.swap_remove(at).1.splice();
+        }
+    }
+
+    /// Bytes that this worker has replayed of a migration and not spliced.
+    pub fn side_bytes(&self, migration: MigrationId) -> u64 {
+        let side_log = self.side_logs.iter().find(|(id, _)| *id == migration);
+        side_log.map_or(0, |(_, side_log)| side_log.bytes())
+    }
+}
+
+fn side_log_of<'s>(
+    side_logs: &'s mut Vec<(MigrationId, SideLog)>,
+    log: &Arc<Log>,
+    arrival: &Arrival,
+) -> &'s mut SideLog {
+    let migration = arrival.migration();
+    let at = side_logs.iter().position(|(id, _)| *id == migration).unwrap_or_else(|| {
+        let side_log = match arrival.reservation() {
+            Some(reservation) => reservation.side_log(),
+            None => log.side_log(),
+        };
+        side_logs.push((migration, side_log));
+        side_logs.len() - 1
+    });
+    &mut side_logs[at].1
+}
+
+/// Where records go.
+#[derive(Clone, Copy)]
+struct Destination<'t> {
+    store: &'t Store,
+    tablets: &'t TabletMap,
+    arrival: &'t Arc<Arrival>,
+    turn: &'t Turn<'t>,
+}
+
+/// One quantum of replay.
+struct Replay<'t, 's> {
+    place: Destination<'t>,
+    side_log: &'s mut SideLog,
+    /// Where the record before this one belonged.
+    stay: Option<Stay>,
+    /// The leaf of the record before this one, still locked.
+    held: HeldLeaf<'t>,
+    done: Replayed,
+}
+
+/// A range of one table in which records are wanted, or not.
+#[derive(Clone, Copy)]
+struct Stay {
+    table: TableId,
+    range: HashRange,
+    /// Under which they are stored; `None`: they are dropped.
+    tenure: Option<Tenure>,
+}
+
+/// A record that has been parsed.
+#[derive(Clone, Copy)]
+struct Parsed<'b> {
+    record: BatchEntry<'b>,
+    hash: KeyHash,
+    /// Where it begins in the batch.
+    offset: usize,
+}
+
+/// Why a quantum of replay ends before its budget.
+enum Halt {
+    /// The leaf of the record at this offset is locked.
+    At(usize),
+    Failed(ReplayError),
+}
+
+impl<'t> Replay<'t, '_> {
+    /// Returns where to go on.
+    fn run(
+        &mut self,
+        mut reader: BatchReader<'_>,
+        mut entries_max: usize,
+    ) -> Result<Option<usize>, ReplayError> {
+        let mut window = Vec::with_capacity(WINDOW);
+        while entries_max > 0 {
+            window.clear();
+            self.fill(&mut reader, entries_max.min(WINDOW), &mut window)?;
+            if window.is_empty() {
+                return Ok(None);
+            }
+            entries_max -= window.len();
+            let highest = window.iter().map(|parsed| parsed.record.entry.version).max();
+            self.place.store.raise_version(highest.unwrap_or(Version(0)));
+            for parsed in &window {
+                match self.insert(parsed) {
+                    Ok(()) => {}
+                    Err(Halt::At(offset)) => return Ok(Some(offset)),
+                    Err(Halt::Failed(error)) => return Err(error),
+                }
+            }
+        }
+        Ok(Some(reader.offset()))
+    }
+
+    /// Parses the next records and asks for their buckets.
+    fn fill<'b>(
+        &mut self,
+        reader: &mut BatchReader<'b>,
+        count: usize,
+        window: &mut Vec<Parsed<'b>>,
+    ) -> Result<(), Corrupt> {
+        let seed = self.place.store.seed();
+        for _ in 0..count {
+            let offset = reader.offset();
+            let Some(record) = reader.next().transpose()? else { break };
+            let hash = key_hash_in_slot(seed, record.slot, record.entry.key);
+            let is_new_slot = window.last().is_none_or(|last: &Parsed<'_>| {
+                (last.record.table, last.record.slot) != (record.table, record.slot)
+            });
+            if is_new_slot {
+                let view = View::new(self.place.store, record.table, self.place.turn);
+                self.place.arrival.make_leaf(&view, record.slot);
+            }
+            self.place.store.index_or_new(record.table).prefetch(hash, self.place.turn);
+            window.push(Parsed { record, hash, offset });
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn insert(&mut self, parsed: &Parsed<'_>) -> Result<(), Halt> {
+        let Some(tenure) = self.tenure_of(parsed.record.table, parsed.hash) else {
+            self.done.dropped += 1;
+            return Ok(());
+        };
+        let view = View::new(self.place.store, parsed.record.table, self.place.turn);
+        let leaf = match self.held.lock(&view, parsed.hash) {
+            Ok(leaf) => leaf,
+            Err(Stall::OutOfMemory) => return Err(Halt::Failed(ReplayError::OutOfMemory)),
+            Err(_) => return Err(Halt::At(parsed.offset)),
+        };
+        let BatchEntry { entry, encoded, .. } = parsed.record;
+        // Judged under the lock: what has been swept below the progress must not come back.
+        if self.place.arrival.is_below_progress(parsed.hash) {
+            self.done.dropped += 1;
+            return Ok(());
+        }
+        let found = view.find_locked(leaf, Key { hash: parsed.hash, bytes: entry.key });
+        if let Found::Here(_, here) = &found
+            && here.version >= entry.version
+        {
+            self.done.dropped += 1;
+            return Ok(());
+        }
+        let address = self.side_log.append_encoded(encoded, tenure)?;
+        let word = Word::new(parsed.hash, kind_of(&entry), address);
+        let new = Placed { word, bytes: encoded.len() as u32 };
+        match found.old() {
+            Some(old) => {
+                leaf.replace(parsed.hash, old.tuple(), new.tuple());
+                view.log.kill(old.word.address(), old.bytes);
+            }
+            None => {
+                if let Err(no_room) = leaf.insert(parsed.hash, word, new.bytes) {
+                    view.log.kill(address, new.bytes);
+                    return Err(no_room.into());
+                }
+            }
+        }
+        match word.kind() {
+            Kind::Tombstone => self.place.arrival.note_buried(parsed.record.table, parsed.hash),
+            Kind::Object | Kind::Expiring => {}
+        }
+        self.done.records += 1;
+        self.done.bytes += u64::from(new.bytes);
+        Ok(())
+    }
+
+    /// Under which tenure the record is stored; `None`: it is not wanted any more.
+    #[inline]
+    fn tenure_of(&mut self, table: TableId, hash: KeyHash) -> Option<Tenure> {
+        if let Some(stay) = self.stay
+            && stay.table == table
+            && stay.range.contains(hash)
+        {
+            return stay.tenure;
+        }
+        let tablet = self.place.tablets.at(hash)?;
+        let tenure = self.tenure_in(tablet, table);
+        self.stay = Some(Stay { table, range: tablet.range, tenure });
+        tenure
+    }
+
+    fn tenure_in(&self, tablet: &Tablet, table: TableId) -> Option<Tenure> {
+        let is_current = match &tablet.state {
+            TabletState::Arriving(arrival) => Arc::ptr_eq(arrival, self.place.arrival),
+            TabletState::Serving | TabletState::Frozen | TabletState::Leaving => false,
+        };
+        let is_flushed = tablet.flushing.contains(table) || self.place.arrival.is_flushed(table);
+        (is_current && !is_flushed).then_some(tablet.tenures[usize::from(table.0)])
+    }
+}
+
+impl<E: Into<Stall>> From<E> for Halt {
+    fn from(_: E) -> Halt {
+        Halt::Failed(ReplayError::OutOfMemory)
+    }
+}

@@ -1,0 +1,63 @@
+//! Walks over all records of a table, for clients: SCAN, KEYS and the like.
+
+use super::store::behind;
+use super::tablets::TabletState;
+use super::view::{View, record_of};
+use super::{Arrival, Record, Stall, Worker};
+use std::sync::Arc;
+use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
+
+impl Worker {
+    /// Shows every record of a table in tablets that are ours, from `cursor` on, in a bounded
+    /// step. Returns where to go on; `None`: at the end.
+    ///
+    /// A record that exists from the first step to the last is shown once; others may be.
+    pub fn scan(
+        &mut self,
+        table: TableId,
+        cursor: KeyHash,
+        buckets_max: usize,
+        mut f: impl FnMut(&[u8], Record<'_>),
+    ) -> Result<Option<KeyHash>, Stall> {
+        let Some(range) = self.scannable(table, cursor)? else { return Ok(None) };
+        let turn = self.participant.turn();
+        let view = View::new(&self.store, table, &turn);
+        self.words.clear();
+        let next = view.gather(range, buckets_max, &mut self.words);
+        let shown =
+            HashRange::new(range.first(), next.map_or(range.last(), |next| KeyHash(next.0 - 1)));
+        let now = self.store.clock();
+        for &(slot, word) in &self.words {
+            let entry = view.entry(word);
+            if let Some(record) = record_of(&entry, now)
+                && shown.contains(key_hash_in_slot(self.store.seed(), slot, entry.key))
+            {
+                f(entry.key, record);
+            }
+        }
+        Ok(next.or_else(|| behind(range.last())))
+    }
+
+    /// What a walk may look at next: within one tablet, and below the progress if it is arriving.
+    fn scannable(&self, table: TableId, cursor: KeyHash) -> Result<Option<HashRange>, Stall> {
+        let ours = self.tablets.iter().find(|tablet| {
+            cursor <= tablet.range.last() && !matches!(tablet.state, TabletState::Leaving)
+        });
+        let Some(tablet) = ours else { return Ok(None) };
+        let access = tablet.access(table)?;
+        let rest = HashRange::new(cursor.max(tablet.range.first()), tablet.range.last());
+        match access.arrival {
+            None => Ok(Some(rest)),
+            Some(arrival) if arrival.is_flushed(table) => Ok(Some(rest)),
+            Some(arrival) => arrived(arrival, rest).map(Some),
+        }
+    }
+}
+
+/// The part of the range, from its beginning, that is below the progress.
+fn arrived(arrival: &Arc<Arrival>, range: HashRange) -> Result<HashRange, Stall> {
+    match arrival.arrived_from(range.first()) {
+        Some(last) => Ok(HashRange::new(range.first(), last.min(range.last()))),
+        None => Err(Stall::NotArrived { migration: arrival.migration(), from: range.first() }),
+    }
+}

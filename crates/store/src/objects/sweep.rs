@@ -1,0 +1,37 @@
+//! What is needed only while a range arrives goes when the progress has passed it: tombstones.
+
+use super::arrival::Arrival;
+use super::view::{Placed, View};
+use super::{Stall, Worker};
+use crate::index::Kind;
+use types::{KeyHash, key_hash};
+
+impl Worker {
+    /// Drops up to `max` tombstones that the progress has passed. `false`: there is none left.
+    pub fn sweep(&mut self, arrival: &Arrival, max: usize) -> bool {
+        let turn = self.participant.turn();
+        let mut passed = Vec::new();
+        arrival.take_buried(max, &mut passed);
+        for &(table, hash) in &passed {
+            let view = View::new(&self.store, table, &turn);
+            if drop_tombstones(&view, &self.store, hash).is_err() {
+                arrival.note_buried(table, hash);
+            }
+        }
+        !passed.is_empty()
+    }
+}
+
+/// Drops every tombstone with this hash.
+fn drop_tombstones(view: &View<'_>, store: &super::Store, hash: KeyHash) -> Result<(), Stall> {
+    let mut leaf = view.lock(hash)?;
+    let is_it = |word: crate::index::Word| {
+        word.kind() == Kind::Tombstone && key_hash(store.seed(), view.entry(word).key) == hash
+    };
+    while let Some(word) = leaf.find(hash, is_it) {
+        let tombstone = Placed::new(word, &view.entry(word));
+        leaf.remove(hash, word, tombstone.bytes);
+        view.log.kill(word.address(), tombstone.bytes);
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! One table as an operation sees it within a turn: from a key to its entry.
+
+use super::batch::Publications;
+use super::store::Store;
+use super::{Key, Record, Stall};
+use crate::index::{Find, Index, Kind, LeafGuard, WalkBudget, Word};
+use crate::log::{Log, Turn};
+use std::ops::ControlFlow;
+use types::{HashRange, KeyHash, Slot, TableId, UnixMillis};
+use wire::entry::{Body, Entry};
+
+/// Looks at a leaf whose writer is publishing before the writer is taken to be away.
+const SPINS: usize = 64;
+
+/// Log and index of one table, within a turn.
+#[derive(Clone, Copy)]
+pub(super) struct View<'t> {
+    pub(super) table: TableId,
+    publications: &'t Publications,
+    pub(super) log: &'t Log,
+    pub(super) index: &'t Index,
+    pub(super) turn: &'t Turn<'t>,
+}
+
+/// What stands in the index under a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Found<'t> {
+    /// Nothing.
+    Nothing,
+    /// The entry of a word: a record, or the tombstone of one.
+    Here(Word, Entry<'t>),
+}
+
+impl<'t> View<'t> {
+    #[inline]
+    pub(super) fn new(store: &'t Store, table: TableId, turn: &'t Turn<'t>) -> View<'t> {
+        let index = store.index_or_new(table);
+        View { table, publications: &store.publications, log: &store.log, index, turn }
+    }
+
+    /// Looks without a lock.
+    #[inline]
+    pub(super) fn find(&self, key: Key<'_>) -> Result<Found<'t>, Stall> {
+        let mut entry = None;
+        match self.index.find(key.hash, self.turn, |word| self.is_it(word, key, &mut entry)) {
+            Find::Hit(word) => {
+                if self.publications.may_be_partial() {
+                    self.wait_for_publication(key.hash)?;
+                }
+                Ok(Found::of(word, entry))
+            }
+            Find::Miss => Ok(Found::Nothing),
+            Find::Contended => Err(Stall::Contended),
+        }
+    }
+
+    /// The leaf of this hash, locked.
+    #[inline]
+    pub(super) fn lock(&self, hash: KeyHash) -> Result<LeafGuard<'t>, Stall> {
+        Ok(self.index.lock(hash, self.turn)?)
+    }
+
+    /// Adds the words of a range, each with its slot, to `words`, and asks for their entries.
+    /// Returns where to go on.
+    pub(super) fn gather(
+        &self,
+        range: HashRange,
+        buckets: usize,
+        words: &mut Vec<(Slot, Word)>,
+    ) -> Option<KeyHash> {
+        let budget = WalkBudget { entries: usize::MAX, buckets };
+        self.index.walk(range, budget, self.turn, |hash, word| {
+            self.log.prefetch(word.address());
+            words.push((hash.slot(), word));
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// A word was found in the leaf: returns when all that was published with it can be found.
+    #[inline(never)]
+    fn wait_for_publication(&self, hash: KeyHash) -> Result<(), Stall> {
+        for _ in 0..SPINS {
+            if self.index.sequence(hash, self.turn).is_some() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        Err(Stall::Contended)
+    }
+
+    /// Looks in a leaf that is locked.
+    #[inline]
+    pub(super) fn find_locked(&self, leaf: &LeafGuard<'_>, key: Key<'_>) -> Found<'t> {
+        let mut entry = None;
+        match leaf.find(key.hash, |word| self.is_it(word, key, &mut entry)) {
+            Some(word) => Found::of(word, entry),
+            None => Found::Nothing,
+        }
+    }
+
+    /// The entry of a word that was found within this turn.
+    #[inline]
+    pub(super) fn entry(&self, word: Word) -> Entry<'t> {
+        self.log.entry(word.address(), self.turn)
+    }
+
+    #[inline]
+    fn is_it(&self, word: Word, key: Key<'_>, entry: &mut Option<Entry<'t>>) -> bool {
+        let candidate = self.entry(word);
+        let is_it = candidate.key == key.bytes;
+        if is_it {
+            *entry = Some(candidate);
+        }
+        is_it
+    }
+}
+
+impl<'t> Found<'t> {
+    #[inline]
+    fn of(word: Word, entry: Option<Entry<'t>>) -> Found<'t> {
+        Found::Here(word, entry.expect("the word was found by its entry"))
+    }
+
+    /// Whether not even a tombstone stands there.
+    #[inline]
+    pub(super) fn is_nothing(&self) -> bool {
+        matches!(self, Found::Nothing)
+    }
+
+    /// The record, if one exists at this time.
+    #[inline]
+    pub(super) fn record(&self, now: UnixMillis) -> Option<Record<'t>> {
+        match self {
+            Found::Nothing => None,
+            Found::Here(_, entry) => record_of(entry, now),
+        }
+    }
+
+    /// What must be taken out of the index, or replaced there, when the key changes.
+    #[inline]
+    pub(super) fn old(&self) -> Option<Placed> {
+        match self {
+            Found::Nothing => None,
+            Found::Here(word, entry) => Some(Placed::new(*word, entry)),
+        }
+    }
+}
+
+/// A word and the bytes that its entry takes in the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed {
+    pub(super) word: Word,
+    pub(super) bytes: u32,
+}
+
+impl Placed {
+    #[inline]
+    pub(super) fn new(word: Word, entry: &Entry<'_>) -> Placed {
+        Placed { word, bytes: entry.encoded_bytes() as u32 }
+    }
+
+    /// As the index takes it.
+    #[inline]
+    pub(super) fn tuple(self) -> (Word, u32) {
+        (self.word, self.bytes)
+    }
+}
+
+/// What an entry's word says of it.
+#[inline]
+pub(super) fn kind_of(entry: &Entry<'_>) -> Kind {
+    match entry.body {
+        Body::Object { expiry: None, .. } => Kind::Object,
+        Body::Object { expiry: Some(_), .. } => Kind::Expiring,
+        Body::Tombstone { .. } => Kind::Tombstone,
+    }
+}
+
+/// The record that an entry stands for, if it exists at this time.
+#[inline]
+pub(super) fn record_of<'t>(entry: &Entry<'t>, now: UnixMillis) -> Option<Record<'t>> {
+    match entry.body {
+        Body::Object { expiry, value } if expiry.is_none_or(|at| at > now) => {
+            Some(Record { value, version: entry.version, expiry })
+        }
+        Body::Object { .. } | Body::Tombstone { .. } => None,
+    }
+}
