@@ -1,1 +1,225 @@
+//! The index against a sorted map, one thread.
 
+use super::*;
+use crate::{
+    address::Address,
+    log::{Log, LogConfig, Participant},
+};
+use std::{collections::BTreeMap, ops::ControlFlow};
+use types::{HashRange, ReactorId};
+
+pub(super) const EVERYTHING: WalkBudget = WalkBudget { entries: usize::MAX, buckets: usize::MAX };
+
+/// An index with a log of its own.
+pub(super) struct World {
+    pub(super) index: Index,
+    pub(super) log: Arc<Log>,
+    pub(super) slab: Arc<Slab>,
+}
+
+impl World {
+    pub(super) fn new(memory_bytes: usize, reactors: u16) -> World {
+        let config = LogConfig { memory_bytes, reactors, huge_pages: false };
+        let log = Log::new(&config).expect("the memory suffices");
+        let slab = Slab::new(Arc::clone(&log));
+        World { index: Index::new(Arc::clone(&slab)), log, slab }
+    }
+
+    pub(super) fn participant(&self, reactor: u16) -> Participant {
+        let mut participant = self.log.reclamation().participant(ReactorId(reactor));
+        participant.begin_turn();
+        participant
+    }
+}
+
+/// A record is a hash and a number that stands in its word's address: two records may share the
+/// hash. The number also decides the bytes.
+type Record = (KeyHash, u64);
+
+fn bytes_of(number: u64) -> u32 {
+    24 + (number % 1000) as u32
+}
+
+pub(super) fn word_of(hash: KeyHash, number: u64) -> Word {
+    Word::new(hash, Kind::Object, Address::from_units(number))
+}
+
+/// The twin: per record the word that stands for it.
+#[derive(Default)]
+struct Twin {
+    words: BTreeMap<Record, Word>,
+}
+
+/// Both, and what is done to both.
+struct Pair {
+    world: World,
+    participant: Participant,
+    twin: Twin,
+}
+
+impl Pair {
+    fn new(memory_bytes: usize) -> Pair {
+        let world = World::new(memory_bytes, 1);
+        let participant = world.participant(0);
+        Pair { world, participant, twin: Twin::default() }
+    }
+
+    /// Addresses with this bit set are replacements.
+    const REPLACED: u64 = 1 << 30;
+
+    fn insert(&mut self, (hash, number): Record) -> Result<(), NoRoom> {
+        let turn = self.participant.turn();
+        let mut guard = self.world.index.lock(hash, &turn).expect("nobody else locks");
+        assert!(guard.covers(hash));
+        let word = word_of(hash, number);
+        guard.insert(hash, word, bytes_of(number))?;
+        self.twin.words.insert((hash, number), word);
+        Ok(())
+    }
+
+    fn replace(&mut self, (hash, number): Record) {
+        let Some(word) = self.twin.words.get_mut(&(hash, number)) else { return };
+        let kind = if number % 3 == 0 { Kind::Tombstone } else { Kind::Object };
+        let new =
+            Word::new(hash, kind, Address::from_units(word.address().units() ^ Self::REPLACED));
+        let turn = self.participant.turn();
+        let mut guard = self.world.index.lock(hash, &turn).expect("nobody else locks");
+        assert_eq!(guard.find(hash, |found| found == *word), Some(*word));
+        guard.replace(hash, (*word, bytes_of(number)), (new, bytes_of(number)));
+        *word = new;
+    }
+
+    fn remove(&mut self, (hash, number): Record) {
+        let Some(word) = self.twin.words.remove(&(hash, number)) else { return };
+        let turn = self.participant.turn();
+        let mut guard = self.world.index.lock(hash, &turn).expect("nobody else locks");
+        guard.remove(hash, word, bytes_of(number));
+    }
+
+    fn end_turn(&mut self) {
+        self.participant.begin_turn();
+        self.world.log.reclamation().collect(usize::MAX);
+    }
+
+    /// The words of the range in the order of the twin, by walking in steps of this budget.
+    fn walk(&self, range: HashRange, budget: WalkBudget) -> Vec<(KeyHash, Word)> {
+        let turn = self.participant.turn();
+        let mut words = Vec::new();
+        let mut rest = Some(range);
+        let mut border = range.first();
+        while let Some(range) = rest {
+            let mut step = Vec::new();
+            let next = self.world.index.walk(range, budget, &turn, |hash, word| {
+                step.push((hash, word));
+                ControlFlow::Continue(())
+            });
+            if let Some(next) = next {
+                assert!(next > border, "a walk makes progress");
+                assert!(step.iter().all(|(hash, _)| *hash < next), "a step ends before the next");
+                border = next;
+            }
+            words.append(&mut step);
+            rest = next.map(|next| HashRange::new(next, range.last()));
+        }
+        words
+    }
+
+    fn check_walk(&self, range: HashRange, budget: WalkBudget) {
+        let mut walked = self.walk(range, budget);
+        walked.sort_by_key(|(hash, word)| (*hash, word.address()));
+        // What shares its first 38 bits with an end of the range is met as well.
+        let unseen = (1u64 << 26) - 1;
+        let first = KeyHash(range.first().0 & !unseen);
+        let last = KeyHash(range.last().0 | unseen);
+        let mut expected: Vec<(KeyHash, Word)> = self
+            .twin
+            .words
+            .range((first, 0)..=(last, u64::MAX))
+            .map(|((hash, _), word)| (KeyHash(hash.0 & !unseen), *word))
+            .collect();
+        expected.sort_by_key(|(hash, word)| (*hash, word.address()));
+        assert_eq!(walked, expected, "{range} {budget:?}");
+    }
+
+    fn check_totals(&self) {
+        let turn = self.participant.turn();
+        let mut totals: BTreeMap<Slot, (u64, u64)> = BTreeMap::new();
+        for ((hash, number), word) in &self.twin.words {
+            let (records, bytes) = totals.entry(hash.slot()).or_default();
+            *records += u64::from(word.kind() == Kind::Object);
+            *bytes += u64::from(bytes_of(*number));
+        }
+        for (slot, (records, bytes)) in totals {
+            assert_eq!(self.world.index.records(slot, &turn), records, "{slot:?}");
+            assert_eq!(self.world.index.bytes(slot, &turn), bytes, "{slot:?}");
+        }
+    }
+
+    /// Every record is found, and none that is not there.
+    fn check_finds(&self) {
+        let turn = self.participant.turn();
+        for ((hash, _), word) in &self.twin.words {
+            let find = self.world.index.find(*hash, &turn, |found| found == *word);
+            assert_eq!(find, Find::Hit(*word));
+            assert_eq!(self.world.index.find(*hash, &turn, |_| false), Find::Miss);
+        }
+    }
+
+    fn check(&self) {
+        self.check_finds();
+        self.check_totals();
+        self.check_walk(HashRange::ALL, EVERYTHING);
+    }
+}
+
+fn random_budget(random: &mut fastrand::Rng) -> WalkBudget {
+    WalkBudget { entries: random.usize(1..50), buckets: random.usize(1..50) }
+}
+
+/// Hashes of a few slots; `width` bits below the slot are random, the others zero.
+fn random_record(random: &mut fastrand::Rng, slots: u16, width: u32) -> Record {
+    let slot = Slot(random.u16(0..slots) * 5 + 7);
+    let below = (random.u64(..) >> (64 - width)) << (50 - width);
+    (KeyHash(slot.first_hash().0 | below), random.u64(0..1 << 20))
+}
+
+/// Hashes at random, dense enough for directories of directories.
+#[test]
+fn random_changes_leave_the_index_like_its_sorted_twin() {
+    for (seed, slots, width, steps) in
+        [(1, 3, 50, 4_000), (2, 1, 30, 12_000), (3, 2, 14, 5_000), (4, 9000, 50, 3_000)]
+    {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut pair = Pair::new(64 << 20);
+        let mut known: Vec<Record> = Vec::new();
+        for step in 0..steps {
+            // Grows, then shrinks.
+            let inserts = if step < steps * 2 / 3 { 7 } else { 2 };
+            match random.u32(0..12) {
+                choice if choice < inserts => {
+                    let record = random_record(&mut random, slots.min(3000), width);
+                    if !pair.twin.words.contains_key(&record) {
+                        pair.insert(record).expect("there is room");
+                        known.push(record);
+                    }
+                }
+                choice if choice < 9 && !known.is_empty() => {
+                    let record = known[random.usize(0..known.len())];
+                    pair.remove(record);
+                }
+                _ if !known.is_empty() => pair.replace(known[random.usize(0..known.len())]),
+                _ => {}
+            }
+            if step % 500 == 0 {
+                pair.end_turn();
+                pair.check();
+                let mut ends = [random.u64(..), random.u64(..)].map(|end| end >> 6);
+                ends.sort_unstable();
+                let range = HashRange::new(KeyHash(ends[0]), KeyHash(ends[1]));
+                pair.check_walk(range, random_budget(&mut random));
+                pair.check_walk(HashRange::ALL, random_budget(&mut random));
+            }
+        }
+        pair.check();
+    }
+}
