@@ -2,7 +2,7 @@
 //!
 //! cargo run --release -p runtime --example echo_bench [SECONDS_PER_ROW]
 //!
-//! Columns: round trips per second; median and p99 in microseconds; CPU time of the serving thread
+//! First, what a turn costs that finds nothing to do. Columns: round trips per second; median and p99 in microseconds; CPU time of the serving thread
 //! per message in nanoseconds. The client runs on the same machine, so compare rows, not absolutes.
 
 use runtime::{
@@ -81,6 +81,7 @@ struct Load {
 fn main() {
     let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1.0);
     let time = Duration::from_secs_f64(seconds);
+    empty_turns(time);
     println!("{:<34}{:>12}{:>10}{:>10}{:>14}", "", "messages/s", "p50 us", "p99 us", "CPU ns/msg");
     let loads = [(1, 1), (8, 1), (1, 16), (8, 16)];
     for (connections, pipeline) in loads {
@@ -104,6 +105,27 @@ fn reactor(poll: Poll, load: Load, time: Duration) {
     let reactors = Reactors::start(&config, vec![listener], make).expect("the reactor starts");
     drive(&format!("  reactor, {poll:?}"), address, load, time, &cpu_ns);
     reactors.stop();
+}
+
+/// A reactor that spins without a connection.
+fn empty_turns(time: Duration) {
+    let config = Config { reactors: 1, poll: Poll::Busy, cores_shared: false, pin: false };
+    let cpu_ns = Arc::new(AtomicU64::new(0));
+    let shared = Arc::clone(&cpu_ns);
+    let make = move |_, _| Echo { cpu_ns: Arc::clone(&shared), told: Instant(0) };
+    let reactors = Reactors::start(&config, Vec::new(), make).expect("the reactor starts");
+    wait(time);
+    let (turns, cpu_ns) = (reactors.counts()[0].turns, cpu_ns.load(Ordering::Relaxed));
+    println!("an empty turn: {} ns", cpu_ns / turns.max(1));
+    reactors.stop();
+}
+
+fn wait(time: Duration) {
+    let clock = Clock::new();
+    let end = clock.now() + time;
+    while clock.now() < end {
+        std::thread::park_timeout(end.since(clock.now()));
+    }
 }
 
 /// The naive twin: a thread per connection, reading and writing in turn.
@@ -146,11 +168,7 @@ fn drive(name: &str, address: SocketAddr, load: Load, time: Duration, cpu_ns: &A
         let clients: Vec<_> = (0..load.connections)
             .map(|_| scope.spawn(|| round_trips(address, load.pipeline, &stop)))
             .collect();
-        let clock = Clock::new();
-        let end = clock.now() + time;
-        while clock.now() < end {
-            std::thread::park_timeout(end.since(clock.now()));
-        }
+        wait(time);
         stop.store(true, Ordering::Relaxed);
         clients.into_iter().flat_map(|client| client.join().expect("a client ends")).collect()
     });

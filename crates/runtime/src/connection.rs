@@ -1,5 +1,6 @@
 //! The names of connections, and what sets them apart.
 
+use crate::buffers::BUFFER_BYTES;
 use std::fmt;
 use types::ReactorId;
 
@@ -66,6 +67,10 @@ pub struct Port(pub u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectTag(pub u64);
 
+/// Bytes read from all connections of a class in one turn: about 20 us of copying for bulk, and a
+/// thousand small requests.
+pub(crate) const TURN_BYTES_MAX: usize = 128 << 10;
+
 /// What a connection is for: in which order it is served, how much of it in one turn, and how its
 /// socket is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +87,13 @@ impl Class {
     /// All classes, in the order in which a turn serves them.
     pub(crate) const ALL: [Class; 3] = [Class::Priority, Class::Bus, Class::Client];
 
-    /// Bytes read from one connection in one turn. Clients: so that one with a deep pipeline takes
-    /// its turn like the others. Servers: one or more whole pull replies.
-    pub(crate) const fn turn_bytes_max(self) -> usize {
+    /// Bytes read from one connection in one turn, by more than one read at most. Clients: one
+    /// bite, so that one with a deep pipeline takes its turn like the others. Servers: one or more
+    /// whole pull replies.
+    pub(crate) const fn connection_bytes_max(self) -> usize {
         match self {
-            Class::Priority | Class::Bus => 1 << 20,
-            Class::Client => 64 << 10,
+            Class::Priority | Class::Bus => TURN_BYTES_MAX,
+            Class::Client => BUFFER_BYTES,
         }
     }
 

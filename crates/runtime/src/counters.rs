@@ -18,7 +18,7 @@ macro_rules! counters {
 
         impl Counters {
             pub(crate) fn read(&self) -> Counts {
-                Counts { $($name: self.$name.0.load(Ordering::Relaxed)),* }
+                Counts { $($name: self.$name.read()),* }
             }
         }
     };
@@ -53,8 +53,12 @@ counters! {
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
+    pub(crate) fn read(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn add(&self, count: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+        self.0.store(self.read().wrapping_add(count), Ordering::Relaxed);
     }
 
     pub(crate) fn add_time(&self, spent: Duration) {

@@ -197,7 +197,8 @@ impl Io {
         self.buffers.give(buffer);
     }
 
-    /// Stops reading and giving input, until `resume_reading`.
+    /// Stops reading and giving input, until `resume_reading`. Meanwhile the end of the input is not
+    /// noticed either, unless the connection breaks.
     pub fn pause_reading(&mut self, connection: ConnectionId) {
         if let Some(found) = self.get_mut(connection) {
             found.is_paused = true;

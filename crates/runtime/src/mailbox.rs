@@ -174,7 +174,8 @@ mod tests {
         let mut taken = Vec::new();
         assert!(inbox.may_sleep());
         inbox.awake();
-        (inbox.push(1), inbox.push(2));
+        inbox.push(1);
+        inbox.push(2);
         assert!(!inbox.may_sleep());
         inbox.take(&mut taken);
         assert_eq!(taken, [1, 2]);

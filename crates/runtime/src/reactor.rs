@@ -11,7 +11,7 @@
 //!   and the reactor does not wait while one of them has an entry.
 
 use crate::clock::Clock;
-use crate::connection::{Class, ConnectionId};
+use crate::connection::{Class, ConnectionId, TURN_BYTES_MAX};
 use crate::counters::Counters;
 use crate::driver::{Accepted, Driver, Event, Received, Sent};
 use crate::input::Input;
@@ -25,9 +25,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::Instant;
 
-/// Connections served in one turn before priority traffic is looked for again and the replies
-/// leave: the first reply waits for about 32 x 3 us.
-const CLIENTS_PER_TURN_MAX: usize = 32;
+/// Connections of a class served in one turn before priority traffic is looked for again and the
+/// replies leave: the first reply waits for about 32 x 3 us.
+const CONNECTIONS_PER_TURN_MAX: usize = 32;
 
 /// Unconsumed input above which a connection is closed. Above the largest frame of the bus; a
 /// service that limits its requests pauses or closes far below.
@@ -258,33 +258,38 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         prior + clients > 0
     }
 
+    /// Serves the connections of a class that are ready now, until the turn is long enough.
     fn serve_class(&mut self, class: Class, until: Option<Instant>) -> usize {
-        let count = self.io.ready[class as usize].len().min(CLIENTS_PER_TURN_MAX);
+        let count = self.io.ready[class as usize].len().min(CONNECTIONS_PER_TURN_MAX);
+        let mut read_bytes = 0;
         for served in 0..count {
-            if until.is_some_and(|until| served > 0 && self.clock.now() >= until) {
+            let is_late = || until.is_some_and(|until| served > 0 && self.clock.now() >= until);
+            if read_bytes >= TURN_BYTES_MAX || is_late() {
                 return served;
             }
             if let Some(connection) = self.io.ready[class as usize].pop_front() {
-                self.receive(connection);
+                read_bytes += self.receive(connection);
             }
         }
         count
     }
 
-    /// Reads from one connection and gives what it sent to the service.
-    fn receive(&mut self, connection: ConnectionId) {
-        let Some(found) = self.io.get_mut(connection) else { return };
+    /// Reads from one connection and gives what it sent to the service. Returns the bytes read.
+    fn receive(&mut self, connection: ConnectionId) -> usize {
+        let Some(found) = self.io.get_mut(connection) else { return 0 };
         found.is_queued = false;
         if !found.may_receive() {
-            return;
+            return 0;
         }
         let mut input = std::mem::take(&mut found.input);
         if std::mem::take(&mut found.is_resumed) && input.is_due() {
             self.service.received(connection, &mut input, &mut self.io);
         }
+        let before = self.counters.bytes_in.read();
         self.read(connection, &mut input);
+        let read_bytes = (self.counters.bytes_in.read() - before) as usize;
         input.settle(&mut self.io.buffers);
-        let Some(found) = self.io.get_mut(connection) else { return };
+        let Some(found) = self.io.get_mut(connection) else { return read_bytes };
         // What a congested client has left over is given again as soon as it may ask for more.
         found.is_resumed |= found.is_congested() && !input.is_empty();
         found.input = input;
@@ -292,6 +297,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             found.end = InputEnd::Told;
             self.service.input_ended(connection, &mut self.io);
         }
+        read_bytes
     }
 
     /// Reads until nothing is left, the service has enough, or it is somebody else's turn.
@@ -302,7 +308,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             if !found.is_readable || !found.may_receive() {
                 return;
             }
-            if read_bytes >= found.class.turn_bytes_max() {
+            if read_bytes >= found.class.connection_bytes_max() {
                 return self.io.mark_ready(connection);
             }
             let is_trusted = found.class.is_bus();
@@ -505,3 +511,6 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         spent
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,7 +23,8 @@ fn a_service_connects_to_a_server_and_both_sides_learn_of_it() {
     mailbox.send(Mail::Say(connection, frame(common::QUIT, b"over")));
     assert!(matches!(other.next(), Told::Closed(..)));
     assert!(matches!(ours.next(), Told::Closed(closed, _) if closed == connection));
-    (ours.reactors.stop(), other.reactors.stop());
+    ours.reactors.stop();
+    other.reactors.stop();
 }
 
 #[test]

@@ -247,3 +247,56 @@ fn stopping_sends_what_there_is_and_closes_every_connection() {
     });
     assert!(std::net::TcpStream::connect(server.clients).is_err(), "nobody listens any more");
 }
+
+#[test]
+fn a_storm_of_connections_that_misbehave_disturbs_nobody() {
+    let server = server(2, Poll::Adaptive);
+    let mut steady = server.client();
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let address = server.clients;
+            scope.spawn(move || misbehave(address, fastrand::Rng::with_seed(seed)));
+        }
+        for round in 0..2_000u32 {
+            let request = frame(ECHO, &round.to_le_bytes());
+            send(&mut steady, &request);
+            expect(&mut steady, &request);
+        }
+    });
+    drop(steady);
+    // Every connection that was opened is closed, each once.
+    let (mut opened, mut closed) = (std::collections::BTreeSet::new(), 0);
+    while opened.len() < 601 || closed < 601 {
+        match server.next() {
+            Told::Opened(connection, _) => assert!(opened.insert(connection)),
+            Told::Closed(connection, _) => {
+                assert!(opened.contains(&connection));
+                closed += 1;
+            }
+            Told::ConnectFailed(_) | Told::Paused(_) | Told::Mail(_) => {}
+        }
+    }
+    server.reactors.stop();
+}
+
+/// Connects 200 times, and each time does something that a decent client does not.
+fn misbehave(address: std::net::SocketAddr, mut random: fastrand::Rng) {
+    use std::io::Write;
+    for _ in 0..200 {
+        let mut client = connect(address);
+        let request = frame(ECHO, &vec![random.u8(..); random.usize(..40_000)]);
+        // Whatever is written may meet a connection that the server has closed.
+        let _ = match random.u8(..6) {
+            0 => Ok(()),
+            1 => client.write_all(&request[..random.usize(..request.len())]),
+            2 => client.write_all(&request.repeat(random.usize(..20))),
+            3 => client.write_all(&u32::MAX.to_le_bytes().repeat(100)),
+            4 => client.write_all(&frame(DROP, &[]).repeat(3)),
+            _ => client.write_all(&request).and_then(|()| client.shutdown(Shutdown::Write)),
+        };
+        if random.bool() {
+            client.set_nonblocking(true).expect("a socket");
+            let _ = client.read(&mut [0; 100]);
+        }
+    }
+}

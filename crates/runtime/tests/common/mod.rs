@@ -100,7 +100,7 @@ impl Service for Frames {
     fn received(&mut self, connection: ConnectionId, input: &mut Input, io: &mut Io) {
         while let Some(header) = input.bytes().first_chunk::<4>() {
             let length = u32::from_le_bytes(*header) as usize;
-            if length < HEADER_BYTES || length > 64 << 20 {
+            if !(HEADER_BYTES..=64 << 20).contains(&length) {
                 return io.close(connection);
             }
             if input.len() < length {

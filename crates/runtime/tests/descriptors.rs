@@ -1,0 +1,56 @@
+//! A process without descriptors left refuses connections, and serves those that it has.
+//!
+//! Alone in its file: the limit holds for the whole process.
+
+mod common;
+
+use common::{ECHO, Told, expect, frame, send, server};
+use runtime::Poll;
+use rustix::net::{self, AddressFamily, SocketType};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+const WAITING: usize = 20;
+
+#[test]
+fn without_descriptors_new_clients_are_refused_and_old_ones_served() {
+    let server = server(1, Poll::Sleep);
+    let mut steady = server.client();
+    server.opened();
+    let sockets: Vec<_> = (0..WAITING)
+        .map(|_| net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket"))
+        .collect();
+    let before = getrlimit(Resource::Nofile);
+    let highest = sockets.iter().map(|socket| socket.as_raw_fd()).max().expect("some sockets");
+    let room_for_three = Rlimit { current: Some(highest as u64 + 4), ..before };
+    setrlimit(Resource::Nofile, room_for_three).expect("a limit may be lowered");
+
+    let mut clients = Vec::new();
+    for socket in sockets {
+        net::connect(&socket, &server.clients).expect("the system takes it");
+        clients.push(TcpStream::from(socket));
+    }
+    let served = clients.iter_mut().map(is_served).filter(|served| *served).count();
+    assert!((1..=5).contains(&served), "{served} served");
+    let request = frame(ECHO, b"still here");
+    send(&mut steady, &request);
+    expect(&mut steady, &request);
+
+    // With descriptors there is room again.
+    setrlimit(Resource::Nofile, before).expect("a limit may be raised again");
+    for _ in 0..served {
+        assert!(matches!(server.next(), Told::Opened(..)));
+    }
+    assert!(is_served(&mut server.client()));
+    server.reactors.stop();
+}
+
+fn is_served(client: &mut TcpStream) -> bool {
+    use std::io::{Read, Write};
+    client.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+    let request = frame(ECHO, b"?");
+    let mut answer = vec![0; request.len()];
+    client.write_all(&request).is_ok() && client.read_exact(&mut answer).is_ok()
+}
