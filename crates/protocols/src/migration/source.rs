@@ -167,6 +167,9 @@ impl Source {
             SourceEvent::FlipAnswered { from, accepted } => {
                 if self.target() == Some(from) {
                     self.end_flip(accepted, out);
+                    if !accepted {
+                        self.report_withdrawn(out);
+                    }
                 }
             }
             SourceEvent::Outcome { accepted } => self.end_flip(accepted, out),
@@ -226,10 +229,22 @@ impl Source {
     }
 
     fn start(&mut self, now: Instant, intent: Box<Intent>, out: &mut Outbox<SourceEffect>) {
-        // In every other state it is a repetition.
-        if matches!(self.state, State::Waiting) {
-            self.freeze(now, intent, 1, out);
+        match &self.state {
+            State::Waiting => self.freeze(now, intent, 1, out),
+            // The coordinator has not heard of it.
+            State::Withdrawn => self.report_withdrawn(out),
+            State::Freezing { .. }
+            | State::Resting { .. }
+            | State::GivenUp { .. }
+            | State::Flipping { .. }
+            | State::Leaving { .. }
+            | State::Released => {}
         }
+    }
+
+    /// The target may have said never by itself. Being asked, it will say so to the coordinator.
+    fn report_withdrawn(&self, out: &mut Outbox<SourceEffect>) {
+        out.push(SourceEffect::Tell(ToCoordinator::FlipUnanswered { migration: self.migration }));
     }
 
     fn freeze(

@@ -7,13 +7,15 @@
 //!
 //! Invariants:
 //! - a flip is accepted only if it fits the intent that came from the coordinator, once;
-//! - after *never* no flip of this migration is accepted;
+//! - after *never* no flip of this migration is accepted, and who has been prepared for too long
+//!   says never by itself: a coordinator that cannot reach it relies on that;
 //! - the source hears that the flip was accepted only when every reactor serves the range, so
 //!   that two servers never point at each other;
 //! - the dependency shrinks only to what a committed cut leaves.
 
 use super::pulling::Pulling;
 use super::text;
+use super::timing::{PREPARED_MAX, TELL_AGAIN};
 use crate::{Outbox, Ticket};
 use std::fmt;
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
@@ -35,8 +37,8 @@ enum State {
     Reserving { intent: Box<Intent> },
     /// There is no room.
     Refused { reason: String },
-    /// A fitting flip will be accepted.
-    Prepared { intent: Box<Intent> },
+    /// A fitting flip will be accepted, up to a time.
+    Prepared { intent: Box<Intent>, until: Instant },
     /// No flip of this migration will ever be accepted.
     Never,
     /// A flip is accepted; not every reactor has taken up serving.
@@ -189,9 +191,10 @@ impl Target {
 
     /// The only way to change a target.
     pub fn handle(&mut self, now: Instant, event: TargetEvent, out: &mut Outbox<TargetEffect>) {
+        self.expire(now, out);
         match event {
             TargetEvent::Prepare(intent) => self.prepare(intent, out),
-            TargetEvent::Reserved(result) => self.reserved(result, out),
+            TargetEvent::Reserved(result) => self.reserved(now, result, out),
             TargetEvent::Decide => self.decide(out),
             TargetEvent::Finished => self.finish(out),
             TargetEvent::Flip { from, flip } => self.flip(from, *flip, out),
@@ -226,10 +229,10 @@ impl Target {
         match &self.state {
             State::Pulling { pulling, .. } => Some(pulling.next_deadline()),
             State::Settling { tell_at, .. } => Some(*tell_at),
+            State::Prepared { until, .. } => Some(*until),
             State::Unknown
             | State::Reserving { .. }
             | State::Refused { .. }
-            | State::Prepared { .. }
             | State::Never
             | State::Accepting { .. }
             | State::Done { .. } => None,
@@ -267,7 +270,12 @@ impl Target {
         TargetEffect::Tell(ToCoordinator::Prepared { migration: self.migration, refused })
     }
 
-    fn reserved(&mut self, result: Result<(), String>, out: &mut Outbox<TargetEffect>) {
+    fn reserved(
+        &mut self,
+        now: Instant,
+        result: Result<(), String>,
+        out: &mut Outbox<TargetEffect>,
+    ) {
         let State::Reserving { intent } = &self.state else {
             // Withdrawn while memory was being set aside.
             if result.is_ok() {
@@ -277,7 +285,7 @@ impl Target {
         };
         out.push(self.prepared(result.clone().err()));
         self.state = match result {
-            Ok(()) => State::Prepared { intent: intent.clone() },
+            Ok(()) => State::Prepared { intent: intent.clone(), until: now + PREPARED_MAX },
             Err(reason) => State::Refused { reason },
         };
     }
@@ -299,6 +307,12 @@ impl Target {
         };
         let migration = self.migration;
         out.push(TargetEffect::Tell(ToCoordinator::Decided { migration, accepted }));
+    }
+
+    fn expire(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
+        if matches!(&self.state, State::Prepared { until, .. } if now >= *until) {
+            self.withdraw(out);
+        }
     }
 
     fn withdraw(&mut self, out: &mut Outbox<TargetEffect>) {
@@ -324,7 +338,7 @@ impl Target {
 
     fn flip(&mut self, from: ServerId, flip: Flip, out: &mut Outbox<TargetEffect>) {
         match &self.state {
-            State::Prepared { intent } => {
+            State::Prepared { intent, .. } => {
                 if !fits(intent, from, &flip) {
                     return;
                 }
@@ -415,7 +429,7 @@ impl Target {
                 }));
                 let remaining = Vec::new();
                 out.push(TargetEffect::Tell(ToCoordinator::Shrink { migration, remaining }));
-                *tell_at = now + super::timing::TELL_AGAIN;
+                *tell_at = now + TELL_AGAIN;
             }
             State::Settling { .. }
             | State::Unknown

@@ -19,6 +19,11 @@ pub const FLIP_AGAIN: Duration = Duration::from_millis(5);
 /// An unanswered flip is brought before the coordinator: four flips have found no answer.
 pub const FLIP_UNANSWERED: Duration = Duration::from_millis(20);
 
+/// A target that has promised to accept a flip takes the promise back after this time, by itself.
+/// The coordinator gives up a target that has been away for 5 s, without its word; a target that
+/// it cannot reach must not accept afterwards. Freezing takes a quarter of a second at most.
+pub const PREPARED_MAX: Duration = Duration::from_secs(2);
+
 /// What is told to the coordinator is told again until it shows an effect.
 pub const TELL_AGAIN: Duration = Duration::from_millis(100);
 
@@ -32,4 +37,8 @@ pub const CUT_BYTES: u64 = 64 << 20;
 pub const CUT_AGAIN: Duration = Duration::from_millis(200);
 
 const _: () = assert!(FLIP_AGAIN.as_nanos() < FLIP_UNANSWERED.as_nanos());
+const _: () = assert!(
+    (FREEZE_MAX.as_nanos() + FREEZE_AGAIN.as_nanos()) * FREEZES_MAX as u128
+        <= PREPARED_MAX.as_nanos() / 4
+);
 const _: () = assert!(FREEZE_MAX.as_nanos() * 4 <= FREEZE_AGAIN.as_nanos());
