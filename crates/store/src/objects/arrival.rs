@@ -74,7 +74,7 @@ pub struct ArrivalPlan {
     /// Records at the source, ascending by table and slot.
     pub expected: Vec<(TableId, Slot, u32)>,
     /// Memory set aside for them, if there is to be any.
-    pub reservation: Option<Reservation>,
+    pub reservation: Option<Arc<Reservation>>,
 }
 
 /// How much has arrived so far.
@@ -117,7 +117,7 @@ impl Arrival {
             partitions,
             expected,
             flushed: AtomicU16::new(0),
-            reservation: reservation.map(Arc::new),
+            reservation,
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             dropped: AtomicU64::new(0),

@@ -8,17 +8,7 @@ use super::store::behind;
 use super::tablets::TabletState;
 use super::view::View;
 use super::{Key, Worker};
-use std::sync::Arc;
 use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
-
-/// How far a step of a flush came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flushed {
-    /// Go on from this hash.
-    Until(KeyHash),
-    /// Nothing of the table is left in the tablets that are ours.
-    Done,
-}
 
 impl Worker {
     /// Drops every record of all tables in the range, from `cursor` on, in a bounded step. Returns
@@ -48,21 +38,26 @@ impl Worker {
 
     /// Drops every record of a table in the tablets that hold its operations
     /// ([`super::Tablet::flushing`]), from `cursor` on, in a bounded step. To be called when a
-    /// grace period has passed since those were published.
-    pub fn flush_step(&mut self, table: TableId, cursor: KeyHash, buckets_max: usize) -> Flushed {
-        let tablets = Arc::clone(&self.tablets);
-        let flushing = tablets.iter().find(|tablet| {
+    /// grace period has passed since those were published. Returns where to go on; `None`: nothing
+    /// is left.
+    pub fn flush_step(
+        &mut self,
+        table: TableId,
+        cursor: KeyHash,
+        buckets_max: usize,
+    ) -> Option<KeyHash> {
+        let tablets = std::sync::Arc::clone(&self.tablets);
+        let tablet = tablets.iter().find(|tablet| {
             let is_ours = match tablet.state {
                 TabletState::Serving | TabletState::Arriving(_) => true,
                 TabletState::Frozen | TabletState::Leaving => false,
             };
             cursor <= tablet.range.last() && is_ours && tablet.flushing.contains(table)
-        });
-        let Some(tablet) = flushing else { return Flushed::Done };
+        })?;
         let first = cursor.max(tablet.range.first());
         let rest = HashRange::new(first, tablet.range.last());
         let next = self.drop_records(table, rest, buckets_max);
-        next.or_else(|| behind(rest.last())).map_or(Flushed::Done, Flushed::Until)
+        next.or_else(|| behind(tablet.range.last()))
     }
 
     /// Drops the records of one table. Returns where to go on.

@@ -43,7 +43,6 @@ mod write;
 
 pub use arrival::{Arrival, ArrivalCounters, ArrivalPlan};
 pub use changes::Changes;
-pub use drop::Flushed;
 pub use replay::{ReplayError, Replayed};
 pub use store::{Store, StoreConfig, StoreError, StoreUsage};
 pub use tablets::{TableSet, Tablet, TabletMap, TabletState};
