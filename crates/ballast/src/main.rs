@@ -1,1 +1,46 @@
-fn main() {}
+//! The one binary of Ballast.
+
+mod coordinator_command;
+mod migrate;
+mod node_connection;
+mod serve;
+mod sizes;
+
+use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// A durable in-memory key-value store that moves data while it is being used.
+#[derive(Parser)]
+#[command(name = "ballast", version, about, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start a server: alone, or as a part of a cluster with --join.
+    Serve(serve::ServeArguments),
+    /// Start the coordinator of a cluster.
+    Coordinator(coordinator_command::CoordinatorArguments),
+    /// Move slots from one server to another, and watch.
+    Migrate(migrate::MigrateArguments),
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("BALLAST_LOG")
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    match arguments.command {
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Coordinator(arguments) => coordinator_command::run(arguments),
+        Command::Migrate(arguments) => migrate::run(arguments),
+    }
+}

@@ -207,7 +207,7 @@ pub(super) fn parse_slot(argument: &[u8]) -> Option<Slot> {
 
 fn count_keys_in_slot(call: &mut Call<'_>, slot: &[u8]) {
     let Some(slot) = parse_slot(slot) else { return call.reply.error("ERR Invalid slot") };
-    let counts = call.engine.node().store().counts(HashRange::of_slots(slot, slot));
+    let counts = call.engine.worker.counts(HashRange::of_slots(slot, slot));
     let records: u64 = counts
         .iter()
         .filter(|(table, _, _)| *table == call.session.table)

@@ -21,7 +21,7 @@ pub(crate) fn info(call: &mut Call<'_>) -> Result<(), Pause> {
     let everything = wanted.is_empty()
         || wanted.iter().any(|name| ["all", "default", "everything"].contains(&&name[..]));
     let mut text = String::new();
-    for (name, lines) in call.engine.node().info(call.now, call.wall) {
+    for (name, lines) in call.engine.info(call.now, call.wall) {
         if everything || wanted.contains(&name.to_lowercase()) {
             if !text.is_empty() {
                 text.push_str("\r\n");

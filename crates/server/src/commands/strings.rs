@@ -1,6 +1,6 @@
 //! String commands.
 
-use super::{Call, Pause, parse_integer, uppercase_is};
+use super::{Call, Pause, parse_integer};
 use store::{Key, Need, Record};
 use types::UnixMillis;
 use types::limits::VALUE_BYTES_MAX;

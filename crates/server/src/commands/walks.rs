@@ -11,7 +11,7 @@ const SCAN_BUCKETS_MAX: usize = 512;
 
 /// `DBSIZE`: exact while nothing moves in or expires, approximate meanwhile.
 pub(crate) fn dbsize(call: &mut Call<'_>) -> Result<(), Pause> {
-    let records = call.engine.node().store().table_records(call.session.table);
+    let records = call.engine.worker.table_records(call.session.table);
     call.reply.integer(records as i64);
     Ok(())
 }

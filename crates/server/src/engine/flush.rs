@@ -8,7 +8,7 @@
 
 use super::Engine;
 use super::outgoing::Wake;
-use store::{Flushed, GracePeriod, TableSet, Tablet, TabletState};
+use store::{GracePeriod, TableSet, Tablet, TabletState};
 use types::limits::TABLES_MAX;
 use types::{KeyHash, TableId};
 use wire::control::Answer;
@@ -49,8 +49,8 @@ impl Engine {
             return true;
         }
         match self.worker.flush_step(flush.table, flush.cursor, FLUSH_BUCKETS) {
-            Flushed::Until(cursor) => flush.cursor = cursor,
-            Flushed::Done => {
+            Some(cursor) => flush.cursor = cursor,
+            None => {
                 flush.cursor = KeyHash(0);
                 let next = (flush.table.0 + 1..TABLES_MAX as u8).map(TableId);
                 match next.into_iter().find(|table| flush.tables.contains(*table)) {

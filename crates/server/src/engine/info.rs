@@ -1,6 +1,6 @@
 //! The sections of `INFO`, with the fields that clients, tools and exporters read.
 
-use super::Node;
+use super::{Engine, Node};
 use crate::commands::REDIS_VERSION;
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::limits::TABLES_MAX;
@@ -8,7 +8,11 @@ use types::{Instant, TableId, UnixMillis};
 
 type Lines = Vec<(String, String)>;
 
-pub(super) fn sections(node: &Node, now: Instant, wall: UnixMillis) -> Vec<(&'static str, Lines)> {
+/// Name and lines of each section.
+pub(crate) type Sections = Vec<(&'static str, Lines)>;
+
+pub(super) fn sections(engine: &Engine, now: Instant, wall: UnixMillis) -> Sections {
+    let node = engine.node();
     vec![
         ("Server", server(node, now, wall)),
         ("Clients", clients(node)),
@@ -18,7 +22,7 @@ pub(super) fn sections(node: &Node, now: Instant, wall: UnixMillis) -> Vec<(&'st
         ("Replication", replication()),
         ("Cluster", lines(vec![("cluster_enabled", u8::from(node.is_cluster()).to_string())])),
         ("Ballast", ballast(node)),
-        ("Keyspace", keyspace(node)),
+        ("Keyspace", keyspace(engine)),
     ]
 }
 
@@ -118,10 +122,10 @@ fn ballast(node: &Node) -> Lines {
     ])
 }
 
-fn keyspace(node: &Node) -> Lines {
+fn keyspace(engine: &Engine) -> Lines {
     (0..TABLES_MAX as u8)
         .filter_map(|table| {
-            let records = node.store().table_records(TableId(table));
+            let records = engine.worker.table_records(TableId(table));
             let line = format!("keys={records},expires=0,avg_ttl=0");
             (records > 0).then(|| (format!("db{table}"), line))
         })

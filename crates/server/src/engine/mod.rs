@@ -98,6 +98,11 @@ impl Engine {
         &self.node
     }
 
+    /// The sections of `INFO`.
+    pub(crate) fn info(&self, now: Instant, wall: UnixMillis) -> info::Sections {
+        info::sections(self, now, wall)
+    }
+
     /// The place of a key in the key space.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
@@ -149,6 +154,8 @@ impl Engine {
         match message {
             // Dealt with when the connection was opened.
             PeerMessage::Hello(_) => {}
+            // A target that the coordinator misses may be given up there: it accepts nothing.
+            PeerMessage::Flip(_) if !self.node.is_linked() => {}
             PeerMessage::Flip(flip) => {
                 let (id, flip) = (flip.migration, Box::new(flip));
                 self.drive_target(now, id, TargetEvent::Flip { from, flip });

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use store::log::{GracePeriod, Reservation};
 use store::{Arrival, Store, Tablet, TabletMap};
 use types::{
-    ClusterId, HashRange, Instant, MigrationId, ReactorId, ServerId, Slot, UnixMillis, slot_of,
+    ClusterId, HashRange, Instant, MigrationId, ReactorId, ServerId, Slot, slot_of,
 };
 use wire::control::{ClusterMap, Intent};
 
@@ -98,7 +98,7 @@ pub(super) struct SourceSide {
 pub(super) struct TargetSide {
     pub(super) machine: Target,
     pub(super) intent: Option<Box<Intent>>,
-    pub(super) reservation: Option<Reservation>,
+    pub(super) reservation: Option<Arc<Reservation>>,
     pub(super) arrival: Option<Arc<Arrival>>,
     pub(super) accepting: Option<GracePeriod>,
     pub(super) payloads: BTreeMap<Ticket, Payload>,
@@ -282,15 +282,6 @@ impl Node {
         let map = self.map.load();
         let owner = map.tablets.iter().find(|tablet| tablet.range.contains(hash))?.owner;
         (owner != self.me()).then_some(owner)
-    }
-
-    /// The sections of `INFO`.
-    pub(crate) fn info(
-        &self,
-        now: Instant,
-        wall: UnixMillis,
-    ) -> Vec<(&'static str, Vec<(String, String)>)> {
-        super::info::sections(self, now, wall)
     }
 }
 

@@ -7,7 +7,6 @@ use super::work::Work;
 use super::{Engine, Route};
 use protocols::Outbox;
 use protocols::migration::{FrozenState, Source, SourceEffect, SourceEvent};
-use std::sync::atomic::Ordering;
 use store::{Stall, TabletState};
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
 use wire::peer::{PeerMessage, PriorityAnswer, PriorityPull, PriorityReply, Pull, PullReply};
@@ -117,7 +116,7 @@ impl Engine {
             let at = Box::new(FrozenState {
                 version_floor: store.version(),
                 expiry_clock: store.clock(),
-                records: store.counts(range),
+                records: self.worker.counts(range),
             });
             self.drive_source_in(machines, now, id, SourceEvent::Frozen { attempt, at });
         }
@@ -240,10 +239,9 @@ impl Engine {
 
     /// How much the range holds, for the coordinator's question.
     pub(super) fn measure(&mut self, migration: MigrationId, range: HashRange) {
-        let store = self.node.store();
-        let counts = store.counts(range);
+        let counts = self.worker.counts(range);
         let records = counts.iter().map(|(_, _, records)| u64::from(*records)).sum();
-        let bytes = store.range_bytes(range);
+        let bytes = self.worker.range_bytes(range);
         let measured = wire::control::ToCoordinator::Measured { migration, records, bytes };
         self.out.control.push(measured);
     }

@@ -103,7 +103,7 @@ impl Engine {
     fn reserve(&mut self, side: &mut TargetSide, bytes: u64) -> Result<(), String> {
         let Some(intent) = &side.intent else { return Err("no intent".to_owned()) };
         let store = self.node.store();
-        if !store.is_empty(intent.range) {
+        if !self.worker.is_empty(intent.range) {
             return Err("the target still holds records of the range from an earlier stay".into());
         }
         let log = store.log();
@@ -112,7 +112,7 @@ impl Engine {
         let wanted = bytes + bytes / 10 + segments;
         match log.reserve(wanted) {
             Some(reservation) => {
-                side.reservation = Some(reservation);
+                side.reservation = Some(Arc::new(reservation));
                 Ok(())
             }
             None => Err(format!(

@@ -178,7 +178,6 @@ impl Conversation {
             scope: scope_of(request, &self.session, turn.engine),
             table: self.session.table,
             protocol: self.session.protocol,
-            since: turn.now,
             cause: cause.clone(),
             answer: None,
         });

@@ -12,5 +12,5 @@ mod client;
 mod queue;
 mod waits;
 
-pub(crate) use client::{Client, Next, Received, Turn};
+pub(crate) use client::{Client, Next, Turn};
 pub(crate) use waits::{Ticket, Waits};

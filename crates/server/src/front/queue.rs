@@ -7,7 +7,7 @@
 use super::waits::Cause;
 use resp::{OwnedRequest, Protocol};
 use std::collections::VecDeque;
-use types::{Instant, KeyHash, TableId};
+use types::{KeyHash, TableId};
 use wire::control::Answer;
 
 /// What a request touches.
@@ -42,8 +42,6 @@ pub(crate) struct Waiting {
     /// Table and protocol at the time when it was parsed.
     pub(crate) table: TableId,
     pub(crate) protocol: Protocol,
-    /// When it came.
-    pub(crate) since: Instant,
     /// What it waits for; `None`: only for its turn on the connection.
     pub(crate) cause: Option<Cause>,
     /// What the coordinator said to it.
@@ -148,14 +146,6 @@ impl Queue {
             self.requests.pop_front();
         }
     }
-
-    /// Everything that has not been executed.
-    pub(crate) fn all_waiting(&self) -> impl Iterator<Item = (u64, &Waiting)> {
-        self.requests.iter().enumerate().filter_map(|(at, request)| match request {
-            Unfinished::Waiting(waiting) => Some((self.first + at as u64, &**waiting)),
-            Unfinished::Done(_) => None,
-        })
-    }
 }
 
 #[cfg(test)]
@@ -173,7 +163,6 @@ mod tests {
             scope: keys_of(keys),
             table: TableId(0),
             protocol: Protocol::Resp2,
-            since: Instant(0),
             cause: None,
             answer: None,
         }

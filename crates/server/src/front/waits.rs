@@ -123,9 +123,4 @@ impl Waits {
     pub(crate) fn has_turn(&self) -> bool {
         !self.turn.is_empty()
     }
-
-    /// Whether a migration's progress is waited for.
-    pub(crate) fn has_progress(&self) -> bool {
-        !self.progress.is_empty()
-    }
 }

@@ -60,10 +60,6 @@ impl Bus {
         Bus { hello, links: BTreeMap::new(), opened: BTreeMap::new() }
     }
 
-    pub(super) fn holds(&self, connection: ConnectionId) -> bool {
-        self.links.contains_key(&connection)
-    }
-
     /// Somebody has connected to our bus port.
     pub(super) fn accepted(&mut self, connection: ConnectionId) {
         self.links.insert(connection, Link { state: State::Greeting, opened_to: None });
