@@ -5,15 +5,11 @@ use types::HashRange;
 use types::limits::PARTITIONS_MAX;
 use wire::control::{MigrationPolicy, PriorityPulls};
 
-/// Fewest bytes of a pull: below, the message costs more than what it carries.
+/// Fewest and most bytes of a pull, and most replies of one partition that may wait for their
+/// replay: the limits that the coordinator tells operators.
 const PULL_BYTES_MIN: u32 = 1 << 10;
-
-/// Most bytes of a pull: a quantum replays 64 KiB, so this is 16 of them.
-const PULL_BYTES_MAX: u32 = 1 << 20;
-
-/// Most replies of one partition that may wait for their replay; with [`PULL_BYTES_MAX`] and
-/// [`PARTITIONS_MAX`] the memory of one migration's replies stays below 1 GiB whatever is asked.
-const PULLS_AHEAD_MAX: u16 = 8;
+const PULL_BYTES_MAX: u32 = 8 << 20;
+const PULLS_AHEAD_MAX: u16 = 64;
 
 /// How a range is divided.
 pub fn partitions(policy: &MigrationPolicy, range: HashRange) -> Vec<HashRange> {
