@@ -23,6 +23,8 @@ pub struct LeafGuard<'t> {
     depth: u32,
     /// The hashes that belong into what the cell names.
     range: HashRange,
+    /// Whether places may be kept for words to come.
+    has_held: bool,
 }
 
 impl<'t> LeafGuard<'t> {
@@ -35,7 +37,7 @@ impl<'t> LeafGuard<'t> {
     ) -> LeafGuard<'t> {
         let width = (1u64 << (TAG_BITS - place.depth + UNSEEN_BITS)) - 1;
         let range = HashRange::new(KeyHash(hash.0 & !width), KeyHash(hash.0 | width));
-        LeafGuard { index, turn, cell: place.cell, depth: place.depth, range }
+        LeafGuard { index, turn, cell: place.cell, depth: place.depth, range, has_held: false }
     }
 
     /// Whether this guard is the one to change the hash's records with.
@@ -58,19 +60,17 @@ impl<'t> LeafGuard<'t> {
 
     /// Makes sure that one word for each of these hashes can be inserted without fail. To be
     /// called before anything is written that would have to be taken back.
-    ///
-    /// The hashes are ascending, and all covered by this guard.
     pub fn make_room(&mut self, hashes: &[KeyHash]) -> Result<(), NoRoom> {
-        assert!(hashes.is_sorted(), "hashes come in ascending order");
+        self.has_held = true;
         let mut at = 0;
         while let Some(&hash) = hashes.get(at) {
             let place = self.place(hash);
-            let leaf = leaf_in(&place);
-            if leaf.room(leaf.home(Tag::of(hash))) >= rivals(leaf, hashes, at) {
+            if leaf_in(&place).hold(Tag::of(hash)) {
                 at += 1;
             } else {
                 self.grow(place)?;
-                // The larger leaf has other homes: those before may be short of room there.
+                // What was kept in the old leaf is not kept in the larger one.
+                for_each_leaf(self.cell, self.depth, self.turn, &mut Leaf::give_up_held);
                 at = 0;
             }
         }
@@ -84,7 +84,7 @@ impl<'t> LeafGuard<'t> {
         loop {
             let place = self.place(hash);
             let leaf = leaf_in(&place);
-            if leaf.place(word) {
+            if self.has_held && leaf.place_held(word) || leaf.place(word) {
                 change_totals(leaf, None, Some((word, bytes)));
                 return Ok(());
             }
@@ -136,6 +136,9 @@ impl<'t> LeafGuard<'t> {
 impl Drop for LeafGuard<'_> {
     #[inline]
     fn drop(&mut self) {
+        if self.has_held {
+            for_each_leaf(self.cell, self.depth, self.turn, &mut Leaf::give_up_held);
+        }
         for_each_leaf(self.cell, self.depth, self.turn, &mut Leaf::unlock);
     }
 }
@@ -148,20 +151,6 @@ impl std::fmt::Debug for LeafGuard<'_> {
 
 fn leaf_in<'t>(place: &Place<'t>) -> Leaf<'t> {
     place.leaf.expect("a guard holds a leaf").1
-}
-
-/// How many of the ascending hashes may want a place of the pair in which the one at `at` may
-/// stand: those whose home is at most one bucket away.
-fn rivals(leaf: Leaf<'_>, hashes: &[KeyHash], at: usize) -> usize {
-    let first = leaf.first_tag(0, Tag::of(hashes[at]));
-    let last = leaf.last_tag(Tag::of(hashes[at]));
-    let home = leaf.home(Tag::of(hashes[at]));
-    let is_rival = |hash: &&KeyHash| {
-        let tag = Tag::of(**hash);
-        Some(tag) >= first && tag <= last && leaf.home(tag).abs_diff(home) <= 1
-    };
-    let before = hashes[..at].iter().rev().take_while(is_rival).count();
-    before + hashes[at..].iter().take_while(is_rival).count()
 }
 
 /// Tells the leaf's header of a word that went and of one that came.

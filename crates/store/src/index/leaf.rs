@@ -8,15 +8,20 @@
 //! The header is a sequence (odd while a writer holds the leaf, and for ever once the leaf has
 //! been replaced by another) and the totals of what stands in the leaf.
 //!
+//! When both buckets of a word are full, words make room by moving on from their home to the bucket
+//! after it, as far as there is one that can. Bringing words back home would win nothing unless
+//! records are removed, and would break the first invariant.
+//!
 //! Invariants:
-//! - a word never moves within a leaf: it is written once, replaced in place, or removed. So who
-//!   walks the buckets without a lock meets every record that stays;
+//! - a word stays in its place, or is copied from its home to the bucket after it before it is
+//!   removed at home. So who looks at the home first and at the next bucket then, without a lock,
+//!   meets every record that stays, though perhaps twice;
 //! - words change only while the sequence is odd. So a reader that saw the same even sequence
 //!   before and after knows that it saw everything.
 
 use super::{
     bucket::{Bucket, Cell, WORDS},
-    word::{TAG_BITS, Tag, Word, has_tag},
+    word::{TAG_BITS, Tag, Word, has_tag, held, is_held},
 };
 
 /// Cells of the last bucket that the header takes.
@@ -70,11 +75,28 @@ impl<'t> Leaf<'t> {
         self.find_in(home, tag, &mut is_it).or_else(|| self.find_in(home + 1, tag, &mut is_it))
     }
 
-    /// Puts the word into an empty place. `false` if its two buckets are full.
+    /// Puts the word into an empty place. `false` if there is none, nor can one be made.
     pub(super) fn place(self, word: Word) -> bool {
-        let home = self.home(word.tag());
-        let empty = self.pair(home).find(|cell| cell.load() == 0);
-        empty.inspect(|cell| cell.store(word.raw())).is_some()
+        self.place_raw(word.raw())
+    }
+
+    /// Keeps a place for a word with this tag that will be inserted before the leaf is unlocked.
+    /// Readers take it to be empty. `false` as with [`Leaf::place`].
+    pub(super) fn hold(self, tag: Tag) -> bool {
+        self.place_raw(held(tag))
+    }
+
+    /// Puts the word into a place that was kept for its tag. `false` if there is none.
+    pub(super) fn place_held(self, word: Word) -> bool {
+        let held = held(word.tag());
+        let found = self.pair(self.home(word.tag())).find(|cell| cell.load() == held);
+        found.inspect(|cell| cell.store(word.raw())).is_some()
+    }
+
+    /// Gives up the places that were kept and not used.
+    pub(super) fn give_up_held(self) {
+        let places = (0..self.buckets.len()).flat_map(|bucket| self.places(bucket));
+        places.filter(|cell| is_held(cell.load())).for_each(|cell| cell.store(0));
     }
 
     /// Puts `new`, or nothing, where `old` stands.
@@ -86,11 +108,6 @@ impl<'t> Leaf<'t> {
         let cell = self.pair(home).find(|cell| cell.load() == old.raw());
         let cell = cell.unwrap_or_else(|| panic!("{old:?} is to be replaced but is not here"));
         cell.store(new.map_or(0, Word::raw));
-    }
-
-    /// Empty places where a word with this home may stand.
-    pub(super) fn room(self, home: usize) -> usize {
-        self.pair(home).filter(|cell| cell.load() == 0).count()
     }
 
     /// The words that stand in the bucket, whatever their home.
@@ -190,6 +207,28 @@ impl<'t> Leaf<'t> {
             }
         }
         None
+    }
+
+    fn place_raw(self, raw: u64) -> bool {
+        let home = self.home(Tag::of_raw(raw));
+        let empty = self.empty_in(home).or_else(|| self.make_empty_in(home + 1));
+        empty.inspect(|cell| cell.store(raw)).is_some()
+    }
+
+    fn empty_in(self, bucket: usize) -> Option<&'t Cell> {
+        self.places(bucket).iter().find(|cell| cell.load() == 0)
+    }
+
+    /// An empty place of the bucket, made if need be by moving a word on whose home it is.
+    fn make_empty_in(self, bucket: usize) -> Option<&'t Cell> {
+        self.empty_in(bucket).or_else(|| {
+            let is_at_home = |cell: &&Cell| self.home(Tag::of_raw(cell.load())) == bucket;
+            let left = self.places(bucket).iter().find(is_at_home)?;
+            let taken = self.make_empty_in(bucket + 1)?;
+            taken.store(left.load());
+            left.store(0);
+            Some(left)
+        })
     }
 
     /// The places of the home and of the bucket after it.

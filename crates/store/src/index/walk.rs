@@ -3,9 +3,10 @@
 //! The cursor is a key hash: the lowest hash of the next home bucket. It means the same after the
 //! leaf has grown or been divided, since nothing depends on how many buckets there were.
 //!
-//! A walk meets every record that exists throughout: words do not move within a leaf, and a leaf
-//! that is replaced keeps its words as they were. What is inserted or removed meanwhile may be met
-//! or not. A word may be out of date when it is met; its entry is readable until the turn ends.
+//! A walk meets every record that exists throughout: it looks at a home before the bucket after it
+//! (see [`super::leaf`]), and a leaf that is replaced keeps its words as they were. While others
+//! insert, a record may be met twice. What is inserted or removed meanwhile may be met or not. A
+//! word may be out of date when it is met; its entry is readable until the turn ends.
 
 use super::{
     Index,

@@ -4,7 +4,9 @@
 //! | --- | --- |
 //! | 40-63 | tag: the 24 hash bits right below the slot's |
 //! | 2-39 | address of the entry in the log, in units of 8 bytes |
-//! | 0-1 | kind; 0 stands only in an empty place, whose word is 0 |
+//! | 0-1 | kind; 0 only where no word stands |
+//!
+//! An empty place is 0. A place that is kept for a word to come has its tag and no kind.
 
 use crate::address::{ADDRESS_BITS, Address};
 use std::{fmt, num::NonZeroU64};
@@ -17,6 +19,11 @@ pub(super) const UNSEEN_BITS: u32 = 50 - TAG_BITS;
 
 const KIND_BITS: u32 = 2;
 const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
+const OBJECT: u64 = 1;
+const EXPIRING: u64 = 2;
+const TOMBSTONE: u64 = 3;
+/// Tells a place that is kept for a word with tag 0 from an empty one.
+const HELD: u64 = 1 << KIND_BITS;
 const TAG_SHIFT: u32 = KIND_BITS + ADDRESS_BITS;
 
 const _: () = assert!(TAG_SHIFT + TAG_BITS == u64::BITS);
@@ -41,9 +48,9 @@ impl Word {
     #[inline]
     pub fn new(hash: KeyHash, kind: Kind, address: Address) -> Word {
         let kind = match kind {
-            Kind::Object => 1,
-            Kind::Tombstone => 2,
-            Kind::Expiring => 3,
+            Kind::Object => OBJECT,
+            Kind::Expiring => EXPIRING,
+            Kind::Tombstone => TOMBSTONE,
         };
         let raw = u64::from(Tag::of(hash).0) << TAG_SHIFT | address.units() << KIND_BITS | kind;
         Word(NonZeroU64::new(raw).expect("no kind is zero"))
@@ -53,9 +60,9 @@ impl Word {
     #[inline]
     pub fn kind(self) -> Kind {
         match self.0.get() & KIND_MASK {
-            1 => Kind::Object,
-            2 => Kind::Tombstone,
-            3 => Kind::Expiring,
+            OBJECT => Kind::Object,
+            EXPIRING => Kind::Expiring,
+            TOMBSTONE => Kind::Tombstone,
             other => unreachable!("no word is made with kind {other}"),
         }
     }
@@ -84,7 +91,7 @@ impl Word {
 
     #[inline]
     pub(super) fn tag(self) -> Tag {
-        Tag((self.0.get() >> TAG_SHIFT) as u32)
+        Tag::of_raw(self.0.get())
     }
 
     #[inline]
@@ -92,10 +99,10 @@ impl Word {
         self.0.get()
     }
 
-    /// The word in a place of a leaf; `None` if the place is empty.
+    /// The word in a place of a leaf; `None` if the place is empty or kept for a word to come.
     #[inline]
     pub(super) fn from_raw(raw: u64) -> Option<Word> {
-        NonZeroU64::new(raw).map(Word)
+        NonZeroU64::new(raw).filter(|raw| raw.get() & KIND_MASK != 0).map(Word)
     }
 }
 
@@ -118,6 +125,12 @@ impl Tag {
         Tag((hash.0 >> UNSEEN_BITS) as u32 & Tag::LAST.0)
     }
 
+    /// The tag of what stands in a place that is not empty.
+    #[inline]
+    pub(super) fn of_raw(raw: u64) -> Tag {
+        Tag((raw >> TAG_SHIFT) as u32)
+    }
+
     /// A raw word with this tag and nothing else.
     #[inline]
     pub(super) fn raw(self) -> u64 {
@@ -136,6 +149,18 @@ impl Tag {
 #[inline]
 pub(super) fn has_tag(raw: u64, tag: u64) -> bool {
     raw ^ tag < 1 << TAG_SHIFT
+}
+
+/// What stands in a place that is kept for a word with this tag.
+#[inline]
+pub(super) fn held(tag: Tag) -> u64 {
+    tag.raw() | HELD
+}
+
+/// Whether the place is kept for a word to come.
+#[inline]
+pub(super) fn is_held(raw: u64) -> bool {
+    raw != 0 && raw & KIND_MASK == 0
 }
 
 #[cfg(test)]
