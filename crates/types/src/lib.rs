@@ -6,6 +6,8 @@
 //! Start at [`KeyHash`] and [`HashRange`]: a key's hash decides its slot, its place in the index,
 //! and the server that owns it.
 
+#![forbid(unsafe_code)]
+
 mod hash;
 mod ids;
 pub mod limits;

@@ -10,6 +10,8 @@
 //! **Invariant:** decoding is total. Any bytes give a value or a [`Corrupt`], never a panic, and
 //! never an allocation larger than a constant times the bytes that are there.
 
+#![forbid(unsafe_code)]
+
 pub mod batch;
 pub mod control;
 pub mod entry;

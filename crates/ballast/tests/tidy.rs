@@ -1,0 +1,426 @@
+//! Rules of the code that neither the compiler nor clippy can check: which crate may use which,
+//! where `unsafe` and clocks may stand, how long files and functions may be, what a panic must say,
+//! and that documents lead to files that exist.
+//!
+//! The lists below are the rules. `docs/architecture.md` gives the reasons.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Which of our crates each crate may use. Tests and examples may use more.
+const MAY_USE: [(&str, &[&str]); 12] = [
+    ("types", &[]),
+    ("wire", &["types"]),
+    ("store", &["types", "wire"]),
+    ("resp", &[]),
+    ("protocols", &["types", "wire"]),
+    ("runtime", &["types"]),
+    ("server", &["types", "wire", "store", "resp", "protocols", "runtime"]),
+    ("coordinator", &["types", "wire", "protocols"]),
+    ("client", &["types", "wire", "resp", "protocols"]),
+    ("sim", &["types", "wire", "store", "resp", "protocols", "server", "coordinator", "client"]),
+    ("bench", &["types", "resp", "client"]),
+    (
+        "ballast",
+        &[
+            "types",
+            "wire",
+            "store",
+            "resp",
+            "protocols",
+            "runtime",
+            "server",
+            "coordinator",
+            "client",
+            "sim",
+            "bench",
+        ],
+    ),
+];
+
+/// Outside crates that meet the operating system, and who may use them.
+const MEETS_THE_SYSTEM: [(&str, &[&str]); 5] = [
+    ("libc", &[]),
+    ("mio", &[]),
+    ("redb", &["coordinator"]),
+    // `store` maps memory and does nothing else with it.
+    ("rustix", &["store", "runtime", "bench", "ballast"]),
+    ("tokio", &["server", "coordinator", "bench", "ballast"]),
+];
+
+/// The only files in which `unsafe` may stand. Each argues for every block, and has a naive twin.
+const UNSAFE_FILES: [&str; 4] = [
+    "crates/store/src/index/bucket.rs",
+    "crates/store/src/log/arena.rs",
+    "crates/store/src/log/chunks.rs",
+    "crates/store/src/log/segment.rs",
+];
+
+/// Where clocks may be read and threads may sleep. Everywhere else time comes in as an argument.
+const READS_CLOCKS: [&str; 5] = [
+    "crates/ballast/",
+    "crates/bench/",
+    "crates/resp/examples/",
+    "crates/runtime/",
+    "crates/store/examples/",
+];
+
+/// Crates that read what others send: there not even our own invariants may end the process
+/// without a reviewed reason.
+const READS_OUTSIDE_BYTES: [&str; 4] = ["resp", "runtime", "server", "wire"];
+
+/// Most lines of a file, and of a function, without their tests.
+const FILE_LINES_MAX: usize = 1_000;
+const FUNCTION_LINES_MAX: usize = 70;
+
+#[test]
+fn crates_use_only_what_the_architecture_allows() {
+    let allowed: BTreeMap<&str, &[&str]> = MAY_USE.into();
+    let ours: BTreeSet<&str> = allowed.keys().copied().collect();
+    let mut wrong = Vec::new();
+    for (name, uses) in dependencies() {
+        let Some(allowed) = allowed.get(&*name) else {
+            wrong.push(format!("crate {name} has no line in the table of dependencies"));
+            continue;
+        };
+        for used in &uses {
+            if ours.contains(&**used) && !allowed.contains(&&**used) {
+                wrong.push(format!("{name} must not use {used}"));
+            }
+            let system = MEETS_THE_SYSTEM.iter().find(|(meets, _)| meets == used);
+            if system.is_some_and(|(_, may)| !may.contains(&&*name)) {
+                wrong.push(format!("{name} must not meet the operating system through {used}"));
+            }
+        }
+    }
+    none(&wrong);
+}
+
+#[test]
+fn unsafe_code_stands_only_in_the_listed_files() {
+    let mut wrong = Vec::new();
+    for source in sources().iter().filter(|source| !source.is_test) {
+        let is_listed = UNSAFE_FILES.contains(&&*source.path);
+        let found =
+            source.code().find(|(_, line)| line.contains("unsafe ") || line.contains("unsafe("));
+        match found {
+            Some((number, _)) if !is_listed => wrong.push(format!("{}:{number}", source.path)),
+            None if is_listed => wrong.push(format!("{} is listed and has none", source.path)),
+            Some(_) | None => {}
+        }
+    }
+    for (name, _) in dependencies() {
+        let root = ["lib.rs", "main.rs"].map(|file| format!("crates/{name}/src/{file}"));
+        let has_unsafe =
+            UNSAFE_FILES.iter().any(|file| file.starts_with(&format!("crates/{name}/")));
+        for path in root.iter().filter(|path| workspace().join(path).exists()) {
+            if !has_unsafe && !read(path).contains("#![forbid(unsafe_code)]") {
+                wrong.push(format!("{path} does not forbid unsafe code"));
+            }
+        }
+    }
+    none(&wrong);
+}
+
+#[test]
+fn the_architecture_names_every_file_with_unsafe_code() {
+    let text = read("docs/architecture.md");
+    let missing: Vec<_> = UNSAFE_FILES.iter().filter(|file| !text.contains(**file)).collect();
+    none(&missing);
+}
+
+#[test]
+fn files_and_functions_stay_short_enough_to_be_read() {
+    let mut wrong = Vec::new();
+    for source in sources().iter().filter(|source| !source.is_test) {
+        let lines = source.code_lines;
+        if lines > FILE_LINES_MAX {
+            wrong.push(format!("{} has {lines} lines without its tests", source.path));
+        }
+        for (number, length) in source.functions() {
+            if length > FUNCTION_LINES_MAX {
+                wrong.push(format!("{}:{number} is a function of {length} lines", source.path));
+            }
+        }
+    }
+    none(&wrong);
+}
+
+#[test]
+fn every_file_begins_by_saying_what_it_is() {
+    let silent = sources().into_iter().filter(|source| !source.is_test);
+    let silent = silent.filter(|source| !source.text.starts_with("//!")).map(|source| source.path);
+    none(&silent.collect::<Vec<_>>());
+}
+
+#[test]
+fn only_the_shells_read_clocks_and_sleep() {
+    let clocks = ["Instant::now", "SystemTime::now", "thread::sleep", "clock_gettime"];
+    let mut wrong = Vec::new();
+    for source in sources() {
+        if READS_CLOCKS.iter().any(|place| source.path.starts_with(place)) {
+            continue;
+        }
+        let reads = source.all_code().filter(|(_, line)| clocks.iter().any(|c| line.contains(c)));
+        wrong.extend(reads.map(|(number, line)| format!("{}:{number}: {line}", source.path)));
+    }
+    none(&wrong);
+}
+
+/// A failed `unwrap` tells nobody anything. `expect` is an assertion: its text is the reason why it
+/// holds. In crates that read outside bytes each one carries a lint's reason as well.
+#[test]
+fn nothing_panics_without_saying_why() {
+    let mut wrong = Vec::new();
+    for source in sources().iter().filter(|source| !source.is_test) {
+        let is_strict = READS_OUTSIDE_BYTES
+            .iter()
+            .any(|name| source.path.starts_with(&format!("crates/{name}/src/")));
+        let mut reviewed = false;
+        for (number, line) in source.code() {
+            let is_bare = line.contains(".unwrap()") || line.contains(".unwrap_err()");
+            let speaks = line.split(".expect(").skip(1).all(says_why);
+            let panics = line.contains(".expect(");
+            if is_bare || !speaks || (panics && is_strict && !reviewed) {
+                wrong.push(format!("{}:{number}: {line}", source.path));
+            }
+            let ends = panics || line == "}" || line == "    }";
+            reviewed = (reviewed && !ends) || line.contains("#[expect(clippy::expect_used");
+        }
+    }
+    none(&wrong);
+}
+
+#[test]
+fn nothing_is_left_to_be_done_in_comments() {
+    let marks = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let marked = source.lines().filter(|(_, line)| marks.iter().any(|m| line.contains(m)));
+        wrong.extend(marked.map(|(number, _)| format!("{}:{number}", source.path)));
+    }
+    none(&wrong);
+}
+
+#[test]
+fn documents_lead_to_files_that_exist() {
+    let mut wrong = Vec::new();
+    for path in documents() {
+        let text = read(&path);
+        let folder = Path::new(&path).parent().unwrap_or(Path::new("")).to_path_buf();
+        let links = links(&text).into_iter().map(|link| folder.join(link));
+        let named = named_files(&text).into_iter().map(PathBuf::from);
+        for target in links.chain(named) {
+            if !workspace().join(&target).exists() {
+                wrong.push(format!("{path}: {}", target.display()));
+            }
+        }
+    }
+    for source in sources() {
+        let cited = named_files(&source.text).into_iter().filter(|name| name.starts_with("docs/"));
+        let missing = cited.filter(|name| !workspace().join(name).exists());
+        wrong.extend(missing.map(|name| format!("{}: {name}", source.path)));
+    }
+    none(&wrong);
+}
+
+/// The rules above are worth what these find.
+#[test]
+fn the_checks_see_what_they_look_for() {
+    for (line, begins) in [
+        ("fn f() {", true),
+        ("pub(crate) const fn f() {", true),
+        ("let f = fnv(1);", false),
+        ("// fn f() {", false),
+    ] {
+        assert_eq!(is_function(line), begins, "{line}");
+    }
+    for (argument, speaks) in [
+        ("\"a leaf has a bucket\")", true),
+        ("LOCK)", true),
+        ("\"oops\")", false),
+        ("\"\")", false),
+    ] {
+        assert_eq!(says_why(argument), speaks, "{argument}");
+    }
+    assert_eq!(test_module(&["#[cfg(test)]", "mod tests {"]), Some("tests"));
+    assert_eq!(test_module(&["#[cfg(all(test, unix))]", "mod shapes;"]), Some("shapes"));
+    assert_eq!(test_module(&["#[cfg(test)]", "fn helper() {"]), None);
+    assert_eq!(links("[a](b.md#c), [d](https://e.f/), [g](#h)"), ["b.md"]);
+    assert_eq!(
+        named_files("See `docs/x.md`. In crates/y/src/z.rs."),
+        ["docs/x.md", "crates/y/src/z.rs"]
+    );
+}
+
+/// One file of Rust code.
+struct Source {
+    /// From the workspace's root.
+    path: String,
+    text: String,
+    /// Lines before its module of tests.
+    code_lines: usize,
+    /// It is a test, a benchmark, or what those share.
+    is_test: bool,
+}
+
+impl Source {
+    fn new(path: String) -> Source {
+        let text = read(&path);
+        let lines: Vec<&str> = text.lines().collect();
+        let tests = (0..lines.len()).find(|&at| test_module(&lines[at..]).is_some());
+        let code_lines = tests.unwrap_or(lines.len());
+        let places = ["/tests/", "/examples/", "/benches/", "fuzz_targets/"];
+        let is_test = places.iter().any(|place| path.contains(place));
+        Source { path, text, code_lines, is_test }
+    }
+
+    /// Its lines with their numbers.
+    fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text.lines().enumerate().map(|(at, line)| (at + 1, line))
+    }
+
+    /// Its lines without comments.
+    fn all_code(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.lines().filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+
+    /// As [`Source::all_code`], up to its tests.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.all_code().take_while(|(number, _)| *number <= self.code_lines)
+    }
+
+    /// Where each function begins, and how many lines it has, signature and end included.
+    fn functions(&self) -> Vec<(usize, usize)> {
+        let lines: Vec<&str> = self.text.lines().take(self.code_lines).collect();
+        let mut found = Vec::new();
+        for (at, line) in lines.iter().enumerate() {
+            let code = line.trim_start();
+            if is_function(code) && !line.ends_with(';') {
+                let end = format!("{}}}", &line[..line.len() - code.len()]);
+                let length = lines[at..].iter().position(|line| *line == end);
+                found.extend(length.map(|length| (at + 1, length + 1)));
+            }
+        }
+        found
+    }
+}
+
+/// Whether a line begins a function.
+fn is_function(code: &str) -> bool {
+    let is_before = |word: &&str| word.starts_with("pub") || ["const", "async"].contains(word);
+    code.split(' ').find(|word| !is_before(word)) == Some("fn")
+}
+
+/// The name of the module of tests that these lines begin with.
+fn test_module<'l>(lines: &[&'l str]) -> Option<&'l str> {
+    let is_gate =
+        |line: &str| line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test");
+    let mut attributes = lines.iter().skip_while(|line| line.starts_with("#["));
+    let declared = lines.first().filter(|line| is_gate(line)).and(attributes.next())?;
+    declared.strip_prefix("mod ").map(|name| name.trim_end_matches([';', '{', ' ']))
+}
+
+/// Every file of Rust code, in order.
+fn sources() -> Vec<Source> {
+    let mut paths = Vec::new();
+    collect(Path::new("crates"), "rs", &mut paths);
+    collect(Path::new("fuzz/fuzz_targets"), "rs", &mut paths);
+    let mut sources: Vec<Source> = paths.into_iter().map(Source::new).collect();
+    let test_modules: Vec<String> = sources.iter().flat_map(test_module_files).collect();
+    for source in &mut sources {
+        source.is_test |= test_modules.contains(&source.path);
+    }
+    sources
+}
+
+/// Where the bodies of a file's test modules may stand.
+fn test_module_files(source: &Source) -> Vec<String> {
+    let lines: Vec<&str> = source.text.lines().collect();
+    let names = (0..lines.len()).filter_map(|at| test_module(&lines[at..]));
+    let own = source.path.trim_end_matches(".rs").trim_end_matches("/mod").trim_end_matches("/lib");
+    names.map(|name| format!("{own}/{name}.rs")).collect()
+}
+
+/// Per crate what its manifest depends on, development left out.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let mut manifests = Vec::new();
+    collect(Path::new("crates"), "toml", &mut manifests);
+    let manifests = manifests.iter().filter_map(|path| {
+        let name = path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?;
+        Some((name.to_owned(), read(path)))
+    });
+    manifests
+        .map(|(name, text)| {
+            let manifest: toml::Table = text.parse().unwrap_or_else(|e| panic!("{name}: {e}"));
+            let used = ["dependencies", "build-dependencies"].into_iter().filter_map(|section| {
+                manifest.get(section)?.as_table().map(|table| table.keys().cloned())
+            });
+            (name, used.flatten().collect())
+        })
+        .collect()
+}
+
+/// Every document, in order.
+fn documents() -> Vec<String> {
+    let mut paths: Vec<String> = ["README.md"]
+        .iter()
+        .filter(|p| workspace().join(p).exists())
+        .map(|p| (*p).into())
+        .collect();
+    collect(Path::new("docs"), "md", &mut paths);
+    paths
+}
+
+/// Targets of links that lead to files.
+fn links(text: &str) -> Vec<String> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    let files = targets.map(|(target, _)| target).filter(|target| !target.contains("://"));
+    let without_place = files.map(|target| target.split('#').next().unwrap_or_default());
+    without_place.filter(|target| !target.is_empty()).map(str::to_owned).collect()
+}
+
+/// Files of ours that a text names: words that begin with one of our folders and end like a file.
+fn named_files(text: &str) -> Vec<String> {
+    let is_inside = |c: char| c.is_ascii_alphanumeric() || "/_-.".contains(c);
+    text.split(|c: char| !is_inside(c))
+        .map(|word| word.trim_end_matches('.'))
+        .filter(|word| ["crates/", "docs/", "fuzz/", ".ci/"].iter().any(|f| word.starts_with(f)))
+        .filter(|word| [".rs", ".md", ".toml"].iter().any(|end| word.ends_with(end)))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Whether the argument of `expect` is a reason: a name of one, or a sentence.
+fn says_why(argument: &str) -> bool {
+    let is_name = argument.starts_with(|c: char| c.is_ascii_uppercase());
+    let words = argument.trim_start_matches('"').split('"').next().unwrap_or_default();
+    is_name || argument.is_empty() || words.split_whitespace().count() >= 3
+}
+
+/// All files below a folder with this ending, in order.
+fn collect(folder: &Path, ending: &str, into: &mut Vec<String>) {
+    let entries = fs::read_dir(workspace().join(folder)).into_iter().flatten().flatten();
+    let mut names: Vec<PathBuf> = entries.map(|entry| folder.join(entry.file_name())).collect();
+    names.sort();
+    for path in names {
+        if workspace().join(&path).is_dir() {
+            collect(&path, ending, into);
+        } else if path.extension().is_some_and(|found| found == ending) {
+            into.push(path.to_string_lossy().into_owned());
+        }
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(workspace().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn none<T: std::fmt::Debug>(wrong: &[T]) {
+    assert!(wrong.is_empty(), "{} places break the rule:\n{wrong:#?}", wrong.len());
+}
