@@ -163,6 +163,16 @@ fn a_slow_reader_is_not_read_until_it_has_taken_its_answers() {
     server.reactors.stop();
 }
 
+#[test]
+fn requests_left_over_by_a_congested_client_are_answered_though_nothing_more_arrives() {
+    let server = server(1, Poll::Sleep);
+    let mut client = server.client();
+    let flood = frame(FLOOD, &(512u32 << 10).to_le_bytes());
+    send(&mut client, &flood.repeat(40));
+    assert!(take(&mut client, 40 * (512 << 10)).iter().all(|&byte| byte == FLOOD));
+    server.reactors.stop();
+}
+
 /// Sends requests until the sockets are full, and answers how many bytes that were.
 fn ask_until_stopped(client: &mut std::net::TcpStream, request: &[u8]) -> usize {
     use std::io::Write;
