@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     let used = u.since()?;
     println!("run {:?} {:?}", t.phase(Phase::Before), t.findings);
     for d in &used.each { print!("{:.2} us/op ", d.as_secs_f64() * 1e6 / t.findings.completed as f64); }
-    println!("steal {:?}", used.steal);
+    print!("gen {:.2} us/op ", t.generator_cpu.as_secs_f64() * 1e6 / t.findings.completed as f64); println!("steal {:?}", used.steal);
     let plan = Plan { workload: Workload::Verify, pace: Pace::Closed { clients: 512 }, duration: None, warm_up: Duration::ZERO, wiring, seed: 1 };
     let (_ds, t) = run(&plan, ds, &routes, |_| ())?;
     println!("verify {:?} {:?}", t.phase(Phase::Before), t.findings);

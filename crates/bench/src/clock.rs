@@ -19,3 +19,9 @@ pub fn now() -> Instant {
 pub fn sleep(duration: Duration) {
     std::thread::sleep(duration);
 }
+
+/// Processor time that the calling thread has used.
+pub fn thread_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

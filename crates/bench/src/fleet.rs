@@ -183,7 +183,7 @@ impl<P> Fleet<P> {
         }
     }
 
-    /// Waits until something arrives or it is `until`. Afterwards `readable` has the lines to
+    /// Waits until something arrives or the timer expires. Afterwards `readable` has the lines to
     /// receive from, and output that was stuck has been sent on.
     pub(crate) fn wait(
         &mut self,
@@ -192,8 +192,26 @@ impl<P> Fleet<P> {
         broken: &mut Vec<Line>,
     ) -> Result<()> {
         self.arm(until)?;
+        self.take_events(None, readable, broken)
+    }
+
+    /// As [`Fleet::wait`] for what has arrived already.
+    pub(crate) fn look(
+        &mut self,
+        readable: &mut Vec<Line>,
+        broken: &mut Vec<Line>,
+    ) -> Result<()> {
+        self.take_events(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }), readable, broken)
+    }
+
+    fn take_events(
+        &mut self,
+        timeout: Option<&Timespec>,
+        readable: &mut Vec<Line>,
+        broken: &mut Vec<Line>,
+    ) -> Result<()> {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS_MAX];
-        let (events, _) = match epoll::wait(&self.epoll, &mut events, None) {
+        let (events, _) = match epoll::wait(&self.epoll, &mut events, timeout) {
             Err(rustix::io::Errno::INTR) => return Ok(()),
             events => events?,
         };

@@ -1,5 +1,6 @@
 //! Checks every answer against the ledger, writes it down, and says how its operation goes on.
 
+use crate::clock;
 use crate::ledger::{Fault, Ledger};
 use crate::operation::{Operation, Step};
 use crate::recorder::{Marks, Recorder, Recording};
@@ -188,6 +189,6 @@ impl Judge {
     /// What is known and what was seen, at the end.
     pub(crate) fn finish(mut self, now: Instant) -> (Ledger, Recording) {
         self.report();
-        (self.ledger, self.recorder.finish(now))
+        (self.ledger, self.recorder.finish(now, clock::thread_cpu_time()))
     }
 }

@@ -21,9 +21,15 @@ use std::hash::{BuildHasherDefault, Hasher};
 #[derive(Debug)]
 pub struct Ledger {
     share: Share,
-    issued: Vec<u32>,
-    floor: Vec<u32>,
+    facts: Vec<Facts>,
     open: HashMap<u32, Open, BuildHasherDefault<Spread>>,
+}
+
+/// What is known of one record; together, since every operation needs both and misses the cache.
+#[derive(Clone, Copy, Default, Debug)]
+struct Facts {
+    issued: u32,
+    floor: u32,
 }
 
 /// Which records belong to one of several threads: every `threads`-th, from `thread`.
@@ -91,7 +97,7 @@ impl Ledger {
     /// The ledger of a share of a data set of `count` records that nobody has written yet.
     pub fn new(share: Share, count: u32) -> Ledger {
         let length = share.len(count) as usize;
-        Ledger { share, issued: vec![0; length], floor: vec![0; length], open: HashMap::default() }
+        Ledger { share, facts: vec![Facts::default(); length], open: HashMap::default() }
     }
 
     /// Which records it is about.
@@ -101,17 +107,17 @@ impl Ledger {
 
     /// Number of records it is about.
     pub fn len(&self) -> u32 {
-        self.issued.len() as u32
+        self.facts.len() as u32
     }
 
     /// Whether it is about no record at all.
     pub fn is_empty(&self) -> bool {
-        self.issued.is_empty()
+        self.facts.is_empty()
     }
 
     /// Numbers the next write of `record`.
     pub fn issue(&mut self, record: Record) -> Write {
-        let issued = &mut self.issued[self.share.position(record)];
+        let issued = &mut self.facts[self.share.position(record)].issued;
         let before = *issued;
         *issued += 1;
         let open = self
@@ -124,7 +130,7 @@ impl Ledger {
 
     /// The store acknowledged `write`: what it overwrites is gone for good.
     pub fn acknowledged(&mut self, record: Record, write: Write) {
-        let floor = &mut self.floor[self.share.position(record)];
+        let floor = &mut self.facts[self.share.position(record)].floor;
         *floor = (*floor).max(write.overwrites.0 + 1);
         self.settle(record, write);
     }
@@ -153,14 +159,14 @@ impl Ledger {
     /// What a read of `record` that is issued now must at least show.
     #[inline]
     pub fn floor(&self, record: Record) -> Sequence {
-        Sequence(self.floor[self.share.position(record)])
+        Sequence(self.facts[self.share.position(record)].floor)
     }
 
     /// Judges a read that was issued when `floor` held. `seen` is 0 if nothing was found.
     #[inline]
     pub fn judge(&self, record: Record, floor: Sequence, seen: Sequence) -> Result<(), Fault> {
         if seen >= floor {
-            let issued = Sequence(self.issued[self.share.position(record)]);
+            let issued = Sequence(self.facts[self.share.position(record)].issued);
             return if seen <= issued { Ok(()) } else { Err(Fault::Invented) };
         }
         Err(if seen == Sequence(0) { Fault::Missing } else { Fault::Stale })
@@ -168,15 +174,14 @@ impl Ledger {
 
     /// Takes over what an earlier run left in the store, before any write of this one.
     pub fn adopt(&mut self, record: Record, seen: Sequence) {
-        let position = self.share.position(record);
-        assert!(self.issued[position] <= seen.0, "only an untouched ledger adopts records");
-        self.issued[position] = seen.0;
-        self.floor[position] = seen.0;
+        let facts = &mut self.facts[self.share.position(record)];
+        assert!(facts.issued == 0, "only an untouched ledger adopts records");
+        *facts = Facts { issued: seen.0, floor: seen.0 };
     }
 
     /// The highest number of writes that any record has had.
     pub fn writes_max(&self) -> u32 {
-        self.issued.iter().copied().max().unwrap_or(0)
+        self.facts.iter().map(|facts| facts.issued).max().unwrap_or(0)
     }
 }
 

@@ -66,20 +66,19 @@ impl Encoder {
         Encoder { records, key: Vec::new(), value: Vec::new() }
     }
 
-    /// The slot of a record.
+    /// Turns to a record, and tells its slot.
     #[inline]
-    pub(crate) fn slot(&mut self, record: Record) -> Slot {
+    pub(crate) fn turn_to(&mut self, record: Record) -> Slot {
         self.key.clear();
         self.records.write_key(record, &mut self.key);
         slot_of(&self.key)
     }
 
-    /// Appends the command that `operation` waits for to what `connection` will send.
+    /// Appends the command that `operation` waits for to what `connection` will send. The encoder
+    /// has turned to its record.
     #[inline]
     pub(crate) fn request(&mut self, operation: Operation, connection: &mut Connection<Pending>) {
         let output = connection.request(Pending::Operation(operation));
-        self.key.clear();
-        self.records.write_key(operation.record, &mut self.key);
         match operation.step {
             Step::Get { floor: _ } => RequestWriter::write(&[b"GET", &self.key], output),
             Step::Set(write) => {

@@ -10,22 +10,25 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Processor time that a process has used.
 ///
-/// Its own threads are counted to the nanosecond. Children (a rival forks to take a snapshot)
+/// Its living threads are counted to the nanosecond, those that have ended to 10 ms. Children (a rival forks to take a snapshot)
 /// count when they have ended, to 10 ms.
 pub fn cpu_time(process: u32) -> Result<Duration> {
-    let mut total = Duration::ZERO;
+    let mut living = Duration::ZERO;
     for task in fs::read_dir(format!("/proc/{process}/task"))? {
         // A thread can end between listing and reading.
         if let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) {
-            total += Duration::from_nanos(field(&text, 0).unwrap_or(0));
+            living += Duration::from_nanos(field(&text, 0).unwrap_or(0));
         }
     }
     let stat = stat_fields(process)?;
-    let ticks = field(&stat, CHILDREN_USER).unwrap_or(0) + field(&stat, CHILDREN_USER + 1).unwrap_or(0);
-    Ok(total + Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
+    let ticks = |place| field(&stat, place).unwrap_or(0) + field(&stat, place + 1).unwrap_or(0);
+    let duration = |ticks| Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND);
+    Ok(living.max(duration(ticks(OWN_USER))) + duration(ticks(CHILDREN_USER)))
 }
 
-/// Place of `cutime` among the fields behind the command's name; `cstime` follows it.
+/// Place of `utime` among the fields behind the command's name; `stime` follows it.
+const OWN_USER: usize = 11;
+/// Place of `cutime`; `cstime` follows it.
 const CHILDREN_USER: usize = 13;
 
 /// Memory of a process that is resident, in bytes.

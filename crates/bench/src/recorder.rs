@@ -227,6 +227,8 @@ pub struct Recording {
     pub findings: Findings,
     /// Times of at least half a millisecond without an answer, in order.
     pub gaps: Vec<(Instant, Instant)>,
+    /// Processor time of the thread that recorded.
+    pub cpu: Duration,
 }
 
 impl Recorder {
@@ -310,14 +312,15 @@ impl Recorder {
         &mut self.intervals[position]
     }
 
-    /// Ends the recording. Without operations the last gap would not count.
-    pub fn finish(mut self, now: Instant) -> Recording {
+    /// Ends the recording, and the last gap with it. `cpu` is what the thread has used.
+    pub fn finish(mut self, now: Instant, cpu: Duration) -> Recording {
         self.answered(now);
         Recording {
             intervals: self.intervals,
             phases: self.phases,
             findings: self.findings,
             gaps: self.gaps,
+            cpu,
         }
     }
 }
@@ -334,7 +337,7 @@ mod tests {
     fn throughput_counts_at_the_answer_and_latency_at_the_intended_start() {
         let mut recorder = Recorder::new(ms(1_000));
         recorder.completed_one(Kind::Read, Phase::Before, ms(1_050), ms(1_250));
-        let recording = recorder.finish(ms(1_250));
+        let recording = recorder.finish(ms(1_250), Duration::ZERO);
         let completed: Vec<u64> = recording.intervals.iter().map(|i| i.completed).collect();
         let timed: Vec<u64> = recording.intervals.iter().map(|i| i.latency.len()).collect();
         assert_eq!(completed, [0, 0, 1]);

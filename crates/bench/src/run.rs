@@ -66,7 +66,7 @@ pub struct Plan {
 pub struct Wiring {
     /// Connections of each thread to each server.
     pub connections: u32,
-    /// Least time between two sends of an open loop.
+    /// How often the threads of an open loop look at clock and sockets; 0 for at once.
     pub tick: Duration,
 }
 

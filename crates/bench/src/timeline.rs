@@ -23,6 +23,8 @@ pub struct Timeline {
     pub findings: Findings,
     /// Times of at least half a millisecond in which nobody got an answer.
     pub gaps: Vec<(Instant, Instant)>,
+    /// Processor time of the generator's threads.
+    pub generator_cpu: Duration,
 }
 
 /// Percentiles of some latencies, in milliseconds.
@@ -84,8 +86,9 @@ impl Timeline {
     ) -> Timeline {
         let mut recordings = recordings.into_iter();
         let Some(first) = recordings.next() else { unreachable!("a run has at least one thread") };
-        let Recording { intervals, phases, findings, gaps } = first;
-        let mut merged = Timeline { start, end, begins, intervals, phases, findings, gaps };
+        let Recording { intervals, phases, findings, gaps, cpu: generator_cpu } = first;
+        let mut merged =
+            Timeline { start, end, begins, intervals, phases, findings, gaps, generator_cpu };
         for recording in recordings {
             merged.add(recording);
         }
@@ -104,6 +107,7 @@ impl Timeline {
         }
         self.findings.add(&recording.findings);
         self.gaps = intersect(&self.gaps, &recording.gaps);
+        self.generator_cpu += recording.cpu;
     }
 
     /// The points of the timeline.
@@ -205,7 +209,7 @@ mod tests {
                 let phase = if at < 50 { Phase::Before } else { Phase::During };
                 recorder.completed_one(Kind::Read, phase, ms(at), ms(at + latency));
             }
-            recorder.finish(ms(110))
+            recorder.finish(ms(110), Duration::ZERO)
         };
         let begins = [Some(ms(0)), Some(ms(0)), Some(ms(50)), None];
         let timeline = Timeline::merge(ms(0), ms(110), begins, vec![recording(1), recording(2)]);
