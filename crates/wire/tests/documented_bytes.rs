@@ -1,0 +1,82 @@
+//! What `docs/formats.md` shows is what the code writes, and its lists of messages are complete.
+
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
+use types::{
+    ClusterId, HashSeed, SegmentId, ServerId, Slot, TableId, Tenure, UnixMillis, Version, key_hash,
+    slot_of,
+};
+use wire::batch::BatchWriter;
+use wire::control::{FromCoordinator, ToCoordinator};
+use wire::entry::{Body, Entry};
+use wire::peer::{Hello, PeerMessage};
+
+const DOCUMENT: &str = include_str!("../../../docs/formats.md");
+
+fn assert_shown(bytes: &[u8]) {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(DOCUMENT.contains(&format!("`{hex}`")), "docs/formats.md does not show {hex}");
+}
+
+fn encoded(version: u64, body: Body<'_>) -> Vec<u8> {
+    let entry = Entry { tenure: Tenure(3), version: Version(version), key: b"foo", body };
+    let mut bytes = vec![0xaa; entry.encoded_bytes()];
+    entry.encode(&mut bytes);
+    bytes
+}
+
+#[test]
+fn entries_and_batches_are_as_documented() {
+    let object = encoded(258, Body::Object { expiry: None, value: b"bar!" });
+    assert_shown(&object);
+    let expiry = Some(UnixMillis(1_700_000_000_000));
+    assert_shown(&encoded(260, Body::Object { expiry, value: b"bar!" }));
+    assert_shown(&encoded(259, Body::Tombstone { dead: Some(SegmentId(9)) }));
+    let mut batch = Vec::new();
+    BatchWriter::new(&mut batch).push(TableId(0), slot_of(b"foo"), &object);
+    assert_shown(&batch);
+}
+
+#[test]
+fn frames_are_as_documented() {
+    let (cluster, server) = (ClusterId(7), ServerId(300));
+    let hello = PeerMessage::Hello(Hello { cluster, server, protocol: 1, priority: true });
+    let mut frame = Vec::new();
+    wire::frame::encode(&hello, 0, &mut frame);
+    assert_shown(&frame);
+}
+
+#[test]
+fn key_hashes_and_names_are_as_documented() {
+    for key in ["foo", "bar", "", "{user1000}.following", "user000000000000000000000001"] {
+        let name = if key.is_empty() { "(empty)".to_owned() } else { format!("`{key}`") };
+        let (Slot(slot), hash) =
+            (slot_of(key.as_bytes()), key_hash(&HashSeed::new(42), key.as_bytes()));
+        let line = format!("| {name} | {slot} | `{hash}` |");
+        assert!(DOCUMENT.contains(&line), "docs/formats.md lacks {line}");
+    }
+    assert!(DOCUMENT.contains(&ServerId(1).node_name(ClusterId(7))));
+}
+
+/// Every variant is found by its number: all fields may be zero.
+fn assert_listed<M: DeserializeOwned + Debug>(count: u8) {
+    for number in 0..=count {
+        let mut bytes = vec![0; 64];
+        bytes[0] = number;
+        let message = postcard::take_from_bytes::<M>(&bytes).map(|(message, _)| message);
+        assert_eq!(message.is_ok(), number < count, "message {number} of {count}: {message:?}");
+        if let Ok(message) = message {
+            let text = format!("{message:?}");
+            let name = text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+            let line = format!("| {number} | `{name}` |");
+            assert!(DOCUMENT.contains(&line), "docs/formats.md lacks {line}");
+        }
+    }
+}
+
+#[test]
+fn every_message_is_listed_under_its_number() {
+    assert_listed::<PeerMessage>(7);
+    assert_listed::<ToCoordinator>(10);
+    assert_listed::<FromCoordinator>(11);
+}
