@@ -1,0 +1,204 @@
+//! What the store's operations cost, in nanoseconds each, on records of 30 + 100 bytes: those of a
+//! client, and those of a migration over source and target.
+//!
+//! Measures the time that the thread had a CPU, so that others on the machine disturb it less.
+//!
+//! `cargo run --release -p store --example store_bench [records] [huge]`
+
+#![forbid(unsafe_code)]
+
+use rustix::time::{ClockId, clock_gettime};
+use std::hint::black_box;
+use std::sync::Arc;
+use store::{
+    Arrival, ArrivalPlan, Key, Need, Store, StoreConfig, TableSet, Tablet, TabletMap, TabletState,
+    Worker,
+};
+use types::limits::TABLES_MAX;
+use types::{
+    HashRange, HashSeed, KeyHash, MigrationId, OwnershipEpoch, ReactorId, ServerId, TableId,
+    Tenure, UnixMillis, key_hash,
+};
+
+const TABLE: TableId = TableId(0);
+const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
+/// Bytes of a pull.
+const PULL_BYTES: usize = 64 << 10;
+/// Operations between two beginnings of a turn.
+const TURN: usize = 32;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let records = arguments.iter().find_map(|word| word.parse().ok()).unwrap_or(1_000_000);
+    let huge_pages = arguments.iter().any(|word| word == "huge");
+    let source = store(records, huge_pages);
+    let mut worker = source.worker(ReactorId(0));
+    publish(&source, TabletState::Serving);
+    source.log().prepare_segments(usize::MAX);
+    let keys = keys(records);
+    let seed = source.seed().clone();
+    println!("{records} records of 30 + 100 bytes, huge pages asked for: {huge_pages}");
+
+    let fresh = per_record(records, || put_all(&mut worker, &seed, &keys));
+    println!("put, fresh            {fresh:6.0} ns");
+    println!("memory per record     {:6.1} bytes of index", {
+        source.usage().index_bytes as f64 / records as f64
+    });
+    let mut random = fastrand::Rng::with_seed(1);
+    let shuffled: Vec<usize> = (0..records).map(|_| random.usize(..records)).collect();
+    let read = per_record(records, || read_all(&mut worker, &seed, &keys, &shuffled));
+    println!("read, random          {read:6.0} ns");
+    let again = per_record(records / 2, || {
+        overwrite(&mut worker, &seed, &keys, &shuffled[..records / 2]);
+    });
+    println!("put, overwriting      {again:6.0} ns");
+    let update = per_record(records / 4, || {
+        increment(&mut worker, &seed, &keys, &shuffled[..records / 4]);
+    });
+    println!("update, random        {update:6.0} ns");
+    migrate(&source, &mut worker, records, huge_pages);
+}
+
+/// Moves everything to another store, without a network between them.
+fn migrate(source: &Arc<Store>, worker: &mut Worker, records: usize, huge_pages: bool) {
+    publish(source, TabletState::Leaving);
+    worker.begin_turn(NOW);
+    let counts = worker.counts(HashRange::ALL);
+    let mut batches = Vec::new();
+    let collect = per_record(records, || batches = collect_all(worker));
+    println!("collect               {collect:6.0} ns");
+
+    let target = store(records, huge_pages);
+    let mut receiver = target.worker(ReactorId(0));
+    let arrival = Arc::new(Arrival::new(ArrivalPlan {
+        migration: MigrationId(1),
+        source: ServerId(1),
+        range: HashRange::ALL,
+        partitions: HashRange::ALL.divide(8),
+        expected: counts,
+        reservation: None,
+    }));
+    publish(&target, TabletState::Arriving(Arc::clone(&arrival)));
+    target.raise_version(source.version());
+    target.log().prepare_segments(usize::MAX);
+    let replay = per_record(records, || replay_all(&mut receiver, &arrival, &batches));
+    receiver.splice(MigrationId(1));
+    println!("replay                {replay:6.0} ns");
+    assert_eq!(arrival.counters().records, records as u64, "every record has arrived");
+
+    let forget = per_record(records, || {
+        let mut cursor = Some(KeyHash(0));
+        while let Some(from) = cursor {
+            worker.begin_turn(NOW);
+            cursor = worker.forget(HashRange::ALL, from, 256);
+        }
+    });
+    println!("forget                {forget:6.0} ns");
+    assert!(worker.is_empty(HashRange::ALL), "nothing is left");
+}
+
+fn store(records: usize, huge_pages: bool) -> Arc<Store> {
+    let memory_bytes = (records * 320).max(64 << 20);
+    let config = StoreConfig { memory_bytes, reactors: 1, seed: HashSeed::new(7), huge_pages };
+    Store::new(config).expect("there is memory for the benchmark")
+}
+
+fn publish(store: &Store, state: TabletState) {
+    store.publish(TabletMap::new(vec![Tablet {
+        range: HashRange::ALL,
+        epoch: OwnershipEpoch(1),
+        tenures: std::array::from_fn::<_, TABLES_MAX, _>(|table| Tenure(table as u64 + 1)),
+        state,
+        flushing: TableSet::NONE,
+    }]));
+}
+
+fn keys(records: usize) -> Vec<[u8; 30]> {
+    let key = |number: usize| {
+        let mut key = [0; 30];
+        key.copy_from_slice(format!("user{number:026}").as_bytes());
+        key
+    };
+    (0..records).map(key).collect()
+}
+
+fn per_record(records: usize, run: impl FnOnce()) -> f64 {
+    let begun = clock_gettime(ClockId::ThreadCPUTime);
+    run();
+    let ended = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = (ended.tv_sec - begun.tv_sec) as f64;
+    (seconds * 1e9 + (ended.tv_nsec - begun.tv_nsec) as f64) / records as f64
+}
+
+fn put_all(worker: &mut Worker, seed: &HashSeed, keys: &[[u8; 30]]) {
+    for turn in keys.chunks(TURN) {
+        worker.begin_turn(NOW);
+        for key in turn {
+            let key = Key { hash: key_hash(seed, key), bytes: key };
+            worker.put(TABLE, key, &[7; 100], None).expect("there is room");
+        }
+    }
+}
+
+fn read_all(worker: &mut Worker, seed: &HashSeed, keys: &[[u8; 30]], order: &[usize]) {
+    for turn in order.chunks(TURN) {
+        worker.begin_turn(NOW);
+        for &at in turn {
+            let key = Key { hash: key_hash(seed, &keys[at]), bytes: &keys[at] };
+            let first = worker.read_one(TABLE, key, |record| record.map(|r| r.value[0]));
+            assert_eq!(black_box(first), Ok(Some(7)));
+        }
+    }
+}
+
+fn overwrite(worker: &mut Worker, seed: &HashSeed, keys: &[[u8; 30]], order: &[usize]) {
+    for turn in order.chunks(TURN) {
+        worker.begin_turn(NOW);
+        for &at in turn {
+            let key = Key { hash: key_hash(seed, &keys[at]), bytes: &keys[at] };
+            worker.put(TABLE, key, &[8; 100], None).expect("there is room");
+        }
+    }
+}
+
+fn increment(worker: &mut Worker, seed: &HashSeed, keys: &[[u8; 30]], order: &[usize]) {
+    for turn in order.chunks(TURN) {
+        worker.begin_turn(NOW);
+        for &at in turn {
+            let key = Key { hash: key_hash(seed, &keys[at]), bytes: &keys[at] };
+            let updated = worker.update(TABLE, &[key], Need::Records, |records, changes| {
+                let record = records[0].expect("every key has a record");
+                let mut value = [0; 100];
+                value.copy_from_slice(record.value);
+                value[0] = value[0].wrapping_add(1);
+                changes.put(0, &value, None);
+            });
+            updated.expect("there is room");
+        }
+    }
+}
+
+fn collect_all(worker: &mut Worker) -> Vec<Vec<u8>> {
+    let mut batches = Vec::new();
+    let mut cursor = Some(KeyHash(0));
+    // The buffer is warm, as a server's is.
+    let mut buffer = Vec::with_capacity(2 * PULL_BYTES);
+    while let Some(from) = cursor {
+        worker.begin_turn(NOW);
+        cursor = worker.collect(HashRange::ALL, from, PULL_BYTES, &mut buffer);
+        batches.push(buffer.clone());
+        buffer.clear();
+    }
+    batches
+}
+
+fn replay_all(worker: &mut Worker, arrival: &Arc<Arrival>, batches: &[Vec<u8>]) {
+    for batch in batches {
+        let mut from = Some(0);
+        while let Some(offset) = from {
+            worker.begin_turn(NOW);
+            let replayed = worker.replay(arrival, batch, offset, 256).expect("there is room");
+            from = replayed.next;
+        }
+    }
+}
