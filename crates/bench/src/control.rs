@@ -1,7 +1,7 @@
 //! A blocking connection for everything that is not load: slot maps, migrations, checks.
 
 use crate::clock;
-use crate::routes::{Redirect, Routes, parse_redirect};
+use crate::routes::Routes;
 use anyhow::{Context, Result, bail};
 use resp::{Reply, ReplyLimits, ReplyParser, RequestWriter, Value};
 use std::io::{Read, Write};
@@ -67,13 +67,9 @@ impl Control {
         }
     }
 
-    /// Whether the server refuses a command on a key because another server owns its slot, and
-    /// which.
-    pub fn redirect(&mut self, arguments: &[&str]) -> Result<Option<Redirect>> {
-        match self.ask(arguments)? {
-            Value::Error(error) => Ok(parse_redirect(&error, self.address)),
-            _ => Ok(None),
-        }
+    /// Whether the server answers a command with an error.
+    pub fn is_refused(&mut self, arguments: &[&str]) -> Result<bool> {
+        Ok(matches!(self.ask(arguments)?, Value::Error(_)))
     }
 
     fn ask(&mut self, arguments: &[&str]) -> Result<Value> {
@@ -117,5 +113,15 @@ impl Control {
             }
             self.input.extend_from_slice(&piece[..length]);
         }
+    }
+}
+
+/// The text of a reply.
+pub fn text(value: Value) -> Result<String> {
+    match value {
+        Value::Bulk(bytes) | Value::Simple(bytes) | Value::Verbatim { text: bytes, .. } => {
+            Ok(String::from_utf8(bytes)?)
+        }
+        other => bail!("{other:?} where a text belongs"),
     }
 }

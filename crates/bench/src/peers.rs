@@ -1,9 +1,8 @@
 //! Clusters of two or more servers on this machine, of either system, started and stopped as
 //! child processes.
 
-use crate::control::Control;
+use crate::control::{Control, text};
 use anyhow::{Context, Result, bail, ensure};
-use resp::Value;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -184,16 +183,6 @@ fn wait_until_healthy(control: &mut Control, servers: usize) -> Result<()> {
         }
         ensure!(crate::clock::now() < until, "{} found no healthy cluster", control.address());
         crate::clock::sleep(Duration::from_millis(20));
-    }
-}
-
-/// The text of a reply.
-pub fn text(value: Value) -> Result<String> {
-    match value {
-        Value::Bulk(bytes) | Value::Simple(bytes) | Value::Verbatim { text: bytes, .. } => {
-            Ok(String::from_utf8(bytes)?)
-        }
-        other => bail!("{other:?} where a text belongs"),
     }
 }
 

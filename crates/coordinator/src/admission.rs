@@ -124,8 +124,7 @@ pub(crate) fn plan<S: MetaStore>(
     let mut moves = Vec::new();
     for &range in request.ranges {
         let pieces = pieces(&forecast, range)?;
-        let owner = pieces[0].1;
-        check_owner(ledger, request, range, owner)?;
+        let owner = owner(ledger, request, &pieces)?;
         if !is_connected(owner) {
             return Err("Source node is not connected to the coordinator".to_owned());
         }
@@ -180,7 +179,7 @@ fn forecast<S: MetaStore>(ledger: &Ledger<S>) -> Vec<(HashRange, ServerId)> {
     owned
 }
 
-/// The parts of `range` by tablet, which cover it and have one owner.
+/// The parts of `range` by tablet. They cover it.
 fn pieces(
     forecast: &[(HashRange, ServerId)],
     range: HashRange,
@@ -193,9 +192,6 @@ fn pieces(
         if let Some(hash) = next.filter(|&hash| hash != piece.first()) {
             return Err(nobody(hash));
         }
-        if pieces.first().is_some_and(|first| first.1 != owner) {
-            return Err("Requested slots span multiple shards".to_owned());
-        }
         pieces.push((piece, owner));
         next = (piece.last() < range.last()).then(|| KeyHash(piece.last().0 + 1));
     }
@@ -205,27 +201,45 @@ fn pieces(
     }
 }
 
-fn check_owner<S: MetaStore>(
+/// The one owner of all pieces, if it is the one that the request means.
+fn owner<S: MetaStore>(
     ledger: &Ledger<S>,
     request: &MoveRequest<'_>,
+    pieces: &[(HashRange, ServerId)],
+) -> Result<ServerId, String> {
+    let already = |hash: KeyHash| format!("I am already migrating slot {}", hash.slot().0);
+    let mut there = pieces.iter().filter(|(_, owner)| *owner == request.target);
+    let arriving = there.find_map(|(piece, _)| {
+        first_moving(ledger, *piece, |migration| migration.target == request.target)
+    });
+    if let Some(hash) = arriving {
+        return Err(already(hash));
+    }
+    let owner = pieces[0].1;
+    if pieces.iter().any(|piece| piece.1 != owner) {
+        return Err("Requested slots span multiple shards".to_owned());
+    }
+    if let Some(source) = request.source.filter(|&source| source != owner) {
+        let leaving = pieces.iter().find_map(|(piece, _)| {
+            first_moving(ledger, *piece, |migration| migration.source == source)
+        });
+        let not_owned = || "Slots are not served by this node".to_owned();
+        return Err(leaving.map_or_else(not_owned, already));
+    }
+    match owner == request.target {
+        true => Err("Target node can not be the source node".to_owned()),
+        false => Ok(owner),
+    }
+}
+
+/// The first hash of `range` that such a migration moves.
+fn first_moving<S: MetaStore>(
+    ledger: &Ledger<S>,
     range: HashRange,
-    owner: ServerId,
-) -> Result<(), String> {
-    if owner != request.target && request.source.is_none_or(|source| source == owner) {
-        return Ok(());
-    }
-    let is_away = |migration: &&Migration| {
-        let by_source = request.source.is_none_or(|source| source == migration.source);
-        migration.is_live() && by_source && migration.range.overlaps(range)
-    };
-    if let Some(migration) = ledger.migrations().values().find(is_away) {
-        let first = migration.range.first().max(range.first());
-        return Err(format!("I am already migrating slot {}", first.slot().0));
-    }
-    if request.source.is_some() {
-        return Err("Slots are not served by this node".to_owned());
-    }
-    Err("Target node can not be the source node".to_owned())
+    is_such: impl Fn(&Migration) -> bool,
+) -> Option<KeyHash> {
+    let live = ledger.migrations().values().filter(|m| m.is_live() && is_such(m));
+    live.filter_map(|m| m.range.intersection(range)).map(HashRange::first).min()
 }
 
 fn check_room<S: MetaStore>(ledger: &Ledger<S>, moves: usize) -> Result<(), String> {

@@ -1,5 +1,6 @@
 //! What goes into the coordinator and what comes out: plain data that can be printed.
 
+use protocols::migration::{from_coordinator, to_coordinator};
 use std::fmt;
 use types::{Instant, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
@@ -65,41 +66,15 @@ pub enum Effect {
 }
 
 /// Effects, in the order in which they are to be carried out.
-#[derive(Debug, Default)]
-pub struct Outbox {
-    effects: Vec<Effect>,
-}
-
-impl Outbox {
-    /// An empty one.
-    pub fn new() -> Outbox {
-        Outbox::default()
-    }
-
-    /// Takes all effects out.
-    pub fn drain(&mut self) -> impl Iterator<Item = Effect> {
-        self.effects.drain(..)
-    }
-
-    /// Whether there is nothing to do.
-    pub fn is_empty(&self) -> bool {
-        self.effects.is_empty()
-    }
-
-    pub(crate) fn send(&mut self, connection: ConnectionId, message: FromCoordinator) {
-        self.effects.push(Effect::Send { connection, message });
-    }
-
-    pub(crate) fn close(&mut self, connection: ConnectionId) {
-        self.effects.push(Effect::Close { connection });
-    }
-}
+pub type Outbox = protocols::Outbox<Effect>;
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Event::Opened { connection } => write!(f, "{connection} opened"),
-            Event::Received { connection, message } => write!(f, "{connection} says {message:?}"),
+            Event::Received { connection, message } => {
+                write!(f, "{connection} says {}", to_coordinator(message))
+            }
             Event::Closed { connection } => write!(f, "{connection} closed"),
             Event::Tick => f.write_str("tick"),
         }
@@ -109,7 +84,9 @@ impl fmt::Display for Event {
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Effect::Send { connection, message } => write!(f, "to {connection}: {message:?}"),
+            Effect::Send { connection, message } => {
+                write!(f, "to {connection}: {}", from_coordinator(message))
+            }
             Effect::Close { connection } => write!(f, "close {connection}"),
         }
     }

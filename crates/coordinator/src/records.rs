@@ -129,8 +129,17 @@ pub(crate) enum Stage {
     Preparing(Terms),
     /// The source is asked to flip. From here on only the target knows whether it accepted.
     Flipping(Terms),
+    /// The intent is being withdrawn before anybody could flip; the target is asked to let go.
+    Withdrawing { terms: Terms, ending: Ending },
     /// The target is asked whether it accepted or never will.
     Deciding {
+        terms: Terms,
+        /// How the migration ends if not.
+        otherwise: Ending,
+    },
+    /// The target is gone. It can accept no more, but it may have: the source is asked whether it
+    /// had an answer.
+    Orphaned {
         terms: Terms,
         /// How the migration ends if not.
         otherwise: Ending,
@@ -174,7 +183,9 @@ impl Migration {
             | Stage::Measuring
             | Stage::Preparing(_)
             | Stage::Flipping(_)
+            | Stage::Withdrawing { .. }
             | Stage::Deciding { .. }
+            | Stage::Orphaned { .. }
             | Stage::Moving { .. }
             | Stage::Releasing => true,
             Stage::Ended { .. } => false,
@@ -193,7 +204,9 @@ impl Migration {
             | Stage::Measuring
             | Stage::Preparing(_)
             | Stage::Flipping(_)
-            | Stage::Deciding { .. } => true,
+            | Stage::Withdrawing { .. }
+            | Stage::Deciding { .. }
+            | Stage::Orphaned { .. } => true,
             Stage::Moving { .. } | Stage::Releasing | Stage::Ended { .. } => false,
         }
     }
@@ -201,10 +214,11 @@ impl Migration {
     /// Whether the target may have accepted the flip without our knowing.
     pub(crate) fn is_undecided(&self) -> bool {
         match self.stage {
-            Stage::Flipping(_) | Stage::Deciding { .. } => true,
+            Stage::Flipping(_) | Stage::Deciding { .. } | Stage::Orphaned { .. } => true,
             Stage::Queued
             | Stage::Measuring
             | Stage::Preparing(_)
+            | Stage::Withdrawing { .. }
             | Stage::Moving { .. }
             | Stage::Releasing
             | Stage::Ended { .. } => false,
@@ -233,7 +247,9 @@ impl Migration {
             Stage::Measuring
             | Stage::Preparing(_)
             | Stage::Flipping(_)
-            | Stage::Deciding { .. } => (MigrationState::Preparing, ""),
+            | Stage::Withdrawing { .. }
+            | Stage::Deciding { .. }
+            | Stage::Orphaned { .. } => (MigrationState::Preparing, ""),
             Stage::Moving { .. } => (MigrationState::Moving, ""),
             Stage::Releasing => (MigrationState::Releasing, ""),
             Stage::Ended { ending, .. } => match ending {

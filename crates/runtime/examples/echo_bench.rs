@@ -2,7 +2,8 @@
 //!
 //! cargo run --release -p runtime --example echo_bench [SECONDS_PER_ROW]
 //!
-//! First, what a turn costs that finds nothing to do. Columns: round trips per second; median and p99 in microseconds; CPU time of the serving thread
+//! First, what a turn costs that finds nothing to do, and how fast frames of the size of a pull
+//! reply come in, each into a buffer of its own. Columns: round trips per second; median and p99 in microseconds; CPU time of the serving thread
 //! per message in nanoseconds. The client runs on the same machine, so compare rows, not absolutes.
 
 use runtime::{
@@ -19,6 +20,8 @@ use types::{Instant, UnixMillis};
 const MESSAGE_BYTES: usize = 64;
 
 struct Echo {
+    /// Bytes of a frame that is to be taken whole and thrown away; `None`: echo.
+    frame_bytes: Option<usize>,
     /// Processor time of the reactor's thread, told once per millisecond.
     cpu_ns: Arc<AtomicU64>,
     told: Instant,
@@ -42,6 +45,12 @@ impl Service for Echo {
     ) {
     }
     fn received(&mut self, connection: ConnectionId, input: &mut Input, io: &mut Io) {
+        if let Some(bytes) = self.frame_bytes {
+            while input.len() >= bytes {
+                io.recycle(input.take(bytes));
+            }
+            return input.want(bytes);
+        }
         let whole = input.len() / MESSAGE_BYTES * MESSAGE_BYTES;
         io.output(connection).extend_from_slice(&input.bytes()[..whole]);
         input.consume(whole);
@@ -82,6 +91,9 @@ fn main() {
     let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1.0);
     let time = Duration::from_secs_f64(seconds);
     empty_turns(time);
+    for frame_bytes in [16 << 10, 64 << 10, 1 << 20] {
+        bulk(frame_bytes, time);
+    }
     println!("{:<34}{:>12}{:>10}{:>10}{:>14}", "", "messages/s", "p50 us", "p99 us", "CPU ns/msg");
     let loads = [(1, 1), (8, 1), (1, 16), (8, 16)];
     for (connections, pipeline) in loads {
@@ -101,7 +113,8 @@ fn reactor(poll: Poll, load: Load, time: Duration) {
     let cpu_ns = Arc::new(AtomicU64::new(0));
     let shared = Arc::clone(&cpu_ns);
     let config = Config { reactors: 1, poll, cores_shared: false, pin: false };
-    let make = move |_, _| Echo { cpu_ns: Arc::clone(&shared), told: Instant(0) };
+    let make =
+        move |_, _| Echo { frame_bytes: None, cpu_ns: Arc::clone(&shared), told: Instant(0) };
     let reactors = Reactors::start(&config, vec![listener], make).expect("the reactor starts");
     drive(&format!("  reactor, {poll:?}"), address, load, time, &cpu_ns);
     reactors.stop();
@@ -112,11 +125,36 @@ fn empty_turns(time: Duration) {
     let config = Config { reactors: 1, poll: Poll::Busy, cores_shared: false, pin: false };
     let cpu_ns = Arc::new(AtomicU64::new(0));
     let shared = Arc::clone(&cpu_ns);
-    let make = move |_, _| Echo { cpu_ns: Arc::clone(&shared), told: Instant(0) };
+    let make =
+        move |_, _| Echo { frame_bytes: None, cpu_ns: Arc::clone(&shared), told: Instant(0) };
     let reactors = Reactors::start(&config, Vec::new(), make).expect("the reactor starts");
     wait(time);
     let (turns, cpu_ns) = (reactors.counts()[0].turns, cpu_ns.load(Ordering::Relaxed));
     println!("an empty turn: {} ns", cpu_ns / turns.max(1));
+    reactors.stop();
+}
+
+/// One thread sends frames as fast as it can.
+fn bulk(frame_bytes: usize, time: Duration) {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener = Listener::bind(any, Port(0), Class::Bus).expect("a free port");
+    let mut stream = TcpStream::connect(listener.address()).expect("it listens");
+    let cpu_ns = Arc::new(AtomicU64::new(0));
+    let shared = Arc::clone(&cpu_ns);
+    let config = Config { reactors: 1, poll: Poll::Sleep, cores_shared: false, pin: false };
+    let frame_of = Some(frame_bytes);
+    let make =
+        move |_, _| Echo { frame_bytes: frame_of, cpu_ns: Arc::clone(&shared), told: Instant(0) };
+    let reactors = Reactors::start(&config, vec![listener], make).expect("the reactor starts");
+    let (clock, frame) = (Clock::new(), vec![7; frame_bytes]);
+    let end = clock.now() + time;
+    while clock.now() < end {
+        stream.write_all(&frame).expect("the reactor takes it");
+    }
+    let bytes = reactors.counts()[0].bytes_in as f64;
+    let rate = bytes / time.as_secs_f64() / 1e9;
+    let per_kib = cpu_ns.load(Ordering::Relaxed) as f64 / (bytes / 1024.0);
+    println!("frames of {} KiB: {rate:.2} GB/s, {per_kib:.0} CPU ns per KiB", frame_bytes >> 10);
     reactors.stop();
 }
 

@@ -14,7 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
-//pub mod control;
+pub mod control;
 pub mod engine;
 mod front;
 mod session;

@@ -1,1 +1,33 @@
-//! To be written.
+//! Whole clusters of the real code, in one thread, under a clock and a network of their own.
+//!
+//! A seed decides everything: three servers with two reactors each (the real engine, store and
+//! machines), the real coordinator, clients that read, write, delete and increment a few hot and
+//! many cold keys, ranges that move back and forth all the time, messages that are late, lost,
+//! repeated and out of order, reactors that stand still, links to the coordinator that break. What
+//! clients saw is judged by [`history`]; what the servers hold, by [`world`]. The same seed gives
+//! the same run, so [`Report::trace`] is a fingerprint of it.
+//!
+//! - [`world`]: servers, coordinator, clients and network, event by event;
+//! - [`reactor`]: one reactor's turn, and the operations that wait on it;
+//! - [`network`]: what happens to messages between servers;
+//! - [`workload`]: keys, operations, and moves to ask for;
+//! - [`history`]: whether what clients saw can have happened;
+//! - [`planted`]: bugs, built in from outside, that a run must find: who tests the simulator.
+//!
+//! Left out until there is something to lose: crashes and disks. The front end (parsing, order on
+//! a connection) has tests of its own; here an operation is a value.
+
+#![forbid(unsafe_code)]
+
+pub mod history;
+pub mod planted;
+
+mod inspect;
+mod network;
+mod reactor;
+mod trace;
+mod workload;
+mod world;
+
+pub use planted::Planted;
+pub use world::{Failure, Report, Settings, run};

@@ -7,13 +7,13 @@
 use std::fmt;
 
 /// Bits that an address takes in an index word.
-pub const ADDRESS_BITS: u32 = 38;
+pub(crate) const ADDRESS_BITS: u32 = 38;
 
 /// Bytes per unit: the alignment of entries.
-pub const ADDRESS_UNIT: usize = wire::entry::ALIGNMENT;
+pub(crate) const ADDRESS_UNIT: usize = wire::entry::ALIGNMENT;
 
 /// Most bytes that an arena may have.
-pub const ARENA_BYTES_MAX: usize = ADDRESS_UNIT << ADDRESS_BITS;
+pub(crate) const ARENA_BYTES_MAX: usize = ADDRESS_UNIT << ADDRESS_BITS;
 
 /// Place of an entry in the arena, in units of 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,14 +24,14 @@ impl Address {
     /// anything.
     ///
     /// # Panics
-    /// If the number has more than [`ADDRESS_BITS`] bits.
+    /// If the number has more than 38 bits.
     #[inline]
     pub fn from_units(units: u64) -> Address {
         assert!(units < 1 << ADDRESS_BITS, "address of {units} units");
         Address(units)
     }
 
-    /// The address as a number of units, below `1 << ADDRESS_BITS`.
+    /// The address as a number of units, below 2^38.
     #[inline]
     pub const fn units(self) -> u64 {
         self.0

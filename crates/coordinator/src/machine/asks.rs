@@ -3,7 +3,7 @@
 use super::{Coordinator, Flush};
 use crate::admission::{MoveRequest, plan};
 use crate::ledger::Stopped;
-use crate::outbox::{ConnectionId, Moment, Outbox};
+use crate::outbox::{ConnectionId, Effect, Moment, Outbox};
 use crate::records::{Ending, Migration, Stage};
 use crate::store::MetaStore;
 use types::limits::TABLES_MAX;
@@ -23,7 +23,8 @@ pub(super) struct Asker {
 
 impl Asker {
     pub(super) fn answer(self, answer: Answer, out: &mut Outbox) {
-        out.send(self.connection, FromCoordinator::Answer { request: self.request, answer });
+        let message = FromCoordinator::Answer { request: self.request, answer };
+        out.push(Effect::Send { connection: self.connection, message });
     }
 }
 
@@ -91,10 +92,14 @@ impl<S: MetaStore> Coordinator<S> {
                 Stage::Queued | Stage::Measuring => {
                     Stage::Ended { ending: Ending::Cancelled, unheard: None }
                 }
-                Stage::Preparing(terms)
-                | Stage::Flipping(terms)
-                | Stage::Deciding { terms, .. } => {
+                Stage::Preparing(terms) | Stage::Withdrawing { terms, .. } => {
+                    Stage::Withdrawing { terms: terms.clone(), ending: Ending::Cancelled }
+                }
+                Stage::Flipping(terms) | Stage::Deciding { terms, .. } => {
                     Stage::Deciding { terms: terms.clone(), otherwise: Ending::Cancelled }
+                }
+                Stage::Orphaned { terms, .. } => {
+                    Stage::Orphaned { terms: terms.clone(), otherwise: Ending::Cancelled }
                 }
                 Stage::Moving { .. } | Stage::Releasing | Stage::Ended { .. } => continue,
             };
@@ -158,6 +163,9 @@ impl<S: MetaStore> Coordinator<S> {
             }
             edit.put_tablet(tablet);
         }
-        self.commit(at, edit)
+        self.commit(at, edit)?;
+        // The asker waits for a map, even if it owns nothing.
+        self.map_is_stale = true;
+        Ok(())
     }
 }

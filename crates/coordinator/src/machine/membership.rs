@@ -7,7 +7,7 @@
 use super::{Coordinator, Presence};
 use crate::admission::{SERVERS_MAX, check_address};
 use crate::ledger::Stopped;
-use crate::outbox::{ConnectionId, Moment, Outbox};
+use crate::outbox::{ConnectionId, Effect, Moment, Outbox};
 use crate::records::{Server, Tablet};
 use crate::store::MetaStore;
 use std::collections::BTreeSet;
@@ -46,11 +46,12 @@ impl<S: MetaStore> Coordinator<S> {
         if let Some(old) = self.connection_of(server) {
             self.connections.remove(&old);
             self.flushes.retain(|flush| flush.connection != old);
-            out.close(old);
+            out.push(Effect::Close { connection: old });
         }
         self.connections.insert(connection, Some(server));
         self.presence.insert(server, Presence::Connected(connection));
         self.map_is_stale = true;
+        self.adopt_orphans(at, server)?;
         self.demand_again(at, server);
         self.welcome(server, connection, out);
         Ok(())
@@ -68,8 +69,8 @@ impl<S: MetaStore> Coordinator<S> {
     pub(super) fn reject(&mut self, connection: ConnectionId, reason: String, out: &mut Outbox) {
         tracing::warn!(%connection, reason, "rejected");
         self.connections.remove(&connection);
-        out.send(connection, FromCoordinator::Rejected { reason });
-        out.close(connection);
+        out.push(Effect::Send { connection, message: FromCoordinator::Rejected { reason } });
+        out.push(Effect::Close { connection });
     }
 
     /// Ends a server's part in the cluster: it holds something that it must not serve.
@@ -93,7 +94,8 @@ impl<S: MetaStore> Coordinator<S> {
     fn welcome(&self, server: ServerId, connection: ConnectionId, out: &mut Outbox) {
         let identity = self.ledger.identity();
         let (cluster, seed) = (identity.cluster, identity.seed);
-        out.send(connection, FromCoordinator::Welcome { server, cluster, seed });
+        let message = FromCoordinator::Welcome { server, cluster, seed };
+        out.push(Effect::Send { connection, message });
     }
 
     /// The number under which the process is known, or why it cannot be let in.

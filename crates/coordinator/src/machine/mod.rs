@@ -16,9 +16,10 @@
 //! demand that is due has been sent.
 //!
 //! Invariants:
-//! - a range changes owner only when its target has accepted the flip, and an intent ends without a
-//!   change of owner only when its target can never accept it, or is let in again only if it has
-//!   not;
+//! - a range changes owner only when its target has accepted the flip;
+//! - an intent that could be flipped ends without a change of owner only when its target says that
+//!   it never will, or when the target is gone for longer than its promise lasts and the source has
+//!   had no answer. Such a target, should it come back, is let in only if it had not accepted;
 //! - of migrations that share a hash only one is under way; the others start in order of their
 //!   numbers;
 //! - tablets are never merged, and a tablet that is cut keeps its epoch and tenures.
@@ -32,9 +33,10 @@ mod transitions;
 mod view;
 
 use crate::ledger::{Edit, Ledger, Stopped};
-use crate::outbox::{ConnectionId, Event, Moment, Outbox};
+use crate::outbox::{ConnectionId, Effect, Event, Moment, Outbox};
 use crate::records::{Identity, Migration, Stage};
 use crate::store::MetaStore;
+use protocols::migration::timing::PREPARED_MAX;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Instant, MigrationId, ServerId, TableId, UnixMillis};
@@ -45,8 +47,8 @@ use wire::control::{FromCoordinator, Progress, ToCoordinator};
 pub struct Settings {
     /// How long a server may be disconnected before migrations stop waiting for it.
     ///
-    /// A target must accept no flip when it has not heard from the coordinator for some shorter
-    /// time: only then has a target that is absent for so long not accepted behind our back.
+    /// Longer than a target keeps its promise to accept a flip, [`PREPARED_MAX`]: so a target that
+    /// was away for so long accepts no more, and what it did accept its source can have been told.
     pub absence_max: Duration,
 }
 
@@ -104,6 +106,7 @@ impl<S: MetaStore> Coordinator<S> {
         settings: Settings,
         now: Instant,
     ) -> Result<Coordinator<S>, Stopped> {
+        assert!(settings.absence_max > PREPARED_MAX, "targets would be given up too early");
         let ledger = Ledger::open(store, fresh)?;
         let away = Presence::Away { since: now };
         let presence = ledger.servers().keys().map(|&server| (server, away)).collect();
@@ -242,7 +245,7 @@ impl<S: MetaStore> Coordinator<S> {
     fn send(&self, server: ServerId, message: FromCoordinator, out: &mut Outbox) {
         // Everything that matters is repeated when the server comes back.
         if let Some(connection) = self.connection_of(server) {
-            out.send(connection, message);
+            out.push(Effect::Send { connection, message });
         }
     }
 }

@@ -3,8 +3,8 @@
 use super::transitions::{NOT_OWNED, demand, failed, outcome};
 use super::{Coordinator, Presence};
 use crate::admission::HISTORY_MAX;
-use crate::ledger::Stopped;
-use crate::outbox::{Moment, Outbox};
+use crate::ledger::{Edit, Stopped};
+use crate::outbox::{Effect, Moment, Outbox};
 use crate::records::{Ending, Migration, Server, Stage};
 use crate::store::MetaStore;
 use types::{HashRange, Instant, MigrationId, ServerId};
@@ -49,15 +49,15 @@ impl<S: MetaStore> Coordinator<S> {
             let server = needed(migration).into_iter().flatten().find(|&server| is_gone(server))?;
             Some((migration.id, server))
         };
-        let hopeless: Vec<(MigrationId, ServerId)> =
+        let stuck: Vec<(MigrationId, ServerId)> =
             self.ledger.migrations().values().filter_map(missing).collect();
-        for (id, server) in hopeless {
+        for (id, server) in stuck {
             self.give_up(at, id, server, out)?;
         }
         Ok(())
     }
 
-    /// Ends a migration that needs a server which is gone, as far as that can be done alone.
+    /// Goes on without a server that is gone, as far as that can be done.
     fn give_up(
         &mut self,
         at: Moment,
@@ -66,59 +66,77 @@ impl<S: MetaStore> Coordinator<S> {
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
         let Some(migration) = self.ledger.migrations().get(&id).cloned() else { return Ok(()) };
+        let is_target = gone == migration.target;
         let reason = format!("{gone} was not connected for too long");
-        let ending = Ending::Failed(reason.clone());
-        let (terms, otherwise) = match &migration.stage {
-            Stage::Measuring => {
-                return self.advance(at, self.ledger.edit(), &migration, failed(&reason));
+        let failure = Ending::Failed(reason.clone());
+        let stage = match migration.stage.clone() {
+            Stage::Measuring => failed(&reason),
+            Stage::Preparing(terms) if is_target => {
+                Stage::Ended { ending: failure, unheard: Some(terms) }
             }
-            Stage::Preparing(terms) | Stage::Flipping(terms) => (terms.clone(), ending),
-            Stage::Deciding { terms, otherwise } => (terms.clone(), otherwise.clone()),
-            Stage::Queued | Stage::Moving { .. } | Stage::Releasing | Stage::Ended { .. } => {
-                unreachable!("{id} needs nobody")
-            }
+            Stage::Preparing(terms) => Stage::Withdrawing { terms, ending: failure },
+            Stage::Withdrawing { terms, ending } => Stage::Ended { ending, unheard: Some(terms) },
+            Stage::Flipping(terms) if is_target => Stage::Orphaned { terms, otherwise: failure },
+            Stage::Flipping(terms) => Stage::Deciding { terms, otherwise: failure },
+            Stage::Deciding { terms, otherwise } => Stage::Orphaned { terms, otherwise },
+            Stage::Queued
+            | Stage::Orphaned { .. }
+            | Stage::Moving { .. }
+            | Stage::Releasing
+            | Stage::Ended { .. } => unreachable!("{id} needs nobody"),
         };
-        if gone != migration.target {
-            let stage = Stage::Deciding { terms, otherwise };
-            return self.advance(at, self.ledger.edit(), &migration, stage);
-        }
-        let stage = Stage::Ended { ending: otherwise, unheard: Some(terms) };
+        let has_ended = matches!(stage, Stage::Ended { .. });
         self.advance(at, self.ledger.edit(), &migration, stage)?;
-        self.send(migration.source, outcome(id, false), out);
+        if has_ended {
+            self.send(migration.source, outcome(id, false), out);
+        }
         Ok(())
     }
 
-    /// Begins every queued migration that shares no hash with one under way or queued before it.
-    fn start_queued(&mut self, at: Moment) -> Result<(), Stopped> {
-        if !std::mem::take(&mut self.queue_is_stale) {
-            return Ok(());
+    /// A target that is back can be asked itself.
+    pub(super) fn adopt_orphans(&mut self, at: Moment, target: ServerId) -> Result<(), Stopped> {
+        let mut edit = self.ledger.edit();
+        for migration in self.ledger.migrations().values().filter(|m| m.target == target) {
+            if let Stage::Orphaned { terms, otherwise } = &migration.stage {
+                let (terms, otherwise) = (terms.clone(), otherwise.clone());
+                let stage = Stage::Deciding { terms, otherwise };
+                edit.put_migration(Migration { stage, updated: at.wall, ..migration.clone() });
+            }
         }
+        if edit.is_empty() { Ok(()) } else { self.commit(at, edit) }
+    }
+
+    /// Begins every queued migration whose way is free.
+    fn start_queued(&mut self, at: Moment) -> Result<(), Stopped> {
+        // What begins or fails there may free or block others: every commit makes it stale again.
+        while std::mem::take(&mut self.queue_is_stale) {
+            let edit = self.start_free(at);
+            if !edit.is_empty() {
+                self.commit(at, edit)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A migration is free if it shares no hash with one under way or queued before it.
+    fn start_free(&self, at: Moment) -> Edit {
         let migrations = self.ledger.migrations();
         let mut taken: Vec<HashRange> =
             migrations.values().filter(|m| m.is_under_way()).map(|m| m.range).collect();
         let mut edit = self.ledger.edit();
-        let mut has_failed = false;
         for migration in migrations.values().filter(|m| m.stage == Stage::Queued) {
             let is_free = !taken.iter().any(|range| range.overlaps(migration.range));
             taken.push(migration.range);
-            if !is_free {
-                continue;
+            if is_free {
+                // An earlier migration of the range may have ended otherwise than was expected.
+                let stage = match self.tablet_to_move(migration) {
+                    Some(_) => Stage::Measuring,
+                    None => failed(NOT_OWNED),
+                };
+                edit.put_migration(Migration { stage, updated: at.wall, ..migration.clone() });
             }
-            // An earlier migration of the range may have ended otherwise than was expected.
-            let stage = match self.tablet_to_move(migration) {
-                Some(_) => Stage::Measuring,
-                None => failed(NOT_OWNED),
-            };
-            has_failed |= stage != Stage::Measuring;
-            edit.put_migration(Migration { stage, updated: at.wall, ..migration.clone() });
         }
-        if edit.is_empty() {
-            return Ok(());
-        }
-        self.commit(at, edit)?;
-        // What waited for a migration that has failed may be free. Each round ends at least one.
-        self.queue_is_stale = has_failed;
-        self.start_queued(at)
+        edit
     }
 
     /// Drops the oldest migrations that have ended.
@@ -149,7 +167,7 @@ impl<S: MetaStore> Coordinator<S> {
         let map = self.map();
         for (&connection, joined) in &self.connections {
             if joined.is_some() {
-                out.send(connection, FromCoordinator::Map(map.clone()));
+                out.push(Effect::Send { connection, message: FromCoordinator::Map(map.clone()) });
             }
         }
     }
@@ -162,7 +180,7 @@ impl<S: MetaStore> Coordinator<S> {
             if let Some(demand) = migrations.get(&id).and_then(demand)
                 && let Some(connection) = self.connection_of(demand.server)
             {
-                out.send(connection, demand.message);
+                out.push(Effect::Send { connection, message: demand.message });
                 sent.push((id, at.now + demand.again));
             }
         }
@@ -180,15 +198,18 @@ impl<S: MetaStore> Coordinator<S> {
     }
 }
 
-/// The servers without which a migration cannot go on, the target first. After the flip it waits
-/// for both however long it takes: what one of them holds, nobody else has.
+/// The servers that a migration does not wait for longer than [`super::Settings::absence_max`], the
+/// target first. Once it can no longer be withdrawn it waits for both however long it takes: what
+/// one of them knows or holds, nobody else does.
 fn needed(migration: &Migration) -> [Option<ServerId>; 2] {
     let (source, target) = (Some(migration.source), Some(migration.target));
     match migration.stage {
         Stage::Measuring | Stage::Preparing(_) | Stage::Flipping(_) => [target, source],
-        Stage::Deciding { .. } => [target, None],
-        Stage::Queued | Stage::Moving { .. } | Stage::Releasing | Stage::Ended { .. } => {
-            [None, None]
-        }
+        Stage::Withdrawing { .. } | Stage::Deciding { .. } => [target, None],
+        Stage::Queued
+        | Stage::Orphaned { .. }
+        | Stage::Moving { .. }
+        | Stage::Releasing
+        | Stage::Ended { .. } => [None, None],
     }
 }

@@ -47,8 +47,13 @@ pub(super) fn demand(migration: &Migration) -> Option<Demand> {
             let message = FromCoordinator::Start(migration.intent(terms));
             (migration.source, message, DEMAND_AGAIN)
         }
-        Stage::Deciding { .. } => {
+        Stage::Withdrawing { .. } | Stage::Deciding { .. } => {
             (migration.target, FromCoordinator::Decide { migration: id }, DECIDE_AGAIN)
+        }
+        // Once more the message that a source answers with what it knows.
+        Stage::Orphaned { terms, .. } => {
+            let message = FromCoordinator::Start(migration.intent(terms));
+            (migration.source, message, DEMAND_AGAIN)
         }
         Stage::Moving { remaining } => {
             let message = FromCoordinator::Forget { migration: id, remaining: remaining.clone() };
@@ -127,9 +132,15 @@ impl<S: MetaStore> Coordinator<S> {
         };
         match &migration.stage {
             Stage::Flipping(terms) => {
-                let otherwise = Ending::Failed("the target did not accept the range".to_owned());
+                let otherwise = Ending::Failed("the flip was not answered in time".to_owned());
                 let stage = Stage::Deciding { terms: terms.clone(), otherwise };
                 self.advance(at, self.ledger.edit(), &migration, stage)?;
+            }
+            Stage::Orphaned { terms, otherwise } => {
+                let (ending, unheard) = (otherwise.clone(), Some(terms.clone()));
+                let stage = Stage::Ended { ending, unheard };
+                self.advance(at, self.ledger.edit(), &migration, stage)?;
+                self.send(server, outcome(id, false), out);
             }
             Stage::Moving { .. } | Stage::Releasing => self.send(server, outcome(id, true), out),
             Stage::Ended { ending: Ending::Success, .. } => {
@@ -139,7 +150,11 @@ impl<S: MetaStore> Coordinator<S> {
                 self.send(server, outcome(id, false), out);
             }
             // The target is being asked, or the source has not been told to flip.
-            Stage::Deciding { .. } | Stage::Queued | Stage::Measuring | Stage::Preparing(_) => {}
+            Stage::Deciding { .. }
+            | Stage::Queued
+            | Stage::Measuring
+            | Stage::Preparing(_)
+            | Stage::Withdrawing { .. } => {}
         }
         Ok(())
     }
@@ -156,9 +171,9 @@ impl<S: MetaStore> Coordinator<S> {
         }
         let Some(migration) = self.of_source(server, id) else { return Ok(()) };
         match &migration.stage {
-            Stage::Flipping(terms) | Stage::Deciding { terms, .. } => {
-                self.hand_over(at, &migration, terms)
-            }
+            Stage::Flipping(terms)
+            | Stage::Deciding { terms, .. }
+            | Stage::Orphaned { terms, .. } => self.hand_over(at, &migration, terms),
             // We gave the target up; but the source had its answer before it heard of that, and
             // has sent clients away. So the target's word counts.
             Stage::Ended { unheard: Some(terms), .. } if self.is_still_there(&migration, terms) => {
@@ -167,6 +182,7 @@ impl<S: MetaStore> Coordinator<S> {
             Stage::Queued
             | Stage::Measuring
             | Stage::Preparing(_)
+            | Stage::Withdrawing { .. }
             | Stage::Moving { .. }
             | Stage::Releasing
             | Stage::Ended { .. } => Ok(()),
@@ -190,7 +206,10 @@ impl<S: MetaStore> Coordinator<S> {
             return Ok(());
         }
         let ending = match &migration.stage {
-            Stage::Deciding { otherwise, .. } => otherwise.clone(),
+            Stage::Withdrawing { ending, .. } => ending.clone(),
+            Stage::Deciding { otherwise, .. } | Stage::Orphaned { otherwise, .. } => {
+                otherwise.clone()
+            }
             Stage::Ended { ending, unheard: Some(_) } => ending.clone(),
             Stage::Queued
             | Stage::Measuring
@@ -275,9 +294,9 @@ impl<S: MetaStore> Coordinator<S> {
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
         match &migration.stage {
-            Stage::Flipping(terms) | Stage::Deciding { terms, .. } => {
-                self.hand_over(at, migration, terms)
-            }
+            Stage::Flipping(terms)
+            | Stage::Deciding { terms, .. }
+            | Stage::Orphaned { terms, .. } => self.hand_over(at, migration, terms),
             Stage::Ended { unheard: Some(_), .. } => {
                 tracing::warn!(server = %migration.target, migration = %migration.id, "fenced");
                 self.fence(at, migration.target, out)
@@ -286,6 +305,7 @@ impl<S: MetaStore> Coordinator<S> {
             Stage::Queued
             | Stage::Measuring
             | Stage::Preparing(_)
+            | Stage::Withdrawing { .. }
             | Stage::Moving { .. }
             | Stage::Releasing
             | Stage::Ended { .. } => Ok(()),

@@ -6,8 +6,10 @@ use super::{Call, Pause, parse_integer, parse_unsigned, uppercase_is};
 use types::{KeyHash, TableId};
 use wire::control::Ask;
 
-/// Most buckets that one `SCAN` looks at: a turn stays short however large COUNT is.
-const SCAN_BUCKETS_MAX: usize = 512;
+/// Buckets of one step, and most steps of one `SCAN`: a turn stays short however large COUNT is or
+/// however empty the table.
+const STEP_BUCKETS: usize = 4;
+const STEPS_MAX: usize = 1024;
 
 /// `DBSIZE`: exact while nothing moves in or expires, approximate meanwhile.
 pub(crate) fn dbsize(call: &mut Call<'_>) -> Result<(), Pause> {
@@ -66,12 +68,12 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Result<(), Pause> {
     let mut found: Vec<Vec<u8>> = Vec::new();
     let mut seen = 0;
     let mut next = Some(KeyHash(cursor));
-    for _ in 0..SCAN_BUCKETS_MAX {
+    for _ in 0..STEPS_MAX {
         let Some(from) = next else { break };
         if seen >= options.count {
             break;
         }
-        next = call.engine.worker.scan(call.session.table, from, 1, |key, _| {
+        next = call.engine.worker.scan(call.session.table, from, STEP_BUCKETS, |key, _| {
             seen += 1;
             if options.strings && options.pattern.is_none_or(|p| glob_matches(p, key, false)) {
                 found.push(key.to_vec());

@@ -59,7 +59,7 @@ impl Early {
 
 impl Engine {
     /// Asks for records that an operation misses. `false`: they are not missing any more.
-    pub(crate) fn pull_early(&mut self, now: Instant, table: TableId, missing: &Missing) -> bool {
+    pub fn pull_early(&mut self, now: Instant, table: TableId, missing: &Missing) -> bool {
         if !self.know_early(missing.migration, missing.hashes.first().copied()) {
             return false;
         }
@@ -69,7 +69,7 @@ impl Engine {
     }
 
     /// A walk waits for the progress of a migration.
-    pub(crate) fn want_progress(&mut self, migration: MigrationId, from: KeyHash) -> bool {
+    pub fn want_progress(&mut self, migration: MigrationId, from: KeyHash) -> bool {
         self.know_early(migration, Some(from))
     }
 

@@ -262,7 +262,7 @@ impl Node {
 
     /// Redis's redirection for a key that is not ours; `None` if nobody is known to own it, or we
     /// are about to.
-    pub(crate) fn redirection(&self, key: &[u8]) -> Option<String> {
+    pub fn redirection(&self, key: &[u8]) -> Option<String> {
         let slot = slot_of(key);
         let owner = self.owner_of(slot)?;
         let map = self.map.load();

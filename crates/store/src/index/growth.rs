@@ -7,7 +7,7 @@ use super::{
     NoRoom,
     bucket::{NODE_BUCKETS_MAX, Node, Use, WORDS},
     leaf::{Leaf, Totals},
-    slab::{Class, Slab},
+    slab::Slab,
     tree::{DEPTH_MAX, FAN, FAN_BITS, digit, for_each_node},
     word::{TAG_BITS, Word},
 };
@@ -17,9 +17,14 @@ use crate::log::Turn;
 /// before a pair is full. Measured by `index_bench`; a leaf that is made too small grows.
 const FILL_PERCENT: usize = 75;
 
-/// The class of a leaf that is to take this many words.
-pub(super) fn class_for(words: usize) -> Class {
-    Class::with_buckets((words * 100 / FILL_PERCENT).div_ceil(WORDS).max(1))
+/// Buckets of a leaf that is to take this many words.
+fn buckets_for(words: usize) -> usize {
+    (words * 100).div_ceil(FILL_PERCENT * WORDS).max(1)
+}
+
+/// Buckets of what a leaf of this many grows to.
+pub(super) fn larger(buckets: usize) -> usize {
+    buckets + (buckets / 4).max(1)
 }
 
 /// Makes leaves and directories that nobody else knows.
@@ -40,20 +45,21 @@ impl<'t> Builder<'t> {
         self.bytes
     }
 
-    /// A leaf of at least this class (`None`: there is none) with these words, or a directory of
-    /// leaves. Locked.
+    /// A leaf of at least so many buckets with these words, or a directory of leaves. Locked.
     pub(super) fn build(
         &mut self,
         words: &mut [Word],
         totals: Totals,
         depth: u32,
-        mut class: Option<Class>,
+        mut buckets: usize,
     ) -> Result<Node, NoRoom> {
-        while let Some(size) = class.filter(|size| size.buckets() <= buckets_max(depth)) {
-            if let Some(node) = self.leaf(words, totals, depth, size)? {
+        let buckets_max = buckets_max(depth);
+        while buckets <= buckets_max {
+            if let Some(node) = self.leaf(words, totals, depth, buckets)? {
                 return Ok(node);
             }
-            class = size.next();
+            let more = larger(buckets);
+            buckets = if buckets < buckets_max { more.min(buckets_max) } else { more };
         }
         if depth >= DEPTH_MAX { Err(NoRoom::Full) } else { self.divide(words, totals, depth) }
     }
@@ -62,7 +68,7 @@ impl<'t> Builder<'t> {
     pub(super) fn build_for(&mut self, records: usize, depth: u32) -> Result<Node, NoRoom> {
         let places = Leaf::capacity(buckets_max(depth));
         if records * 100 <= places * FILL_PERCENT || depth >= DEPTH_MAX {
-            return self.build(&mut [], Totals::default(), depth, Some(class_for(records)));
+            return self.build(&mut [], Totals::default(), depth, buckets_for(records));
         }
         self.directory(|builder, _| builder.build_for(records.div_ceil(FAN), depth + FAN_BITS))
     }
@@ -81,12 +87,12 @@ impl<'t> Builder<'t> {
         words: &[Word],
         totals: Totals,
         depth: u32,
-        class: Class,
+        buckets: usize,
     ) -> Result<Option<Node>, NoRoom> {
-        if words.len() > Leaf::capacity(class.buckets()) {
+        if words.len() > Leaf::capacity(buckets) {
             return Ok(None);
         }
-        let node = self.slab.allocate(Use::Leaf, class).ok_or(NoRoom::OutOfMemory)?;
+        let node = self.slab.allocate(Use::Leaf, buckets).ok_or(NoRoom::OutOfMemory)?;
         let leaf = Leaf::new(node.block(self.turn), depth);
         leaf.clear();
         if !words.iter().all(|&word| leaf.place(word)) {
@@ -107,7 +113,7 @@ impl<'t> Builder<'t> {
             let (mine, others) = std::mem::take(&mut rest).split_at_mut(count);
             rest = others;
             let share = shares.take(mine);
-            builder.build(mine, share, depth + FAN_BITS, Some(class_for(mine.len())))
+            builder.build(mine, share, depth + FAN_BITS, buckets_for(mine.len()))
         })
     }
 
@@ -116,8 +122,7 @@ impl<'t> Builder<'t> {
         &mut self,
         mut child: impl FnMut(&mut Self, usize) -> Result<Node, NoRoom>,
     ) -> Result<Node, NoRoom> {
-        let node =
-            self.slab.allocate(Use::Directory, Class::SMALLEST).ok_or(NoRoom::OutOfMemory)?;
+        let node = self.slab.allocate(Use::Directory, 1).ok_or(NoRoom::OutOfMemory)?;
         self.bytes += node.bytes();
         let cells = &node.block(self.turn)[0].cells;
         cells.iter().for_each(|cell| cell.store(0));

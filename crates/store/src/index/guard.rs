@@ -3,9 +3,8 @@
 use super::{
     Index, NoRoom,
     bucket::Cell,
-    growth::Builder,
+    growth::{Builder, larger},
     leaf::Leaf,
-    slab::Class,
     tree::{Place, descend, for_each_leaf},
     word::{TAG_BITS, Tag, UNSEEN_BITS, Word},
 };
@@ -125,8 +124,8 @@ impl<'t> LeafGuard<'t> {
         let (node, leaf) = place.leaf.expect("a guard holds a leaf");
         let mut words: Vec<Word> = leaf.words().collect();
         let mut builder = Builder::new(&self.index.slab, self.turn);
-        let class = Class::with_buckets(node.buckets()).next();
-        let grown = builder.build(&mut words, leaf.totals(), place.depth, class)?;
+        let buckets = larger(node.buckets());
+        let grown = builder.build(&mut words, leaf.totals(), place.depth, buckets)?;
         self.index.publish(place.cell, grown, builder.bytes());
         self.index.retire(node);
         Ok(())

@@ -26,6 +26,7 @@ mod detached;
 mod growth;
 mod guard;
 mod leaf;
+mod runs;
 mod slab;
 mod tree;
 mod walk;
@@ -44,7 +45,6 @@ use crate::log::Turn;
 use bucket::{Cell, Node, Use};
 use growth::Builder;
 use leaf::{Leaf, Totals};
-use slab::Class;
 use std::{
     fmt,
     sync::{
@@ -275,7 +275,7 @@ impl Index {
         place: Place<'t>,
         turn: &'t Turn<'_>,
     ) -> Result<Option<Place<'t>>, LockError> {
-        let node = self.slab.allocate(Use::Leaf, Class::SMALLEST).ok_or(LockError::OutOfMemory)?;
+        let node = self.slab.allocate(Use::Leaf, 1).ok_or(LockError::OutOfMemory)?;
         let leaf = Leaf::new(node.block(turn), place.depth);
         leaf.clear();
         if !place.cell.exchange(0, node.raw()) {

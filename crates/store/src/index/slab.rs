@@ -1,13 +1,18 @@
 //! Memory for leaves and directories: blocks of 1 to 256 buckets, cut from chunks of the arena.
 //!
-//! A chunk is cut into blocks of one size. The sizes are chosen so that a chunk is used almost
-//! whole, and so that each is about a fifth to a quarter above the one before: a leaf that grows
-//! takes the next size. A block comes from the lowest chunk that has room, so that others run
-//! empty; a chunk without a block in use goes back to the arena.
+//! A chunk is a row of 1,024 buckets with a bit for each. A block is a run of free ones, of any
+//! length; blocks that are freed side by side become one run again. A block is cut from the
+//! shortest longest run that suffices, so that others stay long and chunks run empty; a chunk
+//! without a block in use goes back to the arena. (One chunk per size of block was tried: slots
+//! are of about the same size and grow through the sizes together, which leaves the chunks of
+//! the smaller sizes half empty: 14-16 bytes per record instead of MEASURED.)
 //!
 //! Blocks that readers may still see are retired and come back through reclamation.
 
-use super::bucket::{BUCKET_BYTES, NODE_BUCKETS_MAX, Node, Use};
+use super::{
+    bucket::{BUCKET_BYTES, Node, Use},
+    runs::Runs,
+};
 use crate::{
     log::{Chunk, Log, Reclaim, Retired, Turn},
     sync::{Mutex, MutexGuard},
@@ -21,82 +26,32 @@ use std::{
     },
 };
 
-const CHUNK_BUCKETS: usize = Chunk::BYTES / BUCKET_BYTES;
-
-/// Buckets of a block, by class.
-const SIZES: [usize; 25] = [
-    1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 22, 28, 34, 42, 51, 64, 78, 93, 113, 146, 170, 204, 256,
-];
-
-const _: () = {
-    let mut class = 0;
-    while class < SIZES.len() {
-        assert!(CHUNK_BUCKETS % SIZES[class] <= CHUNK_BUCKETS / 40, "a size wastes its chunks");
-        assert!(class == 0 || SIZES[class - 1] < SIZES[class]);
-        class += 1;
-    }
-    assert!(SIZES[SIZES.len() - 1] == NODE_BUCKETS_MAX);
-};
-
-/// A size of block, as a position in the list of sizes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Class(u8);
-
-impl Class {
-    pub(super) const SMALLEST: Class = Class(0);
-
-    /// The smallest class with at least this many buckets; the largest if there is none.
-    pub(super) fn with_buckets(buckets: usize) -> Class {
-        Class(SIZES.partition_point(|&size| size < buckets).min(SIZES.len() - 1) as u8)
-    }
-
-    /// The next larger one.
-    pub(super) fn next(self) -> Option<Class> {
-        (usize::from(self.0) + 1 < SIZES.len()).then(|| Class(self.0 + 1))
-    }
-
-    pub(super) fn buckets(self) -> usize {
-        SIZES[usize::from(self.0)]
-    }
-
-    fn bytes(self) -> usize {
-        self.buckets() * BUCKET_BYTES
-    }
-}
+const _: () = assert!(super::runs::UNITS * BUCKET_BYTES == Chunk::BYTES);
 
 /// The blocks of all indexes of a store.
 pub struct Slab {
     log: Arc<Log>,
-    classes: [Mutex<Chunks>; SIZES.len()],
-    chunks: AtomicU64,
+    chunks: Mutex<Chunks>,
+    /// Bytes of `chunks`, for those who only look.
+    bytes: AtomicU64,
 }
 
-/// The chunks that are cut into blocks of one class.
 #[derive(Default)]
 struct Chunks {
-    by_address: BTreeMap<usize, Blocks>,
-    /// Addresses of chunks with a free block.
-    with_room: BTreeSet<usize>,
-}
-
-/// A chunk that is cut into blocks.
-struct Blocks {
-    chunk: Chunk,
-    /// One bit per block.
-    free: Box<[u64]>,
-    used: usize,
+    by_address: BTreeMap<usize, (Chunk, Runs)>,
+    /// Length of the longest free run, and address.
+    by_longest_run: BTreeSet<(usize, usize)>,
 }
 
 impl Slab {
     /// A slab that takes its memory from this log's arena.
     pub fn new(log: Arc<Log>) -> Arc<Slab> {
-        let classes = std::array::from_fn(|_| Mutex::default());
-        Arc::new(Slab { log, classes, chunks: AtomicU64::new(0) })
+        Arc::new(Slab { log, chunks: Mutex::default(), bytes: AtomicU64::new(0) })
     }
 
     /// Bytes of the arena that are the slab's, free blocks included.
     pub fn bytes(&self) -> u64 {
-        self.chunks.load(Ordering::Relaxed) * Chunk::BYTES as u64
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Whether what is unlinked during this turn waits for the turn to end.
@@ -106,27 +61,25 @@ impl Slab {
     }
 
     /// A block that nobody else knows. It may hold anything. `None`: the arena has no more memory.
-    pub(super) fn allocate(&self, purpose: Use, class: Class) -> Option<Node> {
-        let mut chunks = self.chunks_of(class);
-        let base = match chunks.with_room.first() {
-            Some(&base) => base,
+    pub(super) fn allocate(&self, purpose: Use, buckets: usize) -> Option<Node> {
+        let mut chunks = self.lock();
+        let address = match chunks.cut(buckets) {
+            Some(address) => address,
             None => {
-                let chunk = self.log.take_chunk()?;
-                self.chunks.fetch_add(1, Ordering::Relaxed);
-                chunks.add(chunk, class)
+                chunks.add(self.log.take_chunk()?);
+                self.bytes.fetch_add(Chunk::BYTES as u64, Ordering::Relaxed);
+                chunks.cut(buckets).expect("an empty chunk suffices")
             }
         };
-        let block = chunks.take_block(base);
         drop(chunks);
-        Some(Node::new(purpose, base + block * class.bytes(), class.buckets()))
+        Some(Node::new(purpose, address, buckets))
     }
 
     /// Takes back a block that nobody else has ever known, or that nobody can see any more.
     pub(super) fn free(&self, node: Node) {
-        let class = Class::with_buckets(node.buckets());
-        let emptied = self.chunks_of(class).give_block(node.address(), class);
+        let emptied = self.lock().give(node.address(), node.buckets());
         if let Some(chunk) = emptied {
-            self.chunks.fetch_sub(1, Ordering::Relaxed);
+            self.bytes.fetch_sub(Chunk::BYTES as u64, Ordering::Relaxed);
             self.log.give_chunk(chunk);
         }
     }
@@ -137,9 +90,8 @@ impl Slab {
         self.log.reclamation().retire(Retired::Numbered { owner, number: node.raw() });
     }
 
-    fn chunks_of(&self, class: Class) -> MutexGuard<'_, Chunks> {
-        let chunks = self.classes[usize::from(class.0)].lock();
-        chunks.expect("nothing panics while it holds a class's lock")
+    fn lock(&self) -> MutexGuard<'_, Chunks> {
+        self.chunks.lock().expect("nothing panics while it holds the slab's lock")
     }
 }
 
@@ -156,47 +108,42 @@ impl fmt::Debug for Slab {
 }
 
 impl Chunks {
-    /// Returns the chunk's address.
-    fn add(&mut self, chunk: Chunk, class: Class) -> usize {
-        let count = CHUNK_BUCKETS / class.buckets();
-        let mut free = vec![u64::MAX; count.div_ceil(64)];
-        if !count.is_multiple_of(64) {
-            free[count / 64] = (1 << (count % 64)) - 1;
-        }
+    fn add(&mut self, chunk: Chunk) {
         // Nodes name blocks by number; `bucket.rs` makes references of them.
         let base = chunk.base().expose_provenance().get();
-        self.by_address.insert(base, Blocks { chunk, free: free.into_boxed_slice(), used: 0 });
-        self.with_room.insert(base);
-        base
+        let runs = Runs::new();
+        self.by_longest_run.insert((runs.longest(), base));
+        self.by_address.insert(base, (chunk, runs));
     }
 
-    /// Takes the first free block of the chunk.
-    fn take_block(&mut self, base: usize) -> usize {
-        let blocks = self.by_address.get_mut(&base).expect("a chunk with room is known");
-        let group = blocks.free.iter().position(|&bits| bits != 0).expect("the chunk has room");
-        let block = group * 64 + blocks.free[group].trailing_zeros() as usize;
-        blocks.free[group] &= blocks.free[group] - 1;
-        blocks.used += 1;
-        if blocks.free[group..].iter().all(|&bits| bits == 0) {
-            self.with_room.remove(&base);
+    /// The address of this many free buckets, which are in use from now on.
+    fn cut(&mut self, buckets: usize) -> Option<usize> {
+        let &(longest, base) = self.by_longest_run.range((buckets, 0)..).next()?;
+        let (_, runs) = self.by_address.get_mut(&base).expect("a listed chunk is known");
+        let first = runs.take(buckets);
+        let now = runs.longest();
+        if now != longest {
+            self.by_longest_run.remove(&(longest, base));
+            self.by_longest_run.insert((now, base));
         }
-        block
+        Some(base + first * BUCKET_BYTES)
     }
 
     /// Returns the block's chunk if nothing of it is in use any more.
-    fn give_block(&mut self, address: usize, class: Class) -> Option<Chunk> {
+    fn give(&mut self, address: usize, buckets: usize) -> Option<Chunk> {
         let base = address & !(Chunk::BYTES - 1);
-        let blocks = self.by_address.get_mut(&base).expect("a block's chunk is known");
-        let block = (address - base) / class.bytes();
-        assert!((address - base).is_multiple_of(class.bytes()), "a block of another class");
-        assert!(blocks.free[block / 64] & 1 << (block % 64) == 0, "a block is freed twice");
-        blocks.free[block / 64] |= 1 << (block % 64);
-        blocks.used -= 1;
-        if blocks.used > 0 {
-            self.with_room.insert(base);
+        let (_, runs) = self.by_address.get_mut(&base).expect("a block's chunk is known");
+        let before = runs.longest();
+        runs.give((address - base) / BUCKET_BYTES, buckets);
+        let now = runs.longest();
+        if now != before {
+            self.by_longest_run.remove(&(before, base));
+            self.by_longest_run.insert((now, base));
+        }
+        if now < super::runs::UNITS {
             return None;
         }
-        self.with_room.remove(&base);
-        self.by_address.remove(&base).map(|blocks| blocks.chunk)
+        self.by_longest_run.remove(&(now, base));
+        self.by_address.remove(&base).map(|(chunk, _)| chunk)
     }
 }

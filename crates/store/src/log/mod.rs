@@ -56,8 +56,8 @@ use types::{
 use wire::entry::Entry;
 
 /// Segments per reactor without which a server cannot work: the open one, the one kept for deletes,
-/// the one kept for the cleaner, and one to lose to each of index and survivors.
-const SEGMENTS_PER_REACTOR_MIN: usize = 5;
+/// those kept for the cleaner, one that survivors stand in, and one for the index.
+const SEGMENTS_PER_REACTOR_MIN: usize = 6;
 
 /// With fewer full-size segments than this per reactor, segments are smaller: what each reactor
 /// holds open or keeps back stays below a sixteenth of the memory.
@@ -139,7 +139,8 @@ impl Log {
         let arena = Arena::map(bytes, segment_bytes, huge_pages)
             .map_err(|error| LogError::Refused { bytes, error })?;
         let shift = segment_bytes.trailing_zeros();
-        let segments = Arc::new(Segments::new(arena, shift, usize::from(reactors)));
+        let kept_for_cleaning = usize::from(reactors) + cleaner::KEPT_MORE;
+        let segments = Arc::new(Segments::new(arena, shift, kept_for_cleaning));
         Ok(Arc::new(Log {
             reclamation: Reclamation::new(reactors, segments.clone()),
             chunks: Chunks::new(),

@@ -1,10 +1,10 @@
 //! The free segments, and for whom they are kept.
 //!
 //! Freeing memory needs memory: the cleaner copies what lives before it frees a segment. So the
-//! pool keeps one segment per cleaning reactor that nobody else gets, and refills these before it
-//! gives ordinary takers anything. (A pass over one victim fills at most one fresh segment, since
-//! all that lives in a segment fits into one: whoever cleans needs no second one before it has
-//! given one back.) What migrations have reserved is set aside in the same way.
+//! pool keeps one segment per cleaning reactor and one more that nobody else gets, and refills
+//! these before it gives ordinary takers anything. (A pass over one victim fills at most one fresh
+//! segment, since all that lives in a segment fits into one: whoever cleans needs no second one
+//! before it has given one back.) What migrations have reserved is set aside in the same way.
 //!
 //! Segments are counted, not marked: which free segment a taker gets does not matter, except that
 //! one that has been touched already is better than one whose pages are still to come.

@@ -1,0 +1,216 @@
+//! Moves slots between two servers and watches it, in the words that Valkey 9 and Ballast share:
+//! `CLUSTER MIGRATESLOTS` on the source, then `CLUSTER GETSLOTMIGRATIONS` until it is over.
+
+use crate::clock;
+use crate::control::{Control, text};
+use crate::records::{Record, Records};
+use anyhow::{Context, Result, bail, ensure};
+use resp::Value;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use types::{Instant, Slot, slot_of};
+
+/// How often both sides are asked how it goes.
+const POLL_EVERY: Duration = Duration::from_millis(2);
+
+/// A move of neighboring slots.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Move {
+    /// The lowest slot.
+    pub first: Slot,
+    /// The highest slot.
+    pub last: Slot,
+    /// The target, as `CLUSTER MYID` there names it.
+    pub target: String,
+}
+
+/// A move that has succeeded.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Moved {
+    /// Records in the slots.
+    pub records: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+    /// From the command until the target served the first slot, in seconds.
+    pub seconds_to_ownership: f64,
+    /// From the command until the source reported success, in seconds.
+    pub seconds: f64,
+    /// What the source reported at the end, field by field.
+    pub report: BTreeMap<String, String>,
+}
+
+impl Moved {
+    /// User data moved per second, in millions of bytes.
+    pub fn megabytes_per_second(&self) -> f64 {
+        self.bytes as f64 / 1e6 / self.seconds
+    }
+
+    /// Records moved per second.
+    pub fn records_per_second(&self) -> f64 {
+        self.records as f64 / self.seconds
+    }
+}
+
+impl Move {
+    /// How many of these records it moves.
+    pub fn records(&self, records: &Records) -> u64 {
+        let mut key = Vec::new();
+        let is_moved = |record: &u32| {
+            key.clear();
+            records.write_key(Record(*record), &mut key);
+            (self.first..=self.last).contains(&slot_of(&key))
+        };
+        (0..records.count()).filter(is_moved).count() as u64
+    }
+
+    /// Carries it out. `watch` is called with every report of the source.
+    pub fn run(
+        &self,
+        source: &mut Control,
+        target: &mut Control,
+        records: &Records,
+        mut watch: impl FnMut(&BTreeMap<String, String>),
+    ) -> Result<Moved> {
+        let count = self.records(records);
+        let known: BTreeSet<String> = names(&reports(source)?);
+        let (first, last) = (self.first.0.to_string(), self.last.0.to_string());
+        let start = clock::now();
+        source.call(&[
+            "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &first, &last, "NODE", &self.target,
+        ])?;
+        let mut ownership = Ownership { probe: key_in(self.first), since: None };
+        loop {
+            ownership.look(target)?;
+            let report = reports(source)?.into_iter().find(|report| {
+                report.get("name").is_some_and(|name| !known.contains(name))
+            });
+            if let Some(report) = report {
+                watch(&report);
+                if is_over(&report)? {
+                    let seconds = clock::now().since(start).as_secs_f64();
+                    ownership.look(target)?;
+                    let owned = ownership.since.context("success, but the target owns nothing")?;
+                    return Ok(Moved {
+                        records: count,
+                        bytes: count * records.user_bytes(),
+                        seconds_to_ownership: owned.since(start).as_secs_f64(),
+                        seconds,
+                        report,
+                    });
+                }
+            }
+            clock::sleep(POLL_EVERY);
+        }
+    }
+}
+
+/// When a server was first seen to serve a key.
+struct Ownership {
+    probe: String,
+    since: Option<Instant>,
+}
+
+impl Ownership {
+    fn look(&mut self, target: &mut Control) -> Result<()> {
+        if self.since.is_none() && !target.is_refused(&["EXISTS", &self.probe])? {
+            self.since = Some(clock::now());
+        }
+        Ok(())
+    }
+}
+
+/// Whether a report tells of success; failure is an error.
+fn is_over(report: &BTreeMap<String, String>) -> Result<bool> {
+    let state = report.get("state").context("a migration without a state")?;
+    match state.as_str() {
+        "success" => Ok(true),
+        "failed" | "cancelled" | "canceled" => {
+            let message = report.get("message").map_or("", String::as_str);
+            bail!("the migration ended as {state}: {message}")
+        }
+        _ => Ok(false),
+    }
+}
+
+/// What a server knows of its migrations: `CLUSTER GETSLOTMIGRATIONS`, each as field and value.
+pub fn reports(server: &mut Control) -> Result<Vec<BTreeMap<String, String>>> {
+    match server.call(&["CLUSTER", "GETSLOTMIGRATIONS"])? {
+        Value::Array(migrations) => migrations.into_iter().map(fields).collect(),
+        other => bail!("CLUSTER GETSLOTMIGRATIONS answered {other:?}"),
+    }
+}
+
+fn fields(migration: Value) -> Result<BTreeMap<String, String>> {
+    let pairs: Vec<(Value, Value)> = match migration {
+        Value::Map(pairs) => pairs,
+        Value::Array(items) => {
+            ensure!(items.len() % 2 == 0, "a migration's last field has no value");
+            let mut items = items.into_iter();
+            std::iter::from_fn(|| Some((items.next()?, items.next()?))).collect()
+        }
+        other => bail!("{other:?} where a migration belongs"),
+    };
+    pairs.into_iter().map(|(name, value)| Ok((text(name)?, shown(value)?))).collect()
+}
+
+fn shown(value: Value) -> Result<String> {
+    match value {
+        Value::Integer(number) => Ok(number.to_string()),
+        Value::Null => Ok(String::new()),
+        value => text(value),
+    }
+}
+
+fn names(reports: &[BTreeMap<String, String>]) -> BTreeSet<String> {
+    reports.iter().filter_map(|report| report.get("name").cloned()).collect()
+}
+
+/// A key in this slot that belongs to no data set.
+fn key_in(slot: Slot) -> String {
+    let keys = (0u64..).map(|number| format!("probe-{number}"));
+    match keys.into_iter().find(|key| slot_of(key.as_bytes()) == slot) {
+        Some(key) => key,
+        None => unreachable!("some key falls into every slot"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_slots_hold_about_half_of_the_records() {
+        let records = Records::new(20_000, 30, 100).unwrap();
+        let half = Move { first: Slot(0), last: Slot(8191), target: String::new() };
+        let all = Move { first: Slot(0), last: Slot(16_383), target: String::new() };
+        assert!((9_700..10_300).contains(&half.records(&records)));
+        assert_eq!(all.records(&records), 20_000);
+    }
+
+    #[test]
+    fn a_report_is_read_from_either_protocol() {
+        let bulk = |text: &str| Value::Bulk(text.as_bytes().to_vec());
+        let flat = Value::Array(vec![bulk("state"), bulk("success"), bulk("n"), Value::Integer(3)]);
+        let map = Value::Map(vec![(bulk("state"), bulk("success")), (bulk("n"), bulk("3"))]);
+        assert_eq!(fields(flat).unwrap(), fields(map).unwrap());
+        assert!(fields(Value::Array(vec![bulk("state")])).is_err());
+    }
+
+    #[test]
+    fn a_failed_migration_is_an_error_with_its_message() {
+        let report = |state: &str| {
+            BTreeMap::from([("state", state), ("message", "no room")].map(|(name, value)| {
+                (name.to_string(), value.to_string())
+            }))
+        };
+        assert!(is_over(&report("success")).unwrap());
+        assert!(!is_over(&report("snapshotting")).unwrap());
+        assert!(is_over(&report("failed")).unwrap_err().to_string().contains("no room"));
+    }
+
+    #[test]
+    fn a_probe_lies_in_its_slot() {
+        assert_eq!(slot_of(key_in(Slot(9)).as_bytes()), Slot(9));
+    }
+}

@@ -1,0 +1,258 @@
+//! The one story that demo, comparison and figures tell: load two servers, offer load, move slots
+//! from the first to the second, and read every record back.
+
+use crate::clock;
+use crate::control::Control;
+use crate::distribution::Distribution;
+use crate::migrate::{Move, Moved};
+use crate::pace::Pace;
+use crate::peers::Cluster;
+use crate::processes::{self, Usage};
+use crate::recorder::{Findings, Phase};
+use crate::records::Records;
+use crate::routes::Routes;
+use crate::run::{Dataset, Plan, Wiring, run, start};
+use crate::timeline::Timeline;
+use crate::workload::{Mix, Workload};
+use anyhow::Result;
+use serde::Serialize;
+use std::time::Duration;
+use types::Slot;
+
+/// Clients that fill and read back a data set, together; enough to keep every server busy.
+const BULK_CLIENTS: u32 = 512;
+/// Before a server is judged it has worked for so long.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The data set.
+    pub records: Records,
+    /// Threads of the load generator.
+    pub threads: u32,
+    /// How clients connect.
+    pub wiring: Wiring,
+    /// The load while slots move; `None` for none.
+    pub load: Option<Load>,
+    /// The slots that move.
+    pub slots: (Slot, Slot),
+    /// Everything that is drawn is drawn from this.
+    pub seed: u64,
+}
+
+/// Load before, during and after a migration.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Load {
+    /// Reads and writes.
+    pub mix: Mix,
+    /// How records are drawn.
+    pub distribution: Distribution,
+    /// When operations start.
+    pub pace: Pace,
+    /// How long before the move, warm-up included.
+    pub before: Duration,
+    /// How long after it.
+    pub after: Duration,
+}
+
+/// How far it is, for progress bars.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Progress {
+    /// Records written.
+    Loading {
+        /// So far.
+        done: u64,
+        /// In the end.
+        of: u64,
+    },
+    /// Load runs, nothing moves.
+    Serving {
+        /// Whether the move is over.
+        moved: bool,
+    },
+    /// Slots move.
+    Moving,
+    /// Records read back.
+    Verifying {
+        /// So far.
+        done: u64,
+        /// In the end.
+        of: u64,
+    },
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Records written per second while loading.
+    pub load_rate: f64,
+    /// Resident bytes per record of the first server after loading, and how many of its bytes
+    /// were in huge pages.
+    pub memory: Memory,
+    /// The move.
+    pub moved: Moved,
+    /// What the move took.
+    pub cost: Cost,
+    /// What the clients saw, if there were any.
+    pub timeline: Option<Timeline>,
+    /// What reading every record back showed.
+    pub verified: Findings,
+}
+
+/// Memory of a server that holds all records.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Memory {
+    /// Growth of its resident memory through loading, per record.
+    pub resident_bytes_per_record: f64,
+    /// All of its resident memory per record.
+    pub total_bytes_per_record: f64,
+    /// Bytes in huge pages.
+    pub huge_page_bytes: u64,
+}
+
+/// Processor time during the move.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Cost {
+    /// Seconds of the source, from the command to success.
+    pub source_cpu_seconds: f64,
+    /// Seconds of the target.
+    pub target_cpu_seconds: f64,
+    /// Nanoseconds of both together per record moved. Means little under load.
+    pub cpu_ns_per_record: f64,
+    /// Seconds that the host took from this machine meanwhile.
+    pub steal_seconds: f64,
+}
+
+impl Outcome {
+    /// Whether no operation failed, no read was wrong and every record is there.
+    pub fn is_clean(&self) -> bool {
+        let seen = self.timeline.as_ref().is_none_or(|timeline| timeline.findings.is_clean());
+        seen && self.verified.is_clean()
+    }
+}
+
+impl Scenario {
+    /// Plays it on a cluster whose first server owns every slot.
+    pub fn play(
+        &self,
+        cluster: &mut Cluster,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Outcome> {
+        let mut routes = Control::connect(cluster.servers()[0].address)?.routes()?;
+        for address in cluster.addresses() {
+            routes.node(address);
+        }
+        let empty = processes::resident_bytes(cluster.processes()[0])?;
+        let dataset = Dataset::new(self.records, self.threads);
+        let (dataset, loaded) = self.pass(Workload::Load, dataset, &routes, progress)?;
+        let memory = self.memory(cluster.processes()[0], empty)?;
+        let (dataset, moved, cost, timeline) = match self.load {
+            None => {
+                let (moved, cost) = self.migrate(cluster, progress)?;
+                (dataset, moved, cost, None)
+            }
+            Some(load) => self.migrate_under(load, cluster, (dataset, &routes), progress)?,
+        };
+        cluster.check()?;
+        let (_, verified) = self.pass(Workload::Verify, dataset, &routes, progress)?;
+        let load_rate = loaded.phase(Phase::Before).map_or(0.0, |phase| phase.throughput);
+        let mut verified = verified.findings;
+        verified.errors.extend(loaded.findings.errors);
+        Ok(Outcome { load_rate, memory, moved, cost, timeline, verified })
+    }
+
+    /// Writes or reads every record once.
+    fn pass(
+        &self,
+        workload: Workload,
+        dataset: Dataset,
+        routes: &Routes,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Dataset, Timeline)> {
+        let plan = Plan {
+            workload,
+            pace: Pace::Closed { clients: BULK_CLIENTS },
+            duration: None,
+            warm_up: Duration::ZERO,
+            wiring: self.wiring,
+            seed: self.seed,
+        };
+        let of = u64::from(self.records.count());
+        run(&plan, dataset, routes, |done| {
+            progress(match workload {
+                Workload::Load => Progress::Loading { done, of },
+                Workload::Verify | Workload::Adopt | Workload::Mixed(..) => {
+                    Progress::Verifying { done, of }
+                }
+            });
+        })
+    }
+
+    fn memory(&self, process: u32, empty: u64) -> Result<Memory> {
+        let resident = processes::resident_bytes(process)?;
+        let count = f64::from(self.records.count());
+        Ok(Memory {
+            resident_bytes_per_record: resident.saturating_sub(empty) as f64 / count,
+            total_bytes_per_record: resident as f64 / count,
+            huge_page_bytes: processes::huge_page_bytes(process)?,
+        })
+    }
+
+    fn migrate_under(
+        &self,
+        load: Load,
+        cluster: &Cluster,
+        (dataset, routes): (Dataset, &Routes),
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Dataset, Moved, Cost, Option<Timeline>)> {
+        let plan = Plan {
+            workload: Workload::Mixed(load.mix, load.distribution),
+            pace: load.pace,
+            duration: None,
+            warm_up: WARM_UP.min(load.before / 2),
+            wiring: self.wiring,
+            seed: self.seed,
+        };
+        let running = start(&plan, dataset, routes)?;
+        progress(Progress::Serving { moved: false });
+        clock::sleep(load.before);
+        running.marks().begin(clock::now());
+        let migrated = self.migrate(cluster, progress);
+        running.marks().end(clock::now());
+        progress(Progress::Serving { moved: true });
+        if migrated.is_ok() {
+            clock::sleep(load.after);
+        }
+        running.stop();
+        let (dataset, timeline) = running.finish()?;
+        let (moved, cost) = migrated?;
+        Ok((dataset, moved, cost, Some(timeline)))
+    }
+
+    fn migrate(
+        &self,
+        cluster: &Cluster,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Moved, Cost)> {
+        let [source, target, ..] = cluster.servers() else {
+            anyhow::bail!("a migration needs two servers")
+        };
+        let (first, last) = self.slots;
+        let moving = Move { first, last, target: target.name.clone() };
+        let mut source_control = Control::connect(source.address)?;
+        let mut target_control = Control::connect(target.address)?;
+        let usage = Usage::of(&cluster.processes()[..2])?;
+        let watch = |_: &_| progress(Progress::Moving);
+        let moved =
+            moving.run(&mut source_control, &mut target_control, &self.records, watch)?;
+        let used = usage.since()?;
+        let cost = Cost {
+            source_cpu_seconds: used.each[0].as_secs_f64(),
+            target_cpu_seconds: used.each[1].as_secs_f64(),
+            cpu_ns_per_record: used.total().as_nanos() as f64 / moved.records.max(1) as f64,
+            steal_seconds: used.steal.as_secs_f64(),
+        };
+        Ok((moved, cost))
+    }
+}

@@ -1,0 +1,229 @@
+//! What the coordinator does, as scripts to read: `tests/scripts`. Each runs on every store.
+//!
+//! `join`, `join again=s1` and `leave` connect and disconnect servers; `s1: flipped m1` is a message
+//! from s1; `restart` replaces the coordinator; `wait 100ms` lets time pass; `map` and `list` show
+//! what is known. The output is every effect, in order; a map that several servers get stands once.
+
+mod support;
+
+use coordinator::{ConnectionId, Effect, Event};
+use goldenscript::{Command, Context, Runner};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::Duration;
+use support::{Storage, World, join_of, slots, text};
+use types::{ClusterId, HashRange, KeyHash, MigrationId, ServerId, TableId};
+use wire::control::{
+    Ask, FromCoordinator, MigrationPolicy, PriorityPulls, Progress, ToCoordinator,
+};
+
+type Failure = Box<dyn Error>;
+
+#[test]
+fn scripts_come_out_as_written_on_every_store() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
+    let mut paths: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty());
+    for path in paths {
+        println!("{}", path.display());
+        goldenscript::run(&mut Script::new(Storage::memory()), &path).unwrap();
+        goldenscript::run(&mut Script::new(Storage::file()), &path).unwrap();
+    }
+}
+
+struct Script {
+    world: World,
+    connections: BTreeMap<ServerId, ConnectionId>,
+}
+
+impl Script {
+    fn new(storage: Storage) -> Script {
+        Script { world: World::new(storage), connections: BTreeMap::new() }
+    }
+
+    fn name(&self, connection: ConnectionId) -> String {
+        let known = self.connections.iter().find(|(_, known)| **known == connection);
+        known.map_or_else(|| connection.to_string(), |(server, _)| server.to_string())
+    }
+
+    fn print(&mut self, effects: &[Effect]) -> String {
+        let mut lines: Vec<(String, String)> = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Send { connection, message } => {
+                    if let FromCoordinator::Welcome { server, .. } = message {
+                        self.connections.insert(*server, *connection);
+                    }
+                    let (to, text) = (self.name(*connection), text::message(message));
+                    match lines.last_mut() {
+                        Some((receivers, last)) if *last == text => {
+                            receivers.push_str(", ");
+                            receivers.push_str(&to);
+                        }
+                        _ => lines.push((to, text)),
+                    }
+                }
+                Effect::Close { connection } => {
+                    lines.push((self.name(*connection), "connection closed".into()));
+                }
+            }
+        }
+        lines.iter().map(|(to, text)| format!("{to} <- {text}\n")).collect()
+    }
+
+    fn wait(&mut self, duration: &str) -> Result<String, Failure> {
+        let millis: u64 = duration.strip_suffix("ms").ok_or("a wait is in ms")?.parse()?;
+        let effects = self.world.wait(Duration::from_millis(millis));
+        Ok(self.print(&effects))
+    }
+
+    fn join(&mut self, command: &Command) -> Result<String, Failure> {
+        let mut args = command.consume_args();
+        let again = args.take_key("again").map(server).transpose()?;
+        let mut join = join_of(again);
+        if let Some(protocol) = args.take_key("protocol") {
+            join.protocol = protocol.parse()?;
+        }
+        if let Some(cluster) = args.take_key("cluster") {
+            let server = again.ok_or("a cluster goes with again")?;
+            join.rejoin = Some((ClusterId(cluster.parse()?), server));
+        }
+        join.host = args.take_key("host").unwrap_or("host").into();
+        if let Some(port) = args.take_key("port") {
+            join.client_port = port.parse()?;
+        }
+        args.reject_next()?;
+        let connection = self.world.open_connection();
+        let effects = self.world.say(connection, ToCoordinator::Join(join));
+        Ok(self.print(&effects))
+    }
+
+    fn leave(&mut self, command: &Command) -> Result<String, Failure> {
+        let who = server(command.consume_args().next_pos().ok_or("who leaves?")?)?;
+        let connection = self.connections.remove(&who).ok_or("it is not there")?;
+        let effects = self.world.handle(Event::Closed { connection });
+        Ok(self.print(&effects))
+    }
+
+    fn say(&mut self, from: &str, command: &Command) -> Result<String, Failure> {
+        let message = message(command)?;
+        let connection = match from.strip_prefix('c') {
+            Some(number) => ConnectionId(number.parse()?),
+            None => *self.connections.get(&server(from)?).ok_or("not connected")?,
+        };
+        let effects = self.world.say(connection, message);
+        Ok(self.print(&effects))
+    }
+}
+
+impl Runner for Script {
+    type Command = Command;
+
+    fn run(&mut self, command: &Command, context: &Context) -> Result<String, Failure> {
+        if let Some(from) = &context.prefix {
+            return self.say(from, command);
+        }
+        match command.name.as_str() {
+            "join" => self.join(command),
+            "leave" => self.leave(command),
+            "connect" => Ok(format!("{}\n", self.world.open_connection())),
+            "wait" => self.wait(command.consume_args().next_pos().ok_or("how long?")?),
+            "restart" => {
+                self.connections.clear();
+                self.world.restart();
+                Ok(String::new())
+            }
+            "map" => Ok(text::cluster_map(&self.world.coordinator().map()) + "\n"),
+            "list" => {
+                let reports = self.world.coordinator().reports();
+                Ok(reports.iter().map(text::report).collect::<String>().trim_start().to_owned())
+            }
+            other => Err(format!("unknown command {other}").into()),
+        }
+    }
+}
+
+fn message(command: &Command) -> Result<ToCoordinator, Failure> {
+    let mut args = command.consume_args();
+    let ask = |ask: Ask| ToCoordinator::Ask { request: 7, ask };
+    let message = match command.name.as_str() {
+        "join" => ToCoordinator::Join(join_of(None)),
+        "migrate" => {
+            let mut policy = MigrationPolicy::default();
+            if let Some(partitions) = args.take_key("partitions") {
+                policy.partitions = partitions.parse()?;
+            }
+            if let Some(bytes) = args.take_key("pull-bytes") {
+                policy.pull_bytes = bytes.parse()?;
+            }
+            if let Some(ahead) = args.take_key("pulls-ahead") {
+                policy.pulls_ahead = ahead.parse()?;
+            }
+            if let Some(share) = args.take_key("share") {
+                policy.background_share = share.parse()?;
+            }
+            if let Some(hashes) = args.take_key("hashes") {
+                policy.priority = PriorityPulls::Batched { hashes_max: hashes.parse()? };
+            }
+            let target = server(args.take_key("to").ok_or("where to?")?)?;
+            let source = args.take_key("from").map(server).transpose()?;
+            ask(Ask::Migrate { ranges: ranges(&mut args)?, source, target, policy })
+        }
+        "cancel" => ask(Ask::Cancel { source: args.take_key("from").map(server).transpose()? }),
+        "list" => ask(Ask::List),
+        "flush" => {
+            let table = args.next_pos().map(str::parse).transpose()?.map(TableId);
+            ask(Ask::Flush { table })
+        }
+        _ => about_migration(command)?,
+    };
+    Ok(message)
+}
+
+fn about_migration(command: &Command) -> Result<ToCoordinator, Failure> {
+    let mut args = command.consume_args();
+    let number = args.next_pos().and_then(|text| text.strip_prefix('m')).ok_or("which one?")?;
+    let migration = MigrationId(number.parse()?);
+    Ok(match command.name.as_str() {
+        "measured" => ToCoordinator::Measured {
+            migration,
+            records: args.take_key("records").unwrap_or("10").parse()?,
+            bytes: args.take_key("bytes").unwrap_or("1000").parse()?,
+        },
+        "prepared" => {
+            let refused = args.take_key("refused").map(str::to_owned);
+            ToCoordinator::Prepared { migration, refused }
+        }
+        "unanswered" => ToCoordinator::FlipUnanswered { migration },
+        "flipped" => ToCoordinator::Flipped { migration },
+        "accepted" => ToCoordinator::Decided { migration, accepted: true },
+        "never" => ToCoordinator::Decided { migration, accepted: false },
+        "shrink" => ToCoordinator::Shrink { migration, remaining: ranges(&mut args)? },
+        "progress" => {
+            let records = args.next_pos().ok_or("how many?")?.parse()?;
+            let progress = Progress { records_total: 10, records, ..Progress::default() };
+            ToCoordinator::Progress { migration, progress }
+        }
+        "released" => ToCoordinator::Released { migration },
+        other => return Err(format!("unknown message {other}").into()),
+    })
+}
+
+/// Slots as `0-99`, or a range of hashes as `half-0-99`, the lower half of these slots.
+fn ranges(args: &mut goldenscript::ArgumentConsumer<'_>) -> Result<Vec<HashRange>, Failure> {
+    let mut ranges = Vec::new();
+    while let Some(text) = args.next_pos() {
+        let (half, text) = text.strip_prefix("half-").map_or((false, text), |text| (true, text));
+        let (first, last) = text.split_once('-').ok_or("a range is first-last")?;
+        let range = slots(first.parse()?, last.parse()?);
+        let middle = KeyHash(range.first().0 + (range.last().0 - range.first().0) / 2);
+        ranges.push(if half { HashRange::new(range.first(), middle) } else { range });
+    }
+    Ok(ranges)
+}
+
+fn server(text: &str) -> Result<ServerId, Failure> {
+    Ok(ServerId(text.strip_prefix('s').ok_or("a server is s1")?.parse()?))
+}

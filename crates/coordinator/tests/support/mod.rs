@@ -1,0 +1,154 @@
+//! A coordinator with a clock, a store that outlives it, and connections: what all tests drive.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses another part")]
+
+pub mod text;
+
+use coordinator::{
+    ConnectionId, Coordinator, Effect, Event, FileStore, Identity, MemoryStore, MetaStore, Moment,
+    Outbox, Settings, Stopped,
+};
+use std::path::PathBuf;
+use std::time::Duration;
+use types::{ClusterId, HashRange, Instant, ServerId, Slot, UnixMillis};
+use wire::control::{Ask, FromCoordinator, Join, MigrationPolicy, ToCoordinator};
+
+/// Where the configuration outlives the coordinator.
+pub enum Storage {
+    Memory(MemoryStore),
+    File { path: PathBuf, _folder: tempfile::TempDir },
+}
+
+impl Storage {
+    pub fn memory() -> Storage {
+        Storage::Memory(MemoryStore::new())
+    }
+
+    pub fn file() -> Storage {
+        let folder = tempfile::tempdir().unwrap();
+        Storage::File { path: folder.path().join("meta.redb"), _folder: folder }
+    }
+
+    pub fn open(&self) -> Box<dyn MetaStore + Send> {
+        match self {
+            Storage::Memory(store) => Box::new(store.clone()),
+            Storage::File { path, .. } => Box::new(FileStore::open(path).unwrap()),
+        }
+    }
+}
+
+pub const IDENTITY: Identity = Identity { cluster: ClusterId(77), seed: 42 };
+
+/// One coordinator after the other, on one store.
+pub struct World {
+    storage: Storage,
+    coordinator: Option<Coordinator<Box<dyn MetaStore + Send>>>,
+    settings: Settings,
+    now: Instant,
+    connections: u64,
+}
+
+impl World {
+    pub fn new(storage: Storage) -> World {
+        let settings = Settings::default();
+        let mut world =
+            World { storage, coordinator: None, settings, now: Instant(0), connections: 0 };
+        world.restart();
+        world
+    }
+
+    pub fn coordinator(&self) -> &Coordinator<Box<dyn MetaStore + Send>> {
+        self.coordinator.as_ref().unwrap()
+    }
+
+    /// The coordinator dies, with all connections, and another one starts.
+    pub fn restart(&mut self) {
+        // One file is open once.
+        self.coordinator = None;
+        let store = self.storage.open();
+        let other = Identity { cluster: ClusterId(1), seed: 1 };
+        let fresh = if self.connections == 0 { IDENTITY } else { other };
+        let opened = Coordinator::open(store, fresh, self.settings, self.now);
+        self.coordinator = Some(opened.unwrap());
+    }
+
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.coordinator().next_deadline()
+    }
+
+    pub fn try_handle(&mut self, event: Event) -> Result<Vec<Effect>, Stopped> {
+        let at = Moment { now: self.now, wall: UnixMillis(1_000 + self.now.0 / 1_000_000) };
+        let mut out = Outbox::new();
+        self.coordinator.as_mut().unwrap().handle(at, event, &mut out)?;
+        Ok(out.drain().collect())
+    }
+
+    pub fn handle(&mut self, event: Event) -> Vec<Effect> {
+        self.try_handle(event).unwrap()
+    }
+
+    pub fn open_connection(&mut self) -> ConnectionId {
+        self.connections += 1;
+        let connection = ConnectionId(self.connections);
+        assert_eq!(self.handle(Event::Opened { connection }), []);
+        connection
+    }
+
+    pub fn say(&mut self, connection: ConnectionId, message: ToCoordinator) -> Vec<Effect> {
+        self.handle(Event::Received { connection, message })
+    }
+
+    /// Opens a connection and joins, anew or again.
+    pub fn join(&mut self, rejoin: Option<ServerId>) -> (ConnectionId, Vec<Effect>) {
+        let connection = self.open_connection();
+        let join = join_of(rejoin);
+        (connection, self.say(connection, ToCoordinator::Join(join)))
+    }
+
+    /// Lets time pass, and ticks whenever the coordinator wants it.
+    pub fn wait(&mut self, duration: Duration) -> Vec<Effect> {
+        let end = self.now + duration;
+        let mut effects = Vec::new();
+        while let Some(deadline) = self.next_deadline().filter(|deadline| *deadline <= end) {
+            self.now = self.now.max(deadline);
+            effects.extend(self.handle(Event::Tick));
+            let next = self.next_deadline();
+            assert!(next.is_none_or(|next| next > self.now), "a deadline that is met moves on");
+        }
+        self.now = end;
+        effects.extend(self.handle(Event::Tick));
+        effects
+    }
+}
+
+pub fn join_of(rejoin: Option<ServerId>) -> Join {
+    Join {
+        protocol: wire::PROTOCOL_VERSION,
+        host: "host".into(),
+        client_port: 6379,
+        bus_port: 16379,
+        rejoin: rejoin.map(|server| (IDENTITY.cluster, server)),
+    }
+}
+
+pub fn slots(first: u16, last: u16) -> HashRange {
+    HashRange::of_slots(Slot(first), Slot(last))
+}
+
+pub fn migrate(range: HashRange, target: ServerId) -> Ask {
+    let policy = MigrationPolicy::default();
+    Ask::Migrate { ranges: vec![range], source: None, target, policy }
+}
+
+/// The messages to one connection.
+pub fn sent_to(effects: &[Effect], to: ConnectionId) -> Vec<FromCoordinator> {
+    let message = |effect: &Effect| match effect {
+        Effect::Send { connection, message } if *connection == to => Some(message.clone()),
+        Effect::Send { .. } | Effect::Close { .. } => None,
+    };
+    effects.iter().filter_map(message).collect()
+}

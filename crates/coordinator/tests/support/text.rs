@@ -1,0 +1,125 @@
+//! Effects in words, for golden scripts.
+
+use types::{HashRange, ServerId, Tenure};
+use wire::control::{
+    Answer, ClusterMap, FromCoordinator, Intent, MigrationReport, ServerInfo, TabletInfo,
+};
+
+pub fn message(message: &FromCoordinator) -> String {
+    match message {
+        FromCoordinator::Welcome { server, cluster, seed } => {
+            format!("welcome {server} to {cluster}, seed {seed}")
+        }
+        FromCoordinator::Rejected { reason } => format!("rejected: {reason}"),
+        FromCoordinator::Map(map) => cluster_map(map),
+        FromCoordinator::Measure { migration, range } => format!("measure {migration} {range}"),
+        FromCoordinator::Prepare(which) => format!("prepare {}", intent(which)),
+        FromCoordinator::Start(which) => format!("start {}", intent(which)),
+        FromCoordinator::Decide { migration } => format!("decide {migration}"),
+        FromCoordinator::Outcome { migration, accepted: true } => {
+            format!("outcome of {migration}: accepted")
+        }
+        FromCoordinator::Outcome { migration, accepted: false } => {
+            format!("outcome of {migration}: never")
+        }
+        FromCoordinator::Forget { migration, remaining } => {
+            format!("keep of {migration} only {}", ranges(remaining))
+        }
+        FromCoordinator::Finished { migration } => format!("finished {migration}"),
+        FromCoordinator::Answer { request, answer } => {
+            format!("answer {request}: {}", self::answer(answer))
+        }
+    }
+}
+
+fn intent(intent: &Intent) -> String {
+    format!(
+        "{} {} {}@{} to {}@{} {}, {} bytes",
+        intent.migration,
+        intent.range,
+        intent.source,
+        intent.source_epoch,
+        intent.target,
+        intent.target_epoch,
+        tenures(&intent.target_tenures),
+        intent.bytes
+    )
+}
+
+fn answer(answer: &Answer) -> String {
+    match answer {
+        Answer::Started(migrations) => format!("started {}", joined(migrations, |m| m.to_string())),
+        Answer::Cancelled(count) => format!("cancelled {count}"),
+        Answer::Migrations(reports) => format!("migrations{}", joined(reports, report)),
+        Answer::Flushed => "flushed".into(),
+        Answer::Refused(reason) => format!("refused: {reason}"),
+    }
+}
+
+pub fn report(report: &MigrationReport) -> String {
+    let MigrationReport {
+        migration,
+        range,
+        source,
+        target,
+        state,
+        message,
+        created,
+        updated,
+        progress,
+    } = report;
+    let message = if message.is_empty() { String::new() } else { format!(" ({message})") };
+    format!(
+        "\n    {migration} {range} {source} to {target} {state:?}{message} created {} updated {} \
+         records {}/{}",
+        created.0, updated.0, progress.records, progress.records_total
+    )
+}
+
+pub fn cluster_map(map: &ClusterMap) -> String {
+    let (term, count) = (map.version >> 32, map.version & 0xffff_ffff);
+    let moving = |&(range, source, target): &(HashRange, ServerId, ServerId)| {
+        format!("{range} {source} to {target}")
+    };
+    format!(
+        "map {term}.{count}: {}; {}; moving {}",
+        joined(&map.servers, server),
+        joined(&map.tablets, tablet),
+        joined(&map.moving, moving)
+    )
+}
+
+fn server(server: &ServerInfo) -> String {
+    if server.connected { server.id.to_string() } else { format!("{}(away)", server.id) }
+}
+
+fn tablet(tablet: &TabletInfo) -> String {
+    format!("{} {}@{} {}", tablet.range, tablet.owner, tablet.epoch, tenures(&tablet.tenures))
+}
+
+/// Runs of consecutive numbers as first and last.
+fn tenures(tenures: &[Tenure]) -> String {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for tenure in tenures {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == tenure.0 => *last = tenure.0,
+            _ => runs.push((tenure.0, tenure.0)),
+        }
+    }
+    let run = |&(first, last): &(u64, u64)| match first == last {
+        true => format!("n{first}"),
+        false => format!("n{first}-{last}"),
+    };
+    runs.iter().map(run).collect::<Vec<_>>().join("+")
+}
+
+fn ranges(ranges: &[HashRange]) -> String {
+    joined(ranges, |range| range.to_string())
+}
+
+fn joined<T>(items: &[T], text: impl Fn(&T) -> String) -> String {
+    match items {
+        [] => "nothing".into(),
+        _ => items.iter().map(text).collect::<Vec<_>>().join(", "),
+    }
+}
