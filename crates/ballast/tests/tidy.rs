@@ -249,8 +249,8 @@ fn the_checks_see_what_they_look_for() {
     assert_eq!(test_module(&["#[cfg(test)]", "fn helper() {"]), None);
     assert_eq!(links("[a](b.md#c), [d](https://e.f/), [g](#h)"), ["b.md"]);
     assert_eq!(
-        named_files("See `docs/x.md`. In crates/y/src/z.rs."),
-        ["docs/x.md", "crates/y/src/z.rs"]
+        named_files("See `docs/formats.md`. In crates/types/src/ids.rs."),
+        ["docs/formats.md", "crates/types/src/ids.rs"]
     );
 }
 
