@@ -2,8 +2,10 @@
 
 use anyhow::Context;
 use clap::Args;
+use coordinator::{FileStore, Identity, MemoryStore, Settings, serve};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+use types::ClusterId;
 
 /// Start the coordinator of a cluster: who its servers are and who owns what. Never on the data
 /// path.
@@ -19,4 +21,45 @@ pub(crate) struct CoordinatorArguments {
     /// cluster ends with this process.
     #[arg(long)]
     data_dir: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
+    let listener = listen(SocketAddr::new(arguments.bind, arguments.port))?;
+    println!("ballast coordinator: ready for servers on {}", listener.local_addr()?);
+    match &arguments.data_dir {
+        None => serve(listener, MemoryStore::default(), fresh(), Settings::default())?,
+        Some(folder) => {
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("the folder {} cannot be made", folder.display()))?;
+            let file = folder.join("coordinator.redb");
+            let store = FileStore::open(&file)
+                .with_context(|| format!("the file {} cannot be used", file.display()))?;
+            serve(listener, store, fresh(), Settings::default())?;
+        }
+    }
+    Ok(())
+}
+
+/// Starts a coordinator inside this process, for a server that is a store of its own.
+pub(crate) fn start_embedded() -> anyhow::Result<SocketAddr> {
+    let listener = listen(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))?;
+    let address = listener.local_addr()?;
+    std::thread::Builder::new().name("coordinator".into()).spawn(move || {
+        if let Err(error) = serve(listener, MemoryStore::default(), fresh(), Settings::default()) {
+            tracing::error!(%error, "the coordinator has stopped");
+        }
+    })?;
+    Ok(address)
+}
+
+fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).with_context(|| {
+        format!("{address} cannot be listened on: is it in use? Choose another with --port")
+    })
+}
+
+/// Names and seed of a cluster that does not exist yet.
+fn fresh() -> Identity {
+    let mut random = fastrand::Rng::new();
+    Identity { cluster: ClusterId(random.u64(1..)), seed: random.u64(..) }
 }

@@ -19,11 +19,12 @@ fn main() -> Result<()> {
     let load = (rate != 0.0).then_some(Load { mix: Mix::B, distribution: Distribution::Zipf, pace, before: Duration::from_secs(secs), after: Duration::from_secs(secs) });
     let s = Scenario { records, threads, wiring, load, slots: (Slot(0), Slot(8191)), seed: 1 };
     let o = s.play(&mut cluster, &mut |_| ())?;
-    println!("load {:.0}/s {:?}\n{:?}\n{:?}\n{:.1} MB/s", o.load_rate, o.memory, o.moved, o.cost, o.moved.megabytes_per_second());
+    let r = bench::report::Report::new(system.name(), &s, o); r.save(Path::new("/tmp/bench-dev"))?; println!("{}", r.table()); return Ok(());
+    #[allow(unreachable_code)] { let o: Outcome = unreachable!(); println!("load {:.0}/s {:?}\n{:?}\n{:?}\n{:.1} MB/s", o.load_rate, o.memory, o.moved, o.cost, o.moved.megabytes_per_second());
     if let Some(t) = &o.timeline {
         for p in [Phase::Before, Phase::During, Phase::After] { println!("{:?}", t.phase(p)); }
         println!("{:?}", t.findings);
     }
-    println!("{:?} clean {}", o.verified, o.is_clean());
+    println!("{:?} clean {}", o.verified, o.is_clean()); }
     Ok(())
 }

@@ -17,6 +17,7 @@ mod ledger;
 mod machine;
 mod outbox;
 mod records;
+mod serve;
 mod store;
 
 pub use admission::{HISTORY_MAX, MIGRATIONS_MAX, SERVERS_MAX, TABLETS_MAX};
@@ -24,6 +25,7 @@ pub use ledger::Stopped;
 pub use machine::{Coordinator, Settings};
 pub use outbox::{ConnectionId, Effect, Event, Moment, Outbox};
 pub use records::Identity;
+pub use serve::serve;
 pub use store::{
     Entry, FileStore, MemoryStore, MetaStore, Revision, StoreError, Transaction, Verdict,
 };

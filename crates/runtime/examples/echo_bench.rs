@@ -152,10 +152,10 @@ fn bulk(frame_bytes: usize, time: Duration) {
         stream.write_all(&frame).expect("the reactor takes it");
     }
     let bytes = reactors.counts()[0].bytes_in as f64;
+    reactors.stop();
     let rate = bytes / time.as_secs_f64() / 1e9;
     let per_kib = cpu_ns.load(Ordering::Relaxed) as f64 / (bytes / 1024.0);
     println!("frames of {} KiB: {rate:.2} GB/s, {per_kib:.0} CPU ns per KiB", frame_bytes >> 10);
-    reactors.stop();
 }
 
 fn wait(time: Duration) {

@@ -67,7 +67,7 @@ pub struct Port(pub u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectTag(pub u64);
 
-/// Bytes read from all connections of a class in one turn: about 20 us of copying for bulk, and a
+/// Bytes read from all connections of a class in one turn: about 30 us of copying for bulk, and a
 /// thousand small requests.
 pub(crate) const TURN_BYTES_MAX: usize = 128 << 10;
 

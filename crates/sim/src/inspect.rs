@@ -41,7 +41,8 @@ impl Inspector {
         let mut newly = Vec::new();
         for tablet in self.worker.store().tablets().iter() {
             let TabletState::Arriving(arrival) = &tablet.state else { continue };
-            let hashes = registers.iter().flat_map(|register| &register.keys).map(|(hash, _)| *hash);
+            let hashes =
+                registers.iter().flat_map(|register| &register.keys).map(|(hash, _)| *hash);
             for hash in hashes.filter(|&hash| tablet.range.contains(hash)) {
                 let id = arrival.migration();
                 if arrival.is_below_progress(hash) && self.passed.insert((id, hash)) {
@@ -71,7 +72,8 @@ impl Inspector {
         let tablets = self.worker.store().tablets();
         let mut foreign = vec![HashRange::ALL];
         for tablet in tablets.iter() {
-            foreign = foreign.iter().flat_map(|range| range.without(tablet.range)).flatten().collect();
+            foreign =
+                foreign.iter().flat_map(|range| range.without(tablet.range)).flatten().collect();
         }
         foreign.retain(|&range| !self.look(wall, |worker| worker.is_empty(range)));
         foreign

@@ -22,9 +22,11 @@
 pub mod history;
 pub mod planted;
 
+mod clients;
 mod inspect;
 mod network;
 mod reactor;
+mod servers;
 mod trace;
 mod workload;
 mod world;

@@ -5,8 +5,8 @@
 //! untrue. So the real code has no switch in it, and it is the real code whose checks are tested.
 
 use std::fmt;
-use store::{Arrival, ArrivalPlan, TabletState, Worker};
 use std::sync::Arc;
+use store::{Arrival, ArrivalPlan, TabletState, Worker};
 use types::{HashRange, MigrationId, Version};
 use wire::peer::{PeerMessage, PullReply};
 

@@ -189,9 +189,10 @@ impl Reactor {
             }
             for wake in wakes {
                 match wake {
-                    Wake::Record(_, hash) => self.wake(around, |cause| {
-                        matches!(cause, Cause::Missing(hashes) if hashes.contains(&hash))
-                    }),
+                    Wake::Record(_, hash) => self.wake(
+                        around,
+                        |cause| matches!(cause, Cause::Missing(hashes) if hashes.contains(&hash)),
+                    ),
                     Wake::Progress => self.wake(around, |cause| matches!(cause, Cause::Progress)),
                     Wake::Tablets => self.wake(around, |cause| !matches!(cause, Cause::Turn)),
                     Wake::Answer(..) => {}
@@ -261,12 +262,7 @@ impl Reactor {
         Some(Reply::Moved(port.parse().expect("a port is a number")))
     }
 
-    fn note_deleted(
-        &self,
-        action: Action,
-        register: &Register,
-        around: &mut Surroundings<'_>,
-    ) {
+    fn note_deleted(&self, action: Action, register: &Register, around: &mut Surroundings<'_>) {
         if !matches!(action, Action::Delete | Action::DeleteBlindly) {
             return;
         }

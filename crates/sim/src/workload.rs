@@ -93,7 +93,11 @@ impl Workload {
         let mut slot = || self.registers[rng.usize(..self.registers.len())].slot();
         let (one, other) = (slot(), slot());
         let (first, last) = (one.min(other), one.max(other));
-        if rng.u32(..4) == 0 { HashRange::of_slots(first, first) } else { HashRange::of_slots(first, last) }
+        if rng.u32(..4) == 0 {
+            HashRange::of_slots(first, first)
+        } else {
+            HashRange::of_slots(first, last)
+        }
     }
 }
 

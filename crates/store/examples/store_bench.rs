@@ -29,31 +29,32 @@ const TURN: usize = 32;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let records = arguments.iter().find_map(|word| word.parse().ok()).unwrap_or(1_000_000);
+    let records: usize = arguments.iter().find_map(|word| word.parse().ok()).unwrap_or(1_000_000);
+    let records = records.next_multiple_of(TURN);
     let huge_pages = arguments.iter().any(|word| word == "huge");
     let source = store(records, huge_pages);
     let mut worker = source.worker(ReactorId(0));
     publish(&source, TabletState::Serving);
     source.log().prepare_segments(usize::MAX);
-    let keys = keys(records);
     let seed = source.seed().clone();
+    println!("a load from memory    {:6.0} ns", load_from_memory());
     println!("{records} records of 30 + 100 bytes, huge pages asked for: {huge_pages}");
 
-    let fresh = per_record(records, || put_all(&mut worker, &seed, &keys));
+    let fresh = per_record(records, || put_all(&mut worker, &seed, records));
     println!("put, fresh            {fresh:6.0} ns");
     println!("memory per record     {:6.1} bytes of index", {
         source.usage().index_bytes as f64 / records as f64
     });
     let mut random = fastrand::Rng::with_seed(1);
     let shuffled: Vec<usize> = (0..records).map(|_| random.usize(..records)).collect();
-    let read = per_record(records, || read_all(&mut worker, &seed, &keys, &shuffled));
+    let read = per_record(records, || read_all(&mut worker, &seed, &shuffled));
     println!("read, random          {read:6.0} ns");
     let again = per_record(records / 2, || {
-        overwrite(&mut worker, &seed, &keys, &shuffled[..records / 2]);
+        overwrite(&mut worker, &seed, &shuffled[..records / 2]);
     });
     println!("put, overwriting      {again:6.0} ns");
     let update = per_record(records / 4, || {
-        increment(&mut worker, &seed, &keys, &shuffled[..records / 4]);
+        increment(&mut worker, &seed, &shuffled[..records / 4]);
     });
     println!("update, random        {update:6.0} ns");
     migrate(&source, &mut worker, records, huge_pages);
@@ -64,8 +65,8 @@ fn migrate(source: &Arc<Store>, worker: &mut Worker, records: usize, huge_pages:
     publish(source, TabletState::Leaving);
     worker.begin_turn(NOW);
     let counts = worker.counts(HashRange::ALL);
-    let mut batches = Vec::new();
-    let collect = per_record(records, || batches = collect_all(worker));
+    let collect = per_record(records, || collect_again(worker));
+    let batches = collect_all(worker);
     println!("collect               {collect:6.0} ns");
 
     let target = store(records, huge_pages);
@@ -113,13 +114,11 @@ fn publish(store: &Store, state: TabletState) {
     }]));
 }
 
-fn keys(records: usize) -> Vec<[u8; 30]> {
-    let key = |number: usize| {
-        let mut key = [0; 30];
-        key.copy_from_slice(format!("user{number:026}").as_bytes());
-        key
-    };
-    (0..records).map(key).collect()
+/// The key of a number, made in place: reading it from memory would cost as much as the lookup.
+fn key_of(number: usize) -> [u8; 30] {
+    let mut key = *b"user:0123456789:abcdefghij:---";
+    key[22..].copy_from_slice(&(number as u64).to_le_bytes());
+    key
 }
 
 fn per_record(records: usize, run: impl FnOnce()) -> f64 {
@@ -130,42 +129,65 @@ fn per_record(records: usize, run: impl FnOnce()) -> f64 {
     (seconds * 1e9 + (ended.tv_nsec - begun.tv_nsec) as f64) / records as f64
 }
 
-fn put_all(worker: &mut Worker, seed: &HashSeed, keys: &[[u8; 30]]) {
-    for turn in keys.chunks(TURN) {
+/// What one load costs that no cache serves: what everything else is to be compared with.
+fn load_from_memory() -> f64 {
+    const LINES: usize = 1 << 22;
+    let mut random = fastrand::Rng::with_seed(3);
+    // One cycle through all lines (Sattolo), a line each.
+    let mut next: Vec<[u32; 16]> = (0..LINES).map(|line| [line as u32; 16]).collect();
+    for line in (1..LINES).rev() {
+        next.swap(line, random.usize(..line));
+    }
+    let loads = 1 << 20;
+    per_record(loads, || {
+        let mut at = 0;
+        for _ in 0..loads {
+            at = next[at][0] as usize;
+        }
+        black_box(at);
+    })
+}
+
+fn put_all(worker: &mut Worker, seed: &HashSeed, records: usize) {
+    for turn in 0..records / TURN {
         worker.begin_turn(NOW);
-        for key in turn {
+        for number in turn * TURN..(turn + 1) * TURN {
+            let key = &key_of(number);
             let key = Key { hash: key_hash(seed, key), bytes: key };
             worker.put(TABLE, key, &[7; 100], None).expect("there is room");
         }
     }
 }
 
-fn read_all(worker: &mut Worker, seed: &HashSeed, keys: &[[u8; 30]], order: &[usize]) {
+fn read_all(worker: &mut Worker, seed: &HashSeed, order: &[usize]) {
     for turn in order.chunks(TURN) {
         worker.begin_turn(NOW);
         for &at in turn {
-            let key = Key { hash: key_hash(seed, &keys[at]), bytes: &keys[at] };
+            let key = &key_of(at);
+            let key = Key { hash: key_hash(seed, key), bytes: key };
             let first = worker.read_one(TABLE, key, |record| record.map(|r| r.value[0]));
             assert_eq!(black_box(first), Ok(Some(7)));
         }
     }
 }
 
-fn overwrite(worker: &mut Worker, seed: &HashSeed, keys: &[[u8; 30]], order: &[usize]) {
+fn overwrite(worker: &mut Worker, seed: &HashSeed, order: &[usize]) {
     for turn in order.chunks(TURN) {
         worker.begin_turn(NOW);
         for &at in turn {
-            let key = Key { hash: key_hash(seed, &keys[at]), bytes: &keys[at] };
+            let key = &key_of(at);
+            let key = Key { hash: key_hash(seed, key), bytes: key };
             worker.put(TABLE, key, &[8; 100], None).expect("there is room");
         }
     }
 }
 
-fn increment(worker: &mut Worker, seed: &HashSeed, keys: &[[u8; 30]], order: &[usize]) {
+fn increment(worker: &mut Worker, seed: &HashSeed, order: &[usize]) {
     for turn in order.chunks(TURN) {
         worker.begin_turn(NOW);
         for &at in turn {
-            let key = Key { hash: key_hash(seed, &keys[at]), bytes: &keys[at] };
+            let key = &key_of(at);
+            let key = Key { hash: key_hash(seed, key), bytes: key };
             let updated = worker.update(TABLE, &[key], Need::Records, |records, changes| {
                 let record = records[0].expect("every key has a record");
                 let mut value = [0; 100];
@@ -178,16 +200,26 @@ fn increment(worker: &mut Worker, seed: &HashSeed, keys: &[[u8; 30]], order: &[u
     }
 }
 
-fn collect_all(worker: &mut Worker) -> Vec<Vec<u8>> {
-    let mut batches = Vec::new();
+/// Into one buffer, which is warm as a server's is.
+fn collect_again(worker: &mut Worker) {
     let mut cursor = Some(KeyHash(0));
-    // The buffer is warm, as a server's is.
     let mut buffer = Vec::with_capacity(2 * PULL_BYTES);
     while let Some(from) = cursor {
         worker.begin_turn(NOW);
-        cursor = worker.collect(HashRange::ALL, from, PULL_BYTES, &mut buffer);
-        batches.push(buffer.clone());
         buffer.clear();
+        cursor = worker.collect(HashRange::ALL, from, PULL_BYTES, &mut buffer);
+        black_box(&buffer);
+    }
+}
+
+fn collect_all(worker: &mut Worker) -> Vec<Vec<u8>> {
+    let mut batches = Vec::new();
+    let mut cursor = Some(KeyHash(0));
+    while let Some(from) = cursor {
+        worker.begin_turn(NOW);
+        let mut buffer = Vec::with_capacity(2 * PULL_BYTES);
+        cursor = worker.collect(HashRange::ALL, from, PULL_BYTES, &mut buffer);
+        batches.push(buffer);
     }
     batches
 }

@@ -231,6 +231,7 @@ impl Segments {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T0>(start.cast());
             _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(64).cast());
+            _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(128).cast());
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = start;

@@ -12,7 +12,7 @@ use types::{HashRange, KeyHash, Slot, TableId, key_hash};
 use wire::batch::BatchWriter;
 
 /// Entries asked for ahead of the one that is copied. Measured by `store_bench`.
-const AHEAD: usize = 16;
+const AHEAD: usize = 32;
 
 /// A pull ends after so many buckets, however few bytes they gave: 20-50 µs in a sparse range.
 const BUCKETS_MAX: usize = 4096;

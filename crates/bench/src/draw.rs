@@ -1,0 +1,332 @@
+//! Draws a timeline: throughput above, latencies on a logarithmic scale below, the move shaded.
+//!
+//! The drawing is SVG, written here. PNG is the same SVG rendered with an embedded font, so both
+//! look alike and neither needs fonts, a display or a browser on the machine that draws.
+
+use crate::timeline::Point;
+use anyhow::{Context, Result, anyhow};
+use resvg::{tiny_skia, usvg};
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+const WIDTH: f64 = 1200.0;
+const HEIGHT: f64 = 680.0;
+const LEFT: f64 = 84.0;
+const RIGHT: f64 = WIDTH - 36.0;
+/// Top and bottom of the two panels.
+const THROUGHPUT: (f64, f64) = (128.0, 312.0);
+const LATENCY: (f64, f64) = (366.0, 620.0);
+/// Pixels of PNG per unit of SVG, for sharp text on dense screens.
+const PNG_SCALE: f32 = 2.0;
+
+const INK: &str = "#1f2933";
+const FAINT_INK: &str = "#66717d";
+const GRID: &str = "#e4e8ec";
+const SHADE: &str = "#f6c344";
+const AREA: &str = "#2f6fab";
+/// Color of each line of the lower panel: p50, p99, p99.9.
+const LINES: [(&str, &str); 3] = [("p50", "#3a9d5d"), ("p99", "#e07b28"), ("p99.9", "#c0392b")];
+
+/// What a drawing shows.
+#[derive(Clone, Debug)]
+pub struct Drawing<'a> {
+    /// First line.
+    pub title: String,
+    /// Second line, smaller.
+    pub subtitle: String,
+    /// The timeline, in order.
+    pub points: &'a [Point],
+    /// Begin and end of the move, in seconds since the first point, and what to write beside it.
+    pub moved: Option<(f64, f64, String)>,
+}
+
+impl Drawing<'_> {
+    /// As SVG.
+    pub fn svg(&self) -> String {
+        let mut out = String::new();
+        let _ = write!(
+            out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+             width=\"{WIDTH}\" height=\"{HEIGHT}\" \
+             font-family=\"Ubuntu, 'Segoe UI', Helvetica, Arial, sans-serif\">\n\
+             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" rx=\"10\" fill=\"#ffffff\"/>\n"
+        );
+        text(&mut out, (LEFT, 44.0), (24.0, INK, "start"), &self.title);
+        text(&mut out, (LEFT, 72.0), (15.0, FAINT_INK, "start"), &self.subtitle);
+        let time = self.time_axis();
+        self.shade(&mut out, &time);
+        self.throughput(&mut out, &time);
+        self.latency(&mut out, &time);
+        for tick in &time.ticks {
+            let place = (time.at(*tick), LATENCY.1 + 22.0);
+            text(&mut out, place, (13.0, FAINT_INK, "middle"), &short(*tick));
+        }
+        let below = ((LEFT + RIGHT) / 2.0, LATENCY.1 + 46.0);
+        text(&mut out, below, (13.0, FAINT_INK, "middle"), "seconds");
+        out.push_str("</svg>\n");
+        out
+    }
+
+    /// As PNG.
+    pub fn png(&self) -> Result<Vec<u8>> {
+        let mut fonts = usvg::fontdb::Database::new();
+        fonts.load_font_data(epaint_default_fonts::UBUNTU_LIGHT.to_vec());
+        let family = fonts.faces().next().and_then(|face| face.families.first());
+        let family = family.context("the embedded font has no name")?.0.clone();
+        fonts.set_sans_serif_family(family);
+        let options = usvg::Options { fontdb: Arc::new(fonts), ..usvg::Options::default() };
+        let tree = usvg::Tree::from_str(&self.svg(), &options)?;
+        let (width, height) = (WIDTH as u32, HEIGHT as u32);
+        let mut pixels =
+            tiny_skia::Pixmap::new(width * PNG_SCALE as u32, height * PNG_SCALE as u32)
+                .ok_or_else(|| anyhow!("no memory for a picture"))?;
+        let scale = tiny_skia::Transform::from_scale(PNG_SCALE, PNG_SCALE);
+        resvg::render(&tree, scale, &mut pixels.as_mut());
+        Ok(pixels.encode_png()?)
+    }
+
+    /// Writes `path` with the extensions `svg` and `png`.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let write = |extension: &str, bytes: &[u8]| {
+            let path = path.with_extension(extension);
+            std::fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))
+        };
+        write("svg", self.svg().as_bytes())?;
+        write("png", &self.png()?)
+    }
+
+    fn time_axis(&self) -> Axis {
+        let width = match self.points {
+            [first, second, ..] => second.second - first.second,
+            _ => 1.0,
+        };
+        let last = self.points.last().map_or(1.0, |point| point.second + width);
+        Axis::linear((0.0, last), (LEFT, RIGHT), 10)
+    }
+
+    fn shade(&self, out: &mut String, time: &Axis) {
+        let Some((from, until, label)) = &self.moved else { return };
+        let (left, right) = (time.at(*from), time.at(*until));
+        for (top, bottom) in [THROUGHPUT, LATENCY] {
+            let _ = writeln!(
+                out,
+                "<rect x=\"{left:.1}\" y=\"{top}\" width=\"{:.1}\" height=\"{}\" fill=\"{SHADE}\" \
+                 fill-opacity=\"0.35\"/>",
+                (right - left).max(1.5),
+                bottom - top,
+            );
+        }
+        let half = 4.0 * label.len() as f64;
+        let center = ((left + right) / 2.0).clamp(LEFT + half, RIGHT - half);
+        text(out, (center, THROUGHPUT.0 - 10.0), (14.0, "#8a6100", "middle"), label);
+    }
+
+    fn throughput(&self, out: &mut String, time: &Axis) {
+        let highest = self.points.iter().map(|point| point.throughput).fold(1.0, f64::max);
+        let axis = Axis::linear((0.0, highest * 1.08), (THROUGHPUT.1, THROUGHPUT.0), 4);
+        axis.grid(out, thousands);
+        panel_title(out, THROUGHPUT.0, "requests answered per second");
+        let Some(last) = self.points.last() else { return };
+        let mut area = format!("M{:.1},{:.1}", time.at(0.0), axis.at(0.0));
+        let mut line = String::new();
+        let width = time.ticks_end_width(self.points);
+        for point in self.points {
+            let (left, right) = (time.at(point.second), time.at(point.second + width));
+            let height = axis.at(point.throughput);
+            let _ = write!(area, "L{left:.1},{height:.1}L{right:.1},{height:.1}");
+            let start = if line.is_empty() { 'M' } else { 'L' };
+            let _ = write!(line, "{start}{left:.1},{height:.1}L{right:.1},{height:.1}");
+        }
+        let end = time.at(last.second + width);
+        let _ = writeln!(
+            out,
+            "<path d=\"{area}L{end:.1},{:.1}Z\" fill=\"{AREA}\" fill-opacity=\"0.18\"/>\n\
+             <path d=\"{line}\" fill=\"none\" stroke=\"{AREA}\" stroke-width=\"1.8\"/>",
+            axis.at(0.0),
+        );
+    }
+
+    fn latency(&self, out: &mut String, time: &Axis) {
+        let seen = self.points.iter().filter(|point| point.latency.count > 0);
+        let (lowest, highest) = seen.fold((1.0f64, 1.0f64), |(low, high), point| {
+            (low.min(point.latency.p50), high.max(point.latency.p99_9))
+        });
+        let axis = Axis::decades((lowest, highest), (LATENCY.1, LATENCY.0));
+        axis.grid(out, milliseconds);
+        panel_title(out, LATENCY.0, "latency from the intended start, per 100 ms");
+        let middle = time.ticks_end_width(self.points) / 2.0;
+        for (position, (name, color)) in LINES.iter().enumerate() {
+            let mut path = String::new();
+            let mut is_down = false;
+            for point in self.points {
+                if point.latency.count == 0 {
+                    is_down = false;
+                    continue;
+                }
+                let value = [point.latency.p50, point.latency.p99, point.latency.p99_9][position];
+                let start = if is_down { 'L' } else { 'M' };
+                let (x, y) = (time.at(point.second + middle), axis.at(value));
+                let _ = write!(path, "{start}{x:.1},{y:.1}");
+                is_down = true;
+            }
+            let _ = writeln!(
+                out,
+                "<path d=\"{path}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"2\" \
+                 stroke-linejoin=\"round\"/>"
+            );
+            let x = RIGHT - 190.0 + 66.0 * position as f64;
+            let y = LATENCY.0 - 12.0;
+            let _ = writeln!(
+                out,
+                "<path d=\"M{x},{:.1}h18\" stroke=\"{color}\" stroke-width=\"3\"/>",
+                y - 4.5
+            );
+            text(out, (x + 24.0, y), (14.0, INK, "start"), name);
+        }
+    }
+}
+
+/// Maps values to places, with the values worth a line.
+struct Axis {
+    values: (f64, f64),
+    places: (f64, f64),
+    is_logarithmic: bool,
+    ticks: Vec<f64>,
+}
+
+impl Axis {
+    /// Evenly divided, with at most about `ticks` round values.
+    fn linear(values: (f64, f64), places: (f64, f64), ticks: usize) -> Axis {
+        let raw = (values.1 - values.0) / ticks as f64;
+        let power = 10f64.powf(raw.log10().floor());
+        let rounded = [1.0, 2.0, 5.0, 10.0].into_iter().find(|step| step * power >= raw);
+        let step = rounded.unwrap_or(10.0) * power;
+        let count = (values.1 / step).floor() as usize;
+        let ticks = (0..=count).map(|number| number as f64 * step).collect();
+        Axis { values, places, is_logarithmic: false, ticks }
+    }
+
+    /// Whole decades around these values, but at least two.
+    fn decades((lowest, highest): (f64, f64), places: (f64, f64)) -> Axis {
+        let first = lowest.max(1e-3).log10().floor() as i32;
+        let last = (highest.log10().ceil() as i32).max(first + 2);
+        let ticks = (first..=last).map(|power| 10f64.powi(power)).collect();
+        let values = (f64::from(first), f64::from(last));
+        Axis { values, places, is_logarithmic: true, ticks }
+    }
+
+    fn at(&self, value: f64) -> f64 {
+        let value = if self.is_logarithmic { value.max(1e-6).log10() } else { value };
+        let share = (value - self.values.0) / (self.values.1 - self.values.0);
+        self.places.0 + share.clamp(0.0, 1.0) * (self.places.1 - self.places.0)
+    }
+
+    /// Horizontal lines with their values.
+    fn grid(&self, out: &mut String, name: fn(f64) -> String) {
+        for &tick in &self.ticks {
+            let y = self.at(tick);
+            let _ = writeln!(
+                out,
+                "<path d=\"M{LEFT},{y:.1}H{RIGHT}\" stroke=\"{GRID}\" stroke-width=\"1\"/>"
+            );
+            text(out, (LEFT - 10.0, y + 4.5), (13.0, FAINT_INK, "end"), &name(tick));
+        }
+    }
+
+    /// Width of one point of a timeline, in the unit of this axis.
+    fn ticks_end_width(&self, points: &[Point]) -> f64 {
+        self.values.1 / points.len().max(1) as f64
+    }
+}
+
+fn panel_title(out: &mut String, top: f64, title: &str) {
+    text(out, (LEFT, top - 12.0), (14.0, INK, "start"), title);
+}
+
+/// Text at a place, as size, color and anchor say.
+fn text(out: &mut String, (x, y): (f64, f64), look: (f64, &str, &str), content: &str) {
+    let (size, color, anchor) = look;
+    let content = content.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let _ = writeln!(
+        out,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" fill=\"{color}\" \
+         text-anchor=\"{anchor}\">{content}</text>"
+    );
+}
+
+/// A number without zeros at its end.
+fn short(number: f64) -> String {
+    let text = format!("{number:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+fn thousands(number: f64) -> String {
+    if number >= 1e6 {
+        format!("{} M", short(number / 1e6))
+    } else if number >= 1e3 {
+        format!("{} k", short(number / 1e3))
+    } else {
+        short(number)
+    }
+}
+
+fn milliseconds(number: f64) -> String {
+    if number >= 1e3 {
+        format!("{} s", short(number / 1e3))
+    } else if number < 0.9 {
+        format!("{} us", short(number * 1e3))
+    } else {
+        format!("{} ms", short(number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timeline::Percentiles;
+
+    fn points() -> Vec<Point> {
+        let latency = |p50| Percentiles { count: 10, p50, p99: 10.0 * p50, p99_9: 40.0 * p50, max: 9.0 };
+        (0..50)
+            .map(|position| Point {
+                second: f64::from(position) / 10.0,
+                throughput: 30_000.0,
+                latency: latency(0.05 + 0.001 * f64::from(position)),
+                errors: 0,
+                redirects: 0,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_drawing_becomes_svg_and_png() {
+        let points = points();
+        let drawing = Drawing {
+            title: "30,000 <requests> & more".to_string(),
+            subtitle: String::new(),
+            points: &points,
+            moved: Some((2.0, 2.4, "325 MB moved".to_string())),
+        };
+        let svg = drawing.svg();
+        assert!(svg.contains("30,000 &lt;requests&gt; &amp; more"));
+        assert_eq!(svg.matches("<path").count(), svg.matches("d=\"M").count());
+        let png = drawing.png().unwrap();
+        assert!(png.starts_with(b"\x89PNG"));
+    }
+
+    #[test]
+    fn a_run_without_answers_can_be_drawn() {
+        let drawing =
+            Drawing { title: String::new(), subtitle: String::new(), points: &[], moved: None };
+        assert!(drawing.png().is_ok());
+    }
+
+    #[test]
+    fn axes_have_round_values_and_whole_decades() {
+        assert_eq!(Axis::linear((0.0, 33_000.0), (0.0, 1.0), 4).ticks.len(), 4);
+        assert_eq!(Axis::decades((0.06, 12.0), (0.0, 1.0)).ticks, [0.01, 0.1, 1.0, 10.0, 100.0]);
+        assert_eq!(milliseconds(0.1), "100 us");
+        assert_eq!(thousands(25_000.0), "25 k");
+    }
+}

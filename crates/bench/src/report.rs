@@ -1,0 +1,278 @@
+//! What came of a scenario, for people and for programs.
+
+use crate::processes;
+use crate::recorder::{Findings, Phase};
+use crate::scenario::{Cost, Memory, Outcome, Scenario};
+use crate::timeline::{PhaseSummary, Point, Timeline};
+use crate::{draw::Drawing, migrate::Moved};
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+/// Everything that was found out, ready to be written as JSON.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Name of the system.
+    pub system: String,
+    /// Processor and kernel.
+    pub machine: String,
+    /// Records of the data set, and the bytes of a key and of a value.
+    pub records: (u32, usize, usize),
+    /// Load in words.
+    pub load: String,
+    /// Records written per second while loading.
+    pub loading_rate: f64,
+    /// Memory of the server with all records.
+    pub memory: Memory,
+    /// The move.
+    pub moved: Moved,
+    /// User data moved per second, in millions of bytes.
+    pub megabytes_per_second: f64,
+    /// Processor time of the move.
+    pub cost: Cost,
+    /// Before, during and after, if there was load.
+    pub phases: Vec<PhaseSummary>,
+    /// What the clients saw.
+    pub seen: Findings,
+    /// What reading every record back showed.
+    pub verified: Findings,
+    /// Processor microseconds of the load generator per operation.
+    pub generator_us_per_operation: f64,
+    /// The timeline.
+    pub points: Vec<Point>,
+    /// Begin and end of the move on the timeline, in seconds.
+    pub moving: Option<(f64, f64)>,
+}
+
+impl Report {
+    /// The report of a scenario that was played on `system`.
+    pub fn new(system: &str, scenario: &Scenario, outcome: Outcome) -> Report {
+        let Outcome { load_rate, memory, moved, cost, timeline, verified } = outcome;
+        let records = scenario.records;
+        let seen = timeline.as_ref().map(|timeline| timeline.findings.clone()).unwrap_or_default();
+        Report {
+            system: system.to_string(),
+            machine: processes::machine(),
+            records: (records.count(), records.key_bytes(), records.value_bytes()),
+            load: scenario.load_in_words(),
+            loading_rate: load_rate,
+            memory,
+            megabytes_per_second: moved.megabytes_per_second(),
+            moved,
+            cost,
+            phases: timeline.as_ref().map(phases).unwrap_or_default(),
+            seen,
+            verified,
+            generator_us_per_operation: timeline.as_ref().map_or(0.0, generator_cost),
+            points: timeline.as_ref().map(Timeline::points).unwrap_or_default(),
+            moving: timeline.as_ref().and_then(moving),
+        }
+    }
+
+    /// Whether no operation failed, no read was wrong and every record is there.
+    pub fn is_clean(&self) -> bool {
+        self.seen.is_clean() && self.verified.is_clean()
+    }
+
+    /// A phase, if there was load in it.
+    pub fn phase(&self, phase: Phase) -> Option<&PhaseSummary> {
+        self.phases.iter().find(|summary| summary.phase == phase)
+    }
+
+    /// The timeline as comma-separated values.
+    pub fn csv(&self) -> String {
+        let mut out = "second,throughput,p50_ms,p99_ms,p99_9_ms,max_ms,errors,redirects\n".to_string();
+        for point in &self.points {
+            let latency = point.latency;
+            let _ = writeln!(
+                out,
+                "{:.1},{:.0},{:.4},{:.4},{:.4},{:.4},{},{}",
+                point.second,
+                point.throughput,
+                latency.p50,
+                latency.p99,
+                latency.p99_9,
+                latency.max,
+                point.errors,
+                point.redirects,
+            );
+        }
+        out
+    }
+
+    /// The drawing of the timeline.
+    pub fn drawing(&self) -> Drawing<'_> {
+        let (count, key, value) = self.records;
+        let moved = format!(
+            "{:.0} MB moved in {:.2} s: {:.0} MB/s",
+            self.moved.bytes as f64 / 1e6,
+            self.moved.seconds,
+            self.megabytes_per_second
+        );
+        Drawing {
+            title: format!("{}: half of the data changes servers under load", self.system),
+            subtitle: format!(
+                "{} · {} records of {key} + {value} bytes · {}",
+                self.load,
+                grouped(u64::from(count)),
+                self.machine
+            ),
+            points: &self.points,
+            moved: self.moving.map(|(from, until)| (from, until, moved)),
+        }
+    }
+
+    /// Writes `path` as JSON, CSV, SVG and PNG.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let write = |extension: &str, content: &str| {
+            let path = path.with_extension(extension);
+            std::fs::write(&path, content).with_context(|| format!("writing {}", path.display()))
+        };
+        write("json", &serde_json::to_string_pretty(self)?)?;
+        write("csv", &self.csv())?;
+        self.drawing().save(path)
+    }
+
+    /// The one table of a demo.
+    pub fn table(&self) -> String {
+        let mut out = String::new();
+        let _ = writeln!(
+            out,
+            "  moved        {} records, {:.1} MB in {:.3} s\n  rate         {:.0} MB/s, {} records/s\n  \
+             new owner    after {:.1} ms\n  loaded       {} records/s, {:.0} bytes of memory per record\n",
+            grouped(self.moved.records),
+            self.moved.bytes as f64 / 1e6,
+            self.moved.seconds,
+            self.megabytes_per_second,
+            grouped(self.moved.records_per_second() as u64),
+            self.moved.seconds_to_ownership * 1e3,
+            grouped(self.loading_rate as u64),
+            self.memory.resident_bytes_per_record,
+        );
+        if !self.phases.is_empty() {
+            let _ = writeln!(
+                out,
+                "  {:<9}{:>9}{:>13}{:>10}{:>10}{:>10}{:>10}{:>15}",
+                "", "seconds", "requests/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "longest gap ms"
+            );
+        }
+        for phase in &self.phases {
+            let _ = writeln!(
+                out,
+                "  {:<9}{:>9.2}{:>13}{:>10.3}{:>10.3}{:>10.3}{:>10.3}{:>15.1}",
+                format!("{:?}", phase.phase).to_lowercase(),
+                phase.seconds,
+                grouped(phase.throughput as u64),
+                phase.all.p50,
+                phase.all.p99,
+                phase.all.p99_9,
+                phase.all.max,
+                phase.longest_gap,
+            );
+        }
+        let _ = write!(out, "\n{}", self.verdict());
+        out
+    }
+
+    /// What was lost, stale or refused.
+    fn verdict(&self) -> String {
+        let lost = self.verified.missing + self.verified.stale + self.verified.wrong;
+        let mut out = format!(
+            "  requests     {} answered, {} redirected, {} failed\n  stale reads  {}\n  \
+             lost writes  {} (of {} records, every one read back)\n",
+            grouped(self.seen.completed),
+            grouped(self.seen.moved + self.seen.asked),
+            self.seen.errors_total(),
+            self.seen.stale + self.seen.missing + self.seen.wrong,
+            lost,
+            grouped(u64::from(self.records.0)),
+        );
+        for (error, count) in self.seen.errors.iter().chain(&self.verified.errors) {
+            let _ = writeln!(out, "  error        {count} x {error}");
+        }
+        out
+    }
+}
+
+impl Scenario {
+    /// Its load in words.
+    pub fn load_in_words(&self) -> String {
+        use crate::{distribution::Distribution, pace::Pace};
+        let Some(load) = self.load else { return "no load".to_string() };
+        let distribution = match load.distribution {
+            Distribution::Zipf => "Zipf 0.99",
+            Distribution::Uniform => "uniform",
+        };
+        let mix = load.mix.name();
+        match load.pace {
+            Pace::Open { rate, arrivals: _ } => {
+                format!("{} {mix} requests/s, {distribution}", grouped(rate as u64))
+            }
+            Pace::Closed { clients } => format!("{clients} clients, {mix}, {distribution}"),
+        }
+    }
+}
+
+fn phases(timeline: &Timeline) -> Vec<PhaseSummary> {
+    let shown = [Phase::Before, Phase::During, Phase::After];
+    shown.into_iter().filter_map(|phase| timeline.phase(phase)).collect()
+}
+
+fn generator_cost(timeline: &Timeline) -> f64 {
+    let cpu = timeline.generator_cpu;
+    cpu.as_secs_f64() * 1e6 / timeline.findings.completed.max(1) as f64
+}
+
+fn moving(timeline: &Timeline) -> Option<(f64, f64)> {
+    let second = |phase: Phase| {
+        let begin = timeline.begins[phase as usize]?;
+        Some(begin.since(timeline.start).as_secs_f64())
+    };
+    Some((second(Phase::During)?, second(Phase::After)?))
+}
+
+/// A number with its digits in groups of three.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// The middle one; the mean of the middle two if they are even in number.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.as_slice() {
+        [] => f64::NAN,
+        sorted if sorted.len() % 2 == 1 => sorted[sorted.len() / 2],
+        sorted => f64::midpoint(sorted[sorted.len() / 2 - 1], sorted[sorted.len() / 2]),
+    }
+}
+
+/// A whole duration in seconds, for flags.
+pub fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.clamp(0.0, 1e6))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_and_medians_are_in_the_middle() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(65_000), "65,000");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&[]).is_nan());
+    }
+}

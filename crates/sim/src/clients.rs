@@ -1,0 +1,109 @@
+//! The clients: each has one operation at a time, follows redirections, and remembers what it saw.
+
+use crate::history::{self, Action, CLIENTS_MAX, Operation, Outcome, Verdict};
+use crate::reactor::Request;
+use std::collections::BTreeMap;
+use types::{Instant, Slot};
+
+/// Redirections of one operation before its servers are taken to point at each other. Each step
+/// takes a round trip, and a range moves at most a few times meanwhile.
+const HOPS_MAX: u32 = 30;
+
+/// An operation that has not been answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Open {
+    pub(crate) request: Request,
+    begun: u64,
+    pub(crate) since: Instant,
+    hops: u32,
+}
+
+/// All clients of a run, and everything they saw.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    open: Vec<Option<Open>>,
+    /// Where each client believes a slot to be.
+    owners: Vec<BTreeMap<Slot, usize>>,
+    /// By register.
+    histories: Vec<Vec<Operation>>,
+    /// Beginnings and ends so far.
+    moments: u64,
+    /// The longest time that an operation took.
+    pub(crate) longest: std::time::Duration,
+}
+
+impl Clients {
+    pub(crate) fn new(clients: usize, registers: usize) -> Clients {
+        assert!(clients <= CLIENTS_MAX);
+        Clients {
+            open: vec![None; clients],
+            owners: vec![BTreeMap::new(); clients],
+            histories: vec![Vec::new(); registers],
+            moments: 0,
+            longest: std::time::Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(crate) fn operations(&self) -> usize {
+        self.histories.iter().map(Vec::len).sum()
+    }
+
+    /// Operations that have not been answered.
+    pub(crate) fn open(&self) -> impl Iterator<Item = &Open> {
+        self.open.iter().flatten()
+    }
+
+    pub(crate) fn begin(&mut self, now: Instant, client: usize, register: usize, action: Action) {
+        let begun = self.next_moment();
+        let request = Request { client, register, action };
+        let before = self.open[client].replace(Open { request, begun, since: now, hops: 0 });
+        assert!(before.is_none(), "a client has one operation at a time");
+    }
+
+    /// The operation was executed.
+    pub(crate) fn end(&mut self, now: Instant, client: usize, outcome: Outcome) {
+        let ended = self.next_moment();
+        // A planted bug may answer twice.
+        let Some(open) = self.open[client].take() else { return };
+        let Open { request, begun, since, .. } = open;
+        self.longest = self.longest.max(now.since(since));
+        let Request { register, action, .. } = request;
+        self.histories[register].push(Operation { client, begun, ended, action, outcome });
+    }
+
+    /// The operation was not executed, and is to be sent elsewhere. `false`: that has happened too
+    /// often.
+    pub(crate) fn redirect(&mut self, client: usize, slot: Slot, to: usize) -> bool {
+        self.owners[client].insert(slot, to);
+        let Some(open) = &mut self.open[client] else { return true };
+        open.hops += 1;
+        open.hops <= HOPS_MAX
+    }
+
+    pub(crate) fn owner(&self, client: usize, slot: Slot) -> Option<usize> {
+        self.owners[client].get(&slot).copied()
+    }
+
+    /// Registers whose history cannot have happened, or could not be judged, with the reason.
+    pub(crate) fn judge(&self) -> Option<(usize, Verdict)> {
+        let verdicts = self.histories.iter().map(|history| history::check(history));
+        verdicts.enumerate().find(|(_, verdict)| *verdict != Verdict::Linearizable)
+    }
+
+    /// The value that the last read of a register saw.
+    pub(crate) fn last_read(&self, register: usize) -> Option<u64> {
+        match self.histories[register].last()?.outcome {
+            Outcome::Value(value) => value,
+            Outcome::Done | Outcome::Applied(_) | Outcome::Number(_) => None,
+        }
+    }
+
+    fn next_moment(&mut self) -> u64 {
+        self.moments += 1;
+        self.moments
+    }
+}

@@ -1,0 +1,71 @@
+//! Runs simulated clusters, seed by seed, until one breaks a rule or there are no more.
+
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use sim::{Planted, Settings, run};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Simulates clusters under load while ranges move.
+#[derive(Parser)]
+#[command(name = "sim")]
+struct Arguments {
+    /// Seeds to run; without end if only a time is given.
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    first_seed: u64,
+    /// No seed is begun after so many seconds.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// A bug to build in.
+    #[arg(long, value_parser = planted)]
+    plant: Option<Planted>,
+    /// Print every event.
+    #[arg(long)]
+    trace: bool,
+}
+
+fn planted(name: &str) -> Result<Planted, String> {
+    let names = || Planted::ALL.map(|planted| planted.to_string()).join(", ");
+    Planted::named(name).ok_or_else(|| format!("there are: {}", names()))
+}
+
+/// Seeds run if neither their number nor a time is given.
+const SEEDS: u64 = 100;
+
+#[expect(clippy::disallowed_methods, reason = "how long to go on is asked of the real clock")]
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let begin = Instant::now();
+    let enough = arguments.seconds.map(Duration::from_secs);
+    let seeds = arguments.seeds.unwrap_or(if enough.is_some() { u64::MAX } else { SEEDS });
+    let (mut operations, mut moved, mut not_moved, mut done) = (0, 0, 0, 0);
+    for seed in (arguments.first_seed..).take(usize::try_from(seeds).unwrap_or(usize::MAX)) {
+        if enough.is_some_and(|enough| begin.elapsed() >= enough) {
+            break;
+        }
+        let planted = arguments.plant;
+        let report = run(Settings { seed, planted, is_printed: arguments.trace });
+        if let Some(failure) = report.failure {
+            let plant = planted.map(|planted| format!(" --plant {planted}")).unwrap_or_default();
+            eprintln!("seed {seed}: {failure}");
+            eprintln!(
+                "again: cargo run --release -p sim -- --first-seed {seed} --seeds 1{plant} --trace"
+            );
+            return ExitCode::FAILURE;
+        }
+        operations += report.operations;
+        moved += report.moved;
+        not_moved += report.not_moved;
+        done += 1;
+    }
+    println!(
+        "{done} seeds, {operations} operations, {moved} moves, {not_moved} moves refused, \
+         cancelled or given up: every rule held, in {:.1} s",
+        begin.elapsed().as_secs_f64()
+    );
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,93 @@
+//! The servers of a run: the real engine on a store of its own, and the link to the coordinator.
+
+use crate::inspect::Inspector;
+use crate::reactor::Reactor;
+use coordinator::ConnectionId;
+use server::engine::{Engine, Identity, Node};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use store::{Store, StoreConfig};
+use types::{ClusterId, HashSeed, Instant, ReactorId, ServerId};
+use wire::PROTOCOL_VERSION;
+use wire::control::Join;
+
+/// Reactors of a server: two are enough for one of them to be behind.
+const REACTORS: u16 = 2;
+
+/// Memory of a server: some migrations at once, each with its reservation.
+const MEMORY_BYTES: usize = 256 << 20;
+
+/// Client port of the first server; the others follow.
+const FIRST_PORT: u16 = 7000;
+
+pub(crate) struct Server {
+    pub(crate) id: ServerId,
+    pub(crate) node: Arc<Node>,
+    pub(crate) reactors: Vec<Reactor>,
+    pub(crate) inspector: Inspector,
+    wake_all: Arc<AtomicBool>,
+    pub(crate) link: Link,
+}
+
+/// The connection to the coordinator. Both directions keep order.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// `None`: it is broken.
+    pub(crate) connection: Option<ConnectionId>,
+    /// When the last message of each direction arrives.
+    pub(crate) up: Instant,
+    pub(crate) down: Instant,
+}
+
+/// The place of the server that has this client port.
+pub(crate) fn server_at(port: u16) -> usize {
+    usize::from(port - FIRST_PORT)
+}
+
+/// What a server says first to the coordinator.
+pub(crate) fn join(place: usize, rejoin: Option<(ClusterId, ServerId)>) -> Join {
+    Join {
+        protocol: PROTOCOL_VERSION,
+        host: format!("server{place}"),
+        client_port: FIRST_PORT + place as u16,
+        bus_port: FIRST_PORT + 1000 + place as u16,
+        rejoin,
+    }
+}
+
+impl Server {
+    pub(crate) fn new(place: usize, identity: Identity, seed: u64, link: ConnectionId) -> Server {
+        let config = StoreConfig {
+            memory_bytes: MEMORY_BYTES,
+            // The inspector is one more.
+            reactors: REACTORS + 1,
+            seed: HashSeed::new(seed),
+            huge_pages: false,
+        };
+        let store = Store::new(config).expect("there is enough memory for a small store");
+        let Join { host, client_port, bus_port, .. } = join(place, None);
+        let settings = server::Settings {
+            host,
+            client_port,
+            bus_port,
+            memory_bytes: MEMORY_BYTES,
+            reactors: REACTORS,
+            is_cluster: true,
+        };
+        let node = Node::new(settings, identity, Arc::clone(&store));
+        let wake_all = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&wake_all);
+        node.set_wake_all(move || flag.store(true, Ordering::Relaxed));
+        node.set_linked(true);
+        let engines = (0..REACTORS).map(|r| Engine::new(Arc::clone(&node), ReactorId(r)));
+        let reactors = engines.map(Reactor::new).collect();
+        let inspector = Inspector::new(store.worker(ReactorId(REACTORS)));
+        let link = Link { connection: Some(link), up: Instant(0), down: Instant(0) };
+        Server { id: identity.server, node, reactors, inspector, wake_all, link }
+    }
+
+    /// Whether every reactor is to begin a turn soon, asked once.
+    pub(crate) fn take_wake_all(&self) -> bool {
+        self.wake_all.swap(false, Ordering::Relaxed)
+    }
+}
