@@ -1,5 +1,7 @@
 //! The one binary of Ballast.
 
+#![forbid(unsafe_code)]
+
 mod coordinator_command;
 mod migrate;
 mod node_connection;

@@ -58,11 +58,13 @@ const UNSAFE_FILES: [&str; 4] = [
 ];
 
 /// Where clocks may be read and threads may sleep. Everywhere else time comes in as an argument.
-const READS_CLOCKS: [&str; 5] = [
+const READS_CLOCKS: [&str; 7] = [
     "crates/ballast/",
     "crates/bench/",
+    "crates/coordinator/src/serve.rs",
     "crates/resp/examples/",
     "crates/runtime/",
+    "crates/sim/src/main.rs",
     "crates/store/examples/",
 ];
 
@@ -194,7 +196,8 @@ fn nothing_panics_without_saying_why() {
 
 #[test]
 fn nothing_is_left_to_be_done_in_comments() {
-    let marks = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+    let marks =
+        [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("MEAS", "URED")];
     let mut wrong = Vec::new();
     for source in sources() {
         let marked = source.lines().filter(|(_, line)| marks.iter().any(|m| line.contains(m)));
