@@ -121,7 +121,13 @@ impl<S: Service, D: Driver> Reactor<S, D> {
     fn look_or_wait(&mut self, idle: Option<Idle>) {
         match idle {
             Some(Idle::Block) => self.block(),
-            Some(Idle::Spin) | None => self.poll(Some(Duration::ZERO)),
+            Some(Idle::Spin) => {
+                if self.turns.yields_while_spinning() {
+                    rustix::thread::sched_yield();
+                }
+                self.poll(Some(Duration::ZERO));
+            }
+            None => self.poll(Some(Duration::ZERO)),
         }
         self.inbox.take(&mut self.letters);
     }

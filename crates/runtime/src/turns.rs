@@ -9,7 +9,9 @@
 //!
 //! **Waiting.** A thread that spins answers about 10 us earlier than one that must be woken, and
 //! takes a core for it. Adaptive: spin while the recent pauses were so short that waking costs
-//! about as much as spinning through them.
+//! about as much as spinning through them, and offer the core at every look: the system likes to
+//! wake a client on the core of the server that has just answered it, and there it would wait for
+//! the end of the spin (p99 of a round trip with two cores for both: 105 us without, 9 us with).
 
 use std::time::Duration;
 use types::Instant;
@@ -123,6 +125,14 @@ impl Turns {
         if let Some(since) = self.idle_since.take() {
             let pause = nanoseconds(now.since(since).min(PAUSE_MAX));
             self.pause = (7 * self.pause + pause) / 8;
+        }
+    }
+
+    /// Whether the core is to be offered to others between two looks of a spin.
+    pub(crate) fn yields_while_spinning(&self) -> bool {
+        match self.poll {
+            Poll::Busy => false,
+            Poll::Adaptive | Poll::Sleep => true,
         }
     }
 
