@@ -7,7 +7,6 @@ use crate::connection::{Class, Port};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -16,10 +15,9 @@ use std::time::Duration;
 /// Connections that may wait to be accepted; the system cuts it to its own limit.
 const BACKLOG: i32 = 4096;
 
-/// Socket buffers of bus connections; the system doubles it for its own use. Small enough that
-/// what is sent is still in the second-level cache when it is received: with 1 MiB, receiving costs
-/// 290 ns per KiB instead of 250 (64 KiB frames over loopback, `echo_bench`; 128 KiB: 245). Large
-/// enough for 2.5 GB/s per connection over a network with 100 us of round trip.
+/// Socket buffers of bus connections; the system doubles it for its own use. With 1 MiB,
+/// receiving costs 290 ns per KiB instead of 250 (64 KiB frames over loopback, `echo_bench`; 128 KiB:
+/// 245), presumably because what was sent has left the second-level cache by then. Large enough for 2.5 GB/s per connection over a network with 100 us of round trip.
 const BUS_BUFFER_BYTES: usize = 256 << 10;
 
 /// After this time without a byte the system asks whether a client still lives; as in Redis.
@@ -35,22 +33,12 @@ pub struct Listener {
 }
 
 /// Why a listener could not be made.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {error}")]
 pub struct ListenError {
     address: SocketAddr,
+    #[source]
     error: io::Error,
-}
-
-impl fmt::Display for ListenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot listen on {}: {}", self.address, self.error)
-    }
-}
-
-impl std::error::Error for ListenError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
 }
 
 impl Listener {
