@@ -14,8 +14,9 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use types::ReactorId;
 
-/// Unsent output above which a client is not read: it asks faster than it takes the answers.
-pub(crate) const CLIENT_BACKLOG_MAX: usize = 1 << 20;
+/// Unsent output above which a client is congested: it asks faster than it takes the answers, is not
+/// read, and a service leaves its further requests in the input ([`Io::is_congested`]).
+pub const CLIENT_BACKLOG_MAX: usize = 1 << 20;
 
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

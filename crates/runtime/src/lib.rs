@@ -36,7 +36,7 @@ pub use connection::{Class, ConnectTag, ConnectionId, Port};
 pub use counters::Counts;
 pub use cpus::cpu_count;
 pub use input::Input;
-pub use io::Io;
+pub use io::{CLIENT_BACKLOG_MAX, Io};
 pub use mailbox::{Mailbox, Mailboxes};
 pub use reactors::{Config, Reactors};
 pub use service::{Closed, Opened, Service};

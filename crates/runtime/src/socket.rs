@@ -15,9 +15,10 @@ use std::time::Duration;
 /// Connections that may wait to be accepted; the system cuts it to its own limit.
 const BACKLOG: i32 = 4096;
 
-/// Socket buffers of bus connections; the system doubles it for its own use. With 1 MiB,
-/// receiving costs 290 ns per KiB instead of 250 (64 KiB frames over loopback, `echo_bench`; 128 KiB:
-/// 245), presumably because what was sent has left the second-level cache by then. Large enough for 2.5 GB/s per connection over a network with 100 us of round trip.
+/// Socket buffers of bus connections; the system doubles it for its own use. With 1 MiB, receiving
+/// costs 290 ns per KiB instead of 250 (64 KiB frames over loopback, `echo_bench`; 128 KiB: 245),
+/// presumably because what was sent has left the second-level cache by then. Large enough for
+/// 2.5 GB/s per connection over a network with 100 us of round trip.
 const BUS_BUFFER_BYTES: usize = 256 << 10;
 
 /// After this time without a byte the system asks whether a client still lives; as in Redis.
