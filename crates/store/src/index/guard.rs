@@ -124,7 +124,7 @@ impl<'t> LeafGuard<'t> {
         let (node, leaf) = place.leaf.expect("a guard holds a leaf");
         let mut words: Vec<Word> = leaf.words().collect();
         let mut builder = Builder::new(&self.index.slab, self.turn);
-        let buckets = larger(node.buckets());
+        let buckets = larger(node.buckets(), place.depth);
         let grown = builder.build(&mut words, leaf.totals(), place.depth, buckets)?;
         self.index.publish(place.cell, grown, builder.bytes());
         self.index.retire(node);
