@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use types::ReactorId;
 
-/// Unsent output above which a client is congested: it asks faster than it takes the answers, is not
-/// read, and a service leaves its further requests in the input ([`Io::is_congested`]).
+/// Unsent output above which a client is congested: it asks faster than it takes the answers, is
+/// not read, and a service leaves its further requests in the input ([`Io::is_congested`]).
 pub const CLIENT_BACKLOG_MAX: usize = 1 << 20;
 
 /// How far a connection is.
@@ -198,8 +198,8 @@ impl Io {
         self.buffers.give(buffer);
     }
 
-    /// Stops reading and giving input, until `resume_reading`. Meanwhile the end of the input is not
-    /// noticed either, unless the connection breaks.
+    /// Stops reading and giving input, until `resume_reading`. Meanwhile the end of the input is
+    /// not noticed either, unless the connection breaks.
     pub fn pause_reading(&mut self, connection: ConnectionId) {
         if let Some(found) = self.get_mut(connection) {
             found.is_paused = true;
