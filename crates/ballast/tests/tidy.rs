@@ -61,7 +61,7 @@ const UNSAFE_FILES: [&str; 4] = [
 const READS_CLOCKS: [&str; 7] = [
     "crates/ballast/",
     "crates/bench/",
-    "crates/coordinator/src/serve.rs",
+    "crates/coordinator/src/serve/",
     "crates/resp/examples/",
     "crates/runtime/",
     "crates/sim/src/main.rs",
