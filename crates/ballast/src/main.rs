@@ -2,7 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+mod bench_command;
 mod coordinator_command;
+mod demo;
 mod migrate;
 mod node_connection;
 mod serve;
@@ -29,6 +31,10 @@ enum Command {
     Coordinator(coordinator_command::CoordinatorArguments),
     /// Move slots from one server to another, and watch.
     Migrate(migrate::MigrateArguments),
+    /// Watch half of the data of a server move to another one under load.
+    Demo(demo::DemoArguments),
+    /// Offer load and measure, or compare with a rival.
+    Bench(bench_command::BenchArguments),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -44,5 +50,7 @@ fn main() -> anyhow::Result<()> {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Coordinator(arguments) => coordinator_command::run(arguments),
         Command::Migrate(arguments) => migrate::run(arguments),
+        Command::Demo(arguments) => demo::run(arguments),
+        Command::Bench(arguments) => bench_command::run(arguments),
     }
 }

@@ -23,6 +23,8 @@ pub struct Move {
     pub last: Slot,
     /// The target, as `CLUSTER MYID` there names it.
     pub target: String,
+    /// More words for the command: Ballast's `POLICY ...`, or none.
+    pub policy: Vec<String>,
 }
 
 /// A move that has succeeded.
@@ -76,9 +78,9 @@ impl Move {
         let known: BTreeSet<String> = names(&reports(source)?);
         let (first, last) = (self.first.0.to_string(), self.last.0.to_string());
         let start = clock::now();
-        source.call(&[
-            "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &first, &last, "NODE", &self.target,
-        ])?;
+        let range = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &first, &last, "NODE", &self.target];
+        let policy = self.policy.iter().map(String::as_str);
+        source.call(&range.into_iter().chain(policy).collect::<Vec<&str>>())?;
         let mut ownership = Ownership { probe: key_in(self.first), since: None };
         loop {
             ownership.look(target)?;
@@ -182,10 +184,11 @@ mod tests {
     #[test]
     fn half_of_the_slots_hold_about_half_of_the_records() {
         let records = Records::new(20_000, 30, 100).unwrap();
-        let half = Move { first: Slot(0), last: Slot(8191), target: String::new() };
-        let all = Move { first: Slot(0), last: Slot(16_383), target: String::new() };
-        assert!((9_700..10_300).contains(&half.records(&records)));
-        assert_eq!(all.records(&records), 20_000);
+        let up_to = |last| {
+            Move { first: Slot(0), last, target: String::new(), policy: Vec::new() }
+        };
+        assert!((9_700..10_300).contains(&up_to(Slot(8_191)).records(&records)));
+        assert_eq!(up_to(Slot(16_383)).records(&records), 20_000);
     }
 
     #[test]

@@ -81,27 +81,6 @@ impl Report {
         self.phases.iter().find(|summary| summary.phase == phase)
     }
 
-    /// The timeline as comma-separated values.
-    pub fn csv(&self) -> String {
-        let mut out = "second,throughput,p50_ms,p99_ms,p99_9_ms,max_ms,errors,redirects\n".to_string();
-        for point in &self.points {
-            let latency = point.latency;
-            let _ = writeln!(
-                out,
-                "{:.1},{:.0},{:.4},{:.4},{:.4},{:.4},{},{}",
-                point.second,
-                point.throughput,
-                latency.p50,
-                latency.p99,
-                latency.p99_9,
-                latency.max,
-                point.errors,
-                point.redirects,
-            );
-        }
-        out
-    }
-
     /// The drawing of the timeline.
     pub fn drawing(&self) -> Drawing<'_> {
         let (count, key, value) = self.records;
@@ -126,12 +105,8 @@ impl Report {
 
     /// Writes `path` as JSON, CSV, SVG and PNG.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let write = |extension: &str, content: &str| {
-            let path = path.with_extension(extension);
-            std::fs::write(&path, content).with_context(|| format!("writing {}", path.display()))
-        };
-        write("json", &serde_json::to_string_pretty(self)?)?;
-        write("csv", &self.csv())?;
+        write(path, "json", &serde_json::to_string_pretty(self)?)?;
+        write(path, "csv", &csv(&self.points))?;
         self.drawing().save(path)
     }
 
@@ -194,6 +169,34 @@ impl Report {
         }
         out
     }
+}
+
+/// Writes the timeline of a run without a move as JSON, CSV, SVG and PNG.
+pub fn save_timeline(timeline: &Timeline, title: &str, path: &Path) -> Result<()> {
+    let points = timeline.points();
+    write(path, "json", &serde_json::to_string_pretty(&(phases(timeline), &points))?)?;
+    write(path, "csv", &csv(&points))?;
+    let (title, subtitle) = (title.to_string(), processes::machine());
+    Drawing { title, subtitle, points: &points, moved: None }.save(path)
+}
+
+fn write(path: &Path, extension: &str, content: &str) -> Result<()> {
+    let path = path.with_extension(extension);
+    std::fs::write(&path, content).with_context(|| format!("writing {}", path.display()))
+}
+
+/// A timeline as comma-separated values.
+fn csv(points: &[Point]) -> String {
+    let mut out = "second,throughput,p50_ms,p99_ms,p99_9_ms,max_ms,errors,redirects\n".to_string();
+    for point in points {
+        let Point { second, throughput, latency, errors, redirects } = point;
+        let _ = writeln!(
+            out,
+            "{second:.1},{throughput:.0},{:.4},{:.4},{:.4},{:.4},{errors},{redirects}",
+            latency.p50, latency.p99, latency.p99_9, latency.max,
+        );
+    }
+    out
 }
 
 impl Scenario {

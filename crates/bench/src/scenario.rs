@@ -37,6 +37,8 @@ pub struct Scenario {
     pub load: Option<Load>,
     /// The slots that move.
     pub slots: (Slot, Slot),
+    /// Words for `CLUSTER MIGRATESLOTS` that say how to move: Ballast's `POLICY ...`, or none.
+    pub policy: Vec<String>,
     /// Everything that is drawn is drawn from this.
     pub seed: u64,
 }
@@ -239,7 +241,8 @@ impl Scenario {
             anyhow::bail!("a migration needs two servers")
         };
         let (first, last) = self.slots;
-        let moving = Move { first, last, target: target.name.clone() };
+        let policy = self.policy.clone();
+        let moving = Move { first, last, target: target.name.clone(), policy };
         let mut source_control = Control::connect(source.address)?;
         let mut target_control = Control::connect(target.address)?;
         let usage = Usage::of(&cluster.processes()[..2])?;
