@@ -186,10 +186,10 @@ impl Log {
         self.segments.encoded(address, turn)
     }
 
-    /// Hints that the entry will be read soon: its first two cache lines.
+    /// Hints that the first `bytes` of the entry will be read soon.
     #[inline]
-    pub fn prefetch(&self, address: Address) {
-        self.segments.prefetch(address);
+    pub fn prefetch(&self, address: Address, bytes: usize) {
+        self.segments.prefetch(address, bytes);
     }
 
     /// The entry at the address, with its padding `bytes` long, is dead: nobody who looks from now

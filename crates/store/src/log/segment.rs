@@ -221,20 +221,18 @@ impl Segments {
         unsafe { slice::from_raw_parts(start.as_ptr(), bytes) }
     }
 
-    /// Asks for the beginning of the entry to be brought into the cache.
+    /// Asks for the first `bytes` of the entry to be brought into the cache.
     #[inline]
-    pub(super) fn prefetch(&self, address: Address) {
+    pub(super) fn prefetch(&self, address: Address, bytes: usize) {
         let start = self.arena.at(address.bytes(), HEADER_BYTES).as_ptr();
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch reads nothing that could be seen, and the address is in the arena.
-        unsafe {
+        for line in 0..lines_of(start as usize, bytes) {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(start.cast());
-            _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(64).cast());
-            _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(128).cast());
+            // SAFETY: a prefetch reads nothing that could be seen, and it cannot fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line * LINE_BYTES).cast()) };
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = start;
+        let _ = (start, bytes);
     }
 
     fn is_written(&self, address: Address) -> bool {
@@ -417,6 +415,14 @@ impl Segments {
     fn lock_pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().expect("nothing panics while it holds the pool's lock")
     }
+}
+
+const LINE_BYTES: usize = 64;
+
+/// Cache lines that so many bytes from this address on touch.
+#[inline]
+fn lines_of(start: usize, bytes: usize) -> usize {
+    (start % LINE_BYTES + bytes).div_ceil(LINE_BYTES)
 }
 
 impl Reclaim for Segments {

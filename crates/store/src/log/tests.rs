@@ -46,7 +46,7 @@ fn an_entry_is_read_as_it_was_written() {
     let turn = reactor.turn();
     let entry = object(b"key", 7, b"value");
     let address = head.append_one(&entry).unwrap();
-    log.prefetch(address);
+    log.prefetch(address, 100);
     assert_eq!(log.entry(address, &turn), entry);
     assert_eq!(Entry::parse_checked(log.encoded(address, &turn)), Ok((entry, 32)));
     assert_eq!(Address::from_units(address.units()), address);
