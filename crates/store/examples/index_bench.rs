@@ -1,24 +1,38 @@
-//! What the index costs: bytes per record, and nanoseconds per lookup, insertion and walk, beside
-//! `hashbrown` and the sorted map of the standard library.
+//! What the index costs: nanoseconds per lookup, insertion and walked record, beside `hashbrown` and
+//! the sorted map of the standard library, and bytes per record.
 //!
-//! `cargo run --release -p store --example index_bench -- memory` prints the table of bytes.
+//! `cargo run --release -p store --example index_bench [-- MILLIONS...]` prints the table of times
+//! (1 and 10 million records unless told), `-- memory [MILLIONS]` the table of bytes.
+//!
+//! All structures map the same 64-bit hashes to the same numbers; nobody looks at a key. Times are
+//! of the thread's processor time, so that neighbors on the machine count for little. Every
+//! run checks what it found.
 
-use std::{env, sync::Arc};
+use rustix::time::{ClockId, clock_gettime};
+use std::{
+    collections::BTreeMap, env, hash::BuildHasherDefault, hint::black_box, ops::ControlFlow,
+};
+use std::{hash::Hasher, sync::Arc};
 use store::{
     Address,
-    index::{Index, Kind, Slab, Word},
+    index::{Find, Index, Kind, Slab, WalkBudget, Word},
     log::{Log, LogConfig, Participant},
 };
-use types::{KeyHash, ReactorId, Slot};
+use types::{HashRange, KeyHash, ReactorId, SLOT_COUNT, Slot};
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
+    let numbers = |from: usize| -> Vec<u64> {
+        arguments[from..].iter().map(|n| n.parse().expect("a number of millions")).collect()
+    };
     match arguments.first().map(String::as_str) {
-        Some("memory") => print_memory(arguments.get(1).map_or(16, |n| n.parse().expect("millions"))),
-        _ => eprintln!("memory"),
+        Some("memory") => print_memory(numbers(1).first().copied().unwrap_or(16)),
+        Some(_) => numbers(0).into_iter().for_each(print_times),
+        None => [1, 10].into_iter().for_each(print_times),
     }
 }
 
+/// An index with a log that nothing is written to, and one reactor.
 struct World {
     index: Index,
     slab: Arc<Slab>,
@@ -27,25 +41,83 @@ struct World {
 }
 
 impl World {
-    fn new(huge_pages: bool) -> World {
-        let log = Log::new(&LogConfig { memory_bytes: 1 << 30, reactors: 1, huge_pages })
-            .expect("memory");
+    fn new(records: u64, huge_pages: bool) -> World {
+        let memory_bytes = (records as usize * 32).next_multiple_of(8 << 20).max(128 << 20);
+        let log = Log::new(&LogConfig { memory_bytes, reactors: 1, huge_pages }).expect("memory");
         let slab = Slab::new(Arc::clone(&log));
-        let participant = log.reclamation().participant(ReactorId(0));
+        let mut participant = log.reclamation().participant(ReactorId(0));
+        participant.begin_turn();
         World { index: Index::new(Arc::clone(&slab)), slab, log, participant }
     }
 
+    /// With every slot's leaf made for what it will hold.
+    fn reserved(records: u64, huge_pages: bool) -> World {
+        let world = World::new(records, huge_pages);
+        let mut counts = vec![0u32; usize::from(SLOT_COUNT)];
+        hashes(records).for_each(|(hash, _)| counts[usize::from(hash.slot().0)] += 1);
+        let turn = world.participant.turn();
+        for (slot, count) in counts.iter().enumerate() {
+            world.index.reserve(Slot(slot as u16), *count, &turn).expect("memory");
+        }
+        drop(turn);
+        world
+    }
+
     fn insert(&mut self, hash: KeyHash, number: u64) {
-        self.participant.begin_turn();
-        self.log.reclamation().collect(16);
+        if number.is_multiple_of(16) {
+            self.participant.begin_turn();
+            self.log.reclamation().collect(64);
+        }
         let turn = self.participant.turn();
         let mut guard = self.index.lock(hash, &turn).expect("nobody else");
         let word = Word::new(hash, Kind::Object, Address::from_units(number));
         guard.insert(hash, word, 130).expect("memory");
     }
+
+    /// As replay does it: one guard as long as it covers.
+    fn insert_ascending(&mut self, batch: &[(KeyHash, u64)]) {
+        self.participant.begin_turn();
+        self.log.reclamation().collect(64);
+        let turn = self.participant.turn();
+        let mut rest = batch;
+        while let Some(&(first, _)) = rest.first() {
+            let mut guard = self.index.lock(first, &turn).expect("nobody else");
+            let covered = rest.iter().take_while(|(hash, _)| guard.covers(*hash)).count();
+            for &(hash, number) in &rest[..covered] {
+                let word = Word::new(hash, Kind::Object, Address::from_units(number));
+                guard.insert(hash, word, 130).expect("memory");
+            }
+            rest = &rest[covered..];
+        }
+    }
+
+    fn find(&self, hash: KeyHash, number: u64) -> Option<u64> {
+        let turn = self.participant.turn();
+        let wanted = Address::from_units(number);
+        match self.index.find(hash, &turn, |word| word.address() == wanted) {
+            Find::Hit(word) => Some(word.address().units()),
+            Find::Miss => None,
+            Find::Contended => unreachable!("nobody else"),
+        }
+    }
+
+    fn walk(&self) -> u64 {
+        let turn = self.participant.turn();
+        let budget = WalkBudget { entries: 500, buckets: 100 };
+        let mut sum = 0;
+        let mut rest = Some(HashRange::ALL);
+        while let Some(range) = rest {
+            let next = self.index.walk(range, budget, &turn, |_, word| {
+                sum += word.address().units();
+                ControlFlow::Continue(())
+            });
+            rest = next.map(|next| HashRange::new(next, range.last()));
+        }
+        sum
+    }
 }
 
-/// A permutation of the numbers (SplitMix64): the `number`th hash.
+/// SplitMix64's finalizer, a permutation: the `number`th hash.
 fn hash_of(number: u64) -> KeyHash {
     let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -53,40 +125,163 @@ fn hash_of(number: u64) -> KeyHash {
     KeyHash(z ^ (z >> 31))
 }
 
-fn print_memory(millions: u64) {
-    println!("| records | leaves B/record | with free blocks | reserved: leaves | with free blocks |");
-    println!("| --- | --- | --- | --- | --- |");
-    let mut grown = World::new(true);
-    let mut records = 0u64;
-    let mut size = 250_000u64;
-    while size <= millions * 1_000_000 {
-        while records < size {
-            records += 1;
-            grown.insert(hash_of(records), records);
-        }
-        let reserved = reserved(size);
-        let per = |bytes: u64| bytes as f64 / size as f64;
-        println!(
-            "| {size} | {:.2} | {:.2} | {:.2} | {:.2} |",
-            per(grown.index.memory()),
-            per(grown.slab.bytes()),
-            per(reserved.index.memory()),
-            per(reserved.slab.bytes())
-        );
-        size = if size % 3 == 0 { size / 3 * 4 } else { size / 2 * 3 };
-        if size % 1_000_000 != 0 && size > 1_000_000 { size = size.next_multiple_of(1_000_000) }
+fn hashes(records: u64) -> impl Iterator<Item = (KeyHash, u64)> {
+    (1..=records).map(|number| (hash_of(number), number))
+}
+
+/// The hashes are uniform already.
+#[derive(Default)]
+struct NoHash(u64);
+
+impl Hasher for NoHash {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only numbers are hashed")
+    }
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
     }
 }
 
-fn reserved(records: u64) -> World {
-    let mut world = World::new(true);
-    let mut counts = vec![0u32; 16384];
-    (1..=records).for_each(|number| counts[usize::from(hash_of(number).slot().0)] += 1);
-    world.participant.begin_turn();
-    for (slot, count) in counts.iter().enumerate() {
-        let turn = world.participant.turn();
-        world.index.reserve(Slot(slot as u16), *count, &turn).expect("memory");
+type Hashbrown = hashbrown::HashMap<u64, u64, BuildHasherDefault<NoHash>>;
+
+/// Nanoseconds of processor time per operation.
+fn time(name: &str, structure: &str, operations: u64, work: impl FnOnce()) {
+    let now = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    };
+    let before = now();
+    work();
+    let nanoseconds = (now() - before) as f64 / operations as f64;
+    println!("| {name} | {structure} | {nanoseconds:.1} |");
+}
+
+fn print_times(millions: u64) {
+    let records = millions * 1_000_000;
+    println!("\n{millions} million records\n\n| what | structure | ns |\n| --- | --- | --- |");
+    for (huge_pages, name) in [(false, "index"), (true, "index, huge pages")] {
+        time_index(records, huge_pages, name);
     }
-    (1..=records).for_each(|number| world.insert(hash_of(number), number));
-    world
+    time_hashbrown(records);
+    time_sorted_map(records);
+}
+
+/// Operations of one measurement: enough to be stable, few enough to be short.
+const LOOKUPS: u64 = 2_000_000;
+
+fn time_index(records: u64, huge_pages: bool, name: &str) {
+    let mut sorted: Vec<(KeyHash, u64)> = hashes(records).collect();
+    sorted.sort_unstable();
+    for (what, mut world) in [
+        ("insert, ascending", World::new(records, huge_pages)),
+        ("insert, ascending, reserved", World::reserved(records, huge_pages)),
+    ] {
+        time(what, name, records, || {
+            sorted.chunks(400).for_each(|batch| world.insert_ascending(batch));
+        });
+        assert_eq!(world.walk(), records * (records + 1) / 2);
+    }
+    drop(sorted);
+
+    let mut world = World::new(records, huge_pages);
+    time("insert, random", name, records, || {
+        hashes(records).for_each(|(hash, number)| world.insert(hash, number));
+    });
+    time("lookup, hit", name, LOOKUPS, || {
+        for number in numbers(records) {
+            assert!(world.find(hash_of(number), number).is_some());
+        }
+    });
+    time("lookup, hit, each after the other", name, LOOKUPS, || {
+        let mut zero = 0;
+        for number in numbers(records) {
+            let found = world.find(hash_of(number + zero), number).expect("it is there");
+            zero = black_box(found) - number;
+        }
+    });
+    time("lookup, miss", name, LOOKUPS, || {
+        for number in records + 1..=records + LOOKUPS {
+            assert!(world.find(hash_of(number), number).is_none());
+        }
+    });
+    time("walk", name, records, || assert_eq!(world.walk(), records * (records + 1) / 2));
+}
+
+/// Numbers of records in an order that no prefetcher knows.
+fn numbers(records: u64) -> impl Iterator<Item = u64> {
+    (0..LOOKUPS).map(move |lookup| hash_of(lookup ^ 0x5555_0000_0000).0 % records + 1)
+}
+
+fn time_hashbrown(records: u64) {
+    let mut map = Hashbrown::default();
+    time("insert, random", "hashbrown", records, || {
+        map.extend(hashes(records).map(|(hash, number)| (hash.0, number)));
+    });
+    time("lookup, hit", "hashbrown", LOOKUPS, || {
+        for number in numbers(records) {
+            assert_eq!(map.get(&hash_of(number).0), Some(&number));
+        }
+    });
+    time("lookup, miss", "hashbrown", LOOKUPS, || {
+        for number in records + 1..=records + LOOKUPS {
+            assert!(!map.contains_key(&hash_of(number).0));
+        }
+    });
+    time("walk", "hashbrown", records, || {
+        assert_eq!(map.values().sum::<u64>(), records * (records + 1) / 2);
+    });
+}
+
+fn time_sorted_map(records: u64) {
+    let mut sorted: Vec<(u64, u64)> = hashes(records).map(|(h, number)| (h.0, number)).collect();
+    sorted.sort_unstable();
+    let mut map = BTreeMap::new();
+    time("insert, ascending", "BTreeMap", records, || {
+        sorted.iter().for_each(|&(hash, number)| {
+            map.insert(hash, number);
+        });
+    });
+    let mut map = BTreeMap::new();
+    time("insert, random", "BTreeMap", records, || {
+        hashes(records).for_each(|(hash, number)| {
+            map.insert(hash.0, number);
+        });
+    });
+    time("lookup, hit", "BTreeMap", LOOKUPS, || {
+        for number in numbers(records) {
+            assert_eq!(map.get(&hash_of(number).0), Some(&number));
+        }
+    });
+    time("walk", "BTreeMap", records, || {
+        assert_eq!(map.values().sum::<u64>(), records * (records + 1) / 2);
+    });
+}
+
+/// Bytes per record while an index grows, and when its leaves were made for what they hold: those
+/// of the leaves alone, and with the free blocks of the slab.
+fn print_memory(millions: u64) {
+    println!(
+        "| records | grown: leaves | with free blocks | reserved: leaves | with free blocks |"
+    );
+    println!("| --- | --- | --- | --- | --- |");
+    let mut grown = World::new(millions * 1_000_000, true);
+    let mut records = 0u64;
+    for thousands in (0..).map(|step| [250, 375][step % 2] << (step / 2)) {
+        let size = thousands * 1000;
+        if size > millions * 1_000_000 {
+            break;
+        }
+        hashes(size).skip(records as usize).for_each(|(hash, number)| grown.insert(hash, number));
+        records = size;
+        let mut reserved = World::reserved(size, true);
+        hashes(size).for_each(|(hash, number)| reserved.insert(hash, number));
+        let per_record =
+            [&grown, &reserved].map(|world| [world.index.memory(), world.slab.bytes()]).map(
+                |bytes| bytes.map(|bytes| format!("{:.2}", bytes as f64 / size as f64)).join(" | "),
+            );
+        println!("| {size} | {} |", per_record.join(" | "));
+    }
 }

@@ -142,8 +142,7 @@ impl Arrival {
     /// Whether every record with this hash has been replayed.
     #[inline]
     pub fn is_below_progress(&self, hash: KeyHash) -> bool {
-        let progress = self.partition_of(hash).progress.load(Ordering::Acquire);
-        hash.0 < progress || progress == END
+        self.progress_at(hash).has_passed(hash)
     }
 
     /// Everything of the partition below `to` has been replayed; `None`: all of it.
@@ -184,6 +183,11 @@ impl Arrival {
     /// Whether the source is known to hold nothing more under this hash.
     pub fn is_absent(&self, table: TableId, hash: KeyHash) -> bool {
         self.partition_of(hash).notes().absent.contains(&(hash, table))
+    }
+
+    /// The progress that this hash waits for.
+    pub(super) fn progress_at(&self, hash: KeyHash) -> Progress<'_> {
+        Progress { partition: self.partition_of(hash) }
     }
 
     /// The last hash of the stretch that has arrived without a gap from this hash on, within its
@@ -270,6 +274,26 @@ impl Arrival {
         debug_assert!(self.range.contains(hash), "{hash} is not in {}", self.range);
         let at = self.partitions.partition_point(|partition| partition.range.last() < hash);
         &self.partitions[at]
+    }
+}
+
+/// One partition's progress.
+#[derive(Clone, Copy)]
+pub(super) struct Progress<'a> {
+    partition: &'a Partition,
+}
+
+impl Progress<'_> {
+    /// The hashes of the partition.
+    pub(super) fn range(self) -> HashRange {
+        self.partition.range
+    }
+
+    /// Whether every record with this hash, which lies in the range, has been replayed.
+    #[inline]
+    pub(super) fn has_passed(self, hash: KeyHash) -> bool {
+        let progress = self.partition.progress.load(Ordering::Acquire);
+        hash.0 < progress || progress == END
     }
 }
 

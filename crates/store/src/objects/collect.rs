@@ -10,9 +10,13 @@ use crate::index::{Find, Kind, WalkBudget, Word};
 use std::ops::ControlFlow;
 use types::{HashRange, KeyHash, Slot, TableId, key_hash};
 use wire::batch::BatchWriter;
+use wire::entry::HEADER_BYTES;
 
 /// Entries asked for ahead of the one that is copied. Measured by `store_bench`.
-const AHEAD: usize = 32;
+const AHEAD: usize = 16;
+
+/// Of a long entry the processor itself sees that all of it is read.
+const PREFETCHED_MAX: usize = 512;
 
 /// A pull ends after so many buckets, however few bytes they gave: 20-50 µs in a sparse range.
 const BUCKETS_MAX: usize = 4096;
@@ -80,12 +84,13 @@ fn copy_records(
     out: &mut Vec<u8>,
 ) -> Option<KeyHash> {
     let full = out.len() + bytes_max;
+    let entry_bytes = mean_entry_bytes(view, range.first().slot());
     let mut writer = BatchWriter::new(out);
     let mut ahead = Ahead { words: [None; AHEAD], met: 0 };
     let budget = WalkBudget { entries: usize::MAX, buckets: BUCKETS_MAX };
     let next = view.index.walk(range, budget, view.turn, |hash, word| {
         if is_record(word) {
-            view.log.prefetch(word.address());
+            view.log.prefetch(word.address(), entry_bytes);
             if let Some((slot, due)) = ahead.exchange(hash.slot(), word) {
                 writer.push(view.table, slot, view.log.encoded(due.address(), view.turn));
             }
@@ -96,6 +101,13 @@ fn copy_records(
         writer.push(view.table, slot, view.log.encoded(due.address(), view.turn));
     }
     next
+}
+
+/// What an entry is taken to be long. The slot's mean, since most tables are of like records.
+fn mean_entry_bytes(view: &View<'_>, slot: Slot) -> usize {
+    let records = view.index.records(slot, view.turn).max(1);
+    let mean = view.index.bytes(slot, view.turn) / records;
+    (mean as usize).clamp(HEADER_BYTES, PREFETCHED_MAX)
 }
 
 /// Words whose entries are on their way into the cache.

@@ -1,14 +1,17 @@
 //! Records that go without a trace: those that a source forgets, and those of a flushed table.
 //!
-//! Nobody operates on such a range meanwhile. Only the cleaner may still relocate its entries, so
-//! each leaf is locked and each record looked up again before it goes.
+//! Nobody operates on such a range meanwhile; only the cleaner may still relocate its entries. A slot
+//! of few records is taken out of the index whole: one step for the leaf, and then only the lengths
+//! of the dead entries are read. Of a large slot each record is removed on its own.
 
 use super::leaves::HeldLeaf;
-use super::store::behind;
+use super::store::{Store, behind};
 use super::tablets::TabletState;
 use super::view::View;
 use super::{Key, Worker};
+use crate::index::{Contended, Word};
 use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
+use wire::entry::HEADER_BYTES;
 
 impl Worker {
     /// Drops every record of all tables in the range, from `cursor` on, in a bounded step. Returns
@@ -69,22 +72,95 @@ impl Worker {
     ) -> Option<KeyHash> {
         let turn = self.participant.turn();
         let view = View::new(&self.store, table, &turn);
+        let left = buckets_max * EMPTY_SLOTS_PER_BUCKET;
+        let mut step = Step { store: &self.store, view, words: &mut self.words, left };
+        let mut cursor = range.first();
+        while step.left > 0 {
+            let last = range.last().min(cursor.slot().last_hash());
+            if let Some(stopped) = step.drop_in_slot(HashRange::new(cursor, last)) {
+                return Some(stopped);
+            }
+            cursor = behind(last).filter(|&next| next <= range.last())?;
+        }
+        Some(cursor)
+    }
+}
+
+/// Empty slots that cost as much as one bucket.
+const EMPTY_SLOTS_PER_BUCKET: usize = 8;
+
+/// A slot of so many records is dropped in one go: some tens of microseconds.
+const WHOLE_MAX: u64 = 2048;
+
+/// A step of dropping the records of one table.
+struct Step<'s, 't> {
+    store: &'s Store,
+    view: View<'t>,
+    words: &'s mut Vec<(KeyHash, Word)>,
+    /// How much may still be done, in empty slots.
+    left: usize,
+}
+
+impl Step<'_, '_> {
+    /// Drops the records of a part of a slot. Returns where to go on, if that is still in it.
+    fn drop_in_slot(&mut self, range: HashRange) -> Option<KeyHash> {
+        let view = self.view;
         self.words.clear();
-        let next = view.gather(range, buckets_max, &mut self.words);
+        let is_small = view.index.records(range.first().slot(), view.turn) <= WHOLE_MAX;
+        let next = if range.is_whole_slots() && is_small {
+            self.drop_whole(range)
+        } else {
+            self.drop_each(range)
+        };
+        let buckets = self.words.len().div_ceil(WORDS_PER_BUCKET);
+        self.left = self.left.saturating_sub(1 + buckets * EMPTY_SLOTS_PER_BUCKET);
+        next
+    }
+
+    /// Takes the slot's leaves out of the index, and counts what they point at as dead.
+    fn drop_whole(&mut self, range: HashRange) -> Option<KeyHash> {
+        let View { index, log, turn, .. } = self.view;
+        let slot = range.first().slot();
+        let mut leaves = match index.detach_slot(slot, turn) {
+            Ok(leaves) => leaves?,
+            Err(Contended) => {
+                // Only the cleaner can hold a leaf, and not for long.
+                self.left = 0;
+                return Some(range.first());
+            }
+        };
+        let drained = leaves.drain(usize::MAX, turn, |word| {
+            log.prefetch(word.address(), HEADER_BYTES);
+            self.words.push((range.first(), word));
+        });
+        assert!(drained, "all that was taken out is counted");
+        for &(_, word) in &*self.words {
+            log.kill(word.address(), log.encoded(word.address(), turn).len() as u32);
+        }
+        None
+    }
+
+    /// Removes one record after the other.
+    fn drop_each(&mut self, range: HashRange) -> Option<KeyHash> {
+        let view = self.view;
+        let buckets = self.left.div_ceil(EMPTY_SLOTS_PER_BUCKET);
+        let next = view.gather(range, buckets, self.words);
         let mut held = HeldLeaf::none();
-        for &(slot, word) in &self.words {
+        for &(lowest, word) in &*self.words {
             let key = view.entry(word).key;
-            let key = Key { hash: key_hash_in_slot(self.store.seed(), slot, key), bytes: key };
-            if !range.contains(key.hash) {
+            let hash = key_hash_in_slot(self.store.seed(), lowest.slot(), key);
+            if !range.contains(hash) {
                 continue;
             }
-            // Only the cleaner can hold the leaf, and not for long.
-            let Ok(leaf) = held.lock(&view, key.hash) else { return Some(range.first()) };
-            if let Some(old) = view.find_locked(leaf, key).old() {
-                leaf.remove(key.hash, old.word, old.bytes);
+            let Ok(leaf) = held.lock(&view, hash) else { return Some(range.first()) };
+            if let Some(old) = view.find_locked(leaf, Key { hash, bytes: key }).old() {
+                leaf.remove(hash, old.word, old.bytes);
                 view.log.kill(old.word.address(), old.bytes);
             }
         }
         next
     }
 }
+
+/// Words in a bucket that is as full as most are.
+const WORDS_PER_BUCKET: usize = 6;

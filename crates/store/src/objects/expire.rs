@@ -26,14 +26,14 @@ impl Worker {
         self.words.clear();
         let next = view.gather(range, buckets_max, &mut self.words);
         let mut writer = Writer { store: &self.store, head: &mut self.head, view };
-        for &(slot, word) in &self.words {
+        for &(lowest, word) in &self.words {
             let may_expire = match word.kind() {
                 Kind::Expiring => true,
                 Kind::Object | Kind::Tombstone => false,
             };
             if may_expire && view.entry(word).is_expired(self.store.clock()) {
                 let key = view.entry(word).key;
-                let hash = key_hash_in_slot(self.store.seed(), slot, key);
+                let hash = key_hash_in_slot(self.store.seed(), lowest.slot(), key);
                 if range.contains(hash) {
                     // One that cannot go now is met again by the next walk.
                     let _ = reclaim(&mut writer, Key { hash, bytes: key }, access);

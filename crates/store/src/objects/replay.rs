@@ -4,10 +4,10 @@
 //! asked for before the first one is inserted, the run of a batch tells the slot so that only the
 //! hash within it is computed, and a leaf stays locked while the next record belongs to it.
 
-use super::arrival::{Arrival, ArrivalCounters};
+use super::arrival::{Arrival, ArrivalCounters, Progress};
 use super::leaves::HeldLeaf;
 use super::store::Store;
-use super::tablets::{Tablet, TabletMap, TabletState};
+use super::tablets::{TabletMap, TabletState};
 use super::view::{Found, Placed, View, kind_of};
 use super::{Key, Stall, Worker};
 use crate::index::{Kind, Word};
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use types::{HashRange, KeyHash, MigrationId, TableId, Tenure, Version, key_hash_in_slot};
 use wire::Corrupt;
 use wire::batch::{BatchEntry, BatchReader};
+use wire::entry::Entry;
 
 /// Records parsed ahead of the one that is inserted. Measured by `store_bench`; 8 to 32 are alike.
 const WINDOW: usize = 16;
@@ -58,13 +59,7 @@ impl Worker {
         let side_log = side_log_of(&mut self.side_logs, &self.store.log, arrival);
         let place =
             Destination { store: &self.store, tablets: &self.tablets, arrival, turn: &turn };
-        let mut replay = Replay {
-            place,
-            side_log,
-            stay: None,
-            held: HeldLeaf::none(),
-            done: Replayed::default(),
-        };
+        let mut replay = Replay { place, side_log, stay: None, done: Replayed::default() };
         let result = replay.run(BatchReader::resume(batch, from)?, entries_max);
         let done = replay.done;
         arrival.count(ArrivalCounters {
@@ -120,26 +115,36 @@ struct Replay<'t, 's> {
     place: Destination<'t>,
     side_log: &'s mut SideLog,
     /// Where the record before this one belonged.
-    stay: Option<Stay>,
-    /// The leaf of the record before this one, still locked.
-    held: HeldLeaf<'t>,
+    stay: Option<Stay<'t>>,
     done: Replayed,
 }
 
 /// A range of one table in which records are wanted, or not.
 #[derive(Clone, Copy)]
-struct Stay {
+struct Stay<'t> {
     table: TableId,
     range: HashRange,
-    /// Under which they are stored; `None`: they are dropped.
-    tenure: Option<Tenure>,
+    wanted: Option<Wanted<'t>>,
+}
+
+/// What is done with the records that are wanted.
+#[derive(Clone, Copy)]
+struct Wanted<'t> {
+    view: View<'t>,
+    progress: Progress<'t>,
+    /// Under which they are stored.
+    tenure: Tenure,
 }
 
 /// A record that has been parsed.
 #[derive(Clone, Copy)]
 struct Parsed<'b> {
-    record: BatchEntry<'b>,
+    table: TableId,
     hash: KeyHash,
+    key: &'b [u8],
+    version: Version,
+    kind: Kind,
+    encoded: &'b [u8],
     /// Where it begins in the batch.
     offset: usize,
 }
@@ -166,10 +171,12 @@ impl<'t> Replay<'t, '_> {
                 return Ok(None);
             }
             entries_max -= window.len();
-            let highest = window.iter().map(|parsed| parsed.record.entry.version).max();
+            let highest = window.iter().map(|parsed| parsed.version).max();
             self.place.store.raise_version(highest.unwrap_or(Version(0)));
+            // For one window only: a client that wants the leaf waits for less than a microsecond.
+            let mut held = HeldLeaf::none();
             for parsed in &window {
-                match self.insert(parsed) {
+                match self.insert(parsed, &mut held) {
                     Ok(()) => {}
                     Err(Halt::At(offset)) => return Ok(Some(offset)),
                     Err(Halt::Failed(error)) => return Err(error),
@@ -190,48 +197,43 @@ impl<'t> Replay<'t, '_> {
         for _ in 0..count {
             let offset = reader.offset();
             let Some(record) = reader.next().transpose()? else { break };
-            let hash = key_hash_in_slot(seed, record.slot, record.entry.key);
-            let is_new_slot = window.last().is_none_or(|last: &Parsed<'_>| {
-                (last.record.table, last.record.slot) != (record.table, record.slot)
-            });
-            if is_new_slot {
-                let view = View::new(self.place.store, record.table, self.place.turn);
-                self.place.arrival.make_leaf(&view, record.slot);
+            let BatchEntry { table, slot, entry, encoded } = record;
+            let hash = key_hash_in_slot(seed, slot, entry.key);
+            let is_same_slot = |last: &Parsed<'_>| last.table == table && last.hash.slot() == slot;
+            if !window.last().is_some_and(is_same_slot) {
+                let view = View::new(self.place.store, table, self.place.turn);
+                self.place.arrival.make_leaf(&view, slot);
             }
-            self.place.store.index_or_new(record.table).prefetch(hash, self.place.turn);
-            window.push(Parsed { record, hash, offset });
+            self.place.store.index_or_new(table).prefetch(hash, self.place.turn);
+            let Entry { key, version, .. } = entry;
+            let kind = kind_of(&entry);
+            window.push(Parsed { table, hash, key, version, kind, encoded, offset });
         }
         Ok(())
     }
 
     #[inline]
-    fn insert(&mut self, parsed: &Parsed<'_>) -> Result<(), Halt> {
-        let Some(tenure) = self.tenure_of(parsed.record.table, parsed.hash) else {
+    fn insert(&mut self, parsed: &Parsed<'_>, held: &mut HeldLeaf<'t>) -> Result<(), Halt> {
+        let Some(wanted) = self.wanted(parsed.table, parsed.hash) else {
             self.done.dropped += 1;
             return Ok(());
         };
-        let view = View::new(self.place.store, parsed.record.table, self.place.turn);
-        let leaf = match self.held.lock(&view, parsed.hash) {
+        let Wanted { view, progress, tenure } = wanted;
+        let leaf = match held.lock(&view, parsed.hash) {
             Ok(leaf) => leaf,
             Err(Stall::OutOfMemory) => return Err(Halt::Failed(ReplayError::OutOfMemory)),
             Err(_) => return Err(Halt::At(parsed.offset)),
         };
-        let BatchEntry { entry, encoded, .. } = parsed.record;
+        let found = view.find_locked(leaf, Key { hash: parsed.hash, bytes: parsed.key });
+        let is_old = matches!(&found, Found::Here(_, here) if here.version >= parsed.version);
         // Judged under the lock: what has been swept below the progress must not come back.
-        if self.place.arrival.is_below_progress(parsed.hash) {
+        if is_old || progress.has_passed(parsed.hash) {
             self.done.dropped += 1;
             return Ok(());
         }
-        let found = view.find_locked(leaf, Key { hash: parsed.hash, bytes: entry.key });
-        if let Found::Here(_, here) = &found
-            && here.version >= entry.version
-        {
-            self.done.dropped += 1;
-            return Ok(());
-        }
-        let address = self.side_log.append_encoded(encoded, tenure)?;
-        let word = Word::new(parsed.hash, kind_of(&entry), address);
-        let new = Placed { word, bytes: encoded.len() as u32 };
+        let address = self.side_log.append_encoded(parsed.encoded, tenure)?;
+        let word = Word::new(parsed.hash, parsed.kind, address);
+        let new = Placed { word, bytes: parsed.encoded.len() as u32 };
         match found.old() {
             Some(old) => {
                 leaf.replace(parsed.hash, old.tuple(), new.tuple());
@@ -244,8 +246,8 @@ impl<'t> Replay<'t, '_> {
                 }
             }
         }
-        match word.kind() {
-            Kind::Tombstone => self.place.arrival.note_buried(parsed.record.table, parsed.hash),
+        match parsed.kind {
+            Kind::Tombstone => self.place.arrival.note_buried(parsed.table, parsed.hash),
             Kind::Object | Kind::Expiring => {}
         }
         self.done.records += 1;
@@ -253,28 +255,31 @@ impl<'t> Replay<'t, '_> {
         Ok(())
     }
 
-    /// Under which tenure the record is stored; `None`: it is not wanted any more.
+    /// What is done with a record of this hash; `None`: it is not wanted any more.
     #[inline]
-    fn tenure_of(&mut self, table: TableId, hash: KeyHash) -> Option<Tenure> {
-        if let Some(stay) = self.stay
-            && stay.table == table
-            && stay.range.contains(hash)
-        {
-            return stay.tenure;
+    fn wanted(&mut self, table: TableId, hash: KeyHash) -> Option<Wanted<'t>> {
+        match self.stay {
+            Some(stay) if stay.table == table && stay.range.contains(hash) => stay.wanted,
+            Some(_) | None => self.enter(table, hash),
         }
-        let tablet = self.place.tablets.at(hash)?;
-        let tenure = self.tenure_in(tablet, table);
-        self.stay = Some(Stay { table, range: tablet.range, tenure });
-        tenure
     }
 
-    fn tenure_in(&self, tablet: &Tablet, table: TableId) -> Option<Tenure> {
+    fn enter(&mut self, table: TableId, hash: KeyHash) -> Option<Wanted<'t>> {
+        let Destination { store, tablets, arrival, turn } = self.place;
+        let tablet = tablets.at(hash)?;
         let is_current = match &tablet.state {
-            TabletState::Arriving(arrival) => Arc::ptr_eq(arrival, self.place.arrival),
+            TabletState::Arriving(current) => Arc::ptr_eq(current, arrival),
             TabletState::Serving | TabletState::Frozen | TabletState::Leaving => false,
         };
-        let is_flushed = tablet.flushing.contains(table) || self.place.arrival.is_flushed(table);
-        (is_current && !is_flushed).then_some(tablet.tenures[usize::from(table.0)])
+        let mut stay = Stay { table, range: tablet.range, wanted: None };
+        if is_current && !tablet.flushing.contains(table) && !arrival.is_flushed(table) {
+            let progress = arrival.progress_at(hash);
+            stay.range = progress.range().intersection(tablet.range)?;
+            let tenure = tablet.tenures[usize::from(table.0)];
+            stay.wanted = Some(Wanted { view: View::new(store, table, turn), progress, tenure });
+        }
+        self.stay = Some(stay);
+        stay.wanted
     }
 }
 

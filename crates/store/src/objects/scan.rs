@@ -27,10 +27,10 @@ impl Worker {
         let shown =
             HashRange::new(range.first(), next.map_or(range.last(), |next| KeyHash(next.0 - 1)));
         let now = self.store.clock();
-        for &(slot, word) in &self.words {
+        for &(lowest, word) in &self.words {
             let entry = view.entry(word);
             if let Some(record) = record_of(&entry, now)
-                && shown.contains(key_hash_in_slot(self.store.seed(), slot, entry.key))
+                && shown.contains(key_hash_in_slot(self.store.seed(), lowest.slot(), entry.key))
             {
                 f(entry.key, record);
             }

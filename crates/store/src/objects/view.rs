@@ -6,11 +6,14 @@ use super::{Key, Record, Stall};
 use crate::index::{Find, Index, Kind, LeafGuard, WalkBudget, Word};
 use crate::log::{Log, Turn};
 use std::ops::ControlFlow;
-use types::{HashRange, KeyHash, Slot, TableId, UnixMillis};
+use types::{HashRange, KeyHash, TableId, UnixMillis};
 use wire::entry::{Body, Entry};
 
 /// Looks at a leaf whose writer is publishing before the writer is taken to be away.
 const SPINS: usize = 64;
+
+/// Where the key of an entry ends, as a rule: what a walk asks for.
+const KEY_ENDS: usize = 64;
 
 /// Log and index of one table, within a turn.
 #[derive(Clone, Copy)]
@@ -60,18 +63,18 @@ impl<'t> View<'t> {
         Ok(self.index.lock(hash, self.turn)?)
     }
 
-    /// Adds the words of a range, each with its slot, to `words`, and asks for their entries.
-    /// Returns where to go on.
+    /// Adds the words of a range, each with the lowest hash that it may have, to `words`, and asks
+    /// for the headers and keys of their entries. Returns where to go on.
     pub(super) fn gather(
         &self,
         range: HashRange,
         buckets: usize,
-        words: &mut Vec<(Slot, Word)>,
+        words: &mut Vec<(KeyHash, Word)>,
     ) -> Option<KeyHash> {
         let budget = WalkBudget { entries: usize::MAX, buckets };
         self.index.walk(range, budget, self.turn, |hash, word| {
-            self.log.prefetch(word.address());
-            words.push((hash.slot(), word));
+            self.log.prefetch(word.address(), KEY_ENDS);
+            words.push((hash, word));
             ControlFlow::Continue(())
         })
     }

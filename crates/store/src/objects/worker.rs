@@ -14,7 +14,7 @@ use crate::log::{Head, Participant, SideLog, Survivors, VictimSegment};
 use std::fmt;
 use std::sync::Arc;
 use types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use types::{KeyHash, MigrationId, ReactorId, Slot, TableId, Tenure, UnixMillis};
+use types::{KeyHash, MigrationId, ReactorId, TableId, Tenure, UnixMillis};
 
 /// Retired things freed at the top of a turn. Arbitrary: enough to keep up with a writer that
 /// retires a leaf every few hundred inserts.
@@ -35,8 +35,8 @@ pub struct Worker {
     pub(super) survivors: Survivors,
     /// The segment that this worker is cleaning.
     pub(super) victim: Option<VictimSegment>,
-    /// Words of a walk, until it has been decided what becomes of them.
-    pub(super) words: Vec<(Slot, Word)>,
+    /// Words of a walk, with the lowest hashes that they may have, until it has been decided what becomes of them.
+    pub(super) words: Vec<(KeyHash, Word)>,
 }
 
 /// What an operation may do with a hash that is ours.
