@@ -3,6 +3,7 @@
 //! - [`Coordinator`] is a machine without input or output: events in, effects out, every change of
 //!   the configuration one compare-and-swap transaction. Start at [`Coordinator::handle`].
 //! - [`MetaStore`] is where the configuration is kept: in memory, or in a file.
+//! - [`serve()`] and [`Running`] put sockets and clocks around the machine.
 //!
 //! The coordinator is never on the data path: servers serve, and migrations that have flipped go
 //! on, while it is away. The protocol that it speaks is told in `wire::control`, the reasons in
@@ -25,7 +26,7 @@ pub use ledger::Stopped;
 pub use machine::{Coordinator, Settings};
 pub use outbox::{ConnectionId, Effect, Event, Moment, Outbox};
 pub use records::Identity;
-pub use serve::serve;
+pub use serve::{Running, ServeError, serve};
 pub use store::{
     Entry, FileStore, MemoryStore, MetaStore, Revision, StoreError, Transaction, Verdict,
 };

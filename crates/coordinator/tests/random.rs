@@ -316,7 +316,7 @@ impl History {
                 this.sources.insert(migration, SourceState::Flipping { intent });
             }
             // Some sources leave it to their target.
-            Some(SourceState::Leaving { .. }) if self.seed % 2 == 0 => {
+            Some(SourceState::Leaving { .. }) if self.seed.is_multiple_of(2) => {
                 self.tell(server, ToCoordinator::Flipped { migration });
             }
             Some(SourceState::Over) => {

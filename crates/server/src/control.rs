@@ -1,8 +1,9 @@
 //! The server's link to its coordinator: one connection, kept up, on a thread of its own.
 //!
 //! The link joins, passes on what the coordinator says, and sends what the server has to say. When
-//! the connection breaks it is opened again, with the number that the server got at first; what
-//! was to be sent meanwhile is dropped, since both sides repeat what matters.
+//! the connection breaks it is opened again, with the number that the server got at first. What was
+//! to be sent meanwhile is dropped, since both sides repeat what matters; only an `Ask` has to be
+//! asked again by whoever waits for its answer.
 //!
 //! Nothing of the data path comes here: a server whose coordinator is away goes on serving.
 
@@ -13,35 +14,38 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use types::{ClusterId, ServerId};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::timeout;
 use wire::Corrupt;
-use wire::control::{FromCoordinator, Join, ToCoordinator};
+use wire::control::{ALIVE_AGAIN, FromCoordinator, Join, SILENCE_MAX, ToCoordinator};
 use wire::frame::{self, HEADER_BYTES, Header};
 
-/// Pause before the first and before every later attempt to connect again.
+/// Pause before the first attempt to connect again, doubled with every further one.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Longest pause: well below the time after which the coordinator gives an absent server up.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-
+/// Pause after the coordinator has refused a server that it knew: a person has to act.
+const PAUSE_REFUSED: Duration = Duration::from_secs(5);
+/// Time for the connection to be made, and again for the welcome.
+const GREETING_MAX: Duration = Duration::from_secs(2);
 /// Most messages that wait to be sent: far above what a server says in a second.
 const WAITING_MAX: usize = 65_536;
 
 /// See the module's text. Dropping it ends the link.
+#[derive(Debug)]
 pub struct ControlLink {
-    sender: UnboundedSender<ToCoordinator>,
-    state: Arc<State>,
-}
-
-#[derive(Default)]
-struct State {
-    is_connected: AtomicBool,
-    waiting: std::sync::atomic::AtomicUsize,
+    messages: Sender<ToCoordinator>,
+    is_connected: Arc<AtomicBool>,
 }
 
 impl ControlLink {
     /// Connects to `coordinator` (as `host:port`) and joins. `on_message` is called on the link's
     /// thread with everything that the coordinator says, first the welcome; of later connections
     /// the welcome is left out.
+    ///
+    /// If the coordinator refuses the first join, the link ends after that message, and
+    /// `on_message` is dropped. If it refuses a later one, the link tries again and the owner
+    /// decides: a server that was given up holds ranges that another one serves, and must stop.
     pub fn start(
         coordinator: String,
         join: Join,
@@ -49,27 +53,26 @@ impl ControlLink {
     ) -> io::Result<ControlLink> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let (sender, receiver) = unbounded_channel();
-        let state = Arc::new(State::default());
+        let (messages, receiver) = channel(WAITING_MAX);
+        let is_connected = Arc::new(AtomicBool::new(false));
         let link =
-            Link { coordinator, join, on_message, receiver, state: state.clone(), is_over: false };
+            Link { coordinator, join, on_message, receiver, is_connected: is_connected.clone() };
         std::thread::Builder::new()
             .name("control".into())
             .spawn(move || runtime.block_on(link.run()))?;
-        Ok(ControlLink { sender, state })
+        Ok(ControlLink { messages, is_connected })
     }
 
     /// Sends a message, if the coordinator can be reached.
     pub fn send(&self, message: ToCoordinator) {
-        let is_full = self.state.waiting.load(Ordering::Relaxed) >= WAITING_MAX;
-        if self.is_connected() && !is_full && self.sender.send(message).is_ok() {
-            self.state.waiting.fetch_add(1, Ordering::Relaxed);
+        if self.is_connected() && self.messages.try_send(message).is_err() {
+            tracing::warn!("a message to the coordinator was dropped");
         }
     }
 
     /// Whether the coordinator can be reached.
     pub fn is_connected(&self) -> bool {
-        self.state.is_connected.load(Ordering::Relaxed)
+        self.is_connected.load(Ordering::Relaxed)
     }
 }
 
@@ -77,106 +80,128 @@ struct Link<F> {
     coordinator: String,
     join: Join,
     on_message: F,
-    receiver: UnboundedReceiver<ToCoordinator>,
-    state: Arc<State>,
-    /// The coordinator does not want us, or nobody wants the link any more.
-    is_over: bool,
+    /// Closed when nobody wants the link any more.
+    receiver: Receiver<ToCoordinator>,
+    is_connected: Arc<AtomicBool>,
+}
+
+/// What became of an attempt to connect.
+enum Attempt {
+    /// The coordinator had let us in.
+    Joined,
+    /// It cannot be reached, or does not answer as it should.
+    Failed,
+    /// It does not want us.
+    Refused,
 }
 
 impl<F: FnMut(FromCoordinator)> Link<F> {
     async fn run(mut self) {
         let mut pause = PAUSE_MIN;
-        while !self.is_over {
-            match self.connection().await {
-                Ok(()) => pause = PAUSE_MIN,
-                Err(error) => {
-                    tracing::debug!(%error, "the coordinator cannot be reached");
-                    pause = (pause * 2).min(PAUSE_MAX);
-                }
-            }
-            self.state.is_connected.store(false, Ordering::Relaxed);
-            tokio::time::sleep(pause).await;
+        while !self.receiver.is_closed() {
+            let attempt = self.attempt().await;
+            self.is_connected.store(false, Ordering::Relaxed);
+            pause = match attempt {
+                Attempt::Joined => PAUSE_MIN,
+                Attempt::Failed => (pause * 2).min(PAUSE_MAX),
+                Attempt::Refused if self.join.rejoin.is_none() => return,
+                Attempt::Refused => PAUSE_REFUSED,
+            };
+            // What is sent meanwhile is dropped; the end of the link ends the pause.
+            let dropping = async { while self.receiver.recv().await.is_some() {} };
+            let _ = timeout(pause, dropping).await;
         }
     }
 
-    /// One connection, from its beginning to its end. `Ok` if the coordinator had let us in.
-    async fn connection(&mut self) -> io::Result<()> {
+    /// One connection, from its beginning to its end.
+    async fn attempt(&mut self) -> Attempt {
+        let joined = timeout(GREETING_MAX, self.greet()).await;
+        match joined.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok((reader, writer, true)) => {
+                if let Err(error) = self.converse(reader, writer).await {
+                    tracing::info!(%error, "the connection to the coordinator has ended");
+                }
+                Attempt::Joined
+            }
+            Ok((_, _, false)) => Attempt::Refused,
+            Err(error) => {
+                tracing::debug!(%error, "the coordinator cannot be reached");
+                Attempt::Failed
+            }
+        }
+    }
+
+    /// Connects and joins. `false`: the coordinator has refused.
+    async fn greet(&mut self) -> io::Result<(OwnedReadHalf, OwnedWriteHalf, bool)> {
         let stream = TcpStream::connect(&self.coordinator).await?;
         stream.set_nodelay(true)?;
         let (mut reader, mut writer) = stream.into_split();
-        write(&mut writer, &ToCoordinator::Join(self.join.clone())).await?;
-        let welcome = read(&mut reader).await?;
-        self.welcomed(&welcome)?;
-        let is_first = self.join.rejoin.is_none();
-        if let FromCoordinator::Welcome { server, cluster, .. } = welcome {
-            self.join.rejoin = Some((cluster, server));
-        }
-        while self.receiver.try_recv().is_ok() {}
-        self.state.waiting.store(0, Ordering::Relaxed);
-        self.state.is_connected.store(true, Ordering::Relaxed);
-        if is_first {
-            (self.on_message)(welcome);
-        }
-        if let Err(error) = self.converse(&mut reader, &mut writer).await {
-            tracing::info!(%error, "the connection to the coordinator has ended");
-        }
-        Ok(())
-    }
-
-    fn welcomed(&mut self, welcome: &FromCoordinator) -> io::Result<()> {
-        let expected: Option<(ClusterId, ServerId)> = self.join.rejoin;
-        match welcome {
-            FromCoordinator::Welcome { server, cluster, .. }
-                if expected.is_none_or(|number| number == (*cluster, *server)) =>
-            {
-                Ok(())
+        writer.write_all(&encoded(&ToCoordinator::Join(self.join.clone()))).await?;
+        let greeting = loop {
+            if let Some(message) = read(&mut reader).await? {
+                break message;
+            }
+        };
+        let is_joined = match &greeting {
+            FromCoordinator::Welcome { server, cluster, .. } => {
+                let number = (*cluster, *server);
+                if self.join.rejoin.is_some_and(|known| known != number) {
+                    return Err(io::Error::other("the coordinator takes us for somebody else"));
+                }
+                self.is_connected.store(true, Ordering::Relaxed);
+                self.join.rejoin.replace(number).is_some()
             }
             FromCoordinator::Rejected { reason } => {
-                let reason = reason.clone();
-                self.is_over = expected.is_none();
                 tracing::error!(reason, "the coordinator refuses this server");
-                (self.on_message)(welcome.clone());
-                Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+                (self.on_message)(greeting);
+                return Ok((reader, writer, false));
             }
-            other => Err(io::Error::other(format!("the coordinator greets with {other:?}"))),
+            other => {
+                return Err(io::Error::other(format!("the coordinator greets with {other:?}")));
+            }
+        };
+        if !is_joined {
+            (self.on_message)(greeting);
         }
+        Ok((reader, writer, true))
     }
 
     async fn converse(
         &mut self,
-        reader: &mut OwnedReadHalf,
-        writer: &mut OwnedWriteHalf,
+        reader: OwnedReadHalf,
+        mut writer: OwnedWriteHalf,
     ) -> io::Result<()> {
-        // Reading is not restartable in the middle of a frame, so it has a task's place of its own.
-        let mut input = Box::pin(read_owned(reader));
+        let mut alive = Vec::new();
+        frame::encode(&(), 0, &mut alive);
+        // Reading cannot be given up in the middle of a frame, so this future lives until the end.
+        let mut hearing = std::pin::pin!(hear(reader, &mut self.on_message));
         loop {
             tokio::select! {
-                (result, reader) = &mut input => {
-                    (self.on_message)(result?);
-                    input = Box::pin(read_owned(reader));
-                }
-                message = self.receiver.recv() => match message {
-                    Some(message) => {
-                        self.state.waiting.fetch_sub(1, Ordering::Relaxed);
-                        write(writer, &message).await?;
-                    }
-                    None => {
-                        self.is_over = true;
-                        return Ok(());
-                    }
+                result = &mut hearing => return result,
+                message = timeout(ALIVE_AGAIN, self.receiver.recv()) => match message {
+                    Ok(Some(message)) => send(&mut writer, &encoded(&message)).await?,
+                    Ok(None) => return Ok(()),
+                    Err(_) => send(&mut writer, &alive).await?,
                 },
             }
         }
     }
 }
 
-async fn read_owned(
-    reader: &mut OwnedReadHalf,
-) -> (io::Result<FromCoordinator>, &mut OwnedReadHalf) {
-    (read(reader).await, reader)
+/// Passes on everything that comes, until the connection ends or nothing comes any more.
+async fn hear(
+    mut reader: OwnedReadHalf,
+    on_message: &mut impl FnMut(FromCoordinator),
+) -> io::Result<()> {
+    loop {
+        if let Some(message) = timeout(SILENCE_MAX, read(&mut reader)).await?? {
+            on_message(message);
+        }
+    }
 }
 
-async fn read(reader: &mut OwnedReadHalf) -> io::Result<FromCoordinator> {
+/// One frame; `None` is a sign of life.
+async fn read(reader: &mut OwnedReadHalf) -> io::Result<Option<FromCoordinator>> {
     let mut header = [0; HEADER_BYTES];
     reader.read_exact(&mut header).await?;
     let header = Header::parse(&header).map_err(broken)?;
@@ -185,15 +210,170 @@ async fn read(reader: &mut OwnedReadHalf) -> io::Result<FromCoordinator> {
     }
     let mut message = vec![0; header.message_bytes];
     reader.read_exact(&mut message).await?;
-    header.message(&message).map_err(broken)
+    if message.is_empty() {
+        return header.message(&message).map(|()| None).map_err(broken);
+    }
+    header.message(&message).map(Some).map_err(broken)
+}
+
+/// A coordinator that takes nothing for so long is as good as away.
+async fn send(writer: &mut OwnedWriteHalf, frame: &[u8]) -> io::Result<()> {
+    timeout(SILENCE_MAX, writer.write_all(frame)).await?
+}
+
+fn encoded(message: &ToCoordinator) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame::encode(message, 0, &mut bytes);
+    bytes
 }
 
 fn broken(error: Corrupt) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-async fn write(writer: &mut OwnedWriteHalf, message: &ToCoordinator) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    frame::encode(message, 0, &mut bytes);
-    writer.write_all(&bytes).await
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::mpsc;
+    use types::{ClusterId, ServerId};
+    use wire::control::ClusterMap;
+
+    const CLUSTER: ClusterId = ClusterId(7);
+    const NUMBER: ServerId = ServerId(3);
+
+    /// The coordinator's end of a connection.
+    struct Accepted(TcpStream);
+
+    impl Accepted {
+        fn from(listener: &TcpListener) -> Accepted {
+            let (stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            Accepted(stream)
+        }
+
+        /// The next message that is no sign of life; `None` at the end.
+        fn hear(&mut self) -> Option<ToCoordinator> {
+            loop {
+                let mut header = [0; HEADER_BYTES];
+                self.0.read_exact(&mut header).ok()?;
+                let header = Header::parse(&header).unwrap();
+                let mut message = vec![0; header.message_bytes];
+                self.0.read_exact(&mut message).unwrap();
+                if !message.is_empty() {
+                    return Some(header.message(&message).unwrap());
+                }
+            }
+        }
+
+        fn say(&mut self, message: &FromCoordinator) {
+            let mut bytes = Vec::new();
+            frame::encode(message, 0, &mut bytes);
+            self.0.write_all(&bytes).unwrap();
+        }
+
+        fn welcome(&mut self) -> Join {
+            let Some(ToCoordinator::Join(join)) = self.hear() else { panic!("no join") };
+            self.say(&FromCoordinator::Welcome { server: NUMBER, cluster: CLUSTER, seed: 1 });
+            join
+        }
+    }
+
+    fn start() -> (TcpListener, ControlLink, mpsc::Receiver<FromCoordinator>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let join = Join {
+            protocol: wire::PROTOCOL_VERSION,
+            host: "here".into(),
+            client_port: 1,
+            bus_port: 2,
+            rejoin: None,
+        };
+        let (sender, receiver) = mpsc::channel();
+        let on_message = move |message| drop(sender.send(message));
+        let address = listener.local_addr().unwrap().to_string();
+        let link = ControlLink::start(address, join, on_message).unwrap();
+        (listener, link, receiver)
+    }
+
+    fn map(version: u64) -> FromCoordinator {
+        FromCoordinator::Map(ClusterMap {
+            version,
+            cluster: CLUSTER,
+            servers: vec![],
+            tablets: vec![],
+            moving: vec![],
+        })
+    }
+
+    const MESSAGE: ToCoordinator = ToCoordinator::Flipped { migration: types::MigrationId(1) };
+
+    #[test]
+    fn a_link_joins_and_passes_messages_both_ways() {
+        let (listener, link, messages) = start();
+        let mut coordinator = Accepted::from(&listener);
+        assert_eq!(coordinator.welcome().rejoin, None);
+        assert!(matches!(messages.recv(), Ok(FromCoordinator::Welcome { server: NUMBER, .. })));
+        coordinator.say(&map(1));
+        assert_eq!(messages.recv(), Ok(map(1)));
+        assert!(link.is_connected());
+        link.send(MESSAGE);
+        assert_eq!(coordinator.hear(), Some(MESSAGE));
+    }
+
+    #[test]
+    fn a_link_that_breaks_comes_back_under_its_number() {
+        let (listener, link, messages) = start();
+        let mut coordinator = Accepted::from(&listener);
+        coordinator.welcome();
+        // Broken off, cut in the middle of a frame, and by bytes that are no frame.
+        for bytes in [&b""[..], b"BLST\x05\x00", &[0xff; 40]] {
+            coordinator.0.write_all(bytes).unwrap();
+            drop(coordinator);
+            coordinator = Accepted::from(&listener);
+            assert_eq!(coordinator.welcome().rejoin, Some((CLUSTER, NUMBER)));
+        }
+        coordinator.say(&map(2));
+        assert!(matches!(messages.recv(), Ok(FromCoordinator::Welcome { .. })));
+        assert_eq!(messages.recv(), Ok(map(2)), "only the first welcome is passed on");
+        link.send(MESSAGE);
+        assert_eq!(coordinator.hear(), Some(MESSAGE));
+    }
+
+    #[test]
+    fn what_is_said_while_the_coordinator_is_away_is_dropped() {
+        let (listener, link, messages) = start();
+        link.send(MESSAGE);
+        let mut coordinator = Accepted::from(&listener);
+        coordinator.welcome();
+        coordinator.say(&map(1));
+        assert!(matches!(messages.recv(), Ok(FromCoordinator::Welcome { .. })));
+        assert_eq!(messages.recv(), Ok(map(1)));
+        let other = ToCoordinator::Released { migration: types::MigrationId(2) };
+        link.send(other.clone());
+        assert_eq!(coordinator.hear(), Some(other));
+    }
+
+    #[test]
+    fn a_link_that_is_refused_at_first_ends() {
+        let (listener, _link, messages) = start();
+        let mut coordinator = Accepted::from(&listener);
+        coordinator.hear();
+        let refusal = FromCoordinator::Rejected { reason: "no".into() };
+        coordinator.say(&refusal);
+        assert_eq!(messages.recv(), Ok(refusal));
+        assert!(messages.recv().is_err(), "the callback is dropped");
+        assert_eq!(coordinator.hear(), None);
+    }
+
+    #[test]
+    fn a_link_that_is_dropped_ends() {
+        let (listener, link, messages) = start();
+        let mut coordinator = Accepted::from(&listener);
+        coordinator.welcome();
+        assert!(messages.recv().is_ok());
+        drop(link);
+        assert_eq!(coordinator.hear(), None);
+        assert!(messages.recv().is_err());
+    }
 }

@@ -1,10 +1,21 @@
 //! Messages between a server and the coordinator. Each may arrive twice or late: it names the
 //! migration, epoch or map version that it is about, and a receiver that has gone on ignores it.
+//!
+//! Either side of a connection that has nothing to say sends an empty frame every [`ALIVE_AGAIN`],
+//! so that a peer that hangs or is cut off is told from one that is silent.
 
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use types::{
     ClusterId, HashRange, MigrationId, OwnershipEpoch, ServerId, TableId, Tenure, UnixMillis,
 };
+
+/// Pause between two signs of life on a control connection. A sign of life is a frame without
+/// message and payload, the encoding of `()`.
+pub const ALIVE_AGAIN: Duration = Duration::from_secs(1);
+
+/// A control connection on which nothing came for so long is closed.
+pub const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// From a server to the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,0 +1,256 @@
+//! The coordinator's shell: sockets, clocks and a thread around the machine.
+//!
+//! Everything runs on one thread. Each connection is a task ([`connection`]) that reads frames and
+//! sends what the machine has for it; the machine is called from one place, one event at a time.
+//! The store is called from there as well, so that a slow disk delays other servers' control
+//! messages, never their clients.
+//!
+//! Invariants:
+//! - memory is bounded: so many connections, so many events that wait for the machine (readers wait
+//!   with them), so many bytes that wait to be sent (whoever does not take them is cut off);
+//! - a connection that is not one of Ballast's is closed, and the machine never hears of what it
+//!   said.
+
+mod connection;
+
+use crate::admission::SERVERS_MAX;
+use crate::ledger::Stopped;
+use crate::outbox::{ConnectionId, Effect, Event, Moment, Outbox};
+use crate::{Coordinator, Identity, MetaStore, Settings};
+use connection::Outgoing;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::oneshot;
+use types::{Instant, UnixMillis};
+
+/// Connections at a time: every server, and some that have not said yet who they are.
+const CONNECTIONS_MAX: usize = SERVERS_MAX + 256;
+/// Events that wait for the machine. Arbitrary: readers wait when there are more.
+const EVENTS_MAX: usize = 256;
+/// The machine is called at least so often.
+const IDLE_MAX: Duration = Duration::from_secs(1);
+/// Pause after a connection could not be accepted, for want of descriptors for instance.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// What still has to be sent when the coordinator stops gets so long.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
+
+/// Why a coordinator does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The machine cannot go on.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+    /// The operating system refuses something.
+    #[error("the coordinator's sockets or threads failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A coordinator on a thread of its own. Stops when dropped.
+#[derive(Debug)]
+pub struct Running {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<Result<(), ServeError>>>,
+}
+
+impl Running {
+    /// Starts a coordinator for the servers that connect to `listener`. `fresh` becomes the
+    /// identity of the cluster if the store is empty.
+    pub fn start<S: MetaStore + Send + 'static>(
+        listener: TcpListener,
+        store: S,
+        fresh: Identity,
+        settings: Settings,
+    ) -> io::Result<Running> {
+        let address = listener.local_addr()?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("coordinator".into())
+            .spawn(move || serve_until(listener, store, (fresh, settings), stopped))?;
+        Ok(Running { address, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stops it, after everything has been sent that servers are still to hear.
+    pub fn stop(mut self) -> Result<(), ServeError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), ServeError> {
+        if let Some(stop) = self.stop.take() {
+            // Nobody listens if it has stopped by itself.
+            let _ = stop.send(());
+        }
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        if let Err(error) = self.end() {
+            tracing::error!(%error, "the coordinator had stopped");
+        }
+    }
+}
+
+/// Serves on this thread until the store fails.
+pub fn serve<S: MetaStore>(
+    listener: TcpListener,
+    store: S,
+    fresh: Identity,
+    settings: Settings,
+) -> Result<(), ServeError> {
+    let (_stop, stopped) = oneshot::channel();
+    serve_until(listener, store, (fresh, settings), stopped)
+}
+
+fn serve_until<S: MetaStore>(
+    listener: TcpListener,
+    store: S,
+    (fresh, settings): (Identity, Settings),
+    stop: oneshot::Receiver<()>,
+) -> Result<(), ServeError> {
+    let clock = Clock::start();
+    let coordinator = Coordinator::open(store, fresh, settings, clock.moment().now)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    listener.set_nonblocking(true)?;
+    runtime.block_on(async move {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let (events, inbox) = channel(EVENTS_MAX);
+        let connections = BTreeMap::new();
+        let shell = Shell { coordinator, clock, events, connections, last: ConnectionId(0) };
+        tokio::task::LocalSet::new().run_until(shell.run(listener, inbox, stop)).await
+    })
+}
+
+/// The clocks, which only the shell reads.
+struct Clock {
+    start: std::time::Instant,
+}
+
+impl Clock {
+    #[expect(clippy::disallowed_methods, reason = "the shell brings time in")]
+    fn start() -> Clock {
+        Clock { start: std::time::Instant::now() }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the shell brings time in")]
+    fn moment(&self) -> Moment {
+        let now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
+        Moment { now: Instant(now), wall: UnixMillis(wall) }
+    }
+}
+
+struct Shell<S> {
+    coordinator: Coordinator<S>,
+    clock: Clock,
+    events: Sender<Event>,
+    /// What waits to be sent to each; dropping it ends the connection when it has been sent.
+    connections: BTreeMap<ConnectionId, Outgoing>,
+    last: ConnectionId,
+}
+
+impl<S: MetaStore> Shell<S> {
+    async fn run(
+        mut self,
+        listener: tokio::net::TcpListener,
+        mut inbox: Receiver<Event>,
+        mut stop: oneshot::Receiver<()>,
+    ) -> Result<(), ServeError> {
+        // Stopping takes a word: the sender of a coordinator that runs for ever may be gone.
+        let mut may_stop = true;
+        loop {
+            let now = self.clock.moment().now;
+            let until = |at: Instant| at.since(now).min(IDLE_MAX);
+            let wait = self.coordinator.next_deadline().map_or(IDLE_MAX, until);
+            tokio::select! {
+                word = &mut stop, if may_stop => match word {
+                    Ok(()) => break,
+                    Err(_) => may_stop = false,
+                },
+                Some(event) = inbox.recv() => self.handle(event)?,
+                stream = accept(&listener) => self.open(stream)?,
+                () = tokio::time::sleep(wait) => self.handle(Event::Tick)?,
+            }
+        }
+        self.say_farewell(inbox).await;
+        Ok(())
+    }
+
+    fn open(&mut self, stream: TcpStream) -> Result<(), ServeError> {
+        if self.connections.len() >= CONNECTIONS_MAX {
+            tracing::warn!("more than {CONNECTIONS_MAX} connections: one was closed");
+            return Ok(());
+        }
+        let connection = ConnectionId(self.last.0 + 1);
+        self.last = connection;
+        let outgoing = connection::start(connection, stream, self.events.clone());
+        self.connections.insert(connection, outgoing);
+        self.handle(Event::Opened { connection })
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), ServeError> {
+        if let Event::Closed { connection } = &event
+            && self.connections.remove(connection).is_none()
+        {
+            // The machine has closed it, and expects no word of that.
+            return Ok(());
+        }
+        tracing::debug!(%event);
+        let mut outbox = Outbox::new();
+        let handled = self.coordinator.handle(self.clock.moment(), event, &mut outbox);
+        for effect in outbox.drain() {
+            tracing::debug!(%effect);
+            match effect {
+                Effect::Send { connection, message } => {
+                    if let Some(outgoing) = self.connections.get(&connection) {
+                        outgoing.push(&message);
+                    }
+                }
+                Effect::Close { connection } => {
+                    self.connections.remove(&connection);
+                }
+            }
+        }
+        Ok(handled?)
+    }
+
+    /// Lets every connection send what waits, and end.
+    async fn say_farewell(self, mut inbox: Receiver<Event>) {
+        let Shell { connections, events, .. } = self;
+        drop((connections, events));
+        let all_ended = async { while inbox.recv().await.is_some() {} };
+        if tokio::time::timeout(FAREWELL_MAX, all_ended).await.is_err() {
+            tracing::warn!("a server did not take the last messages in time");
+        }
+    }
+}
+
+async fn accept(listener: &tokio::net::TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) => tracing::warn!(%error, "a connection cannot be accepted"),
+        }
+        tokio::time::sleep(ACCEPT_AGAIN).await;
+    }
+}

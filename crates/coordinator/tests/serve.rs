@@ -1,0 +1,247 @@
+//! The coordinator over real sockets, with servers that are scripts.
+
+mod support;
+
+use coordinator::{FileStore, MemoryStore, MetaStore, Running, Settings};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+use support::{IDENTITY, join_of, migrate, slots};
+use types::{MigrationId, ServerId};
+use wire::control::{
+    Answer, Ask, ClusterMap, FromCoordinator, MigrationReport, MigrationState, SILENCE_MAX,
+    ToCoordinator,
+};
+use wire::frame::{self, HEADER_BYTES, Header};
+
+fn start(store: impl MetaStore + Send + 'static) -> Running {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    Running::start(listener, store, IDENTITY, Settings::default()).unwrap()
+}
+
+/// A server's end of a connection.
+struct Peer {
+    stream: TcpStream,
+}
+
+impl Peer {
+    fn connect(address: SocketAddr) -> Peer {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Peer { stream }
+    }
+
+    /// Connects and joins; the welcome has been heard.
+    fn join(address: SocketAddr, rejoin: Option<ServerId>) -> (Peer, ServerId) {
+        let mut peer = Peer::connect(address);
+        peer.say(&ToCoordinator::Join(join_of(rejoin)));
+        match peer.hear() {
+            Some(FromCoordinator::Welcome { server, cluster, seed }) => {
+                assert_eq!((cluster, seed), (IDENTITY.cluster, IDENTITY.seed));
+                (peer, server)
+            }
+            other => panic!("no welcome but {other:?}"),
+        }
+    }
+
+    fn say(&mut self, message: &ToCoordinator) {
+        let mut bytes = Vec::new();
+        frame::encode(message, 0, &mut bytes);
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    fn frame(&mut self) -> Option<(Header, Vec<u8>)> {
+        let mut header = [0; HEADER_BYTES];
+        match self.stream.read_exact(&mut header) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("nothing is heard"),
+            Err(_) => return None,
+        }
+        let header = Header::parse(&header).unwrap();
+        assert_eq!(header.payload_bytes, 0);
+        let mut message = vec![0; header.message_bytes];
+        self.stream.read_exact(&mut message).unwrap();
+        Some((header, message))
+    }
+
+    /// The next message; `None` at the end of the connection.
+    fn hear(&mut self) -> Option<FromCoordinator> {
+        loop {
+            let (header, message) = self.frame()?;
+            if !message.is_empty() {
+                return Some(header.message(&message).unwrap());
+            }
+        }
+    }
+
+    /// The next message of which `pick` makes something.
+    fn expect<T>(&mut self, pick: impl Fn(&FromCoordinator) -> Option<T>) -> T {
+        loop {
+            let message = self.hear().expect("the connection has ended");
+            if let Some(picked) = pick(&message) {
+                return picked;
+            }
+        }
+    }
+
+    fn expect_map(&mut self, fits: impl Fn(&ClusterMap) -> bool) -> ClusterMap {
+        self.expect(|message| match message {
+            FromCoordinator::Map(map) if fits(map) => Some(map.clone()),
+            _ => None,
+        })
+    }
+
+    fn ask(&mut self, ask: Ask) -> Answer {
+        self.say(&ToCoordinator::Ask { request: 5, ask });
+        self.expect(|message| match message {
+            FromCoordinator::Answer { request: 5, answer } => Some(answer.clone()),
+            _ => None,
+        })
+    }
+
+    fn reports(&mut self) -> Vec<MigrationReport> {
+        match self.ask(Ask::List) {
+            Answer::Migrations(reports) => reports,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What is left of the connection is signs of life and its end.
+    fn expect_end(&mut self) {
+        assert_eq!(self.hear(), None);
+    }
+}
+
+#[test]
+fn a_range_moves_between_two_servers_over_sockets() {
+    let coordinator = start(MemoryStore::new());
+    let (mut source, first) = Peer::join(coordinator.address(), None);
+    let (mut target, second) = Peer::join(coordinator.address(), None);
+    let migration = MigrationId(1);
+    assert_eq!(source.ask(migrate(slots(0, 99), second)), Answer::Started(vec![migration]));
+    source.expect(|m| matches!(m, FromCoordinator::Measure { .. }).then_some(()));
+    source.say(&ToCoordinator::Measured { migration, records: 9, bytes: 900 });
+    target.expect(|m| matches!(m, FromCoordinator::Prepare(_)).then_some(()));
+    target.say(&ToCoordinator::Prepared { migration, refused: None });
+    source.expect(|m| matches!(m, FromCoordinator::Start(_)).then_some(()));
+    target.say(&ToCoordinator::Flipped { migration });
+    let map = source.expect_map(|map| map.tablets.len() == 2);
+    assert_eq!((map.tablets[0].owner, map.tablets[1].owner), (second, first));
+    target.say(&ToCoordinator::Shrink { migration, remaining: vec![] });
+    source.expect(|message| match message {
+        FromCoordinator::Forget { remaining, .. } => remaining.is_empty().then_some(()),
+        _ => None,
+    });
+    source.say(&ToCoordinator::Released { migration });
+    target.expect(|m| matches!(m, FromCoordinator::Finished { .. }).then_some(()));
+    assert_eq!(target.reports()[0].state, MigrationState::Success);
+    coordinator.stop().unwrap();
+}
+
+#[test]
+fn a_connection_that_breaks_is_noticed_and_can_be_taken_up_again() {
+    let coordinator = start(MemoryStore::new());
+    let (first, number) = Peer::join(coordinator.address(), None);
+    let (mut second, _) = Peer::join(coordinator.address(), None);
+    let connected = |map: &ClusterMap| map.servers.iter().filter(|s| s.connected).count();
+    second.expect_map(|map| connected(map) == 2);
+    drop(first);
+    second.expect_map(|map| connected(map) == 1);
+    let (_first, again) = Peer::join(coordinator.address(), Some(number));
+    assert_eq!(again, number);
+    second.expect_map(|map| connected(map) == 2);
+}
+
+#[test]
+fn what_is_not_a_server_is_cut_off_and_disturbs_nobody() {
+    let coordinator = start(MemoryStore::new());
+    let (mut server, _) = Peer::join(coordinator.address(), None);
+    let frame_of = |message: &ToCoordinator, payload: usize| {
+        let mut bytes = Vec::new();
+        frame::encode(message, payload, &mut bytes);
+        bytes
+    };
+    let long =
+        ToCoordinator::Prepared { migration: MigrationId(1), refused: Some("x".repeat(5_000)) };
+    let mut flipped = frame_of(&ToCoordinator::Join(join_of(None)), 0);
+    *flipped.last_mut().unwrap() ^= 1;
+    let mut huge = frame_of(&ToCoordinator::Join(join_of(None)), 0);
+    huge[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+    let mut random = fastrand::Rng::with_seed(1);
+    let noise: Vec<u8> = (0..10_000).map(|_| random.u8(..)).collect();
+    for bytes in [
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        noise,
+        flipped,
+        huge,
+        frame_of(&long, 0),
+        frame_of(&ToCoordinator::Join(join_of(None)), 10),
+        frame_of(&ToCoordinator::Ask { request: 1, ask: Ask::List }, 0)[..18].to_vec(),
+    ] {
+        let mut peer = Peer::connect(coordinator.address());
+        // It may have been cut off before everything was sent.
+        let _ = peer.stream.write_all(&bytes);
+        let _ = peer.stream.shutdown(std::net::Shutdown::Write);
+        peer.expect_end();
+    }
+    let mut impatient = Peer::connect(coordinator.address());
+    impatient.say(&ToCoordinator::Ask { request: 1, ask: Ask::List });
+    assert!(matches!(impatient.hear(), Some(FromCoordinator::Rejected { .. })));
+    impatient.expect_end();
+    assert_eq!(server.reports(), []);
+}
+
+#[test]
+fn a_coordinator_that_stops_and_starts_again_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("meta.redb");
+    let coordinator = start(FileStore::open(&path).unwrap());
+    let (mut source, first) = Peer::join(coordinator.address(), None);
+    let (mut target, second) = Peer::join(coordinator.address(), None);
+    let migration = MigrationId(1);
+    assert_eq!(source.ask(migrate(slots(0, 9), second)), Answer::Started(vec![migration]));
+    source.say(&ToCoordinator::Measured { migration, records: 1, bytes: 1 });
+    target.expect(|m| matches!(m, FromCoordinator::Prepare(_)).then_some(()));
+    coordinator.stop().unwrap();
+    while source.hear().is_some() {}
+    target.expect_end();
+
+    let coordinator = start(FileStore::open(&path).unwrap());
+    let (mut target, number) = Peer::join(coordinator.address(), Some(second));
+    assert_eq!(number, second);
+    target.expect(|m| matches!(m, FromCoordinator::Prepare(_)).then_some(()));
+    target.say(&ToCoordinator::Prepared { migration, refused: None });
+    let (mut source, number) = Peer::join(coordinator.address(), Some(first));
+    assert_eq!(number, first);
+    source.expect(|m| matches!(m, FromCoordinator::Start(_)).then_some(()));
+    let (_third, number) = Peer::join(coordinator.address(), None);
+    assert_eq!(number, ServerId(3));
+}
+
+#[test]
+fn a_coordinator_whose_store_was_taken_over_stops() {
+    let store = MemoryStore::new();
+    let old = start(store.clone());
+    let (mut server, number) = Peer::join(old.address(), None);
+    let new = start(store);
+    server.say(&ToCoordinator::Ask { request: 1, ask: Ask::Flush { table: None } });
+    while server.hear().is_some() {}
+    assert!(old.stop().unwrap_err().to_string().contains("another coordinator"));
+    let (_, again) = Peer::join(new.address(), Some(number));
+    assert_eq!(again, number);
+}
+
+#[test]
+fn both_sides_notice_when_the_other_hangs() {
+    let coordinator = start(MemoryStore::new());
+    let (mut hanging, _) = Peer::join(coordinator.address(), None);
+    let mut silent = Peer::connect(coordinator.address());
+    // The coordinator says that it is there, but nothing that it hears comes from these two.
+    let mut signs = 0;
+    while let Some((_, message)) = hanging.frame() {
+        signs += usize::from(message.is_empty());
+    }
+    assert!(signs as u64 >= SILENCE_MAX.as_secs() / 2, "only {signs} signs of life");
+    while silent.frame().is_some() {}
+}
