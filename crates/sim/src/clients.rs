@@ -52,6 +52,11 @@ impl Clients {
         self.histories.iter().map(Vec::len).sum()
     }
 
+    /// Whether the client waits for an answer.
+    pub(crate) fn is_busy(&self, client: usize) -> bool {
+        self.open[client].is_some()
+    }
+
     /// Operations that have not been answered.
     pub(crate) fn open(&self) -> impl Iterator<Item = &Open> {
         self.open.iter().flatten()

@@ -10,7 +10,6 @@ use crate::workload::{Register, decode, encode};
 use fastrand::Rng;
 use server::engine::{Engine, Payload, Route, Sending, Wake};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use store::{Changes, Key, Need, Record, Stall, TabletState, Worker};
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId, TableId, UnixMillis};
 use wire::batch::BatchReader;

@@ -139,6 +139,8 @@ struct World {
     settings: Settings,
     weather: Weather,
     part: Part,
+    /// When everything must have come to rest.
+    rest_by: Instant,
     plan: BTreeMap<(Instant, u64), Next>,
     planned: u64,
     coordinator: Coordinator<MemoryStore>,
@@ -191,6 +193,7 @@ impl World {
             settings,
             weather,
             part: Part::Working,
+            rest_by: Instant(0),
             plan: BTreeMap::new(),
             planned: 0,
             coordinator: opened.expect("an empty store can be opened"),
@@ -228,7 +231,7 @@ impl World {
     }
 
     fn plan_the_run(&mut self) {
-        let end = Duration::from_millis(self.rng.u64(200..800));
+        let end = self.micros(200_000..800_000);
         self.plan_in(end, Next::Rest);
         // The map has to arrive first.
         for client in 0..self.clients.count() {
@@ -236,7 +239,8 @@ impl World {
         }
         self.plan_in(Duration::from_millis(10), Next::Move);
         if self.rng.bool() {
-            self.plan_in(Duration::from_millis(self.rng.u64(20..200)), Next::Break(0));
+            let delay = self.micros(20_000..200_000);
+            self.plan_in(delay, Next::Break(0));
         }
     }
 }
@@ -250,6 +254,11 @@ impl World {
 
     fn plan_in(&mut self, delay: Duration, next: Next) {
         self.plan_at(self.now + delay, next);
+    }
+
+    /// Some microseconds.
+    fn micros(&mut self, range: std::ops::Range<u64>) -> Duration {
+        Duration::from_micros(self.rng.u64(range))
     }
 
     fn wall(&self) -> UnixMillis {
@@ -305,7 +314,7 @@ impl World {
 
     /// The reactor begins a turn soon.
     fn wake(&mut self, server: usize, reactor: usize) {
-        let soon = self.now + Duration::from_micros(self.rng.u64(1..10));
+        let soon = self.now + self.micros(1..10);
         let due = &mut self.servers[server].reactors[reactor].due;
         if *due > soon {
             *due = soon;
@@ -349,7 +358,7 @@ impl World {
             // Now and then the operating system takes the processor away.
             let is_taken = self.rng.u32(..2000) == 0 && self.part == Part::Working;
             let longest = if is_taken { 12_000 } else { 50 };
-            return Duration::from_micros(self.rng.u64(2..longest));
+            return self.micros(2..longest);
         }
         let engine = &mut self.servers[place].reactors[reactor].engine;
         engine.sleep();
@@ -528,10 +537,11 @@ impl World {
             let effects = self.coordinate(Event::Closed { connection });
             self.carry_out(effects);
             let away = if self.rng.u32(..4) == 0 { 2_500_000 } else { 50_000 };
-            self.plan_in(Duration::from_micros(self.rng.u64(100..away)), Next::Rejoin(place));
+            let away = self.micros(100..away);
+            self.plan_in(away, Next::Rejoin(place));
         }
-        let (again, other) = (self.rng.u64(10..300), self.rng.usize(..SERVERS));
-        self.plan_in(Duration::from_millis(again), Next::Break(other));
+        let (again, other) = (self.micros(10_000..300_000), self.rng.usize(..SERVERS));
+        self.plan_in(again, Next::Break(other));
     }
 
     fn rejoin(&mut self, place: usize) {
@@ -567,13 +577,18 @@ impl World {
             self.trace.note(self.now, format_args!("asked to move {range} to {target}"));
             self.ask(Ask::Migrate { ranges: vec![range], source: None, target, policy });
         }
-        self.plan_in(Duration::from_micros(self.rng.u64(500..30_000)), Next::Move);
+        let pause = self.micros(500..30_000);
+        self.plan_in(pause, Next::Move);
     }
 }
 
 /// Clients.
 impl World {
     fn think(&mut self, client: usize) {
+        // Its pause may have lasted from one part of the run into the next.
+        if self.clients.is_busy(client) {
+            return;
+        }
         let (register, action) = match &mut self.part {
             Part::Working => self.workload.next(&mut self.rng),
             Part::Resting => return,
@@ -606,7 +621,7 @@ impl World {
         match reply {
             Reply::Outcome(outcome) => {
                 self.clients.end(self.now, request.client, outcome);
-                let pause = Duration::from_micros(self.rng.u64(1..300));
+                let pause = self.micros(1..300);
                 self.plan_in(pause, Next::Think(request.client));
             }
             Reply::Moved(port) => {
@@ -645,8 +660,7 @@ impl World {
             self.trace.note(self.now, format_args!("the weather clears"));
             self.part = Part::Resting;
             self.weather = Weather::fair();
-            let late = self.now + REST_MAX;
-            self.plan_at(late, Next::Rest);
+            self.rest_by = self.now + REST_MAX;
         }
         self.ask(Ask::List);
         let moving: Vec<_> =
@@ -665,8 +679,7 @@ impl World {
             }
             Part::Resting | Part::Reading(_) => {}
         }
-        let stuck_since = self.plan.range(..).rev().any(|(_, next)| matches!(next, Next::Rest));
-        if !stuck_since {
+        if self.now >= self.rest_by {
             self.failure = Some(Failure::Stuck(self.describe_unrest()));
         }
         self.plan_in(REST_AGAIN, Next::Rest);
