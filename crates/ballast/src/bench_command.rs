@@ -176,7 +176,10 @@ pub(crate) fn run(arguments: BenchArguments) -> anyhow::Result<()> {
 
 fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
     let records = Records::new(arguments.records, arguments.key_size, arguments.value_size)?;
-    ensure!(arguments.threads > 0 && arguments.connections > 0, "threads and connections: 1 or more");
+    ensure!(
+        arguments.threads > 0 && arguments.connections > 0,
+        "threads and connections: 1 or more"
+    );
     ensure!(arguments.threads <= arguments.records, "more threads than records");
     let routes = Control::connect(arguments.server)?.routes()?;
     let mut bars = Bars::new();
@@ -293,7 +296,8 @@ fn rival(arguments: &RivalArguments) -> anyhow::Result<()> {
 fn systems(arguments: &RivalArguments) -> anyhow::Result<[System; 2]> {
     let words = |text: &str| text.split_whitespace().map(String::from).collect::<Vec<_>>();
     let reactors = arguments.reactors.to_string();
-    let mut serve = ["--memory", &arguments.memory, "--reactors", &reactors].map(String::from).to_vec();
+    let mut serve =
+        ["--memory", &arguments.memory, "--reactors", &reactors].map(String::from).to_vec();
     serve.extend(words(&arguments.serve));
     Ok([
         System::Ballast { binary: std::env::current_exe()?, serve_arguments: serve },

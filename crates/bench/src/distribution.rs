@@ -47,9 +47,7 @@ impl Draw {
     pub fn next(&self, random: &mut Rng) -> u32 {
         match self.distribution {
             Distribution::Uniform => random.u32(..self.count),
-            Distribution::Zipf => {
-                (fnv(self.rank(random.f64())) % u64::from(self.count)) as u32
-            }
+            Distribution::Zipf => (fnv(self.rank(random.f64())) % u64::from(self.count)) as u32,
         }
     }
 

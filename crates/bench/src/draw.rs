@@ -287,7 +287,8 @@ mod tests {
     use crate::timeline::Percentiles;
 
     fn points() -> Vec<Point> {
-        let latency = |p50| Percentiles { count: 10, p50, p99: 10.0 * p50, p99_9: 40.0 * p50, max: 9.0 };
+        let latency =
+            |p50| Percentiles { count: 10, p50, p99: 10.0 * p50, p99_9: 40.0 * p50, max: 9.0 };
         (0..50)
             .map(|position| Point {
                 second: f64::from(position) / 10.0,

@@ -39,8 +39,13 @@ pub(crate) struct Fleet<P> {
 #[derive(Debug)]
 enum LineState<P> {
     /// Opened by the next request, but not before this moment.
-    Closed { retry: Instant },
-    Open { connection: Connection<P>, sending: Sending },
+    Closed {
+        retry: Instant,
+    },
+    Open {
+        connection: Connection<P>,
+        sending: Sending,
+    },
 }
 
 /// What is to be done about a line's output.
@@ -91,10 +96,10 @@ impl<P> Fleet<P> {
         if line.0 >= self.lines.len() {
             self.lines.resize_with(line.0 + 1, || LineState::Closed { retry: Instant(0) });
         }
-        if let LineState::Closed { retry } = self.lines[line.0] {
-            if now < retry || self.open(line, routes).is_err() {
-                return None;
-            }
+        if let LineState::Closed { retry } = self.lines[line.0]
+            && (now < retry || self.open(line, routes).is_err())
+        {
+            return None;
         }
         let LineState::Open { connection, sending } = &mut self.lines[line.0] else {
             unreachable!("opened above")
@@ -196,11 +201,7 @@ impl<P> Fleet<P> {
     }
 
     /// As [`Fleet::wait`] for what has arrived already.
-    pub(crate) fn look(
-        &mut self,
-        readable: &mut Vec<Line>,
-        broken: &mut Vec<Line>,
-    ) -> Result<()> {
+    pub(crate) fn look(&mut self, readable: &mut Vec<Line>, broken: &mut Vec<Line>) -> Result<()> {
         self.take_events(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }), readable, broken)
     }
 

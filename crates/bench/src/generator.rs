@@ -119,9 +119,9 @@ impl Generator {
                 schedule: Schedule::new(rate, arrivals, task.start, task.seed),
                 burst: 0,
             },
-            Pace::Closed { clients } => {
-                Supply::Closed { resting: (0..clients).map(|client| (task.start, client)).collect() }
-            }
+            Pace::Closed { clients } => Supply::Closed {
+                resting: (0..clients).map(|client| (task.start, client)).collect(),
+            },
         };
         Ok(Generator {
             supply,
@@ -233,7 +233,7 @@ impl Generator {
 
     /// Starts the next operation, if there is one.
     fn start(&mut self, client: u32, intended: Instant, now: Instant) {
-        let Some((action, record)) = self.task.operations.next() else {
+        let Some((action, record)) = self.task.operations.next_operation() else {
             self.supply = Supply::Exhausted;
             return;
         };

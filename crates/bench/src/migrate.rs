@@ -84,9 +84,9 @@ impl Move {
         let mut ownership = Ownership { probe: key_in(self.first), since: None };
         loop {
             ownership.look(target)?;
-            let report = reports(source)?.into_iter().find(|report| {
-                report.get("name").is_some_and(|name| !known.contains(name))
-            });
+            let report = reports(source)?
+                .into_iter()
+                .find(|report| report.get("name").is_some_and(|name| !known.contains(name)));
             if let Some(report) = report {
                 watch(&report);
                 if is_over(&report)? {
@@ -184,9 +184,7 @@ mod tests {
     #[test]
     fn half_of_the_slots_hold_about_half_of_the_records() {
         let records = Records::new(20_000, 30, 100).unwrap();
-        let up_to = |last| {
-            Move { first: Slot(0), last, target: String::new(), policy: Vec::new() }
-        };
+        let up_to = |last| Move { first: Slot(0), last, target: String::new(), policy: Vec::new() };
         assert!((9_700..10_300).contains(&up_to(Slot(8_191)).records(&records)));
         assert_eq!(up_to(Slot(16_383)).records(&records), 20_000);
     }
@@ -203,9 +201,10 @@ mod tests {
     #[test]
     fn a_failed_migration_is_an_error_with_its_message() {
         let report = |state: &str| {
-            BTreeMap::from([("state", state), ("message", "no room")].map(|(name, value)| {
-                (name.to_string(), value.to_string())
-            }))
+            BTreeMap::from(
+                [("state", state), ("message", "no room")]
+                    .map(|(name, value)| (name.to_string(), value.to_string())),
+            )
         };
         assert!(is_over(&report("success")).unwrap());
         assert!(!is_over(&report("snapshotting")).unwrap());

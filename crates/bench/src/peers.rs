@@ -141,7 +141,9 @@ fn start_valkey(
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         // Without the last one a server that has given all its slots away becomes a replica.
         command.args(["--cluster-enabled", "yes", "--cluster-allow-replica-migration", "no"]);
-        let nodes = format!("/tmp/nodes-{}-{}.conf", std::process::id(), address.port());
+        // A server must not find the configuration of an earlier one.
+        let (process, now) = (std::process::id(), crate::clock::now().0);
+        let nodes = format!("/tmp/nodes-{process}-{now}-{}.conf", address.port());
         command.args(["--cluster-config-file", &nodes]).args(serve_arguments);
         let process = Process::spawn(command, &format!("valkey-{}", address.port()), logs)?;
         processes.push((process, address));

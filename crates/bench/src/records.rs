@@ -47,7 +47,10 @@ impl Records {
         let key_min = KEY_PREFIX.len() + RECORD_DIGITS;
         ensure!(count > 0, "a data set needs at least one record");
         ensure!(key_bytes >= key_min, "keys need at least {key_min} bytes, not {key_bytes}");
-        ensure!(key_bytes <= types::limits::KEY_BYTES_MAX, "a key of {key_bytes} bytes is too long");
+        ensure!(
+            key_bytes <= types::limits::KEY_BYTES_MAX,
+            "a key of {key_bytes} bytes is too long"
+        );
         let value_min = key_bytes + SEQUENCE_BYTES;
         ensure!(
             value_bytes >= value_min,

@@ -130,7 +130,14 @@ impl Report {
             let _ = writeln!(
                 out,
                 "  {:<9}{:>9}{:>13}{:>10}{:>10}{:>10}{:>10}{:>15}",
-                "", "seconds", "requests/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "longest gap ms"
+                "",
+                "seconds",
+                "requests/s",
+                "p50 ms",
+                "p99 ms",
+                "p99.9 ms",
+                "max ms",
+                "longest gap ms"
             );
         }
         for phase in &self.phases {

@@ -50,7 +50,7 @@ impl Comparison {
                     let report = self
                         .play(case, system, progress)
                         .with_context(|| format!("{}, {}", system.name(), row.name))?;
-                    tell(&format!("{round} {:<8}{:<44}{}", system.name(), row.name, line(&report)));
+                    tell(&format!("{round} {:<8} {:<64} {}", system.name(), row.name, line(&report)));
                     reports.push(report);
                 }
             }

@@ -247,8 +247,7 @@ impl Scenario {
         let mut target_control = Control::connect(target.address)?;
         let usage = Usage::of(&cluster.processes()[..2])?;
         let watch = |_: &_| progress(Progress::Moving);
-        let moved =
-            moving.run(&mut source_control, &mut target_control, &self.records, watch)?;
+        let moved = moving.run(&mut source_control, &mut target_control, &self.records, watch)?;
         let used = usage.since()?;
         let cost = Cost {
             source_cpu_seconds: used.each[0].as_secs_f64(),

@@ -150,10 +150,7 @@ impl Timeline {
 }
 
 /// Times that lie in a gap of both lists. Both are in order and without overlap.
-fn intersect(
-    left: &[(Instant, Instant)],
-    right: &[(Instant, Instant)],
-) -> Vec<(Instant, Instant)> {
+fn intersect(left: &[(Instant, Instant)], right: &[(Instant, Instant)]) -> Vec<(Instant, Instant)> {
     let (mut left, mut right) = (left.iter().peekable(), right.iter().peekable());
     let mut both = Vec::new();
     while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
@@ -161,7 +158,11 @@ fn intersect(
         if from < until {
             both.push((from, until));
         }
-        if a.1 < b.1 { left.next() } else { right.next() };
+        if a.1 < b.1 {
+            left.next()
+        } else {
+            right.next()
+        };
     }
     both
 }

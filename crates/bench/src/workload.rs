@@ -91,8 +91,16 @@ pub struct Operations {
 #[derive(Debug)]
 enum Order {
     /// Every record of the share once; `next` is a position in the share.
-    Pass { action: Action, next: u32, end: u32 },
-    Drawn { mix: Mix, draw: Draw, random: Rng },
+    Pass {
+        action: Action,
+        next: u32,
+        end: u32,
+    },
+    Drawn {
+        mix: Mix,
+        draw: Draw,
+        random: Rng,
+    },
 }
 
 impl Operations {
@@ -116,7 +124,7 @@ impl Operations {
 
     /// The next operation, or `None` when every record has had its turn.
     #[inline]
-    pub fn next(&mut self) -> Option<(Action, Record)> {
+    pub fn next_operation(&mut self) -> Option<(Action, Record)> {
         match &mut self.order {
             Order::Pass { action, next, end } => {
                 let position = *next;
@@ -140,9 +148,9 @@ mod tests {
     #[test]
     fn a_pass_takes_every_record_of_the_share_once() {
         let mut operations = Operations::new(Workload::Load, Share::new(1, 2), 5, 0);
-        assert_eq!(operations.next(), Some((Action::Write, Record(1))));
-        assert_eq!(operations.next(), Some((Action::Write, Record(3))));
-        assert_eq!(operations.next(), None);
+        assert_eq!(operations.next_operation(), Some((Action::Write, Record(1))));
+        assert_eq!(operations.next_operation(), Some((Action::Write, Record(3))));
+        assert_eq!(operations.next_operation(), None);
     }
 
     #[test]
@@ -152,7 +160,7 @@ mod tests {
         {
             let workload = Workload::Mixed(mix, Distribution::Zipf);
             let mut operations = Operations::new(workload, Share::new(0, 1), 100, 3);
-            let drawn = (0..10_000).filter_map(|_| operations.next());
+            let drawn = (0..10_000).filter_map(|_| operations.next_operation());
             let seen = drawn.filter(|(action, _)| *action == Action::Read).count() as f64 / 1e4;
             assert!((seen - reads).abs() < 0.02, "{mix:?}: {seen}");
         }
