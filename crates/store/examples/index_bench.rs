@@ -55,12 +55,16 @@ impl World {
         let world = World::new(records, huge_pages);
         let mut counts = vec![0u32; usize::from(SLOT_COUNT)];
         hashes(records).for_each(|(hash, _)| counts[usize::from(hash.slot().0)] += 1);
-        let turn = world.participant.turn();
-        for (slot, count) in counts.iter().enumerate() {
-            world.index.reserve(Slot(slot as u16), *count, &turn).expect("memory");
-        }
-        drop(turn);
+        world.reserve(&counts);
         world
+    }
+
+    /// A leaf, or a directory of them, per slot for this many records.
+    fn reserve(&self, counts: &[u32]) {
+        let turn = self.participant.turn();
+        for (slot, count) in counts.iter().enumerate() {
+            self.index.reserve(Slot(slot as u16), *count, &turn).expect("memory");
+        }
     }
 
     fn insert(&mut self, hash: KeyHash, number: u64) {

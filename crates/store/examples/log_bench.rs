@@ -147,7 +147,7 @@ fn reading(log: &Log, reactor: &Participant, addresses: &[Address]) {
     show(
         "entry, 5 M records at random, prefetched 8 ahead",
         nanos_once(RECORDS, |i| {
-            log.prefetch(addresses[(i + 8) % RECORDS]);
+            log.prefetch(addresses[(i + 8) % RECORDS], 32);
             black_box(log.entry(addresses[i], &turn).version);
         }),
     );

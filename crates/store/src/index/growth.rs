@@ -102,7 +102,7 @@ impl<'t> Builder<'t> {
         let node = self.slab.allocate(Use::Leaf, buckets).ok_or(NoRoom::OutOfMemory)?;
         let leaf = Leaf::new(node.block(self.turn), depth);
         leaf.clear();
-        if !words.iter().all(|&word| leaf.place(word)) {
+        if !leaf.fill(words) {
             self.slab.free(node);
             return Ok(None);
         }

@@ -20,7 +20,7 @@
 //!   before and after knows that it saw everything.
 
 use super::{
-    bucket::{Bucket, Cell, WORDS},
+    bucket::{Bucket, Cell, NODE_BUCKETS_MAX, WORDS},
     word::{TAG_BITS, Tag, Word, has_tag, held, is_held},
 };
 
@@ -75,6 +75,24 @@ impl<'t> Leaf<'t> {
         self.find_in(home, tag, &mut is_it).or_else(|| self.find_in(home + 1, tag, &mut is_it))
     }
 
+    /// Puts the words into the empty leaf. `false` if they do not fit: then some are missing.
+    pub(super) fn fill(self, words: &[Word]) -> bool {
+        // Words per bucket, so that most words need no search.
+        let mut filled = [0u8; NODE_BUCKETS_MAX];
+        words.iter().all(|&word| {
+            let home = self.home(word.tag());
+            let cell = self.places(home).get(usize::from(filled[home]));
+            match cell.filter(|cell| cell.load() == 0) {
+                Some(cell) => {
+                    filled[home] += 1;
+                    cell.store(word.raw());
+                    true
+                }
+                None => self.place(word),
+            }
+        })
+    }
+
     /// Puts the word into an empty place. `false` if there is none, nor can one be made.
     pub(super) fn place(self, word: Word) -> bool {
         self.place_raw(word.raw())
@@ -120,10 +138,6 @@ impl<'t> Leaf<'t> {
         (0..self.buckets.len()).flat_map(move |bucket| self.words_in(bucket))
     }
 
-    pub(super) fn bucket_count(self) -> usize {
-        self.buckets.len()
-    }
-
     pub(super) fn bucket(self, index: usize) -> &'t Bucket {
         &self.buckets[index]
     }
@@ -133,7 +147,7 @@ impl<'t> Leaf<'t> {
     pub(super) fn home(self, tag: Tag) -> usize {
         let bits = TAG_BITS - self.depth;
         let below = u64::from(tag.0 & ((1 << bits) - 1));
-        (below * self.halves() >> (bits + 1)) as usize
+        ((below * self.halves()) >> (bits + 1)) as usize
     }
 
     /// The lowest tag whose home is this bucket or a later one; `None` if that is above every tag

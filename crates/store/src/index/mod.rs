@@ -195,7 +195,11 @@ impl Index {
             let place = self.place(hash, turn);
             match place.leaf {
                 // A leaf that has been replaced is never unlocked: what can be locked is current.
-                Some((_, leaf)) => leaf.try_lock().then_some(Ok(place)),
+                Some((_, leaf)) => {
+                    // Locking is a fence: without the hint its cache miss would come first.
+                    bucket::prefetch(leaf.bucket(leaf.home(Tag::of(hash))));
+                    leaf.try_lock().then_some(Ok(place))
+                }
                 None => self.add_first_leaf(place, turn).transpose(),
             }
         });

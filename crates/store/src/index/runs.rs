@@ -27,10 +27,21 @@ impl Runs {
     /// # Panics
     /// If the longest run is shorter.
     pub(super) fn take(&mut self, units: usize) -> usize {
-        let fits = self.iter().filter(|run| run.units >= units);
-        let Run { first, .. } = fits.min_by_key(|run| run.units).expect("a run is long enough");
-        self.mark(first, units, true);
-        first
+        let mut best: Option<Run> = None;
+        let mut longest_other = 0;
+        for run in self.iter() {
+            let is_best = run.units >= units && best.is_none_or(|best| run.units < best.units);
+            let other = if is_best { best.replace(run) } else { Some(run) };
+            longest_other = longest_other.max(other.map_or(0, |run| run.units));
+            if is_best && run.units == units && units < self.longest {
+                longest_other = self.longest;
+                break;
+            }
+        }
+        let best = best.expect("a run is long enough");
+        self.flip(best.first, units, 0);
+        self.longest = longest_other.max(best.units - units);
+        best.first
     }
 
     /// Gives back what [`Runs::take`] gave.
@@ -38,24 +49,36 @@ impl Runs {
     /// # Panics
     /// If a part of it is free already.
     pub(super) fn give(&mut self, first: usize, units: usize) {
-        self.mark(first, units, false);
+        self.flip(first, units, u64::MAX);
+        let begin = self.last_used(first).map_or(0, |used| used + 1);
+        let end = self.next(first + units, true).unwrap_or(UNITS);
+        self.longest = self.longest.max(end - begin);
     }
 
-    fn mark(&mut self, first: usize, units: usize, used: bool) {
+    /// Turns these units, all of which are as in `expected`, into the opposite.
+    fn flip(&mut self, first: usize, units: usize, expected: u64) {
         let mut at = first;
         while at < first + units {
             let bit = at % BITS;
             let count = (BITS - bit).min(first + units - at);
             let mask = (u64::MAX >> (BITS - count)) << bit;
             let word = &mut self.used[at / BITS];
-            assert!(
-                *word & mask == if used { 0 } else { mask },
-                "units {first}+{units} of a chunk"
-            );
+            assert!((*word ^ expected) & mask == 0, "units {first}+{units} are not as they were");
             *word ^= mask;
             at += count;
         }
-        self.longest = self.iter().map(|run| run.units).max().unwrap_or(0);
+    }
+
+    /// The last unit before this one that is in use.
+    fn last_used(&self, before: usize) -> Option<usize> {
+        let mut group = before / BITS;
+        let below = (1u64 << (before % BITS)) - 1;
+        let mut bits = self.used.get(group).map_or(0, |bits| bits & below);
+        while bits == 0 {
+            group = group.checked_sub(1)?;
+            bits = self.used[group];
+        }
+        Some(group * BITS + bits.ilog2() as usize)
     }
 
     /// The runs, ascending.
@@ -82,6 +105,7 @@ impl Runs {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Run {
     first: usize,
     units: usize,

@@ -14,7 +14,6 @@ pub(super) const EVERYTHING: WalkBudget = WalkBudget { entries: usize::MAX, buck
 pub(super) struct World {
     pub(super) index: Index,
     pub(super) log: Arc<Log>,
-    pub(super) slab: Arc<Slab>,
 }
 
 impl World {
@@ -22,7 +21,7 @@ impl World {
         let config = LogConfig { memory_bytes, reactors, huge_pages: false };
         let log = Log::new(&config).expect("the memory suffices");
         let slab = Slab::new(Arc::clone(&log));
-        World { index: Index::new(Arc::clone(&slab)), log, slab }
+        World { index: Index::new(slab), log }
     }
 
     pub(super) fn participant(&self, reactor: u16) -> Participant {
