@@ -38,7 +38,7 @@ use wire::entry::{HEADER_BYTES, encoded_bytes_of};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place(pub(super) u32);
 
-/// What a segment is doing. The numbers are those in [`Word`].
+/// What a segment is doing. The numbers stand in the word that counts its dead bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentState {
     /// Nobody's.
