@@ -35,6 +35,10 @@ pub(crate) struct ServeArguments {
     /// Memory for records and index together, as in 4gb.
     #[arg(long, default_value = "1gb", value_parser = parse_bytes)]
     memory: usize,
+    /// Free memory to take from the operating system ahead of its use, so that neither a burst of
+    /// writes nor arriving data waits for it. Default: an eighth of the memory.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    ready_memory: Option<usize>,
     /// Reactors (threads that serve). Default: one for each processor that it may use.
     #[arg(long)]
     reactors: Option<u16>,
@@ -69,10 +73,14 @@ enum PollArgument {
 
 /// How long a server waits for its coordinator when it starts.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Segments that are kept ready to be written to: 16 MiB are 16 ms at 1 GB/s.
-const SEGMENTS_READY: usize = 2;
+/// Segments that are kept ready in any case: 16 MiB are 16 ms at 1 GB/s.
+const SEGMENTS_READY_MIN: usize = 2;
+/// The part of the memory that is kept ready where nobody says how much.
+const READY_PART: usize = 8;
 const MEMORY_PAUSE_MIN: Duration = Duration::from_millis(1);
 const MEMORY_PAUSE_MAX: Duration = Duration::from_millis(64);
+/// Politeness of the thread that touches memory: it takes what nobody else wants.
+const MEMORY_NICE: i32 = 19;
 
 pub(crate) fn run(arguments: ServeArguments) -> anyhow::Result<()> {
     refuse_what_is_not_there(&arguments)?;
@@ -104,7 +112,8 @@ pub(crate) fn run(arguments: ServeArguments) -> anyhow::Result<()> {
         huge_pages: !arguments.no_huge_pages,
     })?;
     let node = Node::new(settings, identity, store.clone());
-    keep_segments_ready(store)?;
+    let ready = arguments.ready_memory.unwrap_or(arguments.memory / READY_PART);
+    keep_memory_ready(store, ready)?;
     let reactors = start(&config, listeners, &node, link.clone())?;
     println!(
         "ballast serve: ready for clients on {host}:{} ({}, {}, {} reactors)",
@@ -197,18 +206,23 @@ fn start(
     Ok(reactors)
 }
 
-/// Touches memory before reactors need it: the first touch of a segment takes about a millisecond.
-/// Looks more often while memory is being taken.
+/// Touches memory before reactors need it: the first touch of a segment takes a millisecond, and
+/// many where the machine is a virtual one that has to ask its host. What is needed next comes
+/// first: each look begins with the segments that will be opened next.
 #[expect(clippy::disallowed_methods, reason = "a helper that looks at a level now and then")]
-fn keep_segments_ready(store: Arc<Store>) -> anyhow::Result<()> {
+fn keep_memory_ready(store: Arc<Store>, bytes: usize) -> anyhow::Result<()> {
+    let wanted = bytes.div_ceil(store.log().segment_bytes()).max(SEGMENTS_READY_MIN);
     std::thread::Builder::new().name("memory".into()).spawn(move || {
+        // Without it the thread works too, only less politely.
+        let _ = rustix::process::setpriority_process(None, MEMORY_NICE);
         let mut pause = MEMORY_PAUSE_MIN;
         loop {
-            pause = match store.log().prepare_segments(SEGMENTS_READY) {
-                0 => (pause * 2).min(MEMORY_PAUSE_MAX),
-                _ => MEMORY_PAUSE_MIN,
-            };
+            if store.log().prepare_segments(wanted, 1) > 0 {
+                pause = MEMORY_PAUSE_MIN;
+                continue;
+            }
             std::thread::sleep(pause);
+            pause = (pause * 2).min(MEMORY_PAUSE_MAX);
         }
     })?;
     Ok(())

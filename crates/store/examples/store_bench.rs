@@ -35,7 +35,7 @@ fn main() {
     let source = store(records, huge_pages);
     let mut worker = source.worker(ReactorId(0));
     publish(&source, TabletState::Serving);
-    source.log().prepare_segments(usize::MAX);
+    source.log().prepare_segments(usize::MAX, usize::MAX);
     let seed = source.seed().clone();
     println!("a load from memory    {:6.0} ns", load_from_memory());
     println!("{records} records of 30 + 100 bytes, huge pages asked for: {huge_pages}");
@@ -81,7 +81,7 @@ fn migrate(source: &Arc<Store>, worker: &mut Worker, records: usize, huge_pages:
     }));
     publish(&target, TabletState::Arriving(Arc::clone(&arrival)));
     target.raise_version(source.version());
-    target.log().prepare_segments(usize::MAX);
+    target.log().prepare_segments(usize::MAX, usize::MAX);
     let replay = per_record(records, || replay_all(&mut receiver, &arrival, &batches));
     receiver.splice(MigrationId(1));
     println!("replay                {replay:6.0} ns");

@@ -267,11 +267,12 @@ impl Log {
         self.chunks.give(&self.segments, chunk);
     }
 
-    /// Touches the pages of the `count` segments that will be opened next, so that no reactor pays
-    /// for them; how many were still to be touched. For a helper thread: takes milliseconds. Where
-    /// the system cannot do that, nothing happens, and the pages come when they are used.
-    pub fn prepare_segments(&self, count: usize) -> usize {
-        self.segments.prepare(count)
+    /// Looks at the `within` segments that will be opened next and touches the pages of the first
+    /// `most` that need it, so that no reactor pays for them; returns how many it touched. For a
+    /// helper thread: each takes a millisecond or more. Where the system cannot do that, nothing
+    /// happens, and the pages come when they are used.
+    pub fn prepare_segments(&self, within: usize, most: usize) -> usize {
+        self.segments.prepare(within, most)
     }
 
     fn open(&self, purpose: Purpose, state: SegmentState) -> Option<OpenSegment> {

@@ -345,9 +345,10 @@ impl Segments {
         self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
     }
 
-    /// Touches those of the next `count` free segments that are not resident yet; how many.
-    pub(super) fn prepare(&self, count: usize) -> usize {
-        let next: Vec<Place> = self.lock_pool().next().take(count).collect();
+    /// Touches the first `most` of the next `within` free segments that are not resident yet; how
+    /// many.
+    pub(super) fn prepare(&self, within: usize, most: usize) -> usize {
+        let next: Vec<Place> = self.lock_pool().next().take(within).collect();
         let bytes = self.segment_bytes();
         let is_missing = |place: &Place| self.glance(*place).touched < bytes as u32;
         // Somebody may take such a segment meanwhile: populating disturbs no content.
@@ -358,7 +359,8 @@ impl Segments {
             }
             done
         };
-        next.iter().filter(|place| is_missing(place)).filter(|place| populate(place)).count()
+        let missing = next.iter().filter(|place| is_missing(place)).take(most);
+        missing.filter(|place| populate(place)).count()
     }
 
     /// `length` bytes of the arena, for a chunk.
