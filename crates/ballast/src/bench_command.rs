@@ -1,25 +1,27 @@
 //! `ballast bench`: the load generator, and the comparison with a rival.
 
-use crate::demo::policy_words;
-use anyhow::{Context, bail, ensure};
+use crate::keep;
+use anyhow::ensure;
+use bench::compare;
 use bench::control::Control;
 use bench::distribution::Distribution;
+use bench::figures::{Basis, Figure};
 use bench::pace::{Arrivals, Pace};
-use bench::peers::System;
+use bench::peers::{Setup, System};
+use bench::ports::Ports;
+use bench::processes;
 use bench::progress::Bars;
 use bench::recorder::Phase;
 use bench::records::Records;
 use bench::report::{grouped, seconds};
-use bench::rival::{Comparison, table};
 use bench::run::{Dataset, Plan, Wiring, run as run_load};
-use bench::scenario::{Load, Progress, Scenario};
+use bench::scenario::Progress;
 use bench::timeline::Timeline;
 use bench::workload::{Mix, Workload};
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use types::Slot;
 
 /// Offer load to a server or cluster that speaks the Redis protocol, or compare two systems.
 #[derive(Args)]
@@ -30,10 +32,20 @@ pub(crate) struct BenchArguments {
 
 #[derive(Subcommand)]
 enum BenchCommand {
-    /// Load a running server or cluster and measure it.
+    /// Offer load to a running server or cluster, and measure it.
+    ///
+    /// Fills a data set (or takes over what an earlier run left), offers a YCSB mix in an open loop
+    /// (--rate) or a closed one (--clients), and prints one line per part: rate, percentiles,
+    /// longest time without any answer, and what went wrong. An open loop is timed from when each
+    /// request should have started. Every value tells which write made it, so stale reads and lost
+    /// writes are counted. Follows MOVED and ASK, so it drives any Redis Cluster.
     Load(LoadArguments),
-    /// Start Ballast and Valkey in turns, move half of the data of each, and compare.
-    Rival(RivalArguments),
+    /// Start Ballast and Valkey in turns, move data in each, and compare.
+    ///
+    /// Each figure is a table of medians over interleaved rounds, each run on fresh servers, every
+    /// record read back. Figures: idle, load-30k, load-65k, large (1 KiB records), shares (rate
+    /// against latency), ranges (from a thousandth of the slots to half).
+    Compare(CompareArguments),
 }
 
 #[derive(Args)]
@@ -122,19 +134,25 @@ impl WorkloadName {
 }
 
 #[derive(Args)]
-struct RivalArguments {
-    /// How the rival's server is called.
+struct CompareArguments {
+    /// Which figures; all of them if none is named.
+    #[arg(value_enum)]
+    figures: Vec<FigureName>,
+    /// How the rival's server is called, with leading words if it needs any.
     #[arg(long, default_value = "valkey-server")]
     rival: String,
-    /// Rounds; each plays every case with both systems.
+    /// Rounds; each plays every case with every contender.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Data sets, each as RECORDSxVALUEBYTES; keys have 30 bytes.
-    #[arg(long, value_delimiter = ',', default_value = "5000000x100,1000000x1024")]
-    data: Vec<String>,
-    /// Requests per second while data moves; 0 for none.
-    #[arg(long, value_delimiter = ',', default_value = "0,30000,65000")]
-    rates: Vec<f64>,
+    /// Records of 30 + 100 bytes.
+    #[arg(long, default_value_t = 5_000_000)]
+    records: u32,
+    /// Records of 30 + 1024 bytes.
+    #[arg(long, default_value_t = 1_000_000)]
+    large_records: u32,
+    /// Requests per second of the figure `shares`.
+    #[arg(long, default_value_t = 30_000.0)]
+    shares_rate: f64,
     /// Seconds of load before and after each move.
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
@@ -144,9 +162,6 @@ struct RivalArguments {
     /// Connections to each server.
     #[arg(long, default_value_t = 16)]
     connections: u32,
-    /// Highest slot that moves; the lowest is 0.
-    #[arg(long, default_value_t = 8_191)]
-    last_slot: u16,
     /// Reactors of each Ballast server.
     #[arg(long, default_value_t = 1)]
     reactors: u16,
@@ -156,21 +171,46 @@ struct RivalArguments {
     /// More arguments for `ballast serve`.
     #[arg(long, default_value = "--shared-cores", allow_hyphen_values = true)]
     serve: String,
-    /// How Ballast moves, in the words of CLUSTER MIGRATESLOTS: "SHARE 100".
-    #[arg(long, default_value = "")]
-    policy: String,
-    /// First of the ports to use.
-    #[arg(long, default_value_t = 7500)]
-    port: u16,
-    /// Folder for the reports and timelines of every run, and the servers' logs.
+    /// Folder for tables, the report and timeline of every run, and the servers' logs.
     #[arg(long, default_value = "bench-results")]
     output: PathBuf,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum FigureName {
+    /// Half of 5 M x (30 + 100 B) moves, no load.
+    Idle,
+    /// The same under 30,000 YCSB-B requests per second.
+    #[value(name = "load-30k")]
+    Load30,
+    /// The same under 65,000.
+    #[value(name = "load-65k")]
+    Load65,
+    /// Half of 1 M x (30 + 1024 B), idle and under both loads.
+    Large,
+    /// Rate against latency for shares of 5, 10, 20, 40 % and best effort.
+    Shares,
+    /// 1/1024, 1/64, 1/8 and 1/2 of the slots.
+    Ranges,
+}
+
+impl FigureName {
+    fn figure(self) -> Figure {
+        match self {
+            FigureName::Idle => Figure::Idle,
+            FigureName::Load30 => Figure::Load30,
+            FigureName::Load65 => Figure::Load65,
+            FigureName::Large => Figure::Large,
+            FigureName::Shares => Figure::Shares,
+            FigureName::Ranges => Figure::Ranges,
+        }
+    }
 }
 
 pub(crate) fn run(arguments: BenchArguments) -> anyhow::Result<()> {
     match arguments.command {
         BenchCommand::Load(arguments) => load(&arguments),
-        BenchCommand::Rival(arguments) => rival(&arguments),
+        BenchCommand::Compare(arguments) => compare(&arguments),
     }
 }
 
@@ -266,74 +306,85 @@ fn tell(name: &str, timeline: &Timeline) {
     }
 }
 
-fn rival(arguments: &RivalArguments) -> anyhow::Result<()> {
+fn compare(arguments: &CompareArguments) -> anyhow::Result<()> {
     std::fs::create_dir_all(&arguments.output)?;
-    let comparison = Comparison {
-        systems: systems(arguments)?,
-        cases: cases(arguments)?,
-        rounds: arguments.rounds,
-        port: arguments.port,
-        logs: arguments.output.clone(),
+    let setup =
+        Setup { servers: 2, ports: Ports::Free, logs: arguments.output.clone(), keeper: keeper()? };
+    let basis = basis(arguments)?;
+    let figures: Vec<Figure> = match &arguments.figures[..] {
+        [] => Figure::ALL.to_vec(),
+        named => named.iter().map(|name| name.figure()).collect(),
     };
-    let mut bars = Bars::new();
-    let rows =
-        comparison.run(&mut |line| println!("{line}"), &mut |progress| bars.show(progress))?;
-    bars.clear();
-    for (case, row) in rows.iter().enumerate() {
-        for (round, report) in row.reports.iter().flat_map(|reports| reports.iter().enumerate()) {
-            let name = format!("{}-{case}-{round}", report.system.to_lowercase());
-            report.save(&arguments.output.join(name))?;
-        }
+    let mut is_clean = true;
+    for figure in figures {
+        is_clean &= compare_one(figure, &basis, arguments, &setup)?;
     }
-    let table = table(&rows);
-    std::fs::write(arguments.output.join("comparison.md"), &table)?;
-    println!("\n{table}");
-    let is_clean = rows.iter().flat_map(|row| row.reports.iter().flatten()).all(|r| r.is_clean());
     ensure!(is_clean, "something was lost, stale or refused");
     Ok(())
 }
 
-fn systems(arguments: &RivalArguments) -> anyhow::Result<[System; 2]> {
+/// Plays a figure, prints its table and saves everything. `false`: something was not clean.
+fn compare_one(
+    figure: Figure,
+    basis: &Basis,
+    arguments: &CompareArguments,
+    setup: &Setup,
+) -> anyhow::Result<bool> {
+    let mut bars = Bars::new();
+    let groups = figure.groups(basis)?;
+    // Standard output is for the tables.
+    let mut tell = |line: &str| eprintln!("{line}");
+    let rows = compare::play(&groups, arguments.rounds, setup, &mut tell, &mut |progress| {
+        bars.show(progress);
+    })?;
+    bars.clear();
+    for (case, row) in rows.iter().enumerate() {
+        for (number, (_, reports)) in row.played.iter().enumerate() {
+            for (round, report) in reports.iter().enumerate() {
+                let name = format!("{}-case{case}-{number}-round{round}", figure.name());
+                report.save(&arguments.output.join(name))?;
+            }
+        }
+    }
+    let table = format!(
+        "### {}\n\n{} rounds, {}\n\n{}",
+        figure.title(),
+        arguments.rounds,
+        processes::machine(),
+        compare::table(&rows)
+    );
+    std::fs::write(arguments.output.join(format!("{}.md", figure.name())), &table)?;
+    println!("{table}");
+    Ok(rows.iter().flat_map(|row| &row.played).flat_map(|(_, r)| r).all(|report| report.is_clean()))
+}
+
+fn basis(arguments: &CompareArguments) -> anyhow::Result<Basis> {
     let words = |text: &str| text.split_whitespace().map(String::from).collect::<Vec<_>>();
     let reactors = arguments.reactors.to_string();
     let mut serve =
         ["--memory", &arguments.memory, "--reactors", &reactors].map(String::from).to_vec();
     serve.extend(words(&arguments.serve));
-    Ok([
-        System::Ballast { binary: std::env::current_exe()?, serve_arguments: serve },
-        System::Valkey { command: words(&arguments.rival), serve_arguments: Vec::new() },
-    ])
+    Ok(Basis {
+        ballast: System::Ballast { binary: std::env::current_exe()?, serve_arguments: serve },
+        rival: System::Valkey { command: words(&arguments.rival), serve_arguments: Vec::new() },
+        records: arguments.records,
+        large_records: arguments.large_records,
+        shares_rate: arguments.shares_rate,
+        wiring: Wiring {
+            connections: arguments.connections,
+            tick: Duration::from_micros(arguments.tick),
+        },
+        around: seconds(arguments.seconds),
+    })
 }
 
-fn cases(arguments: &RivalArguments) -> anyhow::Result<Vec<Scenario>> {
-    let around = seconds(arguments.seconds);
-    let mut cases = Vec::new();
-    for data in &arguments.data {
-        let Some((count, value)) = data.split_once('x') else {
-            bail!("'{data}' is no data set: write RECORDSxVALUEBYTES")
-        };
-        let count = count.parse().with_context(|| format!("records of '{data}'"))?;
-        let value = value.parse().with_context(|| format!("bytes of '{data}'"))?;
-        for &rate in &arguments.rates {
-            cases.push(Scenario {
-                records: Records::new(count, 30, value)?,
-                threads: 1,
-                wiring: Wiring {
-                    connections: arguments.connections,
-                    tick: Duration::from_micros(arguments.tick),
-                },
-                load: (rate > 0.0).then_some(Load {
-                    mix: Mix::B,
-                    distribution: Distribution::Zipf,
-                    pace: Pace::Open { rate, arrivals: Arrivals::Poisson },
-                    before: around,
-                    after: around,
-                }),
-                slots: (Slot(0), Slot(arguments.last_slot.min(16_383))),
-                policy: policy_words(&arguments.policy),
-                seed: 1,
-            });
-        }
-    }
-    Ok(cases)
+/// How servers are started that end with this process: see [`Setup::keeper`].
+pub(crate) fn keeper() -> anyhow::Result<Vec<PathBuf>> {
+    Ok(vec![std::env::current_exe()?, PathBuf::from(keep::NAME)])
+}
+
+/// The words behind `NODE id` that tell how to move.
+pub(crate) fn policy_words(policy: &str) -> Vec<String> {
+    let words: Vec<String> = policy.split_whitespace().map(String::from).collect();
+    if words.is_empty() { words } else { [vec!["POLICY".to_string()], words].concat() }
 }

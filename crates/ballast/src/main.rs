@@ -5,12 +5,14 @@
 mod bench_command;
 mod coordinator_command;
 mod demo;
+mod keep;
 mod migrate;
 mod node_connection;
 mod serve;
 mod sizes;
 
 use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -35,10 +37,23 @@ enum Command {
     Demo(demo::DemoArguments),
     /// Offer load and measure, or compare with a rival.
     Bench(bench_command::BenchArguments),
+    /// Become a command that ends with its parent.
+    #[command(name = keep::NAME, hide = true)]
+    Keep(keep::KeepArguments),
 }
 
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One line for people: what went wrong, then what caused it.
+            eprintln!("ballast: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("BALLAST_LOG")
@@ -52,5 +67,6 @@ fn main() -> anyhow::Result<()> {
         Command::Migrate(arguments) => migrate::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::Bench(arguments) => bench_command::run(arguments),
+        Command::Keep(arguments) => keep::run(&arguments),
     }
 }

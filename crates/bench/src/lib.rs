@@ -3,10 +3,12 @@
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod compare;
 mod connection;
 pub mod control;
 pub mod distribution;
 pub mod draw;
+pub mod figures;
 mod fleet;
 pub mod generator;
 mod judge;
@@ -15,12 +17,12 @@ pub mod migrate;
 mod operation;
 pub mod pace;
 pub mod peers;
+pub mod ports;
 pub mod processes;
 pub mod progress;
 pub mod recorder;
 pub mod records;
 pub mod report;
-pub mod rival;
 pub mod routes;
 pub mod run;
 pub mod scenario;

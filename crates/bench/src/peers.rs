@@ -2,8 +2,10 @@
 //! child processes.
 
 use crate::control::{Control, text};
+use crate::ports::{Ports, loopback};
 use anyhow::{Context, Result, bail, ensure};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ffi::OsStr;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -11,8 +13,6 @@ use types::SLOT_COUNT;
 
 /// How long a process may take until it answers.
 const START_MAX: Duration = Duration::from_secs(20);
-/// Distance of a Valkey server's bus port from its port, unless told otherwise.
-const BUS_OFFSET: u16 = 10_000;
 
 /// Which system a cluster consists of.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,6 +43,20 @@ impl System {
     }
 }
 
+/// How a cluster is started.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// How many servers.
+    pub servers: u16,
+    /// Their ports.
+    pub ports: Ports,
+    /// Folder for what they say.
+    pub logs: PathBuf,
+    /// Program and leading arguments that become the command behind them and end with us, however
+    /// we end: see [`crate::processes::become_child`]. Nothing if the servers may outlive a kill.
+    pub keeper: Vec<PathBuf>,
+}
+
 /// Running servers. Dropping it ends them.
 #[derive(Debug)]
 pub struct Cluster {
@@ -58,20 +72,20 @@ pub struct Server {
     pub address: SocketAddr,
     /// What `CLUSTER MIGRATESLOTS` calls it.
     pub name: String,
+    bus_port: u16,
     process: Process,
 }
 
 impl Cluster {
-    /// Starts `count` servers on the loopback interface from `port` on. The first one owns every
-    /// slot. Their output goes to `logs`.
-    pub fn start(system: &System, count: u16, port: u16, logs: &Path) -> Result<Cluster> {
-        assert!(count > 0, "a cluster has a server");
+    /// Starts servers on the loopback interface. The first one owns every slot.
+    pub fn start(system: &System, setup: &Setup) -> Result<Cluster> {
+        assert!(setup.servers > 0, "a cluster has a server");
         match system {
             System::Ballast { binary, serve_arguments } => {
-                start_ballast(binary, serve_arguments, (count, port), logs)
+                start_ballast(binary, serve_arguments, setup)
             }
             System::Valkey { command, serve_arguments } => {
-                start_valkey(command, serve_arguments, (count, port), logs)
+                start_valkey(command, serve_arguments, setup)
             }
         }
     }
@@ -101,59 +115,63 @@ impl Cluster {
     }
 }
 
-fn start_ballast(
-    binary: &Path,
-    serve_arguments: &[String],
-    (count, port): (u16, u16),
-    logs: &Path,
-) -> Result<Cluster> {
-    let coordinator_address = loopback(port);
-    let mut command = Command::new(binary);
-    command.args(["coordinator", "--port", &port.to_string()]);
-    let mut coordinator = Process::spawn(command, "coordinator", logs)?;
+fn start_ballast(binary: &Path, serve_arguments: &[String], setup: &Setup) -> Result<Cluster> {
+    let ports = setup.ports.take(1 + 2 * setup.servers)?;
+    let ([coordinator_port, ..], server_ports) = ports.split_at(1) else { unreachable!() };
+    let coordinator_address = loopback(*coordinator_port);
+    let mut command = setup.command(binary);
+    command.args(["coordinator", "--port", &coordinator_port.to_string()]);
+    let mut coordinator = Process::spawn(command, "coordinator", &setup.logs)?;
     coordinator.wait_until_listening(coordinator_address)?;
     let mut servers = Vec::new();
-    for number in 1..=count {
-        let address = loopback(port + number);
-        let mut command = Command::new(binary);
-        command.args(["serve", "--port", &address.port().to_string()]);
-        command.args(["--bus-port", &(address.port() + 1000).to_string()]);
-        command.args(["--join", &coordinator_address.to_string()]);
-        command.args(serve_arguments);
-        let process = Process::spawn(command, &format!("ballast-{}", address.port()), logs)?;
-        servers.push(process.into_server(address)?);
+    for (number, pair) in server_ports.chunks_exact(2).enumerate() {
+        let mut command = setup.command(binary);
+        command.args(["serve", "--port", &pair[0].to_string(), "--bus-port", &pair[1].to_string()]);
+        command.args(["--join", &coordinator_address.to_string()]).args(serve_arguments);
+        let process = Process::spawn(command, &format!("ballast-{}", number + 1), &setup.logs)?;
+        servers.push(process.into_server(loopback(pair[0]), pair[1])?);
     }
     Ok(Cluster { servers, coordinator: Some(coordinator) })
 }
 
-fn start_valkey(
-    command_words: &[String],
-    serve_arguments: &[String],
-    (count, port): (u16, u16),
-    logs: &Path,
-) -> Result<Cluster> {
-    let [program, leading @ ..] = command_words else { bail!("no command for the rival given") };
+fn start_valkey(words: &[String], serve_arguments: &[String], setup: &Setup) -> Result<Cluster> {
+    let [program, leading @ ..] = words else { bail!("no command for the rival given") };
+    let ports = setup.ports.take(2 * setup.servers)?;
     let mut processes = Vec::new();
-    for number in 0..count {
-        let address = loopback(port + number);
-        let mut command = Command::new(program);
-        command.args(leading).args(["--port", &address.port().to_string()]);
+    for (number, pair) in ports.chunks_exact(2).enumerate() {
+        let (port, bus_port) = (pair[0].to_string(), pair[1].to_string());
+        let mut command = setup.command(program);
+        command.args(leading).args(["--port", &port, "--cluster-port", &bus_port]);
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         // Without the last one a server that has given all its slots away becomes a replica.
         command.args(["--cluster-enabled", "yes", "--cluster-allow-replica-migration", "no"]);
         // A server must not find the configuration of an earlier one.
         let (process, now) = (std::process::id(), crate::clock::now().0);
-        let nodes = format!("/tmp/nodes-{process}-{now}-{}.conf", address.port());
+        let nodes = format!("/tmp/nodes-{process}-{now}-{port}.conf");
         command.args(["--cluster-config-file", &nodes]).args(serve_arguments);
-        let process = Process::spawn(command, &format!("valkey-{}", address.port()), logs)?;
-        processes.push((process, address));
+        let process = Process::spawn(command, &format!("valkey-{}", number + 1), &setup.logs)?;
+        processes.push((process, pair));
     }
     let servers = processes
         .into_iter()
-        .map(|(process, address)| process.into_server(address))
+        .map(|(process, pair)| process.into_server(loopback(pair[0]), pair[1]))
         .collect::<Result<Vec<_>>>()?;
     meet(&servers)?;
     Ok(Cluster { servers, coordinator: None })
+}
+
+impl Setup {
+    /// A command whose process ends with this one.
+    fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        match self.keeper.split_first() {
+            None => Command::new(program),
+            Some((keeper, leading)) => {
+                let mut command = Command::new(keeper);
+                command.args(leading).arg(std::process::id().to_string()).arg(program);
+                command
+            }
+        }
+    }
 }
 
 /// Makes one cluster of Valkey servers that do not know each other; the first gets every slot.
@@ -166,8 +184,8 @@ fn meet(servers: &[Server]) -> Result<()> {
     first.call(&["CLUSTER", "ADDSLOTSRANGE", "0", &(SLOT_COUNT - 1).to_string()])?;
     for server in &servers[1..] {
         let (ip, port) = (server.address.ip().to_string(), server.address.port());
-        let bus = (port + BUS_OFFSET).to_string();
-        first.call(&["CLUSTER", "MEET", &ip, &port.to_string(), &bus])?;
+        let bus_port = server.bus_port.to_string();
+        first.call(&["CLUSTER", "MEET", &ip, &port.to_string(), &bus_port])?;
     }
     for server in servers {
         wait_until_healthy(&mut Control::connect(server.address)?, servers.len())?;
@@ -186,10 +204,6 @@ fn wait_until_healthy(control: &mut Control, servers: usize) -> Result<()> {
         ensure!(crate::clock::now() < until, "{} found no healthy cluster", control.address());
         crate::clock::sleep(Duration::from_millis(20));
     }
-}
-
-fn loopback(port: u16) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
 /// A child process that is ended when it is dropped.
@@ -211,7 +225,7 @@ impl Process {
     }
 
     /// Waits until the process answers `PING`, and asks for its name in the cluster.
-    fn into_server(mut self, address: SocketAddr) -> Result<Server> {
+    fn into_server(mut self, address: SocketAddr, bus_port: u16) -> Result<Server> {
         let mut control = match Control::wait_for(address, START_MAX) {
             Ok(control) => control,
             Err(error) => {
@@ -220,7 +234,7 @@ impl Process {
             }
         };
         let name = text(control.call(&["CLUSTER", "MYID"])?)?;
-        Ok(Server { address, name, process: self })
+        Ok(Server { address, name, bus_port, process: self })
     }
 
     /// Waits until something listens there, for a process that does not speak Redis's protocol.
@@ -238,9 +252,9 @@ impl Process {
     fn check(&mut self) -> Result<()> {
         let Some(status) = self.child.try_wait()? else { return Ok(()) };
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        let tail = lines[lines.len().saturating_sub(5)..].join("\n");
-        bail!("{} ended ({status}):\n{tail}", self.name)
+        let last =
+            log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+        bail!("{} ended ({status}): {last}", self.name)
     }
 }
 

@@ -1,7 +1,11 @@
 //! What processes and the machine have used, from `/proc`.
 
 use anyhow::{Context, Result};
+use std::convert::Infallible;
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
 /// Clock ticks per second in `/proc`: a constant of the kernel's interface to user space.
@@ -69,11 +73,48 @@ pub fn machine() -> String {
     format!("{} x {model}, Linux {}", processors(), kernel.trim())
 }
 
+/// Time that this machine's processors have worked, for whatever process.
+pub fn busy_time() -> Result<Duration> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().next().context("/proc/stat is empty")?;
+    // User, nice, system, hardware and software interrupts; not idle, waiting or stolen.
+    let ticks: u64 = [1, 2, 3, 6, 7].into_iter().filter_map(|place| field(line, place)).sum();
+    Ok(Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
+}
+
+/// Memory that processes can still get without others being swapped out or killed, in bytes: what
+/// the kernel says, or less if a control group allows less.
+pub fn available_bytes() -> Result<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo")?;
+    let line = meminfo.lines().find(|line| line.starts_with("MemAvailable:"));
+    let kib = line.and_then(|line| field(line, 1)).context("/proc/meminfo has no MemAvailable")?;
+    let group = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
+    let number = |text: String| text.trim().parse::<u64>().ok();
+    let limit = group("memory.max").and_then(number);
+    let used = group("memory.current").and_then(number);
+    let allowed = limit.zip(used).map_or(u64::MAX, |(limit, used)| limit.saturating_sub(used));
+    Ok((kib * 1024).min(allowed))
+}
+
+/// Turns this process into `command`, which the kernel kills as soon as `parent`, the process that
+/// started it, has ended. So no server is left behind, not even by a parent that was killed.
+pub fn become_child(parent: u32, command: &[OsString]) -> Result<Infallible> {
+    let [program, arguments @ ..] = command else { anyhow::bail!("no command is given") };
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let is_orphan =
+        rustix::process::getppid().is_none_or(|now| now.as_raw_nonzero().get() != parent as i32);
+    anyhow::ensure!(!is_orphan, "process {parent} has ended");
+    let error = Command::new(program).args(arguments).exec();
+    Err(error).with_context(|| format!("starting {}", program.display()))
+}
+
 /// What a set of processes has used up to one moment, to be compared with a later one.
 #[derive(Clone, Debug)]
 pub struct Usage {
     processes: Vec<u32>,
     used: Vec<Duration>,
+    own: Duration,
+    busy: Duration,
     steal: Duration,
 }
 
@@ -82,6 +123,8 @@ pub struct Usage {
 pub struct Used {
     /// Processor time of each process, in the order given.
     pub each: Vec<Duration>,
+    /// Whatever else ran on this machine: neither those processes nor this one. To 20 ms or so.
+    pub foreign: Duration,
     /// Steal time of the machine.
     pub steal: Duration,
 }
@@ -90,15 +133,23 @@ impl Usage {
     /// Up to now.
     pub fn of(processes: &[u32]) -> Result<Usage> {
         let used = processes.iter().map(|&process| cpu_time(process)).collect::<Result<_>>()?;
-        Ok(Usage { processes: processes.to_vec(), used, steal: steal_time()? })
+        Ok(Usage {
+            processes: processes.to_vec(),
+            used,
+            own: cpu_time(std::process::id())?,
+            busy: busy_time()?,
+            steal: steal_time()?,
+        })
     }
 
     /// What has been used since.
     pub fn since(&self) -> Result<Used> {
         let now = Usage::of(&self.processes)?;
         let pairs = now.used.iter().zip(&self.used);
-        let each = pairs.map(|(now, then)| now.saturating_sub(*then)).collect();
-        Ok(Used { each, steal: now.steal.saturating_sub(self.steal) })
+        let each: Vec<Duration> = pairs.map(|(now, then)| now.saturating_sub(*then)).collect();
+        let ours = each.iter().sum::<Duration>() + now.own.saturating_sub(self.own);
+        let foreign = now.busy.saturating_sub(self.busy).saturating_sub(ours);
+        Ok(Used { each, foreign, steal: now.steal.saturating_sub(self.steal) })
     }
 }
 

@@ -76,6 +76,14 @@ impl Report {
         self.seen.is_clean() && self.verified.is_clean()
     }
 
+    /// Operations that were refused, reads that were wrong, and records that were not there.
+    pub fn faults(&self) -> u64 {
+        let count = |findings: &Findings| {
+            findings.errors_total() + findings.stale + findings.missing + findings.wrong
+        };
+        count(&self.seen) + count(&self.verified)
+    }
+
     /// A phase, if there was load in it.
     pub fn phase(&self, phase: Phase) -> Option<&PhaseSummary> {
         self.phases.iter().find(|summary| summary.phase == phase)
@@ -207,6 +215,22 @@ fn csv(points: &[Point]) -> String {
 }
 
 impl Scenario {
+    /// Data set, load and slots in words.
+    pub fn in_words(&self) -> String {
+        let slots = usize::from(self.slots.1.0 - self.slots.0.0) + 1;
+        let part = match usize::from(types::SLOT_COUNT).checked_div(slots) {
+            Some(part) if part * slots == usize::from(types::SLOT_COUNT) => format!("1/{part}"),
+            _ => format!("{slots}"),
+        };
+        format!(
+            "{} x ({} + {} B), {}, {part} of the slots",
+            grouped(u64::from(self.records.count())),
+            self.records.key_bytes(),
+            self.records.value_bytes(),
+            self.load_in_words()
+        )
+    }
+
     /// Its load in words.
     pub fn load_in_words(&self) -> String {
         use crate::{distribution::Distribution, pace::Pace};

@@ -14,7 +14,7 @@ use crate::routes::Routes;
 use crate::run::{Dataset, Plan, Wiring, run, start};
 use crate::timeline::Timeline;
 use crate::workload::{Mix, Workload};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
 use std::time::Duration;
 use types::Slot;
@@ -23,6 +23,10 @@ use types::Slot;
 const BULK_CLIENTS: u32 = 512;
 /// Before a server is judged it has worked for so long.
 const WARM_UP: Duration = Duration::from_secs(1);
+/// After a move without load the servers are waited for until they rest, so that what one side
+/// does later (to delete what it gave away) is part of the cost: using less than this share of a
+/// processor over this time, but no longer than that.
+const REST: (f64, Duration, Duration) = (0.05, Duration::from_millis(100), Duration::from_secs(5));
 
 /// What happens.
 #[derive(Clone, Debug)]
@@ -52,7 +56,7 @@ pub struct Load {
     pub distribution: Distribution,
     /// When operations start.
     pub pace: Pace,
-    /// How long before the move, warm-up included.
+    /// How long before the move, behind a second of warm-up.
     pub before: Duration,
     /// How long after it.
     pub after: Duration,
@@ -116,14 +120,26 @@ pub struct Memory {
 /// Processor time during the move.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Cost {
-    /// Seconds of the source, from the command to success.
+    /// Seconds of the source, from the command until both servers rest, or under load until
+    /// success.
     pub source_cpu_seconds: f64,
     /// Seconds of the target.
     pub target_cpu_seconds: f64,
-    /// Nanoseconds of both together per record moved. Means little under load.
-    pub cpu_ns_per_record: f64,
+    /// Nanoseconds of the source per record moved. Means little under load.
+    pub source_ns_per_record: f64,
+    /// Nanoseconds of the target.
+    pub target_ns_per_record: f64,
+    /// Seconds that processes ran which are no part of the benchmark.
+    pub foreign_cpu_seconds: f64,
     /// Seconds that the host took from this machine meanwhile.
     pub steal_seconds: f64,
+}
+
+impl Cost {
+    /// Nanoseconds of both servers together per record moved.
+    pub fn ns_per_record(&self) -> f64 {
+        self.source_ns_per_record + self.target_ns_per_record
+    }
 }
 
 impl Outcome {
@@ -148,6 +164,7 @@ impl Scenario {
         let empty = processes::resident_bytes(cluster.processes()[0])?;
         let dataset = Dataset::new(self.records, self.threads);
         let (dataset, loaded) = self.pass(Workload::Load, dataset, &routes, progress)?;
+        ensure_loaded(&loaded.findings)?;
         let memory = self.memory(cluster.processes()[0], empty)?;
         let (dataset, moved, cost, timeline) = match self.load {
             None => {
@@ -159,8 +176,7 @@ impl Scenario {
         cluster.check()?;
         let (_, verified) = self.pass(Workload::Verify, dataset, &routes, progress)?;
         let load_rate = loaded.phase(Phase::Before).map_or(0.0, |phase| phase.throughput);
-        let mut verified = verified.findings;
-        verified.errors.extend(loaded.findings.errors);
+        let verified = verified.findings;
         Ok(Outcome { load_rate, memory, moved, cost, timeline, verified })
     }
 
@@ -212,13 +228,13 @@ impl Scenario {
             workload: Workload::Mixed(load.mix, load.distribution),
             pace: load.pace,
             duration: None,
-            warm_up: WARM_UP.min(load.before / 2),
+            warm_up: WARM_UP,
             wiring: self.wiring,
             seed: self.seed,
         };
         let running = start(&plan, dataset, routes)?;
         progress(Progress::Serving { moved: false });
-        clock::sleep(load.before);
+        clock::sleep(WARM_UP + load.before);
         running.marks().begin(clock::now());
         let migrated = self.migrate(cluster, progress);
         running.marks().end(clock::now());
@@ -238,7 +254,7 @@ impl Scenario {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Moved, Cost)> {
         let [source, target, ..] = cluster.servers() else {
-            anyhow::bail!("a migration needs two servers")
+            bail!("a migration needs two servers")
         };
         let (first, last) = self.slots;
         let policy = self.policy.clone();
@@ -248,13 +264,41 @@ impl Scenario {
         let usage = Usage::of(&cluster.processes()[..2])?;
         let watch = |_: &_| progress(Progress::Moving);
         let moved = moving.run(&mut source_control, &mut target_control, &self.records, watch)?;
+        if self.load.is_none() {
+            wait_until_resting(&cluster.processes()[..2])?;
+        }
         let used = usage.since()?;
+        let per_record = |used: Duration| used.as_nanos() as f64 / moved.records.max(1) as f64;
         let cost = Cost {
             source_cpu_seconds: used.each[0].as_secs_f64(),
             target_cpu_seconds: used.each[1].as_secs_f64(),
-            cpu_ns_per_record: used.total().as_nanos() as f64 / moved.records.max(1) as f64,
+            source_ns_per_record: per_record(used.each[0]),
+            target_ns_per_record: per_record(used.each[1]),
+            foreign_cpu_seconds: used.foreign.as_secs_f64(),
             steal_seconds: used.steal.as_secs_f64(),
         };
         Ok((moved, cost))
     }
+}
+
+/// A store that refuses what the data set needs cannot be measured.
+fn ensure_loaded(findings: &Findings) -> Result<()> {
+    let Some((error, _)) = findings.errors.iter().max_by_key(|(_, count)| **count) else {
+        return Ok(());
+    };
+    let refused = findings.errors_total();
+    bail!("{refused} of the records could not be written while loading: {error}")
+}
+
+fn wait_until_resting(processes: &[u32]) -> Result<()> {
+    let (share, over, at_most) = REST;
+    let until = clock::now() + at_most;
+    while clock::now() < until {
+        let usage = Usage::of(processes)?;
+        clock::sleep(over);
+        if usage.since()?.total() < over.mul_f64(share) {
+            break;
+        }
+    }
+    Ok(())
 }

@@ -1,0 +1,194 @@
+//! Ballast and its rival side by side: the same cases, in turns, in one program.
+//!
+//! Identical runs on one machine differ by up to 40 %, and a machine drifts over minutes. So every
+//! round plays each case with each contender one after the other, each on a fresh cluster (a second
+//! move is up to twice as fast as the first after loading), and the medians are compared. What
+//! other processes used meanwhile is counted, so that a disturbed run can be told.
+
+use crate::figures::{Contender, Group};
+use crate::peers::{Cluster, Setup};
+use crate::recorder::Phase;
+use crate::report::{Report, median};
+use crate::scenario::Progress;
+use crate::timeline::PhaseSummary;
+use anyhow::{Context, Result};
+use std::fmt::Write;
+
+/// All runs of one group.
+#[derive(Debug)]
+pub struct Row {
+    /// The case in words.
+    pub name: String,
+    /// Who played it, the rival last, each with its reports in the order of the rounds.
+    pub played: Vec<(String, Vec<Report>)>,
+}
+
+/// Plays all groups in rounds. `tell` gets a line after each run.
+pub fn play(
+    groups: &[Group],
+    rounds: u32,
+    setup: &Setup,
+    tell: &mut dyn FnMut(&str),
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Vec<Row>> {
+    let mut rows: Vec<Row> = groups.iter().map(Row::new).collect();
+    for round in 1..=rounds {
+        for (group, row) in groups.iter().zip(&mut rows) {
+            for (contender, (name, reports)) in group.contenders.iter().zip(&mut row.played) {
+                let report = play_one(group, contender, setup, progress)
+                    .with_context(|| format!("{name}: {}", group.name))?;
+                tell(&format!("round {round}, {name}: {}\n    {}", group.name, line(&report)));
+                reports.push(report);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn play_one(
+    group: &Group,
+    contender: &Contender,
+    setup: &Setup,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report> {
+    let mut scenario = group.scenario.clone();
+    scenario.policy.clone_from(&contender.policy);
+    let mut cluster = Cluster::start(&contender.system, setup)?;
+    let outcome = scenario.play(&mut cluster, progress)?;
+    Ok(Report::new(&contender.name, &scenario, outcome))
+}
+
+impl Row {
+    fn new(group: &Group) -> Row {
+        let played = |contender: &Contender| (contender.name.clone(), Vec::new());
+        Row { name: group.name.clone(), played: group.contenders.iter().map(played).collect() }
+    }
+
+    /// How much faster this contender moves data than the rival.
+    pub fn ratio(&self, contender: usize) -> f64 {
+        let rate = |position: usize| middle(&self.played[position].1, |r| r.megabytes_per_second);
+        rate(contender) / rate(self.played.len() - 1)
+    }
+}
+
+/// A run in a few numbers.
+fn line(report: &Report) -> String {
+    let cost = &report.cost;
+    let mut out = format!(
+        "{:.0} MB/s, {:.0} + {:.0} ns CPU per record",
+        report.megabytes_per_second, cost.source_ns_per_record, cost.target_ns_per_record
+    );
+    if let Some(during) = report.phase(Phase::During) {
+        let (p99, gap) = (during.all.p99, during.longest_gap);
+        let _ = write!(out, ", p99 {p99:.2} ms, longest gap {gap:.1} ms");
+    }
+    let (foreign, steal) = (cost.foreign_cpu_seconds, cost.steal_seconds);
+    let _ = write!(out, "; others used {foreign:.2} s, steal {steal:.2} s");
+    if !report.is_clean() {
+        out.push_str("; NOT CLEAN");
+    }
+    out
+}
+
+/// The medians in Markdown: one table, with columns for latency if there was load.
+pub fn table(rows: &[Row]) -> String {
+    let has_load = rows.iter().flat_map(|row| &row.played).any(|(_, reports)| loaded(reports));
+    let mut columns = vec![
+        "case",
+        "system",
+        "MB/s (min-max)",
+        "ratio",
+        "k records/s",
+        "seconds",
+        "CPU ns per record: source + target",
+    ];
+    if has_load {
+        columns.extend([
+            "p50 / p99 / p99.9 before, ms",
+            "during, ms",
+            "max during, ms",
+            "longest gap, ms",
+        ]);
+    }
+    columns.extend([
+        "resident bytes per record (in huge pages)",
+        "others' CPU s",
+        "lost, stale, refused",
+    ]);
+    let mut out = format!("| {} |\n|{}\n", columns.join(" | "), " --- |".repeat(columns.len()));
+    for row in rows {
+        for (position, (name, reports)) in row.played.iter().enumerate() {
+            let mut cells = vec![row.name.clone(), name.clone()];
+            cells.extend(rate_cells(row, position, reports));
+            if has_load {
+                cells.extend(latency_cells(reports));
+            }
+            cells.extend(health_cells(reports));
+            let _ = writeln!(out, "| {} |", cells.join(" | "));
+        }
+    }
+    out
+}
+
+fn rate_cells(row: &Row, position: usize, reports: &[Report]) -> [String; 5] {
+    let rates: Vec<f64> = reports.iter().map(|report| report.megabytes_per_second).collect();
+    let lowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    let highest = rates.iter().copied().fold(0.0, f64::max);
+    let is_rival = position + 1 == row.played.len();
+    [
+        format!("{:.0} ({lowest:.0}-{highest:.0})", median(&rates)),
+        if is_rival { "1".to_string() } else { format!("**{:.1}x**", row.ratio(position)) },
+        format!("{:.0}", middle(reports, |report| report.moved.records_per_second() / 1e3)),
+        format!("{:.3}", middle(reports, |report| report.moved.seconds)),
+        format!(
+            "{:.0} + {:.0}",
+            middle(reports, |report| report.cost.source_ns_per_record),
+            middle(reports, |report| report.cost.target_ns_per_record)
+        ),
+    ]
+}
+
+fn latency_cells(reports: &[Report]) -> [String; 4] {
+    if !loaded(reports) {
+        return Default::default();
+    }
+    let at = |phase: Phase, pick: fn(&PhaseSummary) -> f64| {
+        middle(reports, |report| report.phase(phase).map_or(f64::NAN, pick))
+    };
+    let percentiles = |phase| {
+        let (p50, p99) = (at(phase, |summary| summary.all.p50), at(phase, |s| s.all.p99));
+        format!("{p50:.2} / {p99:.2} / {:.2}", at(phase, |summary| summary.all.p99_9))
+    };
+    [
+        percentiles(Phase::Before),
+        percentiles(Phase::During),
+        format!("{:.1}", at(Phase::During, |summary| summary.all.max)),
+        format!("{:.1}", at(Phase::During, |summary| summary.longest_gap)),
+    ]
+}
+
+fn health_cells(reports: &[Report]) -> [String; 3] {
+    let huge = |report: &Report| {
+        let count = f64::from(report.records.0);
+        let resident = report.memory.total_bytes_per_record * count;
+        100.0 * report.memory.huge_page_bytes as f64 / resident
+    };
+    let faults: u64 = reports.iter().map(Report::faults).sum();
+    [
+        format!(
+            "{:.0} ({:.0} %)",
+            middle(reports, |report| report.memory.resident_bytes_per_record),
+            middle(reports, huge)
+        ),
+        format!("{:.2}", middle(reports, |report| report.cost.foreign_cpu_seconds)),
+        if faults == 0 { "0".to_string() } else { format!("**{faults}**") },
+    ]
+}
+
+fn loaded(reports: &[Report]) -> bool {
+    reports.iter().any(|report| !report.phases.is_empty())
+}
+
+fn middle(reports: &[Report], pick: impl Fn(&Report) -> f64) -> f64 {
+    median(&reports.iter().map(pick).collect::<Vec<f64>>())
+}

@@ -1,0 +1,219 @@
+//! The comparisons that Ballast publishes, each as data: which cases, which contenders.
+//!
+//! A group is one case (data set, load, slots) that a rival and one or several contenders play in
+//! turns. A variant of Ballast is a value of its policy, never another build.
+
+use crate::distribution::Distribution;
+use crate::pace::{Arrivals, Pace};
+use crate::peers::System;
+use crate::records::Records;
+use crate::run::Wiring;
+use crate::scenario::{Load, Scenario};
+use crate::workload::Mix;
+use anyhow::Result;
+use std::time::Duration;
+use types::Slot;
+
+/// Bytes of every key.
+const KEY_BYTES: usize = 30;
+/// Percent of a reactor's time that stand for "as fast as it goes".
+const BEST_EFFORT: u8 = 100;
+/// Highest slot of the lower half.
+const HALF: u16 = 8_191;
+
+/// One of the tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Figure {
+    /// Half of many small records moves, and nobody asks for them.
+    Idle,
+    /// The same under 30,000 YCSB-B requests per second.
+    Load30,
+    /// The same under 65,000.
+    Load65,
+    /// Half of the records of 1 KiB, idle and under 30,000 and 65,000 requests per second.
+    Large,
+    /// Rate of the move against latency, for shares of the reactor's time that it may take.
+    Shares,
+    /// From a thousandth of the slots to half of them: what a move costs follows the range.
+    Ranges,
+}
+
+/// What all tables have in common, chosen by whoever measures.
+#[derive(Clone, Debug)]
+pub struct Basis {
+    /// Ballast.
+    pub ballast: System,
+    /// What it is compared with.
+    pub rival: System,
+    /// Records of 130 bytes.
+    pub records: u32,
+    /// Records of 1 KiB.
+    pub large_records: u32,
+    /// Requests per second of [`Figure::Shares`].
+    pub shares_rate: f64,
+    /// How clients connect.
+    pub wiring: Wiring,
+    /// How long there is load before and after each move.
+    pub around: Duration,
+}
+
+/// One case and who plays it.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The case in words.
+    pub name: String,
+    /// The case, without a policy.
+    pub scenario: Scenario,
+    /// Who plays it, the rival last: ratios are to it.
+    pub contenders: Vec<Contender>,
+}
+
+/// A system and how it moves data.
+#[derive(Clone, Debug)]
+pub struct Contender {
+    /// For people.
+    pub name: String,
+    /// The servers.
+    pub system: System,
+    /// The scenario's `policy`.
+    pub policy: Vec<String>,
+}
+
+impl Figure {
+    /// All of them.
+    pub const ALL: [Figure; 6] = [
+        Figure::Idle,
+        Figure::Load30,
+        Figure::Load65,
+        Figure::Large,
+        Figure::Shares,
+        Figure::Ranges,
+    ];
+
+    /// As it is called on the command line and in file names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Figure::Idle => "idle",
+            Figure::Load30 => "load-30k",
+            Figure::Load65 => "load-65k",
+            Figure::Large => "large",
+            Figure::Shares => "shares",
+            Figure::Ranges => "ranges",
+        }
+    }
+
+    /// Its headline.
+    pub fn title(self) -> &'static str {
+        match self {
+            Figure::Idle => "Half of the data moves, no load",
+            Figure::Load30 => "Half of the data moves under 30,000 requests/s",
+            Figure::Load65 => "Half of the data moves under 65,000 requests/s",
+            Figure::Large => "Half of the data moves, records of 1 KiB",
+            Figure::Shares => {
+                "Rate against latency: how much of the servers' time the move may take"
+            }
+            Figure::Ranges => "The cost of a move follows the range, not the table",
+        }
+    }
+
+    /// Its cases on this basis.
+    pub fn groups(self, basis: &Basis) -> Result<Vec<Group>> {
+        let small = Records::new(basis.records, KEY_BYTES, 100)?;
+        let large = Records::new(basis.large_records, KEY_BYTES, 1_024)?;
+        let best = || vec![basis.with_share(BEST_EFFORT)];
+        let half = |records, rate| basis.group(records, rate, HALF, best());
+        Ok(match self {
+            Figure::Idle => vec![half(small, 0.0)],
+            Figure::Load30 => vec![half(small, 30_000.0)],
+            Figure::Load65 => vec![half(small, 65_000.0)],
+            Figure::Large => {
+                [0.0, 30_000.0, 65_000.0].into_iter().map(|rate| half(large, rate)).collect()
+            }
+            Figure::Shares => {
+                let shares = [5, 10, 20, 40, BEST_EFFORT];
+                let contenders = shares.into_iter().map(|share| basis.with_share(share));
+                vec![basis.group(small, basis.shares_rate, HALF, contenders.collect())]
+            }
+            Figure::Ranges => [16, 256, 2_048, 8_192]
+                .into_iter()
+                .map(|slots: u16| basis.group(small, 0.0, slots - 1, best()))
+                .collect(),
+        })
+    }
+}
+
+impl Basis {
+    fn with_share(&self, share: u8) -> Contender {
+        let name = match share {
+            BEST_EFFORT => "Ballast, best effort".to_string(),
+            _ => format!("Ballast, share {share} %"),
+        };
+        let policy = ["POLICY".to_string(), "SHARE".to_string(), share.to_string()];
+        Contender { name, system: self.ballast.clone(), policy: policy.to_vec() }
+    }
+
+    fn group(
+        &self,
+        records: Records,
+        rate: f64,
+        last: u16,
+        mut contenders: Vec<Contender>,
+    ) -> Group {
+        let (name, system) = (self.rival.name().to_string(), self.rival.clone());
+        contenders.push(Contender { name, system, policy: Vec::new() });
+        let pace = Pace::Open { rate, arrivals: Arrivals::Poisson };
+        let scenario = Scenario {
+            records,
+            threads: 1,
+            wiring: self.wiring,
+            load: (rate > 0.0).then_some(Load {
+                mix: Mix::B,
+                distribution: Distribution::Zipf,
+                pace,
+                before: self.around,
+                after: self.around,
+            }),
+            slots: (Slot(0), Slot(last)),
+            policy: Vec::new(),
+            seed: 1,
+        };
+        Group { name: scenario.in_words(), scenario, contenders }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn basis() -> Basis {
+        Basis {
+            ballast: System::Ballast { binary: "ballast".into(), serve_arguments: Vec::new() },
+            rival: System::Valkey { command: vec!["rival".into()], serve_arguments: Vec::new() },
+            records: 1_000,
+            large_records: 100,
+            shares_rate: 30_000.0,
+            wiring: Wiring::default(),
+            around: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn every_case_of_every_figure_is_played_by_ballast_and_then_by_the_rival() {
+        for figure in Figure::ALL {
+            for group in figure.groups(&basis()).unwrap() {
+                let [ballast @ .., rival] = &group.contenders[..] else { panic!("{figure:?}") };
+                assert!(!ballast.is_empty(), "{figure:?}");
+                assert!(ballast.iter().all(|contender| contender.system == basis().ballast));
+                assert!(ballast.iter().all(|contender| contender.policy[0] == "POLICY"));
+                assert_eq!((&rival.system, rival.policy.len()), (&basis().rival, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_grow_from_a_thousandth_of_the_slots_to_half_of_them() {
+        let groups = Figure::Ranges.groups(&basis()).unwrap();
+        let slots = groups.iter().map(|group| group.scenario.slots.1.0 + 1);
+        assert_eq!(slots.collect::<Vec<u16>>(), [16, 256, 2_048, 8_192]);
+    }
+}
