@@ -1,10 +1,12 @@
 //! What must be true of the servers, looked at from outside.
 
 use crate::reactor::TABLE;
-use crate::workload::Register;
-use std::collections::BTreeSet;
+use crate::workload::{Register, decode};
+use std::collections::{BTreeMap, BTreeSet};
 use store::{TabletState, Worker};
 use types::{HashRange, KeyHash, MigrationId, ServerId, UnixMillis};
+use wire::batch::BatchReader;
+use wire::entry::Body;
 
 /// A way into one server's store beside its reactors', and what it has seen.
 pub(crate) struct Inspector {
@@ -79,8 +81,32 @@ impl Inspector {
         foreign
     }
 
-    /// Records of the whole server.
-    pub(crate) fn records(&mut self, wall: UnixMillis) -> u64 {
+    /// Every record in the ranges that this server owns, by key.
+    pub(crate) fn walk(&mut self, wall: UnixMillis) -> BTreeMap<Vec<u8>, u64> {
+        let tablets = self.worker.store().tablets();
+        let mut batch = Vec::new();
+        for tablet in tablets.iter() {
+            match tablet.state {
+                TabletState::Serving | TabletState::Arriving(_) => {}
+                TabletState::Frozen | TabletState::Leaving => continue,
+            }
+            let mut cursor = Some(tablet.range.first());
+            while let Some(at) = cursor {
+                let bytes_max = usize::MAX;
+                cursor = self.look(wall, |w| w.collect(tablet.range, at, bytes_max, &mut batch));
+            }
+        }
+        let records = BatchReader::new(&batch).map(|entry| entry.expect("the batch is ours").entry);
+        records
+            .filter_map(|entry| match entry.body {
+                Body::Object { value, .. } => Some((entry.key.to_vec(), decode(value))),
+                Body::Tombstone { .. } => None,
+            })
+            .collect()
+    }
+
+    /// Words in the index of the whole server: records, and tombstones that have not been swept.
+    pub(crate) fn words(&mut self, wall: UnixMillis) -> u64 {
         self.look(wall, |worker| {
             worker.counts(HashRange::ALL).iter().map(|&(_, _, records)| u64::from(records)).sum()
         })

@@ -23,6 +23,7 @@ pub mod history;
 pub mod planted;
 
 mod clients;
+mod failure;
 mod inspect;
 mod network;
 mod reactor;
@@ -31,5 +32,6 @@ mod trace;
 mod workload;
 mod world;
 
+pub use failure::{Failure, Report};
 pub use planted::Planted;
-pub use world::{Failure, Report, Settings, run};
+pub use world::{Settings, run};

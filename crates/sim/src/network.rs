@@ -6,6 +6,7 @@
 
 use fastrand::Rng;
 use std::time::Duration;
+use wire::peer::PeerMessage;
 
 /// How bad the network of a run is. Probabilities are in thousandths.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +18,10 @@ pub(crate) struct Weather {
     usual: Duration,
 }
 
+/// Of what a move sends most, the bulk, a smaller part has an accident: else nothing would get done
+/// but to wait for repetitions.
+const BULK_PART: u32 = 10;
+
 /// More than a flip waits before it is decided, and than a pull before it is repeated.
 const LATE: Duration = Duration::from_millis(300);
 
@@ -26,10 +31,9 @@ const QUICKEST: Duration = Duration::from_micros(10);
 impl Weather {
     /// Some runs have fair weather, so that much happens; some have storms.
     pub(crate) fn draw(rng: &mut Rng) -> Weather {
-        let often = [0, 5, 20, 60][rng.usize(..4)];
-        let mut often = || if often == 0 { 0 } else { rng.u32(..often) };
-        let (lost, repeated, late) = (often(), often(), often());
-        let usual = Duration::from_micros(rng.u64(20..400));
+        let often = [1, 30, 150, 400][rng.usize(..4)];
+        let (lost, repeated, late) = (rng.u32(..often), rng.u32(..often), rng.u32(..often));
+        let usual = Duration::from_micros([50, 300, 2_000][rng.usize(..3)]);
         Weather { lost, repeated, late, usual }
     }
 
@@ -44,18 +48,26 @@ impl Weather {
     }
 
     /// How long each copy of a message between servers takes: none, one, or several.
-    pub(crate) fn copies(&self, rng: &mut Rng) -> Vec<Duration> {
+    pub(crate) fn copies(&self, rng: &mut Rng, message: &PeerMessage) -> Vec<Duration> {
+        let of = match message {
+            PeerMessage::Pull(_) | PeerMessage::PullReply(_) => 1000 * BULK_PART,
+            PeerMessage::Hello(_)
+            | PeerMessage::Flip(_)
+            | PeerMessage::FlipAnswer { .. }
+            | PeerMessage::PriorityPull(_)
+            | PeerMessage::PriorityReply(_) => 1000,
+        };
         let mut copies = Vec::new();
-        if rng.u32(..1000) >= self.lost {
-            copies.push(self.travel(rng));
+        if rng.u32(..of) >= self.lost {
+            copies.push(self.travel(rng, of));
         }
-        if rng.u32(..1000) < self.repeated {
-            copies.push(self.travel(rng));
+        if rng.u32(..of) < self.repeated {
+            copies.push(self.travel(rng, of));
         }
         copies
     }
 
-    fn travel(&self, rng: &mut Rng) -> Duration {
-        if rng.u32(..1000) < self.late { LATE.mul_f64(rng.f64()) } else { self.delay(rng) }
+    fn travel(&self, rng: &mut Rng, of: u32) -> Duration {
+        if rng.u32(..of) < self.late { LATE.mul_f64(rng.f64()) } else { self.delay(rng) }
     }
 }

@@ -7,7 +7,6 @@
 use crate::history::{Action, Outcome};
 use crate::planted::{self, Planted};
 use crate::workload::{Register, decode, encode};
-use fastrand::Rng;
 use server::engine::{Engine, Payload, Route, Sending, Wake};
 use std::collections::VecDeque;
 use store::{Changes, Key, Need, Record, Stall, TabletState, Worker};
@@ -76,7 +75,8 @@ pub(crate) struct Reactor {
 pub(crate) struct Surroundings<'t> {
     pub(crate) now: Instant,
     pub(crate) wall: UnixMillis,
-    pub(crate) rng: &'t mut Rng,
+    /// Whether background work gets its quantum in this turn.
+    pub(crate) has_quantum: bool,
     pub(crate) registers: &'t [Register],
     pub(crate) planted: Option<Planted>,
     /// A way into the store beside the reactors', for what planted bugs do.
@@ -107,7 +107,7 @@ impl Reactor {
         }
         // A quantum comes last, so that nothing is done after it within this turn.
         let has_work = self.settle(around);
-        if self.engine.has_background() && around.rng.u32(..3) > 0 {
+        if self.engine.has_background() && around.has_quantum {
             self.engine.quantum(now);
         }
         self.settle(around) || has_work || self.engine.has_background() || self.has_turn()

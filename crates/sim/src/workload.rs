@@ -11,7 +11,7 @@ use wire::control::{MigrationPolicy, PriorityPulls};
 
 /// Slots with keys, and registers in each.
 const SLOTS: usize = 24;
-const REGISTERS_PER_SLOT: usize = 10;
+const REGISTERS_PER_SLOT: usize = 20;
 
 /// One key, or a pair that is used as one.
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {
 pub(crate) fn encode(number: u64) -> Vec<u8> {
     let mut bytes = number.to_string().into_bytes();
     bytes.push(b' ');
-    bytes.resize(bytes.len() + (number / 1_000_000 % 150) as usize, b'.');
+    bytes.resize(bytes.len() + (number / 1_000_000 % 300) as usize, b'.');
     bytes
 }
 

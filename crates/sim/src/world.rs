@@ -5,24 +5,26 @@
 //! move; then the weather clears and everything comes to rest; then every register is read once
 //! more, and what clients saw and what servers hold is judged.
 
+mod judge;
+mod links;
+mod messages;
+mod requests;
+
 use crate::clients::Clients;
-use crate::history::{Action, Verdict};
+use crate::failure::{Failure, Report};
 use crate::network::Weather;
-use crate::planted::{self, Planted};
-use crate::reactor::{Inbound, Outbound, Reply, Request, Surroundings};
-use crate::servers::{Server, join, server_at};
+use crate::planted::Planted;
+use crate::reactor::{Inbound, Reply, Request, Surroundings};
+use crate::servers::{Server, join};
 use crate::trace::Trace;
-use crate::workload::{Workload, draw_policy};
-use coordinator::{ConnectionId, Coordinator, Effect, Event, MemoryStore, Moment, Outbox};
+use crate::workload::Workload;
+use coordinator::{ConnectionId, Coordinator, Effect, Event, MemoryStore};
 use fastrand::Rng;
-use protocols::migration::{from_coordinator, peer, to_coordinator};
-use server::engine::{Identity, Route, Sending, To};
+use server::engine::Identity;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::time::Duration;
-use types::{ClusterId, HashSeed, Instant, MigrationId, ServerId, UnixMillis};
-use wire::control::{Answer, Ask, FromCoordinator, MigrationReport, MigrationState, ToCoordinator};
-use wire::peer::PeerMessage;
+use types::{ClusterId, HashSeed, Instant, MigrationId, UnixMillis};
+use wire::control::{FromCoordinator, MigrationReport, MigrationState, ToCoordinator};
 
 /// What a run is made of.
 #[derive(Clone, Copy, Debug)]
@@ -33,60 +35,6 @@ pub struct Settings {
     pub planted: Option<Planted>,
     /// Whether every event is printed.
     pub is_printed: bool,
-}
-
-/// What came of a run.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// Fingerprint of everything that happened.
-    pub trace: u64,
-    /// Operations that clients have finished.
-    pub operations: usize,
-    /// Migrations that have ended with a change of owner, and without.
-    pub moved: usize,
-    /// Migrations that were refused, cancelled or given up.
-    pub not_moved: usize,
-    /// The longest time that a client waited for an operation.
-    pub longest: Duration,
-    /// The rule that was broken, if one was.
-    pub failure: Option<Failure>,
-}
-
-/// A rule that was broken, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// What clients saw has no explanation.
-    NotLinearizable(String),
-    /// The checker could not decide.
-    GaveUp(String),
-    /// A pair of keys was seen half written.
-    Torn(String),
-    /// Servers point at each other.
-    Circles(String),
-    /// The progress has passed a record that is not there.
-    ProgressAhead(String),
-    /// An operation or a migration does not end.
-    Stuck(String),
-    /// Records are where they do not belong, or their number is wrong.
-    Misplaced(String),
-    /// An assertion of the real code failed.
-    Panicked(String),
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rule, text) = match self {
-            Failure::NotLinearizable(text) => ("what clients saw is not linearizable", text),
-            Failure::GaveUp(text) => ("the checker gave up", text),
-            Failure::Torn(text) => ("a command on two keys was seen half done", text),
-            Failure::Circles(text) => ("clients are sent in circles", text),
-            Failure::ProgressAhead(text) => ("the progress is ahead of the replay", text),
-            Failure::Stuck(text) => ("something does not end", text),
-            Failure::Misplaced(text) => ("records are not where they belong", text),
-            Failure::Panicked(text) => ("an assertion failed", text),
-        };
-        write!(f, "{rule}: {text}")
-    }
 }
 
 /// Servers of every run.
@@ -138,6 +86,8 @@ struct World {
     rng: Rng,
     settings: Settings,
     weather: Weather,
+    /// One turn in so many has a background quantum.
+    leisure: u32,
     part: Part,
     /// When everything must have come to rest.
     rest_by: Instant,
@@ -187,11 +137,13 @@ impl World {
         let workload = Workload::draw(&mut rng, &HashSeed::new(identity.seed));
         let clients = Clients::new(rng.usize(2..10), workload.registers.len());
         let weather = Weather::draw(&mut rng);
+        let leisure = [1, 5, 25][rng.usize(..3)];
         let mut world = World {
             now: Instant(0),
             rng,
             settings,
             weather,
+            leisure,
             part: Part::Working,
             rest_by: Instant(0),
             plan: BTreeMap::new(),
@@ -333,7 +285,7 @@ impl World {
         let is_busy = server.reactors[reactor].turn(&mut Surroundings {
             now,
             wall,
-            rng: &mut self.rng,
+            has_quantum: self.rng.u32(..self.leisure) == 0,
             registers: &self.workload.registers,
             planted: self.settings.planted,
             inspector: &mut server.inspector.worker,
@@ -364,377 +316,5 @@ impl World {
         engine.sleep();
         let deadline = engine.next_deadline().map(|at| at.since(self.now));
         deadline.unwrap_or(IDLE_MAX).clamp(Duration::from_micros(1), IDLE_MAX)
-    }
-}
-
-/// Messages.
-impl World {
-    fn leave(&mut self, place: usize, reactor: usize, outbound: Outbound) {
-        match outbound {
-            Outbound::Peer(sending) => self.send(place, reactor, sending),
-            Outbound::Control(message) => self.send_up(place, message),
-            Outbound::Reply(request, reply) => {
-                let delay = self.weather.delay(&mut self.rng);
-                self.plan_in(delay, Next::Answer(request, reply));
-            }
-            Outbound::Deleted(migration, hash) => {
-                self.servers[place].inspector.note_deleted(migration, hash);
-            }
-        }
-    }
-
-    fn send(&mut self, place: usize, reactor: usize, sending: Sending) {
-        let Sending { to, mut message, payload, .. } = sending;
-        let (to, to_reactor) = match to {
-            To::Back(route) => ((route.0 >> 16) as usize, (route.0 & 0xffff) as usize),
-            To::Server(id) => {
-                let to = self.servers.iter().position(|server| server.id == id);
-                let to = to.expect("servers name servers of the cluster");
-                (to, self.rng.usize(..self.servers[to].reactors.len()))
-            }
-        };
-        if self.settings.planted == Some(Planted::FloorNotRaised) {
-            planted::without_floor(&mut message);
-        }
-        if let PeerMessage::FlipAnswer { migration, accepted: true } = &message {
-            self.accepted.insert(*migration);
-        }
-        let from = self.servers[place].id;
-        let copies = self.weather.copies(&mut self.rng);
-        self.trace.note(
-            self.now,
-            format_args!("{from} → {} {} {copies:?}", self.servers[to].id, peer(&message)),
-        );
-        let route = Route((place as u64) << 16 | reactor as u64);
-        for delay in copies {
-            let (message, payload) = (message.clone(), payload.clone());
-            let inbound = Inbound::Peer { from, route, message, payload };
-            self.plan_in(delay, Next::Arrive(to, to_reactor, inbound));
-        }
-    }
-
-    fn send_up(&mut self, place: usize, message: ToCoordinator) {
-        let from = self.servers[place].id;
-        self.trace.note(self.now, format_args!("{from} → c {}", to_coordinator(&message)));
-        if let ToCoordinator::Flipped { migration } = message {
-            self.accepted.insert(migration);
-        }
-        if let (Some(Planted::ThawedWithoutAsking), ToCoordinator::FlipUnanswered { migration }) =
-            (self.settings.planted, &message)
-        {
-            let message = FromCoordinator::Outcome { migration: *migration, accepted: false };
-            return self.plan_in(Duration::ZERO, Next::Arrive(place, 0, Inbound::Control(message)));
-        }
-        let delay = self.weather.delay(&mut self.rng);
-        let link = &mut self.servers[place].link;
-        let Some(connection) = link.connection else { return };
-        link.up = link.up.max(self.now + delay);
-        let at = link.up;
-        self.plan_at(at, Next::Up(connection, message));
-    }
-
-    fn arrive_up(&mut self, connection: ConnectionId, message: ToCoordinator) {
-        if self.servers.iter().any(|server| server.link.connection == Some(connection)) {
-            let effects = self.coordinate(Event::Received { connection, message });
-            self.carry_out(effects);
-        }
-    }
-
-    fn arrive_down(&mut self, place: usize, connection: ConnectionId, message: FromCoordinator) {
-        if self.servers[place].link.connection != Some(connection) {
-            return;
-        }
-        let Some(message) = self.tamper_down(place, message) else { return };
-        // The link hands everything to one reactor, in order.
-        self.servers[place].reactors[0].inbox.push_back(Inbound::Control(message));
-        self.wake(place, 0);
-    }
-
-    /// What planted bugs make of a message from the coordinator.
-    fn tamper_down(&mut self, place: usize, message: FromCoordinator) -> Option<FromCoordinator> {
-        match (self.settings.planted, message) {
-            (Some(Planted::NeverNotKept), FromCoordinator::Decide { migration })
-                if !self.accepted.contains(&migration) =>
-            {
-                self.send_up(place, ToCoordinator::Decided { migration, accepted: false });
-                None
-            }
-            (Some(Planted::ForgottenBeforeCut), FromCoordinator::Forget { migration, .. }) => {
-                Some(FromCoordinator::Forget { migration, remaining: Vec::new() })
-            }
-            (_, message) => Some(message),
-        }
-    }
-}
-
-/// The coordinator and its links.
-impl World {
-    fn open_connection(&mut self) -> ConnectionId {
-        self.connections += 1;
-        let connection = ConnectionId(self.connections);
-        let effects = self.coordinate(Event::Opened { connection });
-        self.carry_out(effects);
-        connection
-    }
-
-    fn coordinate(&mut self, event: Event) -> Vec<Effect> {
-        let at = Moment { now: self.now, wall: self.wall() };
-        let mut out = Outbox::new();
-        let result = self.coordinator.handle(at, event, &mut out);
-        result.expect("a store in memory takes every transaction");
-        let due = self.coordinator.next_deadline().map(|due| due.max(self.now));
-        if due != self.coordinator_due {
-            self.coordinator_due = due;
-            if let Some(due) = due {
-                self.plan_at(due, Next::Coordinator);
-            }
-        }
-        out.drain().collect()
-    }
-
-    fn carry_out(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
-            match effect {
-                Effect::Send { message: FromCoordinator::Answer { request, answer }, .. }
-                    if request == OWN_REQUEST =>
-                {
-                    if let Answer::Migrations(reports) = answer {
-                        self.migrations = reports;
-                    }
-                }
-                Effect::Send { connection, message } => self.send_down(connection, message),
-                Effect::Close { connection } => {
-                    let closed = self.place_of(connection);
-                    assert!(closed.is_none(), "a server of this run was thrown out");
-                }
-            }
-        }
-    }
-
-    fn place_of(&self, connection: ConnectionId) -> Option<usize> {
-        self.servers.iter().position(|server| server.link.connection == Some(connection))
-    }
-
-    fn send_down(&mut self, connection: ConnectionId, message: FromCoordinator) {
-        let Some(place) = self.place_of(connection) else { return };
-        let to = self.servers[place].id;
-        self.trace.note(self.now, format_args!("c → {to} {}", from_coordinator(&message)));
-        let delay = self.weather.delay(&mut self.rng);
-        let link = &mut self.servers[place].link;
-        link.down = link.down.max(self.now + delay);
-        let at = link.down;
-        self.plan_at(at, Next::Down(place, connection, message));
-    }
-
-    fn break_link(&mut self, place: usize) {
-        if self.part != Part::Working {
-            return;
-        }
-        if let Some(connection) = self.servers[place].link.connection.take() {
-            self.trace
-                .note(self.now, format_args!("the link of {} breaks", self.servers[place].id));
-            self.servers[place].node.set_linked(false);
-            let effects = self.coordinate(Event::Closed { connection });
-            self.carry_out(effects);
-            let away = if self.rng.u32(..4) == 0 { 2_500_000 } else { 50_000 };
-            let away = self.micros(100..away);
-            self.plan_in(away, Next::Rejoin(place));
-        }
-        let (again, other) = (self.micros(10_000..300_000), self.rng.usize(..SERVERS));
-        self.plan_in(again, Next::Break(other));
-    }
-
-    fn rejoin(&mut self, place: usize) {
-        let connection = self.open_connection();
-        let server = &mut self.servers[place];
-        server.link.connection = Some(connection);
-        server.node.set_linked(true);
-        let rejoin = Some((server.node.cluster(), server.id));
-        let message = ToCoordinator::Join(join(place, rejoin));
-        let effects = self.coordinate(Event::Received { connection, message });
-        self.carry_out(effects);
-    }
-
-    /// The world's own word with the coordinator, past all networks.
-    fn ask(&mut self, ask: Ask) {
-        let connection = self.servers.iter().find_map(|server| server.link.connection);
-        let Some(connection) = connection else { return };
-        let message = ToCoordinator::Ask { request: OWN_REQUEST, ask };
-        let effects = self.coordinate(Event::Received { connection, message });
-        self.carry_out(effects);
-    }
-
-    fn ask_for_a_move(&mut self) {
-        if self.part != Part::Working {
-            return;
-        }
-        if self.rng.u32(..20) == 0 {
-            self.ask(Ask::Cancel { source: None });
-        } else {
-            let target: ServerId = self.servers[self.rng.usize(..SERVERS)].id;
-            let range = self.workload.draw_range(&mut self.rng);
-            let policy = draw_policy(&mut self.rng);
-            self.trace.note(self.now, format_args!("asked to move {range} to {target}"));
-            self.ask(Ask::Migrate { ranges: vec![range], source: None, target, policy });
-        }
-        let pause = self.micros(500..30_000);
-        self.plan_in(pause, Next::Move);
-    }
-}
-
-/// Clients.
-impl World {
-    fn think(&mut self, client: usize) {
-        // Its pause may have lasted from one part of the run into the next.
-        if self.clients.is_busy(client) {
-            return;
-        }
-        let (register, action) = match &mut self.part {
-            Part::Working => self.workload.next(&mut self.rng),
-            Part::Resting => return,
-            Part::Reading(next) => {
-                if *next == self.workload.registers.len() {
-                    return;
-                }
-                *next += 1;
-                (*next - 1, Action::Read)
-            }
-        };
-        self.clients.begin(self.now, client, register, action);
-        self.request(Request { client, register, action });
-    }
-
-    /// Sends an operation to where the client believes its register to be; now and then elsewhere.
-    fn request(&mut self, request: Request) {
-        let slot = self.workload.registers[request.register].slot();
-        let known = self.clients.owner(request.client, slot);
-        let is_lost = self.part == Part::Working && self.rng.u32(..30) == 0;
-        let place = known.filter(|_| !is_lost).unwrap_or_else(|| self.rng.usize(..SERVERS));
-        self.trace.note(self.now, format_args!("to {} {request:?}", self.servers[place].id));
-        let reactor = self.rng.usize(..self.servers[place].reactors.len());
-        let delay = self.weather.delay(&mut self.rng);
-        self.plan_in(delay, Next::Arrive(place, reactor, Inbound::Request(request)));
-    }
-
-    fn answered(&mut self, request: Request, reply: Reply) {
-        self.trace.note(self.now, format_args!("{request:?} = {reply:?}"));
-        match reply {
-            Reply::Outcome(outcome) => {
-                self.clients.end(self.now, request.client, outcome);
-                let pause = self.micros(1..300);
-                self.plan_in(pause, Next::Think(request.client));
-            }
-            Reply::Moved(port) => {
-                let slot = self.workload.registers[request.register].slot();
-                if self.clients.redirect(request.client, slot, server_at(port)) {
-                    self.request(request);
-                } else {
-                    self.failure = Some(Failure::Circles(format!("{request:?}")));
-                }
-            }
-            Reply::Torn => self.failure = Some(Failure::Torn(format!("{request:?}"))),
-        }
-    }
-}
-
-/// Rules.
-impl World {
-    /// What the progress of this server has just passed must be here.
-    fn check_progress(&mut self, place: usize) {
-        let wall = self.wall();
-        let passed = self.servers[place].inspector.newly_passed(&self.workload.registers);
-        for (migration, source, hash) in passed {
-            let at_source = self.servers.iter_mut().find(|server| server.id == source);
-            let is_there = at_source.is_some_and(|server| server.inspector.has(wall, hash));
-            let inspector = &mut self.servers[place].inspector;
-            if is_there && !inspector.has_or_deleted(wall, migration, hash) {
-                let text = format!("{migration} has passed {hash}, which only {source} has");
-                self.failure = Some(Failure::ProgressAhead(text));
-            }
-        }
-    }
-
-    /// The weather clears, and everything has to come to an end.
-    fn rest(&mut self) {
-        if self.part == Part::Working {
-            self.trace.note(self.now, format_args!("the weather clears"));
-            self.part = Part::Resting;
-            self.weather = Weather::fair();
-            self.rest_by = self.now + REST_MAX;
-        }
-        self.ask(Ask::List);
-        let moving: Vec<_> =
-            self.migrations.iter().filter(|report| !is_over(report.state)).collect();
-        let is_at_rest = moving.is_empty() && self.clients.open().next().is_none();
-        match self.part {
-            Part::Working => unreachable!("the working part has just ended"),
-            Part::Resting if is_at_rest => {
-                self.part = Part::Reading(0);
-                (0..self.clients.count())
-                    .for_each(|client| self.plan_in(REST_AGAIN, Next::Think(client)));
-            }
-            // Nothing is planned any more: the run ends.
-            Part::Reading(next) if is_at_rest && next == self.workload.registers.len() => {
-                return self.plan.clear();
-            }
-            Part::Resting | Part::Reading(_) => {}
-        }
-        if self.now >= self.rest_by {
-            self.failure = Some(Failure::Stuck(self.describe_unrest()));
-        }
-        self.plan_in(REST_AGAIN, Next::Rest);
-    }
-
-    fn describe_unrest(&self) -> String {
-        let mut text = String::new();
-        for open in self.clients.open() {
-            text.push_str(&format!("\n  open since {}: {:?}", open.since, open.request));
-        }
-        for report in self.migrations.iter().filter(|report| !is_over(report.state)) {
-            text.push_str(&format!("\n  {report:?}"));
-        }
-        for server in &self.servers {
-            for reactor in &server.reactors {
-                text.push_str(&format!("\n  at {}: {}", server.id, reactor.waiting()));
-            }
-        }
-        text
-    }
-
-    /// What clients saw, and what the servers hold at the end.
-    fn judge(&mut self) -> Option<Failure> {
-        match self.clients.judge() {
-            Some((register, Verdict::Violated(text))) => {
-                let key = String::from_utf8_lossy(&self.workload.registers[register].keys[0].1);
-                return Some(Failure::NotLinearizable(format!("{key}: {text}")));
-            }
-            Some((register, _)) => return Some(Failure::GaveUp(format!("register {register}"))),
-            None => {}
-        }
-        let wall = self.wall();
-        let mut held = 0;
-        for server in &mut self.servers {
-            held += server.inspector.records(wall);
-            let left = server.inspector.left_behind(wall);
-            if !left.is_empty() {
-                return Some(Failure::Misplaced(format!("{} holds {left:?}", server.id)));
-            }
-        }
-        let exist = (0..self.workload.registers.len())
-            .filter(|&register| self.clients.last_read(register).is_some())
-            .map(|register| self.workload.registers[register].keys.len() as u64)
-            .sum::<u64>();
-        (held != exist)
-            .then(|| Failure::Misplaced(format!("{held} records are held, {exist} exist")))
-    }
-}
-
-fn is_over(state: MigrationState) -> bool {
-    match state {
-        MigrationState::Success | MigrationState::Cancelled | MigrationState::Failed => true,
-        MigrationState::Queued
-        | MigrationState::Preparing
-        | MigrationState::Moving
-        | MigrationState::Releasing => false,
     }
 }

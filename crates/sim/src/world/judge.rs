@@ -1,0 +1,128 @@
+//! The rules, and how a run comes to its end.
+
+use super::{Next, Part, REST_AGAIN, REST_MAX, World};
+use crate::failure::Failure;
+use crate::history::Verdict;
+use crate::network::Weather;
+use std::collections::BTreeMap;
+use wire::control::{Ask, MigrationState};
+
+impl World {
+    /// What the progress of this server has just passed must be here.
+    pub(super) fn check_progress(&mut self, place: usize) {
+        let wall = self.wall();
+        let passed = self.servers[place].inspector.newly_passed(&self.workload.registers);
+        for (migration, source, hash) in passed {
+            let at_source = self.servers.iter_mut().find(|server| server.id == source);
+            let is_there = at_source.is_some_and(|server| server.inspector.has(wall, hash));
+            let inspector = &mut self.servers[place].inspector;
+            if is_there && !inspector.has_or_deleted(wall, migration, hash) {
+                let text = format!("{migration} has passed {hash}, which only {source} has");
+                self.failure = Some(Failure::ProgressAhead(text));
+            }
+        }
+    }
+
+    /// The weather clears, and everything has to come to an end.
+    pub(super) fn rest(&mut self) {
+        if self.part == Part::Working {
+            self.trace.note(self.now, format_args!("the weather clears"));
+            self.part = Part::Resting;
+            self.weather = Weather::fair();
+            self.rest_by = self.now + REST_MAX;
+        }
+        // A list from before the links broke says nothing.
+        let is_known = self.ask(Ask::List);
+        let moving: Vec<_> =
+            self.migrations.iter().filter(|report| !is_over(report.state)).collect();
+        let is_at_rest = is_known && moving.is_empty() && self.clients.open().next().is_none();
+        match self.part {
+            Part::Working => unreachable!("the working part has just ended"),
+            Part::Resting if is_at_rest => {
+                self.part = Part::Reading(0);
+                (0..self.clients.count())
+                    .for_each(|client| self.plan_in(REST_AGAIN, Next::Think(client)));
+            }
+            // Nothing is planned any more: the run ends.
+            Part::Reading(next) if is_at_rest && next == self.workload.registers.len() => {
+                return self.plan.clear();
+            }
+            Part::Resting | Part::Reading(_) => {}
+        }
+        if self.now >= self.rest_by {
+            self.failure = Some(Failure::Stuck(self.describe_unrest()));
+        }
+        self.plan_in(REST_AGAIN, Next::Rest);
+    }
+
+    fn describe_unrest(&self) -> String {
+        let mut text = String::new();
+        for open in self.clients.open() {
+            text.push_str(&format!("\n  open since {}: {:?}", open.since, open.request));
+        }
+        for report in self.migrations.iter().filter(|report| !is_over(report.state)) {
+            text.push_str(&format!("\n  {report:?}"));
+        }
+        for server in &self.servers {
+            for reactor in &server.reactors {
+                text.push_str(&format!("\n  at {}: {}", server.id, reactor.waiting()));
+            }
+        }
+        text
+    }
+
+    /// What clients saw, and what the servers hold at the end.
+    pub(super) fn judge(&mut self) -> Option<Failure> {
+        match self.clients.judge() {
+            Some((register, Verdict::Violated(text))) => {
+                let key = String::from_utf8_lossy(&self.workload.registers[register].keys[0].1);
+                return Some(Failure::NotLinearizable(format!("{key}: {text}")));
+            }
+            Some((register, _)) => return Some(Failure::GaveUp(format!("register {register}"))),
+            None => {}
+        }
+        self.judge_servers()
+    }
+
+    /// A walk over the servers finds every record that the last reads saw, each at one server, and
+    /// nothing else.
+    fn judge_servers(&mut self) -> Option<Failure> {
+        let wall = self.wall();
+        let mut seen: BTreeMap<&[u8], u64> = BTreeMap::new();
+        for (number, register) in self.workload.registers.iter().enumerate() {
+            let Some(value) = self.clients.last_read(number) else { continue };
+            seen.extend(register.keys.iter().map(|(_, key)| (key.as_slice(), value)));
+        }
+        for server in &mut self.servers {
+            let left = server.inspector.left_behind(wall);
+            if !left.is_empty() {
+                return Some(Failure::Misplaced(format!("{} holds {left:?}", server.id)));
+            }
+            let (held, words) = (server.inspector.walk(wall), server.inspector.words(wall));
+            if held.len() as u64 != words {
+                let text = format!("{} counts {words} and holds {}", server.id, held.len());
+                return Some(Failure::Misplaced(text));
+            }
+            for (key, value) in held {
+                if seen.remove(key.as_slice()) != Some(value) {
+                    let key = String::from_utf8_lossy(&key);
+                    let text = format!("{} holds {value} for {key}: nobody reads it", server.id);
+                    return Some(Failure::Misplaced(text));
+                }
+            }
+        }
+        let lost = seen.first_key_value()?;
+        let key = String::from_utf8_lossy(lost.0);
+        Some(Failure::Misplaced(format!("no server holds {key} = {}", lost.1)))
+    }
+}
+
+fn is_over(state: MigrationState) -> bool {
+    match state {
+        MigrationState::Success | MigrationState::Cancelled | MigrationState::Failed => true,
+        MigrationState::Queued
+        | MigrationState::Preparing
+        | MigrationState::Moving
+        | MigrationState::Releasing => false,
+    }
+}

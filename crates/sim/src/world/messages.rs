@@ -1,0 +1,116 @@
+//! Messages between servers, and between servers and the coordinator: sent, tampered with by planted
+//! bugs, and handed over.
+
+use super::{Next, World};
+use crate::planted::{self, Planted};
+use crate::reactor::{Inbound, Outbound};
+use coordinator::{ConnectionId, Event};
+use protocols::migration::{peer, to_coordinator};
+use server::engine::{Route, Sending, To};
+use std::time::Duration;
+use wire::control::{FromCoordinator, ToCoordinator};
+use wire::peer::PeerMessage;
+
+impl World {
+    pub(super) fn leave(&mut self, place: usize, reactor: usize, outbound: Outbound) {
+        match outbound {
+            Outbound::Peer(sending) => self.send(place, reactor, sending),
+            Outbound::Control(message) => self.send_up(place, message),
+            Outbound::Reply(request, reply) => {
+                let delay = self.weather.delay(&mut self.rng);
+                self.plan_in(delay, Next::Answer(request, reply));
+            }
+            Outbound::Deleted(migration, hash) => {
+                self.servers[place].inspector.note_deleted(migration, hash);
+            }
+        }
+    }
+
+    fn send(&mut self, place: usize, reactor: usize, sending: Sending) {
+        let Sending { to, mut message, payload, .. } = sending;
+        let (to, to_reactor) = match to {
+            To::Back(route) => ((route.0 >> 16) as usize, (route.0 & 0xffff) as usize),
+            To::Server(id) => {
+                let to = self.servers.iter().position(|server| server.id == id);
+                let to = to.expect("servers name servers of the cluster");
+                (to, self.rng.usize(..self.servers[to].reactors.len()))
+            }
+        };
+        if self.settings.planted == Some(Planted::FloorNotRaised) {
+            planted::without_floor(&mut message);
+        }
+        if let PeerMessage::FlipAnswer { migration, accepted: true } = &message {
+            self.accepted.insert(*migration);
+        }
+        let from = self.servers[place].id;
+        let copies = self.weather.copies(&mut self.rng, &message);
+        self.trace.note(
+            self.now,
+            format_args!("{from} → {} {} {copies:?}", self.servers[to].id, peer(&message)),
+        );
+        let route = Route((place as u64) << 16 | reactor as u64);
+        for delay in copies {
+            let (message, payload) = (message.clone(), payload.clone());
+            let inbound = Inbound::Peer { from, route, message, payload };
+            self.plan_in(delay, Next::Arrive(to, to_reactor, inbound));
+        }
+    }
+
+    fn send_up(&mut self, place: usize, message: ToCoordinator) {
+        let from = self.servers[place].id;
+        self.trace.note(self.now, format_args!("{from} → c {}", to_coordinator(&message)));
+        if let ToCoordinator::Flipped { migration } = message {
+            self.accepted.insert(migration);
+        }
+        if let (Some(Planted::ThawedWithoutAsking), ToCoordinator::FlipUnanswered { migration }) =
+            (self.settings.planted, &message)
+        {
+            let message = FromCoordinator::Outcome { migration: *migration, accepted: false };
+            return self.plan_in(Duration::ZERO, Next::Arrive(place, 0, Inbound::Control(message)));
+        }
+        let delay = self.weather.delay(&mut self.rng);
+        let link = &mut self.servers[place].link;
+        let Some(connection) = link.connection else { return };
+        link.up = link.up.max(self.now + delay);
+        let at = link.up;
+        self.plan_at(at, Next::Up(connection, message));
+    }
+
+    pub(super) fn arrive_up(&mut self, connection: ConnectionId, message: ToCoordinator) {
+        if self.servers.iter().any(|server| server.link.connection == Some(connection)) {
+            let effects = self.coordinate(Event::Received { connection, message });
+            self.carry_out(effects);
+        }
+    }
+
+    pub(super) fn arrive_down(
+        &mut self,
+        place: usize,
+        connection: ConnectionId,
+        message: FromCoordinator,
+    ) {
+        if self.servers[place].link.connection != Some(connection) {
+            return;
+        }
+        let Some(message) = self.tamper_down(place, message) else { return };
+        // The link hands everything to one reactor, in order.
+        self.servers[place].reactors[0].inbox.push_back(Inbound::Control(message));
+        self.wake(place, 0);
+    }
+
+    /// What planted bugs make of a message from the coordinator.
+    fn tamper_down(&mut self, place: usize, message: FromCoordinator) -> Option<FromCoordinator> {
+        match (self.settings.planted, message) {
+            (Some(Planted::NeverNotKept), FromCoordinator::Decide { migration })
+                if !self.accepted.contains(&migration) =>
+            {
+                self.send_up(place, ToCoordinator::Decided { migration, accepted: false });
+                None
+            }
+            (Some(Planted::ForgottenBeforeCut), FromCoordinator::Forget { migration, .. }) => {
+                Some(FromCoordinator::Forget { migration, remaining: Vec::new() })
+            }
+            (_, message) => Some(message),
+        }
+    }
+}
