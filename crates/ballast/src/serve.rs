@@ -115,8 +115,9 @@ pub(crate) fn run(arguments: ServeArguments) -> anyhow::Result<()> {
     let ready = arguments.ready_memory.unwrap_or(arguments.memory / READY_PART);
     keep_memory_ready(store, ready)?;
     let reactors = start(&config, listeners, &node, link.clone())?;
+    let reactors_word = if config.reactors == 1 { "reactor" } else { "reactors" };
     println!(
-        "ballast serve: ready for clients on {host}:{} ({}, {}, {} reactors)",
+        "ballast serve: ready for clients on {host}:{} ({}, {}, {} {reactors_word})",
         ports.0, identity.server, identity.cluster, config.reactors
     );
     forward(&messages, &reactors, &node, &link);

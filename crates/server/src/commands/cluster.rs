@@ -1,11 +1,14 @@
 //! `CLUSTER`: the map in the three forms that clients read, and migrations in Valkey's words.
 
 use super::migrate::parse_migrate;
+use super::strings::BadArgument;
 use super::{Call, Pause, parse_integer, uppercase_is};
 use types::{HashRange, MigrationId, SLOT_COUNT, ServerId, Slot};
 use wire::control::{
     Answer, Ask, ClusterMap, MigrationReport, MigrationState, ServerInfo, TabletInfo,
 };
+
+pub(super) const NO_CLUSTER: &str = "ERR This instance has cluster support disabled";
 
 /// `CLUSTER subcommand`.
 pub(crate) fn cluster(call: &mut Call<'_>) -> Result<(), Pause> {
@@ -15,7 +18,7 @@ pub(crate) fn cluster(call: &mut Call<'_>) -> Result<(), Pause> {
         return Ok(());
     }
     if !call.engine.node().is_cluster() {
-        call.reply.error("ERR This instance has cluster support disabled");
+        call.reply.error(NO_CLUSTER);
         return Ok(());
     }
     match (&subcommand[..], &call.args[2..]) {
@@ -206,6 +209,9 @@ pub(super) fn parse_slot(argument: &[u8]) -> Option<Slot> {
 }
 
 fn count_keys_in_slot(call: &mut Call<'_>, slot: &[u8]) {
+    if parse_integer(slot).is_none() {
+        return call.refuse(BadArgument::NotAnInteger, "cluster");
+    }
     let Some(slot) = parse_slot(slot) else { return call.reply.error("ERR Invalid slot") };
     let counts = call.engine.worker.counts(HashRange::of_slots(slot, slot));
     let records: u64 = counts
@@ -236,7 +242,7 @@ fn migrate_slots(call: &mut Call<'_>) -> Result<(), Pause> {
     });
     let Some(target) = target else {
         let id = super::printable(&wanted.node, 64);
-        call.reply.error(&format!("ERR Unknown node {id}"));
+        call.reply.error(&format!("ERR Unknown node name: {id}"));
         return Ok(());
     };
     Err(Pause::Ask(Ask::Migrate {
@@ -261,6 +267,7 @@ fn cancel_slot_migrations(call: &mut Call<'_>) -> Result<(), Pause> {
 pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) {
     match answer {
         Answer::Refused(reason) => call.reply.error(&format!("ERR {reason}")),
+        Answer::Cancelled(0) => call.reply.error("ERR No migrations ongoing"),
         Answer::Started(_) | Answer::Cancelled(_) | Answer::Flushed | Answer::Migrations(_) => {
             call.reply.simple("OK");
         }

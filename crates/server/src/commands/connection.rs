@@ -38,7 +38,10 @@ pub(crate) fn readonly(call: &mut Call<'_>) -> Result<(), Pause> {
 
 /// `ASKING`: a range has one owner at any time, so there is never an `ASK` to follow.
 pub(crate) fn asking(call: &mut Call<'_>) -> Result<(), Pause> {
-    call.reply.simple("OK");
+    match call.engine.node().is_cluster() {
+        true => call.reply.simple("OK"),
+        false => call.reply.error(super::cluster::NO_CLUSTER),
+    }
     Ok(())
 }
 
@@ -181,7 +184,7 @@ fn set_info(call: &mut Call<'_>, attribute: &[u8], value: &[u8]) {
         *field = value.to_vec();
         call.reply.simple("OK");
     } else {
-        let attribute = String::from_utf8_lossy(attribute).to_lowercase();
+        let attribute = String::from_utf8_lossy(attribute);
         call.reply.error(&format!(
             "ERR {attribute} cannot contain spaces, newlines or special characters."
         ));

@@ -40,21 +40,7 @@ pub(crate) fn info(call: &mut Call<'_>) -> Result<(), Pause> {
 pub(crate) fn config(call: &mut Call<'_>) -> Result<(), Pause> {
     let subcommand = call.args[1].to_ascii_uppercase();
     match (&subcommand[..], &call.args[2..]) {
-        (b"GET", patterns @ [_, ..]) => {
-            let settings: Vec<_> = call
-                .engine
-                .node()
-                .settings()
-                .as_redis_configuration()
-                .into_iter()
-                .filter(|(name, _)| patterns.iter().any(|p| glob_matches(p, name.as_bytes(), true)))
-                .collect();
-            call.reply.map(settings.len());
-            for (name, value) in settings {
-                call.reply.bulk(name.as_bytes());
-                call.reply.bulk(value.as_bytes());
-            }
-        }
+        (b"GET", patterns @ [_, ..]) => get_settings(call, patterns),
         (b"SET", [name, _, ..]) => {
             let name = super::printable(name, 128);
             call.reply.error(&format!(
@@ -69,6 +55,23 @@ pub(crate) fn config(call: &mut Call<'_>) -> Result<(), Pause> {
         _ => call.unknown_subcommand(),
     }
     Ok(())
+}
+
+/// A setting that is named, not described by a pattern, is called as the client called it.
+fn get_settings(call: &mut Call<'_>, patterns: &[&[u8]]) {
+    let settings = call.engine.node().settings().as_redis_configuration();
+    let mut found: Vec<(&[u8], &str)> = Vec::new();
+    for (name, value) in &settings {
+        let mut matching = patterns.iter().filter(|p| glob_matches(p, name.as_bytes(), true));
+        let Some(pattern) = matching.next() else { continue };
+        let is_name = !pattern.iter().any(|byte| b"*?[".contains(byte));
+        found.push((if is_name { pattern } else { name.as_bytes() }, value));
+    }
+    call.reply.map(found.len());
+    for (name, value) in found {
+        call.reply.bulk(name);
+        call.reply.bulk(value.as_bytes());
+    }
 }
 
 /// `COMMAND [COUNT | DOCS | INFO name ... | LIST | GETKEYS command ...]`.
@@ -94,7 +97,7 @@ pub(crate) fn command(call: &mut Call<'_>) -> Result<(), Pause> {
             for name in names {
                 match Command::find(name) {
                     Some(command) => describe(call, command),
-                    None => call.reply.null_array(),
+                    None => call.reply.null(),
                 }
             }
         }
@@ -103,6 +106,11 @@ pub(crate) fn command(call: &mut Call<'_>) -> Result<(), Pause> {
             COMMANDS.iter().for_each(|command| call.reply.bulk(command.name.as_bytes()));
         }
         (b"GETKEYS", [name, ..]) => get_keys(call, name),
+        (b"COUNT" | b"LIST" | b"GETKEYS", _) => {
+            let name = String::from_utf8_lossy(&subcommand).to_lowercase();
+            call.reply
+                .error(&format!("ERR wrong number of arguments for 'command|{name}' command"));
+        }
         _ => call.unknown_subcommand(),
     }
     Ok(())

@@ -160,16 +160,16 @@ fn set_expiry(
     command: &str,
     at: impl FnOnce(i64, i64) -> Option<i64>,
 ) -> Result<(), Pause> {
-    let Some(number) = parse_integer(call.args[2]) else {
-        call.refuse(BadArgument::NotAnInteger, command);
-        return Ok(());
-    };
     let conditions = match ExpireConditions::parse(&call.args[3..]) {
         Ok(conditions) => conditions,
         Err(text) => {
             call.reply.error(&text);
             return Ok(());
         }
+    };
+    let Some(number) = parse_integer(call.args[2]) else {
+        call.refuse(BadArgument::NotAnInteger, command);
+        return Ok(());
     };
     let Some(at) = at(number, call.wall.0 as i64) else {
         call.refuse(BadArgument::ExpireTime, command);

@@ -50,7 +50,7 @@ fn slot_range(first: &[u8], last: &[u8]) -> Result<HashRange, String> {
     if first_slot > last_slot {
         let (first, last) = (first_slot.0, last_slot.0);
         return Err(format!(
-            "ERR start slot number {first} is greater than end slot number {last}"
+            "ERR Start slot number {first} is greater than end slot number {last}."
         ));
     }
     Ok(HashRange::of_slots(first_slot, last_slot))

@@ -87,19 +87,21 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Redis's answer to a command that does not exist.
+/// Redis's answer to a command that does not exist: of the arguments about 128 bytes are shown.
 pub(crate) fn unknown_command(args: &[&[u8]]) -> String {
-    let mut text = format!("ERR unknown command '{}', with args beginning with: ", {
-        printable(args[0], 128)
-    });
+    let mut shown = String::new();
     for argument in &args[1..] {
-        if text.len() >= 128 + 128 {
+        let left = UNKNOWN_BYTES_MAX.saturating_sub(shown.len());
+        if left == 0 {
             break;
         }
-        text.push_str(&format!("'{}' ", printable(argument, 128)));
+        shown.push_str(&format!("'{}' ", printable(argument, left)));
     }
-    text
+    let name = printable(args[0], UNKNOWN_BYTES_MAX);
+    format!("ERR unknown command '{name}', with args beginning with: {shown}")
 }
+
+const UNKNOWN_BYTES_MAX: usize = 128;
 
 /// At most so many bytes of client input, fit for the one line of an error.
 pub(crate) fn printable(bytes: &[u8], bytes_max: usize) -> String {

@@ -137,35 +137,38 @@ impl<'a> SetOptions<'a> {
     fn parse(arguments: &[&'a [u8]], now: UnixMillis) -> Result<SetOptions<'a>, BadArgument> {
         let mut options = SetOptions::default();
         let mut rest = arguments;
+        // Redis takes an option twice, and the last one counts, but no two that contradict.
+        let (mut condition, mut expiry) = (Vec::new(), Vec::new());
         while let [word, after @ ..] = rest {
             rest = after;
             let upper = word.to_ascii_uppercase();
-            match &upper[..] {
-                b"NX" | b"XX" if options.condition == Condition::Always => {
-                    let absent = upper[0] == b'N';
-                    options.condition =
-                        if absent { Condition::IfAbsent } else { Condition::IfPresent };
-                }
-                b"IFEQ" if options.condition == Condition::Always => {
-                    let [value, after @ ..] = rest else { return Err(BadArgument::Syntax) };
-                    options.condition = Condition::IfEqual(value);
-                    rest = after;
-                }
-                b"GET" => options.get = true,
-                b"KEEPTTL" if options.expiry == SetExpiry::Never => {
-                    options.expiry = SetExpiry::Keep;
-                }
-                b"EX" | b"PX" | b"EXAT" | b"PXAT" if options.expiry == SetExpiry::Never => {
-                    let [number, after @ ..] = rest else { return Err(BadArgument::Syntax) };
-                    let number = parse_integer(number).ok_or(BadArgument::NotAnInteger)?;
-                    let seconds = upper[0] == b'E';
-                    let absolute = upper.len() == 4;
-                    let at = expire_at(number, seconds, absolute, now);
-                    options.expiry = SetExpiry::At(at.ok_or(BadArgument::ExpireTime)?);
-                    rest = after;
+            let chosen = match &upper[..] {
+                b"NX" | b"XX" | b"IFEQ" => &mut condition,
+                b"EX" | b"PX" | b"EXAT" | b"PXAT" | b"KEEPTTL" => &mut expiry,
+                b"GET" => {
+                    options.get = true;
+                    continue;
                 }
                 _ => return Err(BadArgument::Syntax),
+            };
+            let again = *chosen == upper && upper != b"IFEQ";
+            if !chosen.is_empty() && !again {
+                return Err(BadArgument::Syntax);
             }
+            match &upper[..] {
+                b"NX" => options.condition = Condition::IfAbsent,
+                b"XX" => options.condition = Condition::IfPresent,
+                b"KEEPTTL" => options.expiry = SetExpiry::Keep,
+                _ => {
+                    let [value, after @ ..] = rest else { return Err(BadArgument::Syntax) };
+                    rest = after;
+                    match &upper[..] {
+                        b"IFEQ" => options.condition = Condition::IfEqual(value),
+                        unit => options.expiry = parse_expiry(unit, value, now)?,
+                    }
+                }
+            }
+            *chosen = upper;
         }
         Ok(options)
     }
@@ -178,6 +181,14 @@ impl<'a> SetOptions<'a> {
             Condition::IfEqual(value) => record.is_some_and(|record| record.value == value),
         }
     }
+}
+
+/// The expiry behind `EX`, `PX`, `EXAT` or `PXAT`.
+fn parse_expiry(unit: &[u8], number: &[u8], now: UnixMillis) -> Result<SetExpiry, BadArgument> {
+    let number = parse_integer(number).ok_or(BadArgument::NotAnInteger)?;
+    let (seconds, absolute) = (unit.starts_with(b"E"), unit.ends_with(b"AT"));
+    let at = expire_at(number, seconds, absolute, now);
+    at.map(SetExpiry::At).ok_or(BadArgument::ExpireTime)
 }
 
 /// When something expires that is told to in these words; `None` if the number makes no sense

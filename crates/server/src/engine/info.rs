@@ -3,18 +3,19 @@
 use super::{Engine, Node};
 use crate::commands::REDIS_VERSION;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use types::limits::TABLES_MAX;
-use types::{Instant, TableId, UnixMillis};
+use types::{TableId, UnixMillis};
 
 type Lines = Vec<(String, String)>;
 
 /// Name and lines of each section.
 pub(crate) type Sections = Vec<(&'static str, Lines)>;
 
-pub(super) fn sections(engine: &Engine, now: Instant, wall: UnixMillis) -> Sections {
+pub(super) fn sections(engine: &Engine, uptime: Duration, wall: UnixMillis) -> Sections {
     let node = engine.node();
     vec![
-        ("Server", server(node, now, wall)),
+        ("Server", server(node, uptime, wall)),
         ("Clients", clients(node)),
         ("Memory", memory(node)),
         ("Persistence", persistence()),
@@ -34,8 +35,8 @@ fn sum(node: &Node, counter: impl Fn(&super::Counters) -> &AtomicU64) -> u64 {
     node.counters.iter().map(|counters| counter(counters).load(Ordering::Relaxed)).sum()
 }
 
-fn server(node: &Node, now: Instant, wall: UnixMillis) -> Lines {
-    let uptime = now.0 / 1_000_000_000;
+fn server(node: &Node, uptime: Duration, wall: UnixMillis) -> Lines {
+    let uptime = uptime.as_secs();
     lines(vec![
         ("redis_version", REDIS_VERSION.into()),
         ("server_name", "ballast".into()),

@@ -63,6 +63,8 @@ pub struct Engine {
     tablets_version: u64,
     /// Buffers of payloads, to be used again.
     buffers: Vec<Vec<u8>>,
+    /// When the first turn began.
+    started: Option<Instant>,
 }
 
 /// Buffers kept for pulls' payloads: some more than one migration has in flight.
@@ -90,6 +92,7 @@ impl Engine {
             next_request: u64::from(reactor.0) << REQUEST_REACTOR_SHIFT,
             tablets_version: 0,
             buffers: Vec::new(),
+            started: None,
         }
     }
 
@@ -100,7 +103,8 @@ impl Engine {
 
     /// The sections of `INFO`.
     pub(crate) fn info(&self, now: Instant, wall: UnixMillis) -> info::Sections {
-        info::sections(self, now, wall)
+        let uptime = now.since(self.started.unwrap_or(now));
+        info::sections(self, uptime, wall)
     }
 
     /// The place of a key in the key space.
@@ -111,6 +115,7 @@ impl Engine {
 
     /// Begins a turn: takes over what other reactors have changed.
     pub fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
+        self.started.get_or_insert(now);
         self.worker.begin_turn(wall);
         if self.node.waiting_machines.load(Ordering::Acquire) > 0 {
             self.poll_machines(now);

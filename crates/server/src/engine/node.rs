@@ -13,9 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use store::log::{GracePeriod, Reservation};
 use store::{Arrival, Store, Tablet, TabletMap};
-use types::{
-    ClusterId, HashRange, Instant, MigrationId, ReactorId, ServerId, Slot, slot_of,
-};
+use types::{ClusterId, HashRange, Instant, MigrationId, ReactorId, ServerId, Slot, slot_of};
 use wire::control::{ClusterMap, Intent};
 
 /// Who a server is, told by the coordinator before it holds any data.
@@ -52,6 +50,8 @@ pub struct Node {
     is_linked: AtomicBool,
     wake_all: OnceLock<Box<dyn Fn() + Send + Sync>>,
     pub(crate) counters: Box<[CachePadded<Counters>]>,
+    /// Number of the youngest client connection, as `CLIENT ID` tells it.
+    pub(crate) clients_named: AtomicU64,
     /// When the background walk over all records, which reclaims expired ones, goes on, and where.
     pub(super) expiry: Mutex<ExpiryWalk>,
 }
@@ -136,6 +136,7 @@ impl Node {
             is_linked: AtomicBool::new(false),
             wake_all: OnceLock::new(),
             counters,
+            clients_named: AtomicU64::new(0),
             expiry: Mutex::default(),
         })
     }

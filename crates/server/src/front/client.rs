@@ -6,7 +6,7 @@ use crate::commands::{Call, Command, Keys, Pause, unknown_command};
 use crate::engine::Engine;
 use crate::session::Session;
 use resp::{ReplyWriter, Request, RequestLimits, RequestParser};
-use runtime::ConnectionId;
+use runtime::{CLIENT_BACKLOG_MAX, ConnectionId};
 use store::Stall;
 use types::limits::VALUE_BYTES_MAX;
 use types::{Instant, UnixMillis};
@@ -69,15 +69,17 @@ enum Outcome {
 }
 
 impl Client {
-    pub(crate) fn new(id: ConnectionId, peer: String) -> Client {
-        let session = Session::new(id.number(), peer);
+    /// The client on this connection, called by this number.
+    pub(crate) fn new(id: ConnectionId, number: u64, peer: String) -> Client {
+        let session = Session::new(number, peer);
         Client {
             parser: RequestParser::new(LIMITS),
             conversation: Conversation { id, session, queue: Queue::default() },
         }
     }
 
-    /// Deals with the complete requests at the front of `input`.
+    /// Deals with the complete requests at the front of `input`. Those of a client that does not
+    /// take its answers stay there: they are given again once enough of `out` has left.
     pub(crate) fn receive(
         &mut self,
         input: &[u8],
@@ -90,6 +92,9 @@ impl Client {
         let next = loop {
             if conversation.queue.is_full() {
                 break Next::Pause;
+            }
+            if out.len() > CLIENT_BACKLOG_MAX {
+                break Next::Read;
             }
             match self.parser.next(&mut rest) {
                 Ok(None) => break Next::Read,

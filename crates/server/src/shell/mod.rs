@@ -88,7 +88,8 @@ impl Server {
         }
         mine.connections.fetch_add(1, Ordering::Relaxed);
         mine.connections_total.fetch_add(1, Ordering::Relaxed);
-        self.clients.insert(connection, Client::new(connection, peer));
+        let number = node.clients_named.fetch_add(1, Ordering::Relaxed) + 1;
+        self.clients.insert(connection, Client::new(connection, number, peer));
     }
 
     /// Runs something on a client's connection, if it is still there.

@@ -1,0 +1,14 @@
+//! The binary as its users meet it: processes, sockets, stock clients, abuse.
+//!
+//! Servers listen on ports that the operating system chooses, so that tests run side by side.
+
+#![forbid(unsafe_code)]
+
+mod abuse;
+mod client;
+mod commands;
+mod expiry;
+mod live_migration;
+mod moves;
+mod servers;
+mod tools;

@@ -1,0 +1,177 @@
+//! Moves ranges of slots from server to server, at random and back and forth.
+
+use crate::client::{Answer, Client, until};
+use crate::servers::Cluster;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use types::SLOT_COUNT;
+
+/// Ranges have these many slots or a multiple: few tablets, for tablets are never merged.
+const SLOTS_OF_A_PIECE: u16 = 512;
+const PIECES: usize = (SLOT_COUNT / SLOTS_OF_A_PIECE) as usize;
+
+/// How migrations have ended.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    /// The whole range has moved.
+    pub(crate) succeeded: usize,
+    /// Withdrawn, since we asked for that, or because it relied on one that was.
+    pub(crate) cancelled: usize,
+    /// What was said about the others.
+    pub(crate) failed: Vec<String>,
+}
+
+/// Whoever has slots moved.
+pub(crate) struct Mover {
+    random: fastrand::Rng,
+    servers: Vec<Client>,
+    names: Vec<String>,
+    /// Per piece, the server that owns it once all that was asked for has come about.
+    owners: Vec<usize>,
+}
+
+impl Mover {
+    /// Of this cluster.
+    pub(crate) fn new(cluster: &Cluster, seed: u64) -> Mover {
+        let mut servers: Vec<Client> = cluster.servers.iter().map(|s| s.client()).collect();
+        let names = servers.iter_mut().map(|s| s.ask(&["CLUSTER", "MYID"]).text()).collect();
+        let random = fastrand::Rng::with_seed(seed);
+        let mut mover = Mover { random, servers, names, owners: Vec::new() };
+        mover.look_around();
+        mover
+    }
+
+    /// Moves until it is told to stop, and waits for what has been begun.
+    pub(crate) fn keep_moving(&mut self, stop: &AtomicBool) -> Ended {
+        while !stop.load(Ordering::Relaxed) {
+            self.some_moves();
+            self.settle();
+            self.look_around();
+        }
+        self.ended()
+    }
+
+    /// Some moves that go on at the same time or wait for each other.
+    fn some_moves(&mut self) {
+        for _ in 0..self.random.usize(1..=3) {
+            let (first, last, source) = self.some_range();
+            let target = (source + self.random.usize(1..self.servers.len())) % self.servers.len();
+            self.ask_to_move(first, last, (source, target));
+            if self.random.u8(..3) == 0 {
+                self.ask_to_move(first, last, (target, source));
+            }
+        }
+        if self.random.u8(..8) == 0 {
+            let server = self.random.usize(..self.servers.len());
+            self.servers[server].ask(&["CLUSTER", "CANCELSLOTMIGRATIONS"]);
+        }
+    }
+
+    /// Neighbouring pieces of one owner: first, last, owner.
+    fn some_range(&mut self) -> (usize, usize, usize) {
+        let first = self.random.usize(..PIECES);
+        let owner = self.owners[first];
+        let same = self.owners[first..].iter().take_while(|&&other| other == owner).count();
+        (first, first + self.random.usize(..same), owner)
+    }
+
+    fn ask_to_move(&mut self, first: usize, last: usize, (source, target): (usize, usize)) {
+        let slot = |piece: usize| piece * usize::from(SLOTS_OF_A_PIECE);
+        let slots = (slot(first).to_string(), (slot(last + 1) - 1).to_string());
+        let words = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &slots.0, &slots.1, "NODE"];
+        let words = [&words[..], &[&self.names[target]]].concat();
+        let answer = self.servers[source].ask(&words);
+        assert_eq!(answer.text(), "OK", "{words:?}");
+        self.owners[first..=last].fill(target);
+    }
+
+    /// Waits until nothing moves.
+    fn settle(&mut self) {
+        let servers = &mut self.servers;
+        until("all migrations end", || {
+            let mut states = servers.iter_mut().flat_map(reports).map(|report| report.state);
+            states.all(|state| ["success", "failed", "cancelled"].contains(&&*state))
+        });
+    }
+
+    /// Learns who owns what, once all servers agree about it.
+    fn look_around(&mut self) {
+        let servers = &mut self.servers;
+        let mut slots = Vec::new();
+        until("all servers tell the same slots", || {
+            let mut told = servers.iter_mut().map(|server| server.ask(&["CLUSTER", "SLOTS"]));
+            slots = told.next().expect("a cluster has a server").items();
+            told.all(|others| others.items() == slots)
+        });
+        self.owners = vec![usize::MAX; PIECES];
+        for range in slots {
+            let range = range.items();
+            let (first, last, owner) = (range[0].number(), range[1].number(), range[2].items());
+            let port = owner[1].number();
+            let owner = self.servers.iter().position(|s| i64::from(s.address.port()) == port);
+            let piece = |slot: i64| slot as usize / usize::from(SLOTS_OF_A_PIECE);
+            self.owners[piece(first)..=piece(last)].fill(owner.expect("an owner is a server"));
+        }
+    }
+
+    /// How all migrations so far have ended.
+    fn ended(&mut self) -> Ended {
+        let mut ended = Ended::default();
+        for server in &mut self.servers {
+            let mine = reports(server).into_iter().filter(|report| report.operation == "EXPORT");
+            for Report { state, message, .. } in mine {
+                match (&*state, &*message) {
+                    ("success", _) => ended.succeeded += 1,
+                    ("cancelled", _) | ("failed", NOT_THERE) => ended.cancelled += 1,
+                    (_, _) => ended.failed.push(message),
+                }
+            }
+        }
+        ended
+    }
+}
+
+/// Why a move is not possible when the move before it was cancelled.
+const NOT_THERE: &str = "Slots are not served by the source node";
+
+/// What a server tells of a migration.
+struct Report {
+    state: String,
+    operation: String,
+    message: String,
+}
+
+fn reports(server: &mut Client) -> Vec<Report> {
+    let field = |fields: &[Answer], name: &str| {
+        let found = fields.chunks(2).find(|pair| pair[0].text() == name);
+        found.expect("a report has all fields")[1].text()
+    };
+    let report = |report: &Answer| {
+        let fields = report.items();
+        let [state, operation, message] =
+            ["state", "operation", "message"].map(|name| field(&fields, name));
+        Report { state, operation, message }
+    };
+    let answer = server.ask(&["CLUSTER", "GETSLOTMIGRATIONS"]);
+    answer.items().iter().map(report).collect()
+}
+
+/// Sum of the records that servers hold.
+pub(crate) fn records(addresses: &[SocketAddr]) -> i64 {
+    addresses.iter().map(|&address| Client::connect(address).ask(&["DBSIZE"]).number()).sum()
+}
+
+/// Every key that a server holds.
+pub(crate) fn keys(address: SocketAddr) -> Vec<String> {
+    let mut client = Client::connect(address);
+    let mut keys = Vec::new();
+    let mut cursor = "0".to_string();
+    loop {
+        let reply = client.ask(&["SCAN", &cursor, "COUNT", "1000"]).items();
+        keys.extend(reply[1].items().iter().map(Answer::text));
+        cursor = reply[0].text();
+        if cursor == "0" {
+            return keys;
+        }
+    }
+}

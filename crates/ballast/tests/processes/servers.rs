@@ -1,0 +1,139 @@
+//! Ballast's processes, started on ports that the system chooses and ended when they are dropped.
+
+use crate::client::Client;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// One process of the binary.
+pub(crate) struct Process {
+    child: Child,
+    /// Where clients, or a coordinator's servers, reach it.
+    pub(crate) address: SocketAddr,
+    log: PathBuf,
+    /// Held so that what the process prints later has somewhere to go.
+    _output: BufReader<ChildStdout>,
+}
+
+/// Arguments for servers that share two processors with everything else.
+pub(crate) const MODEST: [&str; 3] = ["--shared-cores", "--reactors", "1"];
+
+impl Process {
+    fn start(arguments: &[&str]) -> Process {
+        let (log, path) = tempfile::Builder::new()
+            .prefix("ballast-")
+            .suffix(".log")
+            .tempfile_in(env!("CARGO_TARGET_TMPDIR"))
+            .and_then(|log| log.keep().map_err(|error| error.error))
+            .expect("a log can be written where tests may write");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_ballast"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .expect("the binary starts");
+        let mut output = BufReader::new(child.stdout.take().expect("its output is piped"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("it says something");
+        let Some(address) = ready_address(&line) else {
+            let said = std::fs::read_to_string(&path).unwrap_or_default();
+            panic!("{arguments:?} did not get ready: {line}{said}");
+        };
+        Process { child, address, log: path, _output: output }
+    }
+
+    /// A server that is a store of its own.
+    pub(crate) fn alone(arguments: &[&str]) -> Process {
+        Process::start(&[&["serve", "--port", "0"], arguments].concat())
+    }
+
+    /// A coordinator that forgets everything when it ends.
+    pub(crate) fn coordinator() -> Process {
+        Process::start(&["coordinator", "--port", "0"])
+    }
+
+    /// A server of a cluster.
+    pub(crate) fn joined(coordinator: &Process, arguments: &[&str]) -> Process {
+        let address = coordinator.address.to_string();
+        Process::start(&[&["serve", "--port", "0", "--join", &address], arguments].concat())
+    }
+
+    /// A connection to it.
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    /// Where other servers reach it.
+    pub(crate) fn bus_address(&self) -> SocketAddr {
+        let reply = self.client().ask(&["CONFIG", "GET", "cluster-port"]);
+        let port = reply.items()[1].text().parse().expect("the bus has a port");
+        SocketAddr::new(self.address.ip(), port)
+    }
+
+    /// Its memory that is resident, in bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        bench::processes::resident_bytes(self.child.id()).expect("it still runs")
+    }
+
+    /// Checks that it serves, on a new connection.
+    pub(crate) fn assert_serves(&self, after: &str) {
+        let mut client = self.client();
+        assert_eq!(client.ask(&["PING"]).text(), "PONG", "after {after}");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let said = File::open(&self.log).map(BufReader::new).into_iter();
+            let lines: Vec<String> =
+                said.flat_map(|said| said.lines().map_while(Result::ok)).collect();
+            let end = lines.len().saturating_sub(40);
+            eprintln!("{} said at last:\n{}", self.address, lines[end..].join("\n"));
+        }
+        let _ = std::fs::remove_file(&self.log);
+    }
+}
+
+/// The address in `ballast serve: ready for clients on HOST:PORT (...)`.
+fn ready_address(line: &str) -> Option<SocketAddr> {
+    let (_, address) = line.split_once(" on ")?;
+    address.split_whitespace().next()?.parse().ok()
+}
+
+/// A coordinator and its servers.
+pub(crate) struct Cluster {
+    /// The first one owns every slot at the start.
+    pub(crate) servers: Vec<Process>,
+    _coordinator: Process,
+}
+
+impl Cluster {
+    /// Starts so many servers.
+    pub(crate) fn start(count: usize, arguments: &[&str]) -> Cluster {
+        let coordinator = Process::coordinator();
+        let servers: Vec<Process> =
+            (0..count).map(|_| Process::joined(&coordinator, arguments)).collect();
+        let cluster = Cluster { servers, _coordinator: coordinator };
+        crate::client::until("every server knows every other", || {
+            let knows_all = format!("cluster_known_nodes:{count}\r\n");
+            let mut infos = cluster.servers.iter().map(|s| s.client().ask(&["CLUSTER", "INFO"]));
+            infos.all(|info| {
+                let info = info.text();
+                info.contains(&knows_all) && info.contains("cluster_state:ok")
+            })
+        });
+        cluster
+    }
+
+    /// Where clients reach its servers.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.servers.iter().map(|server| server.address).collect()
+    }
+}
