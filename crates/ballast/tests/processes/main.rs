@@ -11,4 +11,5 @@ mod expiry;
 mod live_migration;
 mod moves;
 mod servers;
+mod stock_clients;
 mod tools;
