@@ -72,9 +72,8 @@ impl Clients {
     /// The operation was executed.
     pub(crate) fn end(&mut self, now: Instant, client: usize, outcome: Outcome) {
         let ended = self.next_moment();
-        // A planted bug may answer twice.
-        let Some(open) = self.open[client].take() else { return };
-        let Open { request, begun, since, .. } = open;
+        let open = self.open[client].take();
+        let Open { request, begun, since, .. } = open.expect("an operation is answered once");
         self.longest = self.longest.max(now.since(since));
         let Request { register, action, .. } = request;
         self.histories[register].push(Operation { client, begun, ended, action, outcome });

@@ -29,6 +29,10 @@ pub enum Failure {
     GaveUp(String),
     /// A pair of keys was seen half written.
     Torn(String),
+    /// A range is served by two servers.
+    TwoOwners(String),
+    /// What does not exist is asked for again and again.
+    AskedAgain(String),
     /// Servers point at each other.
     Circles(String),
     /// The progress has passed a record that is not there.
@@ -47,6 +51,8 @@ impl fmt::Display for Failure {
             Failure::NotLinearizable(text) => ("what clients saw is not linearizable", text),
             Failure::GaveUp(text) => ("the checker gave up", text),
             Failure::Torn(text) => ("a command on two keys was seen half done", text),
+            Failure::TwoOwners(text) => ("a range has two owners", text),
+            Failure::AskedAgain(text) => ("what does not exist is asked for again and again", text),
             Failure::Circles(text) => ("clients are sent in circles", text),
             Failure::ProgressAhead(text) => ("the progress is ahead of the replay", text),
             Failure::Stuck(text) => ("something does not end", text),

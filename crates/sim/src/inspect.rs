@@ -69,6 +69,16 @@ impl Inspector {
         self.look(wall, |worker| worker.collect_hash(TABLE, hash, &mut Vec::new()) == Ok(true))
     }
 
+    /// Ranges whose operations this server executes.
+    pub(crate) fn served(&self) -> Vec<HashRange> {
+        let tablets = self.worker.store().tablets();
+        let served = tablets.iter().filter(|tablet| match tablet.state {
+            TabletState::Serving | TabletState::Arriving(_) => true,
+            TabletState::Frozen | TabletState::Leaving => false,
+        });
+        served.map(|tablet| tablet.range).collect()
+    }
+
     /// Records in ranges that this server does not own.
     pub(crate) fn left_behind(&mut self, wall: UnixMillis) -> Vec<HashRange> {
         let tablets = self.worker.store().tablets();
@@ -83,17 +93,11 @@ impl Inspector {
 
     /// Every record in the ranges that this server owns, by key.
     pub(crate) fn walk(&mut self, wall: UnixMillis) -> BTreeMap<Vec<u8>, u64> {
-        let tablets = self.worker.store().tablets();
         let mut batch = Vec::new();
-        for tablet in tablets.iter() {
-            match tablet.state {
-                TabletState::Serving | TabletState::Arriving(_) => {}
-                TabletState::Frozen | TabletState::Leaving => continue,
-            }
-            let mut cursor = Some(tablet.range.first());
+        for range in self.served() {
+            let mut cursor = Some(range.first());
             while let Some(at) = cursor {
-                let bytes_max = usize::MAX;
-                cursor = self.look(wall, |w| w.collect(tablet.range, at, bytes_max, &mut batch));
+                cursor = self.look(wall, |w| w.collect(range, at, WALK_BYTES, &mut batch));
             }
         }
         let records = BatchReader::new(&batch).map(|entry| entry.expect("the batch is ours").entry);
@@ -112,3 +116,6 @@ impl Inspector {
         })
     }
 }
+
+/// What one step of the walk at the end of a run brings.
+const WALK_BYTES: usize = 64 << 10;

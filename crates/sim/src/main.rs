@@ -20,6 +20,9 @@ struct Arguments {
     /// No seed is begun after so many seconds.
     #[arg(long)]
     seconds: Option<u64>,
+    /// Only this seed, and print every event.
+    #[arg(long, conflicts_with_all = ["seeds", "first_seed", "seconds"])]
+    seed: Option<u64>,
     /// A bug to build in.
     #[arg(long, value_parser = planted)]
     plant: Option<Planted>,
@@ -41,20 +44,23 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let begin = Instant::now();
     let enough = arguments.seconds.map(Duration::from_secs);
-    let seeds = arguments.seeds.unwrap_or(if enough.is_some() { u64::MAX } else { SEEDS });
+    let all = if enough.is_some() { u64::MAX } else { SEEDS };
+    let (first, seeds) = match arguments.seed {
+        Some(seed) => (seed, 1),
+        None => (arguments.first_seed, arguments.seeds.unwrap_or(all)),
+    };
+    let is_printed = arguments.trace || arguments.seed.is_some();
     let (mut operations, mut moved, mut not_moved, mut done) = (0, 0, 0, 0);
-    for seed in (arguments.first_seed..).take(usize::try_from(seeds).unwrap_or(usize::MAX)) {
+    for seed in (first..).take(usize::try_from(seeds).unwrap_or(usize::MAX)) {
         if enough.is_some_and(|enough| begin.elapsed() >= enough) {
             break;
         }
         let planted = arguments.plant;
-        let report = run(Settings { seed, planted, is_printed: arguments.trace });
+        let report = run(Settings { seed, planted, is_printed });
         if let Some(failure) = report.failure {
             let plant = planted.map(|planted| format!(" --plant {planted}")).unwrap_or_default();
             eprintln!("seed {seed}: {failure}");
-            eprintln!(
-                "again: cargo run --release -p sim -- --first-seed {seed} --seeds 1{plant} --trace"
-            );
+            eprintln!("again: cargo run --release -p sim -- --seed {seed}{plant}");
             return ExitCode::FAILURE;
         }
         operations += report.operations;
@@ -62,9 +68,10 @@ fn main() -> ExitCode {
         not_moved += report.not_moved;
         done += 1;
     }
+    let per_second = operations as f64 / begin.elapsed().as_secs_f64();
     println!(
         "{done} seeds, {operations} operations, {moved} moves, {not_moved} moves refused, \
-         cancelled or given up: every rule held, in {:.1} s",
+         cancelled or given up: every rule held, in {:.1} s, {per_second:.0} operations/s",
         begin.elapsed().as_secs_f64()
     );
     ExitCode::SUCCESS

@@ -8,19 +8,33 @@ use fastrand::Rng;
 use std::time::Duration;
 use wire::peer::PeerMessage;
 
-/// How bad the network of a run is. Probabilities are in thousandths.
+/// How bad the network of a run is: each kind of message has weather of its own, so that runs differ
+/// in what they try, and rare meetings of accidents become likely in some.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weather {
+    kinds: [Accidents; KINDS],
+    usual: Duration,
+}
+
+/// What happens to one kind of message, in ten thousandths.
+#[derive(Clone, Copy, Debug, Default)]
+struct Accidents {
     lost: u32,
     repeated: u32,
     /// Messages that take up to [`LATE`] instead of up to `usual`.
     late: u32,
-    usual: Duration,
 }
+
+/// Flips, their answers, priority pulls, their answers, and the bulk.
+const KINDS: usize = 5;
+const BULK: usize = 4;
 
 /// Of what a move sends most, the bulk, a smaller part has an accident: else nothing would get done
 /// but to wait for repetitions.
 const BULK_PART: u32 = 10;
+
+/// Probabilities are parts of this.
+const WHOLE: u32 = 10_000;
 
 /// More than a flip waits before it is decided, and than a pull before it is repeated.
 const LATE: Duration = Duration::from_millis(300);
@@ -31,15 +45,22 @@ const QUICKEST: Duration = Duration::from_micros(10);
 impl Weather {
     /// Some runs have fair weather, so that much happens; some have storms.
     pub(crate) fn draw(rng: &mut Rng) -> Weather {
-        let often = [1, 30, 150, 400][rng.usize(..4)];
-        let (lost, repeated, late) = (rng.u32(..often), rng.u32(..often), rng.u32(..often));
+        let worst = [1, 300, 1_500, 4_000][rng.usize(..4)];
+        let mut kinds = [Accidents::default(); KINDS];
+        for (kind, accidents) in kinds.iter_mut().enumerate() {
+            let is_stormy = rng.u32(..8) == 0 && worst > 1;
+            let worst = if is_stormy { WHOLE * 2 / 3 } else { worst };
+            let worst = if kind == BULK { worst.div_ceil(BULK_PART) } else { worst };
+            let mut often = || rng.u32(..worst);
+            *accidents = Accidents { lost: often(), repeated: often(), late: often() };
+        }
         let usual = Duration::from_micros([50, 300, 2_000][rng.usize(..3)]);
-        Weather { lost, repeated, late, usual }
+        Weather { kinds, usual }
     }
 
     /// Every message arrives, once and soon.
     pub(crate) fn fair() -> Weather {
-        Weather { lost: 0, repeated: 0, late: 0, usual: Duration::from_micros(50) }
+        Weather { kinds: [Accidents::default(); KINDS], usual: Duration::from_micros(50) }
     }
 
     /// How long a message takes that cannot be lost.
@@ -49,25 +70,25 @@ impl Weather {
 
     /// How long each copy of a message between servers takes: none, one, or several.
     pub(crate) fn copies(&self, rng: &mut Rng, message: &PeerMessage) -> Vec<Duration> {
-        let of = match message {
-            PeerMessage::Pull(_) | PeerMessage::PullReply(_) => 1000 * BULK_PART,
-            PeerMessage::Hello(_)
-            | PeerMessage::Flip(_)
-            | PeerMessage::FlipAnswer { .. }
-            | PeerMessage::PriorityPull(_)
-            | PeerMessage::PriorityReply(_) => 1000,
+        let kind = match message {
+            PeerMessage::Flip(_) | PeerMessage::Hello(_) => 0,
+            PeerMessage::FlipAnswer { .. } => 1,
+            PeerMessage::PriorityPull(_) => 2,
+            PeerMessage::PriorityReply(_) => 3,
+            PeerMessage::Pull(_) | PeerMessage::PullReply(_) => BULK,
         };
+        let Accidents { lost, repeated, late } = self.kinds[kind];
         let mut copies = Vec::new();
-        if rng.u32(..of) >= self.lost {
-            copies.push(self.travel(rng, of));
+        if rng.u32(..WHOLE) >= lost {
+            copies.push(self.travel(rng, late));
         }
-        if rng.u32(..of) < self.repeated {
-            copies.push(self.travel(rng, of));
+        if rng.u32(..WHOLE) < repeated {
+            copies.push(self.travel(rng, late));
         }
         copies
     }
 
-    fn travel(&self, rng: &mut Rng, of: u32) -> Duration {
-        if rng.u32(..of) < self.late { LATE.mul_f64(rng.f64()) } else { self.delay(rng) }
+    fn travel(&self, rng: &mut Rng, late: u32) -> Duration {
+        if rng.u32(..WHOLE) < late { LATE.mul_f64(rng.f64()) } else { self.delay(rng) }
     }
 }

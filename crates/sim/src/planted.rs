@@ -4,11 +4,13 @@
 //! is changed on its way, an answer taken from the wrong source, or the store told something
 //! untrue. So the real code has no switch in it, and it is the real code whose checks are tested.
 
+use crate::reactor::TABLE;
 use std::fmt;
-use std::sync::Arc;
-use store::{Arrival, ArrivalPlan, TabletState, Worker};
-use types::{HashRange, MigrationId, Version};
-use wire::peer::{PeerMessage, PullReply};
+use store::{Key, TabletState, Worker};
+use types::{HashRange, Version, key_hash};
+use wire::batch::BatchReader;
+use wire::entry::Body;
+use wire::peer::{PeerMessage, PriorityAnswer, PullReply};
 
 /// A rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,15 +36,27 @@ pub enum Planted {
     MissingReadAsAbsent,
     /// A source that has left a range still answers reads from its copy.
     CopyServedAfterLeaving,
-    /// The answer to a priority pull, replayed late, is inserted below the progress.
+    /// The answer to a priority pull, come late, is inserted below the progress.
     LateReplyInserted,
-    /// The answer to a priority pull answers the clients that wait, instead of waking them.
-    ClientAnsweredByReply,
+    /// A command on two keys takes the one that has not arrived for absent.
+    PartnerReadAsAbsent,
+    /// A source that cannot look at once answers that there is no record.
+    BusyReadAsAbsent,
+    /// That the source has no such record is not remembered.
+    AbsentNotRemembered,
+    /// A map that is older than the one known is taken.
+    StaleMapAccepted,
+    /// Clients are redirected while it is open who will own the range.
+    RedirectedWhileHeld,
+    /// A pull whose answer is lost counts as answered.
+    LostReplyTakenForEmpty,
+    /// Operations that were held are not woken when it is known who owns the range.
+    HeldForgotten,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 12] = [
+    pub const ALL: [Planted; 18] = [
         Planted::ProgressOnReceipt,
         Planted::FloorNotRaised,
         Planted::DeleteWithoutTombstone,
@@ -54,7 +68,13 @@ impl Planted {
         Planted::MissingReadAsAbsent,
         Planted::CopyServedAfterLeaving,
         Planted::LateReplyInserted,
-        Planted::ClientAnsweredByReply,
+        Planted::PartnerReadAsAbsent,
+        Planted::BusyReadAsAbsent,
+        Planted::AbsentNotRemembered,
+        Planted::StaleMapAccepted,
+        Planted::RedirectedWhileHeld,
+        Planted::LostReplyTakenForEmpty,
+        Planted::HeldForgotten,
     ];
 
     /// The bug of this name, as it is printed.
@@ -96,25 +116,58 @@ pub(crate) fn advance_on_receipt(worker: &Worker, reply: &PullReply) {
 pub(crate) fn drop_range(worker: &mut Worker, range: HashRange) {
     let mut cursor = Some(range.first());
     while let Some(at) = cursor {
-        cursor = worker.forget(range, at, usize::MAX);
+        cursor = worker.forget(range, at, 1 << 16);
     }
 }
 
-/// A batch is replayed as if nothing had arrived before.
-pub(crate) fn insert_regardless(worker: &mut Worker, migration: MigrationId, batch: &[u8]) {
+/// Records below the progress that are not here, any more, are put back.
+pub(crate) fn insert_regardless(worker: &mut Worker, batch: &[u8]) {
     let tablets = worker.store().tablets();
-    let arriving = tablets.iter().find_map(|tablet| match &tablet.state {
-        TabletState::Arriving(arrival) if arrival.migration() == migration => Some(arrival),
-        TabletState::Arriving(_)
-        | TabletState::Serving
-        | TabletState::Frozen
-        | TabletState::Leaving => None,
-    });
-    let Some(arrival) = arriving else { return };
-    let (source, range) = (arrival.source(), arrival.range());
-    let (partitions, expected) = (vec![range], Vec::new());
-    let plan = ArrivalPlan { migration, source, range, partitions, expected, reservation: None };
-    let replayed = worker.replay(&Arc::new(Arrival::new(plan)), batch, 0, usize::MAX);
-    assert!(replayed.is_ok(), "the batch comes from a source");
-    worker.splice(migration);
+    for entry in BatchReader::new(batch).flatten() {
+        let key =
+            Key { hash: key_hash(worker.store().seed(), entry.entry.key), bytes: entry.entry.key };
+        let is_passed = match tablets.at(key.hash).map(|tablet| &tablet.state) {
+            Some(TabletState::Arriving(arrival)) => arrival.is_below_progress(key.hash),
+            Some(TabletState::Serving | TabletState::Frozen | TabletState::Leaving) | None => false,
+        };
+        let is_here = worker.collect_hash(TABLE, key.hash, &mut Vec::new()) == Ok(true);
+        if let Body::Object { value, .. } = entry.entry.body
+            && is_passed
+            && !is_here
+        {
+            let _ = worker.put(TABLE, key, value, None);
+        }
+    }
+}
+
+/// All that was found counts as not found.
+pub(crate) fn without_records(message: &mut PeerMessage, payload: &mut Vec<u8>) {
+    if let PeerMessage::PriorityReply(reply) = message {
+        reply.answers.iter_mut().for_each(|(_, _, answer)| *answer = PriorityAnswer::Absent);
+        payload.clear();
+    }
+}
+
+/// What does not exist counts as gone to the target already.
+pub(crate) fn without_absence(message: &mut PeerMessage) {
+    if let PeerMessage::PriorityReply(reply) = message {
+        let absent =
+            reply.answers.iter_mut().filter(|(_, _, answer)| *answer == PriorityAnswer::Absent);
+        absent.for_each(|(_, _, answer)| *answer = PriorityAnswer::Gone);
+    }
+}
+
+/// An answer that says that there is nothing more.
+pub(crate) fn emptied(message: &PeerMessage) -> Option<PeerMessage> {
+    match message {
+        PeerMessage::PullReply(reply) => {
+            Some(PeerMessage::PullReply(PullReply { next: None, ..reply.clone() }))
+        }
+        PeerMessage::Hello(_)
+        | PeerMessage::Flip(_)
+        | PeerMessage::FlipAnswer { .. }
+        | PeerMessage::Pull(_)
+        | PeerMessage::PriorityPull(_)
+        | PeerMessage::PriorityReply(_) => None,
+    }
 }

@@ -141,28 +141,10 @@ impl Reactor {
             (Some(Planted::ProgressOnReceipt), PeerMessage::PullReply(reply)) => {
                 planted::advance_on_receipt(&self.engine.worker, reply);
             }
-            (Some(Planted::LateReplyInserted), PeerMessage::PriorityReply(reply)) => {
-                planted::insert_regardless(&mut self.engine.worker, reply.migration, payload);
-            }
-            (Some(Planted::ClientAnsweredByReply), PeerMessage::PriorityReply(_)) => {
-                self.answer_from(payload, around);
+            (Some(Planted::LateReplyInserted), PeerMessage::PriorityReply(_)) => {
+                planted::insert_regardless(&mut self.engine.worker, payload);
             }
             _ => {}
-        }
-    }
-
-    fn answer_from(&mut self, payload: &[u8], around: &mut Surroundings<'_>) {
-        for entry in BatchReader::new(payload).flatten() {
-            let is_reader = |request: &Request| {
-                let keys = &around.registers[request.register].keys;
-                request.action == Action::Read && keys.len() == 1 && keys[0].1 == entry.entry.key
-            };
-            if let wire::entry::Body::Object { value, .. } = entry.entry.body {
-                let outcome = Outcome::Value(Some(decode(value)));
-                let readers = self.parked.extract_if(.., |(request, _)| is_reader(request));
-                let answer = |(request, _)| Outbound::Reply(request, Reply::Outcome(outcome));
-                around.out.extend(readers.map(answer));
-            }
         }
     }
 
@@ -193,6 +175,9 @@ impl Reactor {
                         |cause| matches!(cause, Cause::Missing(hashes) if hashes.contains(&hash)),
                     ),
                     Wake::Progress => self.wake(around, |cause| matches!(cause, Cause::Progress)),
+                    Wake::Tablets if around.planted == Some(Planted::HeldForgotten) => {
+                        self.wake(around, |cause| !matches!(cause, Cause::Turn | Cause::Held));
+                    }
                     Wake::Tablets => self.wake(around, |cause| !matches!(cause, Cause::Turn)),
                     Wake::Answer(..) => {}
                 }
@@ -226,6 +211,11 @@ impl Reactor {
                     let reply = Reply::Outcome(Outcome::Value(None));
                     return around.out.push(Outbound::Reply(request, reply));
                 }
+                if around.planted == Some(Planted::PartnerReadAsAbsent)
+                    && let Some(reply) = self.read_separately(request, register)
+                {
+                    return around.out.push(Outbound::Reply(request, reply));
+                }
                 match self.engine.pull_early(around.now, TABLE, &missing) {
                     true => Cause::Missing(missing.hashes),
                     false => Cause::Progress,
@@ -235,7 +225,10 @@ impl Reactor {
                 Some(reply) => return around.out.push(Outbound::Reply(request, reply)),
                 None => Cause::Held,
             },
-            Stall::Held => Cause::Held,
+            Stall::Held => match self.refuse_held(request, around) {
+                Some(reply) => return around.out.push(Outbound::Reply(request, reply)),
+                None => Cause::Held,
+            },
             Stall::Contended => Cause::Turn,
             Stall::NotArrived { .. } | Stall::OutOfMemory | Stall::TooLarge => {
                 unreachable!("no walk, little data: {stall:?}")
@@ -259,6 +252,31 @@ impl Reactor {
         let moved = self.engine.node().redirection(&register.keys[0].1)?;
         let (_, port) = moved.rsplit_once(':').expect("a redirection ends with a port");
         Some(Reply::Moved(port.parse().expect("a port is a number")))
+    }
+
+    /// What a planted bug says while it is open who will own a range.
+    fn refuse_held(&self, request: Request, around: &Surroundings<'_>) -> Option<Reply> {
+        if around.planted != Some(Planted::RedirectedWhileHeld) || request.action != Action::Read {
+            return None;
+        }
+        let (map, me) = (self.engine.node().map(), self.engine.node().me());
+        let other = map.servers.iter().find(|server| server.id != me)?;
+        Some(Reply::Moved(other.client_port))
+    }
+
+    /// What a planted bug makes of a pair of which one key has not arrived.
+    fn read_separately(&mut self, request: Request, register: &Register) -> Option<Reply> {
+        if request.action != Action::Read || register.keys.len() == 1 {
+            return None;
+        }
+        let values = register.keys.iter().map(|(hash, bytes)| {
+            let key = [Key { hash: *hash, bytes }];
+            let value = |records: &[Option<Record<'_>>]| records[0].map(|r| decode(r.value));
+            self.engine.worker.read(TABLE, &key, value).unwrap_or(None)
+        });
+        let values: Vec<_> = values.collect();
+        let is_torn = values.iter().any(|value| *value != values[0]);
+        Some(if is_torn { Reply::Torn } else { Reply::Outcome(Outcome::Value(values[0])) })
     }
 
     fn note_deleted(&self, action: Action, register: &Register, around: &mut Surroundings<'_>) {

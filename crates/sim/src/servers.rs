@@ -25,6 +25,8 @@ pub(crate) struct Server {
     pub(crate) node: Arc<Node>,
     pub(crate) reactors: Vec<Reactor>,
     pub(crate) inspector: Inspector,
+    /// The tablets' version that was looked at last.
+    pub(crate) tablets_version: u64,
     wake_all: Arc<AtomicBool>,
     pub(crate) link: Link,
 }
@@ -83,7 +85,8 @@ impl Server {
         let reactors = engines.map(Reactor::new).collect();
         let inspector = Inspector::new(store.worker(ReactorId(REACTORS)));
         let link = Link { connection: Some(link), up: Instant(0), down: Instant(0) };
-        Server { id: identity.server, node, reactors, inspector, wake_all, link }
+        let (id, tablets_version) = (identity.server, 0);
+        Server { id, node, reactors, inspector, tablets_version, wake_all, link }
     }
 
     /// Whether every reactor is to begin a turn soon, asked once.

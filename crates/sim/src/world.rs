@@ -23,8 +23,8 @@ use fastrand::Rng;
 use server::engine::Identity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use types::{ClusterId, HashSeed, Instant, MigrationId, UnixMillis};
-use wire::control::{FromCoordinator, MigrationReport, MigrationState, ToCoordinator};
+use types::{ClusterId, HashSeed, Instant, KeyHash, MigrationId, UnixMillis};
+use wire::control::{ClusterMap, FromCoordinator, MigrationReport, MigrationState, ToCoordinator};
 
 /// What a run is made of.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +102,10 @@ struct World {
     migrations: Vec<MigrationReport>,
     /// Migrations whose target has been seen to accept.
     accepted: BTreeSet<MigrationId>,
+    /// What a reactor was told not to be at a source, and how often it has asked since.
+    told_absent: BTreeMap<((usize, usize), MigrationId, KeyHash), u32>,
+    /// For a planted bug: maps that servers were sent.
+    maps: Vec<ClusterMap>,
     trace: Trace,
     failure: Option<Failure>,
 }
@@ -156,6 +160,8 @@ impl World {
             clients,
             migrations: Vec::new(),
             accepted: BTreeSet::new(),
+            told_absent: BTreeMap::new(),
+            maps: Vec::new(),
             trace: Trace::new(settings.is_printed),
             failure: None,
         };
@@ -242,6 +248,7 @@ impl World {
         match next {
             Next::Turn(server, reactor) => self.turn(server, reactor),
             Next::Arrive(server, reactor, inbound) => {
+                self.note_told((server, reactor), &inbound);
                 self.servers[server].reactors[reactor].inbox.push_back(inbound);
                 self.wake(server, reactor);
             }
@@ -299,6 +306,7 @@ impl World {
             self.leave(place, reactor, outbound);
         }
         self.check_progress(place);
+        self.check_owners(place);
         if self.servers[place].take_wake_all() {
             (0..self.servers[place].reactors.len()).for_each(|other| self.wake(place, other));
         }

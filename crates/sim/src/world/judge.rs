@@ -4,8 +4,14 @@ use super::{Next, Part, REST_AGAIN, REST_MAX, World};
 use crate::failure::Failure;
 use crate::history::Verdict;
 use crate::network::Weather;
+use crate::reactor::Inbound;
 use std::collections::BTreeMap;
 use wire::control::{Ask, MigrationState};
+use wire::peer::{PeerMessage, PriorityAnswer};
+
+/// Times that a reactor may ask for what it was told not to be at the source: answers that come
+/// late are not heard, and what was on its way already comes once more.
+const ASKED_AGAIN_MAX: u32 = 5;
 
 impl World {
     /// What the progress of this server has just passed must be here.
@@ -19,6 +25,50 @@ impl World {
             if is_there && !inspector.has_or_deleted(wall, migration, hash) {
                 let text = format!("{migration} has passed {hash}, which only {source} has");
                 self.failure = Some(Failure::ProgressAhead(text));
+            }
+        }
+    }
+
+    /// No hash is served by two servers. Looked at whenever a server's tablets have changed.
+    pub(super) fn check_owners(&mut self, place: usize) {
+        let version = self.servers[place].node.tablets_version();
+        if std::mem::replace(&mut self.servers[place].tablets_version, version) == version {
+            return;
+        }
+        let ranges =
+            self.servers.iter().map(|server| server.inspector.served()).collect::<Vec<_>>();
+        let here = &ranges[place];
+        for (other, there) in ranges.iter().enumerate().filter(|(other, _)| *other != place) {
+            let shared = here.iter().flat_map(|a| there.iter().find_map(|b| a.intersection(*b)));
+            if let Some(range) = shared.into_iter().next() {
+                let (one, two) = (self.servers[place].id, self.servers[other].id);
+                self.failure = Some(Failure::TwoOwners(format!("{one} and {two} serve {range}")));
+            }
+        }
+    }
+
+    /// What a reactor was told not to exist at the source it does not ask for again and again.
+    pub(super) fn check_asked(&mut self, reactor: (usize, usize), message: &PeerMessage) {
+        let PeerMessage::PriorityPull(pull) = message else { return };
+        for &(_, hash) in &pull.hashes {
+            if let Some(times) = self.told_absent.get_mut(&(reactor, pull.migration, hash)) {
+                *times += 1;
+                if *times > ASKED_AGAIN_MAX {
+                    let text = format!("{hash} of {} by reactor {reactor:?}", pull.migration);
+                    self.failure = Some(Failure::AskedAgain(text));
+                }
+            }
+        }
+    }
+
+    /// A reactor is told what its source has not.
+    pub(super) fn note_told(&mut self, reactor: (usize, usize), inbound: &Inbound) {
+        let Inbound::Peer { message: PeerMessage::PriorityReply(reply), .. } = inbound else {
+            return;
+        };
+        for &(_, hash, answer) in &reply.answers {
+            if answer != PriorityAnswer::Records {
+                self.told_absent.entry((reactor, reply.migration, hash)).or_insert(0);
             }
         }
     }

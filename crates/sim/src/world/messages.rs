@@ -8,7 +8,7 @@ use coordinator::{ConnectionId, Event};
 use protocols::migration::{peer, to_coordinator};
 use server::engine::{Route, Sending, To};
 use std::time::Duration;
-use wire::control::{FromCoordinator, ToCoordinator};
+use wire::control::{ClusterMap, FromCoordinator, ToCoordinator};
 use wire::peer::PeerMessage;
 
 impl World {
@@ -27,7 +27,7 @@ impl World {
     }
 
     fn send(&mut self, place: usize, reactor: usize, sending: Sending) {
-        let Sending { to, mut message, payload, .. } = sending;
+        let Sending { to, mut message, mut payload, .. } = sending;
         let (to, to_reactor) = match to {
             To::Back(route) => ((route.0 >> 16) as usize, (route.0 & 0xffff) as usize),
             To::Server(id) => {
@@ -36,9 +36,8 @@ impl World {
                 (to, self.rng.usize(..self.servers[to].reactors.len()))
             }
         };
-        if self.settings.planted == Some(Planted::FloorNotRaised) {
-            planted::without_floor(&mut message);
-        }
+        self.tamper_sent(&mut message, &mut payload);
+        self.check_asked((place, reactor), &message);
         if let PeerMessage::FlipAnswer { migration, accepted: true } = &message {
             self.accepted.insert(*migration);
         }
@@ -49,10 +48,29 @@ impl World {
             format_args!("{from} → {} {} {copies:?}", self.servers[to].id, peer(&message)),
         );
         let route = Route((place as u64) << 16 | reactor as u64);
+        if self.settings.planted == Some(Planted::LostReplyTakenForEmpty)
+            && copies.is_empty()
+            && let Some(message) = planted::emptied(&message)
+        {
+            let inbound = Inbound::Peer { from, route, message, payload: Vec::new() };
+            return self.plan_in(PULL_TIMEOUT, Next::Arrive(to, to_reactor, inbound));
+        }
         for delay in copies {
             let (message, payload) = (message.clone(), payload.clone());
             let inbound = Inbound::Peer { from, route, message, payload };
             self.plan_in(delay, Next::Arrive(to, to_reactor, inbound));
+        }
+    }
+
+    /// What planted bugs make of a message to a server.
+    fn tamper_sent(&mut self, message: &mut PeerMessage, payload: &mut Vec<u8>) {
+        match self.settings.planted {
+            Some(Planted::FloorNotRaised) => planted::without_floor(message),
+            Some(Planted::BusyReadAsAbsent) if self.rng.u32(..4) == 0 => {
+                planted::without_records(message, payload);
+            }
+            Some(Planted::AbsentNotRemembered) => planted::without_absence(message),
+            _ => {}
         }
     }
 
@@ -110,7 +128,20 @@ impl World {
             (Some(Planted::ForgottenBeforeCut), FromCoordinator::Forget { migration, .. }) => {
                 Some(FromCoordinator::Forget { migration, remaining: Vec::new() })
             }
+            (Some(Planted::StaleMapAccepted), FromCoordinator::Map(map)) => {
+                self.maps.push(map);
+                let newest = &self.maps[self.maps.len() - 1];
+                let taken = if self.rng.u32(..10) == 0 {
+                    &self.maps[self.rng.usize(..self.maps.len())]
+                } else {
+                    newest
+                };
+                Some(FromCoordinator::Map(ClusterMap { version: newest.version, ..taken.clone() }))
+            }
             (_, message) => Some(message),
         }
     }
 }
+
+/// After this time a planted bug takes a pull for answered: as long as the real code waits.
+const PULL_TIMEOUT: Duration = Duration::from_millis(250);
