@@ -47,10 +47,11 @@ impl NodeConnection {
 
     fn take_reply(&mut self) -> anyhow::Result<Option<Value>> {
         let mut rest = &self.received[..];
-        let found = match self.parser.next(&mut rest).context("the reply is not Redis's protocol")? {
-            Some(Received { reply: Reply::Push(_), .. }) | None => None,
-            Some(Received { reply, .. }) => Some(Value::from(reply)),
-        };
+        let found =
+            match self.parser.next(&mut rest).context("the reply is not Redis's protocol")? {
+                Some(Received { reply: Reply::Push(_), .. }) | None => None,
+                Some(Received { reply, .. }) => Some(Value::from(reply)),
+            };
         let taken = self.received.len() - rest.len();
         self.received.drain(..taken);
         Ok(found)

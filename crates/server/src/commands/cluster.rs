@@ -51,8 +51,7 @@ pub(crate) fn cluster(call: &mut Call<'_>) -> Result<(), Pause> {
             _,
         ) => {
             let name = String::from_utf8_lossy(&subcommand).to_lowercase();
-            call.reply
-                .error(&format!("ERR wrong number of arguments for 'cluster|{name}' command"));
+            call.reply.error(format!("ERR wrong number of arguments for 'cluster|{name}' command"));
         }
         _ => call.unknown_subcommand(),
     }
@@ -242,7 +241,7 @@ fn migrate_slots(call: &mut Call<'_>) -> Result<(), Pause> {
     });
     let Some(target) = target else {
         let id = super::printable(&wanted.node, 64);
-        call.reply.error(&format!("ERR Unknown node name: {id}"));
+        call.reply.error(format!("ERR Unknown node name: {id}"));
         return Ok(());
     };
     Err(Pause::Ask(Ask::Migrate {
@@ -266,7 +265,7 @@ fn cancel_slot_migrations(call: &mut Call<'_>) -> Result<(), Pause> {
 /// The reply to a request that the coordinator has answered with no more than yes or no.
 pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) {
     match answer {
-        Answer::Refused(reason) => call.reply.error(&format!("ERR {reason}")),
+        Answer::Refused(reason) => call.reply.error(format!("ERR {reason}")),
         Answer::Cancelled(0) => call.reply.error("ERR No migrations ongoing"),
         Answer::Started(_) | Answer::Cancelled(_) | Answer::Flushed | Answer::Migrations(_) => {
             call.reply.simple("OK");

@@ -101,7 +101,7 @@ pub(crate) fn hello(call: &mut Call<'_>) -> Result<(), Pause> {
             }
             [option, ..] => {
                 let option = String::from_utf8_lossy(option);
-                call.reply.error(&format!("ERR Syntax error in HELLO option '{option}'"));
+                call.reply.error(format!("ERR Syntax error in HELLO option '{option}'"));
                 return Ok(());
             }
         };
@@ -163,7 +163,7 @@ pub(crate) fn client(call: &mut Call<'_>) -> Result<(), Pause> {
         (b"NO-EVICT" | b"NO-TOUCH", [_]) => call.reply.simple("OK"),
         (b"ID" | b"GETNAME" | b"SETNAME" | b"SETINFO" | b"INFO", _) => {
             let name = String::from_utf8_lossy(&subcommand).to_lowercase();
-            call.reply.error(&format!("ERR wrong number of arguments for 'client|{name}' command"));
+            call.reply.error(format!("ERR wrong number of arguments for 'client|{name}' command"));
         }
         _ => call.unknown_subcommand(),
     }
@@ -177,7 +177,7 @@ fn set_info(call: &mut Call<'_>, attribute: &[u8], value: &[u8]) {
         &mut call.session.library_version
     } else {
         let attribute = String::from_utf8_lossy(attribute);
-        call.reply.error(&format!("ERR Unrecognized option '{attribute}'"));
+        call.reply.error(format!("ERR Unrecognized option '{attribute}'"));
         return;
     };
     if is_valid_name(value) {
@@ -185,7 +185,7 @@ fn set_info(call: &mut Call<'_>, attribute: &[u8], value: &[u8]) {
         call.reply.simple("OK");
     } else {
         let attribute = String::from_utf8_lossy(attribute);
-        call.reply.error(&format!(
+        call.reply.error(format!(
             "ERR {attribute} cannot contain spaces, newlines or special characters."
         ));
     }

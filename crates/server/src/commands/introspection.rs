@@ -43,14 +43,14 @@ pub(crate) fn config(call: &mut Call<'_>) -> Result<(), Pause> {
         (b"GET", patterns @ [_, ..]) => get_settings(call, patterns),
         (b"SET", [name, _, ..]) => {
             let name = super::printable(name, 128);
-            call.reply.error(&format!(
+            call.reply.error(format!(
                 "ERR CONFIG SET failed (possibly related to argument '{name}') - settings are \
                  fixed when the server starts: see 'ballast serve --help'"
             ));
         }
         (b"GET" | b"SET", _) => {
             let name = String::from_utf8_lossy(&subcommand).to_lowercase();
-            call.reply.error(&format!("ERR wrong number of arguments for 'config|{name}' command"));
+            call.reply.error(format!("ERR wrong number of arguments for 'config|{name}' command"));
         }
         _ => call.unknown_subcommand(),
     }
@@ -108,8 +108,7 @@ pub(crate) fn command(call: &mut Call<'_>) -> Result<(), Pause> {
         (b"GETKEYS", [name, ..]) => get_keys(call, name),
         (b"COUNT" | b"LIST" | b"GETKEYS", _) => {
             let name = String::from_utf8_lossy(&subcommand).to_lowercase();
-            call.reply
-                .error(&format!("ERR wrong number of arguments for 'command|{name}' command"));
+            call.reply.error(format!("ERR wrong number of arguments for 'command|{name}' command"));
         }
         _ => call.unknown_subcommand(),
     }

@@ -71,14 +71,14 @@ impl<'a> Call<'a> {
     /// Replies that the number of arguments is wrong.
     pub(crate) fn wrong_arity(&mut self) {
         let name = String::from_utf8_lossy(self.args[0]).to_lowercase();
-        self.reply.error(&format!("ERR wrong number of arguments for '{name}' command"));
+        self.reply.error(format!("ERR wrong number of arguments for '{name}' command"));
     }
 
     /// Replies that argument 1 is no subcommand.
     pub(crate) fn unknown_subcommand(&mut self) {
         let command = String::from_utf8_lossy(self.args[0]).to_uppercase();
         let subcommand = printable(self.args[1], 128);
-        self.reply.error(&format!("ERR unknown subcommand '{subcommand}'. Try {command} HELP."));
+        self.reply.error(format!("ERR unknown subcommand '{subcommand}'. Try {command} HELP."));
     }
 
     /// Replies that the arguments make no sense.

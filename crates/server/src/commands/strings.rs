@@ -127,7 +127,7 @@ impl Call<'_> {
             BadArgument::Syntax => self.syntax_error(),
             BadArgument::NotAnInteger => self.reply.error(NOT_AN_INTEGER),
             BadArgument::ExpireTime => {
-                self.reply.error(&format!("ERR invalid expire time in '{command}' command"))
+                self.reply.error(format!("ERR invalid expire time in '{command}' command"))
             }
         }
     }

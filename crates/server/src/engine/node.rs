@@ -275,8 +275,8 @@ impl Node {
         let hash = slot.first_hash();
         // A flip that was accepted counts before the coordinator's map tells of it.
         let machines = self.machines();
-        let leaving = machines.sources.values().filter_map(|side| side.leaving);
-        if let Some((_, to)) = leaving.filter(|(range, _)| range.contains(hash)).last() {
+        let mut leaving = machines.sources.values().filter_map(|side| side.leaving);
+        if let Some((_, to)) = leaving.rfind(|(range, _)| range.contains(hash)) {
             return Some(to);
         }
         drop(machines);

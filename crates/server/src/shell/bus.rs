@@ -98,13 +98,11 @@ impl Bus {
                 None => return,
             },
         };
+        let is_stuck = io.output_backlog(connection) >= BACKLOG_MAX;
         match self.links.get_mut(&connection).map(|link| &mut link.state) {
             Some(State::Connecting(waiting)) => waiting.push((message, payload)),
-            Some(State::Greeting | State::Open(_)) => {
-                if io.output_backlog(connection) < BACKLOG_MAX {
-                    write(connection, &message, payload, io);
-                }
-            }
+            Some(State::Greeting | State::Open(_)) if is_stuck => {}
+            Some(State::Greeting | State::Open(_)) => write(connection, &message, payload, io),
             None => {}
         }
     }
