@@ -14,6 +14,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use store::{Store, StoreConfig};
+use thread_priority::{
+    NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
+    set_thread_priority_and_policy, thread_native_id,
+};
 use types::HashSeed;
 use wire::control::{FromCoordinator, Join};
 
@@ -79,8 +83,6 @@ const SEGMENTS_READY_MIN: usize = 2;
 const READY_PART: usize = 8;
 const MEMORY_PAUSE_MIN: Duration = Duration::from_millis(1);
 const MEMORY_PAUSE_MAX: Duration = Duration::from_millis(64);
-/// Politeness of the thread that touches memory: it takes what nobody else wants.
-const MEMORY_NICE: i32 = 19;
 
 pub(crate) fn run(arguments: ServeArguments) -> anyhow::Result<()> {
     refuse_what_is_not_there(&arguments)?;
@@ -214,8 +216,7 @@ fn start(
 fn keep_memory_ready(store: Arc<Store>, bytes: usize) -> anyhow::Result<()> {
     let wanted = bytes.div_ceil(store.log().segment_bytes()).max(SEGMENTS_READY_MIN);
     std::thread::Builder::new().name("memory".into()).spawn(move || {
-        // Without it the thread works too, only less politely.
-        let _ = rustix::process::setpriority_process(None, MEMORY_NICE);
+        yield_to_everybody();
         let mut pause = MEMORY_PAUSE_MIN;
         loop {
             if store.log().prepare_segments(wanted, 1) > 0 {
@@ -227,6 +228,16 @@ fn keep_memory_ready(store: Arc<Store>, bytes: usize) -> anyhow::Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// This thread runs when nobody else wants the processor, and whoever wakes up takes it away. (The
+/// worst niceness is not enough: such a thread still finishes its slice of some milliseconds.)
+fn yield_to_everybody() {
+    let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+    let thread = thread_native_id();
+    if let Err(error) = set_thread_priority_and_policy(thread, ThreadPriority::Min, idle) {
+        tracing::debug!(?error, "the memory thread keeps its usual priority");
+    }
 }
 
 /// Passes on what the coordinator says, until the process ends.
