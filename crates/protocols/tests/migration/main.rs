@@ -133,14 +133,18 @@ impl World {
     }
 
     fn finish(&mut self, kind: &str, is_last: bool) {
+        let (id, work) = self.take_work(kind, is_last);
+        self.at(id, |server, now, out| server.work(now, work, out));
+    }
+
+    fn take_work(&mut self, kind: &str, is_last: bool) -> (ServerId, Work) {
         let is_kind = |(_, work): &(ServerId, Work)| name_of(work) == kind;
         let place = if is_last {
             self.work.iter().rposition(is_kind)
         } else {
             self.work.iter().position(is_kind)
         };
-        let (id, work) = self.work.remove(place.expect("such work waits")).expect("just found");
-        self.at(id, |server, now, out| server.work(now, work, out));
+        self.work.remove(place.expect("such work waits")).expect("just found")
     }
 
     fn migrate(&mut self, arguments: &[&str], policy: MigrationPolicy) {
@@ -194,6 +198,11 @@ impl goldenscript::Runner for World {
             "slow" => drop(self.slow.insert(words[0].to_owned())),
             "quick" => drop(self.slow.remove(words[0])),
             "finish" => self.finish(words[0], words.get(1) == Some(&"last")),
+            "fail" => {
+                let (id, work) = self.take_work(words[0], false);
+                self.at(id, |server, now, out| server.fail(now, work, out));
+            }
+            "full" => self.servers.get_mut(&server_id(words[0])).expect("a server").is_full = true,
             "show" => {
                 let server = &self.servers[&server_id(words[0])];
                 self.lines.extend(server.show());

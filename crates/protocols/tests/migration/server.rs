@@ -42,6 +42,8 @@ pub(crate) struct Outside {
 pub(crate) struct Server {
     pub(crate) id: ServerId,
     pub(crate) store: Store,
+    /// It has no memory to set aside.
+    pub(crate) is_full: bool,
     sources: BTreeMap<MigrationId, Source>,
     targets: BTreeMap<MigrationId, Target>,
     priority: BTreeMap<MigrationId, PriorityPulls>,
@@ -59,6 +61,7 @@ impl Server {
         Server {
             id,
             store: Store::default(),
+            is_full: false,
             sources: BTreeMap::new(),
             targets: BTreeMap::new(),
             priority: BTreeMap::new(),
@@ -267,6 +270,22 @@ impl Server {
         }
     }
 
+    /// What was to be replayed is damaged, or there is no memory for it.
+    pub(crate) fn fail(&mut self, now: Instant, work: Work, out: &mut Outside) {
+        match work {
+            Work::Replay(migration, partition, ticket) => {
+                let event = TargetEvent::ReplayFailed { partition, ticket };
+                self.target(now, migration, event, out);
+            }
+            Work::PriorityReplay(migration, ticket) => {
+                self.priority(now, migration, PriorityEvent::ReplayFailed { ticket }, out);
+            }
+            Work::Freeze(..) | Work::Accept(_) | Work::Cut(_) | Work::Forget(..) => {
+                unreachable!("{work:?} cannot fail")
+            }
+        }
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let sources = self.sources.values().filter_map(Source::next_deadline);
         let targets = self.targets.values().filter_map(Target::next_deadline);
@@ -391,7 +410,8 @@ impl Server {
     ) {
         match effect {
             TargetEffect::Reserve { .. } => {
-                self.target(now, migration, TargetEvent::Reserved(Ok(())), out);
+                let reserved = if self.is_full { Err("no room".to_owned()) } else { Ok(()) };
+                self.target(now, migration, TargetEvent::Reserved(reserved), out);
             }
             TargetEffect::Unreserve => {}
             TargetEffect::Accept(acceptance) => {
