@@ -113,7 +113,7 @@ pub(crate) fn run(arguments: ServeArguments) -> anyhow::Result<()> {
         seed,
         huge_pages: !arguments.no_huge_pages,
     })?;
-    let node = Node::new(settings, identity, store.clone());
+    let node = Node::new(settings, identity, store.clone(), link.connected());
     let ready = arguments.ready_memory.unwrap_or(arguments.memory / READY_PART);
     keep_memory_ready(store, ready)?;
     let reactors = start(&config, listeners, &node, link.clone())?;
@@ -122,7 +122,7 @@ pub(crate) fn run(arguments: ServeArguments) -> anyhow::Result<()> {
         "ballast serve: ready for clients on {host}:{} ({}, {}, {} {reactors_word})",
         ports.0, identity.server, identity.cluster, config.reactors
     );
-    forward(&messages, &reactors, &node, &link);
+    forward(&messages, &reactors);
     Ok(())
 }
 
@@ -241,15 +241,8 @@ fn yield_to_everybody() {
 }
 
 /// Passes on what the coordinator says, until the process ends.
-fn forward(
-    messages: &Receiver<FromCoordinator>,
-    reactors: &Reactors<Mail>,
-    node: &Node,
-    link: &ControlLink,
-) {
-    node.set_linked(true);
+fn forward(messages: &Receiver<FromCoordinator>, reactors: &Reactors<Mail>) {
     while let Ok(message) = messages.recv() {
-        node.set_linked(link.is_connected());
         reactors.mailboxes().of(reactor_for(&message)).send(Mail::Control(message));
     }
 }

@@ -74,6 +74,11 @@ impl ControlLink {
     pub fn is_connected(&self) -> bool {
         self.is_connected.load(Ordering::Relaxed)
     }
+
+    /// The same, for those who look at any time without having the link.
+    pub fn connected(&self) -> Arc<AtomicBool> {
+        self.is_connected.clone()
+    }
 }
 
 struct Link<F> {

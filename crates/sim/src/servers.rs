@@ -76,7 +76,7 @@ impl Server {
             reactors: REACTORS,
             is_cluster: true,
         };
-        let node = Node::new(settings, identity, Arc::clone(&store));
+        let node = Node::new(settings, identity, Arc::clone(&store), Arc::default());
         let wake_all = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&wake_all);
         node.set_wake_all(move || flag.store(true, Ordering::Relaxed));

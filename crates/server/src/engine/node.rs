@@ -46,8 +46,8 @@ pub struct Node {
     pub(super) reactors_missing: AtomicUsize,
     /// The background's minimum share in percent.
     background_share: AtomicU8,
-    /// Whether the coordinator can be reached.
-    is_linked: AtomicBool,
+    /// Whether the coordinator can be reached, kept by the link to it.
+    is_linked: Arc<AtomicBool>,
     wake_all: OnceLock<Box<dyn Fn() + Send + Sync>>,
     pub(crate) counters: Box<[CachePadded<Counters>]>,
     /// Number of the youngest client connection, as `CLIENT ID` tells it.
@@ -110,8 +110,14 @@ pub(super) struct TargetSide {
 }
 
 impl Node {
-    /// A server that holds no tablet.
-    pub fn new(settings: Settings, identity: Identity, store: Arc<Store>) -> Arc<Node> {
+    /// A server that holds no tablet. `is_linked` says at any time whether its coordinator can be
+    /// reached.
+    pub fn new(
+        settings: Settings,
+        identity: Identity,
+        store: Arc<Store>,
+        is_linked: Arc<AtomicBool>,
+    ) -> Arc<Node> {
         let map = ClusterMap {
             version: 0,
             cluster: identity.cluster,
@@ -133,7 +139,7 @@ impl Node {
             machine_deadline: AtomicU64::new(u64::MAX),
             reactors_missing: AtomicUsize::new(0),
             background_share: AtomicU8::new(BACKGROUND_SHARE),
-            is_linked: AtomicBool::new(false),
+            is_linked,
             wake_all: OnceLock::new(),
             counters,
             clients_named: AtomicU64::new(0),
@@ -195,7 +201,7 @@ impl Node {
         }
     }
 
-    /// Whether the coordinator can be reached, as the link to it says.
+    /// For a link that is not a [`crate::control::ControlLink`].
     pub fn set_linked(&self, is_linked: bool) {
         self.is_linked.store(is_linked, Ordering::Relaxed);
     }
@@ -286,5 +292,77 @@ impl Node {
     }
 }
 
+impl Machines {
+    /// The source of a migration; one that knows nothing if there is none yet.
+    pub(super) fn source(&mut self, id: MigrationId) -> &mut SourceSide {
+        if !self.sources.contains_key(&id) {
+            let is_idle = |side: &SourceSide| side.intent.is_none() || side.machine.is_over();
+            make_room(&mut self.sources, is_idle);
+        }
+        self.sources.entry(id).or_insert_with(|| SourceSide {
+            machine: Source::new(id),
+            intent: None,
+            freezing: None,
+            leaving: None,
+        })
+    }
+
+    /// The target of a migration; one that knows nothing if there is none yet.
+    pub(super) fn target(&mut self, id: MigrationId) -> &mut TargetSide {
+        if !self.targets.contains_key(&id) {
+            let is_idle = |side: &TargetSide| side.intent.is_none() || side.machine.is_over();
+            make_room(&mut self.targets, is_idle);
+        }
+        self.targets.entry(id).or_insert_with(|| TargetSide {
+            machine: Target::new(id),
+            intent: None,
+            reservation: None,
+            arrival: None,
+            accepting: None,
+            payloads: BTreeMap::new(),
+            next_ticket: 0,
+            cutting: None,
+            since: Instant(0),
+        })
+    }
+}
+
+/// Forgets the oldest of the machines that have nothing to do, once there are too many.
+fn make_room<S>(sides: &mut BTreeMap<MigrationId, S>, is_idle: impl Fn(&S) -> bool) {
+    let idle = sides.iter().filter(|(_, side)| is_idle(side)).map(|(id, _)| *id);
+    let idle: Vec<_> = idle.collect();
+    if idle.len() >= IDLE_MACHINES_MAX {
+        sides.remove(&idle[0]);
+    }
+}
+
+/// Machines kept on each side as the memory of how their migrations ended: what comes late is
+/// answered from them. A connection delivers in order, so nothing is as late as that.
+const IDLE_MACHINES_MAX: usize = 64;
+
 /// The background's minimum share while no migration asks for another (design: 10 %).
 const BACKGROUND_SHARE: u8 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocols::Outbox;
+    use protocols::migration::{SourceEvent, TargetEvent};
+
+    #[test]
+    fn only_so_many_ended_migrations_are_remembered() {
+        let mut machines = Machines::default();
+        for id in 1..=1000 {
+            let id = MigrationId(id);
+            let target = machines.target(id);
+            target.machine.handle(Instant(0), TargetEvent::Decide, &mut Outbox::new());
+            assert!(target.machine.is_over());
+            let source = machines.source(id);
+            let outcome = SourceEvent::Outcome { accepted: false };
+            source.machine.handle(Instant(0), outcome, &mut Outbox::new());
+        }
+        assert_eq!(machines.targets.len(), IDLE_MACHINES_MAX);
+        assert_eq!(machines.sources.len(), IDLE_MACHINES_MAX);
+        assert!(machines.targets.contains_key(&MigrationId(1000)), "the youngest are kept");
+    }
+}

@@ -6,7 +6,7 @@ use super::tablets::{serves, with_state};
 use super::work::Work;
 use super::{Engine, Route};
 use protocols::Outbox;
-use protocols::migration::{FrozenState, Source, SourceEffect, SourceEvent};
+use protocols::migration::{FrozenState, SourceEffect, SourceEvent};
 use store::{Stall, TabletState};
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
 use wire::peer::{PeerMessage, PriorityAnswer, PriorityPull, PriorityReply, Pull, PullReply};
@@ -39,12 +39,7 @@ impl Engine {
         id: MigrationId,
         event: SourceEvent,
     ) {
-        let side = machines.sources.entry(id).or_insert_with(|| SourceSide {
-            machine: Source::new(id),
-            intent: None,
-            freezing: None,
-            leaving: None,
-        });
+        let side = machines.source(id);
         if let SourceEvent::Start(intent) = &event {
             side.intent = Some(intent.clone());
         }

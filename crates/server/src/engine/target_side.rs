@@ -5,7 +5,7 @@ use super::node::{Machines, TargetSide};
 use super::outgoing::{Payload, Wake};
 use super::tablets::{carve, tenures};
 use super::work::{Replay, Work};
-use protocols::migration::{Acceptance, Added, Target, TargetEffect, TargetEvent};
+use protocols::migration::{Acceptance, Added, TargetEffect, TargetEvent};
 use protocols::{Outbox, Ticket};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Engine {
         id: MigrationId,
         event: TargetEvent,
     ) {
-        let side = target_side(machines, id);
+        let side = machines.target(id);
         if let TargetEvent::Prepare(intent) = &event {
             side.intent.get_or_insert_with(|| intent.clone());
         }
@@ -182,7 +182,7 @@ impl Engine {
         let node = self.node.clone();
         let mut machines = node.machines();
         let id = reply.migration;
-        let side = target_side(&mut machines, id);
+        let side = machines.target(id);
         let payload = (!payload.bytes().is_empty()).then(|| side.keep(payload));
         let event = TargetEvent::PullReply { from, reply, payload };
         self.drive_target_in(&mut machines, now, id, event);
@@ -273,20 +273,6 @@ impl TargetSide {
         self.payloads.insert(ticket, payload);
         ticket
     }
-}
-
-fn target_side(machines: &mut Machines, id: MigrationId) -> &mut TargetSide {
-    machines.targets.entry(id).or_insert_with(|| TargetSide {
-        machine: Target::new(id),
-        intent: None,
-        reservation: None,
-        arrival: None,
-        accepting: None,
-        payloads: BTreeMap::new(),
-        next_ticket: 0,
-        cutting: None,
-        since: Instant(0),
-    })
 }
 
 /// Records that one quantum replays: 64 KiB of 160-byte entries, about 40 us.
