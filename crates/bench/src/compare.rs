@@ -112,7 +112,7 @@ pub fn table(rows: &[Row]) -> String {
     }
     columns.extend([
         "resident bytes per record (in huge pages)",
-        "others' CPU s",
+        "others' CPU / steal, s",
         "lost, stale, refused",
     ]);
     let mut out = format!("| {} |\n|{}\n", columns.join(" | "), " --- |".repeat(columns.len()));
@@ -180,7 +180,11 @@ fn health_cells(reports: &[Report]) -> [String; 3] {
             middle(reports, |report| report.memory.resident_bytes_per_record),
             middle(reports, huge)
         ),
-        format!("{:.2}", middle(reports, |report| report.cost.foreign_cpu_seconds)),
+        format!(
+            "{:.2} / {:.2}",
+            middle(reports, |report| report.cost.foreign_cpu_seconds),
+            middle(reports, |report| report.cost.steal_seconds)
+        ),
         if faults == 0 { "0".to_string() } else { format!("**{faults}**") },
     ]
 }

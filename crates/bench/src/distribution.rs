@@ -114,4 +114,25 @@ mod tests {
         // FNV-1a of eight zero bytes.
         assert_eq!(fnv(0), (0xa8c7_f832_281a_39c5u64 as i64).unsigned_abs());
     }
+
+    #[test]
+    fn ranks_follow_the_power_law_added_up_term_by_term() {
+        let draw = Draw::new(Distribution::Zipf, 1);
+        let mut random = Rng::with_seed(9);
+        const DRAWS: usize = 400_000;
+        let mut seen = [0usize; 100];
+        for _ in 0..DRAWS {
+            if let Some(count) = seen.get_mut(draw.rank(random.f64()) as usize) {
+                *count += 1;
+            }
+        }
+        let (mut seen_below, mut naive_below) = (0.0, 0.0);
+        for (rank, count) in seen.into_iter().enumerate() {
+            seen_below += count as f64 / DRAWS as f64;
+            naive_below += 1.0 / (((rank + 1) as f64).powf(THETA) * ZETA);
+            // From the third rank on YCSB's formula is an approximation, a little below.
+            let off = seen_below / naive_below - 1.0;
+            assert!(off.abs() < 0.08, "up to rank {rank}: {seen_below} for {naive_below}");
+        }
+    }
 }

@@ -30,18 +30,35 @@ const LINES: [(&str, &str); 3] = [("p50", "#3a9d5d"), ("p99", "#e07b28"), ("p99.
 
 /// What a drawing shows.
 #[derive(Clone, Debug)]
-pub struct Drawing<'a> {
+pub struct Drawing {
     /// First line.
     pub title: String,
     /// Second line, smaller.
     pub subtitle: String,
+    /// On the right of the first line: what came of it.
+    pub verdict: String,
     /// The timeline, in order.
-    pub points: &'a [Point],
-    /// Begin and end of the move, in seconds since the first point, and what to write beside it.
+    pub points: Vec<Point>,
+    /// Begin and end of the move on the timeline, in seconds, and what to write beside it.
     pub moved: Option<(f64, f64, String)>,
 }
 
-impl Drawing<'_> {
+impl Drawing {
+    /// Leaves out what came before this second, which becomes the first.
+    pub fn starting_at(mut self, second: f64) -> Drawing {
+        // A point belongs where most of it lies; rounding decides about the one in the middle.
+        self.points.retain(|point| point.second > second - 0.05);
+        let origin = self.points.first().map_or(0.0, |point| point.second);
+        for point in &mut self.points {
+            point.second -= origin;
+        }
+        if let Some((from, until, _)) = &mut self.moved {
+            *from -= origin;
+            *until -= origin;
+        }
+        self
+    }
+
     /// As SVG.
     pub fn svg(&self) -> String {
         let mut out = String::new();
@@ -54,6 +71,7 @@ impl Drawing<'_> {
         );
         text(&mut out, (LEFT, 44.0), (24.0, INK, "start"), &self.title);
         text(&mut out, (LEFT, 72.0), (15.0, FAINT_INK, "start"), &self.subtitle);
+        text(&mut out, (RIGHT, 44.0), (16.0, INK, "end"), &self.verdict);
         let time = self.time_axis();
         self.shade(&mut out, &time);
         self.throughput(&mut out, &time);
@@ -97,7 +115,7 @@ impl Drawing<'_> {
     }
 
     fn time_axis(&self) -> Axis {
-        let width = match self.points {
+        let width = match &self.points[..] {
             [first, second, ..] => second.second - first.second,
             _ => 1.0,
         };
@@ -130,8 +148,8 @@ impl Drawing<'_> {
         let Some(last) = self.points.last() else { return };
         let mut area = format!("M{:.1},{:.1}", time.at(0.0), axis.at(0.0));
         let mut line = String::new();
-        let width = time.ticks_end_width(self.points);
-        for point in self.points {
+        let width = time.ticks_end_width(&self.points);
+        for point in &self.points {
             let (left, right) = (time.at(point.second), time.at(point.second + width));
             let height = axis.at(point.throughput);
             let _ = write!(area, "L{left:.1},{height:.1}L{right:.1},{height:.1}");
@@ -155,11 +173,11 @@ impl Drawing<'_> {
         let axis = Axis::decades((lowest, highest), (LATENCY.1, LATENCY.0));
         axis.grid(out, milliseconds);
         panel_title(out, LATENCY.0, "latency from the intended start, per 100 ms");
-        let middle = time.ticks_end_width(self.points) / 2.0;
+        let middle = time.ticks_end_width(&self.points) / 2.0;
         for (position, (name, color)) in LINES.iter().enumerate() {
             let mut path = String::new();
             let mut is_down = false;
-            for point in self.points {
+            for point in &self.points {
                 if point.latency.count == 0 {
                     is_down = false;
                     continue;
@@ -306,7 +324,8 @@ mod tests {
         let drawing = Drawing {
             title: "30,000 <requests> & more".to_string(),
             subtitle: String::new(),
-            points: &points,
+            verdict: "nothing lost".to_string(),
+            points,
             moved: Some((2.0, 2.4, "325 MB moved".to_string())),
         };
         let svg = drawing.svg();
@@ -318,9 +337,30 @@ mod tests {
 
     #[test]
     fn a_run_without_answers_can_be_drawn() {
-        let drawing =
-            Drawing { title: String::new(), subtitle: String::new(), points: &[], moved: None };
-        assert!(drawing.png().is_ok());
+        let drawing = Drawing {
+            title: String::new(),
+            subtitle: String::new(),
+            verdict: String::new(),
+            points: Vec::new(),
+            moved: None,
+        };
+        assert!(drawing.starting_at(1.0).png().is_ok());
+    }
+
+    #[test]
+    fn what_is_left_out_moves_everything_to_the_left() {
+        let drawing = Drawing {
+            title: String::new(),
+            subtitle: String::new(),
+            verdict: String::new(),
+            points: points(),
+            moved: Some((2.0, 2.4, String::new())),
+        };
+        let drawing = drawing.starting_at(1.02);
+        assert_eq!(drawing.points.len(), 40);
+        assert_eq!(drawing.points[0].second, 0.0);
+        let (from, until, _) = drawing.moved.unwrap();
+        assert!((from - 1.0).abs() < 1e-9 && (until - 1.4).abs() < 1e-9);
     }
 
     #[test]

@@ -192,3 +192,91 @@ impl Judge {
         (self.ledger, self.recorder.finish(now, clock::thread_cpu_time()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::Share;
+    use crate::recorder::Findings;
+    use crate::records::Record;
+
+    const RECORD: Record = Record(2);
+
+    fn judge() -> Judge {
+        let records = Records::new(4, 30, 100).unwrap();
+        let shared = Shared {
+            marks: Marks::new(Instant(0)),
+            ended: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        };
+        Judge::new(records, Ledger::new(Share::new(0, 1), 4), Instant(0), Arc::new(shared))
+    }
+
+    fn start(judge: &mut Judge, action: Action) -> Operation {
+        let step = judge.first_step(action, RECORD);
+        Operation { action, record: RECORD, step, intended: Instant(0), client: 0, redirects: 0 }
+    }
+
+    fn answer(judge: &mut Judge, operation: Operation, reply: Reply<'_>) -> Option<Operation> {
+        judge.answered(operation, reply, Instant(1_000))
+    }
+
+    fn value(record: u32, sequence: u32) -> Vec<u8> {
+        let mut out = Vec::new();
+        let records = Records::new(4, 30, 100).unwrap();
+        records.write_value(Record(record), Sequence(sequence), &mut out);
+        out
+    }
+
+    /// What reading `reply` shows, after two acknowledged writes.
+    fn read(reply: Reply<'_>) -> Findings {
+        let mut judge = judge();
+        for _ in 0..2 {
+            let write = start(&mut judge, Action::Write);
+            assert!(answer(&mut judge, write, Reply::Simple(b"OK")).is_none());
+        }
+        let read = start(&mut judge, Action::Read);
+        assert!(answer(&mut judge, read, reply).is_none());
+        judge.finish(Instant(2_000)).1.findings
+    }
+
+    #[test]
+    fn every_kind_of_wrong_answer_is_counted_as_what_it_is() {
+        assert!(read(Reply::Bulk(&value(2, 2))).is_clean());
+        assert_eq!(read(Reply::Bulk(&value(2, 1))).stale, 1);
+        assert_eq!(read(Reply::Null).missing, 1);
+        assert_eq!(read(Reply::Bulk(&value(2, 3))).wrong, 1, "a write that nobody has issued");
+        assert_eq!(read(Reply::Bulk(&value(3, 2))).wrong, 1, "another record's value");
+        assert_eq!(read(Reply::Bulk(b"torn")).wrong, 1);
+        assert_eq!(read(Reply::Error(b"ERR no")).errors_total(), 1);
+        assert_eq!(read(Reply::Integer(1)).errors_total(), 1);
+    }
+
+    #[test]
+    fn a_read_modify_write_reads_and_then_writes() {
+        let mut judge = judge();
+        let operation = start(&mut judge, Action::ReadModifyWrite);
+        let Some(write) = answer(&mut judge, operation, Reply::Null) else { panic!("it goes on") };
+        assert!(matches!(write.step, Step::Set(write) if write.sequence == Sequence(1)));
+        assert!(answer(&mut judge, write, Reply::Simple(b"OK")).is_none());
+        let read = start(&mut judge, Action::Read);
+        answer(&mut judge, read, Reply::Null);
+        let findings = judge.finish(Instant(2_000)).1.findings;
+        assert_eq!((findings.completed, findings.missing), (2, 1));
+    }
+
+    #[test]
+    fn an_operation_is_sent_elsewhere_so_often_and_then_fails() {
+        let mut judge = judge();
+        let mut operation = start(&mut judge, Action::Write);
+        for _ in 0..REDIRECTS_MAX {
+            assert!(judge.redirected(&mut operation, true, Instant(0)));
+        }
+        assert!(!judge.redirected(&mut operation, true, Instant(0)));
+        // It was never carried out: the record may still be missing.
+        let read = start(&mut judge, Action::Read);
+        answer(&mut judge, read, Reply::Null);
+        let findings = judge.finish(Instant(2_000)).1.findings;
+        assert_eq!((findings.errors_total(), findings.missing), (1, 0));
+    }
+}

@@ -64,13 +64,17 @@ pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The machine in one line: processor and kernel.
+/// The machine in one line: processors, memory, kernel.
 pub fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let model = model.map_or("unknown processor", |(_, model)| model);
-    format!("{} x {model}, Linux {}", processors(), kernel.trim())
+    let model = model.replace("(R)", "").replace("(TM)", "");
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let gigabytes = (field(&meminfo, 1).unwrap_or(0) as f64 / f64::from(1 << 20)).ceil();
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let kernel: Vec<&str> = kernel.trim().split('.').take(2).collect();
+    format!("{} x {model}, {gigabytes} GiB, Linux {}", processors(), kernel.join("."))
 }
 
 /// Time that this machine's processors have worked, for whatever process.

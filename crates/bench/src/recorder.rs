@@ -356,4 +356,26 @@ mod tests {
         use Phase::*;
         assert_eq!(phases, [WarmUp, Before, During, During, After]);
     }
+
+    #[test]
+    fn percentiles_are_those_of_the_sorted_latencies_to_a_thousandth_or_a_microsecond() {
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut recorder = Recorder::new(ms(0));
+        let mut naive: Vec<u64> = Vec::new();
+        for _ in 0..20_000 {
+            // From a microsecond to ten seconds, all magnitudes alike.
+            let latency = 10f64.powf(3.0 + 7.0 * random.f64()) as u64;
+            let kind = if random.bool() { Kind::Read } else { Kind::Write };
+            recorder.completed_one(kind, Phase::Before, ms(0), Instant(latency));
+            naive.push(latency);
+        }
+        naive.sort_unstable();
+        let all = recorder.finish(ms(0), Duration::ZERO).phases[Phase::Before as usize].all();
+        for quantile in [0.01, 0.5, 0.9, 0.99, 0.999, 1.0] {
+            let exact = naive[((naive.len() as f64 * quantile).ceil() as usize).max(1) - 1] as f64;
+            let shown = all.value_at_quantile(quantile) as f64;
+            let off = (shown - exact).abs();
+            assert!(off < exact / 1000.0 + 1000.0, "{quantile}: {shown} for {exact}");
+        }
+    }
 }

@@ -34,6 +34,8 @@ pub struct Report {
     pub cost: Cost,
     /// Before, during and after, if there was load.
     pub phases: Vec<PhaseSummary>,
+    /// Seconds that the host took from this machine in each of them.
+    pub steal: Option<[f64; 3]>,
     /// What the clients saw.
     pub seen: Findings,
     /// What reading every record back showed.
@@ -49,7 +51,9 @@ pub struct Report {
 impl Report {
     /// The report of a scenario that was played on `system`.
     pub fn new(system: &str, scenario: &Scenario, outcome: Outcome) -> Report {
-        let Outcome { load_rate, memory, moved, cost, timeline, verified } = outcome;
+        let Outcome { load_rate, memory, moved, cost, under_load, verified } = outcome;
+        let steal = under_load.as_ref().map(|loaded| loaded.steal);
+        let timeline = under_load.map(|loaded| loaded.timeline);
         let records = scenario.records;
         let seen = timeline.as_ref().map(|timeline| timeline.findings.clone()).unwrap_or_default();
         Report {
@@ -63,6 +67,7 @@ impl Report {
             moved,
             cost,
             phases: timeline.as_ref().map(phases).unwrap_or_default(),
+            steal,
             seen,
             verified,
             generator_us_per_operation: timeline.as_ref().map_or(0.0, generator_cost),
@@ -89,8 +94,8 @@ impl Report {
         self.phases.iter().find(|summary| summary.phase == phase)
     }
 
-    /// The drawing of the timeline.
-    pub fn drawing(&self) -> Drawing<'_> {
+    /// The drawing of the timeline, without its warm-up.
+    pub fn drawing(&self) -> Drawing {
         let (count, key, value) = self.records;
         let moved = format!(
             "{:.0} MB moved in {:.2} s: {:.0} MB/s",
@@ -98,16 +103,30 @@ impl Report {
             self.moved.seconds,
             self.megabytes_per_second
         );
-        Drawing {
-            title: format!("{}: half of the data changes servers under load", self.system),
+        let drawing = Drawing {
+            title: format!("{}: data changes servers under load", self.system),
             subtitle: format!(
                 "{} · {} records of {key} + {value} bytes · {}",
                 self.load,
                 grouped(u64::from(count)),
                 self.machine
             ),
-            points: &self.points,
+            verdict: self.verdict_in_words(),
+            points: self.points.clone(),
             moved: self.moving.map(|(from, until)| (from, until, moved)),
+        };
+        let before = self.phase(Phase::Before).zip(self.moving);
+        drawing.starting_at(before.map_or(0.0, |(before, moving)| moving.0 - before.seconds))
+    }
+
+    fn verdict_in_words(&self) -> String {
+        let faults = match self.faults() {
+            0 => "nothing lost, stale or refused".to_string(),
+            faults => format!("{} lost, stale or refused", grouped(faults)),
+        };
+        match self.phase(Phase::During) {
+            Some(during) => format!("{faults} · longest gap {:.1} ms", during.longest_gap),
+            None => faults,
         }
     }
 
@@ -137,7 +156,7 @@ impl Report {
         if !self.phases.is_empty() {
             let _ = writeln!(
                 out,
-                "  {:<9}{:>9}{:>13}{:>10}{:>10}{:>10}{:>10}{:>15}",
+                "  {:<9}{:>9}{:>13}{:>10}{:>10}{:>10}{:>10}{:>15}{:>11}",
                 "",
                 "seconds",
                 "requests/s",
@@ -145,13 +164,14 @@ impl Report {
                 "p99 ms",
                 "p99.9 ms",
                 "max ms",
-                "longest gap ms"
+                "longest gap ms",
+                "stolen ms"
             );
         }
-        for phase in &self.phases {
+        for (phase, steal) in self.phases.iter().zip(self.steal.into_iter().flatten()) {
             let _ = writeln!(
                 out,
-                "  {:<9}{:>9.2}{:>13}{:>10.3}{:>10.3}{:>10.3}{:>10.3}{:>15.1}",
+                "  {:<9}{:>9.2}{:>13}{:>10.3}{:>10.3}{:>10.3}{:>10.3}{:>15.1}{:>11.0}",
                 format!("{:?}", phase.phase).to_lowercase(),
                 phase.seconds,
                 grouped(phase.throughput as u64),
@@ -160,6 +180,7 @@ impl Report {
                 phase.all.p99_9,
                 phase.all.max,
                 phase.longest_gap,
+                steal * 1e3,
             );
         }
         let _ = write!(out, "\n{}", self.verdict());
@@ -192,7 +213,7 @@ pub fn save_timeline(timeline: &Timeline, title: &str, path: &Path) -> Result<()
     write(path, "json", &serde_json::to_string_pretty(&(phases(timeline), &points))?)?;
     write(path, "csv", &csv(&points))?;
     let (title, subtitle) = (title.to_string(), processes::machine());
-    Drawing { title, subtitle, points: &points, moved: None }.save(path)
+    Drawing { title, subtitle, verdict: String::new(), points, moved: None }.save(path)
 }
 
 fn write(path: &Path, extension: &str, content: &str) -> Result<()> {

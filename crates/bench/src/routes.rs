@@ -176,4 +176,51 @@ mod tests {
         routes.moved(Slot(100), address("127.0.0.1:7001"));
         assert_eq!(routes.owner(Slot(100)), Node(1));
     }
+
+    /// The reply to `CLUSTER SLOTS` with these ranges.
+    fn slots_reply(ranges: &[(u16, u16, SocketAddr)]) -> Vec<u8> {
+        let mut bytes = format!("*{}\r\n", ranges.len()).into_bytes();
+        for (first, last, owner) in ranges {
+            let host = owner.ip().to_string();
+            bytes.extend(
+                format!(
+                    "*3\r\n:{first}\r\n:{last}\r\n*2\r\n${}\r\n{host}\r\n:{}\r\n",
+                    host.len(),
+                    owner.port()
+                )
+                .bytes(),
+            );
+        }
+        bytes
+    }
+
+    #[test]
+    fn routes_behave_like_a_map_from_every_slot_to_an_address() {
+        use std::collections::BTreeMap;
+        let mut random = fastrand::Rng::with_seed(11);
+        let servers: Vec<SocketAddr> =
+            (7000..7005).map(|port| address(&format!("127.0.0.1:{port}"))).collect();
+        let mut routes = Routes::new(&servers[..1]);
+        let mut naive: BTreeMap<u16, SocketAddr> =
+            (0..SLOT_COUNT).map(|slot| (slot, servers[0])).collect();
+        for _ in 0..200 {
+            let owner = servers[random.usize(..servers.len())];
+            let (a, b) = (random.u16(..SLOT_COUNT), random.u16(..SLOT_COUNT));
+            if random.bool() {
+                routes.moved(Slot(a), owner);
+                naive.insert(a, owner);
+            } else {
+                let (first, last) = (a.min(b), a.max(b));
+                let bytes = slots_reply(&[(first, last, owner)]);
+                let mut parser = resp::ReplyParser::new(resp::ReplyLimits::default());
+                let reply = parser.next(&mut &bytes[..]).unwrap().unwrap().reply;
+                routes.replace(reply, servers[0]).unwrap();
+                naive.extend((first..=last).map(|slot| (slot, owner)));
+            }
+            for _ in 0..50 {
+                let slot = random.u16(..SLOT_COUNT);
+                assert_eq!(routes.address(routes.owner(Slot(slot))), naive[&slot], "slot {slot}");
+            }
+        }
+    }
 }

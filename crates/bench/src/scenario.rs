@@ -4,7 +4,7 @@
 use crate::clock;
 use crate::control::Control;
 use crate::distribution::Distribution;
-use crate::migrate::{Move, Moved};
+use crate::migrate::{Move, Moved, Payload};
 use crate::pace::Pace;
 use crate::peers::Cluster;
 use crate::processes::{self, Usage};
@@ -101,9 +101,18 @@ pub struct Outcome {
     /// What the move took.
     pub cost: Cost,
     /// What the clients saw, if there were any.
-    pub timeline: Option<Timeline>,
+    pub under_load: Option<Loaded>,
     /// What reading every record back showed.
     pub verified: Findings,
+}
+
+/// What there is to tell of the load around a move.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What the clients saw.
+    pub timeline: Timeline,
+    /// Seconds that the host took from this machine before, during and after the move.
+    pub steal: [f64; 3],
 }
 
 /// Memory of a server that holds all records.
@@ -142,14 +151,6 @@ impl Cost {
     }
 }
 
-impl Outcome {
-    /// Whether no operation failed, no read was wrong and every record is there.
-    pub fn is_clean(&self) -> bool {
-        let seen = self.timeline.as_ref().is_none_or(|timeline| timeline.findings.is_clean());
-        seen && self.verified.is_clean()
-    }
-}
-
 impl Scenario {
     /// Plays it on a cluster whose first server owns every slot.
     pub fn play(
@@ -166,18 +167,24 @@ impl Scenario {
         let (dataset, loaded) = self.pass(Workload::Load, dataset, &routes, progress)?;
         ensure_loaded(&loaded.findings)?;
         let memory = self.memory(cluster.processes()[0], empty)?;
-        let (dataset, moved, cost, timeline) = match self.load {
-            None => {
-                let (moved, cost) = self.migrate(cluster, progress)?;
-                (dataset, moved, cost, None)
+        let moving = self.moving(cluster)?;
+        let payload = moving.payload(&self.records);
+        let migrate =
+            |progress: &mut dyn FnMut(Progress)| self.migrate(&moving, payload, cluster, progress);
+        let (dataset, (moved, cost), under_load) = match self.load {
+            None => (dataset, migrate(progress)?, None),
+            Some(load) => {
+                let plan = self.plan(load);
+                let (dataset, migrated, loaded) =
+                    under_load((load, &plan), (dataset, &routes), migrate, progress)?;
+                (dataset, migrated, Some(loaded))
             }
-            Some(load) => self.migrate_under(load, cluster, (dataset, &routes), progress)?,
         };
         cluster.check()?;
         let (_, verified) = self.pass(Workload::Verify, dataset, &routes, progress)?;
         let load_rate = loaded.phase(Phase::Before).map_or(0.0, |phase| phase.throughput);
         let verified = verified.findings;
-        Ok(Outcome { load_rate, memory, moved, cost, timeline, verified })
+        Ok(Outcome { load_rate, memory, moved, cost, under_load, verified })
     }
 
     /// Writes or reads every record once.
@@ -217,53 +224,38 @@ impl Scenario {
         })
     }
 
-    fn migrate_under(
-        &self,
-        load: Load,
-        cluster: &Cluster,
-        (dataset, routes): (Dataset, &Routes),
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(Dataset, Moved, Cost, Option<Timeline>)> {
-        let plan = Plan {
+    fn plan(&self, load: Load) -> Plan {
+        Plan {
             workload: Workload::Mixed(load.mix, load.distribution),
             pace: load.pace,
             duration: None,
             warm_up: WARM_UP,
             wiring: self.wiring,
             seed: self.seed,
-        };
-        let running = start(&plan, dataset, routes)?;
-        progress(Progress::Serving { moved: false });
-        clock::sleep(WARM_UP + load.before);
-        running.marks().begin(clock::now());
-        let migrated = self.migrate(cluster, progress);
-        running.marks().end(clock::now());
-        progress(Progress::Serving { moved: true });
-        if migrated.is_ok() {
-            clock::sleep(load.after);
         }
-        running.stop();
-        let (dataset, timeline) = running.finish()?;
-        let (moved, cost) = migrated?;
-        Ok((dataset, moved, cost, Some(timeline)))
+    }
+
+    fn moving(&self, cluster: &Cluster) -> Result<Move> {
+        let [_, target, ..] = cluster.servers() else { bail!("a migration needs two servers") };
+        let (first, last) = self.slots;
+        Ok(Move { first, last, target: target.name.clone(), policy: self.policy.clone() })
     }
 
     fn migrate(
         &self,
+        moving: &Move,
+        payload: Payload,
         cluster: &Cluster,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Moved, Cost)> {
         let [source, target, ..] = cluster.servers() else {
             bail!("a migration needs two servers")
         };
-        let (first, last) = self.slots;
-        let policy = self.policy.clone();
-        let moving = Move { first, last, target: target.name.clone(), policy };
         let mut source_control = Control::connect(source.address)?;
         let mut target_control = Control::connect(target.address)?;
         let usage = Usage::of(&cluster.processes()[..2])?;
         let watch = |_: &_| progress(Progress::Moving);
-        let moved = moving.run(&mut source_control, &mut target_control, &self.records, watch)?;
+        let moved = moving.run((&mut source_control, &mut target_control), payload, watch)?;
         if self.load.is_none() {
             wait_until_resting(&cluster.processes()[..2])?;
         }
@@ -279,6 +271,34 @@ impl Scenario {
         };
         Ok((moved, cost))
     }
+}
+
+/// Migrates while there is load, and some time before and after.
+fn under_load<T>(
+    (load, plan): (Load, &Plan),
+    (dataset, routes): (Dataset, &Routes),
+    migrate: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<T>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Dataset, T, Loaded)> {
+    let running = start(plan, dataset, routes)?;
+    progress(Progress::Serving { moved: false });
+    clock::sleep(plan.warm_up);
+    let mut steal = vec![processes::steal_time()?];
+    clock::sleep(load.before);
+    steal.push(processes::steal_time()?);
+    running.marks().begin(clock::now());
+    let migrated = migrate(progress);
+    running.marks().end(clock::now());
+    steal.push(processes::steal_time()?);
+    progress(Progress::Serving { moved: true });
+    if migrated.is_ok() {
+        clock::sleep(load.after);
+    }
+    running.stop();
+    let (dataset, timeline) = running.finish()?;
+    steal.push(processes::steal_time()?);
+    let steal = std::array::from_fn(|phase| (steal[phase + 1] - steal[phase]).as_secs_f64());
+    Ok((dataset, migrated?, Loaded { timeline, steal }))
 }
 
 /// A store that refuses what the data set needs cannot be measured.

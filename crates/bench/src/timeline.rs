@@ -110,8 +110,10 @@ impl Timeline {
         self.generator_cpu += recording.cpu;
     }
 
-    /// The points of the timeline.
+    /// The points of the timeline: whole ones, since the last answers of a run come in a part of
+    /// one, whose throughput would look like a drop.
     pub fn points(&self) -> Vec<Point> {
+        let whole = self.end.since(self.start).as_nanos() / INTERVAL.as_nanos();
         let point = |(position, interval): (usize, &Interval)| Point {
             second: position as f64 * INTERVAL.as_secs_f64(),
             throughput: interval.completed as f64 / INTERVAL.as_secs_f64(),
@@ -119,7 +121,7 @@ impl Timeline {
             errors: interval.errors,
             redirects: interval.redirects,
         };
-        self.intervals.iter().enumerate().map(point).collect()
+        self.intervals.iter().enumerate().take(whole as usize).map(point).collect()
     }
 
     /// A phase, if the run had it.
