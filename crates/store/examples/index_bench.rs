@@ -2,7 +2,7 @@
 //! the sorted map of the standard library, and bytes per record.
 //!
 //! `cargo run --release -p store --example index_bench [-- MILLIONS...]` prints the table of times
-//! (1 and 10 million records unless told), `-- memory [MILLIONS]` the table of bytes.
+//! (1, 5 and 20 million records unless told), `-- memory [MILLIONS]` the table of bytes.
 //!
 //! All structures map the same 64-bit hashes to the same numbers; nobody looks at a key. Times are
 //! of the thread's processor time, so that neighbors on the machine count for little. Every
@@ -27,8 +27,8 @@ fn main() {
     };
     match arguments.first().map(String::as_str) {
         Some("memory") => print_memory(numbers(1).first().copied().unwrap_or(16)),
-        Some(_) => numbers(0).into_iter().for_each(print_times),
-        None => [1, 10].into_iter().for_each(print_times),
+        Some(_) => print_times(&numbers(0)),
+        None => print_times(&[1, 5, 20]),
     }
 }
 
@@ -151,39 +151,61 @@ impl Hasher for NoHash {
 
 type Hashbrown = hashbrown::HashMap<u64, u64, BuildHasherDefault<NoHash>>;
 
-/// Nanoseconds of processor time per operation.
-fn time(name: &str, structure: &str, operations: u64, work: impl FnOnce()) {
+/// What was measured of one structure at one size, by name.
+type Times = Vec<(&'static str, f64)>;
+
+/// Adds the nanoseconds of processor time per operation.
+fn time(times: &mut Times, name: &'static str, operations: u64, work: impl FnOnce()) {
     let now = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     };
     let before = now();
     work();
-    let nanoseconds = (now() - before) as f64 / operations as f64;
-    println!("| {name} | {structure} | {nanoseconds:.1} |");
+    times.push((name, (now() - before) as f64 / operations as f64));
 }
 
-fn print_times(millions: u64) {
-    let records = millions * 1_000_000;
-    println!("\n{millions} million records\n\n| what | structure | ns |\n| --- | --- | --- |");
-    for (huge_pages, name) in [(false, "index"), (true, "index, huge pages")] {
-        time_index(records, huge_pages, name);
+const ASCENDING: &str = "insert, ascending";
+const RESERVED: &str = "insert, ascending, reserved";
+const RANDOM: &str = "insert, random";
+const HIT: &str = "lookup, hit";
+const CHAINED: &str = "lookup, each after the other";
+const MISS: &str = "lookup, miss";
+const WALK: &str = "walk";
+
+fn print_times(millions: &[u64]) {
+    println!("| millions | ns per operation | index | huge pages | hashbrown | BTreeMap |");
+    println!("| --- | --- | --- | --- | --- | --- |");
+    for &millions in millions {
+        let records = millions * 1_000_000;
+        let columns = [
+            time_index(records, false),
+            time_index(records, true),
+            time_hashbrown(records),
+            time_sorted_map(records),
+        ];
+        for name in [ASCENDING, RESERVED, RANDOM, HIT, CHAINED, MISS, WALK] {
+            let cell = |times: &Times| {
+                let found = times.iter().find(|(of, _)| *of == name);
+                found.map_or("-".to_string(), |(_, nanoseconds)| format!("{nanoseconds:.1}"))
+            };
+            println!("| {millions} | {name} | {} |", columns.each_ref().map(cell).join(" | "));
+        }
     }
-    time_hashbrown(records);
-    time_sorted_map(records);
 }
 
 /// Operations of one measurement: enough to be stable, few enough to be short.
 const LOOKUPS: u64 = 2_000_000;
 
-fn time_index(records: u64, huge_pages: bool, name: &str) {
+fn time_index(records: u64, huge_pages: bool) -> Times {
+    let mut times = Times::new();
     let mut sorted: Vec<(KeyHash, u64)> = hashes(records).collect();
     sorted.sort_unstable();
     for (what, mut world) in [
-        ("insert, ascending", World::new(records, huge_pages)),
-        ("insert, ascending, reserved", World::reserved(records, huge_pages)),
+        (ASCENDING, World::new(records, huge_pages)),
+        (RESERVED, World::reserved(records, huge_pages)),
     ] {
-        time(what, name, records, || {
+        time(&mut times, what, records, || {
             sorted.chunks(400).for_each(|batch| world.insert_ascending(batch));
         });
         assert_eq!(world.walk(), records * (records + 1) / 2);
@@ -191,27 +213,30 @@ fn time_index(records: u64, huge_pages: bool, name: &str) {
     drop(sorted);
 
     let mut world = World::new(records, huge_pages);
-    time("insert, random", name, records, || {
+    time(&mut times, RANDOM, records, || {
         hashes(records).for_each(|(hash, number)| world.insert(hash, number));
     });
-    time("lookup, hit", name, LOOKUPS, || {
+    time(&mut times, HIT, LOOKUPS, || {
         for number in numbers(records) {
             assert!(world.find(hash_of(number), number).is_some());
         }
     });
-    time("lookup, hit, each after the other", name, LOOKUPS, || {
+    time(&mut times, CHAINED, LOOKUPS, || {
         let mut zero = 0;
         for number in numbers(records) {
             let found = world.find(hash_of(number + zero), number).expect("it is there");
             zero = black_box(found) - number;
         }
     });
-    time("lookup, miss", name, LOOKUPS, || {
+    time(&mut times, MISS, LOOKUPS, || {
         for number in records + 1..=records + LOOKUPS {
             assert!(world.find(hash_of(number), number).is_none());
         }
     });
-    time("walk", name, records, || assert_eq!(world.walk(), records * (records + 1) / 2));
+    time(&mut times, WALK, records, || {
+        assert_eq!(world.walk(), records * (records + 1) / 2);
+    });
+    times
 }
 
 /// Numbers of records in an order that no prefetcher knows.
@@ -219,49 +244,53 @@ fn numbers(records: u64) -> impl Iterator<Item = u64> {
     (0..LOOKUPS).map(move |lookup| hash_of(lookup ^ 0x5555_0000_0000).0 % records + 1)
 }
 
-fn time_hashbrown(records: u64) {
+fn time_hashbrown(records: u64) -> Times {
+    let mut times = Times::new();
     let mut map = Hashbrown::default();
-    time("insert, random", "hashbrown", records, || {
+    time(&mut times, RANDOM, records, || {
         map.extend(hashes(records).map(|(hash, number)| (hash.0, number)));
     });
-    time("lookup, hit", "hashbrown", LOOKUPS, || {
+    time(&mut times, HIT, LOOKUPS, || {
         for number in numbers(records) {
             assert_eq!(map.get(&hash_of(number).0), Some(&number));
         }
     });
-    time("lookup, miss", "hashbrown", LOOKUPS, || {
+    time(&mut times, MISS, LOOKUPS, || {
         for number in records + 1..=records + LOOKUPS {
             assert!(!map.contains_key(&hash_of(number).0));
         }
     });
-    time("walk", "hashbrown", records, || {
+    time(&mut times, WALK, records, || {
         assert_eq!(map.values().sum::<u64>(), records * (records + 1) / 2);
     });
+    times
 }
 
-fn time_sorted_map(records: u64) {
+fn time_sorted_map(records: u64) -> Times {
+    let mut times = Times::new();
     let mut sorted: Vec<(u64, u64)> = hashes(records).map(|(h, number)| (h.0, number)).collect();
     sorted.sort_unstable();
     let mut map = BTreeMap::new();
-    time("insert, ascending", "BTreeMap", records, || {
+    time(&mut times, ASCENDING, records, || {
         sorted.iter().for_each(|&(hash, number)| {
             map.insert(hash, number);
         });
     });
     let mut map = BTreeMap::new();
-    time("insert, random", "BTreeMap", records, || {
+    time(&mut times, RANDOM, records, || {
         hashes(records).for_each(|(hash, number)| {
             map.insert(hash.0, number);
         });
     });
-    time("lookup, hit", "BTreeMap", LOOKUPS, || {
+    time(&mut times, HIT, LOOKUPS, || {
         for number in numbers(records) {
             assert_eq!(map.get(&hash_of(number).0), Some(&number));
         }
     });
-    time("walk", "BTreeMap", records, || {
+    time(&mut times, WALK, records, || {
         assert_eq!(map.values().sum::<u64>(), records * (records + 1) / 2);
     });
+    times
 }
 
 /// Bytes per record while an index grows, and when its leaves were made for what they hold: those

@@ -9,16 +9,20 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use store::index::{Index, Kind, Slab, WalkBudget, Word};
+use store::log::{Log, LogConfig, Participant, SideLog};
 use store::{
-    Arrival, ArrivalPlan, Key, Need, Store, StoreConfig, TableSet, Tablet, TabletMap, TabletState,
-    Worker,
+    Address, Arrival, ArrivalPlan, Key, Need, Store, StoreConfig, TableSet, Tablet, TabletMap,
+    TabletState, Worker,
 };
 use types::limits::TABLES_MAX;
 use types::{
     HashRange, HashSeed, KeyHash, MigrationId, OwnershipEpoch, ReactorId, ServerId, TableId,
-    Tenure, UnixMillis, key_hash,
+    Tenure, UnixMillis, key_hash, key_hash_in_slot,
 };
+use wire::batch::BatchReader;
 
 const TABLE: TableId = TableId(0);
 const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
@@ -60,42 +64,170 @@ fn main() {
     migrate(&source, &mut worker, records, huge_pages);
 }
 
-/// Moves everything to another store, without a network between them.
+/// Moves everything to another store, without a network between them: pulls of eight partitions in
+/// turns, each replayed as it comes. The parts of replay are measured on their own, beside it.
 fn migrate(source: &Arc<Store>, worker: &mut Worker, records: usize, huge_pages: bool) {
     publish(source, TabletState::Leaving);
     worker.begin_turn(NOW);
-    let counts = worker.counts(HashRange::ALL);
-    let collect = per_record(records, || collect_again(worker));
-    let batches = collect_all(worker);
-    println!("collect               {collect:6.0} ns");
-
+    let walk = walk_alone(source.seed(), records, huge_pages);
     let target = store(records, huge_pages);
     let mut receiver = target.worker(ReactorId(0));
+    let partitions = HashRange::ALL.divide(8);
     let arrival = Arc::new(Arrival::new(ArrivalPlan {
         migration: MigrationId(1),
         source: ServerId(1),
         range: HashRange::ALL,
-        partitions: HashRange::ALL.divide(8),
-        expected: counts,
+        partitions: partitions.clone(),
+        expected: worker.counts(HashRange::ALL),
         reservation: None,
     }));
     publish(&target, TabletState::Arriving(Arc::clone(&arrival)));
     target.raise_version(source.version());
     target.log().prepare_segments(usize::MAX, usize::MAX);
-    let replay = per_record(records, || replay_all(&mut receiver, &arrival, &batches));
+    let mut scratch = Scratch::new(huge_pages);
+    let mut moved = Moved::default();
+    let mut buffer = Vec::with_capacity(2 * PULL_BYTES);
+    let mut rest: Vec<_> = partitions.iter().map(|&range| Some((range, range.first()))).collect();
+    while rest.iter().any(Option::is_some) {
+        for partition in &mut rest {
+            let Some((range, cursor)) = *partition else { continue };
+            buffer.clear();
+            moved.collect += time(|| {
+                worker.begin_turn(NOW);
+                let next = worker.collect(range, cursor, PULL_BYTES, &mut buffer);
+                *partition = next.map(|next| (range, next));
+            });
+            moved.check += time(|| assert!(BatchReader::new(&buffer).all(|entry| entry.is_ok())));
+            moved.hash += time(|| hash_all(source.seed(), &buffer));
+            moved.copy += time(|| scratch.copy_all(&buffer));
+            scratch.forget();
+            moved.replay += time(|| replay(&mut receiver, &arrival, &buffer));
+        }
+    }
     receiver.splice(MigrationId(1));
-    println!("replay                {replay:6.0} ns");
     assert_eq!(arrival.counters().records, records as u64, "every record has arrived");
+    moved.print(walk, records);
+    println!("forget                {:6.0} ns", per_record(records, || forget_all(worker)));
+    assert!(worker.is_empty(HashRange::ALL), "nothing is left");
+}
 
-    let forget = per_record(records, || {
-        let mut cursor = Some(KeyHash(0));
-        while let Some(from) = cursor {
-            worker.begin_turn(NOW);
-            cursor = worker.forget(HashRange::ALL, from, 256);
+/// Nanoseconds of a whole migration, by what was done.
+#[derive(Default)]
+struct Moved {
+    collect: f64,
+    replay: f64,
+    // Parts of replay, with finding the entries in the batch each.
+    check: f64,
+    hash: f64,
+    copy: f64,
+}
+
+impl Moved {
+    fn print(&self, walk: f64, records: usize) {
+        let show = |what: &str, nanoseconds: f64| println!("{what:<21} {nanoseconds:6.0} ns");
+        let per_record = |nanoseconds: f64| nanoseconds / records as f64;
+        let [collect, replay] = [self.collect, self.replay].map(per_record);
+        let [check, hash, copy] = [self.check, self.hash, self.copy].map(per_record);
+        show("collect", collect);
+        show("- of it: walk", walk);
+        show("- the rest: copy", collect - walk);
+        show("replay", replay);
+        show("- of it: check", check);
+        show("- hash", hash - check);
+        show("- copy", copy - check);
+        show("- the rest: insert", replay - hash - copy + check);
+        show("collect and replay", collect + replay);
+    }
+}
+
+/// Walks an index of the same hashes, beside which nothing is read.
+fn walk_alone(seed: &HashSeed, records: usize, huge_pages: bool) -> f64 {
+    let memory_bytes = (records * 32).max(64 << 20);
+    let log = Log::new(&LogConfig { memory_bytes, reactors: 1, huge_pages }).expect("memory");
+    let index = Index::new(Slab::new(Arc::clone(&log)));
+    let mut reactor = log.reclamation().participant(ReactorId(0));
+    for number in 0..records {
+        if number % TURN == 0 {
+            reactor.begin_turn();
+            log.reclamation().collect(TURN);
+        }
+        let turn = reactor.turn();
+        let hash = key_hash(seed, &key_of(number));
+        let word = Word::new(hash, Kind::Object, Address::from_units(number as u64));
+        index.lock(hash, &turn).expect("nobody else").insert(hash, word, 160).expect("memory");
+    }
+    let turn = reactor.turn();
+    let budget = WalkBudget { entries: PULL_BYTES / 160, buckets: usize::MAX };
+    let mut met = 0;
+    let walk = per_record(records, || {
+        let mut rest = Some(HashRange::ALL);
+        while let Some(range) = rest {
+            let next = index.walk(range, budget, &turn, |_, word| {
+                met += usize::from(word.kind() == Kind::Object);
+                ControlFlow::Continue(())
+            });
+            rest = next.map(|next| HashRange::new(next, range.last()));
         }
     });
-    println!("forget                {forget:6.0} ns");
-    assert!(worker.is_empty(HashRange::ALL), "nothing is left");
+    assert_eq!(met, records);
+    walk
+}
+
+fn hash_all(seed: &HashSeed, batch: &[u8]) {
+    for entry in BatchReader::new(batch).flatten() {
+        black_box(key_hash_in_slot(seed, entry.slot, entry.entry.key));
+    }
+}
+
+/// Where batches are copied to only to measure it.
+struct Scratch {
+    log: Arc<Log>,
+    side_log: SideLog,
+    reactor: Participant,
+    copies: Vec<(Address, u32)>,
+}
+
+impl Scratch {
+    fn new(huge_pages: bool) -> Scratch {
+        let config = LogConfig { memory_bytes: 1 << 30, reactors: 1, huge_pages };
+        let log = Log::new(&config).expect("there is memory for the benchmark");
+        log.prepare_segments(usize::MAX, usize::MAX);
+        let reactor = log.reclamation().participant(ReactorId(0));
+        Scratch { side_log: log.side_log(), log, reactor, copies: Vec::with_capacity(1024) }
+    }
+
+    fn copy_all(&mut self, batch: &[u8]) {
+        for entry in BatchReader::new(batch).flatten() {
+            let copied = self.side_log.append_encoded(entry.encoded, Tenure(1));
+            self.copies.push((copied.expect("there is room"), entry.encoded.len() as u32));
+        }
+    }
+
+    /// Frees the memory of full segments.
+    fn forget(&mut self) {
+        self.copies.drain(..).for_each(|(address, bytes)| self.log.kill(address, bytes));
+        if self.side_log.bytes() > 4 * self.log.segment_bytes() as u64 {
+            self.side_log = self.log.side_log();
+        }
+        self.reactor.begin_turn();
+        self.log.reclamation().collect(TURN);
+    }
+}
+
+fn replay(worker: &mut Worker, arrival: &Arc<Arrival>, batch: &[u8]) {
+    let mut from = Some(0);
+    while let Some(offset) = from {
+        worker.begin_turn(NOW);
+        from = worker.replay(arrival, batch, offset, 256).expect("there is room").next;
+    }
+}
+
+fn forget_all(worker: &mut Worker) {
+    let mut cursor = Some(KeyHash(0));
+    while let Some(from) = cursor {
+        worker.begin_turn(NOW);
+        cursor = worker.forget(HashRange::ALL, from, 256);
+    }
 }
 
 fn store(records: usize, huge_pages: bool) -> Arc<Store> {
@@ -121,12 +253,17 @@ fn key_of(number: usize) -> [u8; 30] {
     key
 }
 
-fn per_record(records: usize, run: impl FnOnce()) -> f64 {
+/// Nanoseconds of the thread's processor time.
+fn time(run: impl FnOnce()) -> f64 {
     let begun = clock_gettime(ClockId::ThreadCPUTime);
     run();
     let ended = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = (ended.tv_sec - begun.tv_sec) as f64;
-    (seconds * 1e9 + (ended.tv_nsec - begun.tv_nsec) as f64) / records as f64
+    seconds * 1e9 + (ended.tv_nsec - begun.tv_nsec) as f64
+}
+
+fn per_record(records: usize, run: impl FnOnce()) -> f64 {
+    time(run) / records as f64
 }
 
 /// What one load costs that no cache serves: what everything else is to be compared with.
@@ -196,41 +333,6 @@ fn increment(worker: &mut Worker, seed: &HashSeed, order: &[usize]) {
                 changes.put(0, &value, None);
             });
             updated.expect("there is room");
-        }
-    }
-}
-
-/// Into one buffer, which is warm as a server's is.
-fn collect_again(worker: &mut Worker) {
-    let mut cursor = Some(KeyHash(0));
-    let mut buffer = Vec::with_capacity(2 * PULL_BYTES);
-    while let Some(from) = cursor {
-        worker.begin_turn(NOW);
-        buffer.clear();
-        cursor = worker.collect(HashRange::ALL, from, PULL_BYTES, &mut buffer);
-        black_box(&buffer);
-    }
-}
-
-fn collect_all(worker: &mut Worker) -> Vec<Vec<u8>> {
-    let mut batches = Vec::new();
-    let mut cursor = Some(KeyHash(0));
-    while let Some(from) = cursor {
-        worker.begin_turn(NOW);
-        let mut buffer = Vec::with_capacity(2 * PULL_BYTES);
-        cursor = worker.collect(HashRange::ALL, from, PULL_BYTES, &mut buffer);
-        batches.push(buffer);
-    }
-    batches
-}
-
-fn replay_all(worker: &mut Worker, arrival: &Arc<Arrival>, batches: &[Vec<u8>]) {
-    for batch in batches {
-        let mut from = Some(0);
-        while let Some(offset) = from {
-            worker.begin_turn(NOW);
-            let replayed = worker.replay(arrival, batch, offset, 256).expect("there is room");
-            from = replayed.next;
         }
     }
 }

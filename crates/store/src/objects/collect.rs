@@ -13,7 +13,7 @@ use wire::batch::BatchWriter;
 use wire::entry::HEADER_BYTES;
 
 /// Entries asked for ahead of the one that is copied. Measured by `store_bench`.
-const AHEAD: usize = 16;
+const AHEAD: usize = 24;
 
 /// Of a long entry the processor itself sees that all of it is read.
 const PREFETCHED_MAX: usize = 512;
