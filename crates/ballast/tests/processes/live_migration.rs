@@ -8,11 +8,11 @@
 
 use crate::client::{Answer, Client, until};
 use crate::moves::{Ended, Mover, keys, records};
-use crate::servers::{Cluster, MODEST};
+use crate::servers::Cluster;
 use bench::clock;
 use bench::routes::{Node, Redirect, Routes, parse_redirect};
 use resp::Value;
-use sim::history::{self, Action, Operation, Outcome, Verdict};
+use sim::history::{self, Action, CLIENTS_MAX as CHECKED_MAX, Operation, Outcome, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,6 +36,7 @@ const HOT_COUNTERS: u32 = 4;
 const HOT_PAIRS: u32 = 2;
 
 const CLIENTS: usize = 6;
+const CLIENTS_MAX: u64 = CHECKED_MAX as u64;
 /// Requests that a client sends at once, on as many registers.
 const BATCH_MAX: usize = 12;
 /// How often one request may be sent elsewhere: redis-py's limit.
@@ -51,18 +52,27 @@ fn duration() -> Duration {
     Duration::from_secs(seconds.map_or(20, |number| number.expect("a number of seconds")))
 }
 
+/// What is moved when, and what clients do: always the same, or as the environment says.
+fn seed() -> u64 {
+    let seed = std::env::var("BALLAST_TEST_SEED").ok().map(|text| text.parse());
+    seed.map_or(1, |number| number.expect("a seed is a number"))
+}
+
 #[test]
 fn clients_see_nothing_but_redirects_while_ranges_move_back_and_forth() {
+    let seed = seed();
+    println!("BALLAST_TEST_SEED={seed}");
     let memory = MEMORY_BYTES.to_string();
-    let cluster = Cluster::start(3, &[&["--memory", &memory], &MODEST[..]].concat());
+    let arguments = |reactors| ["--memory", &memory, "--shared-cores", "--reactors", reactors];
+    let cluster = Cluster::of(&[&arguments("1"), &arguments("2"), &arguments("3")]);
     let addresses = cluster.addresses();
     let moments = AtomicU64::new(0);
     let (stop_moves, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     let (ended, seen) = std::thread::scope(|scope| {
-        let moves = scope.spawn(|| Mover::new(&cluster, 1).keep_moving(&stop_moves));
+        let moves = scope.spawn(|| Mover::new(&cluster, seed).keep_moving(&stop_moves));
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
-                let mut worker = Worker::new(number, &addresses, &moments);
+                let mut worker = Worker::new((number, seed), &addresses, &moments);
                 let stop = &stop;
                 scope.spawn(move || {
                     while !stop.load(Ordering::Relaxed) && worker.refusals.is_empty() {
@@ -81,7 +91,7 @@ fn clients_see_nothing_but_redirects_while_ranges_move_back_and_forth() {
     });
     let mut workers: Vec<Worker> =
         seen.into_iter().map(|worker| worker.expect("a client goes on")).collect();
-    workers.push(Worker::new(CLIENTS, &addresses, &moments));
+    workers.push(Worker::new((CLIENTS, seed), &addresses, &moments));
     let found = workers[CLIENTS].read_everything();
     assert_moved(&ended);
     let refusals: Vec<&String> = workers.iter().flat_map(|worker| &worker.refusals).collect();
@@ -107,6 +117,8 @@ fn watch_memory(cluster: &Cluster) {
 fn assert_moved(ended: &Ended) {
     assert!(ended.failed.is_empty(), "migrations failed: {:?}", ended.failed);
     assert!(ended.succeeded >= 10, "hardly anything has moved: {ended:?}");
+    let refused = ended.without_room + ended.refused.len();
+    assert!(ended.succeeded > 20 * refused, "a tenth of the memory is used: {ended:?}");
 }
 
 /// Checks the history of every register; returns how many operations there were.
@@ -263,10 +275,14 @@ struct Begun {
 }
 
 impl<'m> Worker<'m> {
-    fn new(number: usize, addresses: &[SocketAddr], moments: &'m AtomicU64) -> Worker<'m> {
+    fn new(
+        (number, seed): (usize, u64),
+        addresses: &[SocketAddr],
+        moments: &'m AtomicU64,
+    ) -> Worker<'m> {
         Worker {
             number,
-            random: fastrand::Rng::with_seed(number as u64),
+            random: fastrand::Rng::with_seed(seed * CLIENTS_MAX + number as u64),
             moments,
             routes: Routes::new(addresses),
             connections: BTreeMap::new(),
@@ -286,7 +302,7 @@ impl<'m> Worker<'m> {
         let batch = registers.into_iter().map(|register| {
             self.values += 1;
             // Values of different clients differ.
-            let new = self.values * 64 + self.number as u64;
+            let new = self.values * CLIENTS_MAX + self.number as u64;
             let known = self.known.get(&register).copied().unwrap_or(0);
             (register, register.action(&mut self.random, new, known))
         });

@@ -17,6 +17,10 @@ pub(crate) struct Ended {
     pub(crate) succeeded: usize,
     /// Withdrawn, since we asked for that, or because it relied on one that was.
     pub(crate) cancelled: usize,
+    /// Refused by the target, which has to make room first.
+    pub(crate) without_room: usize,
+    /// Refused by the coordinator, since what was asked for relied on one that had failed.
+    pub(crate) refused: Vec<String>,
     /// What was said about the others.
     pub(crate) failed: Vec<String>,
 }
@@ -28,6 +32,8 @@ pub(crate) struct Mover {
     names: Vec<String>,
     /// Per piece, the server that owns it once all that was asked for has come about.
     owners: Vec<usize>,
+    /// What was said to requests that were not granted.
+    refused: Vec<String>,
 }
 
 impl Mover {
@@ -36,7 +42,7 @@ impl Mover {
         let mut servers: Vec<Client> = cluster.servers.iter().map(|s| s.client()).collect();
         let names = servers.iter_mut().map(|s| s.ask(&["CLUSTER", "MYID"]).text()).collect();
         let random = fastrand::Rng::with_seed(seed);
-        let mut mover = Mover { random, servers, names, owners: Vec::new() };
+        let mut mover = Mover { random, servers, names, owners: Vec::new(), refused: Vec::new() };
         mover.look_around();
         mover
     }
@@ -79,10 +85,32 @@ impl Mover {
         let slot = |piece: usize| piece * usize::from(SLOTS_OF_A_PIECE);
         let slots = (slot(first).to_string(), (slot(last + 1) - 1).to_string());
         let words = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &slots.0, &slots.1, "NODE"];
-        let words = [&words[..], &[&self.names[target]]].concat();
+        let target_name = self.names[target].clone();
+        let mut words: Vec<String> = words.map(String::from).into();
+        words.push(target_name);
+        words.extend(self.some_policy());
         let answer = self.servers[source].ask(&words);
-        assert_eq!(answer.text(), "OK", "{words:?}");
+        if answer.text() != "OK" {
+            // An earlier one has failed meanwhile, which is why it went wrong; see `ended`.
+            return self.refused.push(answer.text());
+        }
         self.owners[first..=last].fill(target);
+    }
+
+    /// Every other time the usual one.
+    fn some_policy(&mut self) -> Vec<String> {
+        if self.random.bool() {
+            return Vec::new();
+        }
+        let priority = ["OFF", "IMMEDIATE", "1", "16"][self.random.usize(..4)].to_string();
+        let numbers = [
+            ("PARTITIONS", self.random.u32(1..=16)),
+            ("PULL-BYTES", 1 << self.random.u32(10..=20)),
+            ("AHEAD", self.random.u32(1..=4)),
+            ("SHARE", self.random.u32(1..=100)),
+        ];
+        let numbers = numbers.into_iter().flat_map(|(name, n)| [name.into(), n.to_string()]);
+        ["POLICY".into(), "PRIORITY".into(), priority].into_iter().chain(numbers).collect()
     }
 
     /// Waits until nothing moves.
@@ -116,13 +144,14 @@ impl Mover {
 
     /// How all migrations so far have ended.
     fn ended(&mut self) -> Ended {
-        let mut ended = Ended::default();
+        let mut ended = Ended { refused: self.refused.clone(), ..Ended::default() };
         for server in &mut self.servers {
             let mine = reports(server).into_iter().filter(|report| report.operation == "EXPORT");
             for Report { state, message, .. } in mine {
                 match (&*state, &*message) {
                     ("success", _) => ended.succeeded += 1,
                     ("cancelled", _) | ("failed", NOT_THERE) => ended.cancelled += 1,
+                    ("failed", message) if message.starts_with(NO_ROOM) => ended.without_room += 1,
                     (_, _) => ended.failed.push(message),
                 }
             }
@@ -133,6 +162,9 @@ impl Mover {
 
 /// Why a move is not possible when the move before it was cancelled.
 const NOT_THERE: &str = "Slots are not served by the source node";
+
+/// How a target begins that has no room.
+const NO_ROOM: &str = "the target has no room";
 
 /// What a server tells of a migration.
 struct Report {

@@ -117,9 +117,15 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts so many servers.
     pub(crate) fn start(count: usize, arguments: &[&str]) -> Cluster {
+        Cluster::of(&vec![arguments; count])
+    }
+
+    /// Starts a server with each of these arguments.
+    pub(crate) fn of(arguments: &[&[&str]]) -> Cluster {
+        let count = arguments.len();
         let coordinator = Process::coordinator();
         let servers: Vec<Process> =
-            (0..count).map(|_| Process::joined(&coordinator, arguments)).collect();
+            arguments.iter().map(|arguments| Process::joined(&coordinator, arguments)).collect();
         let cluster = Cluster { servers, _coordinator: coordinator };
         crate::client::until("every server knows every other", || {
             let knows_all = format!("cluster_known_nodes:{count}\r\n");

@@ -42,7 +42,7 @@ pub use usage::{SegmentCounts, Usage};
 
 use crate::{
     address::{ARENA_BYTES_MAX, Address},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicU32, AtomicUsize, Ordering},
 };
 use arena::Arena;
 use chunks::Chunks;
@@ -116,6 +116,9 @@ pub struct Log {
     reactors: u16,
     /// Below this many free segments the cleaner works.
     low: usize,
+    /// Free segments that a reservation was refused for want of, until one is granted or the
+    /// cleaner finds nothing more to do.
+    asked: AtomicUsize,
     /// Where the next search for a victim begins.
     search_from: AtomicU32,
 }
@@ -145,6 +148,7 @@ impl Log {
             reclamation: Reclamation::new(reactors, segments.clone()),
             chunks: Chunks::new(),
             reactors,
+            asked: AtomicUsize::new(0),
             low: (segments.count() * cleaner::LOW_PERCENT).div_ceil(100),
             search_from: AtomicU32::new(0),
             segments,
@@ -227,7 +231,11 @@ impl Log {
     /// Whether so little is free that the cleaner should work.
     #[inline]
     pub fn is_low(&self) -> bool {
-        self.segments.ordinary() < self.low
+        self.segments.ordinary() < self.low()
+    }
+
+    fn low(&self) -> usize {
+        self.low.max(self.asked.load(Ordering::Relaxed))
     }
 
     /// Claims the closed segment with the fewest live bytes, if cleaning it is worth it.
@@ -237,18 +245,33 @@ impl Log {
         let from = self.search_from.fetch_add(window, Ordering::Relaxed) % count;
         let places = (0..window).map(|i| Place((from + i) % count));
         let live_bytes_max =
-            cleaner::live_bytes_max(self.segment_bytes(), self.segments.ordinary(), self.low);
-        let place = cleaner::emptiest(places, live_bytes_max, |p| self.segments.glance(p))?;
+            cleaner::live_bytes_max(self.segment_bytes(), self.segments.ordinary(), self.low());
+        let found = cleaner::emptiest(places, live_bytes_max, |p| self.segments.glance(p));
+        if found.is_none() {
+            self.asked.store(0, Ordering::Relaxed);
+        }
+        let place = found?;
         let claimed = self.segments.claim(place);
         claimed.then(|| VictimSegment::new(Arc::clone(self), place))
     }
 
     /// Sets free segments aside for `bytes` of side logs; `None` if there are not so many. One
-    /// segment per reactor is left to the writers.
+    /// segment per reactor is left to the writers. After a refusal the cleaner works until there
+    /// are so many, however much is free already: asking again can help.
     pub fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
         let count = usize::try_from(bytes.div_ceil(self.segment_bytes() as u64)).ok()?;
-        let is_there = self.segments.reserve(count, usize::from(self.reactors));
+        let margin = usize::from(self.reactors);
+        let is_there = self.segments.reserve(count, margin);
+        let asked = if is_there { 0 } else { count + margin };
+        self.asked.store(if self.could_free(asked) { asked } else { 0 }, Ordering::Relaxed);
         is_there.then(|| Reservation::new(Arc::clone(self), count))
+    }
+
+    /// Whether so many segments would be free if nothing dead took any room.
+    fn could_free(&self, count: usize) -> bool {
+        let Usage { total_bytes, live_bytes, chunk_bytes, segment_bytes, .. } = self.usage();
+        let room = total_bytes.saturating_sub(live_bytes + chunk_bytes);
+        count as u64 <= room / segment_bytes
     }
 
     /// Whether the turn is one of this log's reactors': what it finds in the arena stays there.

@@ -138,6 +138,44 @@ fn a_full_server_refuses_writes_but_not_deletes_and_recovers_by_them() {
 }
 
 #[test]
+fn a_refused_reservation_makes_the_cleaner_work_until_it_can_be_granted() {
+    let log = log_of(20, 1);
+    let mut reactors = [log.reclamation().participant(ReactorId(0))];
+    reactors[0].begin_turn();
+    let mut head = log.head();
+    let value = vec![1; 1 << 20];
+    let entry = object(b"key", 1, &value);
+    let mut live = Vec::new();
+    while log.usage().segments.free > 6 {
+        live.push(head.append_one(&entry).unwrap());
+        log.kill(head.append_one(&entry).unwrap(), bytes_of(&entry));
+    }
+    assert!(!log.is_low(), "nearly a third is free");
+    // What cleaning a segment comes to, without the copies.
+    let mut clean = || {
+        let Some(victim) = log.emptiest() else { return false };
+        let (there, elsewhere) = live.iter().partition(|&&at| log.segment_of(at) == victim.id());
+        live = elsewhere;
+        Vec::into_iter(there).for_each(|at| log.kill(at, bytes_of(&entry)));
+        victim.release();
+        settle(&log, &mut reactors);
+        true
+    };
+    let wanted = 7 * log.segment_bytes() as u64;
+    assert!(log.reserve(wanted).is_none());
+    assert!(log.is_low(), "somebody needs more than is free");
+    let victims = (0..20).take_while(|_| log.is_low() && clean()).count();
+    assert!((1..8).contains(&victims), "no more is cleaned than is needed: {victims}");
+    let granted = log.reserve(wanted).unwrap();
+    assert!(log.reserve(wanted).is_none());
+    while clean() {}
+    assert!(!log.is_low(), "what cannot be found is not looked for for ever");
+    drop(granted);
+    assert!(log.reserve(1 << 40).is_none());
+    assert!(!log.is_low(), "nobody looks for what cannot be there");
+}
+
+#[test]
 fn writers_never_use_what_is_kept_for_deletes() {
     let log = log_of(10, 1);
     let mut head = log.head();
