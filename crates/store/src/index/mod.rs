@@ -207,12 +207,18 @@ impl Index {
         Ok(LeafGuard::new(self, turn, &place, hash))
     }
 
+    /// Whether the slot has a leaf.
+    #[inline]
+    pub fn is_used(&self, slot: Slot) -> bool {
+        Node::in_cell(self.cell(slot)).is_some()
+    }
+
     /// Makes an empty slot's leaf, or its directory of leaves, large enough for this many records.
     /// Does nothing if the slot has been used already.
     pub fn reserve(&self, slot: Slot, records: u32, turn: &Turn<'_>) -> Result<(), NoRoom> {
         self.check(turn);
         let cell = self.cell(slot);
-        if records == 0 || Node::in_cell(cell).is_some() {
+        if records == 0 || self.is_used(slot) {
             return Ok(());
         }
         let mut builder = Builder::new(&self.slab, turn);

@@ -250,6 +250,9 @@ impl Arrival {
     /// Makes the slot's leaf at the size that it will have, if there is none. Without memory for
     /// it nothing happens: it grows as others do.
     pub(super) fn make_leaf(&self, view: &View<'_>, slot: Slot) {
+        if view.index.is_used(slot) {
+            return;
+        }
         let wanted = (view.table, slot);
         let found = self.expected.binary_search_by_key(&wanted, |&(table, slot, _)| (table, slot));
         if let Ok(at) = found {
