@@ -75,8 +75,11 @@ impl Row {
 fn line(report: &Report) -> String {
     let cost = &report.cost;
     let mut out = format!(
-        "{:.0} MB/s, {:.0} + {:.0} ns CPU per record",
-        report.megabytes_per_second, cost.source_ns_per_record, cost.target_ns_per_record
+        "{:.0} MB/s, {:.0} + {:.0} (+ {:.0} later) ns CPU per record",
+        report.megabytes_per_second,
+        cost.source_ns_per_record,
+        cost.target_ns_per_record,
+        cost.later_ns_per_record
     );
     if let Some(during) = report.phase(Phase::During) {
         let (p99, gap) = (during.all.p99, during.longest_gap);
@@ -100,7 +103,7 @@ pub fn table(rows: &[Row]) -> String {
         "ratio",
         "k records/s",
         "seconds",
-        "CPU ns per record: source + target",
+        "CPU ns per record: source + target (+ later)",
     ];
     if has_load {
         columns.extend([
@@ -141,9 +144,10 @@ fn rate_cells(row: &Row, position: usize, reports: &[Report]) -> [String; 5] {
         format!("{:.0}", middle(reports, |report| report.moved.records_per_second() / 1e3)),
         format!("{:.3}", middle(reports, |report| report.moved.seconds)),
         format!(
-            "{:.0} + {:.0}",
+            "{:.0} + {:.0} (+ {:.0})",
             middle(reports, |report| report.cost.source_ns_per_record),
-            middle(reports, |report| report.cost.target_ns_per_record)
+            middle(reports, |report| report.cost.target_ns_per_record),
+            middle(reports, |report| report.cost.later_ns_per_record)
         ),
     ]
 }
@@ -177,7 +181,7 @@ fn health_cells(reports: &[Report]) -> [String; 3] {
     [
         format!(
             "{:.0} ({:.0} %)",
-            middle(reports, |report| report.memory.resident_bytes_per_record),
+            middle(reports, |report| report.memory.total_bytes_per_record),
             middle(reports, huge)
         ),
         format!(

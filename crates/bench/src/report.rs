@@ -151,7 +151,7 @@ impl Report {
             grouped(self.moved.records_per_second() as u64),
             self.moved.seconds_to_ownership * 1e3,
             grouped(self.loading_rate as u64),
-            self.memory.resident_bytes_per_record,
+            self.memory.total_bytes_per_record,
         );
         if !self.phases.is_empty() {
             let _ = writeln!(

@@ -126,29 +126,21 @@ pub struct Memory {
     pub huge_page_bytes: u64,
 }
 
-/// Processor time during the move.
+/// What the move took beside time.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Cost {
-    /// Seconds of the source, from the command until both servers rest, or under load until
-    /// success.
-    pub source_cpu_seconds: f64,
-    /// Seconds of the target.
-    pub target_cpu_seconds: f64,
-    /// Nanoseconds of the source per record moved. Means little under load.
+    /// Processor nanoseconds of the source per record moved, from the command to success. Means
+    /// little under load.
     pub source_ns_per_record: f64,
-    /// Nanoseconds of the target.
+    /// The same of the target.
     pub target_ns_per_record: f64,
-    /// Seconds that processes ran which are no part of the benchmark.
+    /// What both used after success until they rested, per record moved: to delete what was given
+    /// away, to make memory ready. 0 under load.
+    pub later_ns_per_record: f64,
+    /// Seconds that processes ran until success which are no part of the benchmark.
     pub foreign_cpu_seconds: f64,
     /// Seconds that the host took from this machine meanwhile.
     pub steal_seconds: f64,
-}
-
-impl Cost {
-    /// Nanoseconds of both servers together per record moved.
-    pub fn ns_per_record(&self) -> f64 {
-        self.source_ns_per_record + self.target_ns_per_record
-    }
 }
 
 impl Scenario {
@@ -256,16 +248,16 @@ impl Scenario {
         let usage = Usage::of(&cluster.processes()[..2])?;
         let watch = |_: &_| progress(Progress::Moving);
         let moved = moving.run((&mut source_control, &mut target_control), payload, watch)?;
-        if self.load.is_none() {
-            wait_until_resting(&cluster.processes()[..2])?;
-        }
         let used = usage.since()?;
         let per_record = |used: Duration| used.as_nanos() as f64 / moved.records.max(1) as f64;
+        let later = match self.load {
+            None => used_until_resting(&cluster.processes()[..2])?,
+            Some(_) => Duration::ZERO,
+        };
         let cost = Cost {
-            source_cpu_seconds: used.each[0].as_secs_f64(),
-            target_cpu_seconds: used.each[1].as_secs_f64(),
             source_ns_per_record: per_record(used.each[0]),
             target_ns_per_record: per_record(used.each[1]),
+            later_ns_per_record: per_record(later),
             foreign_cpu_seconds: used.foreign.as_secs_f64(),
             steal_seconds: used.steal.as_secs_f64(),
         };
@@ -310,15 +302,18 @@ fn ensure_loaded(findings: &Findings) -> Result<()> {
     bail!("{refused} of the records could not be written while loading: {error}")
 }
 
-fn wait_until_resting(processes: &[u32]) -> Result<()> {
+fn used_until_resting(processes: &[u32]) -> Result<Duration> {
     let (share, over, at_most) = REST;
     let until = clock::now() + at_most;
+    let mut used = Duration::ZERO;
     while clock::now() < until {
         let usage = Usage::of(processes)?;
         clock::sleep(over);
-        if usage.since()?.total() < over.mul_f64(share) {
+        let more = usage.since()?.total();
+        used += more;
+        if more < over.mul_f64(share) {
             break;
         }
     }
-    Ok(())
+    Ok(used)
 }
