@@ -199,6 +199,23 @@ fn a_full_server_refuses_writes_serves_reads_and_recovers_by_deletes() {
 }
 
 #[test]
+fn a_full_server_rests_when_nobody_asks_for_anything() {
+    let server = Process::alone(&[&["--memory", "64mb"], &MODEST[..]].concat());
+    let mut client = server.client();
+    let value = vec![b'v'; 100_000];
+    let mut number = 0;
+    while !client.ask(&[b"SET", format!("key:{number}").as_bytes(), &value]).is_error("OOM") {
+        number += 1;
+    }
+    let window = Duration::from_millis(300);
+    until("the server rests", || {
+        let before = server.cpu_time();
+        clock::sleep(window);
+        server.cpu_time() - before < window / 10
+    });
+}
+
+#[test]
 fn a_server_full_of_small_records_still_deletes_them_all() {
     let server = Process::alone(&[&["--memory", "32mb"], &MODEST[..]].concat());
     let mut client = server.client();

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 /// One process of the binary.
 pub(crate) struct Process {
@@ -76,6 +77,11 @@ impl Process {
     /// Its memory that is resident, in bytes.
     pub(crate) fn resident_bytes(&self) -> u64 {
         bench::processes::resident_bytes(self.child.id()).expect("it still runs")
+    }
+
+    /// Processor time that it has used.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        bench::processes::cpu_time(self.child.id()).expect("it still runs")
     }
 
     /// Checks that it serves, on a new connection.
