@@ -19,11 +19,7 @@ use clap::Args;
 use std::path::PathBuf;
 use types::Slot;
 
-/// Watch half of the data of a server move to another one under load.
-///
-/// Starts a coordinator and two servers on this machine, loads records into the first, offers
-/// requests, moves half of the slots to the second, and reads every record back. Draws what the
-/// clients saw, and fails if anything was lost, stale or refused. Leaves nothing else behind.
+/// How large the demo is, and how it moves.
 #[derive(Args)]
 pub(crate) struct DemoArguments {
     /// Records to load.
@@ -141,9 +137,19 @@ fn ensure_memory(records: &Records) -> anyhow::Result<()> {
 }
 
 fn system(arguments: &DemoArguments, records: &Records) -> anyhow::Result<System> {
-    let memory = arguments.memory.unwrap_or_else(|| server_bytes(records)).to_string();
+    let memory = arguments.memory.unwrap_or_else(|| server_bytes(records));
+    // What arrives needs half of it, and has it ready.
+    let (memory, ready) = (memory.to_string(), (memory / 2).to_string());
     let reactors = arguments.reactors.to_string();
-    let serve = ["--memory", &memory, "--reactors", &reactors, "--shared-cores"];
+    let serve = [
+        "--memory",
+        &memory,
+        "--ready-memory",
+        &ready,
+        "--reactors",
+        &reactors,
+        "--shared-cores",
+    ];
     Ok(System::Ballast {
         binary: std::env::current_exe()?,
         serve_arguments: serve.map(String::from).to_vec(),

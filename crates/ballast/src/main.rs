@@ -17,7 +17,7 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// A durable in-memory key-value store that moves data while it is being used.
+/// An in-memory key-value store that moves data between servers while it is being used.
 #[derive(Parser)]
 #[command(name = "ballast", version, about, max_term_width = 100)]
 struct Arguments {
@@ -34,8 +34,13 @@ enum Command {
     /// Move slots from one server to another, and watch.
     Migrate(migrate::MigrateArguments),
     /// Watch half of the data of a server move to another one under load.
+    ///
+    /// Starts a coordinator and two servers on this machine, loads records into the first, offers
+    /// requests, moves half of the slots to the second, and reads every record back. Draws what
+    /// the clients saw, and fails if anything was lost, stale or refused. Leaves nothing else
+    /// behind.
     Demo(demo::DemoArguments),
-    /// Offer load and measure, or compare with a rival.
+    /// Offer load to servers of the Redis protocol and measure, or compare with a rival.
     Bench(bench_command::BenchArguments),
     /// Become a command that ends with its parent.
     #[command(name = keep::NAME, hide = true)]

@@ -23,9 +23,9 @@ use types::Slot;
 const BULK_CLIENTS: u32 = 512;
 /// Before a server is judged it has worked for so long.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// After a move without load the servers are waited for until they rest, so that what one side
-/// does later (to delete what it gave away) is part of the cost: using less than this share of a
-/// processor over this time, but no longer than that.
+/// Before and after a move without load the servers are waited for until they rest, so that what
+/// one side does later (to delete what it gave away) is counted, and nothing else: using less than
+/// this share of a processor over this time, but no longer than that.
 const REST: (f64, Duration, Duration) = (0.05, Duration::from_millis(100), Duration::from_secs(5));
 
 /// What happens.
@@ -164,7 +164,11 @@ impl Scenario {
         let migrate =
             |progress: &mut dyn FnMut(Progress)| self.migrate(&moving, payload, cluster, progress);
         let (dataset, (moved, cost), under_load) = match self.load {
-            None => (dataset, migrate(progress)?, None),
+            None => {
+                // What is left to do from loading is no part of the move.
+                used_until_resting(&cluster.processes()[..2])?;
+                (dataset, migrate(progress)?, None)
+            }
             Some(load) => {
                 let plan = self.plan(load);
                 let (dataset, migrated, loaded) =
