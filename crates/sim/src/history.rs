@@ -19,6 +19,8 @@ pub enum Action {
     Read,
     /// It has this value.
     Write(u64),
+    /// It has this value, and loses it some time afterwards.
+    WriteExpiring(u64),
     /// It has this value if it had none.
     WriteIfAbsent(u64),
     /// It has the second value if it had the first.
@@ -81,6 +83,15 @@ type Value = Option<u64>;
 /// A value that the register may have, and which open operations it contains already.
 type Configuration = (Value, u64);
 
+/// Values that are written to expire carry this bit.
+pub const EXPIRING: u64 = 1 << 50;
+
+/// Whether the register may lose this value by itself: it may at any moment, since clocks differ, but
+/// it never gets it back.
+fn may_expire(value: Value) -> bool {
+    value.is_some_and(|value| value & EXPIRING != 0)
+}
+
 /// Judges the history of one register that had no value at first.
 pub fn check(operations: &[Operation]) -> Verdict {
     let mut moments: Vec<(u64, usize)> = Vec::with_capacity(2 * operations.len());
@@ -127,6 +138,9 @@ fn end(
             left.insert((value, taken & !bit));
             continue;
         }
+        if may_expire(value) && seen.insert((None, taken)) {
+            next.push((None, taken));
+        }
         for operation in pending.iter().filter(|operation| taken & (1 << operation.client) == 0) {
             let Some(after) = apply(value, operation.action, operation.outcome) else { continue };
             let configuration = (after, taken | 1 << operation.client);
@@ -145,7 +159,7 @@ fn end(
 fn apply(value: Value, action: Action, outcome: Outcome) -> Option<Value> {
     match (action, outcome) {
         (Action::Read, Outcome::Value(seen)) => (seen == value).then_some(value),
-        (Action::Write(new), Outcome::Done) => Some(Some(new)),
+        (Action::Write(new) | Action::WriteExpiring(new), Outcome::Done) => Some(Some(new)),
         (Action::WriteIfAbsent(new), Outcome::Applied(done)) => {
             (done == value.is_none()).then_some(if done { Some(new) } else { value })
         }
@@ -266,6 +280,18 @@ mod tests {
             (1, 2, 3, Action::Increment, Outcome::Number(1)),
         ]);
         assert!(is_violated(&history));
+    }
+
+    #[test]
+    fn a_value_that_expires_may_go_but_does_not_come_back() {
+        let value = EXPIRING | 5;
+        let write = (0, 1, 2, Action::WriteExpiring(value), Outcome::Done);
+        let read = |at, seen| (1, at, at + 1, Action::Read, Outcome::Value(seen));
+        let good = [write, read(3, Some(value)), read(5, None)];
+        assert_eq!(history(&good), Verdict::Linearizable);
+        assert!(is_violated(&history(&[write, read(3, None), read(5, Some(value))])));
+        let other = (0, 1, 2, Action::Write(5), Outcome::Done);
+        assert!(is_violated(&history(&[other, read(3, None)])));
     }
 
     #[test]

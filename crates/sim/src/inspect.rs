@@ -1,12 +1,13 @@
 //! What must be true of the servers, looked at from outside.
 
+use crate::planted;
 use crate::reactor::TABLE;
 use crate::workload::{Register, decode};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{TabletState, Worker};
 use types::{HashRange, KeyHash, MigrationId, ServerId, UnixMillis};
 use wire::batch::BatchReader;
-use wire::entry::Body;
+use wire::entry::{Body, Entry};
 
 /// A way into one server's store beside its reactors', and what it has seen.
 pub(crate) struct Inspector {
@@ -62,11 +63,21 @@ impl Inspector {
         migration: MigrationId,
         hash: KeyHash,
     ) -> bool {
-        self.has(wall, hash) || self.deleted.contains(&(migration, hash))
+        self.has(wall, hash, None) || self.deleted.contains(&(migration, hash))
     }
 
-    pub(crate) fn has(&mut self, wall: UnixMillis, hash: KeyHash) -> bool {
-        self.look(wall, |worker| worker.collect_hash(TABLE, hash, &mut Vec::new()) == Ok(true))
+    /// Whether a record with this hash is here; if there is a clock, one that has not expired by it.
+    pub(crate) fn has(
+        &mut self,
+        wall: UnixMillis,
+        hash: KeyHash,
+        clock: Option<UnixMillis>,
+    ) -> bool {
+        let mut batch = Vec::new();
+        let is_here = self.look(wall, |worker| worker.collect_hash(TABLE, hash, &mut batch));
+        let is_expired = |entry: &Entry<'_>| clock.is_some_and(|clock| entry.is_expired(clock));
+        let mut records = BatchReader::new(&batch).flatten();
+        is_here == Ok(true) && records.any(|record| !is_expired(&record.entry))
     }
 
     /// Ranges whose operations this server executes.
@@ -77,6 +88,20 @@ impl Inspector {
             TabletState::Frozen | TabletState::Leaving => false,
         });
         served.map(|tablet| tablet.range).collect()
+    }
+
+    /// For a planted bug: what has expired above the progress goes, without a tombstone.
+    pub(crate) fn reclaim_without_tombstone(&mut self, wall: UnixMillis, registers: &[Register]) {
+        let (tablets, clock) = (self.worker.store().tablets(), self.worker.store().clock());
+        for &(hash, _) in registers.iter().flat_map(|register| &register.keys) {
+            let Some(TabletState::Arriving(arrival)) = tablets.at(hash).map(|t| &t.state) else {
+                continue;
+            };
+            let is_above = !arrival.is_below_progress(hash);
+            if is_above && self.has(wall, hash, None) && !self.has(wall, hash, Some(clock)) {
+                self.look(wall, |w| planted::drop_range(w, HashRange::new(hash, hash)));
+            }
+        }
     }
 
     /// Records in ranges that this server does not own.
@@ -91,8 +116,9 @@ impl Inspector {
         foreign
     }
 
-    /// Every record in the ranges that this server owns, by key.
-    pub(crate) fn walk(&mut self, wall: UnixMillis) -> BTreeMap<Vec<u8>, u64> {
+    /// Every record in the ranges that this server owns, by key, and how many others have expired
+    /// and are still there.
+    pub(crate) fn walk(&mut self, wall: UnixMillis) -> (BTreeMap<Vec<u8>, u64>, u64) {
         let mut batch = Vec::new();
         for range in self.served() {
             let mut cursor = Some(range.first());
@@ -100,13 +126,20 @@ impl Inspector {
                 cursor = self.look(wall, |w| w.collect(range, at, WALK_BYTES, &mut batch));
             }
         }
+        let clock = self.worker.store().clock();
+        let (mut held, mut expired) = (BTreeMap::new(), 0);
         let records = BatchReader::new(&batch).map(|entry| entry.expect("the batch is ours").entry);
-        records
-            .filter_map(|entry| match entry.body {
-                Body::Object { value, .. } => Some((entry.key.to_vec(), decode(value))),
-                Body::Tombstone { .. } => None,
-            })
-            .collect()
+        for entry in records {
+            match entry.body {
+                Body::Object { .. } if entry.is_expired(clock) => expired += 1,
+                Body::Object { value, .. } => {
+                    let before = held.insert(entry.key.to_vec(), decode(value));
+                    assert!(before.is_none(), "a walk meets a record twice");
+                }
+                Body::Tombstone { .. } => {}
+            }
+        }
+        (held, expired)
     }
 
     /// Words in the index of the whole server: records, and tombstones that have not been swept.

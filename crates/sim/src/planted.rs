@@ -7,7 +7,7 @@
 use crate::reactor::TABLE;
 use std::fmt;
 use store::{Key, TabletState, Worker};
-use types::{HashRange, Version, key_hash};
+use types::{HashRange, UnixMillis, Version, key_hash};
 use wire::batch::BatchReader;
 use wire::entry::Body;
 use wire::peer::{PeerMessage, PriorityAnswer, PullReply};
@@ -50,13 +50,17 @@ pub enum Planted {
     RedirectedWhileHeld,
     /// A pull whose answer is lost counts as answered.
     LostReplyTakenForEmpty,
+    /// A record that has expired is reclaimed above the progress, and no tombstone is left.
+    ReclaimedWithoutTombstone,
+    /// The target judges expiry by its own clock, whatever the source's was.
+    ClockGoesBack,
     /// Operations that were held are not woken when it is known who owns the range.
     HeldForgotten,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 18] = [
+    pub const ALL: [Planted; 20] = [
         Planted::ProgressOnReceipt,
         Planted::FloorNotRaised,
         Planted::DeleteWithoutTombstone,
@@ -74,6 +78,8 @@ impl Planted {
         Planted::StaleMapAccepted,
         Planted::RedirectedWhileHeld,
         Planted::LostReplyTakenForEmpty,
+        Planted::ReclaimedWithoutTombstone,
+        Planted::ClockGoesBack,
         Planted::HeldForgotten,
     ];
 
@@ -99,6 +105,13 @@ impl fmt::Display for Planted {
 pub(crate) fn without_floor(message: &mut PeerMessage) {
     if let PeerMessage::Flip(flip) = message {
         flip.version_floor = Version(0);
+    }
+}
+
+/// A flip that does not say how late it is at the source.
+pub(crate) fn without_clock(message: &mut PeerMessage) {
+    if let PeerMessage::Flip(flip) = message {
+        flip.expiry_clock = UnixMillis(0);
     }
 }
 
@@ -161,7 +174,7 @@ pub(crate) fn without_absence(message: &mut PeerMessage) {
 pub(crate) fn emptied(message: &PeerMessage) -> Option<PeerMessage> {
     match message {
         PeerMessage::PullReply(reply) => {
-            Some(PeerMessage::PullReply(PullReply { next: None, ..reply.clone() }))
+            Some(PeerMessage::PullReply(PullReply { next: None, ..*reply }))
         }
         PeerMessage::Hello(_)
         | PeerMessage::Flip(_)

@@ -6,7 +6,7 @@
 
 use crate::history::{Action, Outcome};
 use crate::planted::{self, Planted};
-use crate::workload::{Register, decode, encode};
+use crate::workload::{Register, decode, encode, expiry_millis};
 use server::engine::{Engine, Payload, Route, Sending, Wake};
 use std::collections::VecDeque;
 use store::{Changes, Key, Need, Record, Stall, TabletState, Worker};
@@ -280,7 +280,9 @@ impl Reactor {
     }
 
     fn note_deleted(&self, action: Action, register: &Register, around: &mut Surroundings<'_>) {
-        if !matches!(action, Action::Delete | Action::DeleteBlindly) {
+        let is_delete = matches!(action, Action::Delete | Action::DeleteBlindly);
+        // What expires is deleted later on, and nobody tells.
+        if !is_delete && !matches!(action, Action::WriteExpiring(_)) {
             return;
         }
         let tablets = around.inspector.store().tablets();
@@ -288,7 +290,8 @@ impl Reactor {
             if let Some(TabletState::Arriving(arrival)) = tablets.at(hash).map(|t| &t.state) {
                 let is_above = !arrival.is_below_progress(hash);
                 around.out.push(Outbound::Deleted(arrival.migration(), hash));
-                if around.planted == Some(Planted::DeleteWithoutTombstone) && is_above {
+                if around.planted == Some(Planted::DeleteWithoutTombstone) && is_delete && is_above
+                {
                     planted::drop_range(around.inspector, HashRange::new(hash, hash));
                 }
             }
@@ -306,7 +309,7 @@ fn perform(
     let keys: Vec<Key<'_>> =
         register.keys.iter().map(|(hash, bytes)| Key { hash: *hash, bytes }).collect();
     let need = match action {
-        Action::Write(_) | Action::DeleteBlindly => Need::Nothing,
+        Action::Write(_) | Action::WriteExpiring(_) | Action::DeleteBlindly => Need::Nothing,
         _ if planted == Some(Planted::DecidedOnMissing) => Need::Nothing,
         Action::Read
         | Action::WriteIfAbsent(_)
@@ -322,6 +325,11 @@ fn perform(
         }),
         Action::Write(new) if keys.len() == 1 => {
             worker.put(TABLE, keys[0], &encode(new), None)?;
+            blind(Outcome::Done)
+        }
+        Action::WriteExpiring(new) => {
+            let expiry = worker.store().clock().0 + expiry_millis(new);
+            worker.put(TABLE, keys[0], &encode(new), Some(UnixMillis(expiry)))?;
             blind(Outcome::Done)
         }
         Action::Write(new) => {
@@ -360,7 +368,7 @@ fn decide(action: Action, value: Option<u64>, changes: &mut Changes<'_>, keys: u
         Action::WriteIfAbsent(_) | Action::Swap(..) | Action::Delete => {
             return Outcome::Applied(false);
         }
-        Action::Read | Action::Write(_) | Action::DeleteBlindly => {
+        Action::Read | Action::Write(_) | Action::WriteExpiring(_) | Action::DeleteBlindly => {
             unreachable!("{action:?} decides nothing")
         }
     }

@@ -29,6 +29,10 @@ pub(crate) struct Server {
     pub(crate) tablets_version: u64,
     wake_all: Arc<AtomicBool>,
     pub(crate) link: Link,
+    /// It stands still until then.
+    pub(crate) paused_until: Instant,
+    /// How far its wall clock is ahead of that of the world.
+    pub(crate) clock_ahead_millis: u64,
 }
 
 /// The connection to the coordinator. Both directions keep order.
@@ -85,8 +89,17 @@ impl Server {
         let reactors = engines.map(Reactor::new).collect();
         let inspector = Inspector::new(store.worker(ReactorId(REACTORS)));
         let link = Link { connection: Some(link), up: Instant(0), down: Instant(0) };
-        let (id, tablets_version) = (identity.server, 0);
-        Server { id, node, reactors, inspector, tablets_version, wake_all, link }
+        Server {
+            id: identity.server,
+            node,
+            reactors,
+            inspector,
+            tablets_version: 0,
+            wake_all,
+            link,
+            paused_until: Instant(0),
+            clock_ahead_millis: 0,
+        }
     }
 
     /// Whether every reactor is to begin a turn soon, asked once.

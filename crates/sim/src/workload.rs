@@ -4,7 +4,7 @@
 //! hot. Half of the registers are pairs of keys in one slot that are only read, written and deleted
 //! together: if the two ever differ, a command on several keys was seen half done.
 
-use crate::history::Action;
+use crate::history::{Action, EXPIRING};
 use fastrand::Rng;
 use types::{HashRange, HashSeed, KeyHash, Slot, key_hash};
 use wire::control::{MigrationPolicy, PriorityPulls};
@@ -34,6 +34,8 @@ pub(crate) struct Workload {
     hot: usize,
     /// Percent of the operations that read.
     read_percent: u32,
+    /// Writes to expire, beside 14 other changes of a single key.
+    expiring: u32,
     last_value: u64,
     /// A value of each register that some client wrote, to be swapped.
     known: Vec<Option<u64>>,
@@ -57,6 +59,7 @@ impl Workload {
             hot_percent: rng.u32(0..90),
             hot: rng.usize(1..8),
             read_percent: rng.u32(10..80),
+            expiring: [0, 2, 14][rng.usize(..3)],
             last_value: 0,
             known,
         }
@@ -70,13 +73,14 @@ impl Workload {
         if rng.u32(..100) < self.read_percent {
             return (register, Action::Read);
         }
-        let action = match rng.u32(..if is_pair { 10 } else { 14 }) {
+        let action = match rng.u32(..if is_pair { 10 } else { 14 + self.expiring }) {
             0..=4 => Action::Write(self.draw_value(register)),
             5 => Action::WriteIfAbsent(self.draw_value(register)),
             6 => Action::Swap(self.known[register].unwrap_or(0), self.draw_value(register)),
             7 | 8 => Action::Delete,
             9 => Action::DeleteBlindly,
-            _ => Action::Increment,
+            14.. => Action::WriteExpiring(self.draw_value(register) | EXPIRING),
+            10..=13 => Action::Increment,
         };
         (register, action)
     }
@@ -114,6 +118,14 @@ pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {
         background_share: 10,
     }
 }
+
+/// How long a value lasts that is written to expire, in milliseconds.
+pub(crate) fn expiry_millis(number: u64) -> u64 {
+    1 + number / 1_000_000 % EXPIRY_MAX_MILLIS
+}
+
+/// No value that is to expire lasts longer.
+pub(crate) const EXPIRY_MAX_MILLIS: u64 = 100;
 
 /// A value as bytes: the number, and as much filling as its last digits say.
 pub(crate) fn encode(number: u64) -> Vec<u8> {

@@ -5,6 +5,7 @@
 //! move; then the weather clears and everything comes to rest; then every register is read once
 //! more, and what clients saw and what servers hold is judged.
 
+mod faults;
 mod judge;
 mod links;
 mod messages;
@@ -20,6 +21,7 @@ use crate::trace::Trace;
 use crate::workload::Workload;
 use coordinator::{ConnectionId, Coordinator, Effect, Event, MemoryStore};
 use fastrand::Rng;
+use faults::{Cuts, Fault};
 use server::engine::Identity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -66,7 +68,7 @@ enum Next {
     Answer(Request, Reply),
     Think(usize),
     Move,
-    Break(usize),
+    Fault,
     Rejoin(usize),
     Coordinator,
     Rest,
@@ -86,14 +88,20 @@ struct World {
     rng: Rng,
     settings: Settings,
     weather: Weather,
+    faults: Vec<Fault>,
+    cuts: Cuts,
     /// One turn in so many has a background quantum.
     leisure: u32,
     part: Part,
     /// When everything must have come to rest.
     rest_by: Instant,
+    /// When everything that expires has done so, by every clock.
+    expired_by: Instant,
     plan: BTreeMap<(Instant, u64), Next>,
     planned: u64,
     coordinator: Coordinator<MemoryStore>,
+    /// What the coordinator writes to, which outlives it.
+    meta: MemoryStore,
     coordinator_due: Option<Instant>,
     connections: u64,
     servers: Vec<Server>,
@@ -132,27 +140,29 @@ impl World {
     fn new(settings: Settings) -> World {
         let mut rng = Rng::with_seed(settings.seed);
         let identity = coordinator::Identity { cluster: ClusterId(1), seed: rng.u64(..) };
-        let opened = Coordinator::open(
-            MemoryStore::new(),
-            identity,
-            coordinator::Settings::default(),
-            Instant(0),
-        );
+        let meta = MemoryStore::new();
+        let (there, limits) = (meta.clone(), coordinator::Settings::default());
+        let opened = Coordinator::open(there, identity, limits, Instant(0));
         let workload = Workload::draw(&mut rng, &HashSeed::new(identity.seed));
         let clients = Clients::new(rng.usize(2..10), workload.registers.len());
         let weather = Weather::draw(&mut rng);
+        let faults = Fault::draw(&mut rng);
         let leisure = [1, 5, 25][rng.usize(..3)];
         let mut world = World {
             now: Instant(0),
             rng,
             settings,
             weather,
+            faults,
+            cuts: Cuts::default(),
             leisure,
             part: Part::Working,
             rest_by: Instant(0),
+            expired_by: Instant(0),
             plan: BTreeMap::new(),
             planned: 0,
             coordinator: opened.expect("an empty store can be opened"),
+            meta,
             coordinator_due: None,
             connections: 0,
             servers: Vec::new(),
@@ -196,10 +206,7 @@ impl World {
             self.plan_in(Duration::from_millis(5), Next::Think(client));
         }
         self.plan_in(Duration::from_millis(10), Next::Move);
-        if self.rng.bool() {
-            let delay = self.micros(20_000..200_000);
-            self.plan_in(delay, Next::Break(0));
-        }
+        self.begin_faults();
     }
 }
 
@@ -221,6 +228,11 @@ impl World {
 
     fn wall(&self) -> UnixMillis {
         UnixMillis(WALL_START + self.now.0 / 1_000_000)
+    }
+
+    /// The wall clock of a server.
+    fn wall_at(&self, place: usize) -> UnixMillis {
+        UnixMillis(self.wall().0 + self.servers[place].clock_ahead_millis)
     }
 
     fn run(mut self) -> Report {
@@ -259,7 +271,7 @@ impl World {
             Next::Answer(request, reply) => self.answered(request, reply),
             Next::Think(client) => self.think(client),
             Next::Move => self.ask_for_a_move(),
-            Next::Break(server) => self.break_link(server),
+            Next::Fault => self.fault(),
             Next::Rejoin(server) => self.rejoin(server),
             Next::Coordinator => {
                 if self.coordinator_due == Some(self.now) {
@@ -282,10 +294,15 @@ impl World {
     }
 
     fn turn(&mut self, place: usize, reactor: usize) {
-        let (now, wall) = (self.now, self.wall());
+        let (now, wall) = (self.now, self.wall_at(place));
         let server = &mut self.servers[place];
         if server.reactors[reactor].due != now {
             return; // It was woken earlier, or put off.
+        }
+        if server.paused_until > now {
+            let until = server.paused_until;
+            server.reactors[reactor].due = until;
+            return self.plan_at(until, Next::Turn(place, reactor));
         }
         let mut out = Vec::new();
         server.inspector.worker.begin_turn(wall);
@@ -304,6 +321,10 @@ impl World {
         self.plan_in(pause, Next::Turn(place, reactor));
         for outbound in out {
             self.leave(place, reactor, outbound);
+        }
+        if self.settings.planted == Some(Planted::ReclaimedWithoutTombstone) {
+            let inspector = &mut self.servers[place].inspector;
+            inspector.reclaim_without_tombstone(wall, &self.workload.registers);
         }
         self.check_progress(place);
         self.check_owners(place);

@@ -23,9 +23,10 @@ fn seeds_max(planted: Planted) -> u64 {
         Planted::ForgottenWhenSent
         | Planted::NeverNotKept
         | Planted::ThawedWithoutAsking
-        | Planted::LateReplyInserted
         | Planted::AbsentNotRemembered
+        | Planted::ReclaimedWithoutTombstone
         | Planted::LostReplyTakenForEmpty => 100,
+        Planted::LateReplyInserted | Planted::ClockGoesBack => 200,
     }
 }
 

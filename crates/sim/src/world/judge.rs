@@ -1,11 +1,14 @@
 //! The rules, and how a run comes to its end.
 
+use super::faults::{Cuts, SKEW_MAX_MILLIS};
 use super::{Next, Part, REST_AGAIN, REST_MAX, World};
 use crate::failure::Failure;
 use crate::history::Verdict;
 use crate::network::Weather;
 use crate::reactor::Inbound;
+use crate::workload::EXPIRY_MAX_MILLIS;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use wire::control::{Ask, MigrationState};
 use wire::peer::{PeerMessage, PriorityAnswer};
 
@@ -16,13 +19,17 @@ const ASKED_AGAIN_MAX: u32 = 5;
 impl World {
     /// What the progress of this server has just passed must be here.
     pub(super) fn check_progress(&mut self, place: usize) {
-        let wall = self.wall();
+        let walls: Vec<_> = (0..self.servers.len()).map(|place| self.wall_at(place)).collect();
         let passed = self.servers[place].inspector.newly_passed(&self.workload.registers);
         for (migration, source, hash) in passed {
-            let at_source = self.servers.iter_mut().find(|server| server.id == source);
-            let is_there = at_source.is_some_and(|server| server.inspector.has(wall, hash));
+            // What has expired by the target's clock may have been reclaimed there.
+            let clock = self.servers[place].node.store().clock();
+            let from = self.servers.iter().position(|server| server.id == source);
+            let is_there = from.is_some_and(|from| {
+                self.servers[from].inspector.has(walls[from], hash, Some(clock))
+            });
             let inspector = &mut self.servers[place].inspector;
-            if is_there && !inspector.has_or_deleted(wall, migration, hash) {
+            if is_there && !inspector.has_or_deleted(walls[place], migration, hash) {
                 let text = format!("{migration} has passed {hash}, which only {source} has");
                 self.failure = Some(Failure::ProgressAhead(text));
             }
@@ -75,10 +82,12 @@ impl World {
 
     /// The weather clears, and everything has to come to an end.
     pub(super) fn rest(&mut self) {
-        if self.part == Part::Working {
+        let is_clearing = self.part == Part::Working;
+        if is_clearing {
             self.trace.note(self.now, format_args!("the weather clears"));
             self.part = Part::Resting;
             self.weather = Weather::fair();
+            self.cuts = Cuts::default();
             self.rest_by = self.now + REST_MAX;
         }
         // A list from before the links broke says nothing.
@@ -86,9 +95,13 @@ impl World {
         let moving: Vec<_> =
             self.migrations.iter().filter(|report| !is_over(report.state)).collect();
         let is_at_rest = is_known && moving.is_empty() && self.clients.open().next().is_none();
+        if is_clearing || self.part == Part::Resting && !is_at_rest {
+            let longest = EXPIRY_MAX_MILLIS + SKEW_MAX_MILLIS;
+            self.expired_by = self.now + Duration::from_millis(longest + 1);
+        }
         match self.part {
             Part::Working => unreachable!("the working part has just ended"),
-            Part::Resting if is_at_rest => {
+            Part::Resting if is_at_rest && self.now >= self.expired_by => {
                 self.part = Part::Reading(0);
                 (0..self.clients.count())
                     .for_each(|client| self.plan_in(REST_AGAIN, Next::Think(client)));
@@ -137,20 +150,25 @@ impl World {
     /// A walk over the servers finds every record that the last reads saw, each at one server, and
     /// nothing else.
     fn judge_servers(&mut self) -> Option<Failure> {
-        let wall = self.wall();
+        let walls: Vec<_> = (0..self.servers.len()).map(|place| self.wall_at(place)).collect();
         let mut seen: BTreeMap<&[u8], u64> = BTreeMap::new();
         for (number, register) in self.workload.registers.iter().enumerate() {
             let Some(value) = self.clients.last_read(number) else { continue };
             seen.extend(register.keys.iter().map(|(_, key)| (key.as_slice(), value)));
         }
-        for server in &mut self.servers {
+        for (server, wall) in self.servers.iter_mut().zip(walls) {
             let left = server.inspector.left_behind(wall);
             if !left.is_empty() {
                 return Some(Failure::Misplaced(format!("{} holds {left:?}", server.id)));
             }
-            let (held, words) = (server.inspector.walk(wall), server.inspector.words(wall));
-            if held.len() as u64 != words {
-                let text = format!("{} counts {words} and holds {}", server.id, held.len());
+            let ((held, expired), words) =
+                (server.inspector.walk(wall), server.inspector.words(wall));
+            if held.len() as u64 + expired != words {
+                let held = held.len();
+                let text = format!(
+                    "{} counts {words} and holds {held}, {expired} more have expired",
+                    server.id
+                );
                 return Some(Failure::Misplaced(text));
             }
             for (key, value) in held {

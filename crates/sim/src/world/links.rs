@@ -66,24 +66,6 @@ impl World {
         self.plan_at(at, Next::Down(place, connection, message));
     }
 
-    pub(super) fn break_link(&mut self, place: usize) {
-        if self.part != Part::Working {
-            return;
-        }
-        if let Some(connection) = self.servers[place].link.connection.take() {
-            self.trace
-                .note(self.now, format_args!("the link of {} breaks", self.servers[place].id));
-            self.servers[place].node.set_linked(false);
-            let effects = self.coordinate(Event::Closed { connection });
-            self.carry_out(effects);
-            let away = if self.rng.u32(..4) == 0 { 2_500_000 } else { 50_000 };
-            let away = self.micros(100..away);
-            self.plan_in(away, Next::Rejoin(place));
-        }
-        let (again, other) = (self.micros(10_000..300_000), self.rng.usize(..SERVERS));
-        self.plan_in(again, Next::Break(other));
-    }
-
     pub(super) fn rejoin(&mut self, place: usize) {
         let connection = self.open_connection();
         let server = &mut self.servers[place];

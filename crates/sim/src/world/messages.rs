@@ -42,7 +42,9 @@ impl World {
             self.accepted.insert(*migration);
         }
         let from = self.servers[place].id;
+        let is_cut = self.now < self.cuts[place][to];
         let copies = self.weather.copies(&mut self.rng, &message);
+        let copies = if is_cut { Vec::new() } else { copies };
         self.trace.note(
             self.now,
             format_args!("{from} → {} {} {copies:?}", self.servers[to].id, peer(&message)),
@@ -66,6 +68,7 @@ impl World {
     fn tamper_sent(&mut self, message: &mut PeerMessage, payload: &mut Vec<u8>) {
         match self.settings.planted {
             Some(Planted::FloorNotRaised) => planted::without_floor(message),
+            Some(Planted::ClockGoesBack) => planted::without_clock(message),
             Some(Planted::BusyReadAsAbsent) if self.rng.u32(..4) == 0 => {
                 planted::without_records(message, payload);
             }
