@@ -77,6 +77,8 @@ enum PollArgument {
 
 /// How long a server waits for its coordinator when it starts.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long it waits without saying so.
+const JOIN_QUIET: Duration = Duration::from_secs(1);
 /// Segments that are kept ready in any case: 16 MiB are 16 ms at 1 GB/s.
 const SEGMENTS_READY_MIN: usize = 2;
 /// The part of the memory that is kept ready where nobody says how much.
@@ -86,6 +88,7 @@ const MEMORY_PAUSE_MAX: Duration = Duration::from_millis(64);
 
 pub(crate) fn run(arguments: ServeArguments) -> anyhow::Result<()> {
     refuse_what_is_not_there(&arguments)?;
+    refuse_more_memory_than_there_is(arguments.memory)?;
     let bus_port = bus_port(&arguments)?;
     let listeners = vec![
         listen(arguments.bind, arguments.port, CLIENT_PORT, Class::Client)?,
@@ -139,6 +142,20 @@ fn refuse_what_is_not_there(arguments: &ServeArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Memory is only mapped at start: that there is not enough would be seen too late.
+fn refuse_more_memory_than_there_is(memory: usize) -> anyhow::Result<()> {
+    let system = rustix::system::sysinfo();
+    let total = system.totalram as u64 * u64::from(system.mem_unit);
+    if memory as u64 > total {
+        bail!(
+            "--memory asks for {} MiB, but this machine has {}: give less",
+            memory >> 20,
+            total >> 20
+        );
+    }
+    Ok(())
+}
+
 fn bus_port(arguments: &ServeArguments) -> anyhow::Result<u16> {
     match (arguments.bus_port, arguments.port) {
         (Some(port), _) => Ok(port),
@@ -149,7 +166,12 @@ fn bus_port(arguments: &ServeArguments) -> anyhow::Result<u16> {
     }
 }
 
-fn listen(host: IpAddr, number: u16, port: runtime::Port, class: Class) -> anyhow::Result<Listener> {
+fn listen(
+    host: IpAddr,
+    number: u16,
+    port: runtime::Port,
+    class: Class,
+) -> anyhow::Result<Listener> {
     Ok(Listener::bind(SocketAddr::new(host, number), port, class)?)
 }
 
@@ -181,15 +203,19 @@ fn join(coordinator: &str, host: String, ports: (u16, u16)) -> anyhow::Result<Jo
     let link = ControlLink::start(coordinator.to_owned(), join, move |message| {
         let _ = sender.send(message);
     })?;
-    match receiver.recv_timeout(JOIN_TIMEOUT) {
+    let first = receiver.recv_timeout(JOIN_QUIET).or_else(|_| {
+        eprintln!("ballast serve: waiting for a coordinator at {coordinator}");
+        receiver.recv_timeout(JOIN_TIMEOUT)
+    });
+    match first {
         Ok(FromCoordinator::Welcome { server, cluster, seed }) => {
             Ok((Arc::new(link), receiver, Identity { cluster, server }, HashSeed::new(seed)))
         }
         Ok(FromCoordinator::Rejected { reason }) => bail!("the coordinator refuses: {reason}"),
         Ok(other) => bail!("the coordinator at {coordinator} speaks out of turn: {other:?}"),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => bail!(
-            "no coordinator answers at {coordinator}: start one with 'ballast coordinator'"
-        ),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            bail!("no coordinator answers at {coordinator}: start one with 'ballast coordinator'")
+        }
     }
 }
 

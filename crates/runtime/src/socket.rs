@@ -35,7 +35,7 @@ pub struct Listener {
 
 /// Why a listener could not be made.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {error}")]
+#[error("cannot listen on {address}")]
 pub struct ListenError {
     address: SocketAddr,
     #[source]

@@ -1,0 +1,43 @@
+//! What the commands say to those who ask for what cannot be: one line, what is wrong and what to do.
+
+use std::net::TcpListener;
+use std::process::Command;
+
+/// What the command prints to standard error, having failed.
+fn refusal(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_ballast")).args(arguments).output();
+    let output = output.expect("the binary starts");
+    assert!(!output.status.success(), "{arguments:?}");
+    let text = String::from_utf8(output.stderr).expect("words");
+    assert_eq!(text.trim_end().lines().count(), 1, "one line: {text}");
+    text
+}
+
+#[test]
+fn a_server_refuses_to_start_with_what_it_cannot_give() {
+    for (arguments, said) in [
+        (&["--replicas", "2"][..], "give 0 and none"),
+        (&["--durability", "disk"], "give 0 and none"),
+        (&["--memory", "1mb"], "at least"),
+        (&["--memory", "1000000gb"], "this machine has"),
+    ] {
+        let text = refusal(&[&["serve"], arguments].concat());
+        assert!(text.contains(said), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_named_once() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("bound").port().to_string();
+    let text = refusal(&["serve", "--port", &port, "--bus-port", "0"]);
+    assert!(text.contains(&format!("cannot listen on 127.0.0.1:{port}")), "{text}");
+    assert_eq!(text.matches("Address already in use").count(), 1, "{text}");
+}
+
+#[test]
+fn a_move_names_the_server_that_does_not_answer() {
+    let text =
+        refusal(&["migrate", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2", "--slots", "0"]);
+    assert!(text.contains("no server answers at 127.0.0.1:1"), "{text}");
+}
