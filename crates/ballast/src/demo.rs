@@ -141,15 +141,8 @@ fn system(arguments: &DemoArguments, records: &Records) -> anyhow::Result<System
     // What arrives needs half of it, and has it ready.
     let (memory, ready) = (memory.to_string(), (memory / 2).to_string());
     let reactors = arguments.reactors.to_string();
-    let serve = [
-        "--memory",
-        &memory,
-        "--ready-memory",
-        &ready,
-        "--reactors",
-        &reactors,
-        "--shared-cores",
-    ];
+    let serve =
+        ["--memory", &memory, "--ready-memory", &ready, "--reactors", &reactors, "--shared-cores"];
     Ok(System::Ballast {
         binary: std::env::current_exe()?,
         serve_arguments: serve.map(String::from).to_vec(),

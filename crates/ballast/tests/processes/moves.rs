@@ -17,8 +17,9 @@ pub(crate) struct Ended {
     pub(crate) succeeded: usize,
     /// Withdrawn, since we asked for that, or because it relied on one that was.
     pub(crate) cancelled: usize,
-    /// Refused by the target, which has to make room first.
-    pub(crate) without_room: usize,
+    /// Given up before anything moved: the target has to make room first, or was too busy to
+    /// answer. Asking again helps.
+    pub(crate) given_up: usize,
     /// Refused by the coordinator, since what was asked for relied on one that had failed.
     pub(crate) refused: Vec<String>,
     /// What was said about the others.
@@ -151,7 +152,9 @@ impl Mover {
                 match (&*state, &*message) {
                     ("success", _) => ended.succeeded += 1,
                     ("cancelled", _) | ("failed", NOT_THERE) => ended.cancelled += 1,
-                    ("failed", message) if message.starts_with(NO_ROOM) => ended.without_room += 1,
+                    ("failed", text) if GIVEN_UP.iter().any(|why| text.starts_with(why)) => {
+                        ended.given_up += 1;
+                    }
                     (_, _) => ended.failed.push(message),
                 }
             }
@@ -163,8 +166,8 @@ impl Mover {
 /// Why a move is not possible when the move before it was cancelled.
 const NOT_THERE: &str = "Slots are not served by the source node";
 
-/// How a target begins that has no room.
-const NO_ROOM: &str = "the target has no room";
+/// How the reasons begin for which a move is given up before it has begun.
+const GIVEN_UP: [&str; 2] = ["the target has no room", "the flip was not answered in time"];
 
 /// What a server tells of a migration.
 struct Report {
