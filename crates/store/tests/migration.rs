@@ -275,6 +275,26 @@ fn a_range_that_goes_back_has_what_the_target_left() {
 }
 
 #[test]
+fn a_sweep_that_is_late_leaves_the_tombstones_of_the_next_arrival_alone() {
+    let mut moving = with(&[("a", "1")]);
+    moving.target.delete_blindly("a").unwrap();
+    moving.replay_all();
+    moving.advance_all();
+    let not_swept = Arc::clone(&moving.arrival);
+    moving.target.worker.splice(MigrationId(1));
+    moving.target.publish(TabletState::Serving);
+    moving.target.set("a", "2").unwrap();
+    // The range goes away and comes back before the sweep's turn comes.
+    let away = Move::from_to(moving.target, Server::new(64 << 20), MigrationId(2));
+    let (target, other) = away.finish();
+    let mut back = Move::from_to(other, target, MigrationId(3));
+    back.target.delete_blindly("a").unwrap();
+    while back.target.worker.sweep(&not_swept, 2) {}
+    back.replay_all();
+    assert_eq!(back.target.get("a"), Ok(None), "the tombstone was needed");
+}
+
+#[test]
 fn a_replay_of_a_migration_that_is_not_current_is_dropped() {
     let mut moving = with(&[("a", "1")]);
     let batches = moving.source.collect(1 << 20);

@@ -1,9 +1,11 @@
 //! What is needed only while a range arrives goes when the progress has passed it: tombstones.
 
 use super::arrival::Arrival;
+use super::tablets::{TabletMap, TabletState};
 use super::view::{Placed, View};
 use super::{Stall, Worker};
 use crate::index::Kind;
+use std::sync::Arc;
 use types::{KeyHash, key_hash};
 
 impl Worker {
@@ -13,12 +15,26 @@ impl Worker {
         let mut passed = Vec::new();
         arrival.take_buried(max, &mut passed);
         for &(table, hash) in &passed {
+            if !is_still_here(&self.tablets, arrival, hash) {
+                continue;
+            }
             let view = View::new(&self.store, table, &turn);
             if drop_tombstones(&view, &self.store, hash).is_err() {
                 arrival.note_buried(table, hash);
             }
         }
         !passed.is_empty()
+    }
+}
+
+/// Whether tombstones with this hash may be from this arrival. Once the range has left, its records
+/// are forgotten with their tombstones; what stands there afterwards belongs to a later arrival, which
+/// needs it.
+fn is_still_here(tablets: &TabletMap, arrival: &Arrival, hash: KeyHash) -> bool {
+    match tablets.at(hash).map(|tablet| &tablet.state) {
+        Some(TabletState::Arriving(current)) => std::ptr::eq(Arc::as_ptr(current), arrival),
+        Some(TabletState::Serving | TabletState::Frozen) => true,
+        Some(TabletState::Leaving) | None => false,
     }
 }
 
