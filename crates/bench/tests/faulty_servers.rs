@@ -1,0 +1,215 @@
+//! The generator against small servers that are right, wrong in one way each, or send clients on:
+//! what a server does wrong must be counted as exactly that.
+
+use bench::control::Control;
+use bench::pace::Pace;
+use bench::recorder::Findings;
+use bench::records::Records;
+use bench::run::{Dataset, Plan, Wiring, run};
+use bench::workload::Workload;
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use types::slot_of;
+
+const RECORDS: u32 = 500;
+
+/// What is wrong with a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    Nothing,
+    /// Acknowledges one write of a hundred without carrying it out.
+    LosesWrites,
+    /// Answers one read of a hundred with what was there before the last write.
+    ReadsStale,
+    /// Answers one read of a hundred with another key's value.
+    MixesKeys,
+    /// Refuses one command of a hundred.
+    Refuses,
+    /// Sends every command of the lower half of the slots to this server for good.
+    Moved(SocketAddr),
+    /// Sends every command of the lower half of the slots there once.
+    Asks(SocketAddr),
+}
+
+#[derive(Default)]
+struct Data {
+    values: HashMap<Vec<u8>, Vec<u8>>,
+    /// What was there before the last write.
+    earlier: HashMap<Vec<u8>, Vec<u8>>,
+    commands: u64,
+}
+
+/// Starts a server whose threads end with the test's process.
+fn serve(fault: Fault, data: &Arc<Mutex<Data>>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let data = data.clone();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let data = data.clone();
+            std::thread::spawn(move || converse(&client.unwrap(), fault, &data));
+        }
+    });
+    address
+}
+
+fn converse(client: &TcpStream, fault: Fault, data: &Mutex<Data>) {
+    let mut reader = BufReader::new(client);
+    let mut output = client;
+    let mut is_asking = false;
+    while let Some(words) = request(&mut reader) {
+        let reply = match &words[0][..] {
+            b"ASKING" => b"+OK\r\n".to_vec(),
+            b"CLUSTER" => b"-ERR This instance has cluster support disabled\r\n".to_vec(),
+            _ => match (redirect(fault, &words[1]), is_asking) {
+                (Some(redirect), false) => redirect,
+                _ => execute(&words, fault, &mut data.lock().unwrap()),
+            },
+        };
+        is_asking = words[0] == b"ASKING";
+        if output.write_all(&reply).is_err() {
+            return;
+        }
+    }
+}
+
+fn redirect(fault: Fault, key: &[u8]) -> Option<Vec<u8>> {
+    let slot = slot_of(key).0;
+    let (word, to) = match fault {
+        Fault::Moved(to) => ("MOVED", to),
+        Fault::Asks(to) => ("ASK", to),
+        Fault::Nothing
+        | Fault::LosesWrites
+        | Fault::ReadsStale
+        | Fault::MixesKeys
+        | Fault::Refuses => return None,
+    };
+    (slot < 8_192).then(|| format!("-{word} {slot} {to}\r\n").into_bytes())
+}
+
+fn execute(words: &[Vec<u8>], fault: Fault, data: &mut Data) -> Vec<u8> {
+    data.commands += 1;
+    let is_time = data.commands % 100 == 99;
+    let key = &words[1];
+    match (&words[0][..], fault) {
+        (_, Fault::Refuses) if is_time => b"-ERR not today\r\n".to_vec(),
+        (b"SET", Fault::LosesWrites) if is_time => b"+OK\r\n".to_vec(),
+        (b"SET", _) => {
+            let before = data.values.insert(key.clone(), words[2].clone());
+            data.earlier.insert(key.clone(), before.unwrap_or_default());
+            b"+OK\r\n".to_vec()
+        }
+        (_, Fault::ReadsStale) if is_time => bulk(data.earlier.get(key)),
+        (_, Fault::MixesKeys) if is_time => {
+            bulk(data.values.iter().find(|(other, _)| *other != key).map(|(_, value)| value))
+        }
+        _ => bulk(data.values.get(key)),
+    }
+}
+
+fn bulk(value: Option<&Vec<u8>>) -> Vec<u8> {
+    match value {
+        None => b"$-1\r\n".to_vec(),
+        // What was never there is told as such.
+        Some(value) if value.is_empty() => b"$-1\r\n".to_vec(),
+        Some(value) => [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat(),
+    }
+}
+
+/// The words of the next request; `None` at the end.
+fn request(reader: &mut impl BufRead) -> Option<Vec<Vec<u8>>> {
+    let count = number(reader)?;
+    (0..count)
+        .map(|_| {
+            let length = number(reader)?;
+            let mut word = vec![0; length + 2];
+            reader.read_exact(&mut word).ok()?;
+            word.truncate(length);
+            Some(word)
+        })
+        .collect()
+}
+
+fn number(reader: &mut impl BufRead) -> Option<usize> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    line.get(1..)?.trim_end().parse().ok()
+}
+
+/// Writes every record twice, then reads every one. What was seen while writing, and then.
+fn play(server: SocketAddr) -> (Findings, Findings) {
+    let routes = Control::connect(server).unwrap().routes().unwrap();
+    let mut dataset = Dataset::new(Records::new(RECORDS, 30, 100).unwrap(), 2);
+    let mut pass = |workload| {
+        let plan = Plan {
+            workload,
+            pace: Pace::Closed { clients: 8 },
+            duration: None,
+            warm_up: Duration::ZERO,
+            wiring: Wiring { connections: 2, tick: Duration::ZERO },
+            seed: 7,
+        };
+        let untouched = Dataset::new(Records::new(1, 30, 100).unwrap(), 1);
+        let before = std::mem::replace(&mut dataset, untouched);
+        let (after, timeline) = run(&plan, before, &routes, |_| ()).unwrap();
+        dataset = after;
+        timeline.findings
+    };
+    let mut written = pass(Workload::Load);
+    written.add(&pass(Workload::Load));
+    (written, pass(Workload::Verify))
+}
+
+fn findings(fault: Fault) -> (Findings, Findings) {
+    play(serve(fault, &Arc::default()))
+}
+
+#[test]
+fn a_server_that_is_right_is_found_to_be_right() {
+    let (written, read) = findings(Fault::Nothing);
+    assert!(written.is_clean() && read.is_clean(), "{written:?} {read:?}");
+    assert_eq!((written.completed, read.completed), (1_000, 500));
+}
+
+#[test]
+fn lost_writes_are_found_by_reading_everything_back() {
+    let (written, read) = findings(Fault::LosesWrites);
+    assert!(written.is_clean(), "{written:?}");
+    // Each pass loses five. Those of the first are overwritten by the second or lost again.
+    assert_eq!((read.stale + read.missing, read.wrong, read.errors_total()), (5, 0, 0));
+}
+
+#[test]
+fn stale_reads_are_found_and_nothing_else() {
+    let (_, read) = findings(Fault::ReadsStale);
+    assert_eq!((read.stale, read.missing, read.wrong, read.errors_total()), (5, 0, 0, 0));
+}
+
+#[test]
+fn values_of_other_keys_are_wrong() {
+    let (_, read) = findings(Fault::MixesKeys);
+    assert_eq!((read.stale, read.missing, read.wrong, read.errors_total()), (0, 0, 5, 0));
+}
+
+#[test]
+fn refusals_are_counted_by_their_text_and_refused_writes_are_not_lost() {
+    let (written, read) = findings(Fault::Refuses);
+    assert_eq!(written.errors["ERR not today"], 10);
+    assert_eq!((read.stale, read.missing, read.wrong, read.errors_total()), (0, 0, 0, 5));
+}
+
+#[test]
+fn redirects_of_both_kinds_are_followed_and_are_no_errors() {
+    let data = Arc::default();
+    let owner = serve(Fault::Nothing, &data);
+    let (written, read) = play(serve(Fault::Moved(owner), &data));
+    assert!(written.is_clean() && read.is_clean(), "{written:?} {read:?}");
+    assert!(written.moved > 0 && written.asked == 0, "{written:?}");
+    let (written, read) = play(serve(Fault::Asks(owner), &data));
+    assert!(written.is_clean() && read.is_clean(), "{written:?} {read:?}");
+    // Nobody learns from an ASK: half of the slots are asked for each time.
+    assert!(written.asked > 400 && written.moved == 0, "{written:?}");
+}
