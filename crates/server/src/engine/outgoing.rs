@@ -56,7 +56,7 @@ pub enum Wake {
     Progress,
     /// Tablets or the map have changed.
     Tablets,
-    /// The answer to this request of [`super::Engine::ask`].
+    /// The answer to this request of an operation of ours.
     Answer(u64, Answer),
 }
 
