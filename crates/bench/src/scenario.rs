@@ -23,9 +23,9 @@ use types::Slot;
 const BULK_CLIENTS: u32 = 512;
 /// Before a server is judged it has worked for so long.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Before and after a move without load the servers are waited for until they rest, so that what
-/// one side does later (to delete what it gave away) is counted, and nothing else: using less than
-/// this share of a processor over this time, but no longer than that.
+/// Servers are waited for after loading, and after a move without load, until they rest, so that
+/// what one side does later (to delete what it gave away) is counted, and nothing else: using less
+/// than this share of a processor over this time, but no longer than that.
 const REST: (f64, Duration, Duration) = (0.05, Duration::from_millis(100), Duration::from_secs(5));
 
 /// What happens.
@@ -159,16 +159,15 @@ impl Scenario {
         let (dataset, loaded) = self.pass(Workload::Load, dataset, &routes, progress)?;
         ensure_loaded(&loaded.findings)?;
         let memory = self.memory(cluster.processes()[0], empty)?;
+        // What is left to do from loading, memory that is made ready first of all, is no part of
+        // what is measured.
+        used_until_resting(&cluster.processes())?;
         let moving = self.moving(cluster)?;
         let payload = moving.payload(&self.records);
         let migrate =
             |progress: &mut dyn FnMut(Progress)| self.migrate(&moving, payload, cluster, progress);
         let (dataset, (moved, cost), under_load) = match self.load {
-            None => {
-                // What is left to do from loading is no part of the move.
-                used_until_resting(&cluster.processes()[..2])?;
-                (dataset, migrate(progress)?, None)
-            }
+            None => (dataset, migrate(progress)?, None),
             Some(load) => {
                 let plan = self.plan(load);
                 let (dataset, migrated, loaded) =
