@@ -317,6 +317,33 @@ fn an_expired_record_is_invisible_at_once_and_to_everybody() {
 }
 
 #[test]
+fn an_expiry_to_come_stays_with_its_record_wherever_that_goes() {
+    let mut moving = common::Move::flip(|source| {
+        let at = Some(UnixMillis(NOW.0 + 100_000));
+        source.set_with_expiry("{tag}", "1", at).unwrap();
+        // A thousand neighbors: the leaf grows and is divided.
+        (0..1000).for_each(|number| source.set(&format!("{{tag}}{number}"), "2").unwrap());
+        assert_eq!(source.get("{tag}"), value("1"), "visible after its slot has grown");
+        let mut cursor = Some(KeyHash(0));
+        while let Some(from) = cursor {
+            source.turn();
+            cursor = source.worker.expire(TABLE, from, 1000);
+        }
+        assert_eq!(source.get("{tag}"), value("1"), "not reclaimed before its time");
+    });
+    moving.priority_pull("{tag}");
+    assert_eq!(moving.target.get("{tag}"), value("1"), "visible where it arrived");
+    let (_, mut target) = moving.finish();
+    let key = target.key("{tag}");
+    target.turn();
+    let expiry = target.worker.read_one(TABLE, key, |record| record.and_then(|r| r.expiry));
+    assert_eq!(expiry, Ok(Some(UnixMillis(NOW.0 + 100_000))));
+    target.now = UnixMillis(NOW.0 + 100_000);
+    assert_eq!(target.get("{tag}"), Ok(None));
+    assert_eq!(target.get("{tag}1"), value("2"));
+}
+
+#[test]
 fn what_no_entry_can_hold_is_refused_and_changes_nothing() {
     let mut server = Server::serving();
     server.set("a", "1").unwrap();

@@ -4,7 +4,7 @@
 //! a bucket has words of {tag, address, kind}. Everything is in hash order down to the bucket, so
 //! any range of hashes is a contiguous walk, and records that arrive in hash order touch
 //! neighboring cache lines. Memory follows the data: a leaf grows by a quarter when two
-//! neighboring buckets are full, and becomes a directory of eight when it has 256 buckets.
+//! neighboring buckets are full, and becomes a directory of eight beyond 64 buckets.
 //!
 //! - [`Index`]: one table's; [`Slab`]: the memory of all of them;
 //! - [`Index::find`]: without a lock; a hit needs none, a miss counts only if nobody was writing;
@@ -32,8 +32,12 @@ mod tree;
 mod walk;
 mod word;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
+#[cfg(test)]
+mod world;
 
 pub use detached::DetachedLeaves;
 pub use guard::LeafGuard;

