@@ -80,7 +80,7 @@ struct LoadArguments {
     /// Seconds of load.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Seconds at the beginning that do not count.
+    /// Seconds of load before those, which do not count.
     #[arg(long, default_value_t = 1.0)]
     warm_up: f64,
     /// Connections of each thread to each server.
@@ -265,6 +265,7 @@ fn plan(
     duration: Option<Duration>,
 ) -> Plan {
     let warm_up = duration.map_or(Duration::ZERO, |_| seconds(arguments.warm_up));
+    let duration = duration.map(|duration| warm_up + duration);
     let tick = Duration::from_micros(arguments.tick);
     let wiring = Wiring { connections: arguments.connections, tick };
     Plan { workload, pace, duration, warm_up, wiring, seed: arguments.seed }
