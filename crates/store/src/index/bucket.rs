@@ -54,11 +54,12 @@ impl Cell {
 }
 
 /// Where another thread may come in between, when interleavings are explored. The cells lie in
-/// plain memory, so they cannot be shuttle's own atomics.
+/// plain memory, so they cannot be shuttle's own atomics; the load of one stands for each access. (A
+/// yield would not do: by that a thread asks for others to come first, however they are chosen.)
 #[inline(always)]
 fn interleave() {
     #[cfg(feature = "shuttle")]
-    shuttle::thread::yield_now();
+    shuttle::sync::atomic::AtomicBool::new(false).load(Ordering::Relaxed);
 }
 
 /// Between two looks at a lock that somebody else holds.

@@ -37,13 +37,6 @@ fn insert(world: &World, reactor: &mut Participant, hash: KeyHash, number: u64) 
 fn look(world: &World, reactor: &mut Participant, hashes: &[KeyHash], absent: KeyHash) {
     reactor.begin_turn();
     let turn = reactor.turn();
-    for (number, &hash) in hashes.iter().enumerate() {
-        let word = word_of(hash, number as u64);
-        let found = world.index.find(hash, &turn, |found| found == word);
-        assert_eq!(found, Find::Hit(word), "a record is missed that was there throughout");
-    }
-    let found = world.index.find(absent, &turn, |_| true);
-    assert!(matches!(found, Find::Miss | Find::Contended), "what is not there is found");
     let mut met = vec![false; hashes.len()];
     let end = world.index.walk(HashRange::ALL, EVERYTHING, &turn, |_, word| {
         let number = word.address().units() as usize;
@@ -54,6 +47,13 @@ fn look(world: &World, reactor: &mut Participant, hashes: &[KeyHash], absent: Ke
     });
     assert_eq!(end, None);
     assert!(met.iter().all(|met| *met), "a walk misses a record that was there throughout");
+    for (number, &hash) in hashes.iter().enumerate() {
+        let word = word_of(hash, number as u64);
+        let found = world.index.find(hash, &turn, |found| found == word);
+        assert_eq!(found, Find::Hit(word), "a record is missed that was there throughout");
+    }
+    let found = world.index.find(absent, &turn, |_| true);
+    assert!(matches!(found, Find::Miss | Find::Contended), "what is not there is found");
 }
 
 /// A reader while a writer inserts `added` records beside `kept` ones; tags differ from `shift` on.
@@ -93,24 +93,24 @@ fn a_reader_misses_nothing_while_a_leaf_is_divided() {
 
 #[test]
 fn a_reader_misses_nothing_while_words_move_within_a_leaf() {
-    // At home in the second of four buckets. Those of the first spill over, and these make room.
-    explore(400, || {
+    // At home in the second of four buckets, which is full: those of the first, which is full as
+    // well, make its words move on.
+    explore(1000, || {
         let world = Arc::new(World::new(48 << 20, 2));
         let mut writer = world.participant(0);
         let mut reader = world.participant(1);
         world.index.reserve(Slot(77), 20, &writer.turn()).expect("there is room");
-        let hashes: Vec<KeyHash> = (0..7).map(|number| hash(0x6_0000 + number, 4)).collect();
+        let hashes: Vec<KeyHash> = (0..8).map(|number| hash(0x6_0000 + number, 4)).collect();
         for (number, &hash) in hashes.iter().enumerate() {
             insert(&world, &mut writer, hash, number as u64);
         }
+        (0..8).for_each(|number| insert(&world, &mut writer, hash(number, 4), 1000 + number));
         let shared = Arc::clone(&world);
         let reading = thread::spawn(move || {
-            look(&shared, &mut reader, &hashes, hash(1, 4));
+            look(&shared, &mut reader, &hashes, hash(100, 4));
             reader.sleep();
         });
-        for number in 0..10 {
-            insert(&world, &mut writer, hash(100 + number, 4), 1000 + number);
-        }
+        (8..14).for_each(|number| insert(&world, &mut writer, hash(number, 4), 1000 + number));
         reading.join().expect("the reader finds what it must");
     });
 }
