@@ -261,6 +261,20 @@ fn strangers_on_the_bus_are_shown_the_door() {
     assert!(server.resident_bytes() < before + BESIDE_BYTES);
 }
 
+#[test]
+fn who_says_nothing_on_the_bus_is_sent_away() {
+    let coordinator = Process::coordinator();
+    let server = Process::joined(&coordinator, &MODEST);
+    let mut silent: Vec<Client> = (0..300).map(|_| Client::connect(server.bus_address())).collect();
+    // A header that promises more than a greeting has.
+    let mut verbose = Client::connect(server.bus_address());
+    verbose.try_send(&[&b"BLST"[..], &1000u32.to_le_bytes(), &[0; 8]].concat());
+    for client in silent.iter_mut().chain([&mut verbose]) {
+        assert!(client.is_closed(), "the server keeps it");
+    }
+    server.assert_serves("silent strangers");
+}
+
 /// Every port there is: clients', the bus's, the coordinator's.
 fn ports(coordinator: &Process, server: &Process) -> [SocketAddr; 3] {
     [server.address, server.bus_address(), coordinator.address]

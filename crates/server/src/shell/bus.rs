@@ -7,9 +7,10 @@
 
 use crate::engine::{Node, Payload, Route, Sending, To};
 use runtime::{Class, ConnectTag, ConnectionId, Input, Io};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{SocketAddr, ToSocketAddrs};
-use types::ServerId;
+use std::time::Duration;
+use types::{Instant, ServerId};
 use wire::frame::{HEADER_BYTES, Header};
 use wire::peer::{Hello, PeerMessage};
 use wire::{Corrupt, PROTOCOL_VERSION};
@@ -18,12 +19,20 @@ use wire::{Corrupt, PROTOCOL_VERSION};
 /// stuck, and the protocols repeat what matters.
 const BACKLOG_MAX: usize = 64 << 20;
 
+/// Who connects says who it is at once. Strangers that do not are sent away.
+const GREETING_TIME: Duration = Duration::from_secs(5);
+/// Strangers at a time, and the most that each may say.
+const STRANGERS_MAX: usize = 256;
+const GREETING_BYTES_MAX: usize = 256;
+
 /// See the module's text.
 pub(super) struct Bus {
     hello: Hello,
     links: BTreeMap<ConnectionId, Link>,
     /// Connections that this reactor opened, by server and whether they are for priority traffic.
     opened: BTreeMap<(ServerId, bool), ConnectionId>,
+    /// Who has connected and until when it must have said who it is, in order of time.
+    strangers: VecDeque<(Instant, ConnectionId)>,
 }
 
 struct Link {
@@ -57,12 +66,35 @@ impl Bus {
             protocol: PROTOCOL_VERSION,
             priority: false,
         };
-        Bus { hello, links: BTreeMap::new(), opened: BTreeMap::new() }
+        let strangers = VecDeque::new();
+        Bus { hello, links: BTreeMap::new(), opened: BTreeMap::new(), strangers }
     }
 
     /// Somebody has connected to our bus port.
-    pub(super) fn accepted(&mut self, connection: ConnectionId) {
+    pub(super) fn accepted(&mut self, now: Instant, connection: ConnectionId, io: &mut Io) {
+        if self.strangers.len() >= STRANGERS_MAX {
+            tracing::warn!("{STRANGERS_MAX} strangers on the bus port: one more is sent away");
+            return io.close(connection);
+        }
+        self.strangers.push_back((now + GREETING_TIME, connection));
         self.links.insert(connection, Link { state: State::Greeting, opened_to: None });
+    }
+
+    /// When [`Bus::tick`] is due, if nothing happens before.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.strangers.front().map(|(until, _)| *until)
+    }
+
+    /// Sends away who has not said who it is in time.
+    pub(super) fn tick(&mut self, now: Instant, io: &mut Io) {
+        while let Some((_, connection)) = self.strangers.pop_front_if(|(until, _)| *until <= now) {
+            tracing::warn!("who connected to the bus port has not said who it is: closed");
+            io.close(connection);
+        }
+    }
+
+    fn is_known(&mut self, connection: ConnectionId) {
+        self.strangers.retain(|(_, stranger)| *stranger != connection);
     }
 
     /// A connection that we asked for is there: say who we are, and send what has waited.
@@ -81,6 +113,7 @@ impl Bus {
 
     /// A connection is gone.
     pub(super) fn closed(&mut self, connection: ConnectionId) {
+        self.is_known(connection);
         if let Some(Link { opened_to: Some(to), .. }) = self.links.remove(&connection)
             && self.opened.get(&to) == Some(&connection)
         {
@@ -141,6 +174,11 @@ impl Bus {
                 return Ok(None);
             };
             let header = Header::parse(header)?;
+            let link = self.links.get(&connection).ok_or(UNEXPECTED)?;
+            let is_stranger = matches!(link.state, State::Greeting);
+            if is_stranger && header.frame_bytes() > GREETING_BYTES_MAX {
+                return Err(Corrupt::Invalid { what: "length of greeting" });
+            }
             if input.len() < header.frame_bytes() {
                 input.want(header.frame_bytes());
                 return Ok(None);
@@ -183,6 +221,7 @@ impl Bus {
             Some(_) => return Err(Corrupt::Invalid { what: "server of greeting" }),
             None => {
                 link.state = State::Open(hello.server);
+                self.is_known(connection);
                 if hello.priority {
                     io.set_class(connection, Class::Priority);
                 }

@@ -179,7 +179,7 @@ impl Service for Server {
             Opened::Accepted { port: CLIENT_PORT, peer } => {
                 self.open_client(connection, peer.to_string(), io);
             }
-            Opened::Accepted { .. } => self.bus.accepted(connection),
+            Opened::Accepted { .. } => self.bus.accepted(self.now, connection, io),
             Opened::Connected { .. } => self.bus.connected(connection, io),
         }
     }
@@ -261,6 +261,7 @@ impl Service for Server {
 
     fn tick(&mut self, now: Instant, io: &mut Io) {
         self.engine.tick(now);
+        self.bus.tick(now, io);
         for ticket in self.waits.take_expired(now) {
             self.with_client(ticket, io, |client, turn, out| {
                 client.give_up(ticket.number, turn, out)
@@ -271,7 +272,8 @@ impl Service for Server {
 
     fn next_deadline(&self) -> Option<Instant> {
         let turn = self.waits.has_turn().then_some(self.now);
-        [turn, self.waits.next_deadline(), self.engine.next_deadline()].into_iter().flatten().min()
+        let others = [turn, self.bus.next_deadline(), self.engine.next_deadline()];
+        others.into_iter().chain([self.waits.next_deadline()]).flatten().min()
     }
 
     fn has_background(&self) -> bool {
