@@ -83,6 +83,8 @@ const JOIN_QUIET: Duration = Duration::from_secs(1);
 const SEGMENTS_READY_MIN: usize = 2;
 /// The part of the memory that is kept ready where nobody says how much.
 const READY_PART: usize = 8;
+/// The part of the ready memory below which more is made ready.
+const READY_LOW_PART: usize = 4;
 const MEMORY_PAUSE_MIN: Duration = Duration::from_millis(1);
 const MEMORY_PAUSE_MAX: Duration = Duration::from_millis(64);
 
@@ -243,12 +245,15 @@ fn keep_memory_ready(store: Arc<Store>, bytes: usize) -> anyhow::Result<()> {
     let wanted = bytes.div_ceil(store.log().segment_bytes()).max(SEGMENTS_READY_MIN);
     std::thread::Builder::new().name("memory".into()).spawn(move || {
         yield_to_everybody();
+        let low = (wanted / READY_LOW_PART).max(SEGMENTS_READY_MIN);
+        let mut level = wanted;
         let mut pause = MEMORY_PAUSE_MIN;
         loop {
-            if store.log().prepare_segments(wanted, 1) > 0 {
-                pause = MEMORY_PAUSE_MIN;
+            if store.log().prepare_segments(level, 1) > 0 {
+                (level, pause) = (wanted, MEMORY_PAUSE_MIN);
                 continue;
             }
+            level = low;
             std::thread::sleep(pause);
             pause = (pause * 2).min(MEMORY_PAUSE_MAX);
         }
