@@ -18,6 +18,16 @@ pub(crate) struct Inspector {
     deleted: BTreeSet<(MigrationId, KeyHash)>,
 }
 
+/// What a walk over a server has met.
+pub(crate) struct Walk {
+    /// Records by key.
+    pub(crate) held: BTreeMap<Vec<u8>, u64>,
+    /// Records that have expired and are still there.
+    pub(crate) expired: u64,
+    /// What all of them take in the log.
+    pub(crate) bytes: u64,
+}
+
 impl Inspector {
     pub(crate) fn new(mut worker: Worker) -> Inspector {
         worker.sleep();
@@ -118,7 +128,7 @@ impl Inspector {
 
     /// Every record in the ranges that this server owns, by key, and how many others have expired
     /// and are still there.
-    pub(crate) fn walk(&mut self, wall: UnixMillis) -> (BTreeMap<Vec<u8>, u64>, u64) {
+    pub(crate) fn walk(&mut self, wall: UnixMillis) -> Walk {
         let mut batch = Vec::new();
         for range in self.served() {
             let mut cursor = Some(range.first());
@@ -127,9 +137,11 @@ impl Inspector {
             }
         }
         let clock = self.worker.store().clock();
-        let (mut held, mut expired) = (BTreeMap::new(), 0);
-        let records = BatchReader::new(&batch).map(|entry| entry.expect("the batch is ours").entry);
-        for entry in records {
+        let (mut held, mut expired, mut bytes) = (BTreeMap::new(), 0, 0);
+        let records = BatchReader::new(&batch).map(|entry| entry.expect("the batch is ours"));
+        for record in records {
+            bytes += record.encoded.len() as u64;
+            let entry = record.entry;
             match entry.body {
                 Body::Object { .. } if entry.is_expired(clock) => expired += 1,
                 Body::Object { value, .. } => {
@@ -139,7 +151,7 @@ impl Inspector {
                 Body::Tombstone { .. } => {}
             }
         }
-        (held, expired)
+        Walk { held, expired, bytes }
     }
 
     /// Words in the index of the whole server: records, and tombstones that have not been swept.

@@ -68,13 +68,14 @@ pub(crate) struct Reactor {
     pub(crate) inbox: VecDeque<Inbound>,
     /// When its next turn begins.
     pub(crate) due: Instant,
+    /// Whether its turn has begun: until it goes on, other reactors may have turns of their own.
+    pub(crate) is_begun: bool,
     parked: Vec<(Request, Cause)>,
 }
 
 /// What a turn is given.
 pub(crate) struct Surroundings<'t> {
     pub(crate) now: Instant,
-    pub(crate) wall: UnixMillis,
     /// Whether background work gets its quantum in this turn.
     pub(crate) has_quantum: bool,
     pub(crate) registers: &'t [Register],
@@ -86,7 +87,13 @@ pub(crate) struct Surroundings<'t> {
 
 impl Reactor {
     pub(crate) fn new(engine: Engine) -> Reactor {
-        Reactor { engine, inbox: VecDeque::new(), due: Instant(0), parked: Vec::new() }
+        Reactor {
+            engine,
+            inbox: VecDeque::new(),
+            due: Instant(0),
+            is_begun: false,
+            parked: Vec::new(),
+        }
     }
 
     /// Operations that wait here, for a report.
@@ -94,10 +101,16 @@ impl Reactor {
         format!("{:?}", self.parked)
     }
 
-    /// One turn. `true`: there is more to do at once.
+    /// A turn begins: the picture of the tablets is taken by which the rest of it goes.
+    pub(crate) fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
+        self.engine.begin_turn(now, wall);
+        self.is_begun = true;
+    }
+
+    /// The rest of the turn. `true`: there is more to do at once.
     pub(crate) fn turn(&mut self, around: &mut Surroundings<'_>) -> bool {
         let now = around.now;
-        self.engine.begin_turn(now, around.wall);
+        self.is_begun = false;
         self.wake(around, |cause| matches!(cause, Cause::Turn));
         while let Some(inbound) = self.inbox.pop_front() {
             self.receive(inbound, around);

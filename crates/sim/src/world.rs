@@ -286,9 +286,10 @@ impl World {
     /// The reactor begins a turn soon.
     fn wake(&mut self, server: usize, reactor: usize) {
         let soon = self.now + self.micros(1..10);
-        let due = &mut self.servers[server].reactors[reactor].due;
-        if *due > soon {
-            *due = soon;
+        let sleeper = &mut self.servers[server].reactors[reactor];
+        // One that is within its turn goes on when it does.
+        if sleeper.due > soon && !sleeper.is_begun {
+            sleeper.due = soon;
             self.plan_at(soon, Next::Turn(server, reactor));
         }
     }
@@ -304,11 +305,18 @@ impl World {
             server.reactors[reactor].due = until;
             return self.plan_at(until, Next::Turn(place, reactor));
         }
+        if !server.reactors[reactor].is_begun {
+            server.reactors[reactor].begin_turn(now, wall);
+            // Now and then the operating system takes the processor away.
+            let is_taken = self.rng.u32(..1000) == 0 && self.part == Part::Working;
+            let soon = self.micros(1..if is_taken { 12_000 } else { 10 });
+            self.servers[place].reactors[reactor].due = now + soon;
+            return self.plan_in(soon, Next::Turn(place, reactor));
+        }
         let mut out = Vec::new();
         server.inspector.worker.begin_turn(wall);
         let is_busy = server.reactors[reactor].turn(&mut Surroundings {
             now,
-            wall,
             has_quantum: self.rng.u32(..self.leisure) == 0,
             registers: &self.workload.registers,
             planted: self.settings.planted,
@@ -336,10 +344,7 @@ impl World {
     /// How long after this turn the next one begins.
     fn pause_after(&mut self, place: usize, reactor: usize, is_busy: bool) -> Duration {
         if is_busy {
-            // Now and then the operating system takes the processor away.
-            let is_taken = self.rng.u32(..2000) == 0 && self.part == Part::Working;
-            let longest = if is_taken { 12_000 } else { 50 };
-            return self.micros(2..longest);
+            return self.micros(2..50);
         }
         let engine = &mut self.servers[place].reactors[reactor].engine;
         engine.sleep();

@@ -18,15 +18,15 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::MissingReadAsAbsent
         | Planted::CopyServedAfterLeaving
         | Planted::PartnerReadAsAbsent
-        | Planted::BusyReadAsAbsent
         | Planted::RedirectedWhileHeld => 20,
         Planted::ForgottenWhenSent
         | Planted::NeverNotKept
         | Planted::ThawedWithoutAsking
         | Planted::AbsentNotRemembered
         | Planted::ReclaimedWithoutTombstone
-        | Planted::LostReplyTakenForEmpty => 100,
-        Planted::LateReplyInserted | Planted::ClockGoesBack => 200,
+        | Planted::BusyReadAsAbsent
+        | Planted::ClockGoesBack => 100,
+        Planted::LateReplyInserted | Planted::LostReplyTakenForEmpty => 400,
     }
 }
 

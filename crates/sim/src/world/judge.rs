@@ -4,6 +4,7 @@ use super::faults::{Cuts, SKEW_MAX_MILLIS};
 use super::{Next, Part, REST_AGAIN, REST_MAX, World};
 use crate::failure::Failure;
 use crate::history::Verdict;
+use crate::inspect::Walk;
 use crate::network::Weather;
 use crate::reactor::Inbound;
 use crate::workload::EXPIRY_MAX_MILLIS;
@@ -161,14 +162,16 @@ impl World {
             if !left.is_empty() {
                 return Some(Failure::Misplaced(format!("{} holds {left:?}", server.id)));
             }
-            let ((held, expired), words) =
-                (server.inspector.walk(wall), server.inspector.words(wall));
+            let Walk { held, expired, bytes } = server.inspector.walk(wall);
+            let words = server.inspector.words(wall);
             if held.len() as u64 + expired != words {
-                let held = held.len();
-                let text = format!(
-                    "{} counts {words} and holds {held}, {expired} more have expired",
-                    server.id
-                );
+                let (id, held) = (server.id, held.len());
+                let text = format!("{id} counts {words}, holds {held}, and {expired} expired");
+                return Some(Failure::Misplaced(text));
+            }
+            let live = server.node.store().usage().log.live_bytes;
+            if live != bytes {
+                let text = format!("{} counts {live} live bytes and holds {bytes}", server.id);
                 return Some(Failure::Misplaced(text));
             }
             for (key, value) in held {
