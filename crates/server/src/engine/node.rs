@@ -267,13 +267,19 @@ impl Node {
         self.background_share.store(share, Ordering::Relaxed);
     }
 
-    /// Redis's redirection for a key that is not ours; `None` if nobody is known to own it, or we
-    /// are about to.
+    /// Redis's error for a key that is not ours: where it is, or that it is gone; `None` if nobody
+    /// is known to own it, or we are about to.
     pub fn redirection(&self, key: &[u8]) -> Option<String> {
         let slot = slot_of(key);
         let owner = self.owner_of(slot)?;
         let map = self.map.load();
         let server = map.servers.iter().find(|server| server.id == owner)?;
+        // A process that stood here before us: who is sent to its address comes to us again.
+        if (&server.host, server.client_port) == (&self.settings.host, self.settings.client_port) {
+            return Some(
+                "CLUSTERDOWN Hash slot not served: the server that held it is gone".into(),
+            );
+        }
         Some(format!("MOVED {} {}:{}", slot.0, server.host, server.client_port))
     }
 
@@ -348,6 +354,57 @@ mod tests {
     use super::*;
     use protocols::Outbox;
     use protocols::migration::{SourceEvent, TargetEvent};
+    use store::StoreConfig;
+    use types::{HashSeed, OwnershipEpoch};
+    use wire::control::{ServerInfo, TabletInfo};
+
+    #[test]
+    fn clients_are_not_sent_to_our_own_address_for_what_an_earlier_process_held() {
+        let settings = Settings {
+            host: "here".to_owned(),
+            client_port: 1,
+            bus_port: 2,
+            memory_bytes: 64 << 20,
+            reactors: 1,
+            is_cluster: true,
+        };
+        let store = StoreConfig {
+            memory_bytes: settings.memory_bytes,
+            reactors: 1,
+            seed: HashSeed::new(1),
+            huge_pages: false,
+        };
+        let identity = Identity { cluster: ClusterId(1), server: ServerId(3) };
+        let store = Store::new(store).expect("memory for a small store");
+        let node = Node::new(settings, identity, store, Arc::default());
+        for (owner, port, said) in
+            [(ServerId(1), 1, "CLUSTERDOWN Hash slot not served"), (ServerId(2), 9, "MOVED ")]
+        {
+            let id = owner;
+            let server = ServerInfo {
+                id,
+                host: "here".into(),
+                client_port: port,
+                bus_port: 2,
+                connected: false,
+            };
+            let tablet = TabletInfo {
+                range: HashRange::ALL,
+                owner,
+                epoch: OwnershipEpoch(1),
+                tenures: Vec::new(),
+            };
+            node.map.store(Arc::new(ClusterMap {
+                version: 1,
+                cluster: identity.cluster,
+                servers: vec![server],
+                tablets: vec![tablet],
+                moving: Vec::new(),
+            }));
+            let error = node.redirection(b"key").expect("somebody is known");
+            assert!(error.starts_with(said), "{error}");
+        }
+    }
 
     #[test]
     fn only_so_many_ended_migrations_are_remembered() {
