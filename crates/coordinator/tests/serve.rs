@@ -225,6 +225,8 @@ fn a_coordinator_whose_store_was_taken_over_stops() {
     let old = start(store.clone());
     let (mut server, number) = Peer::join(old.address(), None);
     let new = start(store);
+    // Whoever is welcome there shows that it has taken over.
+    let (_other, _) = Peer::join(new.address(), None);
     server.say(&ToCoordinator::Ask { request: 1, ask: Ask::Flush { table: None } });
     while server.hear().is_some() {}
     assert!(old.stop().unwrap_err().to_string().contains("another coordinator"));
