@@ -102,6 +102,14 @@ impl Server {
         }
     }
 
+    /// Whether it hears the coordinator, and serves all that it holds.
+    pub(crate) fn is_settled(&self) -> bool {
+        let store = self.node.store();
+        let is_served =
+            |tablet: &store::Tablet| matches!(tablet.state, store::TabletState::Serving);
+        self.link.connection.is_some() && store.tablets().iter().all(is_served)
+    }
+
     /// Whether every reactor is to begin a turn soon, asked once.
     pub(crate) fn take_wake_all(&self) -> bool {
         self.wake_all.swap(false, Ordering::Relaxed)

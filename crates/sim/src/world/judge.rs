@@ -7,6 +7,7 @@ use crate::history::Verdict;
 use crate::inspect::Walk;
 use crate::network::Weather;
 use crate::reactor::Inbound;
+use crate::servers::Server;
 use crate::workload::EXPIRY_MAX_MILLIS;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -95,7 +96,10 @@ impl World {
         let is_known = self.ask(Ask::List);
         let moving: Vec<_> =
             self.migrations.iter().filter(|report| !is_over(report.state)).collect();
-        let is_at_rest = is_known && moving.is_empty() && self.clients.open().next().is_none();
+        // A target that has not heard that its migration has ended keeps tombstones.
+        let is_told = self.servers.iter().all(Server::is_settled);
+        let has_ended = is_known && moving.is_empty() && is_told;
+        let is_at_rest = has_ended && self.clients.open().next().is_none();
         if is_clearing || self.part == Part::Resting && !is_at_rest {
             let longest = EXPIRY_MAX_MILLIS + SKEW_MAX_MILLIS;
             self.expired_by = self.now + Duration::from_millis(longest + 1);
@@ -128,6 +132,9 @@ impl World {
             text.push_str(&format!("\n  {report:?}"));
         }
         for server in &self.servers {
+            if !server.is_settled() {
+                text.push_str(&format!("\n  {} is cut off, or holds what is moving", server.id));
+            }
             for reactor in &server.reactors {
                 text.push_str(&format!("\n  at {}: {}", server.id, reactor.waiting()));
             }
