@@ -19,7 +19,8 @@ pub(crate) struct Process {
 }
 
 /// Arguments for servers that share two processors with everything else.
-pub(crate) const MODEST: [&str; 3] = ["--shared-cores", "--reactors", "1"];
+pub(crate) const MODEST: [&str; 5] =
+    ["--shared-cores", "--reactors", "1", "--ready-memory", "16mb"];
 
 impl Process {
     fn start(arguments: &[&str]) -> Process {
