@@ -93,7 +93,7 @@ impl Bus {
         }
     }
 
-    fn is_known(&mut self, connection: ConnectionId) {
+    fn forget_stranger(&mut self, connection: ConnectionId) {
         self.strangers.retain(|(_, stranger)| *stranger != connection);
     }
 
@@ -113,7 +113,7 @@ impl Bus {
 
     /// A connection is gone.
     pub(super) fn closed(&mut self, connection: ConnectionId) {
-        self.is_known(connection);
+        self.forget_stranger(connection);
         if let Some(Link { opened_to: Some(to), .. }) = self.links.remove(&connection)
             && self.opened.get(&to) == Some(&connection)
         {
@@ -175,7 +175,11 @@ impl Bus {
             };
             let header = Header::parse(header)?;
             let link = self.links.get(&connection).ok_or(UNEXPECTED)?;
-            let is_stranger = matches!(link.state, State::Greeting);
+            let (from, is_stranger) = match link.state {
+                State::Open(from) => (Some(from), false),
+                State::Greeting => (None, true),
+                State::Connecting(_) => (None, false),
+            };
             if is_stranger && header.frame_bytes() > GREETING_BYTES_MAX {
                 return Err(Corrupt::Invalid { what: "length of greeting" });
             }
@@ -192,16 +196,13 @@ impl Bus {
                 }
                 _ => Payload { buffer: input.take(header.frame_bytes()), start },
             };
-            let link = self.links.get_mut(&connection).ok_or(UNEXPECTED)?;
-            match (&link.state, &message) {
-                (_, PeerMessage::Hello(hello)) => {
-                    self.greeted(connection, *hello, io)?;
-                }
-                (State::Open(from), _) => {
-                    let (from, route) = (*from, Route(connection.number()));
+            match (&message, from) {
+                (PeerMessage::Hello(hello), _) => self.greeted(connection, *hello, io)?,
+                (_, Some(from)) => {
+                    let route = Route(connection.number());
                     return Ok(Some(Arrived { from, route, message, payload }));
                 }
-                (State::Connecting(_) | State::Greeting, _) => return Err(UNEXPECTED),
+                (_, None) => return Err(UNEXPECTED),
             }
         }
     }
@@ -221,7 +222,7 @@ impl Bus {
             Some(_) => return Err(Corrupt::Invalid { what: "server of greeting" }),
             None => {
                 link.state = State::Open(hello.server);
-                self.is_known(connection);
+                self.forget_stranger(connection);
                 if hello.priority {
                     io.set_class(connection, Class::Priority);
                 }
