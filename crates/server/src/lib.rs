@@ -5,6 +5,7 @@
 //!   reactors share;
 //! - `front`: client connections, order of replies, parking;
 //! - `commands`: from arguments to a reply;
+//! - [`core`]: an engine with its clients, still without sockets: bytes in, bytes out;
 //! - [`shell`]: sockets, the bus between servers, mail from the coordinator's link;
 //! - [`control`]: the link to the coordinator.
 //!
@@ -15,6 +16,7 @@
 
 mod commands;
 pub mod control;
+pub mod core;
 pub mod engine;
 mod front;
 mod session;

@@ -108,6 +108,11 @@ impl Engine {
         &self.node
     }
 
+    /// Which reactor's it is.
+    pub fn reactor(&self) -> ReactorId {
+        self.reactor
+    }
+
     /// The sections of `INFO`.
     pub(crate) fn info(&self, now: Instant, wall: UnixMillis) -> info::Sections {
         let uptime = now.since(self.started.unwrap_or(now));

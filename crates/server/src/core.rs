@@ -1,0 +1,275 @@
+//! One reactor's server without sockets: the engine, the clients of its connections, and what
+//! their requests wait for. Bytes come in; replies go where [`Connections`] says.
+//!
+//! The [`shell`](crate::shell) drives it on a reactor, the simulator in virtual time. Both call in
+//! the order of a turn: [`Core::begin_turn`]; connections and messages; [`Core::end_of_input`];
+//! [`Core::tick`] if its deadline has come; at most one [`Core::quantum`]. After each of the last
+//! three they send what is left in the engine's outbox ([`crate::engine::Outgoing`]); parked
+//! requests are woken in here.
+//!
+//! **Invariant:** clients are only looked up by name: no order depends on the map that holds them.
+
+use crate::engine::{Engine, Payload, Route, Wake};
+use crate::front::{Client, Next, Ticket, Turn, Waits};
+use runtime::Io;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use types::{Instant, ReactorId, UnixMillis};
+use wire::control::{Answer, FromCoordinator};
+use wire::peer::PeerMessage;
+
+pub use runtime::ConnectionId;
+
+/// The connections of clients, as a core needs them. A connection that is gone takes everything
+/// and does nothing.
+pub trait Connections {
+    /// Where to append what is to be sent to a client.
+    fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8>;
+
+    /// The client's input is given, after [`Connections::pause_reading`] together with what was
+    /// not consumed before.
+    fn resume_reading(&mut self, connection: ConnectionId);
+
+    /// The client's input is not given any more until further notice.
+    fn pause_reading(&mut self, connection: ConnectionId);
+
+    /// No more input is given; the connection ends when all output has left.
+    fn close_after_flush(&mut self, connection: ConnectionId);
+}
+
+impl Connections for Io {
+    #[inline]
+    fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8> {
+        Io::output(self, connection)
+    }
+
+    fn resume_reading(&mut self, connection: ConnectionId) {
+        Io::resume_reading(self, connection);
+    }
+
+    fn pause_reading(&mut self, connection: ConnectionId) {
+        Io::pause_reading(self, connection);
+    }
+
+    fn close_after_flush(&mut self, connection: ConnectionId) {
+        Io::close_after_flush(self, connection);
+    }
+}
+
+/// See the module's text.
+pub struct Core {
+    /// Where store and protocols meet. What it leaves for others in its outbox is the driver's.
+    pub engine: Engine,
+    clients: HashMap<ConnectionId, Client>,
+    waits: Waits,
+    reactor: ReactorId,
+    now: Instant,
+    wall: UnixMillis,
+}
+
+/// What a turn brings.
+impl Core {
+    /// The core of one reactor, around its engine.
+    pub fn new(engine: Engine) -> Core {
+        Core {
+            reactor: engine.reactor(),
+            engine,
+            clients: HashMap::new(),
+            waits: Waits::default(),
+            now: Instant(0),
+            wall: UnixMillis(0),
+        }
+    }
+
+    /// When this turn began.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// A turn begins: the picture of the tablets is taken by which the rest of it goes.
+    pub fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
+        (self.now, self.wall) = (now, wall);
+        self.engine.begin_turn(now, wall);
+    }
+
+    /// A client has connected, from this address.
+    pub fn open(&mut self, connection: ConnectionId, peer: String, io: &mut impl Connections) {
+        let node = self.engine.node();
+        let counters = &node.counters;
+        let clients: u64 = counters.iter().map(|c| c.connections.load(Ordering::Relaxed)).sum();
+        let mine = &counters[usize::from(self.reactor.0)];
+        if clients >= crate::CLIENTS_MAX {
+            mine.refused.fetch_add(1, Ordering::Relaxed);
+            io.output(connection).extend_from_slice(b"-ERR max number of clients reached\r\n");
+            return io.close_after_flush(connection);
+        }
+        mine.connections.fetch_add(1, Ordering::Relaxed);
+        mine.connections_total.fetch_add(1, Ordering::Relaxed);
+        let number = node.clients_named.fetch_add(1, Ordering::Relaxed) + 1;
+        self.clients.insert(connection, Client::new(connection, number, peer));
+    }
+
+    /// Everything that a client has sent and that was not consumed before. Returns how much of it
+    /// is dealt with; `None`: this is no client's connection.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        connection: ConnectionId,
+        input: &[u8],
+        io: &mut impl Connections,
+    ) -> Option<usize> {
+        let client = self.clients.get_mut(&connection)?;
+        let mut turn = Turn {
+            engine: &mut self.engine,
+            waits: &mut self.waits,
+            now: self.now,
+            wall: self.wall,
+        };
+        let received = client.receive(input, &mut turn, io.output(connection));
+        let counters = &self.engine.node().counters[usize::from(self.reactor.0)];
+        counters.commands.fetch_add(received.requests, Ordering::Relaxed);
+        match received.next {
+            Next::Read => {}
+            next @ (Next::Pause | Next::Close) => go_on(connection, next, io),
+        }
+        Some(received.consumed)
+    }
+
+    /// The peer of a connection, a client's or another, will send nothing more.
+    pub fn input_ended(&mut self, connection: ConnectionId, io: &mut impl Connections) {
+        let next = match self.clients.get_mut(&connection) {
+            Some(client) => client.end(),
+            None => Next::Close,
+        };
+        go_on(connection, next, io);
+    }
+
+    /// A connection is gone, a client's or another.
+    pub fn closed(&mut self, connection: ConnectionId) {
+        if self.clients.remove(&connection).is_some() {
+            let counters = &self.engine.node().counters[usize::from(self.reactor.0)];
+            counters.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A message from a server. `route` leads back on the connection that it came on.
+    pub fn on_peer(
+        &mut self,
+        from: types::ServerId,
+        route: Route,
+        message: PeerMessage,
+        payload: Payload,
+    ) {
+        self.engine.on_peer(self.now, from, route, message, payload);
+    }
+
+    /// A message from the coordinator.
+    pub fn on_control(&mut self, message: FromCoordinator) {
+        self.engine.on_control(self.now, message);
+    }
+
+    /// All input of this turn has been given.
+    pub fn end_of_input(&mut self, io: &mut impl Connections) {
+        for ticket in self.waits.take_turn() {
+            self.retry(ticket, None, io);
+        }
+        self.wake(io);
+    }
+
+    /// The time of [`Core::next_deadline`] has come.
+    pub fn tick(&mut self, now: Instant, io: &mut impl Connections) {
+        self.engine.tick(now);
+        for ticket in self.waits.take_expired(now) {
+            self.with_client(ticket, io, |client, turn, out| {
+                client.give_up(ticket.number, turn, out)
+            });
+        }
+        self.wake(io);
+    }
+
+    /// When [`Core::tick`] is due, if nothing happens before.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let turn = self.waits.has_turn().then_some(self.now);
+        let others = [turn, self.engine.next_deadline(), self.waits.next_deadline()];
+        others.into_iter().flatten().min()
+    }
+
+    /// Whether [`Core::quantum`] would find work.
+    pub fn has_background(&self) -> bool {
+        self.engine.has_background()
+    }
+
+    /// Does one bounded piece of background work. `false`: there was none.
+    pub fn quantum(&mut self, now: Instant, io: &mut impl Connections) -> bool {
+        let did = self.engine.quantum(now);
+        self.wake(io);
+        did
+    }
+
+    /// The reactor is about to wait: nobody need wait for it.
+    pub fn sleep(&mut self) {
+        self.engine.sleep();
+    }
+}
+
+/// Requests that have waited.
+impl Core {
+    /// Runs something on a client's connection, if it is still there.
+    fn with_client(
+        &mut self,
+        ticket: Ticket,
+        io: &mut impl Connections,
+        run: impl FnOnce(&mut Client, &mut Turn<'_>, &mut Vec<u8>) -> Next,
+    ) {
+        let Some(client) = self.clients.get_mut(&ticket.connection) else { return };
+        let mut turn = Turn {
+            engine: &mut self.engine,
+            waits: &mut self.waits,
+            now: self.now,
+            wall: self.wall,
+        };
+        let next = run(client, &mut turn, io.output(ticket.connection));
+        go_on(ticket.connection, next, io);
+    }
+
+    fn retry(&mut self, ticket: Ticket, answer: Option<Answer>, io: &mut impl Connections) {
+        self.with_client(ticket, io, |client, turn, out| {
+            client.retry(ticket.number, answer, turn, out)
+        });
+    }
+
+    /// Wakes what the engine has something for, until it has nothing more.
+    fn wake(&mut self, io: &mut impl Connections) {
+        while !self.engine.out.wakes.is_empty() {
+            for wake in std::mem::take(&mut self.engine.out.wakes) {
+                self.wake_for(wake, io);
+            }
+        }
+    }
+
+    fn wake_for(&mut self, wake: Wake, io: &mut impl Connections) {
+        let tickets = match wake {
+            Wake::Record(table, hash) => self.waits.take_missing(table, hash),
+            Wake::Progress => self.waits.take_progress(),
+            Wake::Tablets => self.waits.take_for_new_tablets(),
+            Wake::Answer(request, answer) => {
+                if let Some(ticket) = self.waits.take_answer(request) {
+                    self.retry(ticket, Some(answer), io);
+                }
+                return;
+            }
+        };
+        for ticket in tickets {
+            self.retry(ticket, None, io);
+        }
+    }
+}
+
+/// What a connection's state means for its socket.
+fn go_on(connection: ConnectionId, next: Next, io: &mut impl Connections) {
+    match next {
+        Next::Read => io.resume_reading(connection),
+        Next::Pause => io.pause_reading(connection),
+        Next::Close => io.close_after_flush(connection),
+    }
+}
