@@ -1,8 +1,9 @@
 //! `CLUSTER`: the map in the three forms that clients read, and migrations in Valkey's words.
 
 use super::migrate::parse_migrate;
-use super::strings::BadArgument;
-use super::{Call, Pause, parse_integer, uppercase_is};
+use super::table::flag::{ADMIN, ANYTIME, DANGEROUS, STALE};
+use super::table::{Command, Family, Keys, command, container, help};
+use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
 use types::{HashRange, MigrationId, SLOT_COUNT, ServerId, Slot};
 use wire::control::{
     Answer, Ask, ClusterMap, MigrationReport, MigrationState, ServerInfo, TabletInfo,
@@ -10,51 +11,92 @@ use wire::control::{
 
 pub(super) const NO_CLUSTER: &str = "ERR This instance has cluster support disabled";
 
-/// `CLUSTER subcommand`.
-pub(crate) fn cluster(call: &mut Call<'_>) -> Result<(), Pause> {
-    let subcommand = call.args[1].to_ascii_uppercase();
-    if let (b"KEYSLOT", [key]) = (&subcommand[..], &call.args[2..]) {
-        call.reply.integer(i64::from(types::slot_of(key).0));
-        return Ok(());
+pub(super) static FAMILY: Family = Family {
+    group: "cluster",
+    category: None,
+    commands: &[container("cluster", CLUSTER).text(
+        "3.0.0",
+        "O(1)",
+        "Commands about the cluster, and about moving data in it.",
+    )],
+};
+
+const OPERATOR: u16 = ADMIN | DANGEROUS | STALE;
+
+static CLUSTER: &[Command] = &[
+    command("cluster|cancelslotmigrations", -2, OPERATOR, Keys::None, cancel_slot_migrations).text(
+        "9.0.0",
+        "O(1)",
+        "Cancels the moves from this server that have not changed owner yet.",
+    ),
+    command("cluster|countkeysinslot", 3, STALE, Keys::None, count_keys_in_slot).text(
+        "3.0.0",
+        "O(1)",
+        "Counts the keys of a slot on this server.",
+    ),
+    command("cluster|getslotmigrations", 2, OPERATOR, Keys::None, get_slot_migrations).text(
+        "9.0.0",
+        "O(N) of the number of moves",
+        "Lists moves, and how far they are.",
+    ),
+    help("cluster|help"),
+    command("cluster|info", 2, ANYTIME, Keys::None, info).text(
+        "3.0.0",
+        "O(N) of the number of ranges",
+        "Tells whether the cluster is whole.",
+    ),
+    command("cluster|keyslot", 3, STALE, Keys::None, key_slot).text(
+        "3.0.0",
+        "O(N) of the length of the key",
+        "Returns the slot of a key.",
+    ),
+    command("cluster|migrateslots", -4, OPERATOR, Keys::None, migrate_slots).text(
+        "9.0.0",
+        "O(1)",
+        "Moves ranges of slots from this server to another.",
+    ),
+    command("cluster|myid", 2, ANYTIME, Keys::None, my_id).text(
+        "3.0.0",
+        "O(1)",
+        "Returns the name of this server in the cluster.",
+    ),
+    command("cluster|nodes", 2, ANYTIME, Keys::None, nodes).text(
+        "3.0.0",
+        "O(N) of the number of ranges",
+        "Lists servers and their slots, as lines of text.",
+    ),
+    command("cluster|shards", 2, ANYTIME, Keys::None, shards).text(
+        "7.0.0",
+        "O(N) of the number of ranges",
+        "Lists servers and their slots.",
+    ),
+    command("cluster|slots", 2, ANYTIME, Keys::None, slots).text(
+        "3.0.0",
+        "O(N) of the number of ranges",
+        "Lists ranges of slots and their owners.",
+    ),
+];
+
+/// What a server that is not one of many answers to nearly all of them.
+fn refuse_if_alone(call: &Call<'_>) -> Done {
+    match call.engine.node().is_cluster() {
+        true => Ok(()),
+        false => Err(refused(NO_CLUSTER)),
     }
-    if !call.engine.node().is_cluster() {
-        call.reply.error(NO_CLUSTER);
-        return Ok(());
-    }
-    match (&subcommand[..], &call.args[2..]) {
-        (b"SLOTS", []) => slots(call),
-        (b"SHARDS", []) => shards(call),
-        (b"NODES", []) => nodes(call),
-        (b"INFO", []) => info(call),
-        (b"MYID", []) => {
-            let name = call.engine.node().name_of(call.engine.node().me());
-            call.reply.bulk(name.as_bytes());
-        }
-        (b"COUNTKEYSINSLOT", [slot]) => count_keys_in_slot(call, slot),
-        (b"MIGRATESLOTS", [_, ..]) => return migrate_slots(call),
-        (b"GETSLOTMIGRATIONS", []) => return get_slot_migrations(call),
-        (b"CANCELSLOTMIGRATIONS", []) => return cancel_slot_migrations(call),
-        (b"CANCELSLOTMIGRATIONS", [all]) if uppercase_is(all, b"ALL") => {
-            return cancel_slot_migrations(call);
-        }
-        (
-            b"SLOTS"
-            | b"SHARDS"
-            | b"NODES"
-            | b"INFO"
-            | b"MYID"
-            | b"KEYSLOT"
-            | b"COUNTKEYSINSLOT"
-            | b"MIGRATESLOTS"
-            | b"GETSLOTMIGRATIONS"
-            | b"CANCELSLOTMIGRATIONS",
-            _,
-        ) => {
-            let name = String::from_utf8_lossy(&subcommand).to_lowercase();
-            call.reply.error(format!("ERR wrong number of arguments for 'cluster|{name}' command"));
-        }
-        _ => call.unknown_subcommand(),
-    }
+}
+
+/// `CLUSTER KEYSLOT key`.
+fn key_slot(call: &mut Call<'_>) -> Done {
+    call.reply.integer(i64::from(types::slot_of(call.args[2]).0));
+    Ok(())
+}
+
+/// `CLUSTER MYID`.
+fn my_id(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
+    let node = call.engine.node();
+    let name = node.name_of(node.me());
+    call.reply.bulk(name.as_bytes());
     Ok(())
 }
 
@@ -75,7 +117,9 @@ fn server(map: &ClusterMap, id: ServerId) -> Option<&ServerInfo> {
     map.servers.iter().find(|server| server.id == id)
 }
 
-fn slots(call: &mut Call<'_>) {
+/// `CLUSTER SLOTS`.
+fn slots(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
     let map = call.engine.node().map();
     let ranges: Vec<_> = slot_ranges(&map)
         .into_iter()
@@ -93,9 +137,12 @@ fn slots(call: &mut Call<'_>) {
         reply.bulk(owner.id.node_name(map.cluster).as_bytes());
         reply.map(0);
     }
+    Ok(())
 }
 
-fn shards(call: &mut Call<'_>) {
+/// `CLUSTER SHARDS`.
+fn shards(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
     let map = call.engine.node().map();
     let ranges = slot_ranges(&map);
     let reply = &mut call.reply;
@@ -129,9 +176,12 @@ fn shards(call: &mut Call<'_>) {
         reply.bulk(b"replication-offset");
         reply.integer(0);
     }
+    Ok(())
 }
 
-fn nodes(call: &mut Call<'_>) {
+/// `CLUSTER NODES`.
+fn nodes(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
     let node = call.engine.node();
     let (map, me) = (node.map(), node.me());
     let ranges = slot_ranges(&map);
@@ -167,9 +217,12 @@ fn nodes(call: &mut Call<'_>) {
         text.push('\n');
     }
     call.reply.verbatim(*b"txt", text.as_bytes());
+    Ok(())
 }
 
-fn info(call: &mut Call<'_>) {
+/// `CLUSTER INFO`.
+fn info(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
     let map = call.engine.node().map();
     let assigned: u32 =
         slot_ranges(&map).iter().map(|(first, last, _)| u32::from(last.0 - first.0) + 1).sum();
@@ -199,6 +252,7 @@ fn info(call: &mut Call<'_>) {
         text.push_str(&format!("{field}:{value}\r\n"));
     }
     call.reply.verbatim(*b"txt", text.as_bytes());
+    Ok(())
 }
 
 /// A slot as an argument.
@@ -207,11 +261,11 @@ pub(super) fn parse_slot(argument: &[u8]) -> Option<Slot> {
     (slot < SLOT_COUNT).then_some(Slot(slot))
 }
 
-fn count_keys_in_slot(call: &mut Call<'_>, slot: &[u8]) {
-    if parse_integer(slot).is_none() {
-        return call.refuse(BadArgument::NotAnInteger, "cluster");
-    }
-    let Some(slot) = parse_slot(slot) else { return call.reply.error("ERR Invalid slot") };
+/// `CLUSTER COUNTKEYSINSLOT slot`.
+fn count_keys_in_slot(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
+    parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
+    let slot = parse_slot(call.args[2]).ok_or_else(|| refused("ERR Invalid slot"))?;
     let counts = call.engine.worker.counts(HashRange::of_slots(slot, slot));
     let records: u64 = counts
         .iter()
@@ -219,68 +273,62 @@ fn count_keys_in_slot(call: &mut Call<'_>, slot: &[u8]) {
         .map(|(_, _, records)| u64::from(*records))
         .sum();
     call.reply.integer(records as i64);
+    Ok(())
 }
 
 /// `CLUSTER MIGRATESLOTS SLOTSRANGE first last [first last ...] NODE id [POLICY name value ...]`.
-fn migrate_slots(call: &mut Call<'_>) -> Result<(), Pause> {
+fn migrate_slots(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
     if let Some(answer) = call.answer {
-        reply_done(call, answer);
-        return Ok(());
+        return reply_done(call, answer);
     }
-    let wanted = match parse_migrate(&call.args[2..]) {
-        Ok(wanted) => wanted,
-        Err(text) => {
-            call.reply.error(&text);
-            return Ok(());
-        }
-    };
+    let wanted = parse_migrate(&call.args[2..]).map_err(refused)?;
     let node = call.engine.node();
     let map = node.map();
     let target = map.servers.iter().find(|server| {
         server.id.node_name(map.cluster).as_bytes() == wanted.node.to_ascii_lowercase()
     });
-    let Some(target) = target else {
-        let id = super::printable(&wanted.node, 64);
-        call.reply.error(format!("ERR Unknown node name: {id}"));
-        return Ok(());
-    };
-    Err(Pause::Ask(Ask::Migrate {
+    let unknown = || refused(format!("ERR Unknown node name: {}", printable(&wanted.node, 64)));
+    Err(Undone::Ask(Ask::Migrate {
+        target: target.ok_or_else(unknown)?.id,
         ranges: wanted.ranges,
         source: Some(node.me()),
-        target: target.id,
         policy: wanted.policy,
     }))
 }
 
-fn cancel_slot_migrations(call: &mut Call<'_>) -> Result<(), Pause> {
+/// `CLUSTER CANCELSLOTMIGRATIONS [ALL]`.
+fn cancel_slot_migrations(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
+    match call.args[2..] {
+        [] => {}
+        [all] if uppercase_is(all, b"ALL") => {}
+        _ => return Err(Refusal::Arity.into()),
+    }
     match call.answer {
-        None => Err(Pause::Ask(Ask::Cancel { source: Some(call.engine.node().me()) })),
-        Some(answer) => {
-            reply_done(call, answer);
-            Ok(())
-        }
+        None => Err(Undone::Ask(Ask::Cancel { source: Some(call.engine.node().me()) })),
+        Some(answer) => reply_done(call, answer),
     }
 }
 
 /// The reply to a request that the coordinator has answered with no more than yes or no.
-pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) {
+pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) -> Done {
     match answer {
-        Answer::Refused(reason) => call.reply.error(format!("ERR {reason}")),
-        Answer::Cancelled(0) => call.reply.error("ERR No migrations ongoing"),
+        Answer::Refused(reason) => Err(refused(format!("ERR {reason}"))),
+        Answer::Cancelled(0) => Err(refused("ERR No migrations ongoing")),
         Answer::Started(_) | Answer::Cancelled(_) | Answer::Flushed | Answer::Migrations(_) => {
-            call.reply.simple("OK");
+            call.ok()
         }
     }
 }
 
-fn get_slot_migrations(call: &mut Call<'_>) -> Result<(), Pause> {
+/// `CLUSTER GETSLOTMIGRATIONS`.
+fn get_slot_migrations(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
     let reports = match call.answer {
-        None => return Err(Pause::Ask(Ask::List)),
+        None => return Err(Undone::Ask(Ask::List)),
         Some(Answer::Migrations(reports)) => reports,
-        Some(answer) => {
-            reply_done(call, answer);
-            return Ok(());
-        }
+        Some(answer) => return reply_done(call, answer),
     };
     let node = call.engine.node();
     let me = node.me();

@@ -1,11 +1,83 @@
 //! Commands by which clients and people find out what they talk to.
 
 use super::glob::glob_matches;
-use super::table::{COMMANDS, Command, Keys, flag};
-use super::{Call, Pause};
+use super::table::flag::{self, ADMIN, ANYTIME, DANGEROUS, FAST, NOSCRIPT};
+use super::table::{self, Command, Family, Keys, command as entry, container, help as help_entry};
+use super::{Call, Done, Refusal, printable, refused};
+
+pub(super) static FAMILY: Family = Family {
+    group: "server",
+    category: None,
+    commands: &[
+        Command {
+            subcommands: COMMAND,
+            ..entry("command", -1, ANYTIME, Keys::None, command).text(
+                "2.8.13",
+                "O(N) of the number of commands",
+                "Describes all commands.",
+            )
+        },
+        container("config", CONFIG).text("2.0.0", "O(1)", "Commands about settings."),
+        entry("info", -1, ANYTIME | DANGEROUS, Keys::None, info).text(
+            "1.0.0",
+            "O(1)",
+            "Tells about the server, in sections.",
+        ),
+        entry("time", 1, FAST | ANYTIME, Keys::None, time).text(
+            "2.6.0",
+            "O(1)",
+            "Returns the time of the server.",
+        ),
+    ],
+};
+
+static COMMAND: &[Command] = &[
+    entry("command|count", 2, ANYTIME, Keys::None, count).text(
+        "2.8.13",
+        "O(1)",
+        "Counts the commands.",
+    ),
+    entry("command|docs", -2, ANYTIME, Keys::None, docs).text(
+        "7.0.0",
+        "O(N) of the number of commands asked for",
+        "Says what commands do.",
+    ),
+    entry("command|getkeys", -3, ANYTIME, Keys::None, get_keys).text(
+        "2.8.13",
+        "O(N) of the number of arguments",
+        "Returns the keys that a request names.",
+    ),
+    help_entry("command|help"),
+    entry("command|info", -2, ANYTIME, Keys::None, command_info).text(
+        "2.8.13",
+        "O(N) of the number of commands asked for",
+        "Describes commands.",
+    ),
+    entry("command|list", -2, ANYTIME, Keys::None, list).text(
+        "7.0.0",
+        "O(N) of the number of commands",
+        "Lists the names of commands.",
+    ),
+];
+
+static CONFIG: &[Command] = &[
+    entry("config|get", -3, OPERATOR, Keys::None, config_get).text(
+        "2.0.0",
+        "O(N) of the number of settings",
+        "Returns settings.",
+    ),
+    help_entry("config|help"),
+    entry("config|set", -4, OPERATOR, Keys::None, config_set).text(
+        "2.0.0",
+        "O(N) of the number of settings",
+        "Changes settings.",
+    ),
+];
+
+const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
 
 /// `TIME`: seconds since 1970 and microseconds within the second.
-pub(crate) fn time(call: &mut Call<'_>) -> Result<(), Pause> {
+fn time(call: &mut Call<'_>) -> Done {
     let millis = call.wall.0;
     call.reply.array(2);
     for number in [millis / 1000, millis % 1000 * 1000] {
@@ -15,7 +87,7 @@ pub(crate) fn time(call: &mut Call<'_>) -> Result<(), Pause> {
 }
 
 /// `INFO [section ...]`.
-pub(crate) fn info(call: &mut Call<'_>) -> Result<(), Pause> {
+fn info(call: &mut Call<'_>) -> Done {
     let wanted: Vec<String> =
         call.args[1..].iter().map(|name| String::from_utf8_lossy(name).to_lowercase()).collect();
     let everything = wanted.is_empty()
@@ -36,29 +108,19 @@ pub(crate) fn info(call: &mut Call<'_>) -> Result<(), Pause> {
     Ok(())
 }
 
-/// `CONFIG GET pattern [pattern ...]`.
-pub(crate) fn config(call: &mut Call<'_>) -> Result<(), Pause> {
-    let subcommand = call.args[1].to_ascii_uppercase();
-    match (&subcommand[..], &call.args[2..]) {
-        (b"GET", patterns @ [_, ..]) => get_settings(call, patterns),
-        (b"SET", [name, _, ..]) => {
-            let name = super::printable(name, 128);
-            call.reply.error(format!(
-                "ERR CONFIG SET failed (possibly related to argument '{name}') - settings are \
-                 fixed when the server starts: see 'ballast serve --help'"
-            ));
-        }
-        (b"GET" | b"SET", _) => {
-            let name = String::from_utf8_lossy(&subcommand).to_lowercase();
-            call.reply.error(format!("ERR wrong number of arguments for 'config|{name}' command"));
-        }
-        _ => call.unknown_subcommand(),
-    }
-    Ok(())
+/// `CONFIG SET name value [name value ...]`.
+fn config_set(call: &mut Call<'_>) -> Done {
+    let name = printable(call.args[2], 128);
+    Err(refused(format!(
+        "ERR CONFIG SET failed (possibly related to argument '{name}') - settings are fixed when \
+         the server starts: see 'ballast serve --help'"
+    )))
 }
 
+/// `CONFIG GET pattern [pattern ...]`.
 /// A setting that is named, not described by a pattern, is called as the client called it.
-fn get_settings(call: &mut Call<'_>, patterns: &[&[u8]]) {
+fn config_get(call: &mut Call<'_>) -> Done {
+    let patterns = &call.args[2..];
     let settings = call.engine.node().settings().as_redis_configuration();
     let mut found: Vec<(&[u8], &str)> = Vec::new();
     for (name, value) in &settings {
@@ -72,86 +134,148 @@ fn get_settings(call: &mut Call<'_>, patterns: &[&[u8]]) {
         call.reply.bulk(name);
         call.reply.bulk(value.as_bytes());
     }
+    Ok(())
 }
 
-/// `COMMAND [COUNT | DOCS | INFO name ... | LIST | GETKEYS command ...]`.
-pub(crate) fn command(call: &mut Call<'_>) -> Result<(), Pause> {
-    let Some(subcommand) = call.args.get(1) else {
-        call.reply.array(COMMANDS.len());
-        for command in &COMMANDS {
-            describe(call, command);
+/// `COMMAND`.
+fn command(call: &mut Call<'_>) -> Done {
+    let all = table::commands();
+    call.reply.array(all.len());
+    all.for_each(|(family, command)| describe(call, family, command));
+    Ok(())
+}
+
+/// `COMMAND COUNT`.
+fn count(call: &mut Call<'_>) -> Done {
+    call.reply.integer(table::commands().len() as i64);
+    Ok(())
+}
+
+/// `COMMAND INFO [name ...]`.
+fn command_info(call: &mut Call<'_>) -> Done {
+    let names = &call.args[2..];
+    if names.is_empty() {
+        return command(call);
+    }
+    call.reply.array(names.len());
+    for name in names {
+        match find(name) {
+            Some((family, command)) => describe(call, family, command),
+            None => call.reply.null(),
         }
-        return Ok(());
-    };
-    let subcommand = subcommand.to_ascii_uppercase();
-    match (&subcommand[..], &call.args[2..]) {
-        (b"COUNT", []) => call.reply.integer(COMMANDS.len() as i64),
-        (b"DOCS", _) => call.reply.map(0),
-        (b"INFO", names) => {
-            let names = if names.is_empty() { Vec::new() } else { names.to_vec() };
-            let count = if names.is_empty() { COMMANDS.len() } else { names.len() };
-            call.reply.array(count);
-            if names.is_empty() {
-                COMMANDS.iter().for_each(|command| describe(call, command));
-            }
-            for name in names {
-                match Command::find(name) {
-                    Some(command) => describe(call, command),
-                    None => call.reply.null(),
-                }
-            }
-        }
-        (b"LIST", []) => {
-            call.reply.array(COMMANDS.len());
-            COMMANDS.iter().for_each(|command| call.reply.bulk(command.name.as_bytes()));
-        }
-        (b"GETKEYS", [name, ..]) => get_keys(call, name),
-        (b"COUNT" | b"LIST" | b"GETKEYS", _) => {
-            let name = String::from_utf8_lossy(&subcommand).to_lowercase();
-            call.reply.error(format!("ERR wrong number of arguments for 'command|{name}' command"));
-        }
-        _ => call.unknown_subcommand(),
     }
     Ok(())
 }
 
-fn get_keys(call: &mut Call<'_>, name: &[u8]) {
-    let arguments = &call.args[2..];
-    let Some(command) = Command::find(name) else {
-        return call.reply.error("ERR Invalid command specified");
+/// `COMMAND DOCS [name ...]`.
+fn docs(call: &mut Call<'_>) -> Done {
+    let names = &call.args[2..];
+    let wanted: Vec<_> = match names.is_empty() {
+        true => table::commands().collect(),
+        false => names.iter().filter_map(|name| find(name)).collect(),
     };
+    call.reply.map(wanted.len());
+    for (family, command) in wanted {
+        document(call, family, command);
+    }
+    Ok(())
+}
+
+/// `COMMAND LIST [FILTERBY PATTERN pattern | ACLCAT category | MODULE name]`.
+fn list(call: &mut Call<'_>) -> Done {
+    let names: Vec<&str> = match call.args[2..] {
+        [] => table::commands().map(|(_, command)| command.name).collect(),
+        [word, by, what] if super::uppercase_is(word, b"FILTERBY") => {
+            let by = by.to_ascii_uppercase();
+            let is_wanted = |family: &Family, command: &Command| match &by[..] {
+                b"PATTERN" => glob_matches(what, command.name.as_bytes(), true),
+                b"ACLCAT" => categories(family, command)
+                    .iter()
+                    .any(|category| category.as_bytes()[1..].eq_ignore_ascii_case(what)),
+                _ => false,
+            };
+            if ![&b"PATTERN"[..], b"ACLCAT", b"MODULE"].contains(&&by[..]) {
+                return Err(Refusal::Syntax.into());
+            }
+            let wanted = table::commands().filter(|(family, command)| is_wanted(family, command));
+            wanted.map(|(_, command)| command.name).collect()
+        }
+        _ => return Err(Refusal::Syntax.into()),
+    };
+    call.reply.array(names.len());
+    names.iter().for_each(|name| call.reply.bulk(name.as_bytes()));
+    Ok(())
+}
+
+/// `COMMAND GETKEYS command [argument ...]`.
+fn get_keys(call: &mut Call<'_>) -> Done {
+    let arguments = &call.args[2..];
+    let command = Command::of(arguments[0], arguments.get(1).copied())
+        .map_err(|_| refused("ERR Invalid command specified"))?;
     if !command.takes(arguments.len()) {
-        return call.reply.error("ERR Invalid number of arguments specified for command");
+        return Err(refused("ERR Invalid number of arguments specified for command"));
     }
     let keys: Vec<usize> = command.key_positions(arguments.len()).collect();
     if keys.is_empty() {
-        return call.reply.error("ERR The command has no key arguments");
+        return Err(refused("ERR The command has no key arguments"));
     }
     call.reply.array(keys.len());
     keys.into_iter().for_each(|at| call.reply.bulk(arguments[at]));
+    Ok(())
+}
+
+/// What [`table::help`] entries answer: one line per subcommand, and what it does.
+pub(super) fn help(call: &mut Call<'_>) -> Done {
+    let Some(command) = Command::find(call.args[0]) else { return Err(Refusal::Syntax.into()) };
+    let name = command.name.to_uppercase();
+    call.reply.array(1 + 2 * command.subcommands.len());
+    call.reply.simple(&format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
+    for subcommand in command.subcommands {
+        call.reply.simple(&subcommand.last_name().to_uppercase());
+        call.reply.simple(&format!("    {}", subcommand.summary));
+    }
+    Ok(())
+}
+
+/// A command, or a subcommand written `client|list`.
+fn find(name: &[u8]) -> Option<(&'static Family, &'static Command)> {
+    let mut parts = name.splitn(2, |&byte| byte == b'|');
+    let command = Command::find(parts.next()?)?;
+    let (family, _) = table::commands().find(|(_, other)| other.name == command.name)?;
+    match parts.next() {
+        Some(below) => Some((family, command.subcommand(below)?)),
+        None => Some((family, command)),
+    }
+}
+
+/// ACL categories: that of the family, and those that follow from the flags.
+fn categories(family: &Family, command: &Command) -> Vec<&'static str> {
+    let mut categories = Vec::new();
+    let mut add = |is_in: bool, category| {
+        if is_in && !categories.contains(&category) {
+            categories.push(category);
+        }
+    };
+    let is_container = !command.subcommands.is_empty();
+    add(family.category.is_some() && !is_container, family.category.unwrap_or_default());
+    add(command.has(flag::WRITE), "@write");
+    add(command.has(flag::READONLY), "@read");
+    add(command.has(flag::ADMIN), "@admin");
+    add(command.has(flag::DANGEROUS), "@dangerous");
+    add(true, if command.has(flag::FAST) { "@fast" } else { "@slow" });
+    categories
 }
 
 /// The ten elements of `COMMAND`'s table.
-fn describe(call: &mut Call<'_>, command: &Command) {
-    let flags: Vec<&str> = (0..flag::NAMES.len())
-        .filter(|bit| command.flags & (1 << bit) != 0)
-        .map(|bit| flag::NAMES[bit])
-        .collect();
-    let mut categories = vec![command.category];
-    for (bit, category) in
-        [(flag::WRITE, "@write"), (flag::READONLY, "@read"), (flag::FAST, "@fast")]
-    {
-        if command.flags & bit != 0 && category != command.category {
-            categories.push(category);
-        }
-    }
-    if command.flags & flag::FAST == 0 {
-        categories.push("@slow");
-    }
+fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
+    let names = flag::NAMES.iter().enumerate();
+    let flags: Vec<&str> =
+        names.filter(|(bit, _)| command.flags & (1 << bit) != 0).map(|(_, name)| *name).collect();
     let (first, last, step) = match command.keys {
         Keys::None | Keys::Unnamed => (0, 0, 0),
         Keys::At { first, last, step } => (i64::from(first), i64::from(last), i64::from(step)),
     };
+    let categories = categories(family, command);
     let reply = &mut call.reply;
     reply.array(10);
     reply.bulk(command.name.as_bytes());
@@ -163,7 +287,34 @@ fn describe(call: &mut Call<'_>, command: &Command) {
     categories.iter().for_each(|name| reply.simple(name));
     reply.array(0);
     describe_keys(reply, command, [first, last, step]);
-    reply.array(0);
+    reply.array(command.subcommands.len());
+    for subcommand in command.subcommands {
+        describe(call, family, subcommand);
+    }
+}
+
+/// Name and properties of one command in `COMMAND DOCS`.
+fn document(call: &mut Call<'_>, family: &Family, command: &Command) {
+    let reply = &mut call.reply;
+    reply.bulk(command.name.as_bytes());
+    let has_subcommands = !command.subcommands.is_empty();
+    reply.map(4 + usize::from(has_subcommands));
+    for (name, text) in [
+        ("summary", command.summary),
+        ("since", command.since),
+        ("group", family.group),
+        ("complexity", command.complexity),
+    ] {
+        reply.bulk(name.as_bytes());
+        reply.bulk(text.as_bytes());
+    }
+    if has_subcommands {
+        reply.bulk(b"subcommands");
+        reply.map(command.subcommands.len());
+        for subcommand in command.subcommands {
+            document(call, family, subcommand);
+        }
+    }
 }
 
 /// The key specification: where clients that do not know the command find its keys.

@@ -1,13 +1,15 @@
 //! Commands: from arguments to one reply.
 //!
-//! A handler writes exactly one reply and has changed the data, or it returns a [`Pause`] and has
-//! done neither: the front end then parks the request and starts it again from the beginning. So a
-//! handler keeps no state, and nothing in here knows of migration.
+//! A handler writes exactly one reply and has changed the data, or it returns [`Undone`] and has
+//! done neither: the front end then says why, or parks the request and starts it again from the
+//! beginning. So a handler keeps no state, and nothing in here knows of migration.
 //!
 //! Replies and error texts are Redis's, byte for byte where clients match on them.
 
 mod cluster;
 mod connection;
+mod counters;
+mod expiry;
 mod glob;
 mod introspection;
 mod keys;
@@ -19,11 +21,12 @@ mod walks;
 
 pub(crate) use connection::REDIS_VERSION;
 pub(crate) use numbers::{parse_integer, parse_unsigned};
-pub(crate) use table::{Command, Keys};
+pub(crate) use table::{Command, Keys, Unknown};
 
 use crate::engine::Engine;
 use crate::session::Session;
 use resp::ReplyWriter;
+use std::borrow::Cow;
 use store::{Key, Stall};
 use types::{Instant, UnixMillis};
 use wire::control::{Answer, Ask};
@@ -32,7 +35,7 @@ use wire::control::{Answer, Ask};
 pub(crate) struct Call<'a> {
     /// The command's name and its arguments.
     pub(crate) args: &'a [&'a [u8]],
-    /// What came of an earlier [`Pause::Ask`] of the same request.
+    /// What came of an earlier [`Undone::Ask`] of the same request.
     pub(crate) answer: Option<&'a Answer>,
     /// This reactor's access to the data.
     pub(crate) engine: &'a mut Engine,
@@ -46,19 +49,67 @@ pub(crate) struct Call<'a> {
     pub(crate) wall: UnixMillis,
 }
 
-/// Why a command has not been executed yet. Nothing was changed and nothing was answered.
+/// Why a command has not been executed. Nothing was changed and nothing was answered.
 #[derive(Debug)]
-pub(crate) enum Pause {
+pub(crate) enum Undone {
     /// The store could not: something is missing, held, locked, full, or elsewhere.
     Stall(Stall),
     /// The coordinator must be asked first; its answer comes with the next execution.
     Ask(Ask),
+    /// What was asked for makes no sense, or is not to be had.
+    Refused(Refusal),
 }
 
-impl From<Stall> for Pause {
-    fn from(stall: Stall) -> Pause {
-        Pause::Stall(stall)
+/// What comes of a command.
+pub(crate) type Done = Result<(), Undone>;
+
+/// Why a command is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The number of arguments is wrong.
+    Arity,
+    /// The arguments make no sense.
+    Syntax,
+    /// An argument should be an integer, or a smaller one.
+    NotAnInteger,
+    /// An expiry makes no sense.
+    ExpireTime,
+    /// In these words, which begin with the kind of error.
+    Because(Cow<'static, str>),
+}
+
+impl Refusal {
+    /// As an error's text.
+    pub(crate) fn text(&self, command: &Command) -> Cow<'static, str> {
+        match self {
+            Refusal::Arity => {
+                format!("ERR wrong number of arguments for '{}' command", command.name).into()
+            }
+            Refusal::Syntax => "ERR syntax error".into(),
+            Refusal::NotAnInteger => "ERR value is not an integer or out of range".into(),
+            Refusal::ExpireTime => {
+                format!("ERR invalid expire time in '{}' command", command.name).into()
+            }
+            Refusal::Because(text) => text.clone(),
+        }
     }
+}
+
+impl From<Stall> for Undone {
+    fn from(stall: Stall) -> Undone {
+        Undone::Stall(stall)
+    }
+}
+
+impl From<Refusal> for Undone {
+    fn from(refusal: Refusal) -> Undone {
+        Undone::Refused(refusal)
+    }
+}
+
+/// A command refused in these words.
+pub(crate) fn refused(text: impl Into<Cow<'static, str>>) -> Undone {
+    Undone::Refused(Refusal::Because(text.into()))
 }
 
 impl<'a> Call<'a> {
@@ -68,23 +119,18 @@ impl<'a> Call<'a> {
         Key { hash: self.engine.hash(bytes), bytes }
     }
 
-    /// Replies that the number of arguments is wrong.
-    pub(crate) fn wrong_arity(&mut self) {
-        let name = String::from_utf8_lossy(self.args[0]).to_lowercase();
-        self.reply.error(format!("ERR wrong number of arguments for '{name}' command"));
+    /// Answers `OK`.
+    pub(crate) fn ok(&mut self) -> Done {
+        self.reply.simple("OK");
+        Ok(())
     }
+}
 
-    /// Replies that argument 1 is no subcommand.
-    pub(crate) fn unknown_subcommand(&mut self) {
-        let command = String::from_utf8_lossy(self.args[0]).to_uppercase();
-        let subcommand = printable(self.args[1], 128);
-        self.reply.error(format!("ERR unknown subcommand '{subcommand}'. Try {command} HELP."));
-    }
-
-    /// Replies that the arguments make no sense.
-    pub(crate) fn syntax_error(&mut self) {
-        self.reply.error("ERR syntax error");
-    }
+/// Redis's answer to a subcommand that does not exist.
+pub(crate) fn unknown_subcommand(args: &[&[u8]]) -> String {
+    let command = String::from_utf8_lossy(args[0]).to_uppercase();
+    let subcommand = args.get(1).map(|name| printable(name, UNKNOWN_BYTES_MAX)).unwrap_or_default();
+    format!("ERR unknown subcommand '{subcommand}'. Try {command} HELP.")
 }
 
 /// Redis's answer to a command that does not exist: of the arguments about 128 bytes are shown.

@@ -1,15 +1,73 @@
 //! String commands.
 
-use super::{Call, Pause, parse_integer};
-use store::{Key, Need, Record};
+use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
+use super::table::{ALL, Family, ONE, PAIRS, command};
+use super::{Call, Done, Refusal, Undone, parse_integer};
+use store::{Key, Need, Record, Stall};
 use types::UnixMillis;
 use types::limits::VALUE_BYTES_MAX;
 
-const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
-const TOO_LARGE: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+pub(super) static FAMILY: Family = Family {
+    group: "string",
+    category: Some("@string"),
+    commands: &[
+        command("append", 3, WRITE | DENYOOM | FAST, ONE, append).text(
+            "2.0.0",
+            "O(N) of the length of the new value",
+            "Adds to the end of a value.",
+        ),
+        command("get", 2, READONLY | FAST, ONE, get).text("1.0.0", "O(1)", "Reads a value."),
+        command("getdel", 2, WRITE | FAST, ONE, getdel).text(
+            "6.2.0",
+            "O(1)",
+            "Reads a value and deletes the key.",
+        ),
+        command("getset", 3, WRITE | DENYOOM | FAST, ONE, getset).text(
+            "1.0.0",
+            "O(1)",
+            "Writes a value and returns the one before.",
+        ),
+        command("mget", -2, READONLY | FAST, ALL, mget).text(
+            "1.0.0",
+            "O(N) of the number of keys",
+            "Reads several values at one moment.",
+        ),
+        command("mset", -3, WRITE | DENYOOM, PAIRS, mset).text(
+            "1.0.1",
+            "O(N) of the number of keys",
+            "Writes several values at one moment.",
+        ),
+        command("msetnx", -3, WRITE | DENYOOM, PAIRS, msetnx).text(
+            "1.0.1",
+            "O(N) of the number of keys",
+            "Writes several values if none of the keys exists.",
+        ),
+        command("psetex", 4, WRITE | DENYOOM, ONE, psetex).text(
+            "2.6.0",
+            "O(1)",
+            "Writes a value that lasts so many milliseconds.",
+        ),
+        command("set", -3, WRITE | DENYOOM, ONE, set).text("1.0.0", "O(1)", "Writes a value."),
+        command("setex", 4, WRITE | DENYOOM, ONE, setex).text(
+            "2.0.0",
+            "O(1)",
+            "Writes a value that lasts so many seconds.",
+        ),
+        command("setnx", 3, WRITE | DENYOOM | FAST, ONE, setnx).text(
+            "1.0.0",
+            "O(1)",
+            "Writes a value if the key does not exist.",
+        ),
+        command("strlen", 2, READONLY | FAST, ONE, strlen).text(
+            "2.2.0",
+            "O(1)",
+            "Returns the length of a value.",
+        ),
+    ],
+};
 
 /// `GET key`.
-pub(crate) fn get(call: &mut Call<'_>) -> Result<(), Pause> {
+fn get(call: &mut Call<'_>) -> Done {
     let key = call.key(1);
     let reply = &mut call.reply;
     call.engine.worker.read_one(call.session.table, key, |record| match record {
@@ -20,7 +78,7 @@ pub(crate) fn get(call: &mut Call<'_>) -> Result<(), Pause> {
 }
 
 /// `STRLEN key`.
-pub(crate) fn strlen(call: &mut Call<'_>) -> Result<(), Pause> {
+fn strlen(call: &mut Call<'_>) -> Done {
     let key = call.key(1);
     let length = call
         .engine
@@ -31,7 +89,7 @@ pub(crate) fn strlen(call: &mut Call<'_>) -> Result<(), Pause> {
 }
 
 /// `MGET key [key ...]`.
-pub(crate) fn mget(call: &mut Call<'_>) -> Result<(), Pause> {
+fn mget(call: &mut Call<'_>) -> Done {
     let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
     let reply = &mut call.reply;
     call.engine.worker.read(call.session.table, &keys, |records| {
@@ -47,10 +105,9 @@ pub(crate) fn mget(call: &mut Call<'_>) -> Result<(), Pause> {
 }
 
 /// `MSET key value [key value ...]`.
-pub(crate) fn mset(call: &mut Call<'_>) -> Result<(), Pause> {
+fn mset(call: &mut Call<'_>) -> Done {
     if call.args.len().is_multiple_of(2) {
-        call.wrong_arity();
-        return Ok(());
+        return Err(Refusal::Arity.into());
     }
     let args = call.args;
     let keys: Vec<Key<'_>> = (1..args.len()).step_by(2).map(|at| call.key(at)).collect();
@@ -64,10 +121,9 @@ pub(crate) fn mset(call: &mut Call<'_>) -> Result<(), Pause> {
 }
 
 /// `MSETNX key value [key value ...]`.
-pub(crate) fn msetnx(call: &mut Call<'_>) -> Result<(), Pause> {
+fn msetnx(call: &mut Call<'_>) -> Done {
     if call.args.len().is_multiple_of(2) {
-        call.wrong_arity();
-        return Ok(());
+        return Err(Refusal::Arity.into());
     }
     let args = call.args;
     let keys: Vec<Key<'_>> = (1..args.len()).step_by(2).map(|at| call.key(at)).collect();
@@ -112,29 +168,8 @@ enum SetExpiry {
     At(UnixMillis),
 }
 
-/// Why the arguments of a command are refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BadArgument {
-    Syntax,
-    NotAnInteger,
-    ExpireTime,
-}
-
-impl Call<'_> {
-    /// Replies what is wrong with the arguments of the command of this name.
-    pub(super) fn refuse(&mut self, bad: BadArgument, command: &str) {
-        match bad {
-            BadArgument::Syntax => self.syntax_error(),
-            BadArgument::NotAnInteger => self.reply.error(NOT_AN_INTEGER),
-            BadArgument::ExpireTime => {
-                self.reply.error(format!("ERR invalid expire time in '{command}' command"))
-            }
-        }
-    }
-}
-
 impl<'a> SetOptions<'a> {
-    fn parse(arguments: &[&'a [u8]], now: UnixMillis) -> Result<SetOptions<'a>, BadArgument> {
+    fn parse(arguments: &[&'a [u8]], now: UnixMillis) -> Result<SetOptions<'a>, Refusal> {
         let mut options = SetOptions::default();
         let mut rest = arguments;
         // Redis takes an option twice, and the last one counts, but no two that contradict.
@@ -149,18 +184,18 @@ impl<'a> SetOptions<'a> {
                     options.get = true;
                     continue;
                 }
-                _ => return Err(BadArgument::Syntax),
+                _ => return Err(Refusal::Syntax),
             };
             let again = *chosen == upper && upper != b"IFEQ";
             if !chosen.is_empty() && !again {
-                return Err(BadArgument::Syntax);
+                return Err(Refusal::Syntax);
             }
             match &upper[..] {
                 b"NX" => options.condition = Condition::IfAbsent,
                 b"XX" => options.condition = Condition::IfPresent,
                 b"KEEPTTL" => options.expiry = SetExpiry::Keep,
                 _ => {
-                    let [value, after @ ..] = rest else { return Err(BadArgument::Syntax) };
+                    let [value, after @ ..] = rest else { return Err(Refusal::Syntax) };
                     rest = after;
                     match &upper[..] {
                         b"IFEQ" => options.condition = Condition::IfEqual(value),
@@ -184,11 +219,11 @@ impl<'a> SetOptions<'a> {
 }
 
 /// The expiry behind `EX`, `PX`, `EXAT` or `PXAT`.
-fn parse_expiry(unit: &[u8], number: &[u8], now: UnixMillis) -> Result<SetExpiry, BadArgument> {
-    let number = parse_integer(number).ok_or(BadArgument::NotAnInteger)?;
+fn parse_expiry(unit: &[u8], number: &[u8], now: UnixMillis) -> Result<SetExpiry, Refusal> {
+    let number = parse_integer(number).ok_or(Refusal::NotAnInteger)?;
     let (seconds, absolute) = (unit.starts_with(b"E"), unit.ends_with(b"AT"));
     let at = expire_at(number, seconds, absolute, now);
-    at.map(SetExpiry::At).ok_or(BadArgument::ExpireTime)
+    at.map(SetExpiry::At).ok_or(Refusal::ExpireTime)
 }
 
 /// When something expires that is told to in these words; `None` if the number makes no sense
@@ -201,31 +236,27 @@ fn expire_at(number: i64, seconds: bool, absolute: bool, now: UnixMillis) -> Opt
 }
 
 /// `SET key value [NX | XX | IFEQ value] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`.
-pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Pause> {
+fn set(call: &mut Call<'_>) -> Done {
     if call.args.len() == 3 {
         return put(call, call.args[2], None);
     }
-    match SetOptions::parse(&call.args[3..], call.wall) {
-        Err(bad) => {
-            call.refuse(bad, "set");
-            Ok(())
-        }
-        Ok(SetOptions { condition: Condition::Always, get: false, expiry: SetExpiry::At(at) }) => {
+    match SetOptions::parse(&call.args[3..], call.wall)? {
+        SetOptions { condition: Condition::Always, get: false, expiry: SetExpiry::At(at) } => {
             put(call, call.args[2], Some(at))
         }
-        Ok(options) => set_reading_first(call, options),
+        options => set_reading_first(call, options),
     }
 }
 
 /// A blind write: it needs nothing of what the key held.
-fn put(call: &mut Call<'_>, value: &[u8], expiry: Option<UnixMillis>) -> Result<(), Pause> {
+fn put(call: &mut Call<'_>, value: &[u8], expiry: Option<UnixMillis>) -> Done {
     let key = call.key(1);
     call.engine.worker.put(call.session.table, key, value, expiry)?;
     call.reply.simple("OK");
     Ok(())
 }
 
-fn set_reading_first(call: &mut Call<'_>, options: SetOptions<'_>) -> Result<(), Pause> {
+fn set_reading_first(call: &mut Call<'_>, options: SetOptions<'_>) -> Done {
     let (key, value, table) = (call.key(1), call.args[2], call.session.table);
     let (set, old) =
         call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
@@ -250,7 +281,7 @@ fn set_reading_first(call: &mut Call<'_>, options: SetOptions<'_>) -> Result<(),
 }
 
 /// `SETNX key value`.
-pub(crate) fn setnx(call: &mut Call<'_>) -> Result<(), Pause> {
+fn setnx(call: &mut Call<'_>) -> Done {
     let (key, value, table) = (call.key(1), call.args[2], call.session.table);
     let set = call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
         let absent = records[0].is_none();
@@ -264,32 +295,29 @@ pub(crate) fn setnx(call: &mut Call<'_>) -> Result<(), Pause> {
 }
 
 /// `SETEX key seconds value`.
-pub(crate) fn setex(call: &mut Call<'_>) -> Result<(), Pause> {
-    put_for(call, true, "setex")
+fn setex(call: &mut Call<'_>) -> Done {
+    put_for(call, true)
 }
 
 /// `PSETEX key milliseconds value`.
-pub(crate) fn psetex(call: &mut Call<'_>) -> Result<(), Pause> {
-    put_for(call, false, "psetex")
+fn psetex(call: &mut Call<'_>) -> Done {
+    put_for(call, false)
 }
 
-fn put_for(call: &mut Call<'_>, seconds: bool, command: &str) -> Result<(), Pause> {
-    match parse_integer(call.args[2]).map(|n| expire_at(n, seconds, false, call.wall)) {
-        None => call.refuse(BadArgument::NotAnInteger, command),
-        Some(None) => call.refuse(BadArgument::ExpireTime, command),
-        Some(Some(at)) => return put(call, call.args[3], Some(at)),
-    }
-    Ok(())
+fn put_for(call: &mut Call<'_>, seconds: bool) -> Done {
+    let number = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
+    let at = expire_at(number, seconds, false, call.wall).ok_or(Refusal::ExpireTime)?;
+    put(call, call.args[3], Some(at))
 }
 
 /// `GETSET key value`.
-pub(crate) fn getset(call: &mut Call<'_>) -> Result<(), Pause> {
+fn getset(call: &mut Call<'_>) -> Done {
     let options = SetOptions { get: true, ..SetOptions::default() };
     set_reading_first(call, options)
 }
 
 /// `GETDEL key`.
-pub(crate) fn getdel(call: &mut Call<'_>) -> Result<(), Pause> {
+fn getdel(call: &mut Call<'_>) -> Done {
     let (key, table) = (call.key(1), call.session.table);
     let reply = &mut call.reply;
     call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
@@ -304,58 +332,8 @@ pub(crate) fn getdel(call: &mut Call<'_>) -> Result<(), Pause> {
     Ok(())
 }
 
-/// `INCR key`.
-pub(crate) fn incr(call: &mut Call<'_>) -> Result<(), Pause> {
-    add(call, 1)
-}
-
-/// `DECR key`.
-pub(crate) fn decr(call: &mut Call<'_>) -> Result<(), Pause> {
-    add(call, -1)
-}
-
-/// `INCRBY key number`.
-pub(crate) fn incrby(call: &mut Call<'_>) -> Result<(), Pause> {
-    match parse_integer(call.args[2]) {
-        Some(number) => add(call, number),
-        None => {
-            call.reply.error(NOT_AN_INTEGER);
-            Ok(())
-        }
-    }
-}
-
-/// `DECRBY key number`.
-pub(crate) fn decrby(call: &mut Call<'_>) -> Result<(), Pause> {
-    match parse_integer(call.args[2]).map(i64::checked_neg) {
-        Some(Some(number)) => return add(call, number),
-        Some(None) => call.reply.error("ERR decrement would overflow"),
-        None => call.reply.error(NOT_AN_INTEGER),
-    }
-    Ok(())
-}
-
-fn add(call: &mut Call<'_>, number: i64) -> Result<(), Pause> {
-    let (key, table) = (call.key(1), call.session.table);
-    let sum = call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
-        let (old, expiry) = match records[0] {
-            None => (Some(0), None),
-            Some(record) => (parse_integer(record.value), record.expiry),
-        };
-        let old = old.ok_or(NOT_AN_INTEGER)?;
-        let sum = old.checked_add(number).ok_or("ERR increment or decrement would overflow")?;
-        changes.put(0, itoa::Buffer::new().format(sum).as_bytes(), expiry);
-        Ok::<i64, &str>(sum)
-    })?;
-    match sum {
-        Ok(sum) => call.reply.integer(sum),
-        Err(text) => call.reply.error(text),
-    }
-    Ok(())
-}
-
 /// `APPEND key value`.
-pub(crate) fn append(call: &mut Call<'_>) -> Result<(), Pause> {
+fn append(call: &mut Call<'_>) -> Done {
     let (key, tail, table) = (call.key(1), call.args[2], call.session.table);
     let length = call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
         let (old, expiry) = match records[0] {
@@ -363,16 +341,15 @@ pub(crate) fn append(call: &mut Call<'_>) -> Result<(), Pause> {
             None => (&[][..], None),
         };
         let length = old.len() + tail.len();
-        if length > VALUE_BYTES_MAX {
-            return Err(TOO_LARGE);
+        if length <= VALUE_BYTES_MAX {
+            changes.put(0, &[old, tail].concat(), expiry);
         }
-        changes.put(0, &[old, tail].concat(), expiry);
-        Ok(length)
+        length
     })?;
-    match length {
-        Ok(length) => call.reply.integer(length as i64),
-        Err(text) => call.reply.error(text),
+    if length > VALUE_BYTES_MAX {
+        return Err(Undone::Stall(Stall::TooLarge));
     }
+    call.reply.integer(length as i64);
     Ok(())
 }
 
@@ -382,7 +359,7 @@ mod tests {
 
     const NOW: UnixMillis = UnixMillis(1_000_000);
 
-    fn parse<'a>(words: &[&'a str]) -> Result<SetOptions<'a>, BadArgument> {
+    fn parse<'a>(words: &[&'a str]) -> Result<SetOptions<'a>, Refusal> {
         let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         SetOptions::parse(&words, NOW)
     }
@@ -408,16 +385,16 @@ mod tests {
     #[test]
     fn contradictory_or_senseless_options_of_set_are_refused() {
         for (words, bad) in [
-            (&["NX", "XX"][..], BadArgument::Syntax),
-            (&["EX"], BadArgument::Syntax),
-            (&["EX", "1", "PX", "1"], BadArgument::Syntax),
-            (&["EX", "1", "KEEPTTL"], BadArgument::Syntax),
-            (&["NX", "IFEQ", "a"], BadArgument::Syntax),
-            (&["what"], BadArgument::Syntax),
-            (&["EX", "ten"], BadArgument::NotAnInteger),
-            (&["EX", "0"], BadArgument::ExpireTime),
-            (&["PX", "-1"], BadArgument::ExpireTime),
-            (&["EX", "9223372036854775807"], BadArgument::ExpireTime),
+            (&["NX", "XX"][..], Refusal::Syntax),
+            (&["EX"], Refusal::Syntax),
+            (&["EX", "1", "PX", "1"], Refusal::Syntax),
+            (&["EX", "1", "KEEPTTL"], Refusal::Syntax),
+            (&["NX", "IFEQ", "a"], Refusal::Syntax),
+            (&["what"], Refusal::Syntax),
+            (&["EX", "ten"], Refusal::NotAnInteger),
+            (&["EX", "0"], Refusal::ExpireTime),
+            (&["PX", "-1"], Refusal::ExpireTime),
+            (&["EX", "9223372036854775807"], Refusal::ExpireTime),
         ] {
             assert_eq!(parse(words), Err(bad), "{words:?}");
         }

@@ -1,11 +1,14 @@
 //! The command table: what each command is called, how many arguments it takes, where its keys
 //! stand, and what carries it out. Everything that is said about commands elsewhere (arity errors,
-//! `COMMAND`, order on a connection, `CROSSSLOT`) is read from here.
+//! `COMMAND`, order on a connection, `CROSSSLOT`, what is refused in which state) is read from here.
+//!
+//! Each module of commands has a [`Family`]; the table is all of them.
 
-use super::{Call, Pause, cluster, connection, introspection, keys, strings, walks};
+use super::{Call, Done, Refusal};
+use std::sync::LazyLock;
 
 /// What carries a command out: writes one reply, or changes nothing and says why it cannot yet.
-pub(crate) type Handler = fn(&mut Call<'_>) -> Result<(), Pause>;
+pub(crate) type Handler = fn(&mut Call<'_>) -> Done;
 
 /// Where a command's keys stand among its arguments (the command's name is argument 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,11 +22,11 @@ pub(crate) enum Keys {
 }
 
 /// One key, as argument 1.
-const ONE: Keys = Keys::At { first: 1, last: 1, step: 1 };
+pub(super) const ONE: Keys = Keys::At { first: 1, last: 1, step: 1 };
 /// All arguments are keys.
-const ALL: Keys = Keys::At { first: 1, last: -1, step: 1 };
+pub(super) const ALL: Keys = Keys::At { first: 1, last: -1, step: 1 };
 /// Keys and values in turn.
-const PAIRS: Keys = Keys::At { first: 1, last: -1, step: 2 };
+pub(super) const PAIRS: Keys = Keys::At { first: 1, last: -1, step: 2 };
 
 /// Properties of a command, as `COMMAND` names them.
 pub(crate) mod flag {
@@ -31,25 +34,45 @@ pub(crate) mod flag {
     pub(crate) const WRITE: u16 = 1;
     /// Only reads data.
     pub(crate) const READONLY: u16 = 1 << 1;
-    /// Takes a short constant time.
-    pub(crate) const FAST: u16 = 1 << 2;
     /// May need memory: refused when it is full.
-    pub(crate) const DENYOOM: u16 = 1 << 3;
+    pub(crate) const DENYOOM: u16 = 1 << 2;
     /// For operators.
-    pub(crate) const ADMIN: u16 = 1 << 4;
+    pub(crate) const ADMIN: u16 = 1 << 3;
+    /// Not for scripts.
+    pub(crate) const NOSCRIPT: u16 = 1 << 4;
     /// Answered also while data is being loaded.
     pub(crate) const LOADING: u16 = 1 << 5;
     /// Answered also by a stale replica.
     pub(crate) const STALE: u16 = 1 << 6;
+    /// Takes a short constant time.
+    pub(crate) const FAST: u16 = 1 << 7;
+    /// Answered before the client has said who it is.
+    pub(crate) const NO_AUTH: u16 = 1 << 8;
+    /// Answered also while something long is running.
+    pub(crate) const ALLOW_BUSY: u16 = 1 << 10;
     /// Names of the flags, in the order of their bits.
-    pub(crate) const NAMES: [&str; 7] =
-        ["write", "readonly", "fast", "denyoom", "admin", "loading", "stale"];
+    pub(crate) const NAMES: [&str; 11] = [
+        "write",
+        "readonly",
+        "denyoom",
+        "admin",
+        "noscript",
+        "loading",
+        "stale",
+        "fast",
+        "no_auth",
+        "no_multi",
+        "allow_busy",
+    ];
+    /// Can do harm to others: no flag of `COMMAND`, but a category.
+    pub(crate) const DANGEROUS: u16 = 1 << 15;
+    /// What commands have that are answered at any time.
+    pub(crate) const ANYTIME: u16 = LOADING | STALE;
 }
-use flag::{ADMIN, DENYOOM, FAST, LOADING, READONLY, STALE, WRITE};
 
-/// One command.
+/// One command, or one subcommand.
 pub(crate) struct Command {
-    /// In lower case.
+    /// In lower case; a subcommand's begins with its command's: `client|list`.
     pub(crate) name: &'static str,
     /// Number of arguments with the name; negative: at least so many.
     pub(crate) arity: i8,
@@ -57,95 +80,164 @@ pub(crate) struct Command {
     pub(crate) flags: u16,
     /// Where its keys stand.
     pub(crate) keys: Keys,
-    /// ACL category beside those that follow from the flags, as in `COMMAND`.
-    pub(crate) category: &'static str,
     /// What carries it out.
     pub(crate) handler: Handler,
+    /// The version of Redis or Valkey that had it first; ours, if it is ours.
+    pub(crate) since: &'static str,
+    /// How long it takes.
+    pub(crate) complexity: &'static str,
+    /// What it does, in one line.
+    pub(crate) summary: &'static str,
+    /// What argument 1 chooses from, if anything.
+    pub(crate) subcommands: &'static [Command],
 }
 
-const fn command(
+/// A command without its text.
+pub(super) const fn command(
     name: &'static str,
     arity: i8,
     flags: u16,
     keys: Keys,
-    category: &'static str,
     handler: Handler,
 ) -> Command {
-    Command { name, arity, flags, keys, category, handler }
+    let (since, complexity, summary) = ("1.0.0", "O(1)", "");
+    Command { name, arity, flags, keys, handler, since, complexity, summary, subcommands: &[] }
 }
 
-const ANYTIME: u16 = LOADING | STALE;
+/// A command that only chooses among others.
+pub(super) const fn container(name: &'static str, subcommands: &'static [Command]) -> Command {
+    Command { subcommands, ..command(name, -2, 0, Keys::None, no_subcommand) }
+}
 
-/// All commands, by name.
-pub(crate) static COMMANDS: [Command; COMMANDS_COUNT] = [
-    command("append", 3, WRITE | DENYOOM | FAST, ONE, "@string", strings::append),
-    command("asking", 1, FAST, Keys::None, "@connection", connection::asking),
-    command("client", -2, ANYTIME, Keys::None, "@connection", connection::client),
-    command("cluster", -2, ANYTIME, Keys::None, "@admin", cluster::cluster),
-    command("command", -1, ANYTIME, Keys::None, "@connection", introspection::command),
-    command("config", -2, ADMIN | ANYTIME, Keys::None, "@dangerous", introspection::config),
-    command("dbsize", 1, READONLY | FAST, Keys::Unnamed, "@keyspace", walks::dbsize),
-    command("decr", 2, WRITE | DENYOOM | FAST, ONE, "@string", strings::decr),
-    command("decrby", 3, WRITE | DENYOOM | FAST, ONE, "@string", strings::decrby),
-    command("del", -2, WRITE, ALL, "@keyspace", keys::del),
-    command("echo", 2, FAST | ANYTIME, Keys::None, "@connection", connection::echo),
-    command("exists", -2, READONLY | FAST, ALL, "@keyspace", keys::exists),
-    command("expire", -3, WRITE | FAST, ONE, "@keyspace", keys::expire),
-    command("expireat", -3, WRITE | FAST, ONE, "@keyspace", keys::expireat),
-    command("flushall", -1, WRITE, Keys::Unnamed, "@keyspace", walks::flushall),
-    command("flushdb", -1, WRITE, Keys::Unnamed, "@keyspace", walks::flushdb),
-    command("get", 2, READONLY | FAST, ONE, "@string", strings::get),
-    command("getdel", 2, WRITE | FAST, ONE, "@string", strings::getdel),
-    command("getset", 3, WRITE | DENYOOM | FAST, ONE, "@string", strings::getset),
-    command("hello", -1, FAST | ANYTIME, Keys::None, "@connection", connection::hello),
-    command("incr", 2, WRITE | DENYOOM | FAST, ONE, "@string", strings::incr),
-    command("incrby", 3, WRITE | DENYOOM | FAST, ONE, "@string", strings::incrby),
-    command("info", -1, ANYTIME, Keys::None, "@dangerous", introspection::info),
-    command("mget", -2, READONLY | FAST, ALL, "@string", strings::mget),
-    command("mset", -3, WRITE | DENYOOM, PAIRS, "@string", strings::mset),
-    command("msetnx", -3, WRITE | DENYOOM, PAIRS, "@string", strings::msetnx),
-    command("persist", 2, WRITE | FAST, ONE, "@keyspace", keys::persist),
-    command("pexpire", -3, WRITE | FAST, ONE, "@keyspace", keys::pexpire),
-    command("pexpireat", -3, WRITE | FAST, ONE, "@keyspace", keys::pexpireat),
-    command("ping", -1, FAST | ANYTIME, Keys::None, "@connection", connection::ping),
-    command("psetex", 4, WRITE | DENYOOM, ONE, "@string", strings::psetex),
-    command("pttl", 2, READONLY | FAST, ONE, "@keyspace", keys::pttl),
-    command("quit", -1, FAST | ANYTIME, Keys::Unnamed, "@connection", connection::quit),
-    command("readonly", 1, FAST | ANYTIME, Keys::None, "@connection", connection::readonly),
-    command("readwrite", 1, FAST | ANYTIME, Keys::None, "@connection", connection::readonly),
-    command("scan", -2, READONLY, Keys::Unnamed, "@keyspace", walks::scan),
-    command("select", 2, FAST | ANYTIME, Keys::None, "@connection", connection::select),
-    command("set", -3, WRITE | DENYOOM, ONE, "@string", strings::set),
-    command("setex", 4, WRITE | DENYOOM, ONE, "@string", strings::setex),
-    command("setnx", 3, WRITE | DENYOOM | FAST, ONE, "@string", strings::setnx),
-    command("strlen", 2, READONLY | FAST, ONE, "@string", strings::strlen),
-    command("time", 1, FAST | ANYTIME, Keys::None, "@fast", introspection::time),
-    command("touch", -2, READONLY | FAST, ALL, "@keyspace", keys::exists),
-    command("ttl", 2, READONLY | FAST, ONE, "@keyspace", keys::ttl),
-    command("type", 2, READONLY | FAST, ONE, "@keyspace", keys::kind),
-    command("unlink", -2, WRITE | FAST, ALL, "@keyspace", keys::del),
+/// Carries out what needs a subcommand and was given none.
+fn no_subcommand(_: &mut Call<'_>) -> Done {
+    Err(Refusal::Arity.into())
+}
+
+/// A subcommand that lists the others of its command.
+pub(super) const fn help(name: &'static str) -> Command {
+    command(name, 2, flag::ANYTIME, Keys::None, super::introspection::help).text(
+        "5.0.0",
+        "O(1)",
+        "Lists the subcommands.",
+    )
+}
+
+/// Commands that belong together.
+pub(crate) struct Family {
+    /// As `COMMAND DOCS` calls the group.
+    pub(crate) group: &'static str,
+    /// The ACL category of its commands, beside those that follow from the flags; or none.
+    pub(crate) category: Option<&'static str>,
+    pub(crate) commands: &'static [Command],
+}
+
+static FAMILIES: [&Family; 8] = [
+    &super::strings::FAMILY,
+    &super::counters::FAMILY,
+    &super::keys::FAMILY,
+    &super::expiry::FAMILY,
+    &super::walks::FAMILY,
+    &super::connection::FAMILY,
+    &super::introspection::FAMILY,
+    &super::cluster::FAMILY,
 ];
 
-const COMMANDS_COUNT: usize = 46;
+/// All commands with their families, ordered by name.
+pub(crate) fn commands() -> impl ExactSizeIterator<Item = (&'static Family, &'static Command)> {
+    TABLE.commands.iter().copied()
+}
+
+/// Open addressing over the hash of the name.
+struct Table {
+    commands: Vec<(&'static Family, &'static Command)>,
+    /// Places in `commands`, plus one; 0: empty.
+    places: [u8; PLACES],
+}
+
+/// Several times as many as there are commands, so that nearly all are found at the first look.
+const PLACES: usize = 1024;
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    let mut commands: Vec<_> = FAMILIES
+        .iter()
+        .flat_map(|family| family.commands.iter().map(move |command| (*family, command)))
+        .collect();
+    commands.sort_unstable_by_key(|(_, command)| command.name);
+    let mut places = [0; PLACES];
+    for (at, (_, command)) in commands.iter().enumerate() {
+        let mut place = hash(command.name.as_bytes());
+        while places[place] != 0 {
+            place = (place + 1) % PLACES;
+        }
+        places[place] = u8::try_from(at + 1).expect("there are fewer than 255 commands");
+    }
+    Table { commands, places }
+});
+
+/// FNV-1a of the name in lower case.
+fn hash(name: &[u8]) -> usize {
+    let step = |hash: u32, byte: &u8| (hash ^ u32::from(byte | 0x20)).wrapping_mul(0x0100_0193);
+    let hash = name.iter().fold(0x811c_9dc5, step);
+    (hash ^ hash >> 16) as usize % PLACES
+}
 
 /// Longest name of a command in bytes.
-const NAME_BYTES_MAX: usize = 16;
+const NAME_BYTES_MAX: usize = 32;
+
+/// Why there is no such command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unknown {
+    /// Nothing is called like argument 0.
+    Command,
+    /// The command has no subcommand that is called like argument 1.
+    Subcommand,
+}
 
 impl Command {
     /// The command of this name, in any mixture of upper and lower case.
     pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
-        let mut lower = [0u8; NAME_BYTES_MAX];
-        let lower = lower.get_mut(..name.len())?;
-        lower.copy_from_slice(name);
-        lower.make_ascii_lowercase();
-        // The two commands that make up nearly all traffic are not worth a search.
-        match &*lower {
-            b"get" => return Some(&COMMANDS[GET]),
-            b"set" => return Some(&COMMANDS[SET]),
-            _ => {}
+        if name.len() > NAME_BYTES_MAX {
+            return None;
         }
-        let found = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(lower));
-        found.ok().map(|at| &COMMANDS[at])
+        let table = &*TABLE;
+        let mut place = hash(name);
+        loop {
+            let at = usize::from(table.places[place]).checked_sub(1)?;
+            let command = table.commands[at].1;
+            if command.name.as_bytes().eq_ignore_ascii_case(name) {
+                return Some(command);
+            }
+            place = (place + 1) % PLACES;
+        }
+    }
+
+    /// What a request with these first arguments calls: a subcommand, if the command has any.
+    #[inline]
+    pub(crate) fn of(name: &[u8], argument: Option<&[u8]>) -> Result<&'static Command, Unknown> {
+        let command = Command::find(name).ok_or(Unknown::Command)?;
+        match argument {
+            Some(argument) if !command.subcommands.is_empty() => {
+                command.subcommand(argument).ok_or(Unknown::Subcommand)
+            }
+            Some(_) | None => Ok(command),
+        }
+    }
+
+    /// The subcommand of this name.
+    pub(crate) fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
+        let is_it = |command: &&Command| command.last_name().as_bytes().eq_ignore_ascii_case(name);
+        self.subcommands.iter().find(is_it)
+    }
+
+    /// The name without that of the command that it belongs to.
+    pub(crate) fn last_name(&self) -> &'static str {
+        self.name.rsplit_once('|').map_or(self.name, |(_, last)| last)
+    }
+
+    /// Whether all of these bits of [`flag`] are set.
+    pub(crate) fn has(&self, flags: u16) -> bool {
+        self.flags & flags == flags
     }
 
     /// Whether the command may be called with so many arguments, its name included.
@@ -169,48 +261,63 @@ impl Command {
         };
         (first..last + 1).step_by(step)
     }
-}
 
-const GET: usize = position("get");
-const SET: usize = position("set");
-
-const fn position(name: &str) -> usize {
-    let mut at = 0;
-    while at < COMMANDS_COUNT {
-        let (a, b) = (COMMANDS[at].name.as_bytes(), name.as_bytes());
-        let mut same = a.len() == b.len();
-        let mut byte = 0;
-        while same && byte < a.len() {
-            same = a[byte] == b[byte];
-            byte += 1;
-        }
-        if same {
-            return at;
-        }
-        at += 1;
+    /// The same with its text.
+    pub(super) const fn text(
+        self,
+        since: &'static str,
+        complexity: &'static str,
+        summary: &'static str,
+    ) -> Command {
+        Command { since, complexity, summary, ..self }
     }
-    panic!("no such command")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_table_is_sorted_so_that_it_can_be_searched() {
-        assert!(COMMANDS.windows(2).all(|pair| pair[0].name < pair[1].name));
-        assert!(COMMANDS.iter().all(|command| command.name.len() <= NAME_BYTES_MAX));
+    fn all() -> impl Iterator<Item = &'static Command> {
+        commands()
+            .flat_map(|(_, command)| std::iter::once(command).chain(command.subcommands.iter()))
     }
 
     #[test]
     fn commands_are_found_in_any_case() {
-        for command in &COMMANDS {
+        for (_, command) in commands() {
             let upper = command.name.to_ascii_uppercase();
             assert_eq!(Command::find(upper.as_bytes()).map(|found| found.name), Some(command.name));
+            for below in command.subcommands {
+                let (one, other) = below.name.split_once('|').unwrap();
+                assert_eq!(one, command.name);
+                let found = Command::of(upper.as_bytes(), Some(other.as_bytes()));
+                assert_eq!(found.map(|found| found.name), Ok(below.name));
+            }
         }
         assert!(Command::find(b"nosuch").is_none());
         assert!(Command::find(b"").is_none());
         assert!(Command::find(&[b'a'; 1000]).is_none());
+        assert_eq!(Command::of(b"client", Some(b"no")).err(), Some(Unknown::Subcommand));
+    }
+
+    #[test]
+    fn no_name_stands_twice_and_every_command_says_what_it_does() {
+        let mut names: Vec<_> = all().map(|command| command.name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+        for command in all() {
+            assert!(command.name.len() <= NAME_BYTES_MAX);
+            assert!(command.summary.ends_with('.'), "{}: {:?}", command.name, command.summary);
+        }
+    }
+
+    #[test]
+    fn what_touches_data_says_where() {
+        for command in all() {
+            let is_data = command.has(flag::WRITE) || command.has(flag::READONLY);
+            assert!(!is_data || command.keys != Keys::None, "{}", command.name);
+            assert!(!command.has(flag::WRITE | flag::READONLY));
+        }
     }
 
     #[test]

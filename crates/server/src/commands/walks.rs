@@ -1,10 +1,38 @@
 //! Commands that look at keys which they do not name.
 
 use super::glob::glob_matches;
-use super::strings::BadArgument;
-use super::{Call, Pause, parse_integer, parse_unsigned, uppercase_is};
+use super::table::flag::{DANGEROUS, FAST, READONLY, WRITE};
+use super::table::{Family, Keys, command};
+use super::{Call, Done, Refusal, Undone, parse_integer, parse_unsigned, refused, uppercase_is};
 use types::{KeyHash, TableId};
 use wire::control::Ask;
+
+pub(super) static FAMILY: Family = Family {
+    group: "server",
+    category: Some("@keyspace"),
+    commands: &[
+        command("dbsize", 1, READONLY | FAST, Keys::Unnamed, dbsize).text(
+            "1.0.0",
+            "O(1)",
+            "Counts the keys of this server.",
+        ),
+        command("flushall", -1, WRITE | DANGEROUS, Keys::Unnamed, flushall).text(
+            "1.0.0",
+            "O(N) of the number of keys",
+            "Deletes every key of this server, in all databases.",
+        ),
+        command("flushdb", -1, WRITE | DANGEROUS, Keys::Unnamed, flushdb).text(
+            "1.0.0",
+            "O(N) of the number of keys",
+            "Deletes every key of this server, in the current database.",
+        ),
+        command("scan", -2, READONLY, Keys::Unnamed, scan).text(
+            "2.8.0",
+            "O(1) for each call, O(N) of the number of keys for a whole walk",
+            "Walks over the keys of this server.",
+        ),
+    ],
+};
 
 /// Buckets of one step, and most steps of one `SCAN`: a turn stays short however large COUNT is or
 /// however empty the table.
@@ -12,7 +40,7 @@ const STEP_BUCKETS: usize = 4;
 const STEPS_MAX: usize = 1024;
 
 /// `DBSIZE`: exact while nothing moves in or expires, approximate meanwhile.
-pub(crate) fn dbsize(call: &mut Call<'_>) -> Result<(), Pause> {
+fn dbsize(call: &mut Call<'_>) -> Done {
     let records = call.engine.worker.table_records(call.session.table);
     call.reply.integer(records as i64);
     Ok(())
@@ -26,25 +54,25 @@ struct ScanOptions<'a> {
 }
 
 impl<'a> ScanOptions<'a> {
-    fn parse(arguments: &[&'a [u8]]) -> Result<ScanOptions<'a>, BadArgument> {
+    fn parse(arguments: &[&'a [u8]]) -> Result<ScanOptions<'a>, Refusal> {
         let mut options = ScanOptions { pattern: None, count: 10, strings: true };
         let (pairs, rest) = arguments.as_chunks::<2>();
         if !rest.is_empty() {
-            return Err(BadArgument::Syntax);
+            return Err(Refusal::Syntax);
         }
         for [word, value] in pairs {
             if uppercase_is(word, b"MATCH") {
                 options.pattern = (*value != b"*").then_some(value);
             } else if uppercase_is(word, b"COUNT") {
-                let count = parse_integer(value).ok_or(BadArgument::NotAnInteger)?;
+                let count = parse_integer(value).ok_or(Refusal::NotAnInteger)?;
                 options.count = usize::try_from(count).unwrap_or(0);
                 if options.count == 0 {
-                    return Err(BadArgument::Syntax);
+                    return Err(Refusal::Syntax);
                 }
             } else if uppercase_is(word, b"TYPE") {
                 options.strings = uppercase_is(value, b"STRING");
             } else {
-                return Err(BadArgument::Syntax);
+                return Err(Refusal::Syntax);
             }
         }
         Ok(options)
@@ -53,18 +81,9 @@ impl<'a> ScanOptions<'a> {
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`. The cursor is the key hash at which
 /// the walk goes on, so it stays right whatever grows, shrinks or moves meanwhile.
-pub(crate) fn scan(call: &mut Call<'_>) -> Result<(), Pause> {
-    let Some(cursor) = parse_unsigned(call.args[1]) else {
-        call.reply.error("ERR invalid cursor");
-        return Ok(());
-    };
-    let options = match ScanOptions::parse(&call.args[2..]) {
-        Ok(options) => options,
-        Err(bad) => {
-            call.refuse(bad, "scan");
-            return Ok(());
-        }
-    };
+fn scan(call: &mut Call<'_>) -> Done {
+    let cursor = parse_unsigned(call.args[1]).ok_or_else(|| refused("ERR invalid cursor"))?;
+    let options = ScanOptions::parse(&call.args[2..])?;
     let mut found: Vec<Vec<u8>> = Vec::new();
     let mut seen = 0;
     let mut next = Some(KeyHash(cursor));
@@ -91,29 +110,23 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Result<(), Pause> {
 }
 
 /// `FLUSHDB [ASYNC | SYNC]`: empties the table on this server.
-pub(crate) fn flushdb(call: &mut Call<'_>) -> Result<(), Pause> {
+fn flushdb(call: &mut Call<'_>) -> Done {
     flush(call, Some(call.session.table))
 }
 
 /// `FLUSHALL [ASYNC | SYNC]`: empties every table on this server.
-pub(crate) fn flushall(call: &mut Call<'_>) -> Result<(), Pause> {
+fn flushall(call: &mut Call<'_>) -> Done {
     flush(call, None)
 }
 
-fn flush(call: &mut Call<'_>, table: Option<TableId>) -> Result<(), Pause> {
+fn flush(call: &mut Call<'_>, table: Option<TableId>) -> Done {
     match &call.args[1..] {
         [] => {}
         [how] if uppercase_is(how, b"ASYNC") || uppercase_is(how, b"SYNC") => {}
-        _ => {
-            call.syntax_error();
-            return Ok(());
-        }
+        _ => return Err(Refusal::Syntax.into()),
     }
     match call.answer {
-        None => Err(Pause::Ask(Ask::Flush { table })),
-        Some(answer) => {
-            super::cluster::reply_done(call, answer);
-            Ok(())
-        }
+        None => Err(Undone::Ask(Ask::Flush { table })),
+        Some(answer) => super::cluster::reply_done(call, answer),
     }
 }

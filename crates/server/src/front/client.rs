@@ -2,11 +2,14 @@
 
 use super::queue::{Queue, Scope, Waiting};
 use super::waits::{Cause, Ticket, Waits};
-use crate::commands::{Call, Command, Keys, Pause, unknown_command};
+use crate::commands::{
+    Call, Command, Keys, Refusal, Undone, Unknown, unknown_command, unknown_subcommand,
+};
 use crate::engine::Engine;
 use crate::session::Session;
 use resp::{ReplyWriter, Request, RequestLimits, RequestParser};
 use runtime::{CLIENT_BACKLOG_MAX, ConnectionId};
+use std::borrow::Cow;
 use store::Stall;
 use types::limits::VALUE_BYTES_MAX;
 use types::{Instant, UnixMillis};
@@ -268,6 +271,16 @@ impl Conversation {
         };
         let protocol = self.session.protocol;
         let before = out.len();
+        let command = match Command::of(args[0], args.get(1).copied()) {
+            Ok(command) => command,
+            Err(unknown) => {
+                ReplyWriter::new(protocol, out).error(match unknown {
+                    Unknown::Command => unknown_command(args),
+                    Unknown::Subcommand => unknown_subcommand(args),
+                });
+                return Outcome::Replied;
+            }
+        };
         let mut call = Call {
             args,
             answer,
@@ -277,67 +290,64 @@ impl Conversation {
             now: turn.now,
             wall: turn.wall,
         };
-        let Some(command) = Command::find(args[0]) else {
-            call.reply.error(unknown_command(args));
-            return Outcome::Replied;
+        let done = match command.takes(args.len()) {
+            false => Err(Refusal::Arity.into()),
+            true if crosses_slots(command, &call) => Err(Undone::Refused(CROSS_SLOT)),
+            true => (command.handler)(&mut call),
         };
-        if !command.takes(args.len()) {
-            call.wrong_arity();
-            return Outcome::Replied;
-        }
-        if crosses_slots(command, &call) {
-            call.reply.error("CROSSSLOT Keys in request don't hash to the same slot");
-            return Outcome::Replied;
-        }
-        match (command.handler)(&mut call) {
+        match done {
             Ok(()) => Outcome::Replied,
-            Err(pause) => {
+            Err(undone) => {
                 out.truncate(before);
-                self.pause(pause, command, args, turn, out)
+                self.undone(undone, command, args, turn, out)
             }
         }
     }
 
     /// Turns the reason why a command was not executed into a reply or a wait.
-    fn pause(
+    fn undone(
         &mut self,
-        pause: Pause,
+        undone: Undone,
         command: &Command,
         args: &[&[u8]],
         turn: &mut Turn<'_>,
         out: &mut Vec<u8>,
     ) -> Outcome {
         let mut reply = ReplyWriter::new(self.session.protocol, out);
-        match pause {
-            Pause::Ask(ask) => match turn.engine.ask(ask) {
+        match undone {
+            Undone::Refused(refusal) => {
+                reply.error(refusal.text(command).as_ref());
+                Outcome::Replied
+            }
+            Undone::Ask(ask) => match turn.engine.ask(ask) {
                 Some(request) => Outcome::Wait(Cause::Answer(request)),
                 None => {
                     reply.error("ERR the coordinator cannot be reached, please try again later");
                     Outcome::Replied
                 }
             },
-            Pause::Stall(Stall::OutOfMemory) => {
+            Undone::Stall(Stall::OutOfMemory) => {
                 reply.error("OOM command not allowed when used memory > 'maxmemory'.");
                 Outcome::Replied
             }
-            Pause::Stall(Stall::TooLarge) => {
+            Undone::Stall(Stall::TooLarge) => {
                 reply.error("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
                 Outcome::Replied
             }
-            Pause::Stall(Stall::Contended) => Outcome::Wait(Cause::Turn),
-            Pause::Stall(Stall::Held) => Outcome::Wait(Cause::Held),
-            Pause::Stall(Stall::NotArrived { migration, from }) => {
+            Undone::Stall(Stall::Contended) => Outcome::Wait(Cause::Turn),
+            Undone::Stall(Stall::Held) => Outcome::Wait(Cause::Held),
+            Undone::Stall(Stall::NotArrived { migration, from }) => {
                 turn.engine.want_progress(migration, from);
                 Outcome::Wait(Cause::Progress)
             }
-            Pause::Stall(Stall::Missing(missing)) => {
+            Undone::Stall(Stall::Missing(missing)) => {
                 let table = self.session.table;
                 match turn.engine.pull_early(turn.now, table, &missing) {
                     true => Outcome::Wait(Cause::Missing(table, missing.hashes)),
                     false => Outcome::Wait(Cause::Progress),
                 }
             }
-            Pause::Stall(Stall::NotOwned) => {
+            Undone::Stall(Stall::NotOwned) => {
                 let key = command.key_positions(args.len()).next().map(|at| args[at]);
                 match key.and_then(|key| turn.engine.node().redirection(key)) {
                     Some(moved) => {
@@ -351,10 +361,14 @@ impl Conversation {
     }
 }
 
+const CROSS_SLOT: Refusal =
+    Refusal::Because(Cow::Borrowed("CROSSSLOT Keys in request don't hash to the same slot"));
+
 /// Whether a command on several keys names keys of several slots, on a server that is one of many.
 fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
     match command.keys {
-        Keys::None | Keys::Unnamed | Keys::At { first: 1, last: 1, .. } => false,
+        Keys::None | Keys::Unnamed => false,
+        Keys::At { first, last, .. } if i16::from(first) == i16::from(last) => false,
         Keys::At { .. } if !call.engine.node().is_cluster() => false,
         Keys::At { .. } => {
             let mut slots =
@@ -367,7 +381,7 @@ fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
 
 /// What a request touches. A request that makes no sense touches nothing.
 fn scope_of(request: Request<'_>, session: &Session, engine: &Engine) -> Scope {
-    let Some(command) = Command::find(request.name()) else { return Scope::Nothing };
+    let Ok(command) = Command::of(request.name(), request.get(1)) else { return Scope::Nothing };
     match command.keys {
         Keys::None => Scope::Nothing,
         Keys::Unnamed => Scope::Everything,

@@ -1,0 +1,211 @@
+//! When keys expire.
+
+use super::table::flag::{FAST, READONLY, WRITE};
+use super::table::{Family, ONE, command};
+use super::{Call, Done, Refusal, parse_integer, printable, uppercase_is};
+use store::{Need, Record};
+use types::UnixMillis;
+
+pub(super) static FAMILY: Family = Family {
+    group: "generic",
+    category: Some("@keyspace"),
+    commands: &[
+        command("expire", -3, WRITE | FAST, ONE, expire).text(
+            "1.0.0",
+            "O(1)",
+            "Sets in how many seconds a key expires.",
+        ),
+        command("expireat", -3, WRITE | FAST, ONE, expireat).text(
+            "1.2.0",
+            "O(1)",
+            "Sets at which second since 1970 a key expires.",
+        ),
+        command("persist", 2, WRITE | FAST, ONE, persist).text(
+            "2.2.0",
+            "O(1)",
+            "Makes a key last for ever.",
+        ),
+        command("pexpire", -3, WRITE | FAST, ONE, pexpire).text(
+            "2.6.0",
+            "O(1)",
+            "Sets in how many milliseconds a key expires.",
+        ),
+        command("pexpireat", -3, WRITE | FAST, ONE, pexpireat).text(
+            "2.6.0",
+            "O(1)",
+            "Sets at which millisecond since 1970 a key expires.",
+        ),
+        command("pttl", 2, READONLY | FAST, ONE, pttl).text(
+            "2.6.0",
+            "O(1)",
+            "Returns how many milliseconds a key still lasts.",
+        ),
+        command("ttl", 2, READONLY | FAST, ONE, ttl).text(
+            "1.0.0",
+            "O(1)",
+            "Returns how many seconds a key still lasts.",
+        ),
+    ],
+};
+
+/// `TTL key`: seconds, rounded to the nearest.
+fn ttl(call: &mut Call<'_>) -> Done {
+    time_left(call, |millis| (millis + 500) / 1000)
+}
+
+/// `PTTL key`: milliseconds.
+fn pttl(call: &mut Call<'_>) -> Done {
+    time_left(call, |millis| millis)
+}
+
+fn time_left(call: &mut Call<'_>, unit: impl FnOnce(u64) -> u64) -> Done {
+    let key = call.key(1);
+    let now = call.wall;
+    let left = call.engine.worker.read_one(call.session.table, key, |record| match record {
+        None => -2,
+        Some(Record { expiry: None, .. }) => -1,
+        Some(Record { expiry: Some(at), .. }) => unit(at.0.saturating_sub(now.0)) as i64,
+    })?;
+    call.reply.integer(left);
+    Ok(())
+}
+
+/// `PERSIST key`.
+fn persist(call: &mut Call<'_>) -> Done {
+    let (key, table) = (call.key(1), call.session.table);
+    let persisted = call.engine.worker.update(
+        table,
+        &[key],
+        Need::Records,
+        |records, changes| match records[0] {
+            Some(record) if record.expiry.is_some() => {
+                changes.put(0, record.value, None);
+                true
+            }
+            Some(_) | None => false,
+        },
+    )?;
+    call.reply.integer(i64::from(persisted));
+    Ok(())
+}
+
+/// `EXPIRE key seconds [NX | XX | GT | LT]`.
+fn expire(call: &mut Call<'_>) -> Done {
+    set_expiry(call, |number, now| number.checked_mul(1000)?.checked_add(now))
+}
+
+/// `PEXPIRE key milliseconds [NX | XX | GT | LT]`.
+fn pexpire(call: &mut Call<'_>) -> Done {
+    set_expiry(call, |number, now| number.checked_add(now))
+}
+
+/// `EXPIREAT key seconds-since-1970 [NX | XX | GT | LT]`.
+fn expireat(call: &mut Call<'_>) -> Done {
+    set_expiry(call, |number, _| number.checked_mul(1000))
+}
+
+/// `PEXPIREAT key milliseconds-since-1970 [NX | XX | GT | LT]`.
+fn pexpireat(call: &mut Call<'_>) -> Done {
+    set_expiry(call, |number, _| Some(number))
+}
+
+/// When `EXPIRE` and its like set the expiry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ExpireConditions {
+    if_none: bool,
+    if_some: bool,
+    if_later: bool,
+    if_sooner: bool,
+}
+
+impl ExpireConditions {
+    fn parse(words: &[&[u8]]) -> Result<ExpireConditions, Refusal> {
+        let mut conditions = ExpireConditions::default();
+        for word in words {
+            let field = match () {
+                () if uppercase_is(word, b"NX") => &mut conditions.if_none,
+                () if uppercase_is(word, b"XX") => &mut conditions.if_some,
+                () if uppercase_is(word, b"GT") => &mut conditions.if_later,
+                () if uppercase_is(word, b"LT") => &mut conditions.if_sooner,
+                () => {
+                    let text = format!("ERR Unsupported option {}", printable(word, 128));
+                    return Err(Refusal::Because(text.into()));
+                }
+            };
+            *field = true;
+        }
+        let ExpireConditions { if_none, if_some, if_later, if_sooner } = conditions;
+        if if_none && (if_some || if_later || if_sooner) {
+            let text = "ERR NX and XX, GT or LT options at the same time are not compatible";
+            return Err(Refusal::Because(text.into()));
+        }
+        if if_later && if_sooner {
+            let text = "ERR GT and LT options at the same time are not compatible";
+            return Err(Refusal::Because(text.into()));
+        }
+        Ok(conditions)
+    }
+
+    /// No expiry counts as an endless one.
+    fn allow(self, old: Option<UnixMillis>, new: u64) -> bool {
+        !(self.if_none && old.is_some()
+            || self.if_some && old.is_none()
+            || self.if_later && old.is_none_or(|old| new <= old.0)
+            || self.if_sooner && old.is_some_and(|old| new >= old.0))
+    }
+}
+
+fn set_expiry(call: &mut Call<'_>, at: impl FnOnce(i64, i64) -> Option<i64>) -> Done {
+    let conditions = ExpireConditions::parse(&call.args[3..])?;
+    let number = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
+    let at = at(number, call.wall.0 as i64).ok_or(Refusal::ExpireTime)?;
+    let (key, table, now) = (call.key(1), call.session.table, call.wall);
+    let at = u64::try_from(at).unwrap_or(0);
+    let set = call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
+        let Some(record) = records[0] else { return false };
+        if !conditions.allow(record.expiry, at) {
+            return false;
+        }
+        if at <= now.0 {
+            changes.delete(0);
+        } else {
+            changes.put(0, record.value, Some(UnixMillis(at)));
+        }
+        true
+    })?;
+    call.reply.integer(i64::from(set));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_of_expire_are_those_of_redis() {
+        let parse = |words: &[&str]| {
+            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+            ExpireConditions::parse(&words)
+        };
+        let at = |millis| Some(UnixMillis(millis));
+        for (words, old, new, allowed) in [
+            (&[][..], None, 5, true),
+            (&["nx"], None, 5, true),
+            (&["NX"], at(1), 5, false),
+            (&["XX"], None, 5, false),
+            (&["XX"], at(1), 5, true),
+            (&["GT"], None, 5, false),
+            (&["GT"], at(4), 5, true),
+            (&["GT"], at(5), 5, false),
+            (&["LT"], None, 5, true),
+            (&["LT"], at(6), 5, true),
+            (&["LT"], at(5), 5, false),
+            (&["XX", "LT"], None, 5, false),
+        ] {
+            assert_eq!(parse(words).unwrap().allow(old, new), allowed, "{words:?} {old:?} {new}");
+        }
+        assert!(parse(&["NX", "GT"]).is_err());
+        assert!(parse(&["GT", "LT"]).is_err());
+        assert!(parse(&["what"]).is_err());
+    }
+}
