@@ -1,6 +1,6 @@
 //! The clients: each has one operation at a time, follows redirections, and remembers what it saw.
 
-use crate::history::{self, Action, CLIENTS_MAX, Operation, Outcome, Verdict};
+use crate::history::{self, Action, Operation, Outcome, Verdict};
 use crate::reactor::Request;
 use std::collections::BTreeMap;
 use types::{Instant, Slot};
@@ -26,6 +26,10 @@ pub(crate) struct Clients {
     owners: Vec<BTreeMap<Slot, usize>>,
     /// By register.
     histories: Vec<Vec<Operation>>,
+    /// When each register was lost with the server that held it.
+    losses: Vec<Vec<u64>>,
+    /// Operations that were refused: not executed, and so part of no history.
+    refused: usize,
     /// Beginnings and ends so far.
     moments: u64,
     /// The longest time that an operation took.
@@ -34,11 +38,12 @@ pub(crate) struct Clients {
 
 impl Clients {
     pub(crate) fn new(clients: usize, registers: usize) -> Clients {
-        assert!(clients <= CLIENTS_MAX);
         Clients {
             open: vec![None; clients],
             owners: vec![BTreeMap::new(); clients],
             histories: vec![Vec::new(); registers],
+            losses: vec![Vec::new(); registers],
+            refused: 0,
             moments: 0,
             longest: std::time::Duration::ZERO,
         }
@@ -71,12 +76,37 @@ impl Clients {
 
     /// The operation was executed.
     pub(crate) fn end(&mut self, now: Instant, client: usize, outcome: Outcome) {
+        self.close(now, client, Some(outcome));
+    }
+
+    /// Nobody will ever know whether the operation was executed, or when it will be.
+    pub(crate) fn give_up(&mut self, now: Instant, client: usize) {
+        self.close(now, client, None);
+    }
+
+    /// The operation was not executed, and never will be.
+    pub(crate) fn refuse(&mut self, now: Instant, client: usize) {
+        self.take(now, client);
+        self.refused += 1;
+    }
+
+    fn close(&mut self, now: Instant, client: usize, outcome: Option<Outcome>) {
         let ended = self.next_moment();
-        let open = self.open[client].take();
-        let Open { request, begun, since, .. } = open.expect("an operation is answered once");
-        self.longest = self.longest.max(now.since(since));
+        let Open { request, begun, .. } = self.take(now, client);
         let Request { register, action, .. } = request;
         self.histories[register].push(Operation { client, begun, ended, action, outcome });
+    }
+
+    fn take(&mut self, now: Instant, client: usize) -> Open {
+        let open = self.open[client].take().expect("an operation is answered once");
+        self.longest = self.longest.max(now.since(open.since));
+        open
+    }
+
+    /// The server that held this register is gone, and what it held with it.
+    pub(crate) fn lose(&mut self, register: usize) {
+        let moment = self.next_moment();
+        self.losses[register].push(moment);
     }
 
     /// The operation was not executed, and is to be sent elsewhere. `false`: that has happened too
@@ -94,14 +124,15 @@ impl Clients {
 
     /// Registers whose history cannot have happened, or could not be judged, with the reason.
     pub(crate) fn judge(&self) -> Option<(usize, Verdict)> {
-        let verdicts = self.histories.iter().map(|history| history::check(history));
+        let histories = self.histories.iter().zip(&self.losses);
+        let verdicts = histories.map(|(history, losses)| history::check(history, losses));
         verdicts.enumerate().find(|(_, verdict)| *verdict != Verdict::Linearizable)
     }
 
-    /// The value that the last read of a register saw.
-    pub(crate) fn last_read(&self, register: usize) -> Option<u64> {
-        match self.histories[register].last()?.outcome {
-            Outcome::Value(value) => value,
+    /// What the last operation on a register saw, if that was a read and it was answered.
+    pub(crate) fn last_read(&self, register: usize) -> Option<Option<u64>> {
+        match self.histories[register].last()?.outcome? {
+            Outcome::Value(value) => Some(value),
             Outcome::Done | Outcome::Applied(_) | Outcome::Number(_) => None,
         }
     }

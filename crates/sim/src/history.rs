@@ -6,10 +6,17 @@
 //! an operation returns, it must have taken effect: configurations in which it cannot have, with
 //! the outcome that it reported, die. If none is left, no order explains the history.
 //!
-//! With n clients an instant has at most n open operations, so the configurations are few; if they
-//! are many after all, the verdict is [`Verdict::GaveUp`], never a silent pass.
+//! An operation whose client gave up stays open for ever: it may take effect at any later time, or
+//! never. Of two configurations that differ only in how many of those have taken effect, the one
+//! with fewer can do all that the other can, and stands for both.
+//!
+//! A server that dies takes what it held with it. From such a *loss* on the register may have any
+//! value that it may ever have had: who lost it may find an old copy, nobody can find a new one.
+//!
+//! An instant has few open operations, so the configurations are few; if they are many after all,
+//! the verdict is [`Verdict::GaveUp`], never a silent pass.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 
 /// What a client wants of a register.
@@ -49,16 +56,16 @@ pub enum Outcome {
 /// One finished operation. Moments are positions in the order of all beginnings and ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// Who; below [`CLIENTS_MAX`]. One operation at a time.
+    /// Who.
     pub client: usize,
     /// When it was begun.
     pub begun: u64,
-    /// When its outcome was known.
+    /// When its outcome was known, or the client gave up.
     pub ended: u64,
     /// What was wanted.
     pub action: Action,
-    /// What came of it.
-    pub outcome: Outcome,
+    /// What came of it. `None`: the client gave up, and nobody knows.
+    pub outcome: Option<Outcome>,
 }
 
 /// Whether a history can have happened.
@@ -72,16 +79,34 @@ pub enum Verdict {
     GaveUp,
 }
 
-/// Clients that a history may have: open operations are bits of a word.
-pub const CLIENTS_MAX: usize = 64;
+/// Operations that may be open at a time: they are bits of a word.
+pub const OPEN_MAX: usize = 64;
 
 /// Configurations looked at for one return before the checker gives up.
 const CONFIGURATIONS_MAX: usize = 100_000;
 
 type Value = Option<u64>;
 
-/// A value that the register may have, and which open operations it contains already.
-type Configuration = (Value, u64);
+/// Places of open operations.
+type Places = u64;
+
+/// What the register may hold, which open operations that will be answered have taken effect, and
+/// which of those that were given up.
+type Configuration = (Value, Places, Places);
+
+/// All that is possible.
+#[derive(Clone, Debug)]
+struct Possible(BTreeSet<Configuration>);
+
+impl Possible {
+    /// Adds a configuration, unless another one stands for it.
+    fn add(&mut self, new: Configuration) -> bool {
+        let (value, taken, given) = new;
+        let alike = (value, taken, 0)..=(value, taken, Places::MAX);
+        let is_known = |known: &Configuration| known.2 & !given == 0;
+        !self.0.range(alike).any(is_known) && self.0.insert(new)
+    }
+}
 
 /// Values that are written to expire carry this bit.
 pub const EXPIRING: u64 = 1 << 50;
@@ -92,67 +117,164 @@ fn may_expire(value: Value) -> bool {
     value.is_some_and(|value| value & EXPIRING != 0)
 }
 
-/// Judges the history of one register that had no value at first.
-pub fn check(operations: &[Operation]) -> Verdict {
-    let mut moments: Vec<(u64, usize)> = Vec::with_capacity(2 * operations.len());
+/// Judges the history of one register that had no value at first, and that was lost at these
+/// moments.
+pub fn check(operations: &[Operation], losses: &[u64]) -> Verdict {
+    let mut moments: Vec<(u64, What)> = Vec::with_capacity(2 * operations.len() + losses.len());
     for (place, operation) in operations.iter().enumerate() {
-        assert!(operation.begun < operation.ended && operation.client < CLIENTS_MAX);
-        moments.push((operation.begun, place));
-        moments.push((operation.ended, place));
+        assert!(operation.begun < operation.ended, "operations take time");
+        if operation.outcome.is_some() {
+            moments.push((operation.begun, What::Begins(place)));
+            moments.push((operation.ended, What::Ends(place)));
+        } else if operation.action != Action::Read {
+            moments.push((operation.begun, What::Begins(place)));
+        }
     }
+    moments.extend(losses.iter().map(|&moment| (moment, What::Loss)));
     moments.sort_unstable();
-    let mut open: Vec<Option<usize>> = vec![None; CLIENTS_MAX];
-    let mut possible: BTreeSet<Configuration> = BTreeSet::from([(None, 0)]);
-    for (moment, place) in moments {
-        let operation = &operations[place];
-        if moment == operation.begun {
-            assert!(open[operation.client].is_none(), "a client has one operation at a time");
-            open[operation.client] = Some(place);
-            continue;
+    let mut check = Check {
+        operations,
+        open: Vec::new(),
+        possible: Possible(BTreeSet::from([(None, 0, 0)])),
+        ever: (!losses.is_empty()).then(|| BTreeSet::from([None])),
+    };
+    for (_, what) in moments {
+        let verdict = match what {
+            What::Begins(place) => check.begin(place),
+            What::Ends(place) => check.end(place),
+            What::Loss => check.lose(),
+        };
+        if verdict != Verdict::Linearizable {
+            return verdict;
         }
-        let pending: Vec<&Operation> = open.iter().flatten().map(|&at| &operations[at]).collect();
-        match end(&possible, &pending, operation.client) {
-            None => return Verdict::GaveUp,
-            Some(left) if left.is_empty() => {
-                return Verdict::Violated(describe(operations, place, &possible));
-            }
-            Some(left) => possible = left,
-        }
-        open[operation.client] = None;
     }
     Verdict::Linearizable
 }
 
-/// What is still possible once this client's operation has taken effect.
-fn end(
-    possible: &BTreeSet<Configuration>,
-    pending: &[&Operation],
-    client: usize,
-) -> Option<BTreeSet<Configuration>> {
-    let bit = 1u64 << client;
-    let mut left = BTreeSet::new();
-    let mut seen = possible.clone();
-    let mut next: Vec<Configuration> = possible.iter().copied().collect();
-    while let Some((value, taken)) = next.pop() {
-        if taken & bit != 0 {
-            left.insert((value, taken & !bit));
-            continue;
+/// What happens at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Begins(usize),
+    Ends(usize),
+    Loss,
+}
+
+/// A history on its way.
+struct Check<'h> {
+    operations: &'h [Operation],
+    /// Open operations, each at a place of its own.
+    open: Vec<Option<usize>>,
+    possible: Possible,
+    /// Values that the register may have had so far, if it is going to be lost.
+    ever: Option<BTreeSet<Value>>,
+}
+
+impl<'h> Check<'h> {
+    fn begin(&mut self, operation: usize) -> Verdict {
+        match self.open.iter().position(Option::is_none) {
+            Some(free) => self.open[free] = Some(operation),
+            None if self.open.len() == OPEN_MAX => return Verdict::GaveUp,
+            None => self.open.push(Some(operation)),
         }
-        if may_expire(value) && seen.insert((None, taken)) {
-            next.push((None, taken));
+        Verdict::Linearizable
+    }
+
+    /// An operation is answered, so it has taken effect.
+    fn end(&mut self, operation: usize) -> Verdict {
+        let place = self.open.iter().position(|open| *open == Some(operation));
+        let place = place.expect("an operation begins before it ends");
+        let Some(all) = self.closure(1 << place) else { return Verdict::GaveUp };
+        if let Some(ever) = &mut self.ever {
+            ever.extend(all.0.iter().map(|&(value, _, _)| value));
         }
-        for operation in pending.iter().filter(|operation| taken & (1 << operation.client) == 0) {
-            let Some(after) = apply(value, operation.action, operation.outcome) else { continue };
-            let configuration = (after, taken | 1 << operation.client);
-            if seen.insert(configuration) {
-                next.push(configuration);
+        let mut left = Possible(BTreeSet::new());
+        for (value, taken, given) in all.0.into_iter().filter(|all| all.1 & (1 << place) != 0) {
+            left.add((value, taken & !(1 << place), given));
+        }
+        if left.0.is_empty() {
+            return Verdict::Violated(describe(self.operations, operation, &self.possible));
+        }
+        self.possible = left;
+        self.open[place] = None;
+        Verdict::Linearizable
+    }
+
+    /// Everything that can come of what is possible now, up to where the operation at `last` has
+    /// taken effect. `None`: too much.
+    fn closure(&self, last: Places) -> Option<Possible> {
+        let open: Vec<(Places, &Operation)> = self.open().collect();
+        let mut all = self.possible.clone();
+        let mut next: VecDeque<Configuration> = all.0.iter().copied().collect();
+        while let Some((value, taken, given)) = next.pop_front() {
+            if taken & last != 0 {
+                continue;
+            }
+            if may_expire(value) && all.add((None, taken, given)) {
+                next.push_back((None, taken, given));
+            }
+            for (place, &(bit, operation)) in open.iter().enumerate() {
+                let is_twin = |&(other, twin): &(Places, &Operation)| {
+                    is_given_up_alike(twin, operation) && given & other == 0
+                };
+                if (taken | given) & bit != 0 || open[..place].iter().any(is_twin) {
+                    continue;
+                }
+                let Some(after) = effect(value, operation) else { continue };
+                let configuration = match operation.outcome {
+                    Some(_) => (after, taken | bit, given),
+                    None => (after, taken, given | bit),
+                };
+                if all.add(configuration) {
+                    next.push_back(configuration);
+                }
+            }
+            if all.0.len() > CONFIGURATIONS_MAX {
+                return None;
             }
         }
-        if seen.len() > CONFIGURATIONS_MAX {
-            return None;
-        }
+        Some(all)
     }
-    Some(left)
+
+    fn open(&self) -> impl Iterator<Item = (Places, &'h Operation)> {
+        let open = self.open.iter().enumerate();
+        open.filter_map(|(place, open)| Some((1 << place, &self.operations[(*open)?])))
+    }
+
+    /// Who held the register is gone.
+    fn lose(&mut self) -> Verdict {
+        let Some(all) = self.closure(0) else { return Verdict::GaveUp };
+        let values: BTreeSet<Value> = all.0.iter().map(|&(value, _, _)| value).collect();
+        let ever = self.ever.as_mut().expect("losses are known from the beginning on");
+        ever.extend(values);
+        let taken: BTreeSet<(Places, Places)> =
+            self.possible.0.iter().map(|&(_, taken, given)| (taken, given)).collect();
+        for (taken, given) in taken {
+            ever.iter().for_each(|&value| {
+                self.possible.add((value, taken, given));
+            });
+        }
+        Verdict::Linearizable
+    }
+}
+
+/// Whether both were given up and do the same: it does not matter which of them takes effect.
+fn is_given_up_alike(one: &Operation, other: &Operation) -> bool {
+    one.outcome.is_none() && other.outcome.is_none() && one.action == other.action
+}
+
+/// The value once an operation has taken effect; `None` if it cannot have, or changes nothing.
+fn effect(value: Value, operation: &Operation) -> Option<Value> {
+    let Some(outcome) = operation.outcome else {
+        return match operation.action {
+            Action::Read => None,
+            Action::Write(new) | Action::WriteExpiring(new) => Some(Some(new)),
+            Action::WriteIfAbsent(new) => value.is_none().then_some(Some(new)),
+            Action::Swap(old, new) => (value == Some(old)).then_some(Some(new)),
+            Action::Increment => Some(Some(value.unwrap_or(0) + 1)),
+            Action::Delete | Action::DeleteBlindly => Some(None),
+        };
+    };
+    apply(value, operation.action, outcome)
 }
 
 /// The value after an action with this outcome; `None` if it cannot have had it.
@@ -178,11 +300,7 @@ fn apply(value: Value, action: Action, outcome: Outcome) -> Option<Value> {
 /// Operations shown before the one that cannot be explained.
 const SHOWN_BEFORE: usize = 12;
 
-fn describe(
-    operations: &[Operation],
-    culprit: usize,
-    possible: &BTreeSet<Configuration>,
-) -> String {
+fn describe(operations: &[Operation], culprit: usize, possible: &Possible) -> String {
     let mut order: Vec<usize> = (0..operations.len()).collect();
     order.sort_unstable_by_key(|&place| operations[place].begun);
     let at = order.iter().position(|&place| place == culprit).unwrap_or(0);
@@ -190,7 +308,7 @@ fn describe(
     let around = order[at.saturating_sub(SHOWN_BEFORE)..]
         .iter()
         .filter(|&&place| operations[place].begun < ended);
-    let values: BTreeSet<Value> = possible.iter().map(|&(value, _)| value).collect();
+    let values: BTreeSet<Value> = possible.0.iter().map(|&(value, _, _)| value).collect();
     let mut text = format!("the register may hold {values:?}; no order explains the marked line\n");
     for &place in around {
         let mark = if place == culprit { "→" } else { " " };
@@ -202,7 +320,12 @@ fn describe(
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Operation { client, begun, ended, action, outcome } = self;
-        write!(f, "[{begun}-{ended}] client {client}: {action:?} = {outcome:?}")
+        match outcome {
+            Some(outcome) => {
+                write!(f, "[{begun}-{ended}] client {client}: {action:?} = {outcome:?}")
+            }
+            None => write!(f, "[{begun}-] client {client}: {action:?}, given up at {ended}"),
+        }
     }
 }
 
@@ -211,6 +334,13 @@ mod tests {
     use super::*;
 
     fn history(list: &[(usize, u64, u64, Action, Outcome)]) -> Verdict {
+        let answered = |&(client, begun, ended, action, outcome): &_| {
+            (client, begun, ended, action, Some(outcome))
+        };
+        with_losses(&list.iter().map(answered).collect::<Vec<_>>(), &[])
+    }
+
+    fn with_losses(list: &[(usize, u64, u64, Action, Option<Outcome>)], losses: &[u64]) -> Verdict {
         let operation = |&(client, begun, ended, action, outcome): &_| Operation {
             client,
             begun,
@@ -218,7 +348,7 @@ mod tests {
             action,
             outcome,
         };
-        check(&list.iter().map(operation).collect::<Vec<_>>())
+        check(&list.iter().map(operation).collect::<Vec<_>>(), losses)
     }
 
     fn is_violated(verdict: &Verdict) -> bool {
@@ -302,5 +432,49 @@ mod tests {
             (1, 5, 6, Action::Read, Outcome::Value(Some(1))),
         ]);
         assert!(is_violated(&history));
+    }
+
+    #[test]
+    fn what_was_given_up_may_take_effect_at_any_later_time_once() {
+        let given_up = (0, 1, 2, Action::Write(5), None);
+        let read = |at, seen| (1, at, at + 1, Action::Read, Some(Outcome::Value(seen)));
+        let write = |at, new| (1, at, at + 1, Action::Write(new), Some(Outcome::Done));
+        assert_eq!(with_losses(&[given_up, read(3, None)], &[]), Verdict::Linearizable);
+        let late = [given_up, read(3, None), write(5, 7), read(7, Some(5)), read(9, Some(5))];
+        assert_eq!(with_losses(&late, &[]), Verdict::Linearizable);
+        let twice = [given_up, read(3, Some(5)), write(5, 7), read(7, Some(5))];
+        assert!(is_violated(&with_losses(&twice, &[])));
+        let early = [read(1, Some(5)), (0, 3, 4, Action::Write(5), None)];
+        assert!(is_violated(&with_losses(&early, &[])));
+    }
+
+    #[test]
+    fn many_that_were_given_up_are_followed() {
+        let mut list: Vec<_> = (0..30)
+            .map(|n| (0, 2 * n + 1, 2 * n + 2, Action::Increment, None))
+            .chain((30..50).map(|n| (0, 2 * n + 1, 2 * n + 2, Action::Write(1000 * n), None)))
+            .collect();
+        let read = |at, seen| (1, at, at + 1, Action::Read, Some(Outcome::Value(Some(seen))));
+        list.extend([read(201, 17), read(203, 33_004), read(205, 33_013)]);
+        assert_eq!(with_losses(&list, &[]), Verdict::Linearizable);
+        list.push(read(207, 33_014));
+        assert!(is_violated(&with_losses(&list, &[])), "that would be one increment too many");
+    }
+
+    #[test]
+    fn what_was_lost_may_be_found_in_an_old_copy_and_not_in_a_new_one() {
+        let read = |at, seen| (1, at, at + 1, Action::Read, Some(Outcome::Value(seen)));
+        let write = |at, new| (1, at, at + 1, Action::Write(new), Some(Outcome::Done));
+        let before = [write(1, 5), write(3, 7)];
+        for seen in [None, Some(5), Some(7)] {
+            let history = [&before[..], &[read(10, seen), read(12, seen)]].concat();
+            assert_eq!(with_losses(&history, &[6]), Verdict::Linearizable, "{seen:?}");
+        }
+        let early = [&before[..], &[read(5, Some(5))]].concat();
+        assert!(is_violated(&with_losses(&early, &[9])));
+        let twice = [&before[..], &[read(10, Some(5)), read(12, Some(7))]].concat();
+        assert!(is_violated(&with_losses(&twice, &[9])));
+        let unheard = [&before[..], &[read(10, Some(9))]].concat();
+        assert!(is_violated(&with_losses(&unheard, &[9])));
     }
 }

@@ -33,6 +33,6 @@ mod trace;
 mod workload;
 mod world;
 
-pub use failure::{Failure, Report};
+pub use failure::{Failure, Report, Rule};
 pub use planted::Planted;
 pub use world::{Settings, run};

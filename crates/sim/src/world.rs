@@ -12,7 +12,7 @@ mod messages;
 mod requests;
 
 use crate::clients::Clients;
-use crate::failure::{Failure, Report};
+use crate::failure::{Failure, Report, Rule};
 use crate::network::Weather;
 use crate::planted::Planted;
 use crate::reactor::{Inbound, Reply, Request, Surroundings};
@@ -130,7 +130,7 @@ pub fn run(settings: Settings) -> Report {
             moved: 0,
             not_moved: 0,
             longest: Duration::ZERO,
-            failure: Some(Failure::Panicked(text.unwrap_or_default())),
+            failure: Some(Rule::NoPanic.broken(text.unwrap_or_default())),
         }
     })
 }

@@ -2,7 +2,7 @@
 
 use super::faults::{Cuts, SKEW_MAX_MILLIS};
 use super::{Next, Part, REST_AGAIN, REST_MAX, World};
-use crate::failure::Failure;
+use crate::failure::{Failure, Rule};
 use crate::history::Verdict;
 use crate::inspect::Walk;
 use crate::network::Weather;
@@ -33,7 +33,7 @@ impl World {
             let inspector = &mut self.servers[place].inspector;
             if is_there && !inspector.has_or_deleted(walls[place], migration, hash) {
                 let text = format!("{migration} has passed {hash}, which only {source} has");
-                self.failure = Some(Failure::ProgressAhead(text));
+                self.failure = Some(Rule::ProgressFollowsReplay.broken(text));
             }
         }
     }
@@ -51,7 +51,8 @@ impl World {
             let shared = here.iter().flat_map(|a| there.iter().find_map(|b| a.intersection(*b)));
             if let Some(range) = shared.into_iter().next() {
                 let (one, two) = (self.servers[place].id, self.servers[other].id);
-                self.failure = Some(Failure::TwoOwners(format!("{one} and {two} serve {range}")));
+                self.failure =
+                    Some(Rule::OneOwner.broken(format!("{one} and {two} serve {range}")));
             }
         }
     }
@@ -64,7 +65,7 @@ impl World {
                 *times += 1;
                 if *times > ASKED_AGAIN_MAX {
                     let text = format!("{hash} of {} by reactor {reactor:?}", pull.migration);
-                    self.failure = Some(Failure::AskedAgain(text));
+                    self.failure = Some(Rule::AskedOnce.broken(text));
                 }
             }
         }
@@ -118,17 +119,20 @@ impl World {
             Part::Resting | Part::Reading(_) => {}
         }
         if self.now >= self.rest_by {
-            self.failure = Some(Failure::Stuck(self.describe_unrest()));
+            self.failure = Some(self.describe_unrest());
         }
         self.plan_in(REST_AGAIN, Next::Rest);
     }
 
-    fn describe_unrest(&self) -> String {
+    fn describe_unrest(&self) -> Failure {
+        let mut rule = Rule::ServersSettle;
         let mut text = String::new();
         for open in self.clients.open() {
+            rule = Rule::Answered;
             text.push_str(&format!("\n  open since {}: {:?}", open.since, open.request));
         }
         for report in self.migrations.iter().filter(|report| !is_over(report.state)) {
+            rule = Rule::MigrationsEnd;
             text.push_str(&format!("\n  {report:?}"));
         }
         for server in &self.servers {
@@ -139,7 +143,7 @@ impl World {
                 text.push_str(&format!("\n  at {}: {}", server.id, reactor.waiting()));
             }
         }
-        text
+        rule.broken(text)
     }
 
     /// What clients saw, and what the servers hold at the end.
@@ -147,9 +151,11 @@ impl World {
         match self.clients.judge() {
             Some((register, Verdict::Violated(text))) => {
                 let key = String::from_utf8_lossy(&self.workload.registers[register].keys[0].1);
-                return Some(Failure::NotLinearizable(format!("{key}: {text}")));
+                return Some(Rule::Linearizable.broken(format!("{key}: {text}")));
             }
-            Some((register, _)) => return Some(Failure::GaveUp(format!("register {register}"))),
+            Some((register, _)) => {
+                return Some(Rule::Decided.broken(format!("register {register}")));
+            }
             None => {}
         }
         self.judge_servers()
@@ -161,37 +167,37 @@ impl World {
         let walls: Vec<_> = (0..self.servers.len()).map(|place| self.wall_at(place)).collect();
         let mut seen: BTreeMap<&[u8], u64> = BTreeMap::new();
         for (number, register) in self.workload.registers.iter().enumerate() {
-            let Some(value) = self.clients.last_read(number) else { continue };
+            let Some(value) = self.clients.last_read(number).flatten() else { continue };
             seen.extend(register.keys.iter().map(|(_, key)| (key.as_slice(), value)));
         }
         for (server, wall) in self.servers.iter_mut().zip(walls) {
             let left = server.inspector.left_behind(wall);
             if !left.is_empty() {
-                return Some(Failure::Misplaced(format!("{} holds {left:?}", server.id)));
+                return Some(Rule::NothingStray.broken(format!("{} holds {left:?}", server.id)));
             }
             let Walk { held, expired, bytes } = server.inspector.walk(wall);
             let words = server.inspector.words(wall);
             if held.len() as u64 + expired != words {
                 let (id, held) = (server.id, held.len());
                 let text = format!("{id} counts {words}, holds {held}, and {expired} expired");
-                return Some(Failure::Misplaced(text));
+                return Some(Rule::CountsMatch.broken(text));
             }
             let live = server.node.store().usage().log.live_bytes;
             if live != bytes {
                 let text = format!("{} counts {live} live bytes and holds {bytes}", server.id);
-                return Some(Failure::Misplaced(text));
+                return Some(Rule::CountsMatch.broken(text));
             }
             for (key, value) in held {
                 if seen.remove(key.as_slice()) != Some(value) {
                     let key = String::from_utf8_lossy(&key);
                     let text = format!("{} holds {value} for {key}: nobody reads it", server.id);
-                    return Some(Failure::Misplaced(text));
+                    return Some(Rule::NothingStray.broken(text));
                 }
             }
         }
         let lost = seen.first_key_value()?;
         let key = String::from_utf8_lossy(lost.0);
-        Some(Failure::Misplaced(format!("no server holds {key} = {}", lost.1)))
+        Some(Rule::NothingLost.broken(format!("no server holds {key} = {}", lost.1)))
     }
 }
 

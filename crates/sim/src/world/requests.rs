@@ -1,7 +1,7 @@
 //! Clients' operations on their way to servers and back.
 
 use super::{Next, Part, SERVERS, World};
-use crate::failure::Failure;
+use crate::failure::Rule;
 use crate::history::Action;
 use crate::reactor::{Inbound, Reply, Request};
 use crate::servers::server_at;
@@ -52,10 +52,10 @@ impl World {
                 if self.clients.redirect(request.client, slot, server_at(port)) {
                     self.request(request);
                 } else {
-                    self.failure = Some(Failure::Circles(format!("{request:?}")));
+                    self.failure = Some(Rule::NoCircles.broken(format!("{request:?}")));
                 }
             }
-            Reply::Torn => self.failure = Some(Failure::Torn(format!("{request:?}"))),
+            Reply::Torn => self.failure = Some(Rule::WholePairs.broken(format!("{request:?}"))),
         }
     }
 }
