@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+pub mod configuration;
 pub mod control;
 pub mod core;
 pub mod engine;
@@ -23,6 +24,7 @@ mod session;
 mod settings;
 pub mod shell;
 
+pub use configuration::Configuration;
 pub use settings::Settings;
 
 /// Connections of clients that one server holds.

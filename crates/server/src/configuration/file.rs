@@ -1,0 +1,170 @@
+//! The file of settings: one `name = value` per line, in TOML.
+
+use super::table::{SETTINGS, Setting};
+use super::text::Kind;
+use super::{Bytes, Configuration, Wrong};
+use toml_edit::{Document, DocumentMut, Item, Value};
+
+/// Why a file of settings cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FileError {
+    /// It is no TOML.
+    #[error("{0}")]
+    NotToml(String),
+    /// One of its lines makes no sense.
+    #[error("line {line}: {wrong}")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        wrong: Wrong,
+    },
+}
+
+/// Sets what the file says; the rest stays as it is.
+pub fn read_file(text: &str, configuration: &mut Configuration) -> Result<(), FileError> {
+    let document =
+        Document::parse(text).map_err(|error| FileError::NotToml(error.to_string()))?;
+    for (name, item) in document.as_table().iter() {
+        let span = document.as_table().key(name).and_then(|key| key.span()).or(item.span());
+        let at = span.map_or(0, |span| span.start);
+        let line = 1 + text[..at].matches('\n').count();
+        set(configuration, name, item).map_err(|wrong| FileError::Line { line, wrong })?;
+    }
+    Ok(())
+}
+
+fn set(configuration: &mut Configuration, name: &str, item: &Item) -> Result<(), Wrong> {
+    let setting = Setting::find(name)
+        .ok_or_else(|| format!("there is no setting '{name}' (see ballast.toml for all)"))?;
+    let value = match item {
+        Item::Value(Value::String(text)) => text.value().clone(),
+        Item::Value(Value::Integer(number)) => number.value().to_string(),
+        Item::Value(Value::Boolean(yes)) => if *yes.value() { "yes" } else { "no" }.into(),
+        _ => return Err(format!("{name} must be a text, a number, true or false")),
+    };
+    setting.set(configuration, &value).map_err(|wrong| format!("{name}: {wrong}"))
+}
+
+/// The file with these settings in it: what has changed is changed, what is missing and is not the
+/// default is added, and everything else, comments included, stays.
+pub fn rewrite(text: &str, configuration: &Configuration) -> Result<String, FileError> {
+    let mut before = Configuration::default();
+    read_file(text, &mut before)?;
+    let mut document: DocumentMut =
+        text.parse().map_err(|error: toml_edit::TomlError| FileError::NotToml(error.to_string()))?;
+    for setting in SETTINGS {
+        if setting.show(&before) != setting.show(configuration) {
+            let mut value = in_file(setting, configuration);
+            if let Some(Item::Value(old)) = document.get(setting.name) {
+                *value.decor_mut() = old.decor().clone();
+            }
+            document[setting.name] = Item::Value(value);
+        }
+    }
+    Ok(document.to_string())
+}
+
+fn in_file(setting: &Setting, configuration: &Configuration) -> Value {
+    let shown = setting.show(configuration);
+    match (setting.kind, shown.parse::<i64>()) {
+        (Kind::YesNo, _) => Value::from(shown == "yes"),
+        (Kind::Number, Ok(number)) => Value::from(number),
+        (Kind::Text, Ok(number)) if number > 0 => {
+            Value::from(Bytes(usize::try_from(number).unwrap_or(0)).short())
+        }
+        (Kind::Number | Kind::Text, _) => Value::from(shown),
+    }
+}
+
+/// A file in which everything stands, explained, as it is where nobody says otherwise.
+pub fn example() -> String {
+    let configuration = Configuration::default();
+    let mut text = String::from(
+        "# Settings of a Ballast server, each with its default: 'ballast serve --config ballast.toml'.\n\
+         # What stands on the command line (--maxclients 100) overrides what stands here. Those marked\n\
+         # with a star can be changed while the server runs: CONFIG SET, then CONFIG REWRITE.\n",
+    );
+    for setting in SETTINGS {
+        let star = if setting.when == super::When::Always { "* " } else { "" };
+        text.push('\n');
+        for line in wrapped(&format!("{star}{}", setting.summary), 98) {
+            text.push_str(&format!("# {line}\n"));
+        }
+        let value = in_file(setting, &configuration);
+        text.push_str(&format!("{} = {}\n", setting.name, value.to_string().trim()));
+    }
+    text
+}
+
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.len() + 1 + word.len() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) | None => lines.push(word.to_string()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Configuration, FileError> {
+        let mut configuration = Configuration::default();
+        read_file(text, &mut configuration).map(|()| configuration)
+    }
+
+    #[test]
+    fn the_example_says_what_the_defaults_are() {
+        assert_eq!(read(&example()), Ok(Configuration::default()));
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ballast.toml");
+        if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
+            std::fs::write(path, example()).unwrap();
+        }
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text == example(), "ballast.toml is out of date: UPDATE_GOLDENFILES=1 writes it");
+    }
+
+    #[test]
+    fn a_file_sets_what_it_names() {
+        let text = "maxclients = 7\nrequirepass = \"x y\"\nprotected-mode = false\nmaxmemory='64mb'";
+        let configuration = read(text).unwrap();
+        assert_eq!(configuration.maxclients, 7);
+        assert_eq!(configuration.requirepass, "x y");
+        assert!(!configuration.protected_mode);
+        assert_eq!(configuration.maxmemory, Bytes(64 << 20));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said_with_its_line() {
+        for (text, said) in [
+            ("port = 1\n\n# x\nnosuch = 1", "line 4: there is no setting 'nosuch'"),
+            ("port = 1\nmaxclients = 'many'", "line 2: maxclients: argument must be between"),
+            ("port = 70000", "line 1: port: argument must be between 0 and 65535"),
+            ("port = [1]", "line 1: port must be a text, a number, true or false"),
+            ("[server]\nport = 1", "line 1: there is no setting 'server'"),
+            ("maxmemory = 0", "line 1: maxmemory: there is always a limit"),
+            ("port = ", "TOML parse error at line 1"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.starts_with(said), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn rewriting_keeps_comments_and_order_and_adds_what_is_missing() {
+        let text = "# mine\nmaxclients = 7 # few\ntimeout = 1\n";
+        let mut configuration = read(text).unwrap();
+        configuration.maxclients = 8;
+        configuration.requirepass = "p\"q".into();
+        let rewritten = rewrite(text, &configuration).unwrap();
+        assert!(rewritten.starts_with("# mine\nmaxclients = 8 # few\ntimeout = 1\n"), "{rewritten}");
+        assert_eq!(read(&rewritten), Ok(configuration));
+    }
+}

@@ -1,0 +1,203 @@
+//! What settings there are.
+
+use super::text::{Kind, Text, Wrong};
+use super::{Bytes, Configuration, REQUEST_BYTES_MAX};
+use types::limits::{REACTORS_MAX, VALUE_BYTES_MAX};
+
+/// When a setting can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// At any time, by `CONFIG SET`.
+    Always,
+    /// Only when the server starts.
+    AtStart,
+}
+
+/// One setting. See [`SETTINGS`].
+pub struct Setting {
+    /// As in the file, on the command line and for `CONFIG`.
+    pub name: &'static str,
+    /// What it is called on the command line as well; empty: nothing else.
+    pub alias: &'static str,
+    /// When it can be changed.
+    pub when: When,
+    /// What it means, in one paragraph.
+    pub summary: &'static str,
+    pub(super) kind: Kind,
+    show: fn(&Configuration) -> String,
+    set: fn(&mut Configuration, &str) -> Result<(), Wrong>,
+}
+
+impl Setting {
+    /// The setting of this name.
+    pub fn find(name: &str) -> Option<&'static Setting> {
+        SETTINGS.iter().find(|setting| setting.name.eq_ignore_ascii_case(name))
+    }
+
+    /// Its value.
+    pub fn show(&self, configuration: &Configuration) -> String {
+        (self.show)(configuration)
+    }
+
+    /// Sets it, or says what is wrong with the value and changes nothing.
+    pub fn set(&self, configuration: &mut Configuration, value: &str) -> Result<(), Wrong> {
+        (self.set)(configuration, value)
+    }
+
+    /// Whether it may be written without a value, which means `yes`.
+    pub fn is_switch(&self) -> bool {
+        self.kind == Kind::YesNo
+    }
+}
+
+macro_rules! setting {
+    ($name:literal $(or $alias:literal)?, $when:ident, $field:ident, $summary:literal $(, $check:expr)?) => {
+        Setting {
+            name: $name,
+            alias: concat!($($alias)?),
+            when: When::$when,
+            summary: $summary,
+            kind: kind_of(|configuration| &configuration.$field),
+            show: |configuration| configuration.$field.show(),
+            set: |configuration, value| {
+                let value = Text::read(value)?;
+                $($check(&value)?;)?
+                configuration.$field = value;
+                Ok(())
+            },
+        }
+    };
+}
+
+const fn kind_of<T: Text>(_: fn(&Configuration) -> &T) -> Kind {
+    T::KIND
+}
+
+/// All settings, in the order in which they are documented.
+pub static SETTINGS: &[Setting] = &[
+    setting!(
+        "bind", AtStart, bind,
+        "Addresses to listen on, between blanks. One that begins with '-' may be missing on this machine; '*' stands for all. Other servers are met on the same addresses."
+    ),
+    setting!("port", AtStart, port, "Port for clients (the Redis protocol). 0: one that is free."),
+    setting!(
+        "cluster-port" or "bus-port", AtStart, cluster_port,
+        "Port for other servers. 0: the client port + 10000."
+    ),
+    setting!(
+        "cluster-announce-ip" or "announce", AtStart, announce,
+        "Host that clients and other servers reach this server under. Empty: the first address that it is bound to."
+    ),
+    setting!(
+        "join", AtStart, join,
+        "Join the cluster of this coordinator, as HOST:PORT. Empty: the server is a store of its own."
+    ),
+    setting!(
+        "maxmemory" or "memory", AtStart, maxmemory,
+        "Memory for records and index together, as in 4gb. A full server refuses writes; nothing is evicted.",
+        |bytes: &Bytes| match bytes.0 {
+            0 => Err("there is always a limit: argument must be the memory to use".to_string()),
+            _ => Ok(()),
+        }
+    ),
+    setting!(
+        "ready-memory", AtStart, ready_memory,
+        "Free memory to take from the operating system ahead of its use, so that neither a burst of writes nor arriving data waits for it. 0: an eighth of the memory."
+    ),
+    setting!(
+        "huge-pages", AtStart, huge_pages,
+        "Whether to ask the operating system for huge pages."
+    ),
+    setting!(
+        "reactors", AtStart, reactors,
+        "Reactors (threads that serve). 0: one for each processor that the server may use.",
+        |count: &u16| match usize::from(*count) <= REACTORS_MAX {
+            true => Ok(()),
+            false => Err(format!("argument must be between 0 and {REACTORS_MAX} inclusive")),
+        }
+    ),
+    setting!(
+        "poll", AtStart, poll,
+        "How an idle reactor waits: 'adaptive' spins while that pays, 'busy' always, 'sleep' never."
+    ),
+    setting!(
+        "shared-cores", AtStart, shared_cores,
+        "Whether other processes need these processors too: then reactors do not spin, and offer them after each piece of background work."
+    ),
+    setting!(
+        "protected-mode", Always, protected_mode,
+        "Whether a server without a password serves only clients on this machine."
+    ),
+    setting!(
+        "requirepass", Always, requirepass,
+        "The password that clients must say first. Empty: none."
+    ),
+    setting!(
+        "maxclients", Always, maxclients,
+        "Connections of clients. Further ones are refused.",
+        |clients: &u32| match *clients {
+            0 => Err("argument must be between 1 and 4294967295 inclusive".to_string()),
+            _ => Ok(()),
+        }
+    ),
+    setting!(
+        "timeout", Always, timeout,
+        "Seconds without a request after which a client is sent away. 0: never."
+    ),
+    setting!(
+        "tcp-keepalive", AtStart, tcp_keepalive,
+        "Seconds of silence after which the system asks whether a client still lives. 0: never."
+    ),
+    setting!(
+        "client-query-buffer-limit", Always, query_limit,
+        "The largest request, at most 64mb. Counts for clients that connect from then on.",
+        |bytes: &Bytes| match bytes.0 {
+            1_048_576..=REQUEST_BYTES_MAX => Ok(()),
+            _ => Err(format!("argument must be between 1048576 and {REQUEST_BYTES_MAX} inclusive")),
+        }
+    ),
+    setting!(
+        "client-output-buffer-limit", Always, output_limit,
+        "'normal HARD SOFT SECONDS': a client is sent away when replies of HARD bytes wait for it, or of SOFT bytes for so many seconds. 0: no limit. Whatever the limits, a client that leaves more than 1 MiB is not read until it takes them."
+    ),
+    setting!(
+        "proto-max-bulk-len", Always, bulk_bytes_max,
+        "The largest argument, at most the largest value. Counts for clients that connect from then on.",
+        |bytes: &Bytes| match bytes.0 {
+            16_384..=VALUE_BYTES_MAX => Ok(()),
+            _ => Err(format!("argument must be between 16384 and {VALUE_BYTES_MAX} inclusive")),
+        }
+    ),
+    setting!(
+        "slowlog-log-slower-than", Always, slowlog_slower_than,
+        "Microseconds from which on a command is noted in the slow log. 0: all are. Negative: none is."
+    ),
+    setting!(
+        "slowlog-max-len", Always, slowlog_max_len,
+        "Entries that the slow log keeps.",
+        |entries: &u32| match *entries {
+            0..=1_000_000 => Ok(()),
+            _ => Err("argument must be between 0 and 1000000 inclusive".to_string()),
+        }
+    ),
+    setting!(
+        "latency-monitor-threshold", Always, latency_threshold,
+        "Milliseconds from which on something that holds a reactor up is noted for LATENCY. 0: nothing is."
+    ),
+    setting!(
+        "enable-debug-command", AtStart, debug_command,
+        "Who may use DEBUG: 'no' (nobody), 'local' (clients on this machine), 'yes'."
+    ),
+    setting!(
+        "metrics-port", AtStart, metrics_port,
+        "Port under which Prometheus finds the metrics, as http://HOST:PORT/metrics. 0: nowhere."
+    ),
+    setting!(
+        "loglevel" or "log-level", AtStart, log_level,
+        "What the server says about itself: nothing, error, warning, notice, debug, trace. The environment's BALLAST_LOG overrides it."
+    ),
+    setting!(
+        "log-format", AtStart, log_format,
+        "How it says it: 'text', or 'json' with one object per line."
+    ),
+];

@@ -1,0 +1,298 @@
+//! Values of settings as text, and back.
+
+use runtime::Poll;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+/// What is wrong with a value, in words that can follow its name.
+pub type Wrong = String;
+
+/// How a value is written in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Number,
+    YesNo,
+    Text,
+}
+
+/// A value that can be read from text and shown as text.
+pub(super) trait Text: Sized {
+    const KIND: Kind = Kind::Text;
+    fn read(text: &str) -> Result<Self, Wrong>;
+    fn show(&self) -> String;
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {$(
+        impl Text for $number {
+            const KIND: Kind = Kind::Number;
+
+            fn read(text: &str) -> Result<$number, Wrong> {
+                text.parse().map_err(|_| {
+                    let (least, most) = (<$number>::MIN, <$number>::MAX);
+                    format!("argument must be between {least} and {most} inclusive")
+                })
+            }
+
+            fn show(&self) -> String {
+                self.to_string()
+            }
+        }
+    )*};
+}
+
+numbers!(u16, u32, u64, i64);
+
+impl Text for bool {
+    const KIND: Kind = Kind::YesNo;
+
+    fn read(text: &str) -> Result<bool, Wrong> {
+        match &text.to_ascii_lowercase()[..] {
+            "yes" => Ok(true),
+            "no" => Ok(false),
+            _ => Err("argument must be 'yes' or 'no'".into()),
+        }
+    }
+
+    fn show(&self) -> String {
+        if *self { "yes" } else { "no" }.into()
+    }
+}
+
+impl Text for String {
+    fn read(text: &str) -> Result<String, Wrong> {
+        Ok(text.into())
+    }
+
+    fn show(&self) -> String {
+        self.clone()
+    }
+}
+
+impl Text for Duration {
+    const KIND: Kind = Kind::Number;
+
+    fn read(text: &str) -> Result<Duration, Wrong> {
+        let seconds = text.parse::<u32>().ok().filter(|seconds| *seconds <= i32::MAX as u32);
+        let seconds = seconds.ok_or("argument must be between 0 and 2147483647 inclusive")?;
+        Ok(Duration::from_secs(u64::from(seconds)))
+    }
+
+    fn show(&self) -> String {
+        self.as_secs().to_string()
+    }
+}
+
+/// A number of bytes, which people write as in `64mb`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub usize);
+
+impl Text for Bytes {
+    fn read(text: &str) -> Result<Bytes, Wrong> {
+        let wrong = || "argument must be a memory value".to_string();
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let number: usize = number.parse().map_err(|_| wrong())?;
+        let factor = match &unit.to_ascii_lowercase()[..] {
+            "" | "b" => 1,
+            "k" => 1_000,
+            "kb" => 1 << 10,
+            "m" => 1_000_000,
+            "mb" => 1 << 20,
+            "g" => 1_000_000_000,
+            "gb" => 1 << 30,
+            _ => return Err(wrong()),
+        };
+        number.checked_mul(factor).map(Bytes).ok_or_else(wrong)
+    }
+
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+impl Bytes {
+    /// As people write it, where that is exact.
+    pub(super) fn short(self) -> String {
+        for (unit, bytes) in [("gb", 1 << 30), ("mb", 1 << 20), ("kb", 1 << 10)] {
+            if self.0 >= bytes && self.0.is_multiple_of(bytes) {
+                return format!("{}{unit}", self.0 / bytes);
+            }
+        }
+        self.0.to_string()
+    }
+}
+
+/// What of a client's unsent replies ends it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputLimit {
+    /// So many bytes end it at once. 0: none do.
+    pub hard: usize,
+    /// So many bytes end it when they stay unsent for `soft_time`. 0: none do.
+    pub soft: usize,
+    /// See `soft`.
+    pub soft_time: Duration,
+}
+
+impl Text for OutputLimit {
+    fn read(text: &str) -> Result<OutputLimit, Wrong> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [class, hard, soft, seconds] = words[..] else {
+            return Err("argument must be 'normal <hard> <soft> <seconds>'".into());
+        };
+        match &class.to_ascii_lowercase()[..] {
+            "normal" => Ok(OutputLimit {
+                hard: Bytes::read(hard)?.0,
+                soft: Bytes::read(soft)?.0,
+                soft_time: Duration::read(seconds)?,
+            }),
+            "replica" | "slave" | "pubsub" => {
+                Err("there are no clients but 'normal' ones to limit".into())
+            }
+            _ => Err("Invalid client class specified in buffer limit configuration.".into()),
+        }
+    }
+
+    fn show(&self) -> String {
+        format!("normal {} {} {}", self.hard, self.soft, self.soft_time.as_secs())
+    }
+}
+
+/// Addresses to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// Each with whether the server starts also where this machine does not have it.
+    pub addresses: Vec<(IpAddr, bool)>,
+}
+
+impl Bind {
+    /// One address.
+    pub fn to(address: IpAddr) -> Bind {
+        Bind { addresses: vec![(address, false)] }
+    }
+}
+
+impl Text for Bind {
+    fn read(text: &str) -> Result<Bind, Wrong> {
+        let address = |word: &str| {
+            let (word, may_fail) = word.strip_prefix('-').map_or((word, false), |w| (w, true));
+            let address = match word {
+                "*" => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                "::*" => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+                _ => word.parse().map_err(|_| format!("'{word}' is no address of a network"))?,
+            };
+            Ok((address, may_fail))
+        };
+        let addresses: Vec<_> =
+            text.split_whitespace().map(address).collect::<Result<_, Wrong>>()?;
+        match addresses.is_empty() {
+            true => Err("argument must be one address or more".into()),
+            false => Ok(Bind { addresses }),
+        }
+    }
+
+    fn show(&self) -> String {
+        let show = |(address, may_fail): &(IpAddr, bool)| {
+            format!("{}{address}", if *may_fail { "-" } else { "" })
+        };
+        self.addresses.iter().map(show).collect::<Vec<_>>().join(" ")
+    }
+}
+
+macro_rules! choices {
+    ($($type:ty { $($word:literal $(| $other:literal)* => $value:path),* $(,)? })*) => {$(
+        impl Text for $type {
+            fn read(text: &str) -> Result<$type, Wrong> {
+                match &text.to_ascii_lowercase()[..] {
+                    $($word $(| $other)* => Ok($value),)*
+                    _ => Err(format!(
+                        "argument must be one of the following: {}",
+                        [$($word),*].join(", ")
+                    )),
+                }
+            }
+
+            fn show(&self) -> String {
+                match self { $($value => $word),* }.into()
+            }
+        }
+    )*};
+}
+
+/// Who may use `DEBUG`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DebugCommand {
+    /// Nobody.
+    No,
+    /// Clients on this machine.
+    Local,
+    /// Everybody.
+    Yes,
+}
+
+/// What a server says about itself, from nothing to everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "their names say it")]
+pub enum LogLevel {
+    Nothing,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// How a server says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One object of JSON per line.
+    Json,
+}
+
+choices! {
+    Poll { "adaptive" => Poll::Adaptive, "busy" => Poll::Busy, "sleep" => Poll::Sleep }
+    DebugCommand {
+        "no" => DebugCommand::No,
+        "local" => DebugCommand::Local,
+        "yes" => DebugCommand::Yes,
+    }
+    LogFormat { "text" => LogFormat::Text, "json" => LogFormat::Json }
+    LogLevel {
+        "nothing" => LogLevel::Nothing,
+        "error" => LogLevel::Error,
+        "warning" | "warn" => LogLevel::Warn,
+        "notice" | "info" => LogLevel::Info,
+        "debug" | "verbose" => LogLevel::Debug,
+        "trace" => LogLevel::Trace,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_redis_reads_them() {
+        for (text, bytes) in [("0", 0), ("10", 10), ("1k", 1_000), ("2KB", 2_048), ("1gb", 1 << 30)]
+        {
+            assert_eq!(Bytes::read(text), Ok(Bytes(bytes)), "{text}");
+        }
+        for wrong in ["", "mb", "-1", "1tb", "1.5gb", "99999999999999999999", "99999999999gb"] {
+            assert!(Bytes::read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn addresses_and_limits_are_read() {
+        assert_eq!(Bind::read("127.0.0.1 -::1").unwrap().show(), "127.0.0.1 -::1");
+        assert_eq!(Bind::read("* -::*").unwrap().show(), "0.0.0.0 -::");
+        assert!(Bind::read("").is_err() && Bind::read("localhost x").is_err());
+        let limit = OutputLimit::read("normal 2mb 1mb 10").unwrap();
+        assert_eq!(limit.show(), "normal 2097152 1048576 10");
+        for wrong in ["", "normal 1 2", "replica 1 1 1", "what 0 0 0", "normal a 0 0"] {
+            assert!(OutputLimit::read(wrong).is_err(), "{wrong}");
+        }
+    }
+}
