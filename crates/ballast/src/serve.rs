@@ -4,7 +4,7 @@ use crate::coordinator_command;
 use crate::sizes::parse_bytes;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use runtime::{Class, Config, Listener, Poll, Reactors};
+use runtime::{Class, Config, DriverKind, Listener, Poll, Reactors};
 use server::Settings;
 use server::control::ControlLink;
 use server::engine::{Identity, Node};
@@ -49,6 +49,10 @@ pub(crate) struct ServeArguments {
     /// How an idle reactor waits: `adaptive` spins while that pays, `busy` always, `sleep` never.
     #[arg(long, value_enum, default_value_t = PollArgument::Adaptive)]
     poll: PollArgument,
+    /// How sockets are served: `uring` (fewer calls of the kernel), `epoll` (works everywhere), or
+    /// `auto`: io_uring where the system permits it.
+    #[arg(long, value_enum, default_value_t = DriverArgument::Auto)]
+    driver: DriverArgument,
     /// Other processes need these processors too: do not spin, and offer them after each piece of
     /// background work.
     #[arg(long)]
@@ -73,6 +77,13 @@ enum PollArgument {
     Adaptive,
     Busy,
     Sleep,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DriverArgument {
+    Auto,
+    Uring,
+    Epoll,
 }
 
 /// How long a server waits for its coordinator when it starts.
@@ -184,6 +195,11 @@ fn reactors(arguments: &ServeArguments) -> Config {
         PollArgument::Busy => Poll::Busy,
         PollArgument::Sleep => Poll::Sleep,
     };
+    config.driver = match arguments.driver {
+        DriverArgument::Auto => None,
+        DriverArgument::Uring => Some(DriverKind::Uring),
+        DriverArgument::Epoll => Some(DriverKind::Epoll),
+    };
     config.cores_shared |= arguments.shared_cores;
     config.pin &= !arguments.shared_cores;
     config
@@ -231,7 +247,14 @@ fn start(
     let shared = node.clone();
     let reactors = Reactors::start(config, listeners, move |reactor, _| {
         Server::new(shared.clone(), reactor, control.clone())
+    })
+    .with_context(|| match config.driver {
+        Some(DriverKind::Uring) => "io_uring cannot be used here: leave out --driver uring",
+        Some(DriverKind::Epoll) | None => "the reactors cannot start",
     })?;
+    if let Some(error) = reactors.why_not_uring() {
+        tracing::info!(%error, "io_uring cannot be used here: epoll serves the sockets");
+    }
     let mailboxes = reactors.mailboxes().clone();
     node.set_wake_all(move || mailboxes.iter().for_each(|mailbox| mailbox.wake()));
     Ok(reactors)

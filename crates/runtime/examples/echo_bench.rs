@@ -112,7 +112,7 @@ fn reactor(poll: Poll, load: Load, time: Duration) {
     let address = listener.address();
     let cpu_ns = Arc::new(AtomicU64::new(0));
     let shared = Arc::clone(&cpu_ns);
-    let config = Config { reactors: 1, poll, cores_shared: false, pin: false };
+    let config = Config { reactors: 1, poll, cores_shared: false, pin: false, driver: None };
     let make =
         move |_, _| Echo { frame_bytes: None, cpu_ns: Arc::clone(&shared), told: Instant(0) };
     let reactors = Reactors::start(&config, vec![listener], make).expect("the reactor starts");
@@ -122,7 +122,8 @@ fn reactor(poll: Poll, load: Load, time: Duration) {
 
 /// A reactor that spins without a connection.
 fn empty_turns(time: Duration) {
-    let config = Config { reactors: 1, poll: Poll::Busy, cores_shared: false, pin: false };
+    let config =
+        Config { reactors: 1, poll: Poll::Busy, cores_shared: false, pin: false, driver: None };
     let cpu_ns = Arc::new(AtomicU64::new(0));
     let shared = Arc::clone(&cpu_ns);
     let make =
@@ -141,7 +142,8 @@ fn bulk(frame_bytes: usize, time: Duration) {
     let mut stream = TcpStream::connect(listener.address()).expect("it listens");
     let cpu_ns = Arc::new(AtomicU64::new(0));
     let shared = Arc::clone(&cpu_ns);
-    let config = Config { reactors: 1, poll: Poll::Sleep, cores_shared: false, pin: false };
+    let config =
+        Config { reactors: 1, poll: Poll::Sleep, cores_shared: false, pin: false, driver: None };
     let frame_of = Some(frame_bytes);
     let make =
         move |_, _| Echo { frame_bytes: frame_of, cpu_ns: Arc::clone(&shared), told: Instant(0) };

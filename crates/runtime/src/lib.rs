@@ -10,8 +10,9 @@
 //!
 //! **Invariant:** no byte and no behaviour of a peer can make this crate panic.
 //! **Invariant:** knows no protocol: neither Redis's nor the bus's.
+//! **Invariant:** `unsafe` stands in `driver/ring.rs` only.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod buffers;
 mod clock;
@@ -35,6 +36,7 @@ pub use clock::Clock;
 pub use connection::{Class, ConnectTag, ConnectionId, Port};
 pub use counters::Counts;
 pub use cpus::cpu_count;
+pub use driver::DriverKind;
 pub use input::Input;
 pub use io::{CLIENT_BACKLOG_MAX, Io};
 pub use mailbox::{Mailbox, Mailboxes};

@@ -51,6 +51,12 @@ impl Output {
         }
     }
 
+    /// All that is to be sent, if it is one buffer of at most `bytes_max` bytes.
+    pub(crate) fn take_whole(&mut self, bytes_max: usize) -> Option<Vec<u8>> {
+        let fits = self.queue.is_empty() && (1..=bytes_max).contains(&self.tail.len());
+        fits.then(|| std::mem::take(&mut self.tail))
+    }
+
     /// What goes next, as far as one call of the kernel takes it. `seal` comes before.
     pub(crate) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
         let mut count = 0;

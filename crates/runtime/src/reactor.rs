@@ -91,6 +91,9 @@ impl<S: Service, D: Driver> Reactor<S, D> {
 
     /// Takes turns until asked to stop.
     pub(crate) fn run(mut self) {
+        let begun = self.driver.begin();
+        // It was tried before the first reactor was started.
+        assert!(begun.is_ok(), "the driver cannot begin: {begun:?}");
         while !self.has_stopped() {
             self.turn();
         }
@@ -122,6 +125,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         match idle {
             Some(Idle::Block) => self.block(),
             Some(Idle::Spin) => {
+                self.flush();
                 if self.turns.yields_while_spinning() {
                     rustix::thread::sched_yield();
                 }
@@ -153,6 +157,12 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         // The descriptors are ours and the arguments fixed: a failure is a bug, and a reactor that
         // cannot poll serves nobody.
         assert!(polled.is_ok(), "the driver cannot poll: {polled:?}");
+    }
+
+    /// Output leaves although the next look is not near.
+    fn flush(&mut self) {
+        let flushed = self.driver.flush();
+        assert!(flushed.is_ok(), "the driver cannot send: {flushed:?}");
     }
 
     fn account_for_looking(&mut self, now: Instant, idle: Option<Idle>) {
@@ -201,7 +211,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         let mut fresh = Connection::new(class, Phase::Open);
         fresh.placed_as = Some(class);
         let connection = self.io.insert(fresh);
-        if self.driver.adopt(connection, socket).is_err() {
+        if self.driver.adopt(connection, socket, class).is_err() {
             // The system has no room to watch it: the service never learns of it.
             self.forget(connection);
             return;
@@ -372,7 +382,9 @@ impl<S: Service, D: Driver> Reactor<S, D> {
     fn stop(&mut self, now: Instant) {
         let is_late = self.stops_at.is_some_and(|at| at <= now);
         for connection in self.io.all() {
-            if is_late || self.io.output_backlog(connection) == 0 {
+            let has_output =
+                self.io.output_backlog(connection) > 0 || self.driver.is_sending(connection);
+            if is_late || !has_output {
                 self.io.end(connection, Closed::Stopping);
             } else {
                 self.io.close_after_flush(connection);
@@ -431,7 +443,13 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             return;
         }
         let mut output = std::mem::take(&mut found.output);
-        let sent = self.driver.send(connection, &mut output, &mut self.io.buffers);
+        let is_last = found.phase == Phase::Draining;
+        let mut sent = self.driver.send(connection, &mut output, &mut self.io.buffers);
+        if let (Sent::Taken { bytes }, true) = (sent, is_last) {
+            // Closing waits until it has left: asked again, the driver tells when.
+            self.counters.bytes_out.add(bytes as u64);
+            sent = self.driver.send(connection, &mut output, &mut self.io.buffers);
+        }
         if output.is_empty() {
             output.release(&mut self.io.buffers);
         }
@@ -445,6 +463,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
                     self.io.end(connection, Closed::ByService);
                 }
             }
+            Sent::Taken { bytes } => self.counters.bytes_out.add(bytes as u64),
             Sent::Blocked { bytes } => {
                 self.counters.bytes_out.add(bytes as u64);
                 found.is_blocked = true;
@@ -494,6 +513,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         if has_served && !is_due {
             return;
         }
+        self.flush();
         let has_run = self.service.quantum(self.accounted, &mut self.io);
         self.send_all();
         let spent = self.spend();

@@ -2,8 +2,9 @@
 
 use crate::counters::{Counters, Counts};
 use crate::cpus;
-use crate::driver::Driver;
-use crate::driver::epoll::Epoll;
+use crate::driver::epoll::{Epoll, EventWaker};
+use crate::driver::uring::{self, Uring};
+use crate::driver::{Driver, DriverKind};
 use crate::mailbox::{Inbox, Letter, Mailbox, Mailboxes};
 use crate::placement::{Load, Placement};
 use crate::reactor::{Parts, Reactor};
@@ -30,6 +31,8 @@ pub struct Config {
     /// Bind each reactor to a processor of its own. Only sensible for a process that has the
     /// machine for itself: two that bind meet on the same processors.
     pub pin: bool,
+    /// How they meet the network; `None`: by io_uring where it can be used, else by epoll.
+    pub driver: Option<DriverKind>,
 }
 
 impl Config {
@@ -39,12 +42,15 @@ impl Config {
         let cpus = cpus::cpu_count().min(REACTORS_MAX) as u16;
         let reactors = reactors.unwrap_or(cpus).clamp(1, REACTORS_MAX as u16);
         let cores_shared = reactors > cpus;
-        Config { reactors, poll: Poll::default(), cores_shared, pin: reactors == cpus }
+        let (poll, pin) = (Poll::default(), reactors == cpus);
+        Config { reactors, poll, cores_shared, pin, driver: None }
     }
 }
 
 /// The running reactors.
 pub struct Reactors<M> {
+    driver: DriverKind,
+    why_not_uring: Option<io::Error>,
     mailboxes: Mailboxes<M>,
     counters: Vec<Arc<Counters>>,
     threads: Vec<JoinHandle<()>>,
@@ -62,27 +68,32 @@ impl<M: Send + 'static> Reactors<M> {
         S: Service<Mail = M>,
         F: Fn(ReactorId, Mailboxes<M>) -> S + Send + Sync + 'static,
     {
-        let count = usize::from(config.reactors);
-        assert!((1..=REACTORS_MAX).contains(&count), "{count} reactors");
-        let mut drivers = (0..count).map(|_| Epoll::new()).collect::<io::Result<Vec<_>>>()?;
-        for listener in listeners {
-            drivers[0].listen(listener)?;
-        }
-        let inboxes: Vec<_> =
-            drivers.iter().map(|driver| Inbox::new(Box::new(driver.waker()))).collect();
-        let mut start = Start {
-            config: config.clone(),
-            cpus: cpus::cpu_numbers(),
-            mailboxes: Mailboxes::new(inboxes.iter().cloned().map(Mailbox::new).collect()),
-            loads: (0..count).map(|_| CachePadded::new(Load::default())).collect(),
-            counters: Vec::new(),
-            make_service: Arc::new(make_service),
+        let probed = match config.driver {
+            None | Some(DriverKind::Uring) => uring::probe(),
+            Some(DriverKind::Epoll) => Ok(()),
         };
-        let mut threads = Vec::new();
-        for (driver, inbox) in drivers.into_iter().zip(inboxes) {
-            threads.push(start.thread(driver, inbox)?);
+        match (config.driver, probed) {
+            (Some(DriverKind::Epoll), _) => {
+                Start::new(config, listeners, make_service, Epoll::new)?.reactors(None)
+            }
+            (None | Some(DriverKind::Uring), Ok(())) => {
+                Start::new(config, listeners, make_service, Uring::new)?.reactors(None)
+            }
+            (Some(DriverKind::Uring), Err(error)) => Err(error),
+            (None, Err(error)) => {
+                Start::new(config, listeners, make_service, Epoll::new)?.reactors(Some(error))
+            }
         }
-        Ok(Reactors { mailboxes: start.mailboxes, counters: start.counters, threads })
+    }
+
+    /// How the reactors meet the network.
+    pub fn driver(&self) -> DriverKind {
+        self.driver
+    }
+
+    /// Why the reactors do without io_uring although nobody asked for that.
+    pub fn why_not_uring(&self) -> Option<&io::Error> {
+        self.why_not_uring.as_ref()
     }
 
     /// Sends to the reactors' services, from any thread.
@@ -110,22 +121,80 @@ impl<M: Send + 'static> Reactors<M> {
     }
 }
 
-/// What all reactors have in common while they are being started.
-struct Start<M, F> {
+/// A driver before its reactor's thread is there.
+trait Startable: Driver + Send + Sized + 'static {
+    const KIND: DriverKind;
+
+    fn waker(&self) -> EventWaker;
+}
+
+impl Startable for Epoll {
+    const KIND: DriverKind = DriverKind::Epoll;
+
+    fn waker(&self) -> EventWaker {
+        Epoll::waker(self)
+    }
+}
+
+impl Startable for Uring {
+    const KIND: DriverKind = DriverKind::Uring;
+
+    fn waker(&self) -> EventWaker {
+        Uring::waker(self)
+    }
+}
+
+/// Reactors that have a driver but no thread yet, and what they have in common.
+struct Start<M, F, D> {
     config: Config,
     cpus: Vec<usize>,
+    drivers: Vec<(D, Arc<Inbox<Letter<M>>>)>,
     mailboxes: Mailboxes<M>,
     loads: Arc<[CachePadded<Load>]>,
     counters: Vec<Arc<Counters>>,
     make_service: Arc<F>,
 }
 
-impl<M: Send + 'static, F> Start<M, F> {
-    fn thread<S>(
-        &mut self,
-        driver: Epoll,
-        inbox: Arc<Inbox<Letter<M>>>,
-    ) -> io::Result<JoinHandle<()>>
+impl<M: Send + 'static, F, D: Startable> Start<M, F, D> {
+    fn new(
+        config: &Config,
+        listeners: Vec<Listener>,
+        make_service: F,
+        make_driver: impl Fn() -> io::Result<D>,
+    ) -> io::Result<Start<M, F, D>> {
+        let count = usize::from(config.reactors);
+        assert!((1..=REACTORS_MAX).contains(&count), "{count} reactors");
+        let mut drivers = (0..count).map(|_| make_driver()).collect::<io::Result<Vec<_>>>()?;
+        for listener in listeners {
+            drivers[0].listen(listener)?;
+        }
+        let inboxes: Vec<_> =
+            drivers.iter().map(|driver| Inbox::new(Box::new(driver.waker()))).collect();
+        Ok(Start {
+            config: config.clone(),
+            cpus: cpus::cpu_numbers(),
+            mailboxes: Mailboxes::new(inboxes.iter().cloned().map(Mailbox::new).collect()),
+            drivers: drivers.into_iter().zip(inboxes).collect(),
+            loads: (0..count).map(|_| CachePadded::new(Load::default())).collect(),
+            counters: Vec::new(),
+            make_service: Arc::new(make_service),
+        })
+    }
+
+    fn reactors<S>(mut self, why_not_uring: Option<io::Error>) -> io::Result<Reactors<M>>
+    where
+        S: Service<Mail = M>,
+        F: Fn(ReactorId, Mailboxes<M>) -> S + Send + Sync + 'static,
+    {
+        let mut threads = Vec::new();
+        for (driver, inbox) in std::mem::take(&mut self.drivers) {
+            threads.push(self.thread(driver, inbox)?);
+        }
+        let Start { mailboxes, counters, .. } = self;
+        Ok(Reactors { driver: D::KIND, why_not_uring, mailboxes, counters, threads })
+    }
+
+    fn thread<S>(&mut self, driver: D, inbox: Arc<Inbox<Letter<M>>>) -> io::Result<JoinHandle<()>>
     where
         S: Service<Mail = M>,
         F: Fn(ReactorId, Mailboxes<M>) -> S + Send + Sync + 'static,

@@ -1,13 +1,20 @@
-//! Sockets: how they are made and set up. All of them are non-blocking.
+//! Sockets: how they are made, set up, read and written. All of them are non-blocking.
 //!
 //! Options are set on the listener: the system hands them on to accepted sockets, so that
 //! accepting costs one system call.
 
+use crate::buffers::{BUFFER_BYTES, Buffers};
 use crate::connection::{Class, Port};
+use crate::driver::{Received, Sent};
+use crate::output::{Output, SLICES_MAX};
+use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
-use std::io;
+use rustix::net::{
+    self, AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags,
+    SocketType,
+};
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -71,6 +78,61 @@ pub(crate) fn connect(address: SocketAddr, class: Class) -> Result<OwnedFd, Errn
     match net::connect(&socket, &address) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(error) => Err(error),
+    }
+}
+
+/// Appends received bytes to `room`, which has spare capacity, at most as many as fit.
+pub(crate) fn receive(socket: &OwnedFd, room: &mut Vec<u8>) -> Received {
+    let spare = room.capacity() - room.len();
+    assert!(spare > 0, "receiving needs room");
+    loop {
+        return match net::recv(socket, spare_capacity(room), RecvFlags::empty()) {
+            Ok((_, 0)) => Received::End,
+            Ok((_, count)) => Received::Bytes { count, may_have_more: count == spare },
+            Err(Errno::AGAIN) => Received::Nothing,
+            Err(Errno::INTR) => continue,
+            Err(_) => Received::Failed,
+        };
+    }
+}
+
+/// Sends `output` as far as the socket takes it.
+pub(crate) fn send(socket: &OwnedFd, output: &mut Output, buffers: &mut Buffers) -> Sent {
+    output.seal();
+    let mut bytes = 0;
+    while !output.is_empty() {
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let count = output.slices(&mut slices);
+        let sent = match &slices[..count] {
+            [one] => net::send(socket, one, SendFlags::NOSIGNAL),
+            many => {
+                let mut nothing = SendAncillaryBuffer::default();
+                net::sendmsg(socket, many, &mut nothing, SendFlags::NOSIGNAL)
+            }
+        };
+        match sent {
+            Ok(count) => {
+                bytes += count;
+                output.advance(count, buffers);
+            }
+            Err(Errno::AGAIN) => return Sent::Blocked { bytes },
+            Err(Errno::INTR) => {}
+            Err(_) => return Sent::Failed,
+        }
+    }
+    Sent::All { bytes }
+}
+
+/// Ends the output, and throws away what has come: see [`crate::driver::Driver::finish`].
+pub(crate) fn finish(socket: &OwnedFd) {
+    let _ = net::shutdown(socket, Shutdown::Write);
+    let mut thrown_away = Vec::with_capacity(BUFFER_BYTES);
+    for _ in 0..64 {
+        thrown_away.clear();
+        match net::recv(socket, spare_capacity(&mut thrown_away), RecvFlags::empty()) {
+            Ok((_, count)) if count > 0 => {}
+            _ => return,
+        }
     }
 }
 

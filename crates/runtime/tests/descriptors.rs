@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::{ECHO, Told, expect, frame, send, server};
-use runtime::Poll;
+use common::{ECHO, Told, expect, frame, send, server_on};
+use runtime::{DriverKind, Poll};
 use rustix::net::{self, AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{ErrorKind, Read, Write};
@@ -13,11 +13,18 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+const DRIVER: DriverKind = DriverKind::Epoll;
 const WAITING: usize = 20;
 
 #[test]
 fn without_descriptors_new_clients_are_refused_and_old_ones_served() {
-    let server = server(1, Poll::Sleep);
+    for driver in [DriverKind::Epoll, DriverKind::Uring] {
+        refuse_and_serve(driver);
+    }
+}
+
+fn refuse_and_serve(driver: DriverKind) {
+    let server = server_on(driver, 1, Poll::Sleep);
     let mut steady = server.client();
     server.opened();
     let sockets: Vec<_> = (0..WAITING)

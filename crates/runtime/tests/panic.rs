@@ -7,6 +7,7 @@ use runtime::Poll;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
+const DRIVER: runtime::DriverKind = runtime::DriverKind::Epoll;
 const IS_CHILD: &str = "RUNTIME_TEST_IS_CHILD";
 const SIGABRT: i32 = 6;
 

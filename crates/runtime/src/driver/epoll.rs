@@ -6,22 +6,19 @@
 //! it (`RDHUP`), and such a connection is read until the end shows.
 
 use super::{Accepted, Driver, Event, Received, Sent};
-use crate::buffers::{BUFFER_BYTES, Buffers};
+use crate::buffers::Buffers;
 use crate::connection::{Class, ConnectionId};
 use crate::mailbox::Wake;
-use crate::output::{Output, SLICES_MAX};
+use crate::output::Output;
 use crate::socket::{self, Listener};
-use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
-use rustix::net::{
-    self, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, sockopt,
-};
-use std::io::{self, IoSlice};
+use rustix::net::{self, SocketFlags, sockopt};
+use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,6 +76,34 @@ impl Epoll {
 
     pub(crate) fn waker(&self) -> EventWaker {
         EventWaker(Arc::clone(&self.waker))
+    }
+
+    /// Becomes readable when there is something to look at.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// As [`Driver::poll`]. Returns how many things were told, events or not.
+    pub(super) fn look(
+        &mut self,
+        timeout: Option<Duration>,
+        events: &mut Vec<Event>,
+    ) -> io::Result<usize> {
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        let mut room = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
+            Ok((told, _)) => {
+                for &event in &*told {
+                    self.translate(event, events);
+                }
+                Ok(told.len())
+            }
+            Err(Errno::INTR) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn socket(&self, connection: ConnectionId) -> Option<&Socket> {
@@ -171,22 +196,16 @@ impl Epoll {
 }
 
 impl Driver for Epoll {
+    fn begin(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        });
-        let mut room = [const { MaybeUninit::uninit() }; EVENTS_MAX];
-        match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
-            Ok((told, _)) => {
-                for &event in &*told {
-                    self.translate(event, events);
-                }
-                Ok(())
-            }
-            Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        self.look(timeout, events).map(drop)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 
     fn listen(&mut self, listener: Listener) -> io::Result<()> {
@@ -200,7 +219,12 @@ impl Driver for Epoll {
         self.listeners.clear();
     }
 
-    fn adopt(&mut self, connection: ConnectionId, socket: OwnedFd) -> io::Result<()> {
+    fn adopt(
+        &mut self,
+        connection: ConnectionId,
+        socket: OwnedFd,
+        _class: Class,
+    ) -> io::Result<()> {
         let descriptor = socket;
         self.add(Socket { descriptor, connection, is_connecting: false, has_end: false })
     }
@@ -217,19 +241,11 @@ impl Driver for Epoll {
 
     fn receive(&mut self, connection: ConnectionId, room: &mut Vec<u8>) -> Received {
         let Some(socket) = self.socket(connection) else { return Received::Failed };
-        let spare = room.capacity() - room.len();
-        assert!(spare > 0, "receiving needs room");
-        loop {
-            let read = net::recv(&socket.descriptor, spare_capacity(room), RecvFlags::empty());
-            return match read {
-                Ok((_, 0)) => Received::End,
-                Ok((_, count)) => {
-                    Received::Bytes { count, may_have_more: count == spare || socket.has_end }
-                }
-                Err(Errno::AGAIN) => Received::Nothing,
-                Err(Errno::INTR) => continue,
-                Err(_) => Received::Failed,
-            };
+        match socket::receive(&socket.descriptor, room) {
+            Received::Bytes { count, may_have_more } => {
+                Received::Bytes { count, may_have_more: may_have_more || socket.has_end }
+            }
+            other @ (Received::Nothing | Received::End | Received::Failed) => other,
         }
     }
 
@@ -239,43 +255,19 @@ impl Driver for Epoll {
         output: &mut Output,
         buffers: &mut Buffers,
     ) -> Sent {
-        let Some(socket) = self.socket(connection) else { return Sent::Failed };
-        output.seal();
-        let mut bytes = 0;
-        while !output.is_empty() {
-            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let count = output.slices(&mut slices);
-            let sent = match &slices[..count] {
-                [one] => net::send(&socket.descriptor, one, SendFlags::NOSIGNAL),
-                many => {
-                    let mut nothing = SendAncillaryBuffer::default();
-                    net::sendmsg(&socket.descriptor, many, &mut nothing, SendFlags::NOSIGNAL)
-                }
-            };
-            match sent {
-                Ok(count) => {
-                    bytes += count;
-                    output.advance(count, buffers);
-                }
-                Err(Errno::AGAIN) => return Sent::Blocked { bytes },
-                Err(Errno::INTR) => {}
-                Err(_) => return Sent::Failed,
-            }
+        match self.socket(connection) {
+            Some(socket) => socket::send(&socket.descriptor, output, buffers),
+            None => Sent::Failed,
         }
-        Sent::All { bytes }
+    }
+
+    fn is_sending(&self, _connection: ConnectionId) -> bool {
+        false
     }
 
     fn finish(&mut self, connection: ConnectionId) {
-        let Some(socket) = self.socket(connection) else { return };
-        let _ = net::shutdown(socket.descriptor.as_fd(), Shutdown::Write);
-        let mut thrown_away = Vec::with_capacity(BUFFER_BYTES);
-        for _ in 0..64 {
-            thrown_away.clear();
-            let room = spare_capacity(&mut thrown_away);
-            match net::recv(&socket.descriptor, room, RecvFlags::empty()) {
-                Ok((_, count)) if count > 0 => {}
-                _ => return,
-            }
+        if let Some(socket) = self.socket(connection) {
+            socket::finish(&socket.descriptor);
         }
     }
 

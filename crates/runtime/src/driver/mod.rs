@@ -7,6 +7,9 @@
 //! connection is known to it by its id alone.
 
 pub(crate) mod epoll;
+#[expect(unsafe_code, reason = "memory is lent to the kernel here, and nowhere else")]
+mod ring;
+pub(crate) mod uring;
 
 use crate::buffers::Buffers;
 use crate::connection::{Class, ConnectionId, Port};
@@ -16,6 +19,25 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+
+/// The ways to meet the network that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverKind {
+    /// io_uring: fewer calls of the kernel. Needs Linux 6.1, and often a container's permission.
+    Uring,
+    /// epoll: works everywhere.
+    Epoll,
+}
+
+impl DriverKind {
+    /// As people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            DriverKind::Uring => "io_uring",
+            DriverKind::Epoll => "epoll",
+        }
+    }
+}
 
 /// Something that happened.
 #[derive(Debug)]
@@ -61,6 +83,9 @@ pub(crate) enum Received {
 pub(crate) enum Sent {
     /// All of it has left.
     All { bytes: usize },
+    /// All of it was taken and leaves by itself. Who wants to know when it has left asks again: a
+    /// `send` while some of it is still here answers `Blocked`.
+    Taken { bytes: usize },
     /// The rest must wait for `Writable`.
     Blocked { bytes: usize },
     /// The connection is broken.
@@ -68,9 +93,15 @@ pub(crate) enum Sent {
 }
 
 pub(crate) trait Driver {
+    /// The calling thread is the one that will use the driver.
+    fn begin(&mut self) -> io::Result<()>;
+
     /// Waits until something happens, at most for `timeout` (`None`: as long as it takes), and
     /// appends it. Returns early when it is woken.
     fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()>;
+
+    /// What was taken by `send` leaves now, although the next `poll` is not near.
+    fn flush(&mut self) -> io::Result<()>;
 
     /// Accepts from `listener` from now on.
     fn listen(&mut self, listener: Listener) -> io::Result<()>;
@@ -79,7 +110,7 @@ pub(crate) trait Driver {
     fn stop_listening(&mut self);
 
     /// `socket` is `connection` from now on.
-    fn adopt(&mut self, connection: ConnectionId, socket: OwnedFd) -> io::Result<()>;
+    fn adopt(&mut self, connection: ConnectionId, socket: OwnedFd, class: Class) -> io::Result<()>;
 
     /// Begins to connect. `Connected` or `ConnectFailed` follows unless it fails at once.
     fn connect(
@@ -99,6 +130,9 @@ pub(crate) trait Driver {
         output: &mut Output,
         buffers: &mut Buffers,
     ) -> Sent;
+
+    /// Whether some of what was taken has not left yet.
+    fn is_sending(&self, connection: ConnectionId) -> bool;
 
     /// Tells the peer that no more comes. What it still sends is thrown away as far as it is here:
     /// closing with unread bytes would make the system reset the connection, and the peer lose

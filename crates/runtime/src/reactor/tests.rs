@@ -29,6 +29,14 @@ struct Script {
 }
 
 impl Driver for Script {
+    fn begin(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+
     fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> std::io::Result<()> {
         if timeout != Some(Duration::ZERO) {
             self.log.borrow_mut().push("wait".into());
@@ -43,8 +51,17 @@ impl Driver for Script {
 
     fn stop_listening(&mut self) {}
 
-    fn adopt(&mut self, _connection: ConnectionId, _socket: OwnedFd) -> std::io::Result<()> {
+    fn adopt(
+        &mut self,
+        _connection: ConnectionId,
+        _socket: OwnedFd,
+        _class: Class,
+    ) -> std::io::Result<()> {
         Ok(())
+    }
+
+    fn is_sending(&self, _connection: ConnectionId) -> bool {
+        false
     }
 
     fn connect(

@@ -3,8 +3,8 @@
 #![allow(dead_code)] // each test file uses its part
 
 use runtime::{
-    Class, Closed, Config, ConnectTag, ConnectionId, Input, Io, Listener, Mailboxes, Opened, Poll,
-    Port, Reactors, Service,
+    Class, Closed, Config, ConnectTag, ConnectionId, DriverKind, Input, Io, Listener, Mailboxes,
+    Opened, Poll, Port, Reactors, Service,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -162,15 +162,25 @@ pub(crate) struct Server {
 pub(crate) const CLIENTS: Port = Port(1);
 pub(crate) const BUS: Port = Port(2);
 
+/// Reactors on the driver that this file of tests is for.
 pub(crate) fn server(reactors: u16, poll: Poll) -> Server {
+    server_on(crate::DRIVER, reactors, poll)
+}
+
+/// Reactors on a driver; on the other one, with a line that says so, where the system refuses it.
+pub(crate) fn server_on(driver: DriverKind, reactors: u16, poll: Poll) -> Server {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let clients = Listener::bind(any, CLIENTS, Class::Client).expect("a free port");
     let bus = Listener::bind(any, BUS, Class::Bus).expect("a free port");
     let (clients_at, bus_at) = (clients.address(), bus.address());
     let (tell, told) = channel();
-    let config = Config { reactors, poll, cores_shared: true, pin: false };
+    let wanted = Some(driver).filter(|driver| *driver == DriverKind::Epoll);
+    let config = Config { reactors, poll, cores_shared: true, pin: false, driver: wanted };
     let make = move |reactor, _: Mailboxes<Mail>| Frames { reactor, tell: tell.clone() };
     let reactors = Reactors::start(&config, vec![clients, bus], make).expect("reactors start");
+    if let Some(why) = reactors.why_not_uring() {
+        eprintln!("SKIPPED on io_uring, which cannot be used here ({why}): run on epoll instead");
+    }
     Server { reactors, clients: clients_at, bus: bus_at, told }
 }
 

@@ -1,8 +1,6 @@
 //! Connections that a service opens itself, and mail from other threads.
 
-mod common;
-
-use common::{BUS, ECHO, Mail, Told, expect, frame, send, server};
+use crate::common::{BUS, ECHO, Mail, Told, expect, frame, send, server};
 use runtime::{ConnectTag, Opened, Poll};
 use std::net::TcpListener;
 use types::ReactorId;
@@ -20,7 +18,7 @@ fn a_service_connects_to_a_server_and_both_sides_learn_of_it() {
 
     // The other side echoes; ours understands the echo as a request and echoes it again: one round
     // is enough to see bytes go both ways.
-    mailbox.send(Mail::Say(connection, frame(common::QUIT, b"over")));
+    mailbox.send(Mail::Say(connection, frame(crate::common::QUIT, b"over")));
     assert!(matches!(other.next(), Told::Closed(..)));
     assert!(matches!(ours.next(), Told::Closed(closed, _) if closed == connection));
     ours.reactors.stop();
@@ -103,7 +101,7 @@ fn mail_about_a_connection_that_has_gone_is_harmless() {
     let mailbox = server.reactors.mailboxes().of(ReactorId(0));
     let mut gone = server.client();
     let connection = server.opened();
-    send(&mut gone, &frame(common::DROP, &[]));
+    send(&mut gone, &frame(crate::common::DROP, &[]));
     assert!(matches!(server.next(), Told::Closed(..)));
     let mut next = server.client();
     assert_ne!(server.opened(), connection);

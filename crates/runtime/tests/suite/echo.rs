@@ -1,9 +1,7 @@
 //! Connections over loopback: whatever the peer does, bytes arrive whole and in order, and nobody
 //! else notices.
 
-mod common;
-
-use common::{
+use crate::common::{
     DROP, ECHO, FLOOD, Mail, PAUSE, QUIT, Told, WHERE, connect, expect, expect_end, frame, send,
     server,
 };

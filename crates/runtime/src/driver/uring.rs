@@ -1,0 +1,524 @@
+//! The driver that lets the kernel read and write ahead: io_uring for clients, epoll for the rest.
+//!
+//! Of small messages the calls of the kernel cost more than the messages. So a client's socket is
+//! received from as long as it lives (one operation, a provided buffer for each batch of requests,
+//! handed on without a copy), and all replies of a turn are submitted in one call, which also
+//! brings what has been received since. What is rare or large gains nothing from that and stays
+//! with [`Epoll`]: listeners, connecting, bus connections, the waker; and a client's large output
+//! is sent by a call, as there. The ring listens to the epoll descriptor like to one more socket.
+//!
+//! Invariants:
+//! - a socket stays open until the last completion of its operations is here: `operations` counts;
+//! - at most one receive, one send and one watch per socket are under way;
+//! - what was received is handed on in order: `pending`, then `end`;
+//! - no more than [`PENDING_BYTES_MAX`] and one poll's worth wait in `pending`: then receiving is
+//!   stopped until the reactor has taken them. The peer meets a full socket, as with epoll.
+//!
+//! Design, costs, measurements: `docs/design/io-uring.md`.
+
+use super::epoll::{Epoll, EventWaker};
+use super::ring::{Completion, Operation, Outcome, Ring};
+use super::{Driver, Event, Received, Sent};
+use crate::buffers::{BUFFER_BYTES, Buffers};
+use crate::connection::{Class, ConnectionId};
+use crate::output::Output;
+use crate::socket::{self, Listener};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// Received bytes of one connection that nobody has taken, above which receiving is stopped.
+const PENDING_BYTES_MAX: usize = 4 * BUFFER_BYTES;
+
+/// Output above this leaves by a call of the kernel: the call is nothing beside the copy then, and
+/// the buffer need not be kept until a completion.
+const SEND_BYTES_MAX: usize = 4 * BUFFER_BYTES;
+
+/// Provided buffers that are there before the first connection.
+const PROVIDED_MIN: usize = 16;
+
+pub(crate) struct Uring {
+    ring: Ring,
+    others: Epoll,
+    /// The bell of `others` hangs in the ring.
+    has_bell: bool,
+    /// `others` may have something to tell.
+    has_rung: bool,
+    /// By slot of the connection: where its socket is.
+    slots: Vec<Option<u32>>,
+    sockets: Vec<Option<Socket>>,
+    free: Vec<u32>,
+    in_use: usize,
+    completions: Vec<Completion>,
+    /// Buffers that were sent, on their way back to the reactor's.
+    spent: Vec<Vec<u8>>,
+}
+
+/// What is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outflow {
+    /// Nothing: the next send begins at once.
+    Idle,
+    /// A buffer is being sent. `is_awaited`: the reactor wants to know when it is over.
+    Sending { is_awaited: bool },
+    /// The socket is full, and the reactor keeps the rest.
+    Full,
+}
+
+/// How far receiving is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Intake {
+    /// The kernel receives.
+    Running,
+    /// It was told to stop.
+    Stopping,
+    /// It does not receive: too much is pending, or nothing more comes.
+    Stopped,
+}
+
+/// Why nothing more comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    Finished,
+    Broken,
+}
+
+struct Socket {
+    connection: ConnectionId,
+    descriptor: OwnedFd,
+    intake: Intake,
+    /// Received and not yet taken; of the first one, bytes before `taken` are.
+    pending: VecDeque<Vec<u8>>,
+    taken: usize,
+    pending_bytes: usize,
+    end: Option<End>,
+    outflow: Outflow,
+    is_watched: bool,
+    /// The reactor has forgotten it: it waits for its last completions.
+    is_closing: bool,
+    operations: u32,
+}
+
+impl Uring {
+    /// A driver that works from [`Driver::begin`] on.
+    pub(crate) fn new() -> io::Result<Uring> {
+        Ok(Uring {
+            ring: Ring::new()?,
+            others: Epoll::new()?,
+            has_bell: false,
+            has_rung: false,
+            slots: Vec::new(),
+            sockets: Vec::new(),
+            free: Vec::new(),
+            in_use: 0,
+            completions: Vec::new(),
+            spent: Vec::new(),
+        })
+    }
+
+    pub(crate) fn waker(&self) -> EventWaker {
+        self.others.waker()
+    }
+
+    fn index(&self, connection: ConnectionId) -> Option<u32> {
+        let index = (*self.slots.get(connection.slot())?)?;
+        let socket = self.sockets.get(index as usize)?.as_ref()?;
+        (socket.connection == connection && !socket.is_closing).then_some(index)
+    }
+
+    fn receive_from(&mut self, index: u32) {
+        let Some(socket) = socket_at(&mut self.sockets, index) else { return };
+        socket.intake = Intake::Running;
+        socket.operations += 1;
+        self.ring.receive(socket.descriptor.as_fd(), index);
+    }
+
+    /// Wants to know when the connection breaks although nobody receives from it.
+    fn watch(&mut self, index: u32) {
+        let Some(socket) = socket_at(&mut self.sockets, index) else { return };
+        if !socket.is_watched {
+            socket.is_watched = true;
+            socket.operations += 1;
+            self.ring.watch(socket.descriptor.as_fd(), index);
+        }
+    }
+
+    fn completed(&mut self, completion: Completion, events: &mut Vec<Event>) {
+        let Completion { slot: index, operation, outcome, is_last } = completion;
+        if operation == Operation::Bell {
+            self.has_rung = true;
+            self.has_bell &= !is_last;
+            return;
+        }
+        let Some(socket) = socket_at(&mut self.sockets, index) else { return };
+        socket.operations -= u32::from(is_last);
+        if socket.is_closing {
+            return self.free_if_done(index);
+        }
+        match operation {
+            Operation::Receive => self.received(index, outcome, is_last, events),
+            Operation::Send => self.sent(index, outcome, events),
+            Operation::Room => {
+                socket.outflow = Outflow::Idle;
+                events.push(Event::Writable(socket.connection));
+            }
+            Operation::Watch => {
+                socket.is_watched &= !is_last;
+                if matches!(outcome, Outcome::Ready(flags) if is_broken(flags)) {
+                    socket.break_off(events);
+                }
+            }
+            Operation::Bell | Operation::Cancel => {}
+        }
+    }
+
+    fn received(&mut self, index: u32, outcome: Outcome, is_last: bool, events: &mut Vec<Event>) {
+        let Some(socket) = socket_at(&mut self.sockets, index) else { return };
+        if is_last {
+            socket.intake = Intake::Stopped;
+        }
+        match outcome {
+            Outcome::Received(bytes) if bytes.is_empty() => {
+                socket.end(End::Finished, events);
+                return self.watch(index);
+            }
+            Outcome::Received(bytes) => socket.arrived(bytes, events),
+            // Other connections have used up the provided buffers, or it was stopped, or the kernel
+            // asks for patience: it is begun again.
+            Outcome::Failed(Errno::NOBUFS | Errno::CANCELED | Errno::INTR | Errno::AGAIN, _) => {}
+            Outcome::Failed(..) => return socket.break_off(events),
+            Outcome::Sent(..) | Outcome::Ready(_) => {}
+        }
+        self.govern(index);
+    }
+
+    /// Stops receiving when too much is pending, and goes on when it has been taken.
+    fn govern(&mut self, index: u32) {
+        let Some(socket) = socket_at(&mut self.sockets, index) else { return };
+        let is_full = socket.pending_bytes >= PENDING_BYTES_MAX;
+        match socket.intake {
+            Intake::Running if is_full => {
+                socket.intake = Intake::Stopping;
+                self.ring.cancel(Operation::Receive, index);
+            }
+            Intake::Stopped if is_full => self.watch(index),
+            Intake::Stopped if socket.end.is_none() => self.receive_from(index),
+            Intake::Running | Intake::Stopping | Intake::Stopped => {}
+        }
+    }
+
+    fn sent(&mut self, index: u32, outcome: Outcome, events: &mut Vec<Event>) {
+        let Some(socket) = socket_at(&mut self.sockets, index) else { return };
+        match outcome {
+            Outcome::Sent(count, mut buffer) if count < buffer.len() => {
+                // A signal, or an error that the next attempt will tell.
+                buffer.drain(..count);
+                self.go_on_sending(index, buffer);
+            }
+            Outcome::Failed(Errno::INTR | Errno::AGAIN, buffer) => {
+                self.go_on_sending(index, buffer);
+            }
+            Outcome::Sent(_, buffer) => {
+                self.spent.push(buffer);
+                if socket.outflow == (Outflow::Sending { is_awaited: true }) {
+                    events.push(Event::Writable(socket.connection));
+                }
+                socket.outflow = Outflow::Idle;
+            }
+            Outcome::Failed(..) => {
+                socket.outflow = Outflow::Idle;
+                socket.break_off(events);
+            }
+            Outcome::Received(_) | Outcome::Ready(_) => {}
+        }
+    }
+
+    fn go_on_sending(&mut self, index: u32, buffer: Vec<u8>) {
+        let Some(socket) = socket_at(&mut self.sockets, index) else { return };
+        socket.operations += 1;
+        self.ring.send(socket.descriptor.as_fd(), index, buffer);
+    }
+
+    fn free_if_done(&mut self, index: u32) {
+        let is_done = |socket: &Socket| socket.is_closing && socket.operations == 0;
+        let place = &mut self.sockets[index as usize];
+        if place.as_ref().is_some_and(is_done) {
+            *place = None;
+            self.free.push(index);
+            self.in_use -= 1;
+        }
+    }
+
+    fn handle_completions(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.ring.take(&mut completions);
+        for completion in completions.drain(..) {
+            self.completed(completion, events);
+        }
+        self.completions = completions;
+        if !self.has_bell {
+            self.has_bell = true;
+            self.ring.bell(self.others.descriptor());
+        }
+        // The bell rings when something begins to be ready: it is looked at until nothing is.
+        if self.has_rung {
+            self.has_rung = self.others.look(Some(Duration::ZERO), events)? > 0;
+        }
+        Ok(())
+    }
+}
+
+/// Whether this process may use io_uring, and it does what this driver needs. Tried, since neither a
+/// version nor a list of operations tells what a container forbids.
+pub(crate) fn probe() -> io::Result<()> {
+    const MESSAGE: &[u8] = b"does it work?";
+    let mut ring = Ring::new()?;
+    ring.enable()?;
+    ring.provide(1);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (ours, theirs) = net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    ring.receive(ours.as_fd(), 0);
+    ring.send(theirs.as_fd(), 1, MESSAGE.to_vec());
+    let mut completions = Vec::new();
+    for _ in 0..3 {
+        ring.wait(Some(Duration::from_secs(1)))?;
+        ring.take(&mut completions);
+        let received = completions.iter().find(|completion| completion.slot == 0);
+        if let Some(Completion { outcome, is_last, .. }) = received {
+            let works = *outcome == Outcome::Received(MESSAGE.to_vec()) && !is_last;
+            return works.then_some(()).ok_or(io::Error::other("receiving again and again fails"));
+        }
+    }
+    Err(io::Error::other("it does not receive"))
+}
+
+/// What the reactor would have to be told by a waiting epoll.
+fn is_broken(flags: PollFlags) -> bool {
+    flags.intersects(PollFlags::ERR | PollFlags::HUP)
+}
+
+fn socket_at(sockets: &mut [Option<Socket>], index: u32) -> Option<&mut Socket> {
+    sockets.get_mut(index as usize)?.as_mut()
+}
+
+impl Socket {
+    fn new(connection: ConnectionId, descriptor: OwnedFd) -> Socket {
+        Socket {
+            connection,
+            descriptor,
+            intake: Intake::Stopped,
+            pending: VecDeque::new(),
+            taken: 0,
+            pending_bytes: 0,
+            end: None,
+            outflow: Outflow::Idle,
+            is_watched: false,
+            is_closing: false,
+            operations: 0,
+        }
+    }
+
+    fn arrived(&mut self, bytes: Vec<u8>, events: &mut Vec<Event>) {
+        if self.pending.is_empty() {
+            events.push(Event::Readable(self.connection));
+        }
+        self.pending_bytes += bytes.len();
+        self.pending.push_back(bytes);
+    }
+
+    fn end(&mut self, end: End, events: &mut Vec<Event>) {
+        self.end = self.end.max(Some(end));
+        events.push(Event::Readable(self.connection));
+    }
+
+    fn break_off(&mut self, events: &mut Vec<Event>) {
+        self.end = Some(End::Broken);
+        events.push(Event::Broken(self.connection));
+    }
+
+    /// Hands on what came first: the whole buffer in exchange for an empty one, or what fits.
+    fn take(&mut self, room: &mut Vec<u8>) -> usize {
+        let Some(first) = self.pending.front_mut() else { return 0 };
+        let spare = room.capacity() - room.len();
+        let count = (first.len() - self.taken).min(spare);
+        if room.is_empty() && self.taken == 0 && count == first.len() {
+            std::mem::swap(room, first);
+            self.pending_bytes -= count;
+            return count;
+        }
+        room.extend_from_slice(&first[self.taken..self.taken + count]);
+        self.taken += count;
+        self.pending_bytes -= count;
+        if self.taken == first.len() {
+            first.clear();
+            self.taken = 0;
+        }
+        count
+    }
+}
+
+impl Driver for Uring {
+    fn begin(&mut self) -> io::Result<()> {
+        self.ring.enable()?;
+        self.ring.provide(PROVIDED_MIN);
+        self.has_bell = true;
+        self.ring.bell(self.others.descriptor());
+        self.ring.submit()
+    }
+
+    fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.ring.has_submissions() || self.ring.has_hidden_completions() {
+            self.ring.submit()?;
+        }
+        self.handle_completions(events)?;
+        if timeout == Some(Duration::ZERO) || !events.is_empty() || self.has_rung {
+            return Ok(());
+        }
+        self.ring.wait(timeout)?;
+        self.handle_completions(events)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.ring.has_submissions() { self.ring.submit() } else { Ok(()) }
+    }
+
+    fn listen(&mut self, listener: Listener) -> io::Result<()> {
+        self.others.listen(listener)
+    }
+
+    fn stop_listening(&mut self) {
+        self.others.stop_listening();
+    }
+
+    fn adopt(&mut self, connection: ConnectionId, socket: OwnedFd, class: Class) -> io::Result<()> {
+        if class.is_bus() {
+            return self.others.adopt(connection, socket, class);
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.sockets.push(None);
+            self.sockets.len() as u32 - 1
+        });
+        self.sockets[index as usize] = Some(Socket::new(connection, socket));
+        if self.slots.len() <= connection.slot() {
+            self.slots.resize(connection.slot() + 1, None);
+        }
+        self.slots[connection.slot()] = Some(index);
+        self.in_use += 1;
+        self.ring.provide(PROVIDED_MIN + self.in_use);
+        self.receive_from(index);
+        Ok(())
+    }
+
+    fn connect(
+        &mut self,
+        connection: ConnectionId,
+        address: SocketAddr,
+        class: Class,
+    ) -> io::Result<()> {
+        self.others.connect(connection, address, class)
+    }
+
+    fn receive(&mut self, connection: ConnectionId, room: &mut Vec<u8>) -> Received {
+        let Some(index) = self.index(connection) else {
+            return self.others.receive(connection, room);
+        };
+        let Some(socket) = socket_at(&mut self.sockets, index) else { return Received::Failed };
+        let count = socket.take(room);
+        if count == 0 {
+            return match socket.end {
+                None => Received::Nothing,
+                Some(End::Finished) => Received::End,
+                Some(End::Broken) => Received::Failed,
+            };
+        }
+        if socket.taken == 0
+            && let Some(empty) = socket.pending.pop_front()
+        {
+            self.ring.give(empty);
+        }
+        let may_have_more = !socket.pending.is_empty() || socket.end.is_some();
+        if socket.intake == Intake::Stopped {
+            self.govern(index);
+        }
+        Received::Bytes { count, may_have_more }
+    }
+
+    fn send(
+        &mut self,
+        connection: ConnectionId,
+        output: &mut Output,
+        buffers: &mut Buffers,
+    ) -> Sent {
+        let Some(index) = self.index(connection) else {
+            return self.others.send(connection, output, buffers);
+        };
+        let Some(socket) = socket_at(&mut self.sockets, index) else { return Sent::Failed };
+        if socket.end == Some(End::Broken) {
+            return Sent::Failed;
+        }
+        for buffer in self.spent.drain(..) {
+            buffers.give(buffer);
+        }
+        match &mut socket.outflow {
+            Outflow::Sending { is_awaited } => {
+                *is_awaited = true;
+                return Sent::Blocked { bytes: 0 };
+            }
+            Outflow::Full => return Sent::Blocked { bytes: 0 },
+            Outflow::Idle => {}
+        }
+        if let Some(whole) = output.take_whole(SEND_BYTES_MAX) {
+            let bytes = whole.len();
+            socket.outflow = Outflow::Sending { is_awaited: false };
+            socket.operations += 1;
+            self.ring.send(socket.descriptor.as_fd(), index, whole);
+            return Sent::Taken { bytes };
+        }
+        let sent = socket::send(&socket.descriptor, output, buffers);
+        if let Sent::Blocked { .. } = sent {
+            socket.outflow = Outflow::Full;
+            socket.operations += 1;
+            self.ring.wait_for_room(socket.descriptor.as_fd(), index);
+        }
+        sent
+    }
+
+    fn is_sending(&self, connection: ConnectionId) -> bool {
+        let socket = self.index(connection).and_then(|index| self.sockets.get(index as usize));
+        let outflow = socket.and_then(Option::as_ref).map(|socket| socket.outflow);
+        matches!(outflow, Some(Outflow::Sending { .. }))
+    }
+
+    fn finish(&mut self, connection: ConnectionId) {
+        match self.index(connection) {
+            Some(index) => {
+                if let Some(socket) = socket_at(&mut self.sockets, index) {
+                    socket::finish(&socket.descriptor);
+                }
+            }
+            None => self.others.finish(connection),
+        }
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        let Some(index) = self.index(connection) else { return self.others.close(connection) };
+        self.slots[connection.slot()] = None;
+        let Some(socket) = socket_at(&mut self.sockets, index) else { return };
+        socket.is_closing = true;
+        let operations = [
+            (socket.intake == Intake::Running, Operation::Receive),
+            (matches!(socket.outflow, Outflow::Sending { .. }), Operation::Send),
+            (socket.outflow == Outflow::Full, Operation::Room),
+            (socket.is_watched, Operation::Watch),
+        ];
+        for (_, operation) in operations.into_iter().filter(|(is_under_way, _)| *is_under_way) {
+            self.ring.cancel(operation, index);
+        }
+        self.free_if_done(index);
+    }
+}
