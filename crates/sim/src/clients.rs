@@ -16,6 +16,8 @@ pub(crate) struct Open {
     begun: u64,
     pub(crate) since: Instant,
     hops: u32,
+    /// Where it was sent last.
+    place: usize,
 }
 
 /// All clients of a run, and everything they saw.
@@ -28,6 +30,8 @@ pub(crate) struct Clients {
     histories: Vec<Vec<Operation>>,
     /// When each register was lost with the server that held it.
     losses: Vec<Vec<u64>>,
+    /// What the last read of each register saw, if it was answered.
+    last_reads: Vec<Option<Option<u64>>>,
     /// Operations that were refused: not executed, and so part of no history.
     refused: usize,
     /// Beginnings and ends so far.
@@ -43,6 +47,7 @@ impl Clients {
             owners: vec![BTreeMap::new(); clients],
             histories: vec![Vec::new(); registers],
             losses: vec![Vec::new(); registers],
+            last_reads: vec![None; registers],
             refused: 0,
             moments: 0,
             longest: std::time::Duration::ZERO,
@@ -70,7 +75,8 @@ impl Clients {
     pub(crate) fn begin(&mut self, now: Instant, client: usize, register: usize, action: Action) {
         let begun = self.next_moment();
         let request = Request { client, register, action };
-        let before = self.open[client].replace(Open { request, begun, since: now, hops: 0 });
+        let before =
+            self.open[client].replace(Open { request, begun, since: now, hops: 0, place: 0 });
         assert!(before.is_none(), "a client has one operation at a time");
     }
 
@@ -94,6 +100,9 @@ impl Clients {
         let ended = self.next_moment();
         let Open { request, begun, .. } = self.take(now, client);
         let Request { register, action, .. } = request;
+        if let Some(Outcome::Value(value)) = outcome {
+            self.last_reads[register] = Some(value);
+        }
         self.histories[register].push(Operation { client, begun, ended, action, outcome });
     }
 
@@ -118,6 +127,35 @@ impl Clients {
         open.hops <= HOPS_MAX
     }
 
+    /// The client has sent its operation there.
+    pub(crate) fn note_sent(&mut self, client: usize, place: usize) {
+        if let Some(open) = &mut self.open[client] {
+            open.place = place;
+        }
+    }
+
+    /// Nobody listens where the client believes the owner of a slot to be.
+    pub(crate) fn forget_owner(&mut self, client: usize, slot: Slot) {
+        self.owners[client].remove(&slot);
+    }
+
+    /// From here on everything is read for the last time, by clients that ask anew where it is.
+    pub(crate) fn begin_last_reads(&mut self) {
+        self.owners.iter_mut().for_each(BTreeMap::clear);
+        self.last_reads.fill(None);
+    }
+
+    /// Clients that wait for an answer from there.
+    pub(crate) fn waiting_at(&self, place: usize) -> Vec<usize> {
+        let is_there = |open: &Option<Open>| open.is_some_and(|open| open.place == place);
+        (0..self.open.len()).filter(|&client| is_there(&self.open[client])).collect()
+    }
+
+    /// Operations that were refused so far.
+    pub(crate) fn refused(&self) -> usize {
+        self.refused
+    }
+
     pub(crate) fn owner(&self, client: usize, slot: Slot) -> Option<usize> {
         self.owners[client].get(&slot).copied()
     }
@@ -129,12 +167,9 @@ impl Clients {
         verdicts.enumerate().find(|(_, verdict)| *verdict != Verdict::Linearizable)
     }
 
-    /// What the last operation on a register saw, if that was a read and it was answered.
+    /// What the last read of a register saw, if it was answered.
     pub(crate) fn last_read(&self, register: usize) -> Option<Option<u64>> {
-        match self.histories[register].last()?.outcome? {
-            Outcome::Value(value) => Some(value),
-            Outcome::Done | Outcome::Applied(_) | Outcome::Number(_) => None,
-        }
+        self.last_reads[register]
     }
 
     fn next_moment(&mut self) -> u64 {

@@ -14,6 +14,8 @@ pub struct Report {
     pub moved: usize,
     /// Migrations that were refused, cancelled or given up.
     pub not_moved: usize,
+    /// Operations that servers refused.
+    pub refused: usize,
     /// The longest time that a client waited for an operation.
     pub longest: Duration,
     /// The rule that was broken, if one was.

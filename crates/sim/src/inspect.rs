@@ -20,10 +20,12 @@ pub(crate) struct Inspector {
 
 /// What a walk over a server has met.
 pub(crate) struct Walk {
-    /// Records by key.
+    /// Records that are served, by key.
     pub(crate) held: BTreeMap<Vec<u8>, u64>,
-    /// Records that have expired and are still there.
-    pub(crate) expired: u64,
+    /// Records that have expired, and copies of what another server serves.
+    pub(crate) others: u64,
+    /// Whether a range arrives, so that there may be tombstones, which walks do not meet.
+    pub(crate) is_arriving: bool,
     /// What all of them take in the log.
     pub(crate) bytes: u64,
 }
@@ -126,32 +128,38 @@ impl Inspector {
         foreign
     }
 
-    /// Every record in the ranges that this server owns, by key, and how many others have expired
-    /// and are still there.
+    /// Every entry of this server.
     pub(crate) fn walk(&mut self, wall: UnixMillis) -> Walk {
-        let mut batch = Vec::new();
-        for range in self.served() {
-            let mut cursor = Some(range.first());
-            while let Some(at) = cursor {
-                cursor = self.look(wall, |w| w.collect(range, at, WALK_BYTES, &mut batch));
-            }
-        }
         let clock = self.worker.store().clock();
-        let (mut held, mut expired, mut bytes) = (BTreeMap::new(), 0, 0);
-        let records = BatchReader::new(&batch).map(|entry| entry.expect("the batch is ours"));
-        for record in records {
-            bytes += record.encoded.len() as u64;
-            let entry = record.entry;
-            match entry.body {
-                Body::Object { .. } if entry.is_expired(clock) => expired += 1,
-                Body::Object { value, .. } => {
-                    let before = held.insert(entry.key.to_vec(), decode(value));
-                    assert!(before.is_none(), "a walk meets a record twice");
+        let (mut held, mut others, mut bytes) = (BTreeMap::new(), 0, 0);
+        let mut is_arriving = false;
+        let tablets = self.worker.store().tablets();
+        for tablet in tablets.iter() {
+            is_arriving |= matches!(tablet.state, TabletState::Arriving(_));
+            let is_served = match tablet.state {
+                TabletState::Serving | TabletState::Arriving(_) => true,
+                TabletState::Frozen | TabletState::Leaving => false,
+            };
+            let mut batch = Vec::new();
+            let mut cursor = Some(tablet.range.first());
+            while let Some(at) = cursor {
+                cursor = self.look(wall, |w| w.collect(tablet.range, at, WALK_BYTES, &mut batch));
+            }
+            let records = BatchReader::new(&batch).map(|entry| entry.expect("the batch is ours"));
+            for record in records {
+                bytes += record.encoded.len() as u64;
+                let entry = record.entry;
+                match entry.body {
+                    Body::Object { value, .. } if is_served && !entry.is_expired(clock) => {
+                        let before = held.insert(entry.key.to_vec(), decode(value));
+                        assert!(before.is_none(), "a walk meets a record twice");
+                    }
+                    Body::Object { .. } => others += 1,
+                    Body::Tombstone { .. } => {}
                 }
-                Body::Tombstone { .. } => {}
             }
         }
-        Walk { held, expired, bytes }
+        Walk { held, others, is_arriving, bytes }
     }
 
     /// Words in the index of the whole server: records, and tombstones that have not been swept.

@@ -8,7 +8,8 @@ use crate::history::{Action, Outcome};
 use crate::planted::{self, Planted};
 use crate::workload::{Register, decode, encode, expiry_millis};
 use server::engine::{Engine, Payload, Route, Sending, Wake};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 use store::{Changes, Key, Need, Record, Stall, TabletState, Worker};
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId, TableId, UnixMillis};
 use wire::batch::BatchReader;
@@ -17,6 +18,9 @@ use wire::peer::PeerMessage;
 
 /// All keys are in one table: which table it is makes no difference to the protocol.
 pub(crate) const TABLE: TableId = TableId(0);
+
+/// How long a request may wait, as in the front end.
+const PARK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An operation on its way.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +36,8 @@ pub(crate) enum Reply {
     Outcome(Outcome),
     /// Ask the server with this client port.
     Moved(u16),
+    /// Not executed: `-TRYAGAIN`, `-CLUSTERDOWN` or `-OOM`, or nobody listens.
+    Refused,
     /// The keys of a pair differed.
     Torn,
 }
@@ -71,6 +77,8 @@ pub(crate) struct Reactor {
     /// Whether its turn has begun: until it goes on, other reactors may have turns of their own.
     pub(crate) is_begun: bool,
     parked: Vec<(Request, Cause)>,
+    /// When requests that were parked are refused, whatever became of their causes.
+    limits: BTreeMap<usize, Instant>,
 }
 
 /// What a turn is given.
@@ -93,6 +101,7 @@ impl Reactor {
             due: Instant(0),
             is_begun: false,
             parked: Vec::new(),
+            limits: BTreeMap::new(),
         }
     }
 
@@ -112,6 +121,7 @@ impl Reactor {
         let now = around.now;
         self.is_begun = false;
         self.wake(around, |cause| matches!(cause, Cause::Turn));
+        self.refuse_late(around);
         while let Some(inbound) = self.inbox.pop_front() {
             self.receive(inbound, around);
         }
@@ -124,6 +134,16 @@ impl Reactor {
             self.engine.quantum(now);
         }
         self.settle(around) || has_work || self.engine.has_background() || self.has_turn()
+    }
+
+    /// Refuses what has waited for too long.
+    fn refuse_late(&mut self, around: &mut Surroundings<'_>) {
+        let (now, limits) = (around.now, &self.limits);
+        let is_late = |request: &Request| limits.get(&request.client).is_some_and(|at| *at <= now);
+        for (request, _) in self.parked.extract_if(.., |(request, _)| is_late(request)) {
+            around.out.push(Outbound::Reply(request, Reply::Refused));
+        }
+        self.limits.retain(|_, at| *at > now);
     }
 
     fn has_turn(&self) -> bool {
@@ -208,6 +228,7 @@ impl Reactor {
     /// Executes an operation, or parks it.
     fn attempt(&mut self, request: Request, around: &mut Surroundings<'_>) {
         let register = &around.registers[request.register];
+        let limit = self.limits.remove(&request.client).unwrap_or(around.now + PARK_TIMEOUT);
         let stall = match perform(&mut self.engine.worker, register, request.action, around.planted)
         {
             Ok(reply) => {
@@ -247,6 +268,7 @@ impl Reactor {
                 unreachable!("no walk, little data: {stall:?}")
             }
         };
+        self.limits.insert(request.client, limit);
         self.parked.push((request, cause));
     }
 
@@ -263,6 +285,9 @@ impl Reactor {
             return Some(Reply::Outcome(Outcome::Value(Some(value))));
         }
         let moved = self.engine.node().redirection(&register.keys[0].1)?;
+        if moved.starts_with("CLUSTERDOWN") {
+            return Some(Reply::Refused);
+        }
         let (_, port) = moved.rsplit_once(':').expect("a redirection ends with a port");
         Some(Reply::Moved(port.parse().expect("a port is a number")))
     }

@@ -6,8 +6,8 @@ use coordinator::ConnectionId;
 use server::engine::{Engine, Identity, Node};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use store::{Store, StoreConfig};
-use types::{ClusterId, HashSeed, Instant, ReactorId, ServerId};
+use store::{Store, StoreConfig, Tablet, TabletState};
+use types::{ClusterId, HashRange, HashSeed, Instant, ReactorId, ServerId};
 use wire::PROTOCOL_VERSION;
 use wire::control::Join;
 
@@ -29,6 +29,8 @@ pub(crate) struct Server {
     pub(crate) tablets_version: u64,
     wake_all: Arc<AtomicBool>,
     pub(crate) link: Link,
+    /// The process is gone, and no other one stands in its place yet.
+    pub(crate) is_dead: bool,
     /// It stands still until then.
     pub(crate) paused_until: Instant,
     /// How far its wall clock is ahead of that of the world.
@@ -97,17 +99,27 @@ impl Server {
             tablets_version: 0,
             wake_all,
             link,
+            is_dead: false,
             paused_until: Instant(0),
             clock_ahead_millis: 0,
         }
     }
 
-    /// Whether it hears the coordinator, and serves all that it holds.
-    pub(crate) fn is_settled(&self) -> bool {
-        let store = self.node.store();
-        let is_served =
-            |tablet: &store::Tablet| matches!(tablet.state, store::TabletState::Serving);
-        self.link.connection.is_some() && store.tablets().iter().all(is_served)
+    /// Whether it hears the coordinator, and serves all that it holds but for the ranges of which it
+    /// has no news any more. Who is dead is at rest.
+    pub(crate) fn is_settled(&self, cannot_end: impl Fn(HashRange) -> bool) -> bool {
+        let tablets = self.node.store().tablets();
+        let is_settled = |tablet: &Tablet| match tablet.state {
+            TabletState::Serving => true,
+            TabletState::Arriving(_) | TabletState::Leaving => cannot_end(tablet.range),
+            TabletState::Frozen => false,
+        };
+        self.is_dead || self.link.connection.is_some() && tablets.iter().all(is_settled)
+    }
+
+    /// Ranges whose operations it executes.
+    pub(crate) fn served(&self) -> Vec<HashRange> {
+        if self.is_dead { Vec::new() } else { self.inspector.served() }
     }
 
     /// Whether every reactor is to begin a turn soon, asked once.

@@ -5,6 +5,7 @@
 //! move; then the weather clears and everything comes to rest; then every register is read once
 //! more, and what clients saw and what servers hold is judged.
 
+mod crashes;
 mod faults;
 mod judge;
 mod links;
@@ -20,6 +21,7 @@ use crate::servers::{Server, join};
 use crate::trace::Trace;
 use crate::workload::Workload;
 use coordinator::{ConnectionId, Coordinator, Effect, Event, MemoryStore};
+use crashes::Losses;
 use fastrand::Rng;
 use faults::{Cuts, Fault};
 use server::engine::Identity;
@@ -43,8 +45,9 @@ pub struct Settings {
 const SERVERS: usize = 3;
 
 /// After the weather has cleared everything must come to rest within this time: repetitions take a
-/// quarter of a second, and demands of the coordinator a second.
-const REST_MAX: Duration = Duration::from_secs(30);
+/// quarter of a second, demands of the coordinator a second, requests to what is lost five, and so
+/// does the coordinator with a server that is gone.
+const REST_MAX: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether everything has come to rest.
 const REST_AGAIN: Duration = Duration::from_millis(20);
@@ -70,6 +73,10 @@ enum Next {
     Move,
     Fault,
     Rejoin(usize),
+    /// The coordinator hears that a connection has ended.
+    Hangup(ConnectionId),
+    /// A process starts where one has died.
+    Start(usize),
     Coordinator,
     Rest,
 }
@@ -90,6 +97,7 @@ struct World {
     weather: Weather,
     faults: Vec<Fault>,
     cuts: Cuts,
+    losses: Losses,
     /// One turn in so many has a background quantum.
     leisure: u32,
     part: Part,
@@ -129,6 +137,7 @@ pub fn run(settings: Settings) -> Report {
             operations: 0,
             moved: 0,
             not_moved: 0,
+            refused: 0,
             longest: Duration::ZERO,
             failure: Some(Rule::NoPanic.broken(text.unwrap_or_default())),
         }
@@ -155,6 +164,7 @@ impl World {
             weather,
             faults,
             cuts: Cuts::default(),
+            losses: Losses::default(),
             leisure,
             part: Part::Working,
             rest_by: Instant(0),
@@ -175,12 +185,14 @@ impl World {
             trace: Trace::new(settings.is_printed),
             failure: None,
         };
-        (0..SERVERS).for_each(|place| world.start_server(place, identity));
+        (0..SERVERS).for_each(|place| world.start_server(place));
         world.plan_the_run();
         world
     }
 
-    fn start_server(&mut self, place: usize, identity: coordinator::Identity) {
+    /// A process joins the cluster, as one that the coordinator has never heard of.
+    fn start_server(&mut self, place: usize) {
+        let identity = self.coordinator.identity();
         let connection = self.open_connection();
         // Nobody is connected under this number yet, so the welcome is for this server.
         let message = ToCoordinator::Join(join(place, None));
@@ -191,9 +203,14 @@ impl World {
         });
         let server = welcomed.expect("a small cluster takes every server");
         let who = Identity { cluster: identity.cluster, server };
-        self.servers.push(Server::new(place, who, identity.seed, connection));
+        let server = Server::new(place, who, identity.seed, connection);
+        match self.servers.get_mut(place) {
+            Some(before) => *before = server,
+            None => self.servers.push(server),
+        }
         for reactor in 0..self.servers[place].reactors.len() {
-            self.plan_at(Instant(0), Next::Turn(place, reactor));
+            self.servers[place].reactors[reactor].due = self.now;
+            self.plan_at(self.now, Next::Turn(place, reactor));
         }
         self.carry_out(effects);
     }
@@ -251,6 +268,7 @@ impl World {
             operations: self.clients.operations(),
             moved,
             not_moved: self.migrations.len() - moved,
+            refused: self.clients.refused(),
             longest: self.clients.longest,
             failure: self.failure,
         }
@@ -273,6 +291,8 @@ impl World {
             Next::Move => self.ask_for_a_move(),
             Next::Fault => self.fault(),
             Next::Rejoin(server) => self.rejoin(server),
+            Next::Hangup(connection) => self.hang_up(connection),
+            Next::Start(server) => self.start_again(server),
             Next::Coordinator => {
                 if self.coordinator_due == Some(self.now) {
                     let effects = self.coordinate(Event::Tick);

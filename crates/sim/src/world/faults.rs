@@ -21,9 +21,12 @@ pub(super) enum Fault {
     Clock,
     /// The coordinator ends and another one goes on with its store.
     Restart,
+    /// A server dies, and perhaps another process starts where it stood.
+    Crash,
 }
 
-const FAULTS: [Fault; 5] = [Fault::Link, Fault::Cut, Fault::Pause, Fault::Clock, Fault::Restart];
+const FAULTS: [Fault; 6] =
+    [Fault::Link, Fault::Cut, Fault::Pause, Fault::Clock, Fault::Restart, Fault::Crash];
 
 /// How far a server's wall clock may be ahead of that of the world.
 pub(super) const SKEW_MAX_MILLIS: u64 = 200;
@@ -34,7 +37,8 @@ pub(super) type Cuts = [[Instant; SERVERS]; SERVERS];
 impl Fault {
     /// The kinds that a run has.
     pub(super) fn draw(rng: &mut Rng) -> Vec<Fault> {
-        FAULTS.into_iter().filter(|_| rng.u32(..5) < 2).collect()
+        let often = |fault| if fault == Fault::Crash { 1 } else { 2 };
+        FAULTS.into_iter().filter(|&fault| rng.u32(..5) < often(fault)).collect()
     }
 }
 
@@ -53,13 +57,20 @@ impl World {
         if self.part != Part::Working || self.faults.is_empty() {
             return;
         }
-        let place = self.rng.usize(..SERVERS);
+        let place = self.some_server();
         match self.faults[self.rng.usize(..self.faults.len())] {
             Fault::Link => self.break_link(place),
             Fault::Cut => self.cut(place),
             Fault::Pause => self.pause(place),
             Fault::Clock => self.jump(place),
             Fault::Restart => self.restart_coordinator(),
+            Fault::Crash => {
+                self.crash(place);
+                // There are three servers only, and what one has lost no other one can lose.
+                if self.rng.u32(..3) != 0 {
+                    self.faults.retain(|&fault| fault != Fault::Crash);
+                }
+            }
         }
         let again = self.micros(5_000..200_000);
         self.plan_in(again, Next::Fault);

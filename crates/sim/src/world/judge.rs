@@ -9,9 +9,10 @@ use crate::network::Weather;
 use crate::reactor::Inbound;
 use crate::servers::Server;
 use crate::workload::EXPIRY_MAX_MILLIS;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use wire::control::{Ask, MigrationState};
+use types::{HashRange, UnixMillis};
+use wire::control::{Ask, MigrationReport, MigrationState};
 use wire::peer::{PeerMessage, PriorityAnswer};
 
 /// Times that a reactor may ask for what it was told not to be at the source: answers that come
@@ -26,7 +27,7 @@ impl World {
         for (migration, source, hash) in passed {
             // What has expired by the target's clock may have been reclaimed there.
             let clock = self.servers[place].node.store().clock();
-            let from = self.servers.iter().position(|server| server.id == source);
+            let from = self.place(source);
             let is_there = from.is_some_and(|from| {
                 self.servers[from].inspector.has(walls[from], hash, Some(clock))
             });
@@ -44,9 +45,11 @@ impl World {
         if std::mem::replace(&mut self.servers[place].tablets_version, version) == version {
             return;
         }
-        let ranges =
-            self.servers.iter().map(|server| server.inspector.served()).collect::<Vec<_>>();
+        let ranges = self.servers.iter().map(Server::served).collect::<Vec<_>>();
         let here = &ranges[place];
+        if let Some(failure) = self.check_lost(place, here) {
+            self.failure = Some(failure);
+        }
         for (other, there) in ranges.iter().enumerate().filter(|(other, _)| *other != place) {
             let shared = here.iter().flat_map(|a| there.iter().find_map(|b| a.intersection(*b)));
             if let Some(range) = shared.into_iter().next() {
@@ -95,11 +98,7 @@ impl World {
         }
         // A list from before the links broke says nothing.
         let is_known = self.ask(Ask::List);
-        let moving: Vec<_> =
-            self.migrations.iter().filter(|report| !is_over(report.state)).collect();
-        // A target that has not heard that its migration has ended keeps tombstones.
-        let is_told = self.servers.iter().all(Server::is_settled);
-        let has_ended = is_known && moving.is_empty() && is_told;
+        let has_ended = is_known && self.unrest().is_empty();
         let is_at_rest = has_ended && self.clients.open().next().is_none();
         if is_clearing || self.part == Part::Resting && !is_at_rest {
             let longest = EXPIRY_MAX_MILLIS + SKEW_MAX_MILLIS;
@@ -109,6 +108,7 @@ impl World {
             Part::Working => unreachable!("the working part has just ended"),
             Part::Resting if is_at_rest && self.now >= self.expired_by => {
                 self.part = Part::Reading(0);
+                self.clients.begin_last_reads();
                 (0..self.clients.count())
                     .for_each(|client| self.plan_in(REST_AGAIN, Next::Think(client)));
             }
@@ -124,21 +124,31 @@ impl World {
         self.plan_in(REST_AGAIN, Next::Rest);
     }
 
+    /// Migrations and servers that have not come to their end, though they could.
+    fn unrest(&self) -> Vec<(Rule, String)> {
+        let stuck = self.losses.stuck(&self.migrations);
+        let is_under_way = |report: &&MigrationReport| !is_over(report.state);
+        let (lost, moving): (Vec<_>, Vec<_>) =
+            self.migrations.iter().filter(is_under_way).partition(|r| stuck.contains(&r.migration));
+        let moving = moving.iter().map(|report| (Rule::MigrationsEnd, format!("{report:?}")));
+        // A target that has not heard that its migration has ended keeps tombstones.
+        let cannot_end = |range: HashRange| lost.iter().any(|report| report.range.covers(range));
+        let unsettled = self.servers.iter().filter(|server| !server.is_settled(cannot_end));
+        let unsettled = unsettled.map(|server| {
+            (Rule::ServersSettle, format!("{} is cut off, or holds what is moving", server.id))
+        });
+        moving.chain(unsettled).collect()
+    }
+
     fn describe_unrest(&self) -> Failure {
-        let mut rule = Rule::ServersSettle;
+        let open = self.clients.open();
+        let open = open
+            .map(|open| (Rule::Answered, format!("open since {}: {:?}", open.since, open.request)));
+        let unrest: Vec<_> = open.chain(self.unrest()).collect();
+        let rule = unrest.first().map_or(Rule::ServersSettle, |(rule, _)| *rule);
         let mut text = String::new();
-        for open in self.clients.open() {
-            rule = Rule::Answered;
-            text.push_str(&format!("\n  open since {}: {:?}", open.since, open.request));
-        }
-        for report in self.migrations.iter().filter(|report| !is_over(report.state)) {
-            rule = Rule::MigrationsEnd;
-            text.push_str(&format!("\n  {report:?}"));
-        }
+        unrest.iter().for_each(|(_, line)| text.push_str(&format!("\n  {line}")));
         for server in &self.servers {
-            if !server.is_settled() {
-                text.push_str(&format!("\n  {} is cut off, or holds what is moving", server.id));
-            }
             for reactor in &server.reactors {
                 text.push_str(&format!("\n  at {}: {}", server.id, reactor.waiting()));
             }
@@ -164,29 +174,27 @@ impl World {
     /// A walk over the servers finds every record that the last reads saw, each at one server, and
     /// nothing else.
     fn judge_servers(&mut self) -> Option<Failure> {
-        let walls: Vec<_> = (0..self.servers.len()).map(|place| self.wall_at(place)).collect();
         let mut seen: BTreeMap<&[u8], u64> = BTreeMap::new();
+        let mut unknown: BTreeSet<&[u8]> = BTreeSet::new();
         for (number, register) in self.workload.registers.iter().enumerate() {
-            let Some(value) = self.clients.last_read(number).flatten() else { continue };
-            seen.extend(register.keys.iter().map(|(_, key)| (key.as_slice(), value)));
+            let keys = register.keys.iter().map(|(_, key)| key.as_slice());
+            match self.clients.last_read(number) {
+                Some(Some(value)) => seen.extend(keys.map(|key| (key, value))),
+                Some(None) => {}
+                None if self.losses.is_excused(number) => unknown.extend(keys),
+                None => {
+                    let key = String::from_utf8_lossy(&register.keys[0].1);
+                    return Some(Rule::Answered.broken(format!("nobody answers for {key}")));
+                }
+            }
         }
-        for (server, wall) in self.servers.iter_mut().zip(walls) {
-            let left = server.inspector.left_behind(wall);
-            if !left.is_empty() {
-                return Some(Rule::NothingStray.broken(format!("{} holds {left:?}", server.id)));
-            }
-            let Walk { held, expired, bytes } = server.inspector.walk(wall);
-            let words = server.inspector.words(wall);
-            if held.len() as u64 + expired != words {
-                let (id, held) = (server.id, held.len());
-                let text = format!("{id} counts {words}, holds {held}, and {expired} expired");
-                return Some(Rule::CountsMatch.broken(text));
-            }
-            let live = server.node.store().usage().log.live_bytes;
-            if live != bytes {
-                let text = format!("{} counts {live} live bytes and holds {bytes}", server.id);
-                return Some(Rule::CountsMatch.broken(text));
-            }
+        let walls: Vec<_> = (0..self.servers.len()).map(|place| self.wall_at(place)).collect();
+        for (server, wall) in self.servers.iter_mut().zip(walls).filter(|(s, _)| !s.is_dead) {
+            let Walk { mut held, .. } = match judge_counts(server, wall) {
+                Ok(walk) => walk,
+                Err(failure) => return Some(failure),
+            };
+            held.retain(|key, _| !unknown.contains(key.as_slice()));
             for (key, value) in held {
                 if seen.remove(key.as_slice()) != Some(value) {
                     let key = String::from_utf8_lossy(&key);
@@ -199,6 +207,29 @@ impl World {
         let key = String::from_utf8_lossy(lost.0);
         Some(Rule::NothingLost.broken(format!("no server holds {key} = {}", lost.1)))
     }
+}
+
+/// A server's numbers are those that a walk finds, and it holds nothing outside of its ranges.
+fn judge_counts(server: &mut Server, wall: UnixMillis) -> Result<Walk, Failure> {
+    let id = server.id;
+    let left = server.inspector.left_behind(wall);
+    if !left.is_empty() {
+        return Err(Rule::NothingStray.broken(format!("{id} holds {left:?}")));
+    }
+    let walk = server.inspector.walk(wall);
+    let words = server.inspector.words(wall);
+    let found = walk.held.len() as u64 + walk.others;
+    if found != words && !(walk.is_arriving && found < words) {
+        let (held, others) = (walk.held.len(), walk.others);
+        let text = format!("{id} counts {words}, serves {held}, and holds {others} others");
+        return Err(Rule::CountsMatch.broken(text));
+    }
+    let (live, bytes) = (server.node.store().usage().log.live_bytes, walk.bytes);
+    if live != bytes && !(walk.is_arriving && bytes < live) {
+        let text = format!("{id} counts {live} live bytes and holds {bytes}");
+        return Err(Rule::CountsMatch.broken(text));
+    }
+    Ok(walk)
 }
 
 fn is_over(state: MigrationState) -> bool {

@@ -8,6 +8,7 @@ use coordinator::{ConnectionId, Event};
 use protocols::migration::{peer, to_coordinator};
 use server::engine::{Route, Sending, To};
 use std::time::Duration;
+use types::ServerId;
 use wire::control::{ClusterMap, FromCoordinator, ToCoordinator};
 use wire::peer::PeerMessage;
 
@@ -29,12 +30,15 @@ impl World {
     fn send(&mut self, place: usize, reactor: usize, sending: Sending) {
         let Sending { to, mut message, mut payload, .. } = sending;
         let (to, to_reactor) = match to {
-            To::Back(route) => ((route.0 >> 16) as usize, (route.0 & 0xffff) as usize),
-            To::Server(id) => {
-                let to = self.servers.iter().position(|server| server.id == id);
-                let to = to.expect("servers name servers of the cluster");
-                (to, self.rng.usize(..self.servers[to].reactors.len()))
-            }
+            // The connection ends with the process at its other end.
+            To::Back(route) => match self.place(ServerId((route.0 >> 16) as u32)) {
+                Some(to) => (to, (route.0 & 0xffff) as usize),
+                None => return,
+            },
+            To::Server(id) => match self.place_called(id) {
+                Some(to) => (to, self.rng.usize(..self.servers[to].reactors.len())),
+                None => return,
+            },
         };
         self.tamper_sent(&mut message, &mut payload);
         self.check_asked((place, reactor), &message);
@@ -49,7 +53,7 @@ impl World {
             self.now,
             format_args!("{from} → {} {} {copies:?}", self.servers[to].id, peer(&message)),
         );
-        let route = Route((place as u64) << 16 | reactor as u64);
+        let route = Route(u64::from(from.0) << 16 | reactor as u64);
         if self.settings.planted == Some(Planted::LostReplyTakenForEmpty)
             && copies.is_empty()
             && let Some(message) = planted::emptied(&message)
@@ -62,6 +66,17 @@ impl World {
             let inbound = Inbound::Peer { from, route, message, payload };
             self.plan_in(delay, Next::Arrive(to, to_reactor, inbound));
         }
+    }
+
+    /// Where a message arrives that is sent to a server. Who connects sends at once, before it has
+    /// heard who listens: a process that stands where another one has died gets such messages.
+    fn place_called(&mut self, id: ServerId) -> Option<usize> {
+        let lives = self.place(id);
+        if lives.is_some() || self.rng.bool() {
+            return lives;
+        }
+        let (_, place) = self.losses.dead.iter().find(|(dead, _)| **dead == id)?;
+        (!self.servers[*place].is_dead).then_some(*place)
     }
 
     /// What planted bugs make of a message to a server.
@@ -98,7 +113,8 @@ impl World {
     }
 
     pub(super) fn arrive_up(&mut self, connection: ConnectionId, message: ToCoordinator) {
-        if self.servers.iter().any(|server| server.link.connection == Some(connection)) {
+        let is_up = self.servers.iter().any(|server| server.link.connection == Some(connection));
+        if is_up || self.losses.still_carries(connection) {
             let effects = self.coordinate(Event::Received { connection, message });
             self.carry_out(effects);
         }

@@ -1,0 +1,246 @@
+//! Servers that die, and processes that start again where they stood.
+//!
+//! A server that dies takes its memory with it: nothing is kept on disks yet. What it owned is lost,
+//! and stays lost; what it was about to give away or to take depends on how far that was. So some
+//! registers are *excused*: nobody has to answer for them any more. Who does answer must still be
+//! right, and everything else goes on as if nothing had happened.
+
+use super::{Next, Part, SERVERS, World};
+use crate::failure::{Failure, Rule};
+use coordinator::{ConnectionId, Event};
+use std::collections::{BTreeMap, BTreeSet};
+use store::TabletState;
+use types::{HashRange, MigrationId, ServerId};
+use wire::control::{MigrationReport, MigrationState};
+
+/// What has gone with servers that died.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    /// Servers that have died, and where they stood.
+    pub(super) dead: BTreeMap<ServerId, usize>,
+    /// Ranges whose owner has died beyond doubt: whoever serves them serves an old copy.
+    gone: Vec<HashRange>,
+    /// Registers that nobody has to answer for.
+    excused: BTreeSet<usize>,
+    /// How many of them have come up to be read at the end.
+    tried: usize,
+    /// Connections of servers that have died, which still carry what was sent before.
+    hanging: BTreeSet<ConnectionId>,
+}
+
+/// Registers that nobody has to answer for and that are read at the end nevertheless.
+const EXCUSED_READS: usize = 8;
+
+impl Losses {
+    pub(super) fn is_excused(&self, register: usize) -> bool {
+        self.excused.contains(&register)
+    }
+
+    /// Whether a register is read at the end: of those that are lost a few will do, since each may
+    /// take five seconds.
+    pub(super) fn is_worth_reading(&mut self, register: usize) -> bool {
+        let is_excused = self.is_excused(register);
+        self.tried += usize::from(is_excused);
+        !is_excused || self.tried <= EXCUSED_READS
+    }
+
+    pub(super) fn still_carries(&self, connection: ConnectionId) -> bool {
+        self.hanging.contains(&connection)
+    }
+
+    /// Migrations that wait for ever: a side has died after the flip, or both have before it was
+    /// known how that ended; and those that are queued behind such.
+    pub(super) fn stuck(&self, reports: &[MigrationReport]) -> BTreeSet<MigrationId> {
+        let mut stuck: Vec<(MigrationId, HashRange)> = Vec::new();
+        // Reports are newest first.
+        for report in reports.iter().rev() {
+            let is_dead = |server: ServerId| self.dead.contains_key(&server);
+            let is_stuck = match report.state {
+                MigrationState::Moving | MigrationState::Releasing => {
+                    is_dead(report.source) || is_dead(report.target)
+                }
+                MigrationState::Preparing => is_dead(report.source) && is_dead(report.target),
+                MigrationState::Queued => {
+                    stuck.iter().any(|(_, range)| range.overlaps(report.range))
+                }
+                MigrationState::Success | MigrationState::Cancelled | MigrationState::Failed => {
+                    false
+                }
+            };
+            if is_stuck {
+                stuck.push((report.migration, report.range));
+            }
+        }
+        stuck.into_iter().map(|(migration, _)| migration).collect()
+    }
+}
+
+impl World {
+    /// The place of a server that lives.
+    pub(super) fn place(&self, id: ServerId) -> Option<usize> {
+        self.servers.iter().position(|server| server.id == id && !server.is_dead)
+    }
+
+    /// One of the servers that live.
+    pub(super) fn some_server(&mut self) -> usize {
+        let live: Vec<usize> = (0..SERVERS).filter(|&place| !self.servers[place].is_dead).collect();
+        live[self.rng.usize(..live.len())]
+    }
+
+    /// The process vanishes, with its memory and everything that was on its way to it.
+    pub(super) fn crash(&mut self, place: usize) {
+        // Somebody has to be left to ask.
+        if self.servers.iter().filter(|server| !server.is_dead).count() < 2 {
+            return;
+        }
+        let id = self.servers[place].id;
+        self.trace.note(self.now, format_args!("{id} dies"));
+        self.note_losses(place);
+        self.plan.retain(|_, next| match next {
+            Next::Turn(at, _) | Next::Arrive(at, _, _) | Next::Rejoin(at) => *at != place,
+            Next::Down(at, _, _) => *at != place,
+            Next::Up(..)
+            | Next::Answer(..)
+            | Next::Think(_)
+            | Next::Move
+            | Next::Fault
+            | Next::Hangup(_)
+            | Next::Start(_)
+            | Next::Coordinator
+            | Next::Rest => true,
+        });
+        let server = &mut self.servers[place];
+        server.is_dead = true;
+        server.reactors.clear();
+        if let Some(connection) = server.link.connection.take() {
+            self.losses.hanging.insert(connection);
+            let last = self.now.max(self.servers[place].link.up);
+            self.plan_at(last, Next::Hangup(connection));
+        }
+        self.break_connections(place);
+        if self.rng.u32(..4) != 0 {
+            let away = self.micros(500..1_500_000);
+            self.plan_in(away, Next::Start(place));
+        }
+    }
+
+    /// Clients that waited for the server hear nothing more; some of its last answers still come.
+    fn break_connections(&mut self, place: usize) {
+        for client in self.clients.waiting_at(place) {
+            let answer = self.plan.iter().find(|(_, next)| match next {
+                Next::Answer(request, _) => request.client == client,
+                _ => false,
+            });
+            if let Some(answer) = answer.map(|(at, _)| *at) {
+                if self.rng.bool() {
+                    continue;
+                }
+                self.plan.remove(&answer);
+            }
+            self.clients.give_up(self.now, client);
+            let pause = self.micros(100..5_000);
+            self.plan_in(pause, Next::Think(client));
+        }
+    }
+
+    /// The coordinator hears that a connection has ended.
+    pub(super) fn hang_up(&mut self, connection: ConnectionId) {
+        if self.losses.hanging.remove(&connection) {
+            let effects = self.coordinate(Event::Closed { connection });
+            self.carry_out(effects);
+        }
+    }
+
+    /// Another process starts at the address of one that died.
+    pub(super) fn start_again(&mut self, place: usize) {
+        let ahead = self.servers[place].clock_ahead_millis;
+        self.start_server(place);
+        self.servers[place].clock_ahead_millis = ahead;
+        let id = self.servers[place].id;
+        self.trace.note(self.now, format_args!("{id} starts where one has died"));
+    }
+
+    fn note_losses(&mut self, place: usize) {
+        let id = self.servers[place].id;
+        self.losses.dead.insert(id, place);
+        let reports = self.coordinator.reports();
+        let mut excused: Vec<HashRange> = Vec::new();
+        let tablets = self.servers[place].node.store().tablets();
+        for tablet in tablets.iter() {
+            match &tablet.state {
+                TabletState::Serving => self.losses.gone.push(tablet.range),
+                // The source may not know yet that the flip was accepted, and serve again.
+                TabletState::Arriving(arrival) if is_in_doubt(&reports, arrival.migration()) => {
+                    for register in self.registers_in(tablet.range) {
+                        self.clients.lose(register);
+                    }
+                }
+                TabletState::Arriving(_) => self.losses.gone.push(tablet.range),
+                TabletState::Frozen => {}
+                // The rest has arrived at the target, or is excused below.
+                TabletState::Leaving => continue,
+            }
+            excused.push(tablet.range);
+        }
+        for range in excused {
+            let registers = self.registers_in(range);
+            self.losses.excused.extend(registers);
+        }
+        (0..SERVERS).for_each(|target| self.excuse_what_has_not_arrived(target, id));
+    }
+
+    /// What only a source had that has died.
+    fn excuse_what_has_not_arrived(&mut self, target: usize, source: ServerId) {
+        let wall = self.wall_at(target);
+        let server = &mut self.servers[target];
+        let tablets = server.node.store().tablets();
+        for tablet in tablets.iter() {
+            let TabletState::Arriving(arrival) = &tablet.state else { continue };
+            if arrival.source() != source {
+                continue;
+            }
+            for (number, register) in self.workload.registers.iter().enumerate() {
+                let mut keys = register.keys.iter().map(|(hash, _)| *hash);
+                let is_away = keys.any(|hash| {
+                    tablet.range.contains(hash)
+                        && !arrival.is_below_progress(hash)
+                        && !server.inspector.has(wall, hash, None)
+                });
+                if is_away {
+                    self.losses.excused.insert(number);
+                }
+            }
+        }
+    }
+
+    fn registers_in(&self, range: HashRange) -> Vec<usize> {
+        let registers = self.workload.registers.iter().enumerate();
+        let inside = registers.filter(|(_, register)| range.contains(register.keys[0].0));
+        inside.map(|(number, _)| number).collect()
+    }
+
+    /// Nobody serves what died with its owner.
+    pub(super) fn check_lost(&self, place: usize, served: &[HashRange]) -> Option<Failure> {
+        let gone = &self.losses.gone;
+        let old = served.iter().find_map(|a| gone.iter().find_map(|b| a.intersection(*b)))?;
+        let id = self.servers[place].id;
+        Some(Rule::LostStaysLost.broken(format!("{id} serves {old}, whose owner has died")))
+    }
+
+    /// While every server lives, every operation is answered with data.
+    pub(super) fn check_refused(&self, register: usize) -> Option<Failure> {
+        let may_be_refused = self.losses.is_excused(register) || !self.losses.dead.is_empty();
+        (!may_be_refused).then(|| Rule::Answered.broken(format!("register {register} is refused")))
+    }
+
+    /// Whether a client would better look for another register: this one may never be answered.
+    pub(super) fn is_avoided(&mut self, register: usize) -> bool {
+        self.part == Part::Working && self.losses.is_excused(register) && self.rng.u32(..10) != 0
+    }
+}
+
+/// Whether the coordinator does not know how a flip ended.
+fn is_in_doubt(reports: &[MigrationReport], migration: MigrationId) -> bool {
+    let report = reports.iter().find(|report| report.migration == migration);
+    report.is_none_or(|report| report.state == MigrationState::Preparing)
+}
