@@ -2,12 +2,12 @@
 //!
 //! 1. The coordinator has given new tenures (that is when the flush begins here).
 //! 2. The table's operations are held: tablets with the table in `flushing` are published.
-//! 3. When every reactor has begun a turn, nobody is inside the table. Its records are dropped,
-//!    a bounded step at a time. What a migration still brings for it is dropped, too.
+//! 3. When every reactor has begun a turn, nobody is inside the table. From here on nothing that a
+//!    migration still brings for it is taken. Its records are dropped, a bounded step at a time.
 //! 4. Operations go on, and the flush is answered.
 
-use super::Engine;
 use super::outgoing::Wake;
+use super::{Engine, Node};
 use store::{GracePeriod, TableSet, Tablet, TabletState};
 use types::limits::TABLES_MAX;
 use types::{KeyHash, TableId};
@@ -20,6 +20,16 @@ pub(super) struct Flush {
     table: TableId,
     cursor: KeyHash,
     grace: GracePeriod,
+}
+
+/// What sources still have of a table that is being flushed does not arrive any more.
+fn refuse_what_arrives(node: &Node, table: TableId) {
+    for tablet in node.store().tablets().iter().filter(|tablet| tablet.flushing.contains(table)) {
+        match &tablet.state {
+            TabletState::Arriving(arrival) => arrival.flush_table(table),
+            TabletState::Serving | TabletState::Frozen | TabletState::Leaving => {}
+        }
+    }
 }
 
 /// Buckets that one quantum empties.
@@ -47,6 +57,9 @@ impl Engine {
         let Some(flush) = self.flushes.front_mut() else { return false };
         if !self.node.store().is_over(&flush.grace) {
             return true;
+        }
+        if flush.cursor == KeyHash(0) {
+            refuse_what_arrives(&self.node, flush.table);
         }
         match self.worker.flush_step(flush.table, flush.cursor, FLUSH_BUCKETS) {
             Some(cursor) => flush.cursor = cursor,
