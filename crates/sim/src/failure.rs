@@ -68,6 +68,10 @@ rules! {
         "What clients saw can have happened, register by register, in one order.";
     Decided, "decided",
         "The checker follows every possibility to its end.";
+    InOrder, "in-order",
+        "Replies come in the order of their requests, and each makes sense as an answer to its own.";
+    WalksComplete, "walks-complete",
+        "A walk shows every key that is there from its beginning to its end and does not move.";
     WholePairs, "whole-pairs",
         "Two keys that are only written together are never seen half written.";
     OneOwner, "one-owner",

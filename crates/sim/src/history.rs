@@ -6,6 +6,10 @@
 //! an operation returns, it must have taken effect: configurations in which it cannot have, with
 //! the outcome that it reported, die. If none is left, no order explains the history.
 //!
+//! Requests of one connection take effect in the order in which they were sent: a configuration in
+//! which a later one has and an earlier one has not does not exist. This is both a rule that is checked
+//! and what keeps the configurations of clients that pipeline few.
+//!
 //! An operation whose client gave up stays open for ever: it may take effect at any later time, or
 //! never. Of two configurations that differ only in how many of those have taken effect, the one
 //! with fewer can do all that the other can, and stands for both.
@@ -24,6 +28,8 @@ use std::fmt;
 pub enum Action {
     /// Its value.
     Read,
+    /// Whether it has one.
+    Probe,
     /// It has this value.
     Write(u64),
     /// It has this value, and loses it some time afterwards.
@@ -32,12 +38,17 @@ pub enum Action {
     WriteIfAbsent(u64),
     /// It has the second value if it had the first.
     Swap(u64, u64),
+    /// It has this value; tell which one it had.
+    Exchange(u64),
     /// One more than before; none counts as 0.
     Increment,
     /// It has no value; tell whether it had one.
     Delete,
-    /// It has no value.
-    DeleteBlindly,
+    /// It has no value; tell which one it had.
+    Take,
+    /// It has no value, like all of its table, if this server owned it all the time; perhaps, if
+    /// not.
+    Flush,
 }
 
 /// What the client was told.
@@ -53,6 +64,15 @@ pub enum Outcome {
     Number(u64),
 }
 
+/// Where an operation was executed: on which connection, and as which request on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The connection.
+    pub connection: u64,
+    /// Rises with every request.
+    pub request: u64,
+}
+
 /// One finished operation. Moments are positions in the order of all beginnings and ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
@@ -62,6 +82,8 @@ pub struct Operation {
     pub begun: u64,
     /// When its outcome was known, or the client gave up.
     pub ended: u64,
+    /// Where it was executed in the end.
+    pub place: Place,
     /// What was wanted.
     pub action: Action,
     /// What came of it. `None`: the client gave up, and nobody knows.
@@ -126,7 +148,7 @@ pub fn check(operations: &[Operation], losses: &[u64]) -> Verdict {
         if operation.outcome.is_some() {
             moments.push((operation.begun, What::Begins(place)));
             moments.push((operation.ended, What::Ends(place)));
-        } else if operation.action != Action::Read {
+        } else if !matches!(operation.action, Action::Read | Action::Probe) {
             moments.push((operation.begun, What::Begins(place)));
         }
     }
@@ -203,30 +225,32 @@ impl<'h> Check<'h> {
     /// taken effect. `None`: too much.
     fn closure(&self, last: Places) -> Option<Possible> {
         let open: Vec<(Places, &Operation)> = self.open().collect();
-        let mut all = self.possible.clone();
-        let mut next: VecDeque<Configuration> = all.0.iter().copied().collect();
-        while let Some((value, taken, given)) = next.pop_front() {
-            if taken & last != 0 {
+        let mut all = Possible(BTreeSet::new());
+        let mut next: VecDeque<Configuration> = self.possible.0.iter().copied().collect();
+        while let Some(configuration) = next.pop_front() {
+            let (value, taken, given) = settle(configuration, &open);
+            if !all.add((value, taken, given)) || taken & last != 0 {
                 continue;
             }
-            if may_expire(value) && all.add((None, taken, given)) {
+            if may_expire(value) {
                 next.push_back((None, taken, given));
             }
             for (place, &(bit, operation)) in open.iter().enumerate() {
                 let is_twin = |&(other, twin): &(Places, &Operation)| {
                     is_given_up_alike(twin, operation) && given & other == 0
                 };
-                if (taken | given) & bit != 0 || open[..place].iter().any(is_twin) {
+                if (taken | given) & bit != 0
+                    || !is_next_on_connection(operation, taken, &open)
+                    || open[..place].iter().any(is_twin)
+                {
                     continue;
                 }
-                let Some(after) = effect(value, operation) else { continue };
-                let configuration = match operation.outcome {
-                    Some(_) => (after, taken | bit, given),
-                    None => (after, taken, given | bit),
+                let (taken, given) = match operation.outcome {
+                    Some(_) => (taken | bit, given),
+                    None => (taken, given | bit),
                 };
-                if all.add(configuration) {
-                    next.push_back(configuration);
-                }
+                let values = after(value, operation).into_iter().flatten();
+                next.extend(values.map(|after| (after, taken, given)));
             }
             if all.0.len() > CONFIGURATIONS_MAX {
                 return None;
@@ -262,38 +286,79 @@ fn is_given_up_alike(one: &Operation, other: &Operation) -> bool {
     one.outcome.is_none() && other.outcome.is_none() && one.action == other.action
 }
 
-/// The value once an operation has taken effect; `None` if it cannot have, or changes nothing.
-fn effect(value: Value, operation: &Operation) -> Option<Value> {
-    let Some(outcome) = operation.outcome else {
-        return match operation.action {
-            Action::Read => None,
-            Action::Write(new) | Action::WriteExpiring(new) => Some(Some(new)),
-            Action::WriteIfAbsent(new) => value.is_none().then_some(Some(new)),
-            Action::Swap(old, new) => (value == Some(old)).then_some(Some(new)),
-            Action::Increment => Some(Some(value.unwrap_or(0) + 1)),
-            Action::Delete | Action::DeleteBlindly => Some(None),
-        };
+/// Whether all that came before it on its connection, and were executed, have taken effect.
+fn is_next_on_connection(
+    operation: &Operation,
+    taken: Places,
+    open: &[(Places, &Operation)],
+) -> bool {
+    let is_before = |other: &Operation| {
+        other.place.connection == operation.place.connection
+            && other.place.request < operation.place.request
+            && other.outcome.is_some()
+            && operation.outcome.is_some()
     };
-    apply(value, operation.action, outcome)
+    open.iter().all(|&(bit, other)| taken & bit != 0 || !is_before(other))
 }
 
-/// The value after an action with this outcome; `None` if it cannot have had it.
-fn apply(value: Value, action: Action, outcome: Outcome) -> Option<Value> {
-    match (action, outcome) {
-        (Action::Read, Outcome::Value(seen)) => (seen == value).then_some(value),
-        (Action::Write(new) | Action::WriteExpiring(new), Outcome::Done) => Some(Some(new)),
-        (Action::WriteIfAbsent(new), Outcome::Applied(done)) => {
-            (done == value.is_none()).then_some(if done { Some(new) } else { value })
+/// What can have taken effect and changes nothing, whatever it meets, has: nothing becomes
+/// impossible by that, and of all the orders in which reads can be thought one is left.
+fn settle(configuration: Configuration, open: &[(Places, &Operation)]) -> Configuration {
+    let (value, mut taken, given) = configuration;
+    let may_be_taken = |taken: Places, bit: Places, operation: &Operation| {
+        taken & bit == 0
+            && changes_nothing(operation)
+            && is_next_on_connection(operation, taken, open)
+            && after(value, operation)[0].is_some()
+    };
+    while let Some((bit, _)) = open.iter().find(|(bit, one)| may_be_taken(taken, *bit, one)) {
+        taken |= bit;
+    }
+    (value, taken, given)
+}
+
+/// Whether the operation, with this outcome, has changed nothing.
+fn changes_nothing(operation: &Operation) -> bool {
+    let Some(outcome) = operation.outcome else { return false };
+    match (operation.action, outcome) {
+        (Action::Read | Action::Probe, _)
+        | (Action::Delete | Action::WriteIfAbsent(_) | Action::Swap(..), Outcome::Applied(false))
+        | (Action::Take, Outcome::Value(None)) => true,
+        _ => false,
+    }
+}
+
+/// The values that there may be once an operation has taken effect; none if it cannot have, or
+/// changes nothing and was given up.
+fn after(value: Value, operation: &Operation) -> [Option<Value>; 2] {
+    let effect = effect(value, operation.action);
+    let only = |is_so: bool| [is_so.then_some(effect), None];
+    let Some(outcome) = operation.outcome else { return only(effect != value) };
+    match (operation.action, outcome) {
+        (Action::Write(_) | Action::WriteExpiring(_), Outcome::Done)
+        | (Action::Flush, Outcome::Applied(true)) => only(true),
+        (Action::Flush, Outcome::Applied(false)) => [Some(value), Some(None)],
+        (Action::Read | Action::Take | Action::Exchange(_), Outcome::Value(seen)) => {
+            only(seen == value)
         }
-        (Action::Swap(old, new), Outcome::Applied(done)) => {
-            (done == (value == Some(old))).then_some(if done { Some(new) } else { value })
-        }
-        (Action::Increment, Outcome::Number(number)) => {
-            (number == value.unwrap_or(0) + 1).then_some(Some(number))
-        }
-        (Action::Delete, Outcome::Applied(done)) => (done == value.is_some()).then_some(None),
-        (Action::DeleteBlindly, Outcome::Done) => Some(None),
+        (Action::Probe | Action::Delete, Outcome::Applied(found)) => only(found == value.is_some()),
+        (Action::WriteIfAbsent(_), Outcome::Applied(done)) => only(done == value.is_none()),
+        (Action::Swap(old, _), Outcome::Applied(done)) => only(done == (value == Some(old))),
+        (Action::Increment, Outcome::Number(number)) => only(effect == Some(number)),
         (action, outcome) => unreachable!("{action:?} reported {outcome:?}"),
+    }
+}
+
+/// What an action makes of a value.
+fn effect(value: Value, action: Action) -> Value {
+    match action {
+        Action::Read | Action::Probe => value,
+        Action::Write(new) | Action::WriteExpiring(new) | Action::Exchange(new) => Some(new),
+        Action::WriteIfAbsent(new) => value.or(Some(new)),
+        Action::Swap(old, new) if value == Some(old) => Some(new),
+        Action::Swap(..) => value,
+        Action::Increment => Some(value.unwrap_or(0) + 1),
+        Action::Delete | Action::Take | Action::Flush => None,
     }
 }
 
@@ -319,12 +384,12 @@ fn describe(operations: &[Operation], culprit: usize, possible: &Possible) -> St
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Operation { client, begun, ended, action, outcome } = self;
+        let Operation { client, begun, ended, place, action, outcome } = self;
+        let Place { connection, request } = place;
+        let who = format!("client {client}, request {request} of connection {connection}");
         match outcome {
-            Some(outcome) => {
-                write!(f, "[{begun}-{ended}] client {client}: {action:?} = {outcome:?}")
-            }
-            None => write!(f, "[{begun}-] client {client}: {action:?}, given up at {ended}"),
+            Some(outcome) => write!(f, "[{begun}-{ended}] {who}: {action:?} = {outcome:?}"),
+            None => write!(f, "[{begun}-] {who}: {action:?}, given up at {ended}"),
         }
     }
 }
@@ -333,6 +398,8 @@ impl fmt::Display for Operation {
 mod tests {
     use super::*;
 
+    type Line = (usize, u64, u64, Action, Option<Outcome>);
+
     fn history(list: &[(usize, u64, u64, Action, Outcome)]) -> Verdict {
         let answered = |&(client, begun, ended, action, outcome): &_| {
             (client, begun, ended, action, Some(outcome))
@@ -340,15 +407,13 @@ mod tests {
         with_losses(&list.iter().map(answered).collect::<Vec<_>>(), &[])
     }
 
-    fn with_losses(list: &[(usize, u64, u64, Action, Option<Outcome>)], losses: &[u64]) -> Verdict {
-        let operation = |&(client, begun, ended, action, outcome): &_| Operation {
-            client,
-            begun,
-            ended,
-            action,
-            outcome,
-        };
-        check(&list.iter().map(operation).collect::<Vec<_>>(), losses)
+    fn with_losses(list: &[Line], losses: &[u64]) -> Verdict {
+        check(&list.iter().map(on_own_connection).collect::<Vec<_>>(), losses)
+    }
+
+    fn on_own_connection(&(client, begun, ended, action, outcome): &Line) -> Operation {
+        let place = Place { connection: client as u64, request: begun };
+        Operation { client, begun, ended, place, action, outcome }
     }
 
     fn is_violated(verdict: &Verdict) -> bool {
@@ -366,17 +431,21 @@ mod tests {
             (1, 11, 12, Action::Delete, Outcome::Applied(true)),
             (0, 13, 14, Action::Delete, Outcome::Applied(false)),
             (0, 15, 16, Action::WriteIfAbsent(40), Outcome::Applied(true)),
-            (0, 17, 18, Action::DeleteBlindly, Outcome::Done),
+            (0, 17, 18, Action::Take, Outcome::Value(Some(40))),
             (1, 19, 20, Action::Increment, Outcome::Number(1)),
+            (0, 21, 22, Action::Exchange(50), Outcome::Value(Some(1))),
+            (1, 23, 24, Action::Probe, Outcome::Applied(true)),
+            (0, 25, 26, Action::Flush, Outcome::Applied(true)),
+            (1, 27, 28, Action::Probe, Outcome::Applied(false)),
         ];
         assert_eq!(history(&good), Verdict::Linearizable);
         for broken in 0..good.len() {
             let mut bad = good;
-            bad[broken].4 = match bad[broken].4 {
-                Outcome::Value(_) => Outcome::Value(Some(99)),
-                Outcome::Applied(done) => Outcome::Applied(!done),
-                Outcome::Number(number) => Outcome::Number(number + 1),
-                Outcome::Done => continue,
+            bad[broken].4 = match (bad[broken].3, bad[broken].4) {
+                (Action::Flush, _) | (_, Outcome::Done) => continue,
+                (_, Outcome::Value(_)) => Outcome::Value(Some(99)),
+                (_, Outcome::Applied(done)) => Outcome::Applied(!done),
+                (_, Outcome::Number(number)) => Outcome::Number(number + 1),
             };
             assert!(is_violated(&history(&bad)), "line {broken} cannot be");
         }
@@ -422,6 +491,36 @@ mod tests {
         assert!(is_violated(&history(&[write, read(3, None), read(5, Some(value))])));
         let other = (0, 1, 2, Action::Write(5), Outcome::Done);
         assert!(is_violated(&history(&[other, read(3, None)])));
+    }
+
+    #[test]
+    fn requests_of_one_connection_take_effect_in_their_order() {
+        let lines = [
+            (0, 1, 10, Action::Write(1), Some(Outcome::Done)),
+            (1, 2, 11, Action::Write(2), Some(Outcome::Done)),
+            (2, 3, 12, Action::Read, Some(Outcome::Value(Some(1)))),
+        ];
+        assert_eq!(with_losses(&lines, &[]), Verdict::Linearizable, "on three connections");
+        let on_one = |line: &Line| {
+            let place = Place { connection: 7, request: line.1 };
+            Operation { place, ..on_own_connection(line) }
+        };
+        assert!(is_violated(&check(&lines.each_ref().map(on_one), &[])), "on one");
+        let mut newer = lines;
+        newer[2].4 = Some(Outcome::Value(Some(2)));
+        assert_eq!(check(&newer.each_ref().map(on_one), &[]), Verdict::Linearizable);
+    }
+
+    #[test]
+    fn a_flush_that_may_have_missed_a_register_has_done_so_or_not_for_good() {
+        let read = |at, seen| (1, at, at + 1, Action::Read, Outcome::Value(seen));
+        let write = (0, 1, 2, Action::Write(1), Outcome::Done);
+        let flush = |hit| (0, 3, 4, Action::Flush, Outcome::Applied(hit));
+        assert_eq!(history(&[write, flush(false), read(5, Some(1))]), Verdict::Linearizable);
+        assert_eq!(history(&[write, flush(false), read(5, None)]), Verdict::Linearizable);
+        let back = [write, flush(false), read(5, None), read(7, Some(1))];
+        assert!(is_violated(&history(&back)));
+        assert!(is_violated(&history(&[write, flush(true), read(5, Some(1))])));
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! What must be true of the servers, looked at from outside.
 
 use crate::planted;
-use crate::reactor::TABLE;
 use crate::workload::{Register, decode};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{TabletState, Worker};
-use types::{HashRange, KeyHash, MigrationId, ServerId, UnixMillis};
+use types::{HashRange, KeyHash, MigrationId, ServerId, TableId, UnixMillis};
 use wire::batch::BatchReader;
 use wire::entry::{Body, Entry};
 
@@ -14,8 +13,6 @@ pub(crate) struct Inspector {
     pub(crate) worker: Worker,
     /// Hashes of moving ranges that the progress has passed.
     passed: BTreeSet<(MigrationId, KeyHash)>,
-    /// Hashes deleted here while their range was arriving.
-    deleted: BTreeSet<(MigrationId, KeyHash)>,
 }
 
 /// What a walk over a server has met.
@@ -33,7 +30,7 @@ pub(crate) struct Walk {
 impl Inspector {
     pub(crate) fn new(mut worker: Worker) -> Inspector {
         worker.sleep();
-        Inspector { worker, passed: BTreeSet::new(), deleted: BTreeSet::new() }
+        Inspector { worker, passed: BTreeSet::new() }
     }
 
     /// Looks at the store; nobody has to wait for it afterwards.
@@ -44,49 +41,43 @@ impl Inspector {
         seen
     }
 
-    pub(crate) fn note_deleted(&mut self, migration: MigrationId, hash: KeyHash) {
-        self.deleted.insert((migration, hash));
-    }
-
     /// Keys that the progress of some migration has passed since the last call, and their sources.
     pub(crate) fn newly_passed(
         &mut self,
         registers: &[Register],
-    ) -> Vec<(MigrationId, ServerId, KeyHash)> {
+    ) -> Vec<(MigrationId, ServerId, TableId, KeyHash)> {
         let mut newly = Vec::new();
         for tablet in self.worker.store().tablets().iter() {
             let TabletState::Arriving(arrival) = &tablet.state else { continue };
-            let hashes =
-                registers.iter().flat_map(|register| &register.keys).map(|(hash, _)| *hash);
-            for hash in hashes.filter(|&hash| tablet.range.contains(hash)) {
-                let id = arrival.migration();
-                if arrival.is_below_progress(hash) && self.passed.insert((id, hash)) {
-                    newly.push((id, arrival.source(), hash));
+            let (id, source) = (arrival.migration(), arrival.source());
+            for register in registers {
+                let table = register.table;
+                let is_flushed = arrival.is_flushed(table) || tablet.flushing.contains(table);
+                for &(hash, _) in &register.keys {
+                    let is_passed = tablet.range.contains(hash) && arrival.is_below_progress(hash);
+                    if is_passed && self.passed.insert((id, hash)) && !is_flushed {
+                        newly.push((id, source, table, hash));
+                    }
                 }
             }
         }
         newly
     }
 
-    /// Whether a record with this hash is here, or was deleted here since the range arrives.
-    pub(crate) fn has_or_deleted(
-        &mut self,
-        wall: UnixMillis,
-        migration: MigrationId,
-        hash: KeyHash,
-    ) -> bool {
-        self.has(wall, hash, None) || self.deleted.contains(&(migration, hash))
+    /// Whether a record with this hash, or the tombstone of one, is here.
+    pub(crate) fn knows(&mut self, wall: UnixMillis, table: TableId, hash: KeyHash) -> bool {
+        self.look(wall, |worker| worker.knows(table, hash)) == Ok(true)
     }
 
     /// Whether a record with this hash is here; if there is a clock, one that has not expired by it.
     pub(crate) fn has(
         &mut self,
         wall: UnixMillis,
-        hash: KeyHash,
+        (table, hash): (TableId, KeyHash),
         clock: Option<UnixMillis>,
     ) -> bool {
         let mut batch = Vec::new();
-        let is_here = self.look(wall, |worker| worker.collect_hash(TABLE, hash, &mut batch));
+        let is_here = self.look(wall, |worker| worker.collect_hash(table, hash, &mut batch));
         let is_expired = |entry: &Entry<'_>| clock.is_some_and(|clock| entry.is_expired(clock));
         let mut records = BatchReader::new(&batch).flatten();
         is_here == Ok(true) && records.any(|record| !is_expired(&record.entry))
@@ -104,16 +95,33 @@ impl Inspector {
 
     /// For a planted bug: what has expired above the progress goes, without a tombstone.
     pub(crate) fn reclaim_without_tombstone(&mut self, wall: UnixMillis, registers: &[Register]) {
-        let (tablets, clock) = (self.worker.store().tablets(), self.worker.store().clock());
-        for &(hash, _) in registers.iter().flat_map(|register| &register.keys) {
-            let Some(TabletState::Arriving(arrival)) = tablets.at(hash).map(|t| &t.state) else {
-                continue;
-            };
-            let is_above = !arrival.is_below_progress(hash);
-            if is_above && self.has(wall, hash, None) && !self.has(wall, hash, Some(clock)) {
+        let clock = self.worker.store().clock();
+        for (table, hash) in self.above_progress(registers) {
+            if self.has(wall, (table, hash), None) && !self.has(wall, (table, hash), Some(clock)) {
                 self.look(wall, |w| planted::drop_range(w, HashRange::new(hash, hash)));
             }
         }
+    }
+
+    /// For a planted bug: tombstones above the progress go.
+    pub(crate) fn drop_tombstones(&mut self, wall: UnixMillis, registers: &[Register]) {
+        for (table, hash) in self.above_progress(registers) {
+            if self.knows(wall, table, hash) && !self.has(wall, (table, hash), None) {
+                self.look(wall, |w| planted::drop_range(w, HashRange::new(hash, hash)));
+            }
+        }
+    }
+
+    fn above_progress(&self, registers: &[Register]) -> Vec<(TableId, KeyHash)> {
+        let tablets = self.worker.store().tablets();
+        let is_above = |&(_, hash): &(TableId, KeyHash)| match tablets.at(hash).map(|t| &t.state) {
+            Some(TabletState::Arriving(arrival)) => !arrival.is_below_progress(hash),
+            Some(TabletState::Serving | TabletState::Frozen | TabletState::Leaving) | None => false,
+        };
+        let keys = registers
+            .iter()
+            .flat_map(|register| register.keys.iter().map(|(hash, _)| (register.table, *hash)));
+        keys.filter(is_above).collect()
     }
 
     /// Records in ranges that this server does not own.
@@ -151,7 +159,8 @@ impl Inspector {
                 let entry = record.entry;
                 match entry.body {
                     Body::Object { value, .. } if is_served && !entry.is_expired(clock) => {
-                        let before = held.insert(entry.key.to_vec(), decode(value));
+                        let number = decode(value).expect("values are numbers");
+                        let before = held.insert(entry.key.to_vec(), number);
                         assert!(before.is_none(), "a walk meets a record twice");
                     }
                     Body::Object { .. } => others += 1,

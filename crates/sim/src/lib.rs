@@ -24,6 +24,7 @@ pub mod history;
 pub mod planted;
 
 mod clients;
+mod commands;
 mod failure;
 mod inspect;
 mod network;

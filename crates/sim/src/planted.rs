@@ -4,7 +4,7 @@
 //! is changed on its way, an answer taken from the wrong source, or the store told something
 //! untrue. So the real code has no switch in it, and it is the real code whose checks are tested.
 
-use crate::reactor::TABLE;
+use crate::workload::TABLE;
 use std::fmt;
 use store::{Key, TabletState, Worker};
 use types::{HashRange, UnixMillis, Version, key_hash};

@@ -48,8 +48,8 @@ pub(crate) struct Link {
 }
 
 /// The place of the server that has this client port.
-pub(crate) fn server_at(port: u16) -> usize {
-    usize::from(port - FIRST_PORT)
+pub(crate) fn server_at(port: u16) -> Option<usize> {
+    port.checked_sub(FIRST_PORT).map(usize::from)
 }
 
 /// What a server says first to the coordinator.

@@ -6,16 +6,38 @@
 
 use crate::history::{Action, EXPIRING};
 use fastrand::Rng;
-use types::{HashRange, HashSeed, KeyHash, Slot, key_hash};
+use std::collections::BTreeMap;
+use types::{HashRange, HashSeed, KeyHash, Slot, TableId, key_hash};
 use wire::control::{MigrationPolicy, PriorityPulls};
 
 /// Slots with keys, and registers in each.
 const SLOTS: usize = 24;
 const REGISTERS_PER_SLOT: usize = 20;
 
+/// The table of nearly all registers, and that of those which flushes empty.
+pub(crate) const TABLE: TableId = TableId(0);
+pub(crate) const FLUSHED_TABLE: TableId = TableId(1);
+
+/// What is done with a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Anything but to count.
+    Plain,
+    /// It holds numbers, and is counted up.
+    Counter,
+    /// Never deleted, and never to expire: a walk must find it.
+    Kept,
+    /// Two keys, used as one.
+    Pair,
+    /// Its table is flushed now and then.
+    Flushed,
+}
+
 /// One key, or a pair that is used as one.
 #[derive(Clone, Debug)]
 pub(crate) struct Register {
+    pub(crate) table: TableId,
+    pub(crate) kind: Kind,
     pub(crate) keys: Vec<(KeyHash, Vec<u8>)>,
 }
 
@@ -23,12 +45,38 @@ impl Register {
     pub(crate) fn slot(&self) -> Slot {
         self.keys[0].0.slot()
     }
+
+    /// A value as bytes: the number, and, unless it must stay a number, as much filling as its last
+    /// digits say.
+    pub(crate) fn encode(&self, number: u64) -> Vec<u8> {
+        let mut bytes = number.to_string().into_bytes();
+        if self.kind != Kind::Counter {
+            bytes.push(b' ');
+            bytes.resize(bytes.len() + (number / 1_000_000 % 300) as usize, b'.');
+        }
+        bytes
+    }
+}
+
+/// Something that a client does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Job {
+    /// One operation on a register.
+    Operation(usize, Action),
+    /// Empties a table at this server.
+    Flush(usize),
+    /// Asks this server for all keys, step by step.
+    Walk(usize),
+    /// Asks this server how many records a table has.
+    Count(usize, TableId),
 }
 
 /// What the clients of a run are like.
 #[derive(Debug)]
 pub(crate) struct Workload {
     pub(crate) registers: Vec<Register>,
+    /// Which register a key belongs to.
+    pub(crate) names: BTreeMap<Vec<u8>, usize>,
     /// Percent of the operations that go to a hot register, and how many are hot.
     hot_percent: u32,
     hot: usize,
@@ -36,6 +84,9 @@ pub(crate) struct Workload {
     read_percent: u32,
     /// Writes to expire, beside 14 other changes of a single key.
     expiring: u32,
+    /// One job in so many is a flush, and one is a walk.
+    flush_one_in: u32,
+    walk_one_in: u32,
     last_value: u64,
     /// A value of each register that some client wrote, to be swapped.
     known: Vec<Option<u64>>,
@@ -45,44 +96,75 @@ impl Workload {
     pub(crate) fn draw(rng: &mut Rng, seed: &HashSeed) -> Workload {
         let mut registers = Vec::new();
         for slot in 0..SLOTS {
-            for register in 0..REGISTERS_PER_SLOT {
-                let parts: &[&str] = if register % 2 == 0 { &["one"] } else { &["left", "right"] };
-                let key = |part: &&str| format!("{{{slot}}}:{register}:{part}").into_bytes();
-                let keys = parts.iter().map(key).map(|key| (key_hash(seed, &key), key));
-                registers.push(Register { keys: keys.collect() });
-            }
+            registers.extend((0..REGISTERS_PER_SLOT).map(|number| register(seed, slot, number)));
         }
         rng.shuffle(&mut registers);
+        let keys = registers.iter().enumerate().flat_map(|(number, register)| {
+            register.keys.iter().map(move |(_, key)| (key.clone(), number))
+        });
+        let names = keys.collect();
         let known = vec![None; registers.len()];
         Workload {
             registers,
+            names,
             hot_percent: rng.u32(0..90),
             hot: rng.usize(1..8),
             read_percent: rng.u32(10..80),
             expiring: [0, 2, 14][rng.usize(..3)],
+            flush_one_in: [300, 3_000, u32::MAX][rng.usize(..3)],
+            walk_one_in: [300, 3_000][rng.usize(..2)],
             last_value: 0,
             known,
         }
     }
 
-    /// What a client does next, and to which register.
-    pub(crate) fn next(&mut self, rng: &mut Rng) -> (usize, Action) {
+    /// What a client does next. `None`: the register that it would like is crowded.
+    pub(crate) fn next(
+        &mut self,
+        rng: &mut Rng,
+        servers: usize,
+        is_crowded: impl Fn(usize) -> bool,
+    ) -> Option<Job> {
+        if rng.u32(..self.flush_one_in) == 0 {
+            return Some(Job::Flush(rng.usize(..servers)));
+        }
+        if rng.u32(..self.walk_one_in) == 0 {
+            return Some(Job::Walk(rng.usize(..servers)));
+        }
         let hot = rng.u32(..100) < self.hot_percent;
         let register = rng.usize(..if hot { self.hot } else { self.registers.len() });
-        let is_pair = self.registers[register].keys.len() > 1;
-        if rng.u32(..100) < self.read_percent {
-            return (register, Action::Read);
+        if is_crowded(register) {
+            return None;
         }
-        let action = match rng.u32(..if is_pair { 10 } else { 14 + self.expiring }) {
-            0..=4 => Action::Write(self.draw_value(register)),
-            5 => Action::WriteIfAbsent(self.draw_value(register)),
-            6 => Action::Swap(self.known[register].unwrap_or(0), self.draw_value(register)),
-            7 | 8 => Action::Delete,
-            9 => Action::DeleteBlindly,
-            14.. => Action::WriteExpiring(self.draw_value(register) | EXPIRING),
-            10..=13 => Action::Increment,
+        let action = match rng.u32(..100) < self.read_percent {
+            true if rng.u32(..10) == 0 => Action::Probe,
+            true => Action::Read,
+            false => self.draw_change(rng, register),
         };
-        (register, action)
+        Some(Job::Operation(register, action))
+    }
+
+    fn draw_change(&mut self, rng: &mut Rng, register: usize) -> Action {
+        let choices = match self.registers[register].kind {
+            Kind::Kept => 8,
+            Kind::Pair | Kind::Flushed => 10,
+            Kind::Plain => 13 + self.expiring,
+            Kind::Counter => 17 + self.expiring,
+        };
+        let is_pair = self.registers[register].keys.len() > 1;
+        match rng.u32(..choices) {
+            5 if !is_pair => {
+                let before = self.known[register].unwrap_or(0);
+                Action::Swap(before, self.draw_value(register))
+            }
+            6 if !is_pair => Action::Exchange(self.draw_value(register)),
+            0..=7 => Action::Write(self.draw_value(register)),
+            8 => Action::WriteIfAbsent(self.draw_value(register)),
+            9..=11 => Action::Delete,
+            12 => Action::Take,
+            13..=16 if self.registers[register].kind == Kind::Counter => Action::Increment,
+            13.. => Action::WriteExpiring(self.draw_value(register) | EXPIRING),
+        }
     }
 
     /// Values are far apart, so that increments of one never reach another.
@@ -90,6 +172,11 @@ impl Workload {
         self.last_value += 1_000_000;
         self.known[register] = Some(self.last_value);
         self.last_value
+    }
+
+    /// Registers that a flush empties, where their server owns them.
+    pub(crate) fn flushed(&self) -> impl Iterator<Item = usize> {
+        (0..self.registers.len()).filter(|&number| self.registers[number].kind == Kind::Flushed)
     }
 
     /// A range to move: from the slot of some key to that of another.
@@ -103,6 +190,21 @@ impl Workload {
             HashRange::of_slots(first, last)
         }
     }
+}
+
+fn register(seed: &HashSeed, slot: usize, number: usize) -> Register {
+    let (kind, parts): (_, &[&str]) = match number {
+        0 => (Kind::Flushed, &["one"]),
+        1 => (Kind::Flushed, &["left", "right"]),
+        2 => (Kind::Kept, &["one"]),
+        3..=5 => (Kind::Counter, &["one"]),
+        6..=10 => (Kind::Plain, &["one"]),
+        _ => (Kind::Pair, &["left", "right"]),
+    };
+    let table = if kind == Kind::Flushed { FLUSHED_TABLE } else { TABLE };
+    let key = |part: &&str| format!("{{{slot}}}:{number}:{part}").into_bytes();
+    let keys = parts.iter().map(key).map(|key| (key_hash(seed, &key), key)).collect();
+    Register { table, kind, keys }
 }
 
 pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {
@@ -127,16 +229,8 @@ pub(crate) fn expiry_millis(number: u64) -> u64 {
 /// No value that is to expire lasts longer.
 pub(crate) const EXPIRY_MAX_MILLIS: u64 = 100;
 
-/// A value as bytes: the number, and as much filling as its last digits say.
-pub(crate) fn encode(number: u64) -> Vec<u8> {
-    let mut bytes = number.to_string().into_bytes();
-    bytes.push(b' ');
-    bytes.resize(bytes.len() + (number / 1_000_000 % 300) as usize, b'.');
-    bytes
-}
-
-/// The number of a value.
-pub(crate) fn decode(bytes: &[u8]) -> u64 {
+/// The number of a value; `None`: this is none of ours.
+pub(crate) fn decode(bytes: &[u8]) -> Option<u64> {
     let digits = bytes.split(|&byte| byte == b' ').next().unwrap_or_default();
-    std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()).expect("values are numbers")
+    std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok())
 }

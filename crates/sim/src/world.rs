@@ -16,10 +16,10 @@ use crate::clients::Clients;
 use crate::failure::{Failure, Report, Rule};
 use crate::network::Weather;
 use crate::planted::Planted;
-use crate::reactor::{Inbound, Reply, Request, Surroundings};
+use crate::reactor::{Inbound, Outbound, Reactor, Surroundings};
 use crate::servers::{Server, join};
 use crate::trace::Trace;
-use crate::workload::Workload;
+use crate::workload::{Job, Workload};
 use coordinator::{ConnectionId, Coordinator, Effect, Event, MemoryStore};
 use crashes::Losses;
 use fastrand::Rng;
@@ -68,8 +68,13 @@ enum Next {
     Arrive(usize, usize, Inbound),
     Up(ConnectionId, ToCoordinator),
     Down(usize, ConnectionId, FromCoordinator),
-    Answer(Request, Reply),
+    /// What a server has written arrives at its client.
+    Answer(server::core::ConnectionId, Vec<u8>),
     Think(usize),
+    /// A client finds its connection broken.
+    Broken(server::core::ConnectionId),
+    /// Nobody listens where the job of a slot is to be sent.
+    Refused(usize),
     Move,
     Fault,
     Rejoin(usize),
@@ -86,7 +91,7 @@ enum Next {
 enum Part {
     Working,
     Resting,
-    /// Registers up to this one have been asked for.
+    /// So many of the last jobs have been begun.
     Reading(usize),
 }
 
@@ -115,6 +120,10 @@ struct World {
     servers: Vec<Server>,
     workload: Workload,
     clients: Clients,
+    /// Texts that clients have had sent back.
+    echoes: u64,
+    /// What clients do last.
+    closing: Vec<Job>,
     migrations: Vec<MigrationReport>,
     /// Migrations whose target has been seen to accept.
     accepted: BTreeSet<MigrationId>,
@@ -153,7 +162,9 @@ impl World {
         let (there, limits) = (meta.clone(), coordinator::Settings::default());
         let opened = Coordinator::open(there, identity, limits, Instant(0));
         let workload = Workload::draw(&mut rng, &HashSeed::new(identity.seed));
-        let clients = Clients::new(rng.usize(2..10), workload.registers.len());
+        let depths = requests::draw_depths(&mut rng);
+        let clients = Clients::new(&depths, SERVERS, workload.registers.len());
+        let closing = requests::closing(&mut rng, &workload);
         let weather = Weather::draw(&mut rng);
         let faults = Fault::draw(&mut rng);
         let leisure = [1, 5, 25][rng.usize(..3)];
@@ -178,6 +189,8 @@ impl World {
             servers: Vec::new(),
             workload,
             clients,
+            echoes: 0,
+            closing,
             migrations: Vec::new(),
             accepted: BTreeSet::new(),
             told_absent: BTreeMap::new(),
@@ -220,6 +233,7 @@ impl World {
         self.plan_in(end, Next::Rest);
         // The map has to arrive first.
         for client in 0..self.clients.count() {
+            self.clients.begins_to_think(client);
             self.plan_in(Duration::from_millis(5), Next::Think(client));
         }
         self.plan_in(Duration::from_millis(10), Next::Move);
@@ -286,8 +300,10 @@ impl World {
             Next::Down(server, connection, message) => {
                 self.arrive_down(server, connection, message)
             }
-            Next::Answer(request, reply) => self.answered(request, reply),
+            Next::Answer(connection, bytes) => self.answered(connection, bytes),
             Next::Think(client) => self.think(client),
+            Next::Broken(connection) => self.broken(connection),
+            Next::Refused(slot) => self.refused(slot),
             Next::Move => self.ask_for_a_move(),
             Next::Fault => self.fault(),
             Next::Rejoin(server) => self.rejoin(server),
@@ -326,7 +342,7 @@ impl World {
             return self.plan_at(until, Next::Turn(place, reactor));
         }
         if !server.reactors[reactor].is_begun {
-            server.reactors[reactor].begin_turn(now, wall);
+            server.reactors[reactor].begin_turn(now, wall, self.settings.planted);
             // Now and then the operating system takes the processor away.
             let is_taken = self.rng.u32(..1000) == 0 && self.part == Part::Working;
             let soon = self.micros(1..if is_taken { 12_000 } else { 10 });
@@ -334,25 +350,23 @@ impl World {
             return self.plan_in(soon, Next::Turn(place, reactor));
         }
         let mut out = Vec::new();
-        server.inspector.worker.begin_turn(wall);
-        let is_busy = server.reactors[reactor].turn(&mut Surroundings {
-            now,
-            has_quantum: self.rng.u32(..self.leisure) == 0,
-            registers: &self.workload.registers,
-            planted: self.settings.planted,
-            inspector: &mut server.inspector.worker,
-            out: &mut out,
-        });
-        server.inspector.worker.sleep();
+        let has_quantum = self.rng.u32(..self.leisure) == 0;
+        self.with_reactor((place, reactor), false, &mut out, Reactor::listen);
+        self.check_progress(place);
+        let is_busy = self.with_reactor((place, reactor), has_quantum, &mut out, Reactor::turn);
         let pause = self.pause_after(place, reactor, is_busy);
         self.servers[place].reactors[reactor].due = now + pause;
         self.plan_in(pause, Next::Turn(place, reactor));
         for outbound in out {
             self.leave(place, reactor, outbound);
         }
-        if self.settings.planted == Some(Planted::ReclaimedWithoutTombstone) {
-            let inspector = &mut self.servers[place].inspector;
-            inspector.reclaim_without_tombstone(wall, &self.workload.registers);
+        let (inspector, registers) = (&mut self.servers[place].inspector, &self.workload.registers);
+        match self.settings.planted {
+            Some(Planted::ReclaimedWithoutTombstone) => {
+                inspector.reclaim_without_tombstone(wall, registers);
+            }
+            Some(Planted::DeleteWithoutTombstone) => inspector.drop_tombstones(wall, registers),
+            _ => {}
         }
         self.check_progress(place);
         self.check_owners(place);
@@ -361,14 +375,37 @@ impl World {
         }
     }
 
+    /// Runs a part of a reactor's turn.
+    fn with_reactor<T>(
+        &mut self,
+        (place, reactor): (usize, usize),
+        has_quantum: bool,
+        out: &mut Vec<Outbound>,
+        run: impl FnOnce(&mut Reactor, &mut Surroundings<'_>) -> T,
+    ) -> T {
+        let wall = self.wall_at(place);
+        let server = &mut self.servers[place];
+        server.inspector.worker.begin_turn(wall);
+        let mut around = Surroundings {
+            now: self.now,
+            has_quantum,
+            planted: self.settings.planted,
+            inspector: &mut server.inspector.worker,
+            out,
+        };
+        let result = run(&mut server.reactors[reactor], &mut around);
+        server.inspector.worker.sleep();
+        result
+    }
+
     /// How long after this turn the next one begins.
     fn pause_after(&mut self, place: usize, reactor: usize, is_busy: bool) -> Duration {
         if is_busy {
             return self.micros(2..50);
         }
-        let engine = &mut self.servers[place].reactors[reactor].engine;
-        engine.sleep();
-        let deadline = engine.next_deadline().map(|at| at.since(self.now));
+        let core = &mut self.servers[place].reactors[reactor].core;
+        core.sleep();
+        let deadline = core.next_deadline().map(|at| at.since(self.now));
         deadline.unwrap_or(IDLE_MAX).clamp(Duration::from_micros(1), IDLE_MAX)
     }
 }

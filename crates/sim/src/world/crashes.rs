@@ -101,7 +101,9 @@ impl World {
             Next::Down(at, _, _) => *at != place,
             Next::Up(..)
             | Next::Answer(..)
+            | Next::Broken(_)
             | Next::Think(_)
+            | Next::Refused(_)
             | Next::Move
             | Next::Fault
             | Next::Hangup(_)
@@ -126,20 +128,16 @@ impl World {
 
     /// Clients that waited for the server hear nothing more; some of its last answers still come.
     fn break_connections(&mut self, place: usize) {
-        for client in self.clients.waiting_at(place) {
-            let answer = self.plan.iter().find(|(_, next)| match next {
-                Next::Answer(request, _) => request.client == client,
-                _ => false,
-            });
-            if let Some(answer) = answer.map(|(at, _)| *at) {
-                if self.rng.bool() {
-                    continue;
-                }
-                self.plan.remove(&answer);
+        for (connection, last) in self.clients.connections_to(place) {
+            let is_silent = self.rng.bool();
+            if is_silent {
+                self.plan.retain(|_, next| match next {
+                    Next::Answer(of, _) => *of != connection,
+                    _ => true,
+                });
             }
-            self.clients.give_up(self.now, client);
-            let pause = self.micros(100..5_000);
-            self.plan_in(pause, Next::Think(client));
+            let end = if is_silent { self.now } else { last.max(self.now) };
+            self.plan_at(end, Next::Broken(connection));
         }
     }
 
@@ -204,7 +202,7 @@ impl World {
                 let is_away = keys.any(|hash| {
                     tablet.range.contains(hash)
                         && !arrival.is_below_progress(hash)
-                        && !server.inspector.has(wall, hash, None)
+                        && !server.inspector.has(wall, (register.table, hash), None)
                 });
                 if is_away {
                     self.losses.excused.insert(number);

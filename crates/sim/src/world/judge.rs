@@ -24,15 +24,15 @@ impl World {
     pub(super) fn check_progress(&mut self, place: usize) {
         let walls: Vec<_> = (0..self.servers.len()).map(|place| self.wall_at(place)).collect();
         let passed = self.servers[place].inspector.newly_passed(&self.workload.registers);
-        for (migration, source, hash) in passed {
+        for (migration, source, table, hash) in passed {
             // What has expired by the target's clock may have been reclaimed there.
             let clock = self.servers[place].node.store().clock();
             let from = self.place(source);
             let is_there = from.is_some_and(|from| {
-                self.servers[from].inspector.has(walls[from], hash, Some(clock))
+                self.servers[from].inspector.has(walls[from], (table, hash), Some(clock))
             });
             let inspector = &mut self.servers[place].inspector;
-            if is_there && !inspector.has_or_deleted(walls[place], migration, hash) {
+            if is_there && !inspector.knows(walls[place], table, hash) {
                 let text = format!("{migration} has passed {hash}, which only {source} has");
                 self.failure = Some(Rule::ProgressFollowsReplay.broken(text));
             }
@@ -109,11 +109,10 @@ impl World {
             Part::Resting if is_at_rest && self.now >= self.expired_by => {
                 self.part = Part::Reading(0);
                 self.clients.begin_last_reads();
-                (0..self.clients.count())
-                    .for_each(|client| self.plan_in(REST_AGAIN, Next::Think(client)));
+                (0..self.clients.count()).for_each(|client| self.think_soon(client));
             }
             // Nothing is planned any more: the run ends.
-            Part::Reading(next) if is_at_rest && next == self.workload.registers.len() => {
+            Part::Reading(next) if is_at_rest && next == self.closing.len() => {
                 return self.plan.clear();
             }
             Part::Resting | Part::Reading(_) => {}
@@ -142,8 +141,8 @@ impl World {
 
     fn describe_unrest(&self) -> Failure {
         let open = self.clients.open();
-        let open = open
-            .map(|open| (Rule::Answered, format!("open since {}: {:?}", open.since, open.request)));
+        let open =
+            open.map(|open| (Rule::Answered, format!("open since {}: {:?}", open.since, open.job)));
         let unrest: Vec<_> = open.chain(self.unrest()).collect();
         let rule = unrest.first().map_or(Rule::ServersSettle, |(rule, _)| *rule);
         let mut text = String::new();

@@ -17,13 +17,7 @@ impl World {
         match outbound {
             Outbound::Peer(sending) => self.send(place, reactor, sending),
             Outbound::Control(message) => self.send_up(place, message),
-            Outbound::Reply(request, reply) => {
-                let delay = self.weather.delay(&mut self.rng);
-                self.plan_in(delay, Next::Answer(request, reply));
-            }
-            Outbound::Deleted(migration, hash) => {
-                self.servers[place].inspector.note_deleted(migration, hash);
-            }
+            Outbound::Bytes(connection, bytes) => self.send_reply(connection, bytes),
         }
     }
 

@@ -1,91 +1,498 @@
-//! Clients' operations on their way to servers and back.
+//! Clients' jobs on their way to servers and back: requests as bytes, cut into pieces, and replies.
 
-use super::{Next, Part, World};
+use super::{Next, Part, SERVERS, World};
+use crate::clients::{Expected, Open, State, Walk};
+use crate::commands::{self, Said};
 use crate::failure::Rule;
 use crate::history::Action;
-use crate::reactor::{Inbound, Reply, Request};
-use crate::servers::server_at;
+use crate::reactor::Inbound;
+use crate::workload::{FLUSHED_TABLE, Job, Kind, TABLE, Workload};
+use fastrand::Rng;
+use resp::{Reply, RequestWriter};
+use server::core::ConnectionId;
+use store::TabletState;
+use types::{Instant, KeyHash, OwnershipEpoch, TableId};
 
+/// Beginning of jobs.
 impl World {
+    /// A client looks what to do, and fills its free slots or some of them.
     pub(super) fn think(&mut self, client: usize) {
-        // Its pause may have lasted from one part of the run into the next.
-        if self.clients.is_busy(client) {
-            return;
+        self.clients.has_thought(client);
+        let mut has_begun = false;
+        for slot in self.clients.slots(client) {
+            if !self.clients.is_free(slot) || has_begun && self.rng.u32(..4) == 0 {
+                continue;
+            }
+            if let Some(job) = self.next_job() {
+                self.begin(slot, job);
+                has_begun = true;
+            }
         }
-        let (register, action) = match &mut self.part {
-            Part::Working => loop {
-                let (register, action) = self.workload.next(&mut self.rng);
-                if !self.is_avoided(register) {
-                    break (register, action);
+        self.flush_outputs(client);
+        let is_idle = self.clients.slots(client).all(|slot| self.clients.is_free(slot));
+        if is_idle {
+            self.think_soon(client);
+        }
+    }
+
+    pub(super) fn think_soon(&mut self, client: usize) {
+        if !self.is_closed() && self.clients.begins_to_think(client) {
+            let pause = self.micros(1..300);
+            self.plan_in(pause, Next::Think(client));
+        }
+    }
+
+    /// Whether clients have nothing more to do.
+    pub(super) fn is_closed(&self) -> bool {
+        match self.part {
+            Part::Working => false,
+            Part::Resting => true,
+            Part::Reading(next) => next == self.closing.len(),
+        }
+    }
+
+    fn next_job(&mut self) -> Option<Job> {
+        match self.part {
+            Part::Working => {
+                let clients = &self.clients;
+                let is_crowded = |number| clients.is_crowded(number);
+                let job = self.workload.next(&mut self.rng, SERVERS, is_crowded)?;
+                let is_avoided = match job {
+                    Job::Operation(register, _) => self.is_avoided(register),
+                    Job::Flush(_) | Job::Walk(_) | Job::Count(..) => false,
+                };
+                (!is_avoided).then_some(job)
+            }
+            Part::Resting => None,
+            Part::Reading(next) => self.next_of_the_last(next),
+        }
+    }
+
+    fn next_of_the_last(&mut self, mut next: usize) -> Option<Job> {
+        while let Some(&job) = self.closing.get(next) {
+            // What counts or changes all, and what comes behind it, waits for what is before it.
+            let is_barrier = |job: &Job| matches!(job, Job::Flush(_) | Job::Count(..));
+            let before = next.checked_sub(1).map(|before| &self.closing[before]);
+            let must_wait = is_barrier(&job) || before.is_some_and(is_barrier);
+            if must_wait && self.clients.open().next().is_some() {
+                return None;
+            }
+            next += 1;
+            self.part = Part::Reading(next);
+            let is_wanted = match job {
+                Job::Operation(register, _) => self.losses.is_worth_reading(register),
+                Job::Flush(place) | Job::Walk(place) | Job::Count(place, _) => {
+                    !self.servers[place].is_dead
                 }
-            },
-            Part::Resting => return,
-            Part::Reading(next) => loop {
-                if *next == self.workload.registers.len() {
-                    return;
-                }
-                *next += 1;
-                if self.losses.is_worth_reading(*next - 1) {
-                    break (*next - 1, Action::Read);
-                }
-            },
+            };
+            if is_wanted {
+                return Some(job);
+            }
+        }
+        None
+    }
+
+    fn begin(&mut self, slot: usize, job: Job) {
+        let state = match job {
+            Job::Operation(..) => State::Operation,
+            Job::Flush(place) => {
+                let registers = self.workload.flushed();
+                let held =
+                    |number: usize| self.held(place, self.workload.registers[number].keys[0].0);
+                State::Flush(registers.map(|number| (number, held(number))).collect())
+            }
+            Job::Walk(place) => {
+                let registers = self.workload.registers.iter().enumerate();
+                let expected = registers
+                    .filter(|(number, register)| {
+                        register.kind == Kind::Kept && self.clients.is_written(*number)
+                    })
+                    .filter_map(|(number, register)| {
+                        let hash = register.keys[0].0;
+                        Some((number, hash, self.held(place, hash)?))
+                    });
+                State::Walk(Walk { expected: expected.collect(), ..Walk::default() })
+            }
+            Job::Count(place, table) => State::Count(self.count(place, table)),
         };
-        self.clients.begin(self.now, client, register, action);
-        self.request(Request { client, register, action });
+        self.clients.begin(self.now, slot, job, state);
+        self.ask_job(slot);
     }
 
-    /// Sends an operation to where the client believes its register to be; now and then elsewhere.
-    fn request(&mut self, request: Request) {
-        let slot = self.workload.registers[request.register].slot();
-        let known = self.clients.owner(request.client, slot);
-        let is_lost = self.part == Part::Working && self.rng.u32(..30) == 0;
-        let place = known.filter(|_| !is_lost).unwrap_or_else(|| self.some_server());
-        self.trace.note(self.now, format_args!("to {} {request:?}", self.servers[place].id));
-        self.clients.note_sent(request.client, place);
-        if self.is_refused(request, place) {
-            return;
+    /// Under which epoch a server serves a hash.
+    fn held(&self, place: usize, hash: KeyHash) -> Option<OwnershipEpoch> {
+        let server = Some(&self.servers[place]).filter(|server| !server.is_dead)?;
+        let tablets = server.node.store().tablets();
+        let tablet = tablets.at(hash)?;
+        match tablet.state {
+            TabletState::Serving | TabletState::Arriving(_) => Some(tablet.epoch),
+            TabletState::Frozen | TabletState::Leaving => None,
         }
-        let reactor = self.rng.usize(..self.servers[place].reactors.len());
-        let delay = self.weather.delay(&mut self.rng);
-        self.plan_in(delay, Next::Arrive(place, reactor, Inbound::Request(request)));
     }
 
-    /// Where nobody listens, that is what the client is told.
-    fn is_refused(&mut self, request: Request, place: usize) -> bool {
-        if self.servers[place].is_dead {
-            let slot = self.workload.registers[request.register].slot();
-            self.clients.forget_owner(request.client, slot);
+    /// Records that a server counts in a table.
+    fn count(&mut self, place: usize, table: TableId) -> u64 {
+        let wall = self.wall_at(place);
+        self.servers[place].inspector.look(wall, |worker| worker.table_records(table))
+    }
+}
+
+/// Requests.
+impl World {
+    /// Writes a job's request into the connection to where the client believes its register to be;
+    /// now and then elsewhere.
+    fn ask_job(&mut self, slot: usize) {
+        let client = self.clients.client_of(slot);
+        let (place, table) = match self.clients.job(slot).job {
+            Job::Operation(register, _) => {
+                let slot = self.workload.registers[register].slot();
+                let known = self.clients.owner(client, slot);
+                let is_lost = self.part == Part::Working && self.rng.u32(..30) == 0;
+                let known = known.filter(|_| !is_lost);
+                (
+                    known.unwrap_or_else(|| self.some_server()),
+                    self.workload.registers[register].table,
+                )
+            }
+            Job::Flush(place) => (place, FLUSHED_TABLE),
+            Job::Walk(place) => (place, TABLE),
+            Job::Count(place, table) => (place, table),
+        };
+        if self.servers[place].is_dead && self.clients.connection(client, place).is_none() {
             let delay = self.weather.delay(&mut self.rng);
-            self.plan_in(delay, Next::Answer(request, Reply::Refused));
+            return self.plan_in(delay, Next::Refused(slot));
         }
-        self.servers[place].is_dead
+        self.prepare(client, place, table);
+        let connection = self.clients.ask(client, place, slot);
+        let (id, mut output) = (connection.id, std::mem::take(&mut connection.output));
+        let out = &mut output;
+        let open = self.clients.job(slot);
+        match (open.job, &open.state) {
+            (Job::Operation(register, action), _) => {
+                commands::write(&self.workload.registers[register], action, out);
+            }
+            (Job::Flush(_), _) => RequestWriter::write(&[b"FLUSHDB"], out),
+            (Job::Count(..), _) => RequestWriter::write(&[b"DBSIZE"], out),
+            (Job::Walk(_), State::Walk(walk)) => {
+                let writer = RequestWriter::new(4, out).argument(b"SCAN");
+                let writer = writer.argument(walk.cursor.to_string().as_bytes());
+                drop(writer.argument(b"COUNT").integer(20));
+            }
+            (Job::Walk(_), state) => unreachable!("a walk remembers {state:?}"),
+        }
+        let job = open.job;
+        if let Some(connection) = self.clients.connection(client, place) {
+            connection.output = output;
+        }
+        let to = self.servers[place].id;
+        self.trace.note(self.now, format_args!("{client}.{slot} on {id} to {to} {job:?}"));
     }
 
-    pub(super) fn answered(&mut self, request: Request, reply: Reply) {
-        self.trace.note(self.now, format_args!("{request:?} = {reply:?}"));
-        match reply {
-            Reply::Outcome(outcome) => {
-                self.clients.end(self.now, request.client, outcome);
-                let pause = self.micros(1..300);
-                self.plan_in(pause, Next::Think(request.client));
-            }
-            Reply::Refused => {
-                if let Some(failure) = self.check_refused(request.register) {
-                    self.failure = Some(failure);
-                }
-                self.clients.refuse(self.now, request.client);
-                let pause = self.micros(100..3_000);
-                self.plan_in(pause, Next::Think(request.client));
-            }
-            Reply::Moved(port) => {
-                let slot = self.workload.registers[request.register].slot();
-                if self.clients.redirect(request.client, slot, server_at(port)) {
-                    self.request(request);
-                } else {
-                    self.failure = Some(Rule::NoCircles.broken(format!("{request:?}")));
-                }
-            }
-            Reply::Torn => self.failure = Some(Rule::WholePairs.broken(format!("{request:?}"))),
+    /// Makes the connection ready for a request on a table; now and then something else is asked
+    /// first.
+    fn prepare(&mut self, client: usize, place: usize, table: TableId) {
+        let reactors = self.servers[place].reactors.len();
+        let (rng, echoes) = (&mut self.rng, &mut self.echoes);
+        let connection = self.clients.connect(client, place, || rng.usize(..reactors));
+        if connection.table != table {
+            connection.table = table;
+            let number = table.0.to_string();
+            RequestWriter::write(&[b"SELECT", number.as_bytes()], &mut connection.output);
+            connection.expected.push_back(Expected::Selected);
+        }
+        if rng.u32(..50) == 0 {
+            *echoes += 1;
+            let text = echoes.to_string();
+            RequestWriter::write(&[b"ECHO", text.as_bytes()], &mut connection.output);
+            connection.expected.push_back(Expected::Echo(*echoes));
         }
     }
+
+    /// Sends what a client has written, each connection's in one piece or several, in order.
+    fn flush_outputs(&mut self, client: usize) {
+        for place in 0..SERVERS {
+            let Some(connection) = self.clients.connection(client, place) else { continue };
+            if connection.output.is_empty() {
+                continue;
+            }
+            let output = std::mem::take(&mut connection.output);
+            if self.servers[place].is_dead {
+                continue;
+            }
+            let (id, reactor) = (connection.id, connection.reactor);
+            let is_new = !std::mem::replace(&mut connection.is_announced, true);
+            let mut at = connection.up;
+            if is_new {
+                self.plan_at(self.now, Next::Arrive(place, reactor, Inbound::Opened(id)));
+            }
+            for piece in self.in_pieces(output) {
+                at = at.max(self.now + self.weather.delay(&mut self.rng));
+                self.plan_at(at, Next::Arrive(place, reactor, Inbound::Bytes(id, piece)));
+            }
+            if let Some(connection) = self.clients.connection(client, place) {
+                connection.up = at;
+            }
+        }
+    }
+
+    /// Bytes as they arrive: mostly together, sometimes cut anywhere.
+    fn in_pieces(&mut self, bytes: Vec<u8>) -> Vec<Vec<u8>> {
+        let mut pieces = vec![bytes];
+        while self.rng.u32(..8) == 0 {
+            let last = pieces.last_mut().expect("there is always one piece");
+            if last.len() < 2 {
+                break;
+            }
+            let rest = last.split_off(self.rng.usize(1..last.len()));
+            pieces.push(rest);
+        }
+        pieces
+    }
+
+    /// Nobody listens where the job was to be sent.
+    pub(super) fn refused(&mut self, slot: usize) {
+        let client = self.clients.client_of(slot);
+        if let Job::Operation(register, _) = self.clients.job(slot).job {
+            self.clients.forget_owner(client, self.workload.registers[register].slot());
+        }
+        self.refuse(slot);
+        self.think_later(client);
+    }
+
+    /// The job was not executed, and its client does something else.
+    fn refuse(&mut self, slot: usize) {
+        if let Job::Operation(register, _) = self.clients.job(slot).job
+            && let Some(failure) = self.check_refused(register)
+        {
+            self.failure = Some(failure);
+        }
+        self.clients.refuse(self.now, slot);
+    }
+
+    /// A connection is broken: what became of the jobs that were sent there, nobody knows.
+    pub(super) fn broken(&mut self, id: ConnectionId) {
+        let Some((client, slots)) = self.clients.disconnect(id) else { return };
+        for slot in slots {
+            match self.clients.job(slot).job {
+                Job::Operation(..) => self.clients.give_up(self.now, slot),
+                Job::Flush(_) => self.clients.give_up_flush(self.now, slot),
+                Job::Walk(_) | Job::Count(..) => self.clients.refuse(self.now, slot),
+            }
+        }
+        self.think_later(client);
+    }
+
+    fn think_later(&mut self, client: usize) {
+        if !self.is_closed() && self.clients.begins_to_think(client) {
+            let pause = self.micros(100..5_000);
+            self.plan_in(pause, Next::Think(client));
+        }
+    }
+}
+
+/// Replies.
+impl World {
+    /// A server has written something for a client.
+    pub(super) fn send_reply(&mut self, id: ConnectionId, bytes: Vec<u8>) {
+        let Some((client, place)) = self.clients.holder(id) else { return };
+        for piece in self.in_pieces(bytes) {
+            let delay = self.weather.delay(&mut self.rng);
+            let now = self.now;
+            let Some(connection) = self.clients.connection(client, place) else { return };
+            connection.down = connection.down.max(now + delay);
+            let at: Instant = connection.down;
+            self.plan_at(at, Next::Answer(id, piece));
+        }
+    }
+
+    pub(super) fn answered(&mut self, id: ConnectionId, bytes: Vec<u8>) {
+        let Some((client, place)) = self.clients.holder(id) else { return };
+        let Some(connection) = self.clients.connection(client, place) else { return };
+        let mut input = std::mem::take(&mut connection.input);
+        input.extend_from_slice(&bytes);
+        let mut rest = &input[..];
+        while self.failure.is_none() {
+            let Some(connection) = self.clients.connection(client, place) else { return };
+            let reply = match connection.parser.next(&mut rest) {
+                Ok(Some(received)) => received.reply,
+                Ok(None) => break,
+                Err(error) => return self.confused(id, &format!("{error}")),
+            };
+            match connection.expected.pop_front() {
+                Some(Expected::Job(slot)) => self.replied(slot, &reply),
+                Some(Expected::Selected) if reply == Reply::Simple(b"OK") => {}
+                Some(Expected::Echo(number))
+                    if reply == Reply::Bulk(number.to_string().as_bytes()) => {}
+                expected => return self.confused(id, &format!("{reply:?} to {expected:?}")),
+            }
+        }
+        let consumed = input.len() - rest.len();
+        input.drain(..consumed);
+        if let Some(connection) = self.clients.connection(client, place) {
+            connection.input = input;
+        }
+        self.flush_outputs(client);
+        if self.clients.slots(client).any(|slot| self.clients.is_free(slot)) {
+            self.think_soon(client);
+        }
+    }
+
+    fn confused(&mut self, id: ConnectionId, what: &str) {
+        self.failure = Some(Rule::InOrder.broken(format!("on {id}: {what}")));
+    }
+
+    fn replied(&mut self, slot: usize, reply: &Reply<'_>) {
+        self.trace.note(self.now, format_args!("{slot}: {reply:?}"));
+        match self.clients.job(slot).job {
+            Job::Operation(register, action) => {
+                let said = commands::read(&self.workload.registers[register], action, reply);
+                self.operation_replied(slot, register, said, reply);
+            }
+            Job::Flush(place) => {
+                match commands::read(&self.workload.registers[0], Action::Flush, reply) {
+                    Said::Outcome(_) => self.flushed(slot, place),
+                    Said::Refused => self.refuse(slot),
+                    // Whether it will still be done nobody knows.
+                    Said::Later => self.clients.give_up_flush(self.now, slot),
+                    said => self.nonsense(slot, &said, reply),
+                }
+            }
+            Job::Walk(place) => self.walked(slot, place, reply),
+            Job::Count(place, table) => self.counted(slot, (place, table), reply),
+        }
+    }
+
+    fn nonsense(&mut self, slot: usize, said: &Said, reply: &Reply<'_>) {
+        let job = self.clients.job(slot).job;
+        let text = format!("{reply:?} to {job:?}, that is {said:?}");
+        self.failure = Some(Rule::InOrder.broken(text));
+    }
+
+    fn operation_replied(&mut self, slot: usize, register: usize, said: Said, reply: &Reply<'_>) {
+        match said {
+            Said::Outcome(outcome) => self.clients.end(self.now, slot, outcome),
+            Said::Moved(to) => {
+                let client = self.clients.client_of(slot);
+                self.clients.learn(client, self.workload.registers[register].slot(), to);
+                if self.clients.hop(slot) {
+                    self.ask_job(slot);
+                } else {
+                    let job = self.clients.job(slot).job;
+                    self.failure = Some(Rule::NoCircles.broken(format!("{job:?}")));
+                }
+            }
+            Said::Later | Said::Refused => self.refuse(slot),
+            Said::Torn => {
+                let job = self.clients.job(slot).job;
+                self.failure = Some(Rule::WholePairs.broken(format!("{job:?}: {reply:?}")));
+            }
+            Said::Nonsense => self.nonsense(slot, &said, reply),
+        }
+    }
+
+    /// A flush has been answered: what its server held under one epoch all the time is empty.
+    fn flushed(&mut self, slot: usize, place: usize) {
+        let State::Flush(held) = &self.clients.job(slot).state else {
+            unreachable!("a flush remembers what was held")
+        };
+        let hash = |number: usize| self.workload.registers[number].keys[0].0;
+        let is_held = |&(number, before): &(usize, Option<OwnershipEpoch>)| {
+            before.is_some() && before == self.held(place, hash(number))
+        };
+        let was_hit = held.iter().filter(|one| is_held(one)).map(|(number, _)| *number).collect();
+        self.clients.end_flush(self.now, slot, &was_hit);
+    }
+
+    /// A step of a walk.
+    fn walked(&mut self, slot: usize, place: usize, reply: &Reply<'_>) {
+        let step = match reply {
+            Reply::Error(text) => match commands::read_error(text) {
+                Said::Later => return self.refuse(slot),
+                said => return self.nonsense(slot, &said, reply),
+            },
+            reply => read_step(reply),
+        };
+        let Some((cursor, keys)) = step else { return self.nonsense(slot, &Said::Nonsense, reply) };
+        let mut found = Vec::new();
+        for key in keys {
+            match self.workload.names.get(key) {
+                Some(&number) if self.workload.registers[number].table == TABLE => {
+                    found.push(number)
+                }
+                _ => return self.nonsense(slot, &Said::Nonsense, reply),
+            }
+        }
+        let State::Walk(walk) = &mut self.clients.job_mut(slot).state else {
+            unreachable!("a walk remembers where it is")
+        };
+        walk.found.extend(found);
+        walk.cursor = cursor;
+        match cursor {
+            0 => self.end_walk(slot, place),
+            _ => self.ask_job(slot),
+        }
+    }
+
+    /// What was there all the time, and was this server's all the time, must have been found.
+    fn end_walk(&mut self, slot: usize, place: usize) {
+        let open = self.clients.finish(self.now, slot);
+        let Open { state: State::Walk(walk), .. } = open else { unreachable!("it was a walk") };
+        let missed = walk.expected.iter().find(|(number, hash, epoch)| {
+            !walk.found.contains(number) && self.held(place, *hash) == Some(*epoch)
+        });
+        if let Some((number, hash, _)) = missed {
+            let key = String::from_utf8_lossy(&self.workload.registers[*number].keys[0].1);
+            let text = format!("{} did not show {key}, {hash}", self.servers[place].id);
+            self.failure = Some(Rule::WalksComplete.broken(text));
+        }
+    }
+
+    /// A server has told how many records it has, while nothing but reclaiming goes on.
+    fn counted(&mut self, slot: usize, (place, table): (usize, TableId), reply: &Reply<'_>) {
+        let Reply::Integer(told) = *reply else {
+            return self.nonsense(slot, &Said::Nonsense, reply);
+        };
+        let Open { state: State::Count(before), .. } = self.clients.finish(self.now, slot) else {
+            unreachable!("a count remembers how many there were")
+        };
+        let after = self.count(place, table);
+        if told > before as i64 || told < after as i64 {
+            let id = self.servers[place].id;
+            let text = format!("{id} says {told} for {table:?}, and has had {before} to {after}");
+            self.failure = Some(Rule::CountsMatch.broken(text));
+        }
+    }
+}
+
+/// Cursor and keys of a step of a walk.
+fn read_step<'a>(reply: &Reply<'a>) -> Option<(u64, Vec<&'a [u8]>)> {
+    let Reply::Array(mut parts) = *reply else { return None };
+    let (Some(Reply::Bulk(cursor)), Some(Reply::Array(keys))) = (parts.next(), parts.next()) else {
+        return None;
+    };
+    let cursor = std::str::from_utf8(cursor).ok()?.parse().ok()?;
+    let key = |reply: Reply<'a>| match reply {
+        Reply::Bulk(key) => Some(key),
+        _ => None,
+    };
+    Some((cursor, keys.map(key).collect::<Option<Vec<_>>>()?))
+}
+
+/// What clients ask for once everything has come to rest.
+pub(super) fn closing(rng: &mut Rng, workload: &Workload) -> Vec<Job> {
+    let read = |number: usize| Job::Operation(number, Action::Read);
+    let mut jobs: Vec<Job> = (0..workload.registers.len()).map(read).collect();
+    let tables = [TABLE, FLUSHED_TABLE];
+    jobs.extend((0..SERVERS).flat_map(|place| tables.map(|table| Job::Count(place, table))));
+    if rng.bool() {
+        jobs.extend((0..SERVERS).map(Job::Flush));
+        jobs.extend(workload.flushed().map(read));
+    }
+    jobs
+}
+
+/// How many jobs each client has at a time.
+pub(super) fn draw_depths(rng: &mut Rng) -> Vec<usize> {
+    let most = [1, 4, 16][rng.usize(..3)];
+    (0..rng.usize(2..10)).map(|_| rng.usize(1..=most)).collect()
 }

@@ -74,6 +74,18 @@ impl Worker {
         }
         Ok(!words.is_empty())
     }
+
+    /// Whether a record with this hash, or the tombstone of one, is here.
+    pub fn knows(&mut self, table: TableId, hash: KeyHash) -> Result<bool, Stall> {
+        let turn = self.participant.turn();
+        let view = View::new(&self.store, table, &turn);
+        let is_it = |word| key_hash(self.store.seed(), view.entry(word).key) == hash;
+        match view.index.find(hash, &turn, is_it) {
+            Find::Miss => Ok(false),
+            Find::Hit(_) => Ok(true),
+            Find::Contended => Err(Stall::Contended),
+        }
+    }
 }
 
 /// Copies the records of one table. Returns where to go on.

@@ -1,0 +1,133 @@
+//! Operations as requests of the Redis protocol, and replies as what came of them.
+
+use crate::history::{Action, Outcome};
+use crate::servers::server_at;
+use crate::workload::{Register, decode, expiry_millis};
+use resp::{Reply, RequestWriter};
+
+/// What a reply says to an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    Outcome(Outcome),
+    /// It was not executed: ask this server.
+    Moved(usize),
+    /// It could not be executed in time: try again.
+    Later,
+    /// It was not executed: there is no coordinator to be asked.
+    Refused,
+    /// The keys of a pair differed.
+    Torn,
+    /// No reply to this request.
+    Nonsense,
+}
+
+/// Appends the request of an operation.
+pub(crate) fn write(register: &Register, action: Action, out: &mut Vec<u8>) {
+    let value = |number| register.encode(number);
+    let keys = &register.keys;
+    match (action, keys.len()) {
+        (Action::Read, 1) => with_keys(b"GET", register, out),
+        (Action::Read, _) => with_keys(b"MGET", register, out),
+        (Action::Probe, _) => with_keys(b"EXISTS", register, out),
+        (Action::Delete, _) => with_keys(b"DEL", register, out),
+        (Action::Take, _) => with_keys(b"GETDEL", register, out),
+        (Action::Increment, _) => with_keys(b"INCR", register, out),
+        (Action::Write(new), 1) => RequestWriter::write(&[b"SET", &keys[0].1, &value(new)], out),
+        (Action::Write(new), _) => with_values(b"MSET", register, &value(new), out),
+        (Action::WriteExpiring(new), _) => {
+            let writer = RequestWriter::new(5, out).argument(b"SET").argument(&keys[0].1);
+            let writer = writer.argument(&value(new)).argument(b"PX");
+            drop(writer.integer(expiry_millis(new) as i64));
+        }
+        (Action::WriteIfAbsent(new), 1) => {
+            RequestWriter::write(&[b"SET", &keys[0].1, &value(new), b"NX"], out);
+        }
+        (Action::WriteIfAbsent(new), _) => with_values(b"MSETNX", register, &value(new), out),
+        (Action::Swap(old, new), _) => {
+            let (old, new) = (value(old), value(new));
+            RequestWriter::write(&[b"SET", &keys[0].1, &new, b"IFEQ", &old], out);
+        }
+        (Action::Exchange(new), _) => {
+            RequestWriter::write(&[b"SET", &keys[0].1, &value(new), b"GET"], out);
+        }
+        (Action::Flush, _) => unreachable!("a flush is no operation on one register"),
+    }
+}
+
+fn with_keys(name: &[u8], register: &Register, out: &mut Vec<u8>) {
+    let writer = RequestWriter::new(1 + register.keys.len(), out).argument(name);
+    drop(register.keys.iter().fold(writer, |writer, (_, key)| writer.argument(key)));
+}
+
+fn with_values(name: &[u8], register: &Register, value: &[u8], out: &mut Vec<u8>) {
+    let writer = RequestWriter::new(1 + 2 * register.keys.len(), out).argument(name);
+    let keys = register.keys.iter();
+    drop(keys.fold(writer, |writer, (_, key)| writer.argument(key).argument(value)));
+}
+
+/// What the reply to an operation says.
+pub(crate) fn read(register: &Register, action: Action, reply: &Reply<'_>) -> Said {
+    if let Reply::Error(text) = reply {
+        return read_error(text);
+    }
+    let outcome = match action {
+        Action::Read if register.keys.len() > 1 => return read_values(reply),
+        Action::Read | Action::Take | Action::Exchange(_) => value(reply).map(Outcome::Value),
+        Action::Probe | Action::Delete => match *reply {
+            Reply::Integer(0) => Some(Outcome::Applied(false)),
+            Reply::Integer(count) if count == register.keys.len() as i64 => {
+                Some(Outcome::Applied(true))
+            }
+            Reply::Integer(1) => return Said::Torn,
+            _ => None,
+        },
+        Action::Write(_) | Action::WriteExpiring(_) => {
+            (*reply == Reply::Simple(b"OK")).then_some(Outcome::Done)
+        }
+        Action::WriteIfAbsent(_) | Action::Swap(..) => match *reply {
+            Reply::Simple(b"OK") | Reply::Integer(1) => Some(Outcome::Applied(true)),
+            Reply::Null | Reply::Integer(0) => Some(Outcome::Applied(false)),
+            _ => None,
+        },
+        Action::Increment => match *reply {
+            Reply::Integer(number) => u64::try_from(number).ok().map(Outcome::Number),
+            _ => None,
+        },
+        Action::Flush => (*reply == Reply::Simple(b"OK")).then_some(Outcome::Done),
+    };
+    outcome.map_or(Said::Nonsense, Said::Outcome)
+}
+
+fn value(reply: &Reply<'_>) -> Option<Option<u64>> {
+    match reply {
+        Reply::Null => Some(None),
+        Reply::Bulk(bytes) => decode(bytes).map(Some),
+        _ => None,
+    }
+}
+
+fn read_values(reply: &Reply<'_>) -> Said {
+    let Reply::Array(items) = reply else { return Said::Nonsense };
+    let values: Option<Vec<_>> = items.map(|item| value(&item)).collect();
+    match values.as_deref() {
+        Some([one, other]) if one == other => Said::Outcome(Outcome::Value(*one)),
+        Some([_, _]) => Said::Torn,
+        Some(_) | None => Said::Nonsense,
+    }
+}
+
+/// What an error says: whether it is a redirection, or may go away.
+pub(crate) fn read_error(text: &[u8]) -> Said {
+    let text = String::from_utf8_lossy(text);
+    let mut words = text.split(' ');
+    match words.next() {
+        Some("MOVED") => {
+            let port = words.nth(1).and_then(|address| address.rsplit_once(':'));
+            let port = port.and_then(|(_, port)| port.parse().ok());
+            port.and_then(server_at).map_or(Said::Nonsense, Said::Moved)
+        }
+        Some("TRYAGAIN" | "CLUSTERDOWN" | "OOM") => Said::Later,
+        _ if text.starts_with("ERR the coordinator cannot be reached") => Said::Refused,
+        _ => Said::Nonsense,
+    }
+}
