@@ -27,6 +27,7 @@ mod clients;
 mod commands;
 mod failure;
 mod inspect;
+mod metadata;
 mod network;
 mod reactor;
 mod servers;

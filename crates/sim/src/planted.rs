@@ -56,11 +56,13 @@ pub enum Planted {
     ClockGoesBack,
     /// Operations that were held are not woken when it is known who owns the range.
     HeldForgotten,
+    /// The metadata store carries out transactions whatever they expect.
+    StoreWithoutCompare,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 20] = [
+    pub const ALL: [Planted; 21] = [
         Planted::ProgressOnReceipt,
         Planted::FloorNotRaised,
         Planted::DeleteWithoutTombstone,
@@ -81,6 +83,7 @@ impl Planted {
         Planted::ReclaimedWithoutTombstone,
         Planted::ClockGoesBack,
         Planted::HeldForgotten,
+        Planted::StoreWithoutCompare,
     ];
 
     /// The bug of this name, as it is printed.

@@ -8,6 +8,7 @@
 mod crashes;
 mod faults;
 mod judge;
+mod leaders;
 mod links;
 mod messages;
 mod requests;
@@ -20,10 +21,11 @@ use crate::reactor::{Inbound, Outbound, Reactor, Surroundings};
 use crate::servers::{Server, join};
 use crate::trace::Trace;
 use crate::workload::{Job, Workload};
-use coordinator::{ConnectionId, Coordinator, Effect, Event, MemoryStore};
+use coordinator::{ConnectionId, Effect, Event};
 use crashes::Losses;
 use fastrand::Rng;
 use faults::{Cuts, Fault};
+use leaders::Leaders;
 use server::engine::Identity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -82,7 +84,12 @@ enum Next {
     Hangup(ConnectionId),
     /// A process starts where one has died.
     Start(usize),
-    Coordinator,
+    /// A coordinator is called.
+    Coordinator(u32),
+    /// The end of a link to a coordinator is heard of at the server.
+    Sever(usize, ConnectionId),
+    /// Another coordinator opens the store, unless there is one that leads.
+    Lead,
     Rest,
 }
 
@@ -112,10 +119,7 @@ struct World {
     expired_by: Instant,
     plan: BTreeMap<(Instant, u64), Next>,
     planned: u64,
-    coordinator: Coordinator<MemoryStore>,
-    /// What the coordinator writes to, which outlives it.
-    meta: MemoryStore,
-    coordinator_due: Option<Instant>,
+    leaders: Leaders,
     connections: u64,
     servers: Vec<Server>,
     workload: Workload,
@@ -158,9 +162,6 @@ impl World {
     fn new(settings: Settings) -> World {
         let mut rng = Rng::with_seed(settings.seed);
         let identity = coordinator::Identity { cluster: ClusterId(1), seed: rng.u64(..) };
-        let meta = MemoryStore::new();
-        let (there, limits) = (meta.clone(), coordinator::Settings::default());
-        let opened = Coordinator::open(there, identity, limits, Instant(0));
         let workload = Workload::draw(&mut rng, &HashSeed::new(identity.seed));
         let depths = requests::draw_depths(&mut rng);
         let clients = Clients::new(&depths, SERVERS, workload.registers.len());
@@ -182,9 +183,7 @@ impl World {
             expired_by: Instant(0),
             plan: BTreeMap::new(),
             planned: 0,
-            coordinator: opened.expect("an empty store can be opened"),
-            meta,
-            coordinator_due: None,
+            leaders: Leaders::new(identity, settings.seed, settings.planted),
             connections: 0,
             servers: Vec::new(),
             workload,
@@ -198,23 +197,29 @@ impl World {
             trace: Trace::new(settings.is_printed),
             failure: None,
         };
-        (0..SERVERS).for_each(|place| world.start_server(place));
+        for place in 0..SERVERS {
+            assert!(world.start_server(place), "a small cluster takes every server");
+        }
         world.plan_the_run();
         world
     }
 
-    /// A process joins the cluster, as one that the coordinator has never heard of.
-    fn start_server(&mut self, place: usize) {
-        let identity = self.coordinator.identity();
-        let connection = self.open_connection();
+    /// A process joins the cluster, as one that the coordinator has never heard of. `false`: no
+    /// coordinator answers.
+    fn start_server(&mut self, place: usize) -> bool {
+        let identity = self.leaders.identity();
+        let Some(connection) = self.open_connection() else { return false };
         // Nobody is connected under this number yet, so the welcome is for this server.
         let message = ToCoordinator::Join(join(place, None));
-        let effects = self.coordinate(Event::Received { connection, message });
+        let effects = self.coordinate(connection, Event::Received { connection, message });
         let welcomed = effects.iter().find_map(|effect| match effect {
             Effect::Send { message: FromCoordinator::Welcome { server, .. }, .. } => Some(*server),
             Effect::Send { .. } | Effect::Close { .. } => None,
         });
-        let server = welcomed.expect("a small cluster takes every server");
+        let Some(server) = welcomed else {
+            self.carry_out(effects);
+            return false;
+        };
         let who = Identity { cluster: identity.cluster, server };
         let server = Server::new(place, who, identity.seed, connection);
         match self.servers.get_mut(place) {
@@ -226,6 +231,8 @@ impl World {
             self.plan_at(self.now, Next::Turn(place, reactor));
         }
         self.carry_out(effects);
+        self.note_linked(place, connection);
+        true
     }
 
     fn plan_the_run(&mut self) {
@@ -309,12 +316,9 @@ impl World {
             Next::Rejoin(server) => self.rejoin(server),
             Next::Hangup(connection) => self.hang_up(connection),
             Next::Start(server) => self.start_again(server),
-            Next::Coordinator => {
-                if self.coordinator_due == Some(self.now) {
-                    let effects = self.coordinate(Event::Tick);
-                    self.carry_out(effects);
-                }
-            }
+            Next::Coordinator(number) => self.tick_leader(number),
+            Next::Sever(server, connection) => self.sever(server, connection),
+            Next::Lead => self.lead(),
             Next::Rest => self.rest(),
         }
     }

@@ -25,6 +25,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::AbsentNotRemembered
         | Planted::ReclaimedWithoutTombstone
         | Planted::BusyReadAsAbsent
+        | Planted::StoreWithoutCompare
         | Planted::ClockGoesBack => 100,
         Planted::LateReplyInserted | Planted::LostReplyTakenForEmpty => 400,
     }

@@ -98,7 +98,7 @@ impl World {
         self.note_losses(place);
         self.plan.retain(|_, next| match next {
             Next::Turn(at, _) | Next::Arrive(at, _, _) | Next::Rejoin(at) => *at != place,
-            Next::Down(at, _, _) => *at != place,
+            Next::Down(at, _, _) | Next::Sever(at, _) => *at != place,
             Next::Up(..)
             | Next::Answer(..)
             | Next::Broken(_)
@@ -108,7 +108,8 @@ impl World {
             | Next::Fault
             | Next::Hangup(_)
             | Next::Start(_)
-            | Next::Coordinator
+            | Next::Coordinator(_)
+            | Next::Lead
             | Next::Rest => true,
         });
         let server = &mut self.servers[place];
@@ -143,16 +144,22 @@ impl World {
 
     /// The coordinator hears that a connection has ended.
     pub(super) fn hang_up(&mut self, connection: ConnectionId) {
-        if self.losses.hanging.remove(&connection) {
-            let effects = self.coordinate(Event::Closed { connection });
-            self.carry_out(effects);
+        let until = self.leaders.paused_until(connection);
+        if until > self.now {
+            return self.plan_at(until, Next::Hangup(connection));
         }
+        self.losses.hanging.remove(&connection);
+        let effects = self.coordinate(connection, Event::Closed { connection });
+        self.carry_out(effects);
     }
 
     /// Another process starts at the address of one that died.
     pub(super) fn start_again(&mut self, place: usize) {
         let ahead = self.servers[place].clock_ahead_millis;
-        self.start_server(place);
+        if !self.start_server(place) {
+            let again = self.micros(10_000..500_000);
+            return self.plan_in(again, Next::Start(place));
+        }
         self.servers[place].clock_ahead_millis = ahead;
         let id = self.servers[place].id;
         self.trace.note(self.now, format_args!("{id} starts where one has died"));
@@ -161,7 +168,7 @@ impl World {
     fn note_losses(&mut self, place: usize) {
         let id = self.servers[place].id;
         self.losses.dead.insert(id, place);
-        let reports = self.coordinator.reports();
+        let reports = self.leaders.reports();
         let mut excused: Vec<HashRange> = Vec::new();
         let tablets = self.servers[place].node.store().tablets();
         for tablet in tablets.iter() {

@@ -4,7 +4,6 @@
 //! Each run has some of these kinds and not others: faults that are always there hide each other.
 
 use super::{Next, Part, SERVERS, World};
-use coordinator::{Coordinator, Event};
 use fastrand::Rng;
 use types::Instant;
 
@@ -21,12 +20,24 @@ pub(super) enum Fault {
     Clock,
     /// The coordinator ends and another one goes on with its store.
     Restart,
+    /// Another coordinator opens the store while one stands still that does not know.
+    Takeover,
+    /// The metadata store fails now and then, with or without effect.
+    Store,
     /// A server dies, and perhaps another process starts where it stood.
     Crash,
 }
 
-const FAULTS: [Fault; 6] =
-    [Fault::Link, Fault::Cut, Fault::Pause, Fault::Clock, Fault::Restart, Fault::Crash];
+const FAULTS: [Fault; 8] = [
+    Fault::Link,
+    Fault::Cut,
+    Fault::Pause,
+    Fault::Clock,
+    Fault::Restart,
+    Fault::Takeover,
+    Fault::Store,
+    Fault::Crash,
+];
 
 /// How far a server's wall clock may be ahead of that of the world.
 pub(super) const SKEW_MAX_MILLIS: u64 = 200;
@@ -37,7 +48,10 @@ pub(super) type Cuts = [[Instant; SERVERS]; SERVERS];
 impl Fault {
     /// The kinds that a run has.
     pub(super) fn draw(rng: &mut Rng) -> Vec<Fault> {
-        let often = |fault| if fault == Fault::Crash { 1 } else { 2 };
+        let often = |fault| match fault {
+            Fault::Crash | Fault::Takeover | Fault::Store => 1,
+            Fault::Link | Fault::Cut | Fault::Pause | Fault::Clock | Fault::Restart => 2,
+        };
         FAULTS.into_iter().filter(|&fault| rng.u32(..5) < often(fault)).collect()
     }
 }
@@ -47,6 +61,10 @@ impl World {
     pub(super) fn begin_faults(&mut self) {
         if self.faults.contains(&Fault::Clock) {
             (0..SERVERS).for_each(|place| self.jump(place));
+        }
+        if self.faults.contains(&Fault::Store) {
+            self.leaders.trouble = [10, 40, 200][self.rng.usize(..3)];
+            self.leaders.set_trouble(true);
         }
         let delay = self.micros(20_000..200_000);
         self.plan_in(delay, Next::Fault);
@@ -64,6 +82,9 @@ impl World {
             Fault::Pause => self.pause(place),
             Fault::Clock => self.jump(place),
             Fault::Restart => self.restart_coordinator(),
+            Fault::Takeover => self.take_over(),
+            // It goes on by itself.
+            Fault::Store => {}
             Fault::Crash => {
                 self.crash(place);
                 // There are three servers only, and what one has lost no other one can lose.
@@ -76,16 +97,15 @@ impl World {
         self.plan_in(again, Next::Fault);
     }
 
-    fn break_link(&mut self, place: usize) {
+    pub(super) fn break_link(&mut self, place: usize) {
         let Some(connection) = self.servers[place].link.connection.take() else { return };
         self.trace.note(self.now, format_args!("the link of {} breaks", self.servers[place].id));
         self.servers[place].node.set_linked(false);
-        let effects = self.coordinate(Event::Closed { connection });
-        self.carry_out(effects);
+        self.hang_up(connection);
         self.plan_rejoin(place);
     }
 
-    fn plan_rejoin(&mut self, place: usize) {
+    pub(super) fn plan_rejoin(&mut self, place: usize) {
         let away = if self.rng.u32(..4) == 0 { 2_500_000 } else { 50_000 };
         let away = self.micros(100..away);
         self.plan_in(away, Next::Rejoin(place));
@@ -116,20 +136,5 @@ impl World {
         let id = self.servers[place].id;
         self.trace.note(self.now, format_args!("the clock of {id} is {ahead} ms ahead"));
         self.servers[place].clock_ahead_millis = ahead;
-    }
-
-    fn restart_coordinator(&mut self) {
-        self.trace.note(self.now, format_args!("the coordinator starts again"));
-        let (store, identity) = (self.meta.clone(), self.coordinator.identity());
-        let opened = Coordinator::open(store, identity, coordinator::Settings::default(), self.now);
-        self.coordinator = opened.expect("a store of a coordinator can be opened");
-        for place in 0..SERVERS {
-            if self.servers[place].link.connection.take().is_some() {
-                self.servers[place].node.set_linked(false);
-                self.plan_rejoin(place);
-            }
-        }
-        let effects = self.coordinate(Event::Tick);
-        self.carry_out(effects);
     }
 }

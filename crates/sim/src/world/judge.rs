@@ -94,6 +94,8 @@ impl World {
             self.part = Part::Resting;
             self.weather = Weather::fair();
             self.cuts = Cuts::default();
+            self.leaders.set_trouble(false);
+            self.end_former_leaders();
             self.rest_by = self.now + REST_MAX;
         }
         // A list from before the links broke says nothing.

@@ -3,35 +3,12 @@
 use super::{Next, OWN_REQUEST, Part, SERVERS, World};
 use crate::servers::join;
 use crate::workload::draw_policy;
-use coordinator::{ConnectionId, Effect, Event, Moment, Outbox};
+use coordinator::{ConnectionId, Effect, Event};
 use protocols::migration::from_coordinator;
 use types::ServerId;
 use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
 
 impl World {
-    pub(super) fn open_connection(&mut self) -> ConnectionId {
-        self.connections += 1;
-        let connection = ConnectionId(self.connections);
-        let effects = self.coordinate(Event::Opened { connection });
-        self.carry_out(effects);
-        connection
-    }
-
-    pub(super) fn coordinate(&mut self, event: Event) -> Vec<Effect> {
-        let at = Moment { now: self.now, wall: self.wall() };
-        let mut out = Outbox::new();
-        let result = self.coordinator.handle(at, event, &mut out);
-        result.expect("a store in memory takes every transaction");
-        let due = self.coordinator.next_deadline().map(|due| due.max(self.now));
-        if due != self.coordinator_due {
-            self.coordinator_due = due;
-            if let Some(due) = due {
-                self.plan_at(due, Next::Coordinator);
-            }
-        }
-        out.drain().collect()
-    }
-
     pub(super) fn carry_out(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
@@ -44,8 +21,10 @@ impl World {
                 }
                 Effect::Send { connection, message } => self.send_down(connection, message),
                 Effect::Close { connection } => {
-                    let closed = self.place_of(connection);
-                    assert!(closed.is_none(), "a server of this run was thrown out");
+                    if let Some(place) = self.place_of(connection) {
+                        let at = self.servers[place].link.down.max(self.now);
+                        self.plan_at(at, Next::Sever(place, connection));
+                    }
                 }
             }
         }
@@ -67,25 +46,33 @@ impl World {
     }
 
     pub(super) fn rejoin(&mut self, place: usize) {
-        let connection = self.open_connection();
+        if self.servers[place].link.connection.is_some() {
+            return;
+        }
+        let Some(connection) = self.open_connection() else { return self.plan_rejoin(place) };
         let server = &mut self.servers[place];
         server.link.connection = Some(connection);
         server.node.set_linked(true);
         let rejoin = Some((server.node.cluster(), server.id));
         let message = ToCoordinator::Join(join(place, rejoin));
-        let effects = self.coordinate(Event::Received { connection, message });
+        let effects = self.coordinate(connection, Event::Received { connection, message });
         self.carry_out(effects);
+        self.note_linked(place, connection);
     }
 
-    /// The world's own word with the coordinator, past all networks but not past broken links:
-    /// `false` if no server has one.
+    /// The world's own word with the coordinator that leads, past all networks but not past broken
+    /// links: `false` if no server has one.
     pub(super) fn ask(&mut self, ask: Ask) -> bool {
-        let connection = self.servers.iter().find_map(|server| server.link.connection);
+        let mut connections = self.servers.iter().filter_map(|server| server.link.connection);
+        let connection = connections.find(|&connection| self.leaders.is_current(connection));
         let Some(connection) = connection else { return false };
         let message = ToCoordinator::Ask { request: OWN_REQUEST, ask };
-        let effects = self.coordinate(Event::Received { connection, message });
+        let effects = self.coordinate(connection, Event::Received { connection, message });
+        let is_answered = effects.iter().any(|effect| {
+            matches!(effect, Effect::Send { message: FromCoordinator::Answer { .. }, .. })
+        });
         self.carry_out(effects);
-        true
+        is_answered
     }
 
     pub(super) fn ask_for_a_move(&mut self) {

@@ -107,9 +107,13 @@ impl World {
     }
 
     pub(super) fn arrive_up(&mut self, connection: ConnectionId, message: ToCoordinator) {
+        let until = self.leaders.paused_until(connection);
+        if until > self.now {
+            return self.plan_at(until, Next::Up(connection, message));
+        }
         let is_up = self.servers.iter().any(|server| server.link.connection == Some(connection));
         if is_up || self.losses.still_carries(connection) {
-            let effects = self.coordinate(Event::Received { connection, message });
+            let effects = self.coordinate(connection, Event::Received { connection, message });
             self.carry_out(effects);
         }
     }
@@ -122,6 +126,10 @@ impl World {
     ) {
         if self.servers[place].link.connection != Some(connection) {
             return;
+        }
+        if let FromCoordinator::Rejected { .. } = message {
+            // It holds what another server serves: the process ends.
+            return self.crash(place);
         }
         let Some(message) = self.tamper_down(place, message) else { return };
         // The link hands everything to one reactor, in order.

@@ -1,0 +1,70 @@
+//! The coordinators' metadata store: the real one in memory, and what may go wrong with it.
+//!
+//! A store that fails leaves open whether the transaction stands. So one that fails here does so
+//! either without effect, or after its effect: the acknowledgement is lost.
+
+use coordinator::{Entry, MemoryStore, MetaStore, StoreError, Transaction, Verdict};
+use fastrand::Rng;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A handle of the store. Clones share everything.
+#[derive(Clone, Debug)]
+pub(crate) struct Metadata {
+    store: MemoryStore,
+    trouble: Rc<RefCell<Trouble>>,
+}
+
+#[derive(Debug)]
+struct Trouble {
+    rng: Rng,
+    /// One call in so many fails; 0: none.
+    one_in: u32,
+    /// For a planted bug: transactions are carried out whatever they expect.
+    is_blind: bool,
+}
+
+impl Metadata {
+    /// An empty store without trouble.
+    pub(crate) fn new(seed: u64, is_blind: bool) -> Metadata {
+        let trouble = Trouble { rng: Rng::with_seed(seed), one_in: 0, is_blind };
+        Metadata { store: MemoryStore::new(), trouble: Rc::new(RefCell::new(trouble)) }
+    }
+
+    /// From here on one call in so many fails; 0: none.
+    pub(crate) fn set_trouble(&self, one_in: u32) {
+        self.trouble.borrow_mut().one_in = one_in;
+    }
+
+    fn fails(&self) -> bool {
+        let trouble = &mut *self.trouble.borrow_mut();
+        trouble.one_in > 0 && trouble.rng.u32(..trouble.one_in) == 0
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        if self.fails() { Err(StoreError("drawn".into())) } else { Ok(()) }
+    }
+}
+
+impl MetaStore for Metadata {
+    fn read(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+        self.check()?;
+        self.store.read(key)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, Entry)>, StoreError> {
+        self.check()?;
+        self.store.list(prefix)
+    }
+
+    fn transact(&mut self, transaction: &Transaction) -> Result<Verdict, StoreError> {
+        self.check()?;
+        let mut transaction = transaction.clone();
+        if self.trouble.borrow().is_blind {
+            transaction.expected.clear();
+        }
+        let verdict = self.store.transact(&transaction)?;
+        self.check()?;
+        Ok(verdict)
+    }
+}

@@ -1,0 +1,244 @@
+//! The coordinators of a run: the one that leads, and perhaps one that has not noticed that it does
+//! not lead any more.
+//!
+//! A coordinator whose store fails ends, as the real process does, after what it had to say before
+//! has left. Another one opens the store and goes on. So may one that opens the store although the
+//! first one has not ended but stands still: when that goes on, the store refuses its next change.
+
+use super::{Next, World};
+use crate::metadata::Metadata;
+use crate::planted::Planted;
+use coordinator::{ConnectionId, Coordinator, Effect, Event, Identity, Moment, Outbox, Settings};
+use std::collections::BTreeMap;
+use types::Instant;
+use wire::control::MigrationReport;
+
+/// One process that is a coordinator.
+#[derive(Debug)]
+struct Leader {
+    machine: Coordinator<Metadata>,
+    /// When it is called if nothing happens before.
+    due: Option<Instant>,
+    /// It stands still until then.
+    paused_until: Instant,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Leaders {
+    identity: Identity,
+    store: Metadata,
+    /// By number; the last one that opened the store has the highest.
+    alive: BTreeMap<u32, Leader>,
+    opened: u32,
+    /// To whom each connection leads.
+    connections: BTreeMap<ConnectionId, u32>,
+    /// One call of the store in so many fails while clients work; 0: none.
+    pub(super) trouble: u32,
+}
+
+/// When the world looks again for a coordinator that answers, in microseconds.
+const AGAIN: std::ops::Range<u64> = 10_000..200_000;
+
+impl Leaders {
+    pub(super) fn new(identity: Identity, seed: u64, planted: Option<Planted>) -> Leaders {
+        let store = Metadata::new(seed, planted == Some(Planted::StoreWithoutCompare));
+        let mut leaders = Leaders {
+            identity,
+            store,
+            alive: BTreeMap::new(),
+            opened: 0,
+            connections: BTreeMap::new(),
+            trouble: 0,
+        };
+        assert!(leaders.open(Instant(0)), "an empty store can be opened");
+        leaders
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Another coordinator opens the store. `false`: the store fails.
+    fn open(&mut self, now: Instant) -> bool {
+        let opened = Coordinator::open(self.store.clone(), self.identity, Settings::default(), now);
+        if let Ok(machine) = opened {
+            self.opened += 1;
+            let leader = Leader { machine, due: None, paused_until: Instant(0) };
+            self.alive.insert(self.opened, leader);
+            return true;
+        }
+        false
+    }
+
+    /// The one that has opened the store last, if it is still there.
+    fn current(&self) -> Option<u32> {
+        self.alive.contains_key(&self.opened).then_some(self.opened)
+    }
+
+    /// What the newest coordinator knows of migrations.
+    pub(super) fn reports(&self) -> Vec<MigrationReport> {
+        self.alive.values().next_back().map(|leader| leader.machine.reports()).unwrap_or_default()
+    }
+
+    /// Whether this connection leads to the coordinator that leads.
+    pub(super) fn is_current(&self, connection: ConnectionId) -> bool {
+        self.connections.get(&connection) == Some(&self.opened)
+    }
+
+    /// Until when whoever has this connection stands still.
+    pub(super) fn paused_until(&self, connection: ConnectionId) -> Instant {
+        let leader = self.connections.get(&connection).and_then(|number| self.alive.get(number));
+        leader.map_or(Instant(0), |leader| leader.paused_until)
+    }
+
+    /// Whether the store may fail from here on.
+    pub(super) fn set_trouble(&self, is_on: bool) {
+        self.store.set_trouble(if is_on { self.trouble } else { 0 });
+    }
+}
+
+impl World {
+    /// A connection to the coordinator that leads; `None`: there is none.
+    pub(super) fn open_connection(&mut self) -> Option<ConnectionId> {
+        let leader = self.leaders.current()?;
+        self.connections += 1;
+        let connection = ConnectionId(self.connections);
+        self.leaders.connections.insert(connection, leader);
+        let effects = self.coordinate(connection, Event::Opened { connection });
+        self.carry_out(effects);
+        Some(connection)
+    }
+
+    /// Something happens to the coordinator at the other end of a connection, if it is still there.
+    pub(super) fn coordinate(&mut self, connection: ConnectionId, event: Event) -> Vec<Effect> {
+        match self.leaders.connections.get(&connection) {
+            Some(leader) => self.handle(*leader, event),
+            None => Vec::new(),
+        }
+    }
+
+    /// Time has passed for a coordinator.
+    pub(super) fn tick_leader(&mut self, number: u32) {
+        let Some(leader) = self.leaders.alive.get_mut(&number) else { return };
+        if leader.due != Some(self.now) {
+            return;
+        }
+        if leader.paused_until > self.now {
+            let until = leader.paused_until;
+            leader.due = Some(until);
+            return self.plan_at(until, Next::Coordinator(number));
+        }
+        let effects = self.handle(number, Event::Tick);
+        self.carry_out(effects);
+    }
+
+    fn handle(&mut self, number: u32, event: Event) -> Vec<Effect> {
+        let at = Moment { now: self.now, wall: self.wall() };
+        let Some(leader) = self.leaders.alive.get_mut(&number) else { return Vec::new() };
+        let mut out = Outbox::new();
+        if let Err(stopped) = leader.machine.handle(at, event, &mut out) {
+            self.trace.note(self.now, format_args!("coordinator {number} ends: {stopped}"));
+            self.end_leader(number);
+            return out.drain().collect();
+        }
+        let due = leader.machine.next_deadline().map(|due| due.max(self.now));
+        if due != leader.due {
+            leader.due = due;
+            if let Some(due) = due {
+                self.plan_at(due, Next::Coordinator(number));
+            }
+        }
+        out.drain().collect()
+    }
+
+    /// A coordinator is gone. Servers hear so after everything that it had sent them.
+    fn end_leader(&mut self, number: u32) {
+        self.leaders.alive.remove(&number);
+        for place in 0..self.servers.len() {
+            let link = &self.servers[place].link;
+            let Some(connection) = link.connection else { continue };
+            if self.leaders.connections.get(&connection) == Some(&number) {
+                let at = link.down.max(self.now) + self.weather.delay(&mut self.rng);
+                self.plan_at(at, Next::Sever(place, connection));
+            }
+        }
+        if self.leaders.current().is_none() {
+            let away = self.micros(100..50_000);
+            self.plan_in(away, Next::Lead);
+        }
+    }
+
+    /// Another coordinator opens the store, unless one leads.
+    pub(super) fn lead(&mut self) {
+        if self.leaders.current().is_some() {
+            return;
+        }
+        let is_open = self.leaders.open(self.now);
+        let (number, word) = (self.leaders.opened, if is_open { "leads" } else { "cannot open" });
+        self.trace.note(self.now, format_args!("coordinator {number} {word}"));
+        if is_open {
+            let effects = self.handle(number, Event::Tick);
+            return self.carry_out(effects);
+        }
+        let again = self.micros(AGAIN);
+        self.plan_in(again, Next::Lead);
+    }
+
+    /// The coordinator ends, and another one goes on with its store.
+    pub(super) fn restart_coordinator(&mut self) {
+        let Some(number) = self.leaders.current() else { return };
+        self.trace.note(self.now, format_args!("coordinator {number} is ended"));
+        self.end_leader(number);
+    }
+
+    /// Another coordinator takes over from one that stands still and does not know.
+    pub(super) fn take_over(&mut self) {
+        let Some(number) = self.leaders.current() else { return };
+        let until = self.now + self.micros(1_000..400_000);
+        self.trace.note(
+            self.now,
+            format_args!("coordinator {number} stands still until {until}, and another takes over"),
+        );
+        if !self.leaders.open(self.now) {
+            return;
+        }
+        if let Some(leader) = self.leaders.alive.get_mut(&number) {
+            leader.paused_until = until;
+        }
+        let effects = self.handle(self.leaders.opened, Event::Tick);
+        self.carry_out(effects);
+        for place in 0..self.servers.len() {
+            // Some find out soon, some when the old one has been silent for too long.
+            let later = self.micros(100..1_000_000);
+            if let Some(connection) = self.servers[place].link.connection {
+                self.plan_in(later, Next::Sever(place, connection));
+            }
+        }
+    }
+
+    /// Whoever does not lead any more ends: the run comes to its end.
+    pub(super) fn end_former_leaders(&mut self) {
+        let leads = self.leaders.opened;
+        let former: Vec<u32> =
+            self.leaders.alive.range(..leads).map(|(number, _)| *number).collect();
+        former.into_iter().for_each(|number| self.end_leader(number));
+    }
+
+    /// A link may have been made to a coordinator that has ended over it.
+    pub(super) fn note_linked(&mut self, place: usize, connection: ConnectionId) {
+        let leader = self.leaders.connections.get(&connection);
+        if !leader.is_some_and(|number| self.leaders.alive.contains_key(number)) {
+            let soon = self.weather.delay(&mut self.rng);
+            self.plan_in(soon, Next::Sever(place, connection));
+        }
+    }
+
+    /// A server's link to a coordinator breaks, if it has not done so before.
+    pub(super) fn sever(&mut self, place: usize, connection: ConnectionId) {
+        if self.servers[place].link.connection != Some(connection) {
+            return;
+        }
+        self.break_link(place);
+    }
+}
