@@ -1,6 +1,7 @@
 //! Which processors this process may use, and binding a thread to one of them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::num::NonZeroU64;
 
 /// How many processors' worth of time this process may use: affinity and the limits of its
 /// control groups (`cpu.max`, or `cpu.cfs_quota_us` of the first version) respected. At least 1.
@@ -20,6 +21,13 @@ pub(crate) fn pin_to(cpu: usize) {
     let mut only = CpuSet::new();
     only.set(cpu);
     let _ = sched_setaffinity(None, &only);
+}
+
+/// Wakes the calling thread when its time has come, and not up to 50 us later, which is the system's
+/// way to save power.
+pub(crate) fn wake_punctually() {
+    // A system that does not know of it wakes as it does.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
 }
 
 #[cfg(test)]

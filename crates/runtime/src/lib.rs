@@ -19,6 +19,7 @@ mod clock;
 mod connection;
 mod counters;
 mod cpus;
+mod crowd;
 mod driver;
 mod input;
 mod io;

@@ -13,6 +13,7 @@
 use crate::clock::Clock;
 use crate::connection::{Class, ConnectionId, TURN_BYTES_MAX};
 use crate::counters::Counters;
+use crate::crowd::Crowd;
 use crate::driver::{Accepted, Driver, Event, Received, Sent};
 use crate::input::Input;
 use crate::io::{Connection, InputEnd, Io, Phase};
@@ -43,6 +44,7 @@ pub(crate) struct Reactor<S: Service, D: Driver> {
     placement: Placement<S::Mail>,
     counters: Arc<Counters>,
     turns: Turns,
+    crowd: Crowd,
     io: Io,
     clock: Clock,
     /// Up to when the time of this thread is accounted for.
@@ -79,6 +81,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             placement,
             counters,
             turns,
+            crowd: Crowd::default(),
             io,
             clock,
             accounted,
@@ -101,7 +104,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
 
     fn turn(&mut self) {
         let has_work = self.io.has_work() || self.service.has_background();
-        let idle = if has_work { None } else { Some(self.turns.idle(self.accounted)) };
+        let idle = if has_work { None } else { Some(self.idle()) };
         self.look_or_wait(idle);
         let now = self.clock.now();
         let wall = self.clock.wall(now);
@@ -120,10 +123,16 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         self.run_background(has_served);
     }
 
+    /// How to wait now that there is nothing to do.
+    fn idle(&mut self) -> Idle {
+        let is_crowded = self.driver.can_gather() && self.crowd.is_dense(self.accounted);
+        self.turns.idle(self.accounted, is_crowded)
+    }
+
     /// Looks what happened; waits for it if there is nothing else to do.
     fn look_or_wait(&mut self, idle: Option<Idle>) {
         match idle {
-            Some(Idle::Block) => self.block(),
+            Some(how @ (Idle::Block | Idle::Gather)) => self.block(how),
             Some(Idle::Spin) => {
                 self.flush();
                 if self.turns.yields_while_spinning() {
@@ -136,7 +145,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         self.inbox.take(&mut self.letters);
     }
 
-    fn block(&mut self) {
+    fn block(&mut self, how: Idle) {
         let deadlines = [
             self.service.next_deadline(),
             self.draining.front().map(|&(deadline, _)| deadline),
@@ -146,7 +155,10 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         self.service.sleep();
         if self.inbox.may_sleep() {
             self.counters.sleeps.add(1);
-            self.poll(timeout);
+            match how {
+                Idle::Gather => self.gather(timeout),
+                Idle::Block | Idle::Spin => self.poll(timeout),
+            }
             self.inbox.awake();
         }
         self.service.wake();
@@ -157,6 +169,11 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         // The descriptors are ours and the arguments fixed: a failure is a bug, and a reactor that
         // cannot poll serves nobody.
         assert!(polled.is_ok(), "the driver cannot poll: {polled:?}");
+    }
+
+    fn gather(&mut self, timeout: Option<Duration>) {
+        let gathered = self.driver.gather(timeout, &mut self.events);
+        assert!(gathered.is_ok(), "the driver cannot poll: {gathered:?}");
     }
 
     /// Output leaves although the next look is not near.
@@ -259,24 +276,28 @@ impl<S: Service, D: Driver> Reactor<S, D> {
     /// Gives input to the service. Returns whether somebody was served who must not wait for
     /// background work: a client or a priority connection.
     fn serve(&mut self, now: Instant) -> bool {
-        let prior = self.serve_class(Class::Priority, None);
+        let prior = self.serve_class(Class::Priority, now, None);
         if prior > 0 {
             let spent = self.spend();
             self.counters.priority_ns.add_time(spent);
             self.turns.worked(spent, self.service.background_share());
         }
-        self.serve_class(Class::Bus, None);
+        self.serve_class(Class::Bus, now, None);
         let until = self
             .service
             .has_background()
             .then(|| self.turns.serve_until(now, self.service.background_share()));
-        let clients = self.serve_class(Class::Client, until);
+        let clients = self.serve_class(Class::Client, now, until);
         prior + clients > 0
     }
 
     /// Serves the connections of a class that are ready now, until the turn is long enough.
-    fn serve_class(&mut self, class: Class, until: Option<Instant>) -> usize {
+    fn serve_class(&mut self, class: Class, now: Instant, until: Option<Instant>) -> usize {
         let count = self.io.ready[class as usize].len().min(CONNECTIONS_PER_TURN_MAX);
+        if class == Class::Client && count > 1 {
+            let clients = self.io.ready[class as usize].iter().take(count);
+            self.service.foresee(&mut clients.map(|client| self.driver.peek(*client)));
+        }
         let mut read_bytes = 0;
         for served in 0..count {
             let is_late = || until.is_some_and(|until| served > 0 && self.clock.now() >= until);
@@ -284,6 +305,9 @@ impl<S: Service, D: Driver> Reactor<S, D> {
                 return served;
             }
             if let Some(connection) = self.io.ready[class as usize].pop_front() {
+                if class == Class::Client {
+                    self.crowd.served(connection, now);
+                }
                 read_bytes += self.receive(connection);
             }
         }

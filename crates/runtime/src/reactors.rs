@@ -106,6 +106,12 @@ impl<M: Send + 'static> Reactors<M> {
         self.counters.iter().map(|counters| counters.read()).collect()
     }
 
+    /// The same for whoever must not hold the reactors themselves.
+    pub fn watch(&self) -> impl Fn() -> Vec<Counts> + Send + Sync + use<M> {
+        let counters = self.counters.clone();
+        move || counters.iter().map(|counters| counters.read()).collect()
+    }
+
     /// Waits until all have stopped, because of `Mailboxes::stop`.
     pub fn join(self) {
         for thread in self.threads {
@@ -212,6 +218,7 @@ impl<M: Send + 'static, F, D: Startable> Start<M, F, D> {
             if let Some(cpu) = cpu {
                 cpus::pin_to(cpu);
             }
+            cpus::wake_punctually();
             let service = make_service(reactor, mailboxes);
             Reactor::new(Parts { service, driver, inbox, placement, counters, turns }).run();
         };

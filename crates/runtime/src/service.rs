@@ -72,6 +72,10 @@ pub trait Service {
         io: &mut Io,
     );
 
+    /// Clients' input that is about to be given, each one's by itself and perhaps not all of it: the
+    /// time to fetch memory for several of them at once. A hint; nothing may be changed by it.
+    fn foresee(&mut self, _inputs: &mut dyn Iterator<Item = &[u8]>) {}
+
     /// There is input: at least as many bytes as [`Input::want`] asked for. What is not consumed
     /// is given again, with what comes after it, or when reading is resumed.
     fn received(&mut self, connection: ConnectionId, input: &mut Input, io: &mut Io);

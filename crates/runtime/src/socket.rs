@@ -65,6 +65,23 @@ impl Listener {
         listen().map_err(|error| ListenError { address, error: error.into() })
     }
 
+    /// As what its connections are announced.
+    pub fn port(&self) -> Port {
+        self.port
+    }
+
+    /// After this time without a byte the system asks whether a client still lives. 0: never.
+    pub fn set_keepalive(&self, silence: Duration) -> Result<(), ListenError> {
+        let set = || {
+            sockopt::set_socket_keepalive(&self.socket, !silence.is_zero())?;
+            match silence.is_zero() {
+                true => Ok(()),
+                false => sockopt::set_tcp_keepidle(&self.socket, silence),
+            }
+        };
+        set().map_err(|error: Errno| ListenError { address: self.address, error: error.into() })
+    }
+
     /// Where it listens: the real port if it was asked for port 0.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -151,7 +168,9 @@ fn set_up(socket: &OwnedFd, class: Class) -> Result<(), Errno> {
     sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
     // BBR, the default of some systems, paces: it sends a pull reply in pieces with pauses between
     // them. A container may forbid the choice; then the default has to do.
-    let _ = sockopt::set_tcp_congestion(socket, "cubic");
+    let _ = ["cubic", "reno"]
+        .into_iter()
+        .find(|name| sockopt::set_tcp_congestion(socket, name).is_ok());
     if class.is_bus() {
         sockopt::set_socket_send_buffer_size(socket, BUS_BUFFER_BYTES)?;
         sockopt::set_socket_recv_buffer_size(socket, BUS_BUFFER_BYTES)?;

@@ -32,6 +32,8 @@ pub enum Poll {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
     Spin,
+    /// Block until several requests are there, or a few microseconds are over.
+    Gather,
     Block,
 }
 
@@ -106,11 +108,13 @@ impl Turns {
         now + earned_in.clamp(TURN_MIN, WINDOW)
     }
 
-    /// There is nothing to do at `now`: how to wait for something.
-    pub(crate) fn idle(&mut self, now: Instant) -> Idle {
+    /// There is nothing to do at `now`: how to wait for something. `is_crowded`: it is to be expected
+    /// that several clients ask in the next few microseconds, and they can be waited for together.
+    pub(crate) fn idle(&mut self, now: Instant, is_crowded: bool) -> Idle {
         let since = *self.idle_since.get_or_insert(now);
         match self.poll {
             Poll::Busy => Idle::Spin,
+            Poll::Adaptive | Poll::Sleep if is_crowded => Idle::Gather,
             Poll::Sleep => Idle::Block,
             Poll::Adaptive => {
                 let pays = self.pause < nanoseconds(SPIN_PAUSE) && !self.cores_shared;

@@ -100,6 +100,17 @@ pub(crate) trait Driver {
     /// appends it. Returns early when it is woken.
     fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()>;
 
+    /// As `poll`, for a reactor of which many clients ask: after the first thing it waits a few
+    /// microseconds for several, to be woken once for all of them.
+    fn gather(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        self.poll(timeout, events)
+    }
+
+    /// Whether `gather` is anything but `poll`.
+    fn can_gather(&self) -> bool {
+        false
+    }
+
     /// What was taken by `send` leaves now, although the next `poll` is not near.
     fn flush(&mut self) -> io::Result<()>;
 
@@ -122,6 +133,11 @@ pub(crate) trait Driver {
 
     /// Appends received bytes to `room`, which has spare capacity, at most as many as fit.
     fn receive(&mut self, connection: ConnectionId, room: &mut Vec<u8>) -> Received;
+
+    /// Bytes that `receive` would give, as far as they are known already.
+    fn peek(&self, _connection: ConnectionId) -> &[u8] {
+        &[]
+    }
 
     /// Sends what `output` holds.
     fn send(

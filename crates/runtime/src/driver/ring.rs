@@ -258,28 +258,61 @@ impl Ring {
 
     /// Waits for a completion, at most for `timeout` (`None`: as long as it takes).
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        // What did not fit into the queue would wait as well.
-        if self.backlog.is_empty() { self.enter(1, timeout) } else { self.submit() }
+        self.enter_to_wait(1, None, timeout)
     }
 
-    fn enter(&mut self, completions: u32, timeout: Option<Duration>) -> io::Result<()> {
+    /// As [`Ring::wait`], but for `count` completions during the first moments.
+    pub(super) fn wait_for_several(
+        &mut self,
+        count: usize,
+        moments: Duration,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        self.enter_to_wait(count as u32, Some(moments), timeout)
+    }
+
+    /// Whether the kernel knows how to wait for several.
+    pub(super) fn can_wait_for_several(&self) -> bool {
+        self.ring.params().is_feature_min_timeout()
+    }
+
+    fn enter_to_wait(
+        &mut self,
+        count: u32,
+        moments: Option<Duration>,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        // What did not fit into the queue would wait as well.
+        if !self.backlog.is_empty() {
+            return self.submit();
+        }
+        let time = timeout
+            .map(|time| Timespec::new().sec(time.as_secs()).nsec(time.subsec_nanos()))
+            .unwrap_or_default();
+        let mut arguments = SubmitArgs::new();
+        if timeout.is_some() {
+            arguments = arguments.timespec(&time);
+        }
+        if let Some(moments) = moments {
+            arguments = arguments.min_wait_usec(moments.as_micros() as u32);
+        }
+        self.enter(count, Some(&arguments))
+    }
+
+    fn enter(
+        &mut self,
+        completions: u32,
+        arguments: Option<&SubmitArgs<'_, '_>>,
+    ) -> io::Result<()> {
         let submissions = self.ring.submission().len() as u32;
         let submitter = self.ring.submitter();
-        let flags = EnterFlags::GETEVENTS;
-        let entered = match timeout {
-            Some(timeout) => {
-                let time = Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
-                let arguments = SubmitArgs::new().timespec(&time);
-                let flags = (flags | EnterFlags::EXT_ARG).bits();
-                // SAFETY: the arguments are of the type that EXT_ARG announces and outlive the call.
-                unsafe { submitter.enter(submissions, completions, flags, Some(&arguments)) }
-            }
-            None => {
-                let flags = flags.bits();
-                // SAFETY: there is no argument.
-                unsafe { submitter.enter::<()>(submissions, completions, flags, None) }
-            }
+        let flags = match arguments {
+            Some(_) => EnterFlags::GETEVENTS | EnterFlags::EXT_ARG,
+            None => EnterFlags::GETEVENTS,
         };
+        // SAFETY: the arguments, if there are any, are of the type that EXT_ARG announces, and live
+        // longer than the call.
+        let entered = unsafe { submitter.enter(submissions, completions, flags.bits(), arguments) };
         match entered.map_err(|error| (Errno::from_io_error(&error), error)) {
             Ok(_) => Ok(()),
             // Time is over, a signal came, or the kernel wants its completions taken first (or has

@@ -39,6 +39,11 @@ const PENDING_BYTES_MAX: usize = 4 * BUFFER_BYTES;
 /// the buffer need not be kept until a completion.
 const SEND_BYTES_MAX: usize = 4 * BUFFER_BYTES;
 
+/// Things that are waited for together, and how long the first one waits for the others: as long as
+/// three requests of a crowd take to come.
+const GATHERED: usize = 4;
+const GATHER_TIME: Duration = Duration::from_micros(40);
+
 /// Provided buffers that are there before the first connection.
 const PROVIDED_MIN: usize = 16;
 
@@ -254,6 +259,15 @@ impl Uring {
         }
     }
 
+    /// Submits what there is, and sees what has happened, without waiting. Costs no call of the
+    /// kernel if there is nothing.
+    fn look(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.ring.has_submissions() || self.ring.has_hidden_completions() {
+            self.ring.submit()?;
+        }
+        self.handle_completions(events)
+    }
+
     fn handle_completions(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
         let mut completions = std::mem::take(&mut self.completions);
         self.ring.take(&mut completions);
@@ -372,15 +386,31 @@ impl Driver for Uring {
     }
 
     fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
-        if self.ring.has_submissions() || self.ring.has_hidden_completions() {
-            self.ring.submit()?;
-        }
-        self.handle_completions(events)?;
+        self.look(events)?;
         if timeout == Some(Duration::ZERO) || !events.is_empty() || self.has_rung {
             return Ok(());
         }
         self.ring.wait(timeout)?;
         self.handle_completions(events)
+    }
+
+    fn gather(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        if timeout.is_some_and(|timeout| timeout < GATHER_TIME) {
+            return self.poll(timeout, events);
+        }
+        self.look(events)?;
+        let missing = GATHERED.saturating_sub(events.len());
+        if missing == 0 || self.has_rung {
+            return Ok(());
+        }
+        // With something at hand the waiting ends when the moments are over.
+        let timeout = if events.is_empty() { timeout } else { Some(GATHER_TIME) };
+        self.ring.wait_for_several(missing, GATHER_TIME, timeout)?;
+        self.handle_completions(events)
+    }
+
+    fn can_gather(&self) -> bool {
+        self.ring.can_wait_for_several()
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -486,6 +516,14 @@ impl Driver for Uring {
             self.ring.wait_for_room(socket.descriptor.as_fd(), index);
         }
         sent
+    }
+
+    fn peek(&self, connection: ConnectionId) -> &[u8] {
+        let socket = self.index(connection).and_then(|index| self.sockets.get(index as usize));
+        let pending = socket
+            .and_then(Option::as_ref)
+            .and_then(|socket| socket.pending.front().map(|first| &first[socket.taken..]));
+        pending.unwrap_or_default()
     }
 
     fn is_sending(&self, connection: ConnectionId) -> bool {

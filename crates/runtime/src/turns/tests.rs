@@ -146,23 +146,23 @@ fn a_turn_stops_serving_when_a_quantum_is_owed_but_never_at_once() {
 fn adaptive_spins_while_pauses_are_short_and_gives_up_when_nothing_comes() {
     let mut turns = Turns::new(Poll::Adaptive, false);
     let mut now = Instant(0);
-    assert_eq!(turns.idle(now), Idle::Block, "nothing is known yet");
+    assert_eq!(turns.idle(now, false), Idle::Block, "nothing is known yet");
     for _ in 0..20 {
-        turns.idle(now);
+        turns.idle(now, false);
         now = now + micros(10);
         turns.arrived(now);
     }
-    assert_eq!(turns.idle(now), Idle::Spin);
-    assert_eq!(turns.idle(now + micros(99)), Idle::Spin);
-    assert_eq!(turns.idle(now + micros(100)), Idle::Block);
+    assert_eq!(turns.idle(now, false), Idle::Spin);
+    assert_eq!(turns.idle(now + micros(99), false), Idle::Spin);
+    assert_eq!(turns.idle(now + micros(100), false), Idle::Block);
     turns.arrived(now + micros(5_000));
-    assert_eq!(turns.idle(now), Idle::Spin, "one long pause is no habit");
+    assert_eq!(turns.idle(now, false), Idle::Spin, "one long pause is no habit");
     for _ in 0..3 {
-        turns.idle(now);
+        turns.idle(now, false);
         now = now + Duration::from_millis(1);
         turns.arrived(now);
     }
-    assert_eq!(turns.idle(now), Idle::Block);
+    assert_eq!(turns.idle(now, false), Idle::Block);
 }
 
 #[test]
@@ -172,9 +172,9 @@ fn on_shared_cores_only_busy_spins() {
     {
         let mut turns = Turns::new(poll, true);
         for now in 0..50 {
-            turns.idle(Instant(now * 1000));
+            turns.idle(Instant(now * 1000), false);
             turns.arrived(Instant(now * 1000 + 500));
         }
-        assert_eq!(turns.idle(Instant(50_000)), expected, "{poll:?}");
+        assert_eq!(turns.idle(Instant(50_000), false), expected, "{poll:?}");
     }
 }
