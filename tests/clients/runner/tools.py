@@ -1,0 +1,2 @@
+def run_all(binary, logs):
+    return []
