@@ -31,10 +31,12 @@ mod metadata;
 mod network;
 mod reactor;
 mod servers;
+mod settings;
 mod trace;
 mod workload;
 mod world;
 
 pub use failure::{Failure, Report, Rule};
 pub use planted::Planted;
-pub use world::{Settings, run};
+pub use settings::{Knob, Settings};
+pub use world::run;

@@ -56,7 +56,7 @@ fn main() -> ExitCode {
             break;
         }
         let planted = arguments.plant;
-        let report = run(Settings { seed, planted, is_printed });
+        let report = run(&Settings { planted, is_printed, ..Settings::new(seed) });
         if let Some(failure) = report.failure {
             let plant = planted.map(|planted| format!(" --plant {planted}")).unwrap_or_default();
             eprintln!("seed {seed}: {failure}");

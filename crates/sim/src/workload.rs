@@ -5,6 +5,7 @@
 //! together: if the two ever differ, a command on several keys was seen half done.
 
 use crate::history::{Action, EXPIRING};
+use crate::settings::{Knob, Settings};
 use fastrand::Rng;
 use std::collections::BTreeMap;
 use types::{HashRange, HashSeed, KeyHash, Slot, TableId, key_hash};
@@ -77,6 +78,8 @@ pub(crate) struct Workload {
     pub(crate) registers: Vec<Register>,
     /// Which register a key belongs to.
     pub(crate) names: BTreeMap<Vec<u8>, usize>,
+    /// Registers that clients use, the first ones.
+    used: usize,
     /// Percent of the operations that go to a hot register, and how many are hot.
     hot_percent: u32,
     hot: usize,
@@ -93,7 +96,7 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    pub(crate) fn draw(rng: &mut Rng, seed: &HashSeed) -> Workload {
+    pub(crate) fn draw(rng: &mut Rng, seed: &HashSeed, settings: &Settings) -> Workload {
         let mut registers = Vec::new();
         for slot in 0..SLOTS {
             registers.extend((0..REGISTERS_PER_SLOT).map(|number| register(seed, slot, number)));
@@ -104,14 +107,24 @@ impl Workload {
         });
         let names = keys.collect();
         let known = vec![None; registers.len()];
+        let used = settings.registers.unwrap_or(registers.len()).clamp(1, registers.len());
+        let if_it_has = |knob: Knob, number: u32, none: u32| match settings.has(knob) {
+            true => number,
+            false => none,
+        };
         Workload {
             registers,
             names,
+            used,
             hot_percent: rng.u32(0..90),
-            hot: rng.usize(1..8),
+            hot: rng.usize(1..8).min(used),
             read_percent: rng.u32(10..80),
-            expiring: [0, 2, 14][rng.usize(..3)],
-            flush_one_in: [300, 3_000, u32::MAX][rng.usize(..3)],
+            expiring: if_it_has(Knob::Expiry, [0, 2, 14][rng.usize(..3)], 0),
+            flush_one_in: if_it_has(
+                Knob::Flushes,
+                [300, 3_000, u32::MAX][rng.usize(..3)],
+                u32::MAX,
+            ),
             walk_one_in: [300, 3_000][rng.usize(..2)],
             last_value: 0,
             known,
@@ -132,7 +145,7 @@ impl Workload {
             return Some(Job::Walk(rng.usize(..servers)));
         }
         let hot = rng.u32(..100) < self.hot_percent;
-        let register = rng.usize(..if hot { self.hot } else { self.registers.len() });
+        let register = rng.usize(..if hot { self.hot } else { self.used });
         if is_crowded(register) {
             return None;
         }

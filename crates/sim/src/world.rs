@@ -19,29 +19,19 @@ use crate::network::Weather;
 use crate::planted::Planted;
 use crate::reactor::{Inbound, Outbound, Reactor, Surroundings};
 use crate::servers::{Server, join};
+use crate::settings::{Knob, Settings};
 use crate::trace::Trace;
 use crate::workload::{Job, Workload};
 use coordinator::{ConnectionId, Effect, Event};
 use crashes::Losses;
 use fastrand::Rng;
-use faults::{Cuts, Fault};
+use faults::Cuts;
 use leaders::Leaders;
 use server::engine::Identity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{ClusterId, HashSeed, Instant, KeyHash, MigrationId, UnixMillis};
 use wire::control::{ClusterMap, FromCoordinator, MigrationReport, MigrationState, ToCoordinator};
-
-/// What a run is made of.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Decides everything.
-    pub seed: u64,
-    /// A bug to be found.
-    pub planted: Option<Planted>,
-    /// Whether every event is printed.
-    pub is_printed: bool,
-}
 
 /// Servers of every run.
 const SERVERS: usize = 3;
@@ -53,6 +43,12 @@ const REST_MAX: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether everything has come to rest.
 const REST_AGAIN: Duration = Duration::from_millis(20);
+
+/// One run in so many is long.
+const LONG_ONE_IN: u32 = 16;
+
+/// Long runs last so many times as long, and are as many times slower.
+const LONG_SLOWNESS: u32 = 16;
 
 /// An idle reactor looks at least this often.
 const IDLE_MAX: Duration = Duration::from_millis(10);
@@ -107,7 +103,10 @@ struct World {
     rng: Rng,
     settings: Settings,
     weather: Weather,
-    faults: Vec<Fault>,
+    /// The kinds of faults that this run has.
+    faults: Vec<Knob>,
+    /// Everything that the run does by itself takes so many times as long.
+    slowness: u32,
     cuts: Cuts,
     losses: Losses,
     /// One turn in so many has a background quantum.
@@ -140,8 +139,8 @@ struct World {
 }
 
 /// Runs one seed. A failed assertion of the real code is a failure like any other.
-pub fn run(settings: Settings) -> Report {
-    let run = std::panic::AssertUnwindSafe(|| World::new(settings).run());
+pub fn run(settings: &Settings) -> Report {
+    let run = std::panic::AssertUnwindSafe(|| World::new(settings.clone()).run());
     std::panic::catch_unwind(run).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
@@ -162,12 +161,16 @@ impl World {
     fn new(settings: Settings) -> World {
         let mut rng = Rng::with_seed(settings.seed);
         let identity = coordinator::Identity { cluster: ClusterId(1), seed: rng.u64(..) };
-        let workload = Workload::draw(&mut rng, &HashSeed::new(identity.seed));
-        let depths = requests::draw_depths(&mut rng);
+        let workload = Workload::draw(&mut rng, &HashSeed::new(identity.seed), &settings);
+        let depths = requests::draw_depths(&mut rng, &settings);
         let clients = Clients::new(&depths, SERVERS, workload.registers.len());
         let closing = requests::closing(&mut rng, &workload);
         let weather = Weather::draw(&mut rng);
-        let faults = Fault::draw(&mut rng);
+        let weather = if settings.has(Knob::Weather) { weather } else { Weather::fair() };
+        let faults = faults::draw(&mut rng, &settings);
+        let is_long = rng.u32(..LONG_ONE_IN) == 0 && settings.has(Knob::Long);
+        let trace = Trace::new(settings.is_printed);
+        let leaders = Leaders::new(identity, settings.seed, settings.planted);
         let leisure = [1, 5, 25][rng.usize(..3)];
         let mut world = World {
             now: Instant(0),
@@ -175,6 +178,7 @@ impl World {
             settings,
             weather,
             faults,
+            slowness: if is_long { LONG_SLOWNESS } else { 1 },
             cuts: Cuts::default(),
             losses: Losses::default(),
             leisure,
@@ -183,7 +187,7 @@ impl World {
             expired_by: Instant(0),
             plan: BTreeMap::new(),
             planned: 0,
-            leaders: Leaders::new(identity, settings.seed, settings.planted),
+            leaders,
             connections: 0,
             servers: Vec::new(),
             workload,
@@ -194,7 +198,7 @@ impl World {
             accepted: BTreeSet::new(),
             told_absent: BTreeMap::new(),
             maps: Vec::new(),
-            trace: Trace::new(settings.is_printed),
+            trace,
             failure: None,
         };
         for place in 0..SERVERS {
@@ -236,7 +240,8 @@ impl World {
     }
 
     fn plan_the_run(&mut self) {
-        let end = self.micros(200_000..800_000);
+        let end = self.micros(200_000..800_000) * self.slowness;
+        let end = self.settings.until.map_or(end, |until| end.min(until));
         self.plan_in(end, Next::Rest);
         // The map has to arrive first.
         for client in 0..self.clients.count() {

@@ -34,7 +34,7 @@ fn seeds_max(planted: Planted) -> u64 {
 /// The first seed that shows the bug, and how.
 fn find(planted: Planted) -> Option<(u64, String)> {
     (1..=seeds_max(planted)).find_map(|seed| {
-        let report = run(Settings { seed, planted: Some(planted), is_printed: false });
+        let report = run(&Settings { planted: Some(planted), ..Settings::new(seed) });
         report.failure.map(|failure| (seed, failure.to_string()))
     })
 }

@@ -5,7 +5,7 @@
 use sim::{Report, Settings, run};
 
 fn run_seed(seed: u64) -> Report {
-    run(Settings { seed, planted: None, is_printed: false })
+    run(&Settings::new(seed))
 }
 
 #[test]

@@ -232,9 +232,11 @@ impl World {
         Some(Rule::LostStaysLost.broken(format!("{id} serves {old}, whose owner has died")))
     }
 
-    /// While every server lives, every operation is answered with data.
+    /// While every server lives, and none is away for long, every operation is answered with data.
     pub(super) fn check_refused(&self, register: usize) -> Option<Failure> {
-        let may_be_refused = self.losses.is_excused(register) || !self.losses.dead.is_empty();
+        let may_be_refused = self.losses.is_excused(register)
+            || !self.losses.dead.is_empty()
+            || self.slowness > 1 && self.part == Part::Working;
         (!may_be_refused).then(|| Rule::Answered.broken(format!("register {register} is refused")))
     }
 

@@ -4,65 +4,48 @@
 //! Each run has some of these kinds and not others: faults that are always there hide each other.
 
 use super::{Next, Part, SERVERS, World};
+use crate::settings::{Knob, Settings};
 use fastrand::Rng;
+use std::time::Duration;
 use types::Instant;
+use wire::control::SILENCE_MAX;
 
-/// One kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// A server loses its connection to the coordinator for a while.
-    Link,
-    /// No message gets from one server to another for a while; perhaps none comes back either.
-    Cut,
-    /// A server stands still, and does not know how long.
-    Pause,
-    /// A server's wall clock jumps, forward or back.
-    Clock,
-    /// The coordinator ends and another one goes on with its store.
-    Restart,
-    /// Another coordinator opens the store while one stands still that does not know.
-    Takeover,
-    /// The metadata store fails now and then, with or without effect.
-    Store,
-    /// A server dies, and perhaps another process starts where it stood.
-    Crash,
-}
-
-const FAULTS: [Fault; 8] = [
-    Fault::Link,
-    Fault::Cut,
-    Fault::Pause,
-    Fault::Clock,
-    Fault::Restart,
-    Fault::Takeover,
-    Fault::Store,
-    Fault::Crash,
+/// What goes wrong, and in how many fifths of the runs.
+const FAULTS: [(Knob, u32); 8] = [
+    (Knob::Link, 2),
+    (Knob::Cut, 2),
+    (Knob::Pause, 2),
+    (Knob::Clock, 2),
+    (Knob::Restart, 2),
+    (Knob::Takeover, 1),
+    (Knob::Store, 1),
+    (Knob::Crash, 1),
 ];
 
 /// How far a server's wall clock may be ahead of that of the world.
 pub(super) const SKEW_MAX_MILLIS: u64 = 200;
 
+/// The longest absence in microseconds: some more than the five seconds after which much happens.
+const ABSENCE_MAX: u64 = 8_000_000;
+
 /// Until when messages from one server to another get lost.
 pub(super) type Cuts = [[Instant; SERVERS]; SERVERS];
 
-impl Fault {
-    /// The kinds that a run has.
-    pub(super) fn draw(rng: &mut Rng) -> Vec<Fault> {
-        let often = |fault| match fault {
-            Fault::Crash | Fault::Takeover | Fault::Store => 1,
-            Fault::Link | Fault::Cut | Fault::Pause | Fault::Clock | Fault::Restart => 2,
-        };
-        FAULTS.into_iter().filter(|&fault| rng.u32(..5) < often(fault)).collect()
-    }
+/// The kinds that a run has.
+pub(super) fn draw(rng: &mut Rng, settings: &Settings) -> Vec<Knob> {
+    let drawn = FAULTS.into_iter().filter(|&(_, often)| rng.u32(..5) < often);
+    let mut drawn: Vec<Knob> = drawn.map(|(knob, _)| knob).collect();
+    drawn.retain(|&knob| settings.has(knob));
+    drawn
 }
 
 impl World {
     /// Clocks differ from the beginning on; everything else takes its time.
     pub(super) fn begin_faults(&mut self) {
-        if self.faults.contains(&Fault::Clock) {
+        if self.faults.contains(&Knob::Clock) {
             (0..SERVERS).for_each(|place| self.jump(place));
         }
-        if self.faults.contains(&Fault::Store) {
+        if self.faults.contains(&Knob::Store) {
             self.leaders.trouble = [10, 40, 200][self.rng.usize(..3)];
             self.leaders.set_trouble(true);
         }
@@ -77,23 +60,30 @@ impl World {
         }
         let place = self.some_server();
         match self.faults[self.rng.usize(..self.faults.len())] {
-            Fault::Link => self.break_link(place),
-            Fault::Cut => self.cut(place),
-            Fault::Pause => self.pause(place),
-            Fault::Clock => self.jump(place),
-            Fault::Restart => self.restart_coordinator(),
-            Fault::Takeover => self.take_over(),
+            Knob::Link => self.break_link(place),
+            Knob::Cut => self.cut(place),
+            Knob::Pause => self.pause(place),
+            Knob::Clock => self.jump(place),
+            Knob::Restart => self.restart_coordinator(),
+            Knob::Takeover => self.take_over(),
             // It goes on by itself.
-            Fault::Store => {}
-            Fault::Crash => {
+            Knob::Store => {}
+            Knob::Long
+            | Knob::Weather
+            | Knob::Moves
+            | Knob::Cancels
+            | Knob::Pipelines
+            | Knob::Flushes
+            | Knob::Expiry => unreachable!("no fault"),
+            Knob::Crash => {
                 self.crash(place);
                 // There are three servers only, and what one has lost no other one can lose.
                 if self.rng.u32(..3) != 0 {
-                    self.faults.retain(|&fault| fault != Fault::Crash);
+                    self.faults.retain(|&fault| fault != Knob::Crash);
                 }
             }
         }
-        let again = self.micros(5_000..200_000);
+        let again = self.micros(5_000..200_000) * self.slowness;
         self.plan_in(again, Next::Fault);
     }
 
@@ -106,14 +96,14 @@ impl World {
     }
 
     pub(super) fn plan_rejoin(&mut self, place: usize) {
-        let away = if self.rng.u32(..4) == 0 { 2_500_000 } else { 50_000 };
-        let away = self.micros(100..away);
+        let is_long = self.rng.u32(..4) == 0;
+        let away = self.absence(if is_long { 2_500_000 } else { 50_000 });
         self.plan_in(away, Next::Rejoin(place));
     }
 
     fn cut(&mut self, from: usize) {
         let to = (from + self.rng.usize(1..SERVERS)) % SERVERS;
-        let until = self.now + self.micros(1_000..600_000);
+        let until = self.now + self.absence(600_000);
         let is_both_ways = self.rng.bool();
         let (one, other) = (self.servers[from].id, self.servers[to].id);
         let way = if is_both_ways { "and back" } else { "one way" };
@@ -125,10 +115,25 @@ impl World {
     }
 
     fn pause(&mut self, place: usize) {
-        let until = self.now + self.micros(1_000..700_000);
+        let until = self.now + self.absence(700_000);
         let id = self.servers[place].id;
         self.trace.note(self.now, format_args!("{id} stands still until {until}"));
         self.servers[place].paused_until = until;
+        // Whoever says nothing for so long is taken for gone, and finds out when it goes on.
+        let silent = self.now + SILENCE_MAX;
+        if let Some(connection) = self.servers[place].link.connection
+            && silent < until
+        {
+            self.plan_at(silent, Next::Hangup(connection));
+            self.plan_at(until, Next::Sever(place, connection));
+        }
+    }
+
+    /// How long something is away: usually at most so many microseconds, and in some runs for as
+    /// long as matters to those who wait for five seconds.
+    fn absence(&mut self, usual: u64) -> Duration {
+        let is_long = self.slowness > 1 && self.rng.u32(..3) == 0 && self.part == Part::Working;
+        self.micros(1_000..if is_long { ABSENCE_MAX } else { usual })
     }
 
     fn jump(&mut self, place: usize) {

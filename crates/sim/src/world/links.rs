@@ -2,6 +2,7 @@
 
 use super::{Next, OWN_REQUEST, Part, SERVERS, World};
 use crate::servers::join;
+use crate::settings::Knob;
 use crate::workload::draw_policy;
 use coordinator::{ConnectionId, Effect, Event};
 use protocols::migration::from_coordinator;
@@ -79,7 +80,7 @@ impl World {
         if self.part != Part::Working {
             return;
         }
-        if self.rng.u32(..20) == 0 {
+        if self.rng.u32(..20) == 0 && self.settings.has(Knob::Cancels) {
             self.ask(Ask::Cancel { source: None });
         } else {
             let target: ServerId = self.servers[self.rng.usize(..SERVERS)].id;
@@ -88,7 +89,8 @@ impl World {
             self.trace.note(self.now, format_args!("asked to move {range} to {target}"));
             self.ask(Ask::Migrate { ranges: vec![range], source: None, target, policy });
         }
-        let pause = self.micros(500..30_000);
+        let is_often = self.settings.has(Knob::Moves);
+        let pause = self.micros(500..if is_often { 30_000 } else { 600_000 }) * self.slowness;
         self.plan_in(pause, Next::Move);
     }
 }

@@ -6,6 +6,7 @@ use crate::commands::{self, Said};
 use crate::failure::Rule;
 use crate::history::Action;
 use crate::reactor::Inbound;
+use crate::settings::{Knob, Settings};
 use crate::workload::{FLUSHED_TABLE, Job, Kind, TABLE, Workload};
 use fastrand::Rng;
 use resp::{Reply, RequestWriter};
@@ -37,7 +38,7 @@ impl World {
 
     pub(super) fn think_soon(&mut self, client: usize) {
         if !self.is_closed() && self.clients.begins_to_think(client) {
-            let pause = self.micros(1..300);
+            let pause = self.micros(1..300) * self.slowness * self.slowness;
             self.plan_in(pause, Next::Think(client));
         }
     }
@@ -492,7 +493,10 @@ pub(super) fn closing(rng: &mut Rng, workload: &Workload) -> Vec<Job> {
 }
 
 /// How many jobs each client has at a time.
-pub(super) fn draw_depths(rng: &mut Rng) -> Vec<usize> {
+pub(super) fn draw_depths(rng: &mut Rng, settings: &Settings) -> Vec<usize> {
     let most = [1, 4, 16][rng.usize(..3)];
-    (0..rng.usize(2..10)).map(|_| rng.usize(1..=most)).collect()
+    let most = if settings.has(Knob::Pipelines) { most } else { 1 };
+    let clients = rng.usize(2..10);
+    let clients = settings.clients.map_or(clients, |clients| clients.clamp(1, 10));
+    (0..clients).map(|_| rng.usize(1..=most)).collect()
 }
