@@ -5,14 +5,20 @@
 mod bench_command;
 mod coordinator_command;
 mod demo;
+mod host;
 mod keep;
+mod metrics;
 mod migrate;
 mod node_connection;
 mod serve;
+mod settings_arguments;
 mod sizes;
 
 use clap::{Parser, Subcommand};
+use server::Configuration;
+use server::configuration::{LogFormat, LogLevel};
 use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -59,19 +65,35 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("BALLAST_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
-        )
-        .with_writer(std::io::stderr)
-        .init();
+    // A server's log is a setting of the server.
+    let configuration = match &arguments.command {
+        Command::Serve(arguments) => arguments.settings.read()?,
+        _ => Configuration::default(),
+    };
+    start_log(&configuration);
     match arguments.command {
-        Command::Serve(arguments) => serve::run(arguments),
+        Command::Serve(arguments) => serve::run(&arguments, configuration),
         Command::Coordinator(arguments) => coordinator_command::run(arguments),
         Command::Migrate(arguments) => migrate::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::Bench(arguments) => bench_command::run(arguments),
         Command::Keep(arguments) => keep::run(&arguments),
+    }
+}
+
+fn start_log(configuration: &Configuration) {
+    let level = match configuration.log_level {
+        LogLevel::Nothing => "off",
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+        LogLevel::Trace => "trace",
+    };
+    let filter = EnvFilter::try_from_env("BALLAST_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match configuration.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
     }
 }

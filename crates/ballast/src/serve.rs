@@ -1,17 +1,20 @@
 //! `ballast serve`: one server, alone or as a part of a cluster.
 
 use crate::coordinator_command;
-use crate::sizes::parse_bytes;
+use crate::host::{Event, Process};
+use crate::metrics;
+use crate::settings_arguments::SettingArguments;
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
-use runtime::{Class, Config, DriverKind, Listener, Poll, Reactors};
-use server::Settings;
+use clap::Args;
+use runtime::{Class, Config, DriverKind, Listener, Mailboxes, Reactors};
+use server::configuration::Driver;
 use server::control::ControlLink;
 use server::engine::{Identity, Node};
 use server::shell::{BUS_PORT, CLIENT_PORT, Mail, Server, ToControl, reactor_for};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use server::{Configuration, Settings};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 use store::{Store, StoreConfig};
 use thread_priority::{
@@ -24,43 +27,8 @@ use wire::control::{FromCoordinator, Join};
 /// Start a server.
 #[derive(Args)]
 pub(crate) struct ServeArguments {
-    /// Port for clients (the Redis protocol).
-    #[arg(long, default_value_t = 6379)]
-    port: u16,
-    /// Port for other servers. Default: the client port + 10000.
-    #[arg(long)]
-    bus_port: Option<u16>,
-    /// Address to listen on. There is no password yet: keep it on this machine or a trusted network.
-    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
-    bind: IpAddr,
-    /// Host that clients and other servers reach this server under. Default: the bind address.
-    #[arg(long)]
-    announce: Option<String>,
-    /// Memory for records and index together, as in 4gb.
-    #[arg(long, default_value = "1gb", value_parser = parse_bytes)]
-    memory: usize,
-    /// Free memory to take from the operating system ahead of its use, so that neither a burst of
-    /// writes nor arriving data waits for it. Default: an eighth of the memory.
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    ready_memory: Option<usize>,
-    /// Reactors (threads that serve). Default: one for each processor that it may use.
-    #[arg(long)]
-    reactors: Option<u16>,
-    /// How an idle reactor waits: `adaptive` spins while that pays, `busy` always, `sleep` never.
-    #[arg(long, value_enum, default_value_t = PollArgument::Adaptive)]
-    poll: PollArgument,
-    /// How sockets are served: `uring` (fewer calls of the kernel), `epoll` (works everywhere), or
-    /// `auto`: io_uring where the system permits it.
-    #[arg(long, value_enum, default_value_t = DriverArgument::Auto)]
-    driver: DriverArgument,
-    /// Other processes need these processors too: do not spin, and offer them after each piece of
-    /// background work.
-    #[arg(long)]
-    shared_cores: bool,
-    /// Join the cluster of this coordinator, as HOST:PORT. Without it the server is a store of its
-    /// own.
-    #[arg(long, value_name = "HOST:PORT")]
-    join: Option<String>,
+    #[command(flatten)]
+    pub(crate) settings: SettingArguments,
     /// Copies of each write on other servers' disks. Only 0 so far.
     #[arg(long, default_value_t = 0)]
     replicas: u16,
@@ -70,20 +38,6 @@ pub(crate) struct ServeArguments {
     /// Do not ask the operating system for huge pages.
     #[arg(long)]
     no_huge_pages: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum PollArgument {
-    Adaptive,
-    Busy,
-    Sleep,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum DriverArgument {
-    Auto,
-    Uring,
-    Epoll,
 }
 
 /// How long a server waits for its coordinator when it starts.
@@ -99,46 +53,75 @@ const READY_LOW_PART: usize = 4;
 const MEMORY_PAUSE_MIN: Duration = Duration::from_millis(1);
 const MEMORY_PAUSE_MAX: Duration = Duration::from_millis(64);
 
-pub(crate) fn run(arguments: ServeArguments) -> anyhow::Result<()> {
-    refuse_what_is_not_there(&arguments)?;
-    refuse_more_memory_than_there_is(arguments.memory)?;
-    let bus_port = bus_port(&arguments)?;
-    let listeners = vec![
-        listen(arguments.bind, arguments.port, CLIENT_PORT, Class::Client)?,
-        listen(arguments.bind, bus_port, BUS_PORT, Class::Bus)?,
-    ];
-    let ports = (listeners[0].address().port(), listeners[1].address().port());
-    let host = arguments.announce.clone().unwrap_or_else(|| arguments.bind.to_string());
-    let coordinator = match &arguments.join {
-        Some(address) => address.clone(),
-        None => coordinator_command::start_embedded()?.to_string(),
+pub(crate) fn run(
+    arguments: &ServeArguments,
+    mut configuration: Configuration,
+) -> anyhow::Result<()> {
+    refuse_what_is_not_there(arguments)?;
+    refuse_more_memory_than_there_is(configuration.maxmemory.0)?;
+    configuration.huge_pages &= !arguments.no_huge_pages;
+    let listeners = listen(&configuration)?;
+    let of = |port| listeners.iter().find(|listener| listener.port() == port);
+    let ports = [CLIENT_PORT, BUS_PORT].map(|port| of(port).map_or(0, |l| l.address().port()));
+    (configuration.port, configuration.cluster_port) = (ports[0], ports[1]);
+    let host = match &configuration.announce[..] {
+        "" => configuration.bind.addresses[0].0.to_string(),
+        announced => announced.to_string(),
     };
-    let (link, messages, identity, seed) = join(&coordinator, host.clone(), ports)?;
-    let config = reactors(&arguments);
+    let coordinator = match &configuration.join[..] {
+        "" => coordinator_command::start_embedded()?.to_string(),
+        address => address.to_string(),
+    };
+    let (events, received) = channel();
+    let (link, identity, seed) = join(&coordinator, host.clone(), ports, (&events, &received))?;
+    let config = reactors(&configuration);
     let settings = Settings {
         host: host.clone(),
-        client_port: ports.0,
-        bus_port: ports.1,
-        memory_bytes: arguments.memory,
+        client_port: ports[0],
+        bus_port: ports[1],
+        memory_bytes: configuration.maxmemory.0,
         reactors: config.reactors,
-        is_cluster: arguments.join.is_some(),
+        is_cluster: !configuration.join.is_empty(),
     };
     let store = Store::new(StoreConfig {
-        memory_bytes: arguments.memory,
+        memory_bytes: configuration.maxmemory.0,
         reactors: config.reactors,
         seed,
-        huge_pages: !arguments.no_huge_pages,
+        huge_pages: configuration.huge_pages,
     })?;
     let node = Node::new(settings, identity, store.clone(), link.connected());
-    let ready = arguments.ready_memory.unwrap_or(arguments.memory / READY_PART);
+    node.configure(configuration.clone());
+    let ready = match configuration.ready_memory.0 {
+        0 => configuration.maxmemory.0 / READY_PART,
+        bytes => bytes,
+    };
     keep_memory_ready(store, ready)?;
+    start_metrics(&configuration, &node)?;
     let reactors = start(&config, listeners, &node, link.clone())?;
+    node.set_host(Box::new(Process {
+        file: arguments.settings.file.clone(),
+        mailboxes: reactors.mailboxes().clone(),
+        counts: Box::new(reactors.watch()),
+        driver: reactors.driver(),
+        events,
+    }));
     let reactors_word = if config.reactors == 1 { "reactor" } else { "reactors" };
     println!(
         "ballast serve: ready for clients on {host}:{} ({}, {}, {} {reactors_word})",
-        ports.0, identity.server, identity.cluster, config.reactors
+        ports[0], identity.server, identity.cluster, config.reactors
     );
-    forward(&messages, &reactors);
+    forward(&received, reactors.mailboxes());
+    reactors.stop();
+    Ok(())
+}
+
+fn start_metrics(configuration: &Configuration, node: &Arc<Node>) -> anyhow::Result<()> {
+    if configuration.metrics_port != 0 {
+        let address = configuration.bind.addresses[0].0;
+        let address = SocketAddr::new(address, configuration.metrics_port);
+        let address = metrics::start(address, node.clone())?;
+        tracing::info!(%address, "metrics");
+    }
     Ok(())
 }
 
@@ -169,69 +152,98 @@ fn refuse_more_memory_than_there_is(memory: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn bus_port(arguments: &ServeArguments) -> anyhow::Result<u16> {
-    match (arguments.bus_port, arguments.port) {
-        (Some(port), _) => Ok(port),
-        (None, 0) => Ok(0),
-        (None, port) => port.checked_add(10_000).with_context(|| {
-            format!("there is no port {port} + 10000 for the bus: choose one with --bus-port")
+/// The port for other servers: 0 for one that is free.
+fn bus_port(configuration: &Configuration) -> anyhow::Result<u16> {
+    match (configuration.cluster_port, configuration.port) {
+        (0, 0) => Ok(0),
+        (0, port) => port.checked_add(10_000).with_context(|| {
+            format!("there is no port {port} + 10000 for the bus: choose one with --cluster-port")
         }),
+        (port, _) => Ok(port),
     }
 }
 
-fn listen(
-    host: IpAddr,
-    number: u16,
-    port: runtime::Port,
-    class: Class,
-) -> anyhow::Result<Listener> {
-    Ok(Listener::bind(SocketAddr::new(host, number), port, class)?)
+/// Listens on all addresses. Where the system chooses a port, it chooses for the first address.
+fn listen(configuration: &Configuration) -> anyhow::Result<Vec<Listener>> {
+    let mut listeners = Vec::new();
+    let numbers = [
+        (CLIENT_PORT, Class::Client, configuration.port),
+        (BUS_PORT, Class::Bus, bus_port(configuration)?),
+    ];
+    for (port, class, mut number) in numbers {
+        for (address, may_fail) in &configuration.bind.addresses {
+            let address = SocketAddr::new(*address, number);
+            let listener = match Listener::bind(address, port, class) {
+                Ok(listener) => listener,
+                Err(error) if *may_fail => {
+                    tracing::info!(%error, "an address is left out");
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if class == Class::Client {
+                listener.set_keepalive(configuration.tcp_keepalive)?;
+            }
+            number = listener.address().port();
+            listeners.push(listener);
+        }
+    }
+    match listeners.is_empty() {
+        true => bail!("this machine has none of the addresses to bind to"),
+        false => Ok(listeners),
+    }
 }
 
-fn reactors(arguments: &ServeArguments) -> Config {
-    let mut config = Config::for_this_machine(arguments.reactors);
-    config.poll = match arguments.poll {
-        PollArgument::Adaptive => Poll::Adaptive,
-        PollArgument::Busy => Poll::Busy,
-        PollArgument::Sleep => Poll::Sleep,
+fn reactors(configuration: &Configuration) -> Config {
+    let count = (configuration.reactors > 0).then_some(configuration.reactors);
+    let mut config = Config::for_this_machine(count);
+    config.poll = configuration.poll;
+    config.driver = match configuration.driver {
+        Driver::Auto => None,
+        Driver::Uring => Some(DriverKind::Uring),
+        Driver::Epoll => Some(DriverKind::Epoll),
     };
-    config.driver = match arguments.driver {
-        DriverArgument::Auto => None,
-        DriverArgument::Uring => Some(DriverKind::Uring),
-        DriverArgument::Epoll => Some(DriverKind::Epoll),
-    };
-    config.cores_shared |= arguments.shared_cores;
-    config.pin &= !arguments.shared_cores;
+    config.cores_shared |= configuration.shared_cores;
+    config.pin &= !configuration.shared_cores;
     config
 }
 
-type Joined = (Arc<ControlLink>, Receiver<FromCoordinator>, Identity, HashSeed);
+type Joined = (Arc<ControlLink>, Identity, HashSeed);
 
 /// Asks the coordinator for a number and the cluster's seed.
-fn join(coordinator: &str, host: String, ports: (u16, u16)) -> anyhow::Result<Joined> {
+fn join(
+    coordinator: &str,
+    host: String,
+    ports: [u16; 2],
+    (events, received): (&Sender<Event>, &Receiver<Event>),
+) -> anyhow::Result<Joined> {
     let join = Join {
         protocol: wire::PROTOCOL_VERSION,
         host,
-        client_port: ports.0,
-        bus_port: ports.1,
+        client_port: ports[0],
+        bus_port: ports[1],
         rejoin: None,
     };
-    let (sender, receiver) = channel();
+    let events = events.clone();
     // A server that stops does not mind what the coordinator still says.
     let link = ControlLink::start(coordinator.to_owned(), join, move |message| {
-        let _ = sender.send(message);
+        let _ = events.send(Event::Said(message));
     })?;
-    let first = receiver.recv_timeout(JOIN_QUIET).or_else(|_| {
+    let first = received.recv_timeout(JOIN_QUIET).or_else(|_| {
         eprintln!("ballast serve: waiting for a coordinator at {coordinator}");
-        receiver.recv_timeout(JOIN_TIMEOUT)
+        received.recv_timeout(JOIN_TIMEOUT)
     });
     match first {
-        Ok(FromCoordinator::Welcome { server, cluster, seed }) => {
-            Ok((Arc::new(link), receiver, Identity { cluster, server }, HashSeed::new(seed)))
+        Ok(Event::Said(FromCoordinator::Welcome { server, cluster, seed })) => {
+            Ok((Arc::new(link), Identity { cluster, server }, HashSeed::new(seed)))
         }
-        Ok(FromCoordinator::Rejected { reason }) => bail!("the coordinator refuses: {reason}"),
-        Ok(other) => bail!("the coordinator at {coordinator} speaks out of turn: {other:?}"),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+        Ok(Event::Said(FromCoordinator::Rejected { reason })) => {
+            bail!("the coordinator refuses: {reason}")
+        }
+        Ok(Event::Said(other)) => {
+            bail!("the coordinator at {coordinator} speaks out of turn: {other:?}")
+        }
+        Ok(Event::ShutDown) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
             bail!("no coordinator answers at {coordinator}: start one with 'ballast coordinator'")
         }
     }
@@ -296,9 +308,9 @@ fn yield_to_everybody() {
     }
 }
 
-/// Passes on what the coordinator says, until the process ends.
-fn forward(messages: &Receiver<FromCoordinator>, reactors: &Reactors<Mail>) {
-    while let Ok(message) = messages.recv() {
-        reactors.mailboxes().of(reactor_for(&message)).send(Mail::Control(message));
+/// Passes on what the coordinator says, until the process is to end.
+fn forward(received: &Receiver<Event>, mailboxes: &Mailboxes<Mail>) {
+    while let Ok(Event::Said(message)) = received.recv() {
+        mailboxes.of(reactor_for(&message)).send(Mail::Control(message));
     }
 }

@@ -120,6 +120,17 @@ enum Line {
     Number(i64, usize),
 }
 
+/// See [`RequestParser::new`].
+fn check(limits: &RequestLimits) {
+    let &RequestLimits { bulk_bytes_max, line_bytes_max, request_bytes_max, .. } = limits;
+    let highest = request_bytes_max.max(line_bytes_max).max(bulk_bytes_max);
+    assert!(u32::try_from(highest).is_ok(), "requests of {highest} bytes cannot be handled");
+    assert!(
+        line_bytes_max >= NUMBER_BYTES_MAX,
+        "lines of {line_bytes_max} bytes are too short"
+    );
+}
+
 impl RequestParser {
     /// The parser of a new connection.
     ///
@@ -127,13 +138,7 @@ impl RequestParser {
     /// If a limit is above `u32::MAX` (positions in a request are kept in four bytes), or if lines
     /// are too short for a number.
     pub fn new(limits: RequestLimits) -> RequestParser {
-        let RequestLimits { bulk_bytes_max, line_bytes_max, request_bytes_max, .. } = limits;
-        let highest = request_bytes_max.max(line_bytes_max).max(bulk_bytes_max);
-        assert!(u32::try_from(highest).is_ok(), "requests of {highest} bytes cannot be handled");
-        assert!(
-            line_bytes_max >= NUMBER_BYTES_MAX,
-            "lines of {line_bytes_max} bytes are too short"
-        );
+        check(&limits);
         RequestParser {
             limits,
             spans: Vec::new(),
@@ -142,6 +147,15 @@ impl RequestParser {
             searched: 0,
             unquoted: Vec::new(),
         }
+    }
+
+    /// What may be sent from the next request on.
+    ///
+    /// # Panics
+    /// As [`RequestParser::new`].
+    pub fn set_limits(&mut self, limits: RequestLimits) {
+        check(&limits);
+        self.limits = limits;
     }
 
     /// Takes the next request off the front of `input`, which holds everything that was received

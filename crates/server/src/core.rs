@@ -9,11 +9,15 @@
 //!
 //! **Invariant:** clients are only looked up by name: no order depends on the map that holds them.
 
+mod order;
+
 use crate::engine::{Engine, Payload, Route, Wake};
 use crate::front::{Client, Next, Ticket, Turn, Waits};
+use crate::operators::clients::Facts;
+use order::Order;
 use runtime::Io;
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use types::{Instant, ReactorId, UnixMillis};
 use wire::control::{Answer, FromCoordinator};
 use wire::peer::PeerMessage;
@@ -35,6 +39,16 @@ pub trait Connections {
 
     /// No more input is given; the connection ends when all output has left.
     fn close_after_flush(&mut self, connection: ConnectionId);
+
+    /// The connection ends now, whatever has not been sent.
+    fn close(&mut self, connection: ConnectionId) {
+        self.close_after_flush(connection);
+    }
+
+    /// Bytes that have been appended and have not left.
+    fn backlog(&self, _connection: ConnectionId) -> usize {
+        0
+    }
 }
 
 impl Connections for Io {
@@ -54,6 +68,14 @@ impl Connections for Io {
     fn close_after_flush(&mut self, connection: ConnectionId) {
         Io::close_after_flush(self, connection);
     }
+
+    fn close(&mut self, connection: ConnectionId) {
+        Io::close(self, connection);
+    }
+
+    fn backlog(&self, connection: ConnectionId) -> usize {
+        self.output_backlog(connection)
+    }
 }
 
 /// See the module's text.
@@ -62,6 +84,7 @@ pub struct Core {
     pub engine: Engine,
     clients: HashMap<ConnectionId, Client>,
     waits: Waits,
+    order: Order,
     reactor: ReactorId,
     now: Instant,
     wall: UnixMillis,
@@ -76,6 +99,7 @@ impl Core {
             engine,
             clients: HashMap::new(),
             waits: Waits::default(),
+            order: Order::default(),
             now: Instant(0),
             wall: UnixMillis(0),
         }
@@ -94,19 +118,20 @@ impl Core {
 
     /// A client has connected, from this address.
     pub fn open(&mut self, connection: ConnectionId, peer: String, io: &mut impl Connections) {
-        let node = self.engine.node();
-        let counters = &node.counters;
-        let clients: u64 = counters.iter().map(|c| c.connections.load(Ordering::Relaxed)).sum();
-        let mine = &counters[usize::from(self.reactor.0)];
-        if clients >= crate::CLIENTS_MAX {
-            mine.refused.fetch_add(1, Ordering::Relaxed);
-            io.output(connection).extend_from_slice(b"-ERR max number of clients reached\r\n");
+        let (node, counts) = (self.engine.node(), &self.engine.counts);
+        let configuration = &self.engine.configuration;
+        if let Some(refusal) = order::refusal(configuration, node, &peer) {
+            counts.refused.add(1);
+            io.output(connection).extend_from_slice(refusal.as_bytes());
             return io.close_after_flush(connection);
         }
-        mine.connections.fetch_add(1, Ordering::Relaxed);
-        mine.connections_total.fetch_add(1, Ordering::Relaxed);
-        let number = node.clients_named.fetch_add(1, Ordering::Relaxed) + 1;
-        self.clients.insert(connection, Client::new(connection, number, peer));
+        counts.connections.add(1);
+        let clients = &node.operators.clients;
+        let settings = node.settings();
+        let local = format!("{}:{}", settings.host, settings.client_port);
+        let facts = Arc::new(Facts::new(clients.name(), connection, (peer, local), self.now));
+        clients.add(self.reactor, facts.clone());
+        self.clients.insert(connection, Client::new(connection, facts, configuration));
     }
 
     /// Everything that a client has sent and that was not consumed before. Returns how much of it
@@ -124,14 +149,20 @@ impl Core {
             waits: &mut self.waits,
             now: self.now,
             wall: self.wall,
+            measured: None,
         };
         let received = client.receive(input, &mut turn, io.output(connection));
-        let counters = &self.engine.node().counters[usize::from(self.reactor.0)];
-        counters.commands.fetch_add(received.requests, Ordering::Relaxed);
         match received.next {
             Next::Read => {}
             next @ (Next::Pause | Next::Close) => go_on(connection, next, io),
         }
+        if client.is_paused() {
+            self.order.paused.push(connection);
+        }
+        if client.is_monitor() {
+            self.order.watch(connection, self.engine.node());
+        }
+        self.limit_output(connection, io);
         Some(received.consumed)
     }
 
@@ -146,9 +177,10 @@ impl Core {
 
     /// A connection is gone, a client's or another.
     pub fn closed(&mut self, connection: ConnectionId) {
-        if self.clients.remove(&connection).is_some() {
-            let counters = &self.engine.node().counters[usize::from(self.reactor.0)];
-            counters.connections.fetch_sub(1, Ordering::Relaxed);
+        if let Some(client) = self.clients.remove(&connection) {
+            let node = self.engine.node();
+            node.operators.clients.remove(self.reactor, client.id());
+            self.order.forget(connection, node);
         }
     }
 
@@ -174,6 +206,7 @@ impl Core {
             self.retry(ticket, None, io);
         }
         self.wake(io);
+        self.keep_order(io);
     }
 
     /// The time of [`Core::next_deadline`] has come.
@@ -184,13 +217,15 @@ impl Core {
                 client.give_up(ticket.number, turn, out)
             });
         }
+        self.look_at_clients(io);
         self.wake(io);
     }
 
     /// When [`Core::tick`] is due, if nothing happens before.
     pub fn next_deadline(&self) -> Option<Instant> {
         let turn = self.waits.has_turn().then_some(self.now);
-        let others = [turn, self.engine.next_deadline(), self.waits.next_deadline()];
+        let others =
+            [turn, self.engine.next_deadline(), self.waits.next_deadline(), self.order_deadline()];
         others.into_iter().flatten().min()
     }
 
@@ -227,9 +262,11 @@ impl Core {
             waits: &mut self.waits,
             now: self.now,
             wall: self.wall,
+            measured: None,
         };
         let next = run(client, &mut turn, io.output(ticket.connection));
         go_on(ticket.connection, next, io);
+        self.limit_output(ticket.connection, io);
     }
 
     fn retry(&mut self, ticket: Ticket, answer: Option<Answer>, io: &mut impl Connections) {

@@ -5,6 +5,8 @@
 //!   reactors share;
 //! - `front`: client connections, order of replies, parking;
 //! - `commands`: from arguments to a reply;
+//! - [`configuration`]: what can be set, and where;
+//! - `operators`: what operators see and change while a server runs;
 //! - [`core`]: an engine with its clients, still without sockets: bytes in, bytes out;
 //! - [`shell`]: sockets, the bus between servers, mail from the coordinator's link;
 //! - [`control`]: the link to the coordinator.
@@ -18,14 +20,14 @@ mod commands;
 pub mod configuration;
 pub mod control;
 pub mod core;
+mod data;
 pub mod engine;
 mod front;
+mod operators;
 mod session;
 mod settings;
 pub mod shell;
 
 pub use configuration::Configuration;
+pub use operators::host;
 pub use settings::Settings;
-
-/// Connections of clients that one server holds.
-pub const CLIENTS_MAX: u64 = 10_000;

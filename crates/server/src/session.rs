@@ -1,56 +1,104 @@
 //! What a connection is between two of its requests.
 
+use crate::commands::{Transaction, Watched};
+use crate::operators::clients::{Facts, Shown};
 use resp::Protocol;
-use types::TableId;
+use std::sync::Arc;
+use types::{Instant, TableId};
 
 /// State that commands of one connection share.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
-    /// Number of the connection on this server, never used twice.
-    pub(crate) id: u64,
-    /// The peer's address, for people.
-    pub(crate) peer: String,
+    /// What others may know of it.
+    pub(crate) facts: Arc<Facts>,
+    /// Whether it has said who it is, or need not.
+    pub(crate) is_authenticated: bool,
     /// The table that its commands work on.
     pub(crate) table: TableId,
     /// How replies are written.
     pub(crate) protocol: Protocol,
-    /// Set by `CLIENT SETNAME`; empty: none.
-    pub(crate) name: Vec<u8>,
-    /// Set by `CLIENT SETINFO LIB-NAME`.
-    pub(crate) library_name: Vec<u8>,
-    /// Set by `CLIENT SETINFO LIB-VER`.
-    pub(crate) library_version: Vec<u8>,
+    /// Which replies are sent.
+    pub(crate) replies: Replies,
+    /// Set by `MONITOR`.
+    pub(crate) is_monitor: bool,
+    /// Set by `CLIENT NO-EVICT` and `CLIENT NO-TOUCH`, and shown; neither changes anything.
+    pub(crate) no_evict: bool,
+    pub(crate) no_touch: bool,
+    /// The number of the last command.
+    pub(crate) command: u16,
+    /// Commands since `MULTI`, if there was one.
+    pub(crate) collecting: Option<Transaction>,
+    /// Keys that must not change before the next transaction.
+    pub(crate) watched: Watched,
+    /// How often it has drawn a random key.
+    pub(crate) draws: u64,
     /// Set by `QUIT`: the connection closes once everything has been sent.
     pub(crate) closing: bool,
 }
 
 impl Session {
     /// A connection that has just been opened.
-    pub(crate) fn new(id: u64, peer: String) -> Session {
+    pub(crate) fn new(facts: Arc<Facts>, is_authenticated: bool) -> Session {
         Session {
-            id,
-            peer,
+            facts,
+            is_authenticated,
             table: TableId(0),
             protocol: Protocol::Resp2,
-            name: Vec::new(),
-            library_name: Vec::new(),
-            library_version: Vec::new(),
+            replies: Replies::All,
+            is_monitor: false,
+            no_evict: false,
+            no_touch: false,
+            command: 0,
+            collecting: None,
+            watched: Watched::new(),
+            draws: 0,
             closing: false,
         }
     }
 
-    /// The line that `CLIENT INFO` shows.
-    pub(crate) fn describe(&self) -> String {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        format!(
-            "id={} addr={} name={} db={} resp={} lib-name={} lib-ver={}\n",
-            self.id,
-            self.peer,
-            text(&self.name),
-            self.table.0,
-            if self.protocol == Protocol::Resp3 { 3 } else { 2 },
-            text(&self.library_name),
-            text(&self.library_version),
-        )
+    /// Number of the connection on this server, never used twice.
+    pub(crate) fn id(&self) -> u64 {
+        self.facts.id
     }
+
+    /// Lets others know what has changed with so many requests.
+    pub(crate) fn tell(&self, now: Instant, requests: u64) {
+        let shown = Shown {
+            table: self.table,
+            protocol: self.protocol,
+            is_monitor: self.is_monitor,
+            no_evict: self.no_evict,
+            no_touch: self.no_touch,
+            command: self.command,
+        };
+        self.facts.tell(now, requests, shown);
+    }
+
+    /// Whether the reply to the request that was just parsed, or executed, is sent. Asked once for
+    /// each.
+    pub(crate) fn takes_reply(&mut self) -> bool {
+        match self.replies {
+            Replies::All => true,
+            Replies::None => false,
+            Replies::AllButNext => {
+                self.replies = Replies::AllButThis;
+                false
+            }
+            Replies::AllButThis => {
+                self.replies = Replies::All;
+                false
+            }
+        }
+    }
+}
+
+/// Which replies a client wants: see `CLIENT REPLY`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replies {
+    All,
+    None,
+    /// The request at hand is `CLIENT REPLY SKIP`.
+    AllButNext,
+    /// The one before was.
+    AllButThis,
 }

@@ -1,8 +1,12 @@
 //! Commands about the connection itself: greeting, names, database, farewell.
 
-use super::table::flag::{ADMIN, ALLOW_BUSY, ANYTIME, DANGEROUS, FAST, NO_AUTH, NOSCRIPT};
-use super::table::{Command, Family, Keys, command, container, help};
-use super::{Call, Done, Refusal, parse_integer, printable, refused, uppercase_is};
+use super::table::flag::{ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_AUTH, NOSCRIPT};
+use super::clients::valid_name;
+use super::table::{Family, Keys, command, container};
+use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
+use crate::commands::Watched;
+use crate::operators::lock;
+use crate::session::Replies;
 use resp::Protocol;
 use types::{TableId, limits::TABLES_MAX};
 
@@ -10,12 +14,17 @@ pub(super) static FAMILY: Family = Family {
     group: "connection",
     category: Some("@connection"),
     commands: &[
+        command("auth", -2, HELLO, Keys::None, auth).text(
+            "1.0.0",
+            "O(1)",
+            "Says who the client is.",
+        ),
         command("asking", 1, FAST, Keys::None, asking).text(
             "3.0.0",
             "O(1)",
             "Changes nothing: a range has one owner at any time.",
         ),
-        container("client", CLIENT).text("2.4.0", "O(1)", "Commands about connections."),
+        container("client", super::clients::CLIENT).text("2.4.0", "O(1)", "Commands about connections."),
         command("echo", 2, FAST | ANYTIME, Keys::None, echo).text(
             "1.0.0",
             "O(1)",
@@ -31,7 +40,7 @@ pub(super) static FAMILY: Family = Family {
             "O(1)",
             "Returns PONG, or its argument.",
         ),
-        command("quit", -1, HELLO, Keys::Unnamed, quit).text(
+        command("quit", -1, HELLO | ALONE | ENDS_MULTI, Keys::Unnamed, quit).text(
             "1.0.0",
             "O(1)",
             "Closes the connection.",
@@ -46,6 +55,11 @@ pub(super) static FAMILY: Family = Family {
             "O(1)",
             "Changes nothing: there are no replicas to read from.",
         ),
+        command("reset", 1, HELLO | ALONE | ENDS_MULTI, Keys::Unnamed, reset).text(
+            "6.2.0",
+            "O(1)",
+            "Makes the connection what it was when it was opened.",
+        ),
         command("select", 2, FAST | ANYTIME, Keys::None, select).text(
             "1.0.0",
             "O(1)",
@@ -56,48 +70,6 @@ pub(super) static FAMILY: Family = Family {
 
 /// What greets and takes leave.
 const HELLO: u16 = NOSCRIPT | ANYTIME | FAST | NO_AUTH | ALLOW_BUSY;
-/// What concerns this connection alone.
-const OWN: u16 = NOSCRIPT | ANYTIME | ALLOW_BUSY;
-
-static CLIENT: &[Command] = &[
-    command("client|getname", 2, OWN, Keys::None, get_name).text(
-        "2.6.9",
-        "O(1)",
-        "Returns the name of this connection.",
-    ),
-    help("client|help"),
-    command("client|id", 2, OWN, Keys::None, id).text(
-        "5.0.0",
-        "O(1)",
-        "Returns the number of this connection.",
-    ),
-    command("client|info", 2, NOSCRIPT | ANYTIME, Keys::None, info).text(
-        "6.2.0",
-        "O(1)",
-        "Describes this connection.",
-    ),
-    command("client|no-evict", 3, OWN | ADMIN | DANGEROUS, Keys::None, on_or_off).text(
-        "7.0.0",
-        "O(1)",
-        "Changes nothing: no connection is closed to save memory for others.",
-    ),
-    command("client|no-touch", 3, OWN, Keys::None, on_or_off).text(
-        "7.2.0",
-        "O(1)",
-        "Changes nothing: reads leave no mark.",
-    ),
-    command("client|setinfo", 4, OWN, Keys::None, set_info).text(
-        "7.2.0",
-        "O(1)",
-        "Tells the name or version of the client's library.",
-    ),
-    command("client|setname", 3, OWN, Keys::None, set_name).text(
-        "2.6.9",
-        "O(1)",
-        "Names this connection.",
-    ),
-];
-
 /// The version of Redis whose replies and error texts we follow, as clients look for it.
 pub(crate) const REDIS_VERSION: &str = "7.2.4";
 
@@ -150,6 +122,52 @@ fn select(call: &mut Call<'_>) -> Done {
     }
 }
 
+/// The one user there is, if this is the password. Without a password any is right, as in Redis.
+fn identify(call: &mut Call<'_>, user: &[u8], password: &[u8]) -> Result<(), Undone> {
+    let configuration = &call.engine.configuration;
+    let is_right = !configuration.needs_password() || configuration.is_password(password);
+    if user != b"default" || !is_right {
+        call.engine.counts.auth_failures.add(1);
+        return Err(refused("WRONGPASS invalid username-password pair or user is disabled."));
+    }
+    call.session.is_authenticated = true;
+    Ok(())
+}
+
+/// `AUTH [user] password`.
+fn auth(call: &mut Call<'_>) -> Done {
+    let (user, password) = match *call.args {
+        [_, _] if !call.engine.configuration.needs_password() => {
+            return Err(refused(
+                "ERR AUTH <password> called without any password configured for the default user. \
+                 Are you sure your configuration is correct?",
+            ));
+        }
+        [_, password] => (&b"default"[..], password),
+        [_, user, password] => (user, password),
+        _ => return Err(Refusal::Syntax.into()),
+    };
+    identify(call, user, password)?;
+    call.ok()
+}
+
+/// `RESET`.
+fn reset(call: &mut Call<'_>) -> Done {
+    let session = &mut *call.session;
+    session.table = TableId(0);
+    session.protocol = Protocol::Resp2;
+    session.replies = Replies::All;
+    session.is_monitor = false;
+    (session.no_evict, session.no_touch) = (false, false);
+    session.collecting = None;
+    session.watched = Watched::new();
+    session.is_authenticated = !call.engine.configuration.needs_password();
+    *lock(&session.facts.names) = Default::default();
+    call.reply.set_protocol(Protocol::Resp2);
+    call.reply.simple("RESET");
+    Ok(())
+}
+
 /// `HELLO [protocol [AUTH user password] [SETNAME name]]`.
 fn hello(call: &mut Call<'_>) -> Done {
     let mut protocol = call.session.protocol;
@@ -173,12 +191,8 @@ fn hello(call: &mut Call<'_>) -> Done {
                 name = Some(valid_name(new_name)?);
                 after
             }
-            // Without a configured password the default user accepts any, as in Redis.
-            [option, user, _password, after @ ..] if uppercase_is(option, b"AUTH") => {
-                if *user != b"default" {
-                    let text = "WRONGPASS invalid username-password pair or user is disabled.";
-                    return Err(refused(text));
-                }
+            [option, user, password, after @ ..] if uppercase_is(option, b"AUTH") => {
+                identify(call, user, password)?;
                 after
             }
             [option, ..] => {
@@ -187,8 +201,15 @@ fn hello(call: &mut Call<'_>) -> Done {
             }
         };
     }
+    if !call.session.is_authenticated && call.engine.configuration.needs_password() {
+        return Err(refused(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
+             HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and \
+             select the RESP protocol version at the same time",
+        ));
+    }
     if let Some(name) = name {
-        call.session.name = name;
+        lock(&call.session.facts.names).name = name;
     }
     call.session.protocol = protocol;
     call.reply.set_protocol(protocol);
@@ -197,7 +218,7 @@ fn hello(call: &mut Call<'_>) -> Done {
 }
 
 fn greet(call: &mut Call<'_>) {
-    let id = call.session.id;
+    let id = call.session.id();
     let mode = if call.engine.node().is_cluster() { "cluster" } else { "standalone" };
     let reply = &mut call.reply;
     reply.map(7);
@@ -215,68 +236,4 @@ fn greet(call: &mut Call<'_>) {
     }
     reply.bulk(b"modules");
     reply.array(0);
-}
-
-/// A name of a connection or a library: one line without spaces.
-fn valid_name(name: &[u8]) -> Result<Vec<u8>, Refusal> {
-    match name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
-        true => Ok(name.to_vec()),
-        false => Err(Refusal::Because(
-            "ERR Client names cannot contain spaces, newlines or special characters.".into(),
-        )),
-    }
-}
-
-/// `CLIENT ID`.
-fn id(call: &mut Call<'_>) -> Done {
-    call.reply.integer(call.session.id as i64);
-    Ok(())
-}
-
-/// `CLIENT GETNAME`.
-fn get_name(call: &mut Call<'_>) -> Done {
-    match call.session.name.is_empty() {
-        true => call.reply.null(),
-        false => call.reply.bulk(&call.session.name),
-    }
-    Ok(())
-}
-
-/// `CLIENT SETNAME name`.
-fn set_name(call: &mut Call<'_>) -> Done {
-    call.session.name = valid_name(call.args[2])?;
-    call.ok()
-}
-
-/// `CLIENT INFO`.
-fn info(call: &mut Call<'_>) -> Done {
-    let line = call.session.describe();
-    call.reply.verbatim(*b"txt", line.as_bytes());
-    Ok(())
-}
-
-/// `CLIENT NO-EVICT | NO-TOUCH ON | OFF`.
-fn on_or_off(call: &mut Call<'_>) -> Done {
-    match uppercase_is(call.args[2], b"ON") || uppercase_is(call.args[2], b"OFF") {
-        true => call.ok(),
-        false => Err(Refusal::Syntax.into()),
-    }
-}
-
-/// `CLIENT SETINFO LIB-NAME | LIB-VER text`.
-fn set_info(call: &mut Call<'_>) -> Done {
-    let (attribute, value) = (call.args[2], call.args[3]);
-    let shown = printable(attribute, 128);
-    let field = if uppercase_is(attribute, b"LIB-NAME") {
-        &mut call.session.library_name
-    } else if uppercase_is(attribute, b"LIB-VER") {
-        &mut call.session.library_version
-    } else {
-        return Err(refused(format!("ERR Unrecognized option '{shown}'")));
-    };
-    *field = valid_name(value).map_err(|_| {
-        let text = "cannot contain spaces, newlines or special characters.";
-        refused(format!("ERR {shown} {text}"))
-    })?;
-    call.ok()
 }

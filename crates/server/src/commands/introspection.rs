@@ -1,9 +1,9 @@
 //! Commands by which clients and people find out what they talk to.
 
 use super::glob::glob_matches;
-use super::table::flag::{self, ADMIN, ANYTIME, DANGEROUS, FAST, NOSCRIPT};
+use super::table::flag::{self, ANYTIME, DANGEROUS, FAST};
 use super::table::{self, Command, Family, Keys, command as entry, container, help as help_entry};
-use super::{Call, Done, Refusal, printable, refused};
+use super::{Call, Done, Refusal, refused};
 
 pub(super) static FAMILY: Family = Family {
     group: "server",
@@ -17,7 +17,7 @@ pub(super) static FAMILY: Family = Family {
                 "Describes all commands.",
             )
         },
-        container("config", CONFIG).text("2.0.0", "O(1)", "Commands about settings."),
+        container("config", super::configuration::CONFIG).text("2.0.0", "O(1)", "Commands about settings."),
         entry("info", -1, ANYTIME | DANGEROUS, Keys::None, info).text(
             "1.0.0",
             "O(1)",
@@ -60,22 +60,6 @@ static COMMAND: &[Command] = &[
     ),
 ];
 
-static CONFIG: &[Command] = &[
-    entry("config|get", -3, OPERATOR, Keys::None, config_get).text(
-        "2.0.0",
-        "O(N) of the number of settings",
-        "Returns settings.",
-    ),
-    help_entry("config|help"),
-    entry("config|set", -4, OPERATOR, Keys::None, config_set).text(
-        "2.0.0",
-        "O(N) of the number of settings",
-        "Changes settings.",
-    ),
-];
-
-const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
-
 /// `TIME`: seconds since 1970 and microseconds within the second.
 fn time(call: &mut Call<'_>) -> Done {
     let millis = call.wall.0;
@@ -90,50 +74,13 @@ fn time(call: &mut Call<'_>) -> Done {
 fn info(call: &mut Call<'_>) -> Done {
     let wanted: Vec<String> =
         call.args[1..].iter().map(|name| String::from_utf8_lossy(name).to_lowercase()).collect();
-    let everything = wanted.is_empty()
-        || wanted.iter().any(|name| ["all", "default", "everything"].contains(&&name[..]));
-    let mut text = String::new();
-    for (name, lines) in call.engine.info(call.now, call.wall) {
-        if everything || wanted.contains(&name.to_lowercase()) {
-            if !text.is_empty() {
-                text.push_str("\r\n");
-            }
-            text.push_str(&format!("# {name}\r\n"));
-            for (field, value) in lines {
-                text.push_str(&format!("{field}:{value}\r\n"));
-            }
-        }
-    }
+    let names = |name: &str| wanted.iter().any(|wanted| wanted == name);
+    let everything = names("all") || names("everything");
+    let default = wanted.is_empty() || names("default");
+    let text = call.engine.info(call.now, call.wall, |section| {
+        everything || (default && section.is_default) || names(&section.name.to_lowercase())
+    });
     call.reply.verbatim(*b"txt", text.as_bytes());
-    Ok(())
-}
-
-/// `CONFIG SET name value [name value ...]`.
-fn config_set(call: &mut Call<'_>) -> Done {
-    let name = printable(call.args[2], 128);
-    Err(refused(format!(
-        "ERR CONFIG SET failed (possibly related to argument '{name}') - settings are fixed when \
-         the server starts: see 'ballast serve --help'"
-    )))
-}
-
-/// `CONFIG GET pattern [pattern ...]`.
-/// A setting that is named, not described by a pattern, is called as the client called it.
-fn config_get(call: &mut Call<'_>) -> Done {
-    let patterns = &call.args[2..];
-    let settings = call.engine.node().settings().as_redis_configuration();
-    let mut found: Vec<(&[u8], &str)> = Vec::new();
-    for (name, value) in &settings {
-        let mut matching = patterns.iter().filter(|p| glob_matches(p, name.as_bytes(), true));
-        let Some(pattern) = matching.next() else { continue };
-        let is_name = !pattern.iter().any(|byte| b"*?[".contains(byte));
-        found.push((if is_name { pattern } else { name.as_bytes() }, value));
-    }
-    call.reply.map(found.len());
-    for (name, value) in found {
-        call.reply.bulk(name);
-        call.reply.bulk(value.as_bytes());
-    }
     Ok(())
 }
 
@@ -215,7 +162,7 @@ fn get_keys(call: &mut Call<'_>) -> Done {
     if !command.takes(arguments.len()) {
         return Err(refused("ERR Invalid number of arguments specified for command"));
     }
-    let keys: Vec<usize> = command.key_positions(arguments.len()).collect();
+    let keys: Vec<usize> = command.key_positions(arguments.len(), arguments.get(1).copied()).collect();
     if keys.is_empty() {
         return Err(refused("ERR The command has no key arguments"));
     }
@@ -249,7 +196,7 @@ fn find(name: &[u8]) -> Option<(&'static Family, &'static Command)> {
 }
 
 /// ACL categories: that of the family, and those that follow from the flags.
-fn categories(family: &Family, command: &Command) -> Vec<&'static str> {
+pub(super) fn categories(family: &Family, command: &Command) -> Vec<&'static str> {
     let mut categories = Vec::new();
     let mut add = |is_in: bool, category| {
         if is_in && !categories.contains(&category) {
@@ -272,7 +219,7 @@ fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
     let flags: Vec<&str> =
         names.filter(|(bit, _)| command.flags & (1 << bit) != 0).map(|(_, name)| *name).collect();
     let (first, last, step) = match command.keys {
-        Keys::None | Keys::Unnamed => (0, 0, 0),
+        Keys::None | Keys::CountedPairs | Keys::Unnamed => (0, 0, 0),
         Keys::At { first, last, step } => (i64::from(first), i64::from(last), i64::from(step)),
     };
     let categories = categories(family, command);

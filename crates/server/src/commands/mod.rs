@@ -2,28 +2,45 @@
 //!
 //! A handler writes exactly one reply and has changed the data, or it returns [`Undone`] and has
 //! done neither: the front end then says why, or parks the request and starts it again from the
-//! beginning. So a handler keeps no state, and nothing in here knows of migration.
+//! beginning. So a handler keeps no state (but for a [`Walk`] that takes several turns), and nothing
+//! in here knows of migration.
 //!
 //! Replies and error texts are Redis's, byte for byte where clients match on them.
 
+mod bitfield;
+mod bits;
+mod clients;
 mod cluster;
+mod configuration;
 mod connection;
 mod counters;
+mod dump;
 mod expiry;
+mod extended;
 mod glob;
 mod introspection;
 mod keys;
+mod lcs;
 mod migrate;
 mod numbers;
+mod object;
+mod pieces;
+mod rdb;
+mod server;
+mod set_options;
 mod strings;
 mod table;
+mod transactions;
 mod walks;
 
 pub(crate) use connection::REDIS_VERSION;
 pub(crate) use numbers::{parse_integer, parse_unsigned};
-pub(crate) use table::{Command, Keys, Unknown};
+pub(crate) use table::{Command, Keys, Unknown, flag};
+pub(crate) use walks::Walk;
+pub(crate) use transactions::{Transaction, Watched};
 
 use crate::engine::Engine;
+use crate::operators::host::Job;
 use crate::session::Session;
 use resp::ReplyWriter;
 use std::borrow::Cow;
@@ -37,6 +54,10 @@ pub(crate) struct Call<'a> {
     pub(crate) args: &'a [&'a [u8]],
     /// What came of an earlier [`Undone::Ask`] of the same request.
     pub(crate) answer: Option<&'a Answer>,
+    /// What `EXEC` carries out.
+    pub(crate) transaction: Option<&'a Transaction>,
+    /// Where an earlier execution of the same request has left off, if it takes several.
+    pub(crate) walk: &'a mut Option<Walk>,
     /// This reactor's access to the data.
     pub(crate) engine: &'a mut Engine,
     /// The connection's state.
@@ -56,6 +77,12 @@ pub(crate) enum Undone {
     Stall(Stall),
     /// The coordinator must be asked first; its answer comes with the next execution.
     Ask(Ask),
+    /// It has done all that fits into one turn, and has left in [`Call::walk`] where it goes on.
+    Unfinished,
+    /// The process must do something first; its answer comes with the next execution.
+    Begin(Job),
+    /// Somebody has said `CLIENT PAUSE`.
+    Paused,
     /// What was asked for makes no sense, or is not to be had.
     Refused(Refusal),
 }
@@ -74,6 +101,10 @@ pub(crate) enum Refusal {
     NotAnInteger,
     /// An expiry makes no sense.
     ExpireTime,
+    /// There is no memory for it.
+    OutOfMemory,
+    /// A value would be larger than any may be.
+    TooLarge,
     /// In these words, which begin with the kind of error.
     Because(Cow<'static, str>),
 }
@@ -90,10 +121,18 @@ impl Refusal {
             Refusal::ExpireTime => {
                 format!("ERR invalid expire time in '{}' command", command.name).into()
             }
+            Refusal::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.".into(),
+            Refusal::TooLarge => {
+                "ERR string exceeds maximum allowed size (proto-max-bulk-len)".into()
+            }
             Refusal::Because(text) => text.clone(),
         }
     }
 }
+
+/// In a cluster, keys of several slots are not of one server.
+pub(crate) const CROSS_SLOT: Refusal =
+    Refusal::Because(Cow::Borrowed("CROSSSLOT Keys in request don't hash to the same slot"));
 
 impl From<Stall> for Undone {
     fn from(stall: Stall) -> Undone {

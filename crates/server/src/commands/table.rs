@@ -4,7 +4,8 @@
 //!
 //! Each module of commands has a [`Family`]; the table is all of them.
 
-use super::{Call, Done, Refusal};
+use super::{Call, Done, Refusal, parse_unsigned};
+use crate::operators::counts::COMMANDS_MAX;
 use std::sync::LazyLock;
 
 /// What carries a command out: writes one reply, or changes nothing and says why it cannot yet.
@@ -17,12 +18,20 @@ pub(crate) enum Keys {
     None,
     /// From argument `first` to `last` (negative: counted from the end) in steps of `step`.
     At { first: u8, last: i8, step: u8 },
+    /// Argument 1 says how many keys follow it, each with its value.
+    CountedPairs,
     /// It looks at keys that it does not name: it runs alone on its connection.
     Unnamed,
 }
 
 /// One key, as argument 1.
 pub(super) const ONE: Keys = Keys::At { first: 1, last: 1, step: 1 };
+/// One key, as argument 2.
+pub(super) const SECOND: Keys = Keys::At { first: 2, last: 2, step: 1 };
+/// Two keys, as arguments 1 and 2.
+pub(super) const TWO: Keys = Keys::At { first: 1, last: 2, step: 1 };
+/// All arguments from the second on are keys.
+pub(super) const FROM_SECOND: Keys = Keys::At { first: 2, last: -1, step: 1 };
 /// All arguments are keys.
 pub(super) const ALL: Keys = Keys::At { first: 1, last: -1, step: 1 };
 /// Keys and values in turn.
@@ -48,6 +57,8 @@ pub(crate) mod flag {
     pub(crate) const FAST: u16 = 1 << 7;
     /// Answered before the client has said who it is.
     pub(crate) const NO_AUTH: u16 = 1 << 8;
+    /// Not within a transaction.
+    pub(crate) const NO_MULTI: u16 = 1 << 9;
     /// Answered also while something long is running.
     pub(crate) const ALLOW_BUSY: u16 = 1 << 10;
     /// Names of the flags, in the order of their bits.
@@ -64,6 +75,12 @@ pub(crate) mod flag {
         "no_multi",
         "allow_busy",
     ];
+    /// What follows on its connection is parsed only after it has been executed.
+    pub(crate) const ALONE: u16 = 1 << 12;
+    /// Ends the collecting of a transaction.
+    pub(crate) const ENDS_MULTI: u16 = 1 << 13;
+    /// Also looks at keys in other tables than the connection's.
+    pub(crate) const OTHER_TABLES: u16 = 1 << 14;
     /// Can do harm to others: no flag of `COMMAND`, but a category.
     pub(crate) const DANGEROUS: u16 = 1 << 15;
     /// What commands have that are answered at any time.
@@ -132,14 +149,23 @@ pub(crate) struct Family {
     pub(crate) commands: &'static [Command],
 }
 
-static FAMILIES: [&Family; 8] = [
+static FAMILIES: &[&Family] = &[
     &super::strings::FAMILY,
+    &super::pieces::FAMILY,
     &super::counters::FAMILY,
+    &super::lcs::FAMILY,
+    &super::bits::FAMILY,
+    &super::bitfield::FAMILY,
     &super::keys::FAMILY,
     &super::expiry::FAMILY,
+    &super::dump::FAMILY,
+    &super::object::OBJECT_FAMILY,
+    &super::object::MEMORY_FAMILY,
     &super::walks::FAMILY,
+    &super::transactions::FAMILY,
     &super::connection::FAMILY,
     &super::introspection::FAMILY,
+    &super::server::FAMILY,
     &super::cluster::FAMILY,
 ];
 
@@ -180,6 +206,48 @@ fn hash(name: &[u8]) -> usize {
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(byte | 0x20)).wrapping_mul(0x0100_0193);
     let hash = name.iter().fold(0x811c_9dc5, step);
     (hash ^ hash >> 16) as usize % PLACES
+}
+
+/// All commands and subcommands in an order, found by where in memory they stand.
+struct Numbers {
+    commands: Vec<&'static Command>,
+    /// Open addressing: a number and one; 0: empty.
+    places: Box<[u16; NUMBER_PLACES]>,
+}
+
+const NUMBER_PLACES: usize = 2048;
+
+static NUMBERS: LazyLock<Numbers> = LazyLock::new(|| {
+    let all = commands().flat_map(|(_, command)| std::iter::once(command).chain(command.subcommands));
+    let mut numbers = Numbers { commands: all.collect(), places: Box::new([0; NUMBER_PLACES]) };
+    assert!(numbers.commands.len() <= COMMANDS_MAX, "there are too many commands to count");
+    for (number, command) in numbers.commands.iter().enumerate() {
+        let mut place = Numbers::place(command);
+        while numbers.places[place] != 0 {
+            place = (place + 1) % NUMBER_PLACES;
+        }
+        numbers.places[place] = number as u16 + 1;
+    }
+    numbers
+});
+
+impl Numbers {
+    fn place(command: &'static Command) -> usize {
+        std::ptr::from_ref(command).addr() / size_of::<Command>() % NUMBER_PLACES
+    }
+
+    fn of(&self, command: &'static Command) -> usize {
+        let mut place = Numbers::place(command);
+        loop {
+            let number = usize::from(self.places[place])
+                .checked_sub(1)
+                .unwrap_or_else(|| unreachable!("{} stands in the table", command.name));
+            if std::ptr::eq(self.commands[number], command) {
+                return number;
+            }
+            place = (place + 1) % NUMBER_PLACES;
+        }
+    }
 }
 
 /// Longest name of a command in bytes.
@@ -224,6 +292,23 @@ impl Command {
         }
     }
 
+    /// Whether it names exactly one key.
+    pub(crate) fn names_one_key(&self) -> bool {
+        self.keys == ONE
+    }
+
+    /// Its number: the same as long as the program runs, below
+    /// [`crate::operators::counts::COMMANDS_MAX`].
+    #[inline]
+    pub(crate) fn number(&'static self) -> usize {
+        NUMBERS.of(self)
+    }
+
+    /// The command of this [`Command::number`].
+    pub(crate) fn numbered(number: usize) -> Option<&'static Command> {
+        NUMBERS.commands.get(number).copied()
+    }
+
     /// The subcommand of this name.
     pub(crate) fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
         let is_it = |command: &&Command| command.last_name().as_bytes().eq_ignore_ascii_case(name);
@@ -246,10 +331,18 @@ impl Command {
         if self.arity >= 0 { arguments == least } else { arguments >= least }
     }
 
-    /// Positions of its keys among so many arguments.
-    pub(crate) fn key_positions(&self, arguments: usize) -> impl Iterator<Item = usize> + use<> {
+    /// Positions of its keys among so many arguments, of which `first` is argument 1.
+    pub(crate) fn key_positions(
+        &self,
+        arguments: usize,
+        first: Option<&[u8]>,
+    ) -> impl Iterator<Item = usize> + use<> {
         let (first, last, step) = match self.keys {
             Keys::None | Keys::Unnamed => (1, 0, 1),
+            Keys::CountedPairs => {
+                let pairs = first.and_then(parse_unsigned).unwrap_or(0).min(arguments as u64);
+                (2, (2 * pairs as usize).min(arguments.saturating_sub(1)), 2)
+            }
             Keys::At { first, last, step } => {
                 let last = if last < 0 {
                     arguments.saturating_sub(usize::from(last.unsigned_abs()))
@@ -323,11 +416,14 @@ mod tests {
     #[test]
     fn keys_stand_where_the_table_says() {
         let positions = |name: &str, arguments| -> Vec<usize> {
-            Command::find(name.as_bytes()).unwrap().key_positions(arguments).collect()
+            Command::find(name.as_bytes()).unwrap().key_positions(arguments, Some(b"2")).collect()
         };
         assert_eq!(positions("get", 2), [1]);
         assert_eq!(positions("del", 4), [1, 2, 3]);
         assert_eq!(positions("mset", 5), [1, 3]);
+        assert_eq!(positions("msetex", 8), [2, 4]);
+        assert_eq!(positions("msetex", 4), [2]);
+        assert_eq!(positions("bitop", 5), [2, 3, 4]);
         assert_eq!(positions("ping", 2), [] as [usize; 0]);
         assert_eq!(positions("scan", 2), [] as [usize; 0]);
     }

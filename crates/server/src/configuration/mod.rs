@@ -13,7 +13,7 @@ mod text;
 
 pub use file::{FileError, example, read_file, rewrite};
 pub use table::{SETTINGS, Setting, When};
-pub use text::{Bind, Bytes, DebugCommand, LogFormat, LogLevel, OutputLimit, Wrong};
+pub use text::{Bind, Bytes, DebugCommand, Driver, LogFormat, LogLevel, OutputLimit, Wrong};
 
 use runtime::Poll;
 use std::net::{IpAddr, Ipv4Addr};
@@ -37,6 +37,7 @@ pub struct Configuration {
     pub huge_pages: bool,
     pub reactors: u16,
     pub poll: Poll,
+    pub driver: Driver,
     pub shared_cores: bool,
     pub protected_mode: bool,
     pub requirepass: String,
@@ -68,6 +69,7 @@ impl Default for Configuration {
             huge_pages: true,
             reactors: 0,
             poll: Poll::Adaptive,
+            driver: Driver::Auto,
             shared_cores: false,
             protected_mode: true,
             requirepass: String::new(),

@@ -121,6 +121,10 @@ pub static SETTINGS: &[Setting] = &[
         "How an idle reactor waits: 'adaptive' spins while that pays, 'busy' always, 'sleep' never."
     ),
     setting!(
+        "driver", AtStart, driver,
+        "How sockets are served: 'uring' (fewer calls of the kernel), 'epoll' (works everywhere), or 'auto': io_uring where the system permits it."
+    ),
+    setting!(
         "shared-cores", AtStart, shared_cores,
         "Whether other processes need these processors too: then reactors do not spin, and offer them after each piece of background work."
     ),

@@ -230,6 +230,17 @@ pub enum DebugCommand {
     Yes,
 }
 
+/// How the network is met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// By io_uring where that can be had, else by epoll.
+    Auto,
+    /// By io_uring.
+    Uring,
+    /// By epoll.
+    Epoll,
+}
+
 /// What a server says about itself, from nothing to everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "their names say it")]
@@ -253,6 +264,7 @@ pub enum LogFormat {
 
 choices! {
     Poll { "adaptive" => Poll::Adaptive, "busy" => Poll::Busy, "sleep" => Poll::Sleep }
+    Driver { "auto" => Driver::Auto, "uring" => Driver::Uring, "epoll" => Driver::Epoll }
     DebugCommand {
         "no" => DebugCommand::No,
         "local" => DebugCommand::Local,

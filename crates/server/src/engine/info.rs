@@ -1,113 +1,318 @@
 //! The sections of `INFO`, with the fields that clients, tools and exporters read.
 
 use super::{Engine, Node};
-use crate::commands::REDIS_VERSION;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::commands::{Command, REDIS_VERSION};
+use crate::operators::counts::{self, Counter, Counts, Summary};
+use crate::operators::host::Usage;
+use std::sync::Arc;
 use std::time::Duration;
 use types::limits::TABLES_MAX;
 use types::{TableId, UnixMillis};
 
 type Lines = Vec<(String, String)>;
 
-/// Name and lines of each section.
-pub(crate) type Sections = Vec<(&'static str, Lines)>;
+/// A section of `INFO`.
+pub(crate) struct Section {
+    pub(crate) name: &'static str,
+    /// Whether it is shown to those who do not ask for it by name, or for `all`.
+    pub(crate) is_default: bool,
+    write: fn(&Shown<'_>) -> Lines,
+}
 
-pub(super) fn sections(engine: &Engine, uptime: Duration, wall: UnixMillis) -> Sections {
-    let node = engine.node();
-    vec![
-        ("Server", server(node, uptime, wall)),
-        ("Clients", clients(node)),
-        ("Memory", memory(node)),
-        ("Persistence", persistence()),
-        ("Stats", stats(node)),
-        ("Replication", replication()),
-        ("Cluster", lines(vec![("cluster_enabled", u8::from(node.is_cluster()).to_string())])),
-        ("Ballast", ballast(node)),
-        ("Keyspace", keyspace(engine)),
-    ]
+/// All there are, in their order.
+pub(crate) static SECTIONS: [Section; 14] = [
+    section("Server", true, server),
+    section("Clients", true, clients),
+    section("Memory", true, memory),
+    section("Persistence", true, persistence),
+    section("Stats", true, stats),
+    section("Replication", true, replication),
+    section("CPU", true, cpu),
+    section("Modules", true, |_| Vec::new()),
+    section("Commandstats", false, command_stats),
+    section("Errorstats", true, error_stats),
+    section("Latencystats", false, latency_stats),
+    section("Cluster", true, |shown| {
+        lines(vec![("cluster_enabled", u8::from(shown.node().is_cluster()).to_string())])
+    }),
+    section("Ballast", true, ballast),
+    section("Keyspace", true, keyspace),
+];
+
+const fn section(name: &'static str, is_default: bool, write: fn(&Shown<'_>) -> Lines) -> Section {
+    Section { name, is_default, write }
+}
+
+/// What sections are written from.
+struct Shown<'e> {
+    engine: &'e Engine,
+    uptime: Duration,
+    wall: UnixMillis,
+    counts: Vec<Arc<Counts>>,
+    usage: Usage,
+}
+
+impl Shown<'_> {
+    fn node(&self) -> &Node {
+        self.engine.node()
+    }
+
+    fn sum(&self, counter: impl Fn(&Counts) -> &Counter) -> String {
+        let sum: u64 = self.counts.iter().map(|counts| counter(counts).read()).sum();
+        sum.to_string()
+    }
+}
+
+/// The sections that are wanted, as `INFO` writes them.
+pub(super) fn text(
+    engine: &Engine,
+    uptime: Duration,
+    wall: UnixMillis,
+    is_wanted: impl Fn(&Section) -> bool,
+) -> String {
+    let host = engine.node().operators.host();
+    let shown = Shown {
+        engine,
+        uptime,
+        wall,
+        counts: engine.node().operators.counts(),
+        usage: host.map(|host| host.usage()).unwrap_or_default(),
+    };
+    let mut text = String::new();
+    for section in SECTIONS.iter().filter(|section| is_wanted(section)) {
+        if !text.is_empty() {
+            text.push_str("\r\n");
+        }
+        text.push_str(&format!("# {}\r\n", section.name));
+        for (field, value) in (section.write)(&shown) {
+            text.push_str(&format!("{field}:{value}\r\n"));
+        }
+    }
+    text
 }
 
 fn lines(fields: Vec<(&str, String)>) -> Lines {
     fields.into_iter().map(|(field, value)| (field.to_string(), value)).collect()
 }
 
-fn sum(node: &Node, counter: impl Fn(&super::Counters) -> &AtomicU64) -> u64 {
-    node.counters.iter().map(|counters| counter(counters).load(Ordering::Relaxed)).sum()
-}
-
-fn server(node: &Node, uptime: Duration, wall: UnixMillis) -> Lines {
-    let uptime = uptime.as_secs();
+fn server(shown: &Shown<'_>) -> Lines {
+    let node = shown.node();
+    let uptime = shown.uptime.as_secs();
+    let host = node.operators.host();
+    let mode = if node.is_cluster() { "cluster" } else { "standalone" };
+    let executable = std::env::current_exe().map(|path| path.display().to_string());
     lines(vec![
         ("redis_version", REDIS_VERSION.into()),
+        ("redis_git_sha1", "00000000".into()),
+        ("redis_git_dirty", "0".into()),
+        ("redis_build_id", "0".into()),
         ("server_name", "ballast".into()),
         ("ballast_version", env!("CARGO_PKG_VERSION").into()),
-        ("redis_mode", if node.is_cluster() { "cluster" } else { "standalone" }.into()),
-        ("os", std::env::consts::OS.into()),
-        ("arch_bits", "64".into()),
-        ("multiplexing_api", "epoll".into()),
+        ("redis_mode", mode.into()),
+        ("os", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
+        ("arch_bits", usize::BITS.to_string()),
+        ("multiplexing_api", host.map_or("none", |host| host.driver()).into()),
         ("process_id", std::process::id().to_string()),
         ("run_id", node.name_of(node.me())),
         ("tcp_port", node.settings().client_port.to_string()),
-        ("server_time_usec", (wall.0 * 1000).to_string()),
+        ("server_time_usec", (shown.wall.0 * 1000).to_string()),
         ("uptime_in_seconds", uptime.to_string()),
         ("uptime_in_days", (uptime / 86_400).to_string()),
+        ("hz", "10".into()),
+        ("executable", executable.unwrap_or_default()),
+        ("config_file", host.and_then(|host| host.file()).unwrap_or_default()),
         ("io_threads_active", node.settings().reactors.to_string()),
     ])
 }
 
-fn clients(node: &Node) -> Lines {
+fn clients(shown: &Shown<'_>) -> Lines {
+    let operators = &shown.node().operators;
     lines(vec![
-        ("connected_clients", sum(node, |c| &c.connections).to_string()),
+        ("connected_clients", operators.clients.count().to_string()),
+        ("cluster_connections", "0".into()),
+        ("maxclients", operators.configuration().maxclients.to_string()),
         ("blocked_clients", "0".into()),
-        ("maxclients", crate::CLIENTS_MAX.to_string()),
+        ("tracking_clients", "0".into()),
+        ("clients_in_timeout_table", "0".into()),
     ])
 }
 
-fn memory(node: &Node) -> Lines {
-    let usage = node.store().usage();
-    let used = usage.log.total_bytes.saturating_sub(usage.log.free_bytes);
+fn memory(shown: &Shown<'_>) -> Lines {
+    let usage = shown.node().store().usage();
+    let log = &usage.log;
+    let used = log.total_bytes.saturating_sub(log.free_bytes);
+    let resident = match shown.usage.resident_bytes {
+        0 => log.resident_bytes as u64,
+        bytes => bytes,
+    };
+    let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 1.0 };
+    let fragmentation = ratio(used as f64, log.live_bytes as f64 + usage.index_bytes as f64);
     lines(vec![
         ("used_memory", used.to_string()),
-        ("used_memory_dataset", usage.log.live_bytes.to_string()),
+        ("used_memory_human", human(used as u64)),
+        ("used_memory_rss", resident.to_string()),
+        ("used_memory_rss_human", human(resident)),
+        ("used_memory_peak", shown.usage.resident_bytes_peak.max(used as u64).to_string()),
+        ("used_memory_overhead", usage.index_bytes.to_string()),
+        ("used_memory_startup", "0".into()),
+        ("used_memory_dataset", log.live_bytes.to_string()),
         ("used_memory_index", usage.index_bytes.to_string()),
-        ("used_memory_rss", usage.log.resident_bytes.to_string()),
-        ("maxmemory", usage.log.total_bytes.to_string()),
+        ("total_system_memory", shown.usage.machine_bytes.to_string()),
+        ("used_memory_lua", "0".into()),
+        ("used_memory_scripts", "0".into()),
+        ("maxmemory", log.total_bytes.to_string()),
+        ("maxmemory_human", human(log.total_bytes as u64)),
         ("maxmemory_policy", "noeviction".into()),
-        ("mem_fragmentation_ratio", "1.00".into()),
-        ("huge_pages", format!("{:?}", usage.log.huge_pages).to_lowercase()),
+        ("mem_fragmentation_ratio", format!("{fragmentation:.2}")),
+        ("mem_clients_normal", "0".into()),
+        ("mem_clients_slaves", "0".into()),
+        ("mem_allocator", "mimalloc".into()),
+        ("huge_pages", format!("{:?}", log.huge_pages).to_lowercase()),
     ])
 }
 
-fn persistence() -> Lines {
+/// As Redis writes sizes for people.
+fn human(bytes: u64) -> String {
+    let (unit, factor) = match bytes {
+        0..1024 => return format!("{bytes}B"),
+        1024..1_048_576 => ("K", 1024.0),
+        1_048_576..1_073_741_824 => ("M", 1_048_576.0),
+        _ => ("G", 1_073_741_824.0),
+    };
+    format!("{:.2}{unit}", bytes as f64 / factor)
+}
+
+/// There is none: nothing was saved since the server began, and nothing is pending.
+fn persistence(shown: &Shown<'_>) -> Lines {
+    let began = (shown.wall.0 / 1000).saturating_sub(shown.uptime.as_secs());
     lines(vec![
         ("loading", "0".into()),
+        ("async_loading", "0".into()),
         ("durability", "none".into()),
         ("rdb_changes_since_last_save", "0".into()),
         ("rdb_bgsave_in_progress", "0".into()),
+        ("rdb_last_save_time", began.to_string()),
+        ("rdb_last_bgsave_status", "ok".into()),
+        ("rdb_last_bgsave_time_sec", "-1".into()),
+        ("rdb_current_bgsave_time_sec", "-1".into()),
         ("aof_enabled", "0".into()),
+        ("aof_rewrite_in_progress", "0".into()),
+        ("aof_rewrite_scheduled", "0".into()),
+        ("aof_last_rewrite_time_sec", "-1".into()),
+        ("aof_current_rewrite_time_sec", "-1".into()),
+        ("aof_last_bgrewrite_status", "ok".into()),
+        ("aof_last_write_status", "ok".into()),
     ])
 }
 
-fn stats(node: &Node) -> Lines {
+fn stats(shown: &Shown<'_>) -> Lines {
+    let reactors = shown.node().operators.host().map(|host| host.reactors()).unwrap_or_default();
+    let bytes = |count: fn(&runtime::Counts) -> u64| -> String {
+        reactors.iter().map(count).sum::<u64>().to_string()
+    };
     lines(vec![
-        ("total_connections_received", sum(node, |c| &c.connections_total).to_string()),
-        ("total_commands_processed", sum(node, |c| &c.commands).to_string()),
-        ("total_commands_parked", sum(node, |c| &c.parked).to_string()),
-        ("rejected_connections", sum(node, |c| &c.refused).to_string()),
+        ("total_connections_received", shown.sum(|counts| &counts.connections)),
+        ("total_commands_processed", shown.sum(|counts| &counts.requests)),
+        ("total_commands_parked", shown.sum(|counts| &counts.parked)),
+        ("instantaneous_ops_per_sec", "0".into()),
+        ("total_net_input_bytes", bytes(|counts| counts.bytes_in)),
+        ("total_net_output_bytes", bytes(|counts| counts.bytes_out)),
+        ("instantaneous_input_kbps", "0.00".into()),
+        ("instantaneous_output_kbps", "0.00".into()),
+        ("rejected_connections", shown.sum(|counts| &counts.refused)),
+        ("sync_full", "0".into()),
+        ("sync_partial_ok", "0".into()),
+        ("sync_partial_err", "0".into()),
+        ("expired_keys", "0".into()),
+        ("expired_stale_perc", "0.00".into()),
+        ("expired_time_cap_reached_count", "0".into()),
         ("evicted_keys", "0".into()),
+        ("evicted_clients", "0".into()),
+        ("keyspace_hits", shown.sum(|counts| &counts.hits)),
+        ("keyspace_misses", shown.sum(|counts| &counts.misses)),
+        ("pubsub_channels", "0".into()),
+        ("pubsub_patterns", "0".into()),
+        ("latest_fork_usec", "0".into()),
+        ("total_forks", "0".into()),
+        ("migrate_cached_sockets", "0".into()),
+        ("slave_expires_tracked_keys", "0".into()),
+        ("total_error_replies", shown.sum(|counts| &counts.errors)),
+        ("acl_access_denied_auth", shown.sum(|counts| &counts.auth_failures)),
+        ("client_output_buffer_limit_disconnections", shown.sum(|counts| &counts.overflowed)),
+        ("client_timeout_disconnections", shown.sum(|counts| &counts.timed_out)),
     ])
 }
 
-fn replication() -> Lines {
+fn replication(shown: &Shown<'_>) -> Lines {
     lines(vec![
         ("role", "master".into()),
         ("connected_slaves", "0".into()),
+        ("master_failover_state", "no-failover".into()),
+        ("master_replid", shown.node().name_of(shown.node().me())),
+        ("master_replid2", "0".repeat(40)),
         ("master_repl_offset", "0".into()),
+        ("second_repl_offset", "-1".into()),
+        ("repl_backlog_active", "0".into()),
+        ("repl_backlog_size", "0".into()),
+        ("repl_backlog_first_byte_offset", "0".into()),
+        ("repl_backlog_histlen", "0".into()),
     ])
 }
 
+fn cpu(shown: &Shown<'_>) -> Lines {
+    let seconds = |time: Duration| format!("{:.6}", time.as_secs_f64());
+    lines(vec![
+        ("used_cpu_sys", seconds(shown.usage.system)),
+        ("used_cpu_user", seconds(shown.usage.user)),
+        ("used_cpu_sys_children", "0.000000".into()),
+        ("used_cpu_user_children", "0.000000".into()),
+    ])
+}
+
+/// Commands that somebody has called, with their sums.
+pub(crate) fn called(counts: &[Arc<Counts>]) -> Vec<(&'static Command, Summary)> {
+    let numbers = (0..).map_while(|number| Some((number, Command::numbered(number)?)));
+    let mut called: Vec<_> = numbers
+        .filter_map(|(number, command)| Some((command, Summary::of(counts, number)?)))
+        .collect();
+    called.sort_unstable_by_key(|(command, _)| command.name);
+    called
+}
+
+fn command_stats(shown: &Shown<'_>) -> Lines {
+    let describe = |(command, sum): (&Command, Summary)| {
+        let micros = sum.nanoseconds as f64 / 1000.0;
+        let value = format!(
+            "calls={},usec={},usec_per_call={:.2},rejected_calls={},failed_calls={}",
+            sum.calls,
+            micros as u64,
+            if sum.calls > 0 { micros / sum.calls as f64 } else { 0.0 },
+            sum.rejected,
+            sum.failed,
+        );
+        (format!("cmdstat_{}", command.name), value)
+    };
+    called(&shown.counts).into_iter().map(describe).collect()
+}
+
+fn error_stats(shown: &Shown<'_>) -> Lines {
+    let errors = counts::errors(&shown.counts);
+    errors.into_iter().map(|(kind, n)| (format!("errorstat_{kind}"), format!("count={n}"))).collect()
+}
+
+fn latency_stats(shown: &Shown<'_>) -> Lines {
+    let describe = |(command, sum): (&Command, Summary)| {
+        let at = |percent| sum.percentile(percent) as f64 / 1000.0;
+        let value = format!("p50={:.3},p99={:.3},p99.9={:.3}", at(50.0), at(99.0), at(99.9));
+        (format!("latency_percentiles_usec_{}", command.name), value)
+    };
+    let called = called(&shown.counts).into_iter().filter(|(_, sum)| sum.calls > 0);
+    called.map(describe).collect()
+}
+
 /// What Redis has no field for.
-fn ballast(node: &Node) -> Lines {
+fn ballast(shown: &Shown<'_>) -> Lines {
+    let node = shown.node();
     let map = node.map();
     let (out, into) = map.moving.iter().fold((0, 0), |(out, into), (_, source, target)| {
         (out + u32::from(*source == node.me()), into + u32::from(*target == node.me()))
@@ -123,10 +328,10 @@ fn ballast(node: &Node) -> Lines {
     ])
 }
 
-fn keyspace(engine: &Engine) -> Lines {
+fn keyspace(shown: &Shown<'_>) -> Lines {
     (0..TABLES_MAX as u8)
         .filter_map(|table| {
-            let records = engine.worker.table_records(TableId(table));
+            let records = shown.engine.worker.table_records(TableId(table));
             let line = format!("keys={records},expires=0,avg_ttl=0");
             (records > 0).then(|| (format!("db{table}"), line))
         })

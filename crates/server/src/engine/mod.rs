@@ -24,11 +24,14 @@ mod tablets;
 mod target_side;
 mod work;
 
+pub(crate) use info::{Section, called};
 pub use node::{Identity, Node};
 pub use outgoing::{Outgoing, Payload, Route, Sending, To, Wake};
 
-pub(crate) use node::Counters;
-
+use crate::Configuration;
+use crate::data::{Data, Staged};
+use crate::operators::counts::{Background, Counts};
+use crate::operators::host::Job;
 use early::Early;
 use flush::Flush;
 use protocols::migration::{SourceEvent, TargetEvent};
@@ -50,8 +53,17 @@ pub struct Engine {
     reactor: ReactorId,
     /// This reactor's way into the store.
     pub worker: Worker,
+    /// What the transaction at hand works on.
+    pub(crate) staged: Option<Staged>,
     /// What is to be done outside.
     pub out: Outgoing,
+    /// The settings that this turn goes by.
+    pub(crate) configuration: Arc<Configuration>,
+    /// What this reactor counts.
+    pub(crate) counts: Arc<Counts>,
+    /// The operators' version that both are of.
+    operators_version: u64,
+    stopwatch: Option<Stopwatch>,
     early: BTreeMap<MigrationId, Early>,
     pulls_to_serve: VecDeque<PullToServe>,
     priority_to_serve: Vec<(ServerId, PriorityToServe)>,
@@ -68,6 +80,9 @@ pub struct Engine {
     /// Until when the cleaner rests, which has found nothing to do although memory is low.
     cleaner_rests: Option<Instant>,
 }
+
+/// Tells the time within a turn, for measurements.
+pub type Stopwatch = Box<dyn Fn() -> Instant>;
 
 /// Buffers kept for pulls' payloads: some more than one migration has in flight.
 const BUFFERS_MAX: usize = 32;
@@ -86,10 +101,14 @@ impl Engine {
     pub fn new(node: Arc<Node>, reactor: ReactorId) -> Engine {
         let worker = node.store().worker(reactor);
         Engine {
-            node,
             reactor,
             worker,
+            staged: None,
             out: Outgoing::default(),
+            configuration: node.operators.configuration(),
+            counts: node.operators.counts_of(reactor),
+            operators_version: node.operators.version(),
+            stopwatch: None,
             early: BTreeMap::new(),
             pulls_to_serve: VecDeque::new(),
             priority_to_serve: Vec::new(),
@@ -100,7 +119,19 @@ impl Engine {
             buffers: Vec::new(),
             started: None,
             cleaner_rests: None,
+            node,
         }
+    }
+
+    /// How this thread measures. Without it, what happens within a turn takes no time.
+    pub fn set_stopwatch(&mut self, stopwatch: Stopwatch) {
+        self.stopwatch = Some(stopwatch);
+    }
+
+    /// The time, for measurements alone; in a turn that began at `now`.
+    #[inline]
+    pub(crate) fn read_stopwatch(&self, now: Instant) -> Instant {
+        self.stopwatch.as_ref().map_or(now, |stopwatch| stopwatch())
     }
 
     /// What all reactors share.
@@ -113,10 +144,28 @@ impl Engine {
         self.reactor
     }
 
-    /// The sections of `INFO`.
-    pub(crate) fn info(&self, now: Instant, wall: UnixMillis) -> info::Sections {
-        let uptime = now.since(self.started.unwrap_or(now));
-        info::sections(self, uptime, wall)
+    /// Where commands find records.
+    #[inline]
+    pub(crate) fn data(&mut self) -> Data<'_> {
+        match &mut self.staged {
+            None => Data::Store(&mut self.worker),
+            Some(staged) => Data::Staged(staged),
+        }
+    }
+
+    /// What `INFO` says, in the sections that are wanted.
+    pub(crate) fn info(
+        &self,
+        now: Instant,
+        wall: UnixMillis,
+        is_wanted: impl Fn(&Section) -> bool,
+    ) -> String {
+        info::text(self, self.uptime(now), wall, is_wanted)
+    }
+
+    /// How long it has run.
+    pub(crate) fn uptime(&self, now: Instant) -> Duration {
+        now.since(self.started.unwrap_or(now))
     }
 
     /// The place of a key in the key space.
@@ -128,6 +177,12 @@ impl Engine {
     /// Begins a turn: takes over what other reactors have changed.
     pub fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
         self.started.get_or_insert(now);
+        let operators = &self.node.operators;
+        if operators.version() != self.operators_version {
+            self.operators_version = operators.version();
+            self.configuration = operators.configuration();
+            self.counts = operators.counts_of(self.reactor);
+        }
         self.cleaner_rests = self.cleaner_rests.filter(|until| *until > now);
         self.worker.begin_turn(wall);
         if self.node.waiting_machines.load(Ordering::Acquire) > 0 {
@@ -241,6 +296,15 @@ impl Engine {
         Some(request)
     }
 
+    /// Has the process do something; [`Wake::Answer`] follows under the number returned. `None`:
+    /// there is no process.
+    pub(crate) fn begin(&mut self, job: Job) -> Option<u64> {
+        let host = self.node.operators.host()?;
+        self.next_request += 1;
+        host.begin(self.next_request, job);
+        Some(self.next_request)
+    }
+
     fn answered(&mut self, request: u64, answer: Answer) {
         match (self.flushing.remove(&request), &answer) {
             (Some(table), Answer::Flushed) => self.begin_flush(request, table),
@@ -263,14 +327,28 @@ impl Engine {
 
     /// Does one bounded piece of background work. `false`: there was none.
     pub fn quantum(&mut self, now: Instant) -> bool {
-        if self.serve_pull() || self.flush_quantum() {
-            return true;
+        let before = self.read_stopwatch(now);
+        let done = self.background_work(now);
+        if let Some(kind) = done {
+            self.counts.background(kind, self.read_stopwatch(now).since(before));
+        }
+        done.is_some()
+    }
+
+    /// Does one bounded piece of background work, and says what it was for.
+    fn background_work(&mut self, now: Instant) -> Option<Background> {
+        if self.serve_pull() {
+            return Some(Background::Export);
+        }
+        if self.flush_quantum() {
+            return Some(Background::Flush);
         }
         match self.node.work.pop() {
             Some(Work::Pull(to, pull)) => self.out.send(to, PeerMessage::Pull(pull)),
             Some(Work::Replay(replay)) => self.replay(now, replay),
             Some(Work::Forget { migration, range, cursor }) => {
                 self.forget(now, migration, range, cursor);
+                return Some(Background::Export);
             }
             Some(Work::Sweep(arrival)) => {
                 if self.worker.sweep(&arrival, SWEEP_MAX) || !arrival.is_complete() {
@@ -280,11 +358,11 @@ impl Engine {
             None if self.may_clean() => {
                 let has_cleaned = self.worker.clean();
                 self.cleaner_rests = (!has_cleaned).then_some(now + CLEANER_PAUSE);
-                return has_cleaned;
+                return has_cleaned.then_some(Background::Clean);
             }
-            None => return false,
+            None => return None,
         }
-        true
+        Some(Background::Import)
     }
 
     /// When [`Engine::tick`] is due, if nothing happens before.
@@ -316,6 +394,10 @@ impl Engine {
     fn walk_expired(&mut self, now: Instant) {
         let Ok(mut walk) = self.node.expiry.try_lock() else { return };
         if now < walk.next {
+            return;
+        }
+        if self.node.rests_expiry.load(Ordering::Relaxed) {
+            walk.next = now + EXPIRY_PAUSE;
             return;
         }
         if walk.buckets_left == 0 {

@@ -3,9 +3,10 @@
 use super::outgoing::Payload;
 use super::tablets;
 use super::work::WorkQueue;
-use crate::Settings;
+use crate::operators::Operators;
+use crate::operators::host::Host;
+use crate::{Configuration, Settings};
 use arc_swap::ArcSwap;
-use crossbeam_utils::CachePadded;
 use protocols::Ticket;
 use protocols::migration::{Source, Target};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,10 +49,10 @@ pub struct Node {
     background_share: AtomicU8,
     /// Whether the coordinator can be reached, kept by the link to it.
     is_linked: Arc<AtomicBool>,
+    /// Whether the walk that reclaims expired records rests.
+    pub(super) rests_expiry: AtomicBool,
     wake_all: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    pub(crate) counters: Box<[CachePadded<Counters>]>,
-    /// Number of the youngest client connection, as `CLIENT ID` tells it.
-    pub(crate) clients_named: AtomicU64,
+    pub(crate) operators: Operators,
     /// When the background walk over all records, which reclaims expired ones, goes on, and where.
     pub(super) expiry: Mutex<ExpiryWalk>,
 }
@@ -64,16 +65,6 @@ pub(super) struct ExpiryWalk {
     pub(super) next: Instant,
     /// Buckets left to look at before the walk rests.
     pub(super) buckets_left: usize,
-}
-
-/// What one reactor counts, for `INFO`.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) connections: AtomicU64,
-    pub(crate) connections_total: AtomicU64,
-    pub(crate) commands: AtomicU64,
-    pub(crate) parked: AtomicU64,
-    pub(crate) refused: AtomicU64,
 }
 
 /// The machines of all migrations that this server has part in. One lock: a migration's messages
@@ -125,7 +116,7 @@ impl Node {
             tablets: Vec::new(),
             moving: Vec::new(),
         };
-        let counters = (0..settings.reactors).map(|_| CachePadded::default()).collect();
+        let operators = Operators::new(settings.reactors);
         Arc::new(Node {
             settings,
             identity,
@@ -140,9 +131,9 @@ impl Node {
             reactors_missing: AtomicUsize::new(0),
             background_share: AtomicU8::new(BACKGROUND_SHARE),
             is_linked,
+            rests_expiry: AtomicBool::new(false),
             wake_all: OnceLock::new(),
-            counters,
-            clients_named: AtomicU64::new(0),
+            operators,
             expiry: Mutex::default(),
         })
     }
@@ -150,6 +141,31 @@ impl Node {
     /// How the server was started.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// What can be changed while it runs.
+    pub fn configuration(&self) -> Arc<Configuration> {
+        self.operators.configuration()
+    }
+
+    /// Changes the settings, all at once. Reactors see it in their next turn.
+    pub fn configure(&self, configuration: Configuration) {
+        self.operators.configure(configuration);
+    }
+
+    /// What the process around it can do. Set once, before the first turn.
+    pub fn set_host(&self, host: Box<dyn Host>) {
+        self.operators.set_host(host);
+    }
+
+    /// What Prometheus reads, in its text format.
+    pub fn metrics(&self) -> String {
+        crate::operators::metrics::text(self)
+    }
+
+    /// Starts or stops the walk that reclaims expired records.
+    pub(crate) fn set_active_expiry(&self, is_on: bool) {
+        self.rests_expiry.store(!is_on, Ordering::Relaxed);
     }
 
     /// Its data.
@@ -195,7 +211,7 @@ impl Node {
     }
 
     /// Wakes every reactor that sleeps: there is something that each must see, or take.
-    pub(super) fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         if let Some(wake_all) = self.wake_all.get() {
             wake_all();
         }

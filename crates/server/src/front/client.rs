@@ -1,27 +1,37 @@
 //! One client's connection: parses, executes, parks, answers in order.
 
-use super::queue::{Queue, Scope, Waiting};
+use super::gate::{self, Attempt};
+use super::queue::{Kept, Queue, Scope, Waiting};
 use super::waits::{Cause, Ticket, Waits};
 use crate::commands::{
-    Call, Command, Keys, Refusal, Undone, Unknown, unknown_command, unknown_subcommand,
+    CROSS_SLOT, Call, Command, Keys, Refusal, Transaction, Undone, Unknown, flag, unknown_command, unknown_subcommand,
 };
+use crate::Configuration;
 use crate::engine::Engine;
+use crate::operators::clients::Facts;
+use crate::operators::pause::Paused;
 use crate::session::Session;
 use resp::{ReplyWriter, Request, RequestLimits, RequestParser};
 use runtime::{CLIENT_BACKLOG_MAX, ConnectionId};
-use std::borrow::Cow;
+use std::sync::Arc;
 use store::Stall;
-use types::limits::VALUE_BYTES_MAX;
 use types::{Instant, UnixMillis};
 use wire::control::Answer;
 
 /// What a connection may send: an argument larger than any value is refused before it is read.
-const LIMITS: RequestLimits = RequestLimits {
-    bulk_bytes_max: VALUE_BYTES_MAX,
-    arguments_max: 1 << 20,
-    line_bytes_max: 64 << 10,
-    request_bytes_max: 64 << 20,
-};
+/// Who has not said the password may send little.
+fn limits(configuration: &Configuration, is_authenticated: bool) -> RequestLimits {
+    let all = RequestLimits {
+        bulk_bytes_max: configuration.bulk_bytes_max.0,
+        arguments_max: 1 << 20,
+        line_bytes_max: 64 << 10,
+        request_bytes_max: configuration.query_limit.0,
+    };
+    match is_authenticated {
+        true => all,
+        false => RequestLimits { bulk_bytes_max: 16 << 10, arguments_max: 10, ..all },
+    }
+}
 
 /// What every execution of a turn shares.
 pub(crate) struct Turn<'t> {
@@ -29,6 +39,8 @@ pub(crate) struct Turn<'t> {
     pub(crate) waits: &'t mut Waits,
     pub(crate) now: Instant,
     pub(crate) wall: UnixMillis,
+    /// When the command before ended, if there was one: its successor begins then.
+    pub(crate) measured: Option<Instant>,
 }
 
 /// What to do with the connection after some input.
@@ -36,8 +48,6 @@ pub(crate) struct Turn<'t> {
 pub(crate) struct Received {
     /// Bytes of the input that are dealt with.
     pub(crate) consumed: usize,
-    /// Requests in them.
-    pub(crate) requests: u64,
     pub(crate) next: Next,
 }
 
@@ -56,6 +66,11 @@ pub(crate) enum Next {
 pub(crate) struct Client {
     parser: RequestParser,
     conversation: Conversation,
+    is_paused: bool,
+    /// Whether the parser's limits are those of a client that has said who it is.
+    is_trusted: bool,
+    /// Since when it leaves more replies than it may for long.
+    pub(crate) over_limit_since: Option<Instant>,
 }
 
 /// A client without its parser, from which the request at hand is borrowed.
@@ -65,6 +80,14 @@ struct Conversation {
     queue: Queue,
 }
 
+/// What becomes of a request while a transaction is being collected.
+enum Collected {
+    /// It is part of the transaction, or was refused; this is the reply.
+    Answered(Vec<u8>),
+    /// It ends the collecting, and is executed with what there is.
+    Over(Option<Transaction>),
+}
+
 /// How an execution went.
 enum Outcome {
     Replied,
@@ -72,13 +95,41 @@ enum Outcome {
 }
 
 impl Client {
-    /// The client on this connection, called by this number.
-    pub(crate) fn new(id: ConnectionId, number: u64, peer: String) -> Client {
-        let session = Session::new(number, peer);
+    /// The client on this connection.
+    pub(crate) fn new(
+        id: ConnectionId,
+        facts: Arc<Facts>,
+        configuration: &Configuration,
+    ) -> Client {
+        let is_authenticated = !configuration.needs_password();
+        let session = Session::new(facts, is_authenticated);
         Client {
-            parser: RequestParser::new(LIMITS),
+            parser: RequestParser::new(limits(configuration, is_authenticated)),
             conversation: Conversation { id, session, queue: Queue::default() },
+            is_paused: false,
+            is_trusted: is_authenticated,
+            over_limit_since: None,
         }
+    }
+
+    /// Its number, never used twice.
+    pub(crate) fn id(&self) -> u64 {
+        self.conversation.session.id()
+    }
+
+    /// Whether it is not read since all requests are paused.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// Whether it is shown the requests of all.
+    pub(crate) fn is_monitor(&self) -> bool {
+        self.conversation.session.is_monitor
+    }
+
+    /// Whether a request of it is under way, or it watches: it is not idle then.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.conversation.queue.is_empty() || self.is_monitor()
     }
 
     /// Deals with the complete requests at the front of `input`. Those of a client that does not
@@ -92,12 +143,21 @@ impl Client {
         let conversation = &mut self.conversation;
         let mut rest = input;
         let mut requests = 0;
+        self.is_paused = false;
         let next = loop {
             if conversation.queue.is_full() {
                 break Next::Pause;
             }
+            if turn.engine.node().operators.pause.at(turn.now) == Some(Paused::All) {
+                self.is_paused = true;
+                break Next::Pause;
+            }
             if out.len() > CLIENT_BACKLOG_MAX {
                 break Next::Read;
+            }
+            if conversation.session.is_authenticated != self.is_trusted {
+                self.is_trusted = conversation.session.is_authenticated;
+                self.parser.set_limits(limits(&turn.engine.configuration, self.is_trusted));
             }
             match self.parser.next(&mut rest) {
                 Ok(None) => break Next::Read,
@@ -111,7 +171,9 @@ impl Client {
                 break conversation.next();
             }
         };
-        Received { consumed: input.len() - rest.len(), requests, next }
+        conversation.session.tell(turn.now, requests);
+        turn.engine.counts.requests.add(requests);
+        Received { consumed: input.len() - rest.len(), next }
     }
 
     /// Tries a waiting request again, with the coordinator's answer if that is what came, and then
@@ -161,33 +223,93 @@ impl Conversation {
     }
 
     fn request(&mut self, request: Request<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) {
+        let mut kept = Kept::default();
+        if self.session.collecting.is_some() {
+            match self.collect(request, turn) {
+                Collected::Answered(mut reply) => {
+                    if !self.session.takes_reply() {
+                        reply.clear();
+                    }
+                    return match self.queue.is_empty() {
+                        true => out.extend_from_slice(&reply),
+                        false => self.queue.push_done(reply),
+                    };
+                }
+                Collected::Over(transaction) => kept.transaction = transaction,
+            }
+        }
         if self.queue.is_empty() {
             let before = out.len();
-            if let Outcome::Wait(cause) = self.execute(request, None, turn, out) {
-                out.truncate(before);
-                self.park(request, Some(cause), turn);
+            match self.execute(request, &mut kept, turn, out) {
+                Outcome::Replied if self.session.takes_reply() => {}
+                Outcome::Replied => out.truncate(before),
+                Outcome::Wait(cause) => {
+                    out.truncate(before);
+                    self.park(request, Some(cause), kept, turn);
+                }
             }
             return;
         }
         let scope = scope_of(request, &self.session, turn.engine);
         if !self.queue.may_overtake(&scope) {
-            return self.park(request, None, turn);
+            return self.park(request, None, kept, turn);
         }
         let mut reply = Vec::new();
-        match self.execute(request, None, turn, &mut reply) {
-            Outcome::Replied => self.queue.push_done(reply),
-            Outcome::Wait(cause) => self.park(request, Some(cause), turn),
+        match self.execute(request, &mut kept, turn, &mut reply) {
+            Outcome::Replied => {
+                if !self.session.takes_reply() {
+                    reply.clear();
+                }
+                self.queue.push_done(reply);
+            }
+            Outcome::Wait(cause) => self.park(request, Some(cause), kept, turn),
         }
     }
 
-    fn park(&mut self, request: Request<'_>, cause: Option<Cause>, turn: &mut Turn<'_>) {
+    /// A request between `MULTI` and `EXEC`. That nothing is executed before `EXEC` is, and that it
+    /// is known then what, lets a client send what follows it without waiting.
+    fn collect(&mut self, request: Request<'_>, turn: &Turn<'_>) -> Collected {
+        let command = Command::of(request.name(), request.get(1));
+        let ends = command.is_ok_and(|command| command.has(flag::ENDS_MULTI) && command.takes(request.len()));
+        let Some(transaction) = self.session.collecting.as_mut().filter(|_| !ends) else {
+            return Collected::Over(self.session.collecting.take());
+        };
+        let node = turn.engine.node();
+        let command = command.map_err(|unknown| {
+            let args: Vec<&[u8]> = request.iter().collect();
+            match unknown {
+                Unknown::Command => unknown_command(&args),
+                Unknown::Subcommand => unknown_subcommand(&args),
+            }
+        });
+        let added = transaction.add(command, request, node);
+        let mut reply = Vec::new();
+        let mut writer = ReplyWriter::new(self.session.protocol, &mut reply);
+        match added {
+            Ok(()) => writer.simple("QUEUED"),
+            Err(text) => writer.error(text),
+        }
+        Collected::Answered(reply)
+    }
+
+    fn park(
+        &mut self,
+        request: Request<'_>,
+        cause: Option<Cause>,
+        mut kept: Kept,
+        turn: &mut Turn<'_>,
+    ) {
+        kept.is_alone = Command::of(request.name(), request.get(1))
+            .is_ok_and(|command| command.has(flag::ALONE));
+        // What changes which replies are sent says so when it is executed.
+        kept.is_silent = !kept.is_alone && !self.session.takes_reply();
         let number = self.queue.push_waiting(Waiting {
             request: request.to_owned(),
             scope: scope_of(request, &self.session, turn.engine),
             table: self.session.table,
             protocol: self.session.protocol,
             cause: cause.clone(),
-            answer: None,
+            kept,
         });
         let ticket = Ticket { connection: self.id, number };
         turn.waits.limit(ticket, turn.now);
@@ -205,7 +327,7 @@ impl Conversation {
     ) -> Next {
         let Some(waiting) = self.queue.waiting(number) else { return self.next() };
         if answer.is_some() {
-            waiting.answer = answer;
+            waiting.kept.answer = answer;
         }
         let mut due = Some(number);
         while let Some(number) = due {
@@ -219,18 +341,27 @@ impl Conversation {
     fn execute_waiting(&mut self, number: u64, turn: &mut Turn<'_>) {
         let Some(waiting) = self.queue.waiting(number) else { return };
         let request = waiting.request.clone();
-        let answer = waiting.answer.clone();
+        let mut kept = std::mem::take(&mut waiting.kept);
         let current = (self.session.table, self.session.protocol);
         (self.session.table, self.session.protocol) = (waiting.table, waiting.protocol);
         let mut reply = Vec::new();
-        let outcome = self.execute(request.request(), answer.as_ref(), turn, &mut reply);
-        (self.session.table, self.session.protocol) = current;
+        let outcome = self.execute(request.request(), &mut kept, turn, &mut reply);
+        // Nothing was parsed behind a request that is alone: what it has chosen counts.
+        if !kept.is_alone {
+            (self.session.table, self.session.protocol) = current;
+        }
         match outcome {
-            Outcome::Replied => self.queue.finish(number, reply),
+            Outcome::Replied => {
+                if kept.is_silent || (kept.is_alone && !self.session.takes_reply()) {
+                    reply.clear();
+                }
+                self.queue.finish(number, reply);
+            }
             Outcome::Wait(cause) => {
                 turn.waits.add(Ticket { connection: self.id, number }, &cause);
                 if let Some(waiting) = self.queue.waiting(number) {
                     waiting.cause = Some(cause);
+                    waiting.kept = kept;
                 }
             }
         }
@@ -238,9 +369,19 @@ impl Conversation {
 
     fn give_up(&mut self, number: u64, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Next {
         let Some(waiting) = self.queue.waiting(number) else { return self.next() };
+        let is_long = waiting.cause == Some(Cause::Turn) && waiting.kept.walk.is_some();
+        if is_long || waiting.cause == Some(Cause::Paused) {
+            // It waits for nobody, or for as long as an operator wants.
+            turn.waits.limit(Ticket { connection: self.id, number }, turn.now);
+            return self.next();
+        }
         let mut reply = Vec::new();
+        let is_silent = waiting.kept.is_silent;
         ReplyWriter::new(waiting.protocol, &mut reply)
             .error("TRYAGAIN The data could not be reached in time, please try again");
+        if is_silent {
+            reply.clear();
+        }
         self.queue.finish(number, reply);
         self.queue.take_replies(out);
         match self.queue.next_due(0) {
@@ -253,7 +394,7 @@ impl Conversation {
     fn execute(
         &mut self,
         request: Request<'_>,
-        answer: Option<&Answer>,
+        kept: &mut Kept,
         turn: &mut Turn<'_>,
         out: &mut Vec<u8>,
     ) -> Outcome {
@@ -278,30 +419,45 @@ impl Conversation {
                     Unknown::Command => unknown_command(args),
                     Unknown::Subcommand => unknown_subcommand(args),
                 });
+                turn.engine.counts.error(&out[before + 1..]);
                 return Outcome::Replied;
             }
         };
+        let began = turn.measured.take().unwrap_or_else(|| turn.engine.read_stopwatch(turn.now));
+        let is_sensible = command.takes(args.len());
+        let admitted = match is_sensible {
+            false => Err(Refusal::Arity.into()),
+            true => gate::admit(command, args, &self.session, turn),
+        };
         let mut call = Call {
             args,
-            answer,
+            answer: kept.answer.as_ref(),
+            transaction: kept.transaction.as_ref(),
+            walk: &mut kept.walk,
             engine: turn.engine,
             session: &mut self.session,
             reply: ReplyWriter::new(protocol, out),
             now: turn.now,
             wall: turn.wall,
         };
-        let done = match command.takes(args.len()) {
-            false => Err(Refusal::Arity.into()),
-            true if crosses_slots(command, &call) => Err(Undone::Refused(CROSS_SLOT)),
-            true => (command.handler)(&mut call),
-        };
-        match done {
+        let is_admitted = admitted.is_ok();
+        let done = admitted.and_then(|()| match crosses_slots(command, &call) {
+            true => Err(Undone::Refused(CROSS_SLOT)),
+            false => (command.handler)(&mut call),
+        });
+        let outcome = match done {
             Ok(()) => Outcome::Replied,
             Err(undone) => {
                 out.truncate(before);
                 self.undone(undone, command, args, turn, out)
             }
+        };
+        if let Outcome::Replied = outcome {
+            let attempt = Attempt { command, args, began, is_admitted };
+            let ended = attempt.count(&out[before..], &mut self.session, turn);
+            turn.measured = Some(ended);
         }
+        outcome
     }
 
     /// Turns the reason why a command was not executed into a reply or a wait.
@@ -316,7 +472,7 @@ impl Conversation {
         let mut reply = ReplyWriter::new(self.session.protocol, out);
         match undone {
             Undone::Refused(refusal) => {
-                reply.error(refusal.text(command).as_ref());
+                reply.error(refusal.text(command).as_bytes());
                 Outcome::Replied
             }
             Undone::Ask(ask) => match turn.engine.ask(ask) {
@@ -327,28 +483,36 @@ impl Conversation {
                 }
             },
             Undone::Stall(Stall::OutOfMemory) => {
-                reply.error("OOM command not allowed when used memory > 'maxmemory'.");
+                reply.error(Refusal::OutOfMemory.text(command).as_bytes());
                 Outcome::Replied
             }
             Undone::Stall(Stall::TooLarge) => {
-                reply.error("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+                reply.error(Refusal::TooLarge.text(command).as_bytes());
                 Outcome::Replied
             }
-            Undone::Stall(Stall::Contended) => Outcome::Wait(Cause::Turn),
+            Undone::Begin(job) => match turn.engine.begin(job) {
+                Some(request) => Outcome::Wait(Cause::Answer(request)),
+                None => {
+                    reply.error("ERR there is no process to do this");
+                    Outcome::Replied
+                }
+            },
+            Undone::Paused => Outcome::Wait(Cause::Paused),
+            Undone::Unfinished | Undone::Stall(Stall::Contended) => Outcome::Wait(Cause::Turn),
             Undone::Stall(Stall::Held) => Outcome::Wait(Cause::Held),
             Undone::Stall(Stall::NotArrived { migration, from }) => {
                 turn.engine.want_progress(migration, from);
                 Outcome::Wait(Cause::Progress)
             }
             Undone::Stall(Stall::Missing(missing)) => {
-                let table = self.session.table;
+                let table = missing.table;
                 match turn.engine.pull_early(turn.now, table, &missing) {
                     true => Outcome::Wait(Cause::Missing(table, missing.hashes)),
                     false => Outcome::Wait(Cause::Progress),
                 }
             }
             Undone::Stall(Stall::NotOwned) => {
-                let key = command.key_positions(args.len()).next().map(|at| args[at]);
+                let key = command.key_positions(args.len(), args.get(1).copied()).next().map(|at| args[at]);
                 match key.and_then(|key| turn.engine.node().redirection(key)) {
                     Some(moved) => {
                         reply.error(moved);
@@ -361,18 +525,15 @@ impl Conversation {
     }
 }
 
-const CROSS_SLOT: Refusal =
-    Refusal::Because(Cow::Borrowed("CROSSSLOT Keys in request don't hash to the same slot"));
-
 /// Whether a command on several keys names keys of several slots, on a server that is one of many.
 fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
     match command.keys {
         Keys::None | Keys::Unnamed => false,
         Keys::At { first, last, .. } if i16::from(first) == i16::from(last) => false,
-        Keys::At { .. } if !call.engine.node().is_cluster() => false,
-        Keys::At { .. } => {
+        Keys::At { .. } | Keys::CountedPairs if !call.engine.node().is_cluster() => false,
+        Keys::At { .. } | Keys::CountedPairs => {
             let mut slots =
-                command.key_positions(call.args.len()).map(|at| types::slot_of(call.args[at]));
+                command.key_positions(call.args.len(), call.args.get(1).copied()).map(|at| types::slot_of(call.args[at]));
             let first = slots.next();
             slots.any(|slot| Some(slot) != first)
         }
@@ -385,8 +546,11 @@ fn scope_of(request: Request<'_>, session: &Session, engine: &Engine) -> Scope {
     match command.keys {
         Keys::None => Scope::Nothing,
         Keys::Unnamed => Scope::Everything,
-        Keys::At { .. } => {
-            let keys = command.key_positions(request.len()).filter_map(|at| request.get(at));
+        Keys::At { .. } | Keys::CountedPairs if command.has(flag::OTHER_TABLES) => {
+            Scope::Everything
+        }
+        Keys::At { .. } | Keys::CountedPairs => {
+            let keys = command.key_positions(request.len(), request.get(1)).filter_map(|at| request.get(at));
             Scope::Keys(session.table, keys.map(|key| engine.hash(key)).collect())
         }
     }

@@ -9,6 +9,7 @@
 //! Knows nothing of sockets: bytes come in, bytes go out into a buffer.
 
 mod client;
+mod gate;
 mod queue;
 mod waits;
 

@@ -5,6 +5,7 @@
 //! look at keys which they do not name run alone.
 
 use super::waits::Cause;
+use crate::commands::{Transaction, Walk};
 use resp::{OwnedRequest, Protocol};
 use std::collections::VecDeque;
 use types::{KeyHash, TableId};
@@ -44,8 +45,22 @@ pub(crate) struct Waiting {
     pub(crate) protocol: Protocol,
     /// What it waits for; `None`: only for its turn on the connection.
     pub(crate) cause: Option<Cause>,
+    pub(crate) kept: Kept,
+}
+
+/// What a request keeps from one execution to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Whether its reply is not sent: see `CLIENT REPLY`.
+    pub(crate) is_silent: bool,
+    /// Whether nothing behind it is even parsed before it is done.
+    pub(crate) is_alone: bool,
     /// What the coordinator said to it.
     pub(crate) answer: Option<Answer>,
+    /// How far it has got, if it takes several turns.
+    pub(crate) walk: Option<Walk>,
+    /// What `EXEC` carries out: it was complete when `EXEC` was parsed.
+    pub(crate) transaction: Option<Transaction>,
 }
 
 #[derive(Debug)]
@@ -76,7 +91,15 @@ impl Queue {
 
     /// Whether nothing more is to be read for now.
     pub(crate) fn is_full(&self) -> bool {
-        self.requests.len() >= REQUESTS_MAX || self.bytes >= BYTES_MAX
+        self.requests.len() >= REQUESTS_MAX || self.bytes >= BYTES_MAX || self.ends_alone()
+    }
+
+    /// Whether the last request must be done before another one is parsed.
+    fn ends_alone(&self) -> bool {
+        match self.requests.back() {
+            Some(Unfinished::Waiting(waiting)) => waiting.kept.is_alone,
+            Some(Unfinished::Done(_)) | None => false,
+        }
     }
 
     /// Whether a request of this scope may be executed before everything in here has been.
@@ -164,7 +187,7 @@ mod tests {
             table: TableId(0),
             protocol: Protocol::Resp2,
             cause: None,
-            answer: None,
+            kept: Kept::default(),
         }
     }
 

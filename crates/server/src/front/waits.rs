@@ -26,8 +26,10 @@ pub(crate) enum Cause {
     Held,
     /// The next turn: a leaf was busy.
     Turn,
-    /// The coordinator's answer to this request.
+    /// The coordinator's answer to this request, or the process's.
     Answer(u64),
+    /// The end of a pause: see `CLIENT PAUSE`.
+    Paused,
 }
 
 /// How long a request may wait before it is answered with `-TRYAGAIN`.
@@ -40,6 +42,7 @@ pub(crate) struct Waits {
     progress: Vec<Ticket>,
     held: Vec<Ticket>,
     turn: Vec<Ticket>,
+    paused: Vec<Ticket>,
     answers: HashMap<u64, Ticket>,
     /// In order of time, since all waits may take equally long.
     deadlines: VecDeque<(Instant, Ticket)>,
@@ -60,6 +63,7 @@ impl Waits {
             Cause::Progress => self.progress.push(ticket),
             Cause::Held => self.held.push(ticket),
             Cause::Turn => self.turn.push(ticket),
+            Cause::Paused => self.paused.push(ticket),
             Cause::Answer(request) => {
                 self.answers.insert(*request, ticket);
             }
@@ -97,7 +101,17 @@ impl Waits {
         std::mem::take(&mut self.turn)
     }
 
-    /// The request that asked this of the coordinator.
+    /// Requests to try again since nothing is paused any more.
+    pub(crate) fn take_paused(&mut self) -> Vec<Ticket> {
+        std::mem::take(&mut self.paused)
+    }
+
+    /// Whether a request waits for the end of a pause.
+    pub(crate) fn has_paused(&self) -> bool {
+        !self.paused.is_empty()
+    }
+
+    /// The request that asked this of the coordinator, or of the process.
     pub(crate) fn take_answer(&mut self, request: u64) -> Option<Ticket> {
         self.answers.remove(&request)
     }

@@ -8,7 +8,7 @@ mod bus;
 use crate::core::Core;
 use crate::engine::{Engine, Node};
 use bus::Bus;
-use runtime::{Closed, ConnectTag, ConnectionId, Input, Io, Opened, Port, Service};
+use runtime::{Clock, Closed, ConnectTag, ConnectionId, Input, Io, Opened, Port, Service};
 use std::io;
 use std::sync::Arc;
 use types::{Instant, ReactorId, UnixMillis};
@@ -57,7 +57,10 @@ impl Server {
     /// The service of one reactor.
     pub fn new(node: Arc<Node>, reactor: ReactorId, control: ToControl) -> Server {
         let bus = Bus::new(&node);
-        Server { core: Core::new(Engine::new(node, reactor)), bus, control }
+        let mut engine = Engine::new(node, reactor);
+        let clock = Clock::new();
+        engine.set_stopwatch(Box::new(move || clock.now()));
+        Server { core: Core::new(engine), bus, control }
     }
 
     /// Sends what the engine has left.
@@ -105,12 +108,9 @@ impl Service for Server {
         }
         loop {
             match self.bus.receive(connection, input, io) {
-                Ok(Some(arrived)) => self.core.on_peer(
-                    arrived.from,
-                    arrived.route,
-                    arrived.message,
-                    arrived.payload,
-                ),
+                Ok(Some(arrived)) => {
+                    self.core.on_peer(arrived.from, arrived.route, arrived.message, arrived.payload)
+                }
                 Ok(None) => return,
                 Err(error) => {
                     tracing::warn!(%error, "a bus connection is closed");

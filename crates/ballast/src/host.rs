@@ -1,0 +1,162 @@
+//! The process around a server: what it has used, the file of its settings, and its end.
+
+use anyhow::Context;
+use runtime::{Counts, DriverKind, Mailboxes};
+use server::Configuration;
+use server::host::{Host, Job, Usage};
+use server::shell::{Mail, reactor_for};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+use wire::control::{Answer, FromCoordinator};
+
+/// What the main thread waits for.
+pub(crate) enum Event {
+    /// The coordinator has said something.
+    Said(FromCoordinator),
+    /// Somebody wants the process to end.
+    ShutDown,
+}
+
+/// See the module's text.
+pub(crate) struct Process {
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) mailboxes: Mailboxes<Mail>,
+    pub(crate) counts: Box<dyn Fn() -> Vec<Counts> + Send + Sync>,
+    pub(crate) driver: DriverKind,
+    pub(crate) events: Sender<Event>,
+}
+
+impl Host for Process {
+    fn usage(&self) -> Usage {
+        usage()
+    }
+
+    fn reactors(&self) -> Vec<Counts> {
+        (self.counts)()
+    }
+
+    fn begin(&self, request: u64, job: Job) {
+        let (file, mailboxes) = (self.file.clone(), self.mailboxes.clone());
+        let work = move || {
+            let answer = match carry_out(job, file.as_deref()) {
+                Ok(()) => Answer::Flushed,
+                Err(error) => Answer::Refused(format!("{error:#}")),
+            };
+            let message = FromCoordinator::Answer { request, answer };
+            mailboxes.of(reactor_for(&message)).send(Mail::Control(message));
+        };
+        // Without a thread nothing answers, and the request is given up in time.
+        if let Err(error) = std::thread::Builder::new().name("job".into()).spawn(work) {
+            tracing::warn!(%error, "no thread can be started");
+        }
+    }
+
+    fn shut_down(&self) {
+        // Who does not listen any more is ending already.
+        let _ = self.events.send(Event::ShutDown);
+    }
+
+    fn file(&self) -> Option<String> {
+        self.file.as_ref().map(|file| file.display().to_string())
+    }
+
+    fn driver(&self) -> &'static str {
+        self.driver.name()
+    }
+}
+
+fn carry_out(job: Job, file: Option<&Path>) -> anyhow::Result<()> {
+    match job {
+        Job::Rewrite(configuration) => {
+            let file = file.context("The server is running without a config file")?;
+            rewrite(file, &configuration)
+                .with_context(|| format!("Rewriting config file: {}", file.display()))
+        }
+        Job::Sleep(duration) => {
+            sleep(duration);
+            Ok(())
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a client has asked for it, on a thread of its own")]
+fn sleep(duration: Duration) {
+    std::thread::sleep(duration);
+}
+
+/// Writes a new file beside the old one and puts it in its place: whoever looks, also after a
+/// crash, finds the one or the other, whole.
+fn rewrite(file: &Path, configuration: &Configuration) -> anyhow::Result<()> {
+    let text = server::configuration::rewrite(&fs::read_to_string(file)?, configuration)?;
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let name = file.file_name().context("it has no name")?.to_string_lossy();
+    let beside = folder.join(format!(".{name}.{}", std::process::id()));
+    let written = (|| {
+        let mut new = File::create(&beside)?;
+        new.set_permissions(fs::metadata(file)?.permissions())?;
+        new.write_all(text.as_bytes())?;
+        new.sync_all()?;
+        fs::rename(&beside, file)?;
+        File::open(folder)?.sync_all()
+    })();
+    if written.is_err() {
+        // It may not have been made.
+        let _ = fs::remove_file(&beside);
+    }
+    Ok(written?)
+}
+
+/// From what the system tells about the process. What it does not tell is 0.
+fn usage() -> Usage {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Behind the name, which may hold anything.
+    let fields: Vec<&str> =
+        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| {
+        let ticks: u64 = fields.get(at).and_then(|field| field.parse().ok()).unwrap_or(0);
+        Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second().max(1))
+    };
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kilobytes = |name: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        number.unwrap_or(0) * 1024
+    };
+    let machine = rustix::system::sysinfo();
+    Usage {
+        user: ticks(11),
+        system: ticks(12),
+        resident_bytes: kilobytes("VmRSS:"),
+        resident_bytes_peak: kilobytes("VmHWM:"),
+        machine_bytes: machine.totalram as u64 * u64::from(machine.mem_unit),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_uses_memory() {
+        let usage = usage();
+        assert!(usage.resident_bytes > 0 && usage.resident_bytes <= usage.machine_bytes);
+        assert!(usage.resident_bytes_peak >= usage.resident_bytes / 2);
+    }
+
+    #[test]
+    fn a_file_of_settings_is_replaced_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ballast.toml");
+        fs::write(&file, "# mine\nmaxclients = 1\n").unwrap();
+        let configuration = Configuration { maxclients: 2, ..Configuration::default() };
+        rewrite(&file, &configuration).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "# mine\nmaxclients = 2\n");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        fs::remove_file(&file).unwrap();
+        assert!(rewrite(&file, &configuration).is_err());
+    }
+}

@@ -1,0 +1,82 @@
+//! The settings of a server on its command line: the table of settings, made into arguments.
+
+use anyhow::{Context, anyhow};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use server::Configuration;
+use server::configuration::{SETTINGS, Setting, read_file};
+use std::path::PathBuf;
+
+/// What was said on the command line. It overrides what the file says, and that the defaults.
+#[derive(Clone)]
+pub(crate) struct SettingArguments {
+    /// The file of settings.
+    pub(crate) file: Option<PathBuf>,
+    said: Vec<(&'static Setting, String)>,
+}
+
+impl SettingArguments {
+    /// All settings.
+    pub(crate) fn read(&self) -> anyhow::Result<Configuration> {
+        let mut configuration = Configuration::default();
+        if let Some(file) = &self.file {
+            let text = std::fs::read_to_string(file)
+                .with_context(|| format!("the file {} cannot be read", file.display()))?;
+            read_file(&text, &mut configuration)
+                .with_context(|| format!("the settings in {}", file.display()))?;
+        }
+        for (setting, value) in &self.said {
+            setting
+                .set(&mut configuration, value)
+                .map_err(|wrong| anyhow!("--{} '{value}': {wrong}", setting.name))?;
+        }
+        Ok(configuration)
+    }
+}
+
+impl Args for SettingArguments {
+    fn augment_args(command: Command) -> Command {
+        let defaults = Configuration::default();
+        let file = Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("File of settings (see ballast.toml). The command line overrides it.");
+        SETTINGS.iter().fold(command.arg(file), |command, setting| {
+            let default = match &setting.show(&defaults)[..] {
+                "" => String::new(),
+                value => format!(" [default: {value}]"),
+            };
+            let mut arg = Arg::new(setting.name)
+                .long(setting.name)
+                .value_name("VALUE")
+                .action(ArgAction::Set)
+                .help(format!("{}{default}", setting.summary));
+            if !setting.alias.is_empty() {
+                arg = arg.visible_alias(setting.alias);
+            }
+            if setting.is_switch() {
+                arg = arg.num_args(0..=1).default_missing_value("yes");
+            }
+            command.arg(arg)
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        SettingArguments::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SettingArguments {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<SettingArguments, clap::Error> {
+        let said = SETTINGS.iter().filter_map(|setting| {
+            let value: &String = matches.get_one(setting.name)?;
+            Some((setting, value.clone()))
+        });
+        Ok(SettingArguments { file: matches.get_one("config").cloned(), said: said.collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = SettingArguments::from_arg_matches(matches)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! What stands before every command and behind it: may it be executed now, and what is counted.
+
+use super::client::Turn;
+use crate::commands::{Command, Undone, flag, refused};
+use crate::operators::pause::Paused;
+use crate::operators::{lock, monitor, slow};
+use crate::session::Session;
+use std::time::Duration;
+use types::Instant;
+
+/// Whether a command that exists, with a sensible number of arguments, may be executed now.
+#[inline]
+pub(super) fn admit(
+    command: &Command,
+    args: &[&[u8]],
+    session: &Session,
+    turn: &Turn<'_>,
+) -> Result<(), Undone> {
+    if !session.is_authenticated
+        && !command.has(flag::NO_AUTH)
+        && turn.engine.configuration.needs_password()
+    {
+        return Err(refused("NOAUTH Authentication required."));
+    }
+    let operators = &turn.engine.node().operators;
+    match operators.pause.at(turn.now) {
+        None => {}
+        Some(Paused::All) => return Err(Undone::Paused),
+        Some(Paused::Writes) if command.has(flag::WRITE) || command.name == "exec" => {
+            return Err(Undone::Paused);
+        }
+        Some(Paused::Writes) => {}
+    }
+    if operators.monitors.is_watched() && !command.has(flag::ADMIN) {
+        show(command, args, session, turn);
+    }
+    Ok(())
+}
+
+/// Shows a request to those who watch.
+#[cold]
+fn show(command: &Command, args: &[&[u8]], session: &Session, turn: &Turn<'_>) {
+    // What may hold a password.
+    if ["auth", "hello"].contains(&command.name) {
+        return;
+    }
+    let line = monitor::line(turn.wall, session.table.0, &session.facts.peer, args);
+    let node = turn.engine.node();
+    node.operators.monitors.show(&line);
+    node.wake_all();
+}
+
+/// A command that has been answered.
+pub(super) struct Attempt<'a> {
+    pub(super) command: &'static Command,
+    pub(super) args: &'a [&'a [u8]],
+    /// When it began.
+    pub(super) began: Instant,
+    /// Whether it was tried at all.
+    pub(super) is_admitted: bool,
+}
+
+impl Attempt<'_> {
+    /// Counts it, and says when it ended.
+    #[inline]
+    pub(super) fn count(&self, reply: &[u8], session: &mut Session, turn: &Turn<'_>) -> Instant {
+        let number = self.command.number();
+        session.command = number as u16;
+        let engine = &turn.engine;
+        let counts = engine.counts.of_command(number);
+        let now = engine.read_stopwatch(turn.now);
+        let spent = now.since(self.began);
+        if self.is_admitted {
+            counts.called(spent);
+        } else {
+            counts.rejected.add(1);
+        }
+        if reply.first() == Some(&b'-') {
+            counts.failed.add(u64::from(self.is_admitted));
+            engine.counts.error(&reply[1..]);
+        } else if self.command.has(flag::READONLY) && self.command.names_one_key() {
+            let is_miss = reply.starts_with(b"$-1") || reply.starts_with(b"_");
+            let found = if is_miss { &engine.counts.misses } else { &engine.counts.hits };
+            found.add(1);
+        }
+        if spent >= SLOW_MIN || engine.configuration.slowlog_slower_than < SLOW_MIN_MICROS {
+            self.note_slow(spent, session, turn);
+        }
+        now
+    }
+
+    #[cold]
+    fn note_slow(&self, spent: Duration, session: &Session, turn: &Turn<'_>) {
+        let operators = &turn.engine.node().operators;
+        let configuration = &turn.engine.configuration;
+        let least = u64::try_from(configuration.slowlog_slower_than);
+        let is_slow = least.is_ok_and(|least| spent.as_micros() >= u128::from(least));
+        // Not what may hold a password, as in Redis.
+        let is_kept = !["auth", "hello", "config|set", "exec"].contains(&self.command.name);
+        if is_slow && is_kept && configuration.slowlog_max_len > 0 {
+            let entry = slow::Entry {
+                number: 0,
+                at: turn.wall,
+                spent,
+                args: slow::shortened(self.args),
+                peer: session.facts.peer.clone(),
+                name: lock(&session.facts.names).name.clone(),
+            };
+            lock(&operators.slow_log).add(entry, configuration.slowlog_max_len as usize);
+        }
+        let threshold = configuration.latency_threshold;
+        if threshold > 0 && spent.as_millis() >= u128::from(threshold) {
+            let is_fast = self.command.has(flag::FAST);
+            let kind = if is_fast { "fast-command" } else { "command" };
+            lock(&operators.latency).entry(kind).or_default().note(turn.wall, spent);
+        }
+    }
+}
+
+/// Nothing below is slow, unless somebody asks for it.
+const SLOW_MIN: Duration = Duration::from_micros(SLOW_MIN_MICROS as u64);
+const SLOW_MIN_MICROS: i64 = 1_000;

@@ -1,0 +1,223 @@
+//! Who is connected. Each reactor has a list of its own; the facts about a client are written by
+//! its reactor and may be read by everybody.
+
+use super::lock;
+use crossbeam_utils::CachePadded;
+use resp::Protocol;
+use runtime::ConnectionId;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use types::{Instant, ReactorId, TableId};
+
+/// What is known of one client.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    /// Never used twice.
+    pub(crate) id: u64,
+    pub(crate) connection: ConnectionId,
+    /// Its address, and ours that it has connected to.
+    pub(crate) peer: String,
+    pub(crate) local: String,
+    pub(crate) since: Instant,
+    pub(crate) names: Mutex<Names>,
+    last_request: AtomicU64,
+    requests: AtomicU64,
+    shown: AtomicU64,
+    is_killed: AtomicBool,
+}
+
+/// What a client has called itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Names {
+    /// Set by `CLIENT SETNAME`; empty: none.
+    pub(crate) name: Vec<u8>,
+    /// Set by `CLIENT SETINFO LIB-NAME`.
+    pub(crate) library: Vec<u8>,
+    /// Set by `CLIENT SETINFO LIB-VER`.
+    pub(crate) version: Vec<u8>,
+}
+
+/// What of a client changes with its requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) table: TableId,
+    pub(crate) protocol: Protocol,
+    pub(crate) is_monitor: bool,
+    pub(crate) no_evict: bool,
+    pub(crate) no_touch: bool,
+    /// The number of the command that it called last, and 0 if none.
+    pub(crate) command: u16,
+}
+
+impl Shown {
+    fn pack(self) -> u64 {
+        u64::from(self.table.0)
+            | u64::from(self.protocol == Protocol::Resp3) << 8
+            | u64::from(self.is_monitor) << 9
+            | u64::from(self.no_evict) << 10
+            | u64::from(self.no_touch) << 11
+            | u64::from(self.command) << 16
+    }
+
+    fn unpack(word: u64) -> Shown {
+        let bit = |at: u32| word >> at & 1 == 1;
+        Shown {
+            table: TableId(word as u8),
+            protocol: if bit(8) { Protocol::Resp3 } else { Protocol::Resp2 },
+            is_monitor: bit(9),
+            no_evict: bit(10),
+            no_touch: bit(11),
+            command: (word >> 16) as u16,
+        }
+    }
+}
+
+impl Facts {
+    /// A client that has just connected.
+    pub(crate) fn new(
+        id: u64,
+        connection: ConnectionId,
+        addresses: (String, String),
+        now: Instant,
+    ) -> Facts {
+        Facts {
+            id,
+            connection,
+            peer: addresses.0,
+            local: addresses.1,
+            since: now,
+            names: Mutex::default(),
+            last_request: AtomicU64::new(now.0),
+            requests: AtomicU64::new(0),
+            shown: AtomicU64::new(0),
+            is_killed: AtomicBool::new(false),
+        }
+    }
+
+    /// Its reactor tells what has changed. Plain stores: nobody else writes.
+    pub(crate) fn tell(&self, now: Instant, requests: u64, shown: Shown) {
+        self.last_request.store(now.0, Ordering::Relaxed);
+        self.requests.store(self.requests() + requests, Ordering::Relaxed);
+        self.shown.store(shown.pack(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn last_request(&self) -> Instant {
+        Instant(self.last_request.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn shown(&self) -> Shown {
+        Shown::unpack(self.shown.load(Ordering::Relaxed))
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    reactors: Box<[CachePadded<OfReactor>]>,
+    /// Number of the youngest.
+    named: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct OfReactor {
+    clients: Mutex<BTreeMap<u64, Arc<Facts>>>,
+    /// How many there are: written by the reactor alone.
+    count: AtomicU64,
+    /// Some of them are to be sent away.
+    has_killed: AtomicBool,
+}
+
+impl Clients {
+    pub(crate) fn new(reactors: u16) -> Clients {
+        let reactors = (0..reactors).map(|_| CachePadded::default()).collect();
+        Clients { reactors, named: AtomicU64::new(0) }
+    }
+
+    fn of(&self, reactor: ReactorId) -> &OfReactor {
+        &self.reactors[usize::from(reactor.0)]
+    }
+
+    /// A number for a client.
+    pub(crate) fn name(&self) -> u64 {
+        self.named.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn add(&self, reactor: ReactorId, facts: Arc<Facts>) {
+        let list = self.of(reactor);
+        list.count.fetch_add(1, Ordering::Relaxed);
+        lock(&list.clients).insert(facts.id, facts);
+    }
+
+    pub(crate) fn remove(&self, reactor: ReactorId, id: u64) {
+        let list = self.of(reactor);
+        list.count.fetch_sub(1, Ordering::Relaxed);
+        lock(&list.clients).remove(&id);
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.reactors.iter().map(|list| list.count.load(Ordering::Relaxed)).sum()
+    }
+
+
+    /// All of them, oldest first.
+    pub(crate) fn all(&self) -> Vec<Arc<Facts>> {
+        let mut all: Vec<Arc<Facts>> = Vec::new();
+        for list in &self.reactors {
+            all.extend(lock(&list.clients).values().cloned());
+        }
+        all.sort_unstable_by_key(|facts| facts.id);
+        all
+    }
+
+    /// Some clients of a reactor, from the first one after this number on.
+    pub(crate) fn after(&self, reactor: ReactorId, id: u64, count: usize) -> Vec<Arc<Facts>> {
+        let clients = lock(&self.of(reactor).clients);
+        let range = clients.range((Bound::Excluded(id), Bound::Unbounded));
+        range.take(count).map(|(_, facts)| facts.clone()).collect()
+    }
+
+    /// Marks a client as one to be sent away; its reactor does so in its next turn.
+    pub(crate) fn kill(&self, facts: &Facts) {
+        facts.is_killed.store(true, Ordering::Relaxed);
+        self.of(facts.connection.reactor()).has_killed.store(true, Ordering::Release);
+    }
+
+    /// The clients of this reactor that are to be sent away now.
+    pub(crate) fn take_killed(&self, reactor: ReactorId) -> Vec<ConnectionId> {
+        let list = self.of(reactor);
+        if !list.has_killed.load(Ordering::Relaxed) || !list.has_killed.swap(false, Ordering::AcqRel)
+        {
+            return Vec::new();
+        }
+        let clients = lock(&list.clients);
+        let killed = clients.values().filter(|facts| facts.is_killed.load(Ordering::Relaxed));
+        killed.map(|facts| facts.connection).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_shows_is_read_as_it_was_told() {
+        for command in [0, 1, 65_535] {
+            let shown = Shown {
+                table: TableId(15),
+                protocol: Protocol::Resp3,
+                is_monitor: true,
+                no_evict: false,
+                no_touch: true,
+                command,
+            };
+            assert_eq!(Shown::unpack(shown.pack()), shown);
+        }
+    }
+}
