@@ -9,17 +9,31 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Which of our crates each crate may use. Tests and examples may use more.
-const MAY_USE: [(&str, &[&str]); 12] = [
+const MAY_USE: [(&str, &[&str]); 13] = [
     ("types", &[]),
+    ("planted", &[]),
     ("wire", &["types"]),
-    ("store", &["types", "wire"]),
+    ("store", &["types", "planted", "wire"]),
     ("resp", &[]),
     ("protocols", &["types", "wire"]),
     ("runtime", &["types"]),
-    ("server", &["types", "wire", "store", "resp", "protocols", "runtime"]),
+    ("server", &["types", "planted", "wire", "store", "resp", "protocols", "runtime"]),
     ("coordinator", &["types", "wire", "protocols"]),
     ("client", &["types", "wire", "resp", "protocols"]),
-    ("sim", &["types", "wire", "store", "resp", "protocols", "server", "coordinator", "client"]),
+    (
+        "sim",
+        &[
+            "types",
+            "planted",
+            "wire",
+            "store",
+            "resp",
+            "protocols",
+            "server",
+            "coordinator",
+            "client",
+        ],
+    ),
     ("bench", &["types", "resp", "client"]),
     (
         "ballast",
@@ -96,6 +110,27 @@ fn crates_use_only_what_the_architecture_allows() {
             if system.is_some_and(|(_, may)| !may.contains(&&*name)) {
                 wrong.push(format!("{name} must not meet the operating system through {used}"));
             }
+        }
+    }
+    none(&wrong);
+}
+
+/// Else a server that is built for use could have places for bugs.
+#[test]
+fn only_the_simulator_can_plant_bugs_and_only_if_it_is_asked_to() {
+    let mut wrong = Vec::new();
+    for (name, _) in dependencies() {
+        let manifest = read(&format!("crates/{name}/Cargo.toml"));
+        let turns_on = |line: &&str| line.contains("planted/on") || line.contains("\"plant\"");
+        let expected: &[&str] = match &*name {
+            "sim" => {
+                &[r#"plant = ["planted/on"]"#, r#"sim = { path = ".", features = ["plant"] }"#]
+            }
+            _ => &[],
+        };
+        let found: Vec<&str> = manifest.lines().filter(turns_on).collect();
+        if found != expected {
+            wrong.push(format!("crates/{name}/Cargo.toml turns planted bugs on: {found:?}"));
         }
     }
     none(&wrong);

@@ -33,7 +33,9 @@ struct Arguments {
 
 fn planted(name: &str) -> Result<Planted, String> {
     let names = || Planted::ALL.map(|planted| planted.to_string()).join(", ");
-    Planted::named(name).ok_or_else(|| format!("there are: {}", names()))
+    let planted = Planted::named(name).ok_or_else(|| format!("there are: {}", names()))?;
+    let without = || "built with `--features plant` it can be planted".to_owned();
+    planted.is_possible().then_some(planted).ok_or_else(without)
 }
 
 /// Seeds run if neither their number nor a time is given.

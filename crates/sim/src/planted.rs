@@ -1,10 +1,12 @@
 //! Bugs on purpose: each breaks one rule of the protocol, and a run must find it.
 //!
-//! They are built in from outside, by what a wrong implementation would do at that place: a message
+//! Most are built in from outside, by what a wrong implementation would do at that place: a message
 //! is changed on its way, an answer taken from the wrong source, or the store told something
-//! untrue. So the real code has no switch in it, and it is the real code whose checks are tested.
+//! untrue. Where the rule is inside, the real code has a place that asks for it ([`Bug`]), of which
+//! nothing is left where bugs cannot be planted.
 
 use crate::workload::TABLE;
+use ::planted::Bug;
 use std::fmt;
 use store::{Key, TabletState, Worker};
 use types::{HashRange, UnixMillis, Version, key_hash};
@@ -34,11 +36,11 @@ pub enum Planted {
     DecidedOnMissing,
     /// A read takes a record that has not arrived for absent.
     MissingReadAsAbsent,
-    /// A source that has left a range still answers reads from its copy.
+    /// A source that has left a range still serves it from its copy.
     CopyServedAfterLeaving,
     /// The answer to a priority pull, come late, is inserted below the progress.
     LateReplyInserted,
-    /// A command on two keys takes the one that has not arrived for absent.
+    /// A command on several keys takes those that have not arrived for absent.
     PartnerReadAsAbsent,
     /// A source that cannot look at once answers that there is no record.
     BusyReadAsAbsent,
@@ -58,11 +60,21 @@ pub enum Planted {
     HeldForgotten,
     /// The metadata store carries out transactions whatever they expect.
     StoreWithoutCompare,
+    /// The reply to a request that has overtaken a parked one leaves before the other's.
+    ReplyOvertakes,
+    /// A request overtakes a parked one of the same key.
+    KeyOvertaken,
+    /// A request that waited for its turn behind another is not started when the other is done.
+    TurnForgotten,
+    /// What the source still has of a table that was flushed arrives nevertheless.
+    FlushedArrives,
+    /// A walk does not wait for what has not arrived.
+    WalkNotWaiting,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 21] = [
+    pub const ALL: [Planted; 26] = [
         Planted::ProgressOnReceipt,
         Planted::FloorNotRaised,
         Planted::DeleteWithoutTombstone,
@@ -84,7 +96,49 @@ impl Planted {
         Planted::ClockGoesBack,
         Planted::HeldForgotten,
         Planted::StoreWithoutCompare,
+        Planted::ReplyOvertakes,
+        Planted::KeyOvertaken,
+        Planted::TurnForgotten,
+        Planted::FlushedArrives,
+        Planted::WalkNotWaiting,
     ];
+
+    /// The place inside of the real code, for a bug that cannot be built in from outside.
+    pub(crate) fn inside(self) -> Option<Bug> {
+        match self {
+            Planted::DecidedOnMissing => Some(Bug::DecidedOnMissing),
+            Planted::MissingReadAsAbsent => Some(Bug::MissingReadAsAbsent),
+            Planted::PartnerReadAsAbsent => Some(Bug::PartnerReadAsAbsent),
+            Planted::CopyServedAfterLeaving => Some(Bug::CopyServedAfterLeaving),
+            Planted::RedirectedWhileHeld => Some(Bug::RedirectedWhileHeld),
+            Planted::ReplyOvertakes => Some(Bug::ReplyOvertakes),
+            Planted::KeyOvertaken => Some(Bug::KeyOvertaken),
+            Planted::TurnForgotten => Some(Bug::TurnForgotten),
+            Planted::FlushedArrives => Some(Bug::FlushedArrives),
+            Planted::WalkNotWaiting => Some(Bug::WalkNotWaiting),
+            Planted::ProgressOnReceipt
+            | Planted::FloorNotRaised
+            | Planted::DeleteWithoutTombstone
+            | Planted::ForgottenWhenSent
+            | Planted::ForgottenBeforeCut
+            | Planted::NeverNotKept
+            | Planted::ThawedWithoutAsking
+            | Planted::LateReplyInserted
+            | Planted::BusyReadAsAbsent
+            | Planted::AbsentNotRemembered
+            | Planted::StaleMapAccepted
+            | Planted::LostReplyTakenForEmpty
+            | Planted::ReclaimedWithoutTombstone
+            | Planted::ClockGoesBack
+            | Planted::HeldForgotten
+            | Planted::StoreWithoutCompare => None,
+        }
+    }
+
+    /// Whether the bug can be planted in this build.
+    pub fn is_possible(self) -> bool {
+        ::planted::IS_ON || self.inside().is_none()
+    }
 
     /// The bug of this name, as it is printed.
     pub fn named(name: &str) -> Option<Planted> {

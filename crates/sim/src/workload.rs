@@ -122,7 +122,7 @@ impl Workload {
             expiring: if_it_has(Knob::Expiry, [0, 2, 14][rng.usize(..3)], 0),
             flush_one_in: if_it_has(
                 Knob::Flushes,
-                [300, 3_000, u32::MAX][rng.usize(..3)],
+                [200, 1_000, u32::MAX][rng.usize(..3)],
                 u32::MAX,
             ),
             walk_one_in: [300, 3_000][rng.usize(..2)],

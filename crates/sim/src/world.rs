@@ -140,6 +140,7 @@ struct World {
 
 /// Runs one seed. A failed assertion of the real code is a failure like any other.
 pub fn run(settings: &Settings) -> Report {
+    ::planted::plant(settings.planted.and_then(Planted::inside));
     let run = std::panic::AssertUnwindSafe(|| World::new(settings.clone()).run());
     std::panic::catch_unwind(run).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();

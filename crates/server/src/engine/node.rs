@@ -310,6 +310,9 @@ impl Node {
         drop(machines);
         let map = self.map.load();
         let owner = map.tablets.iter().find(|tablet| tablet.range.contains(hash))?.owner;
+        if owner == self.me() && planted::is(planted::Bug::RedirectedWhileHeld) {
+            return map.servers.iter().map(|server| server.id).find(|other| *other != owner);
+        }
         (owner != self.me()).then_some(owner)
     }
 }

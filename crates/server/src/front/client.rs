@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::operators::clients::Facts;
 use crate::operators::pause::Paused;
 use crate::session::Session;
+use planted::Bug;
 use resp::{ReplyWriter, Request, RequestLimits, RequestParser};
 use runtime::{CLIENT_BACKLOG_MAX, ConnectionId};
 use std::sync::Arc;
@@ -251,11 +252,12 @@ impl Conversation {
             return;
         }
         let scope = scope_of(request, &self.session, turn.engine);
-        if !self.queue.may_overtake(&scope) {
+        if !self.queue.may_overtake(&scope) && !planted::is(Bug::KeyOvertaken) {
             return self.park(request, None, kept, turn);
         }
         let mut reply = Vec::new();
         match self.execute(request, &mut kept, turn, &mut reply) {
+            Outcome::Replied if planted::is(Bug::ReplyOvertakes) => out.extend_from_slice(&reply),
             Outcome::Replied => {
                 if !self.session.takes_reply() {
                     reply.clear();
@@ -333,7 +335,7 @@ impl Conversation {
         while let Some(number) = due {
             self.execute_waiting(number, turn);
             self.queue.take_replies(out);
-            due = self.queue.next_due(0);
+            due = self.queue.next_due(0).filter(|_| !planted::is(Bug::TurnForgotten));
         }
         self.next()
     }
@@ -499,7 +501,9 @@ impl Conversation {
             },
             Undone::Paused => Outcome::Wait(Cause::Paused),
             Undone::Unfinished | Undone::Stall(Stall::Contended) => Outcome::Wait(Cause::Turn),
-            Undone::Stall(Stall::Held) => Outcome::Wait(Cause::Held),
+            Undone::Stall(Stall::Held) if !planted::is(Bug::RedirectedWhileHeld) => {
+                Outcome::Wait(Cause::Held)
+            }
             Undone::Stall(Stall::NotArrived { migration, from }) => {
                 turn.engine.want_progress(migration, from);
                 Outcome::Wait(Cause::Progress)
@@ -511,7 +515,7 @@ impl Conversation {
                     false => Outcome::Wait(Cause::Progress),
                 }
             }
-            Undone::Stall(Stall::NotOwned) => {
+            Undone::Stall(Stall::NotOwned | Stall::Held) => {
                 let key = command.key_positions(args.len(), args.get(1).copied()).next().map(|at| args[at]);
                 match key.and_then(|key| turn.engine.node().redirection(key)) {
                     Some(moved) => {

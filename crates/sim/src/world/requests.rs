@@ -6,6 +6,7 @@ use crate::commands::{self, Said};
 use crate::failure::Rule;
 use crate::history::Action;
 use crate::reactor::Inbound;
+use crate::servers::Server;
 use crate::settings::{Knob, Settings};
 use crate::workload::{FLUSHED_TABLE, Job, Kind, TABLE, Workload};
 use fastrand::Rng;
@@ -58,15 +59,25 @@ impl World {
                 let clients = &self.clients;
                 let is_crowded = |number| clients.is_crowded(number);
                 let job = self.workload.next(&mut self.rng, SERVERS, is_crowded)?;
-                let is_avoided = match job {
-                    Job::Operation(register, _) => self.is_avoided(register),
-                    Job::Flush(_) | Job::Walk(_) | Job::Count(..) => false,
-                };
-                (!is_avoided).then_some(job)
+                match job {
+                    Job::Operation(register, _) if self.is_avoided(register) => None,
+                    Job::Flush(place) => Some(Job::Flush(self.better_flushed(place))),
+                    Job::Operation(..) | Job::Walk(_) | Job::Count(..) => Some(job),
+                }
             }
             Part::Resting => None,
             Part::Reading(next) => self.next_of_the_last(next),
         }
+    }
+
+    /// Where something arrives a flush has most to do.
+    fn better_flushed(&mut self, place: usize) -> usize {
+        let is_arriving = |server: &Server| {
+            let tablets = server.node.store().tablets();
+            tablets.iter().any(|tablet| matches!(tablet.state, TabletState::Arriving(_)))
+        };
+        let better = self.servers.iter().position(|server| !server.is_dead && is_arriving(server));
+        better.filter(|_| self.rng.u32(..4) != 0).unwrap_or(place)
     }
 
     fn next_of_the_last(&mut self, mut next: usize) -> Option<Job> {

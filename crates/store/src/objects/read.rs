@@ -7,6 +7,7 @@ use super::leaves::Leaves;
 use super::view::{Found, View};
 use super::worker::Access;
 use super::{Key, Record, Stall, Worker};
+use planted::Bug;
 use types::TableId;
 
 /// Looks without a lock before several records are read under locks.
@@ -29,7 +30,7 @@ impl Worker {
             // The order is the rule: the record may arrive between a look and a question.
             let may_arrive = arrival.may_arrive(table, key.hash);
             found = view.find(key)?;
-            if may_arrive && found.is_nothing() {
+            if may_arrive && found.is_nothing() && !planted::is(Bug::MissingReadAsAbsent) {
                 return Err(Stall::missing(arrival, vec![key.hash]));
             }
         }
@@ -104,7 +105,8 @@ pub(super) fn judge<'t>(
     may_arrive: &[bool],
     found: Vec<Found<'t>>,
 ) -> Result<Vec<Found<'t>>, Stall> {
-    let is_missing = |&at: &usize| may_arrive[at] && found[at].is_nothing();
+    let waits = !planted::is(Bug::PartnerReadAsAbsent);
+    let is_missing = |&at: &usize| waits && may_arrive[at] && found[at].is_nothing();
     let missing: Vec<usize> = (0..keys.len()).filter(is_missing).collect();
     let arrivals = missing.iter().filter_map(|&at| accesses[at].arrival);
     let Some(arrival) = arrivals.min_by_key(|arrival| arrival.range()) else { return Ok(found) };

@@ -11,6 +11,7 @@ use super::view::View;
 use super::{Arrival, Key, Stall};
 use crate::index::Word;
 use crate::log::{Head, Participant, SideLog, Survivors, VictimSegment};
+use planted::Bug;
 use std::fmt;
 use std::sync::Arc;
 use types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -120,6 +121,7 @@ impl Tablet {
             TabletState::Serving => None,
             TabletState::Arriving(arrival) => Some(arrival),
             TabletState::Frozen => return Err(Stall::Held),
+            TabletState::Leaving if planted::is(Bug::CopyServedAfterLeaving) => None,
             TabletState::Leaving => return Err(Stall::NotOwned),
         };
         if self.flushing.contains(table) {

@@ -1,0 +1,69 @@
+//! Bugs on purpose, inside of the real code. Who tests the simulator: each breaks one rule at one
+//! place, and a run must find it.
+//!
+//! The place asks [`is`]. Without the feature `on`, which only the simulator's tests turn on, the
+//! answer is a constant, and the compiler leaves nothing of the question.
+//!
+//! What can be broken from outside (a message changed on its way, the store told something untrue)
+//! has no place in here.
+
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "on")]
+use std::cell::Cell;
+
+/// A rule that is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bug {
+    /// A conditional write, increment or delete takes a record that has not arrived for absent.
+    DecidedOnMissing,
+    /// A read takes a record that has not arrived for absent.
+    MissingReadAsAbsent,
+    /// A command on several keys takes those that have not arrived for absent.
+    PartnerReadAsAbsent,
+    /// A source that has left a range still serves it from its copy.
+    CopyServedAfterLeaving,
+    /// Clients are redirected while it is open who will own the range.
+    RedirectedWhileHeld,
+    /// The reply to a request that has overtaken a parked one leaves before the other's.
+    ReplyOvertakes,
+    /// A request overtakes a parked one of the same key.
+    KeyOvertaken,
+    /// A request that waited for its turn behind another is not started when the other is done.
+    TurnForgotten,
+    /// What the source still has of a table that was flushed arrives nevertheless.
+    FlushedArrives,
+    /// A walk does not wait for what has not arrived.
+    WalkNotWaiting,
+}
+
+#[cfg(feature = "on")]
+thread_local! {
+    static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+}
+
+/// Whether bugs can be planted in this build.
+pub const IS_ON: bool = cfg!(feature = "on");
+
+/// From here on this thread's code has this bug, or none.
+///
+/// # Panics
+/// If bugs cannot be planted in this build.
+pub fn plant(bug: Option<Bug>) {
+    #[cfg(feature = "on")]
+    PLANTED.set(bug);
+    #[cfg(not(feature = "on"))]
+    assert_eq!(bug, None, "this build has no places for planted bugs");
+}
+
+/// Whether this bug is to be made.
+#[inline(always)]
+pub fn is(bug: Bug) -> bool {
+    #[cfg(feature = "on")]
+    return PLANTED.get() == Some(bug);
+    #[cfg(not(feature = "on"))]
+    {
+        let _ = bug;
+        false
+    }
+}
