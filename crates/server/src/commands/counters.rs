@@ -1,5 +1,6 @@
-//! Strings that are numbers.
+//! Values that are numbers.
 
+use super::extended::Extended;
 use super::table::flag::{DENYOOM, FAST, WRITE};
 use super::table::{Family, ONE, command};
 use super::{Call, Done, Refusal, parse_integer, refused};
@@ -29,6 +30,11 @@ pub(super) static FAMILY: Family = Family {
             "O(1)",
             "Adds an integer to a number.",
         ),
+        command("incrbyfloat", 3, WRITE | DENYOOM | FAST, ONE, incrbyfloat).text(
+            "2.6.0",
+            "O(1)",
+            "Adds a number with a fraction to a number.",
+        ),
     ],
 };
 
@@ -57,7 +63,7 @@ fn decrby(call: &mut Call<'_>) -> Done {
 
 fn add(call: &mut Call<'_>, number: i64) -> Done {
     let (key, table) = (call.key(1), call.session.table);
-    let sum = call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
+    let sum = call.engine.data().update(table, &[key], Need::Records, |records, changes| {
         let (old, expiry) = match records[0] {
             None => (Some(0), None),
             Some(record) => (parse_integer(record.value), record.expiry),
@@ -73,3 +79,23 @@ fn add(call: &mut Call<'_>, number: i64) -> Done {
 
 const OVERFLOW: Refusal =
     Refusal::Because(std::borrow::Cow::Borrowed("ERR increment or decrement would overflow"));
+
+/// `INCRBYFLOAT key number`.
+fn incrbyfloat(call: &mut Call<'_>) -> Done {
+    let (key, table, number) = (call.key(1), call.session.table, call.args[2]);
+    let sum = call.engine.data().update(table, &[key], Need::Records, |records, changes| {
+        let (old, expiry) = records[0].map_or((&b"0"[..], None), |r| (r.value, r.expiry));
+        let old = Extended::parse(old).ok_or(NOT_A_FLOAT)?;
+        let number = Extended::parse(number).ok_or(NOT_A_FLOAT)?;
+        let sum = old.add(number).ok_or(INFINITE)?.format();
+        changes.put(0, sum.as_bytes(), expiry);
+        Ok::<String, Refusal>(sum)
+    })??;
+    call.reply.bulk(sum.as_bytes());
+    Ok(())
+}
+
+const NOT_A_FLOAT: Refusal =
+    Refusal::Because(std::borrow::Cow::Borrowed("ERR value is not a valid float"));
+const INFINITE: Refusal =
+    Refusal::Because(std::borrow::Cow::Borrowed("ERR increment would produce NaN or Infinity"));

@@ -20,6 +20,11 @@ pub(super) static FAMILY: Family = Family {
             "O(1)",
             "Sets at which second since 1970 a key expires.",
         ),
+        command("expiretime", 2, READONLY | FAST, ONE, expiretime).text(
+            "7.0.0",
+            "O(1)",
+            "Returns at which second since 1970 a key expires.",
+        ),
         command("persist", 2, WRITE | FAST, ONE, persist).text(
             "2.2.0",
             "O(1)",
@@ -34,6 +39,11 @@ pub(super) static FAMILY: Family = Family {
             "2.6.0",
             "O(1)",
             "Sets at which millisecond since 1970 a key expires.",
+        ),
+        command("pexpiretime", 2, READONLY | FAST, ONE, pexpiretime).text(
+            "7.0.0",
+            "O(1)",
+            "Returns at which millisecond since 1970 a key expires.",
         ),
         command("pttl", 2, READONLY | FAST, ONE, pttl).text(
             "2.6.0",
@@ -50,21 +60,36 @@ pub(super) static FAMILY: Family = Family {
 
 /// `TTL key`: seconds, rounded to the nearest.
 fn ttl(call: &mut Call<'_>) -> Done {
-    time_left(call, |millis| (millis + 500) / 1000)
+    let now = call.wall;
+    tell_expiry(call, |at| rounded_seconds(at.0.saturating_sub(now.0)))
 }
 
 /// `PTTL key`: milliseconds.
 fn pttl(call: &mut Call<'_>) -> Done {
-    time_left(call, |millis| millis)
+    let now = call.wall;
+    tell_expiry(call, |at| at.0.saturating_sub(now.0))
 }
 
-fn time_left(call: &mut Call<'_>, unit: impl FnOnce(u64) -> u64) -> Done {
+/// `EXPIRETIME key`: seconds, rounded to the nearest.
+fn expiretime(call: &mut Call<'_>) -> Done {
+    tell_expiry(call, |at| rounded_seconds(at.0))
+}
+
+/// `PEXPIRETIME key`: milliseconds.
+fn pexpiretime(call: &mut Call<'_>) -> Done {
+    tell_expiry(call, |at| at.0)
+}
+
+fn rounded_seconds(millis: u64) -> u64 {
+    (millis + 500) / 1000
+}
+
+fn tell_expiry(call: &mut Call<'_>, number: impl FnOnce(UnixMillis) -> u64) -> Done {
     let key = call.key(1);
-    let now = call.wall;
-    let left = call.engine.worker.read_one(call.session.table, key, |record| match record {
+    let left = call.engine.data().read_one(call.session.table, key, |record| match record {
         None => -2,
         Some(Record { expiry: None, .. }) => -1,
-        Some(Record { expiry: Some(at), .. }) => unit(at.0.saturating_sub(now.0)) as i64,
+        Some(Record { expiry: Some(at), .. }) => number(at) as i64,
     })?;
     call.reply.integer(left);
     Ok(())
@@ -73,7 +98,7 @@ fn time_left(call: &mut Call<'_>, unit: impl FnOnce(u64) -> u64) -> Done {
 /// `PERSIST key`.
 fn persist(call: &mut Call<'_>) -> Done {
     let (key, table) = (call.key(1), call.session.table);
-    let persisted = call.engine.worker.update(
+    let persisted = call.engine.data().update(
         table,
         &[key],
         Need::Records,
@@ -161,7 +186,7 @@ fn set_expiry(call: &mut Call<'_>, at: impl FnOnce(i64, i64) -> Option<i64>) -> 
     let at = at(number, call.wall.0 as i64).ok_or(Refusal::ExpireTime)?;
     let (key, table, now) = (call.key(1), call.session.table, call.wall);
     let at = u64::try_from(at).unwrap_or(0);
-    let set = call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
+    let set = call.engine.data().update(table, &[key], Need::Records, |records, changes| {
         let Some(record) = records[0] else { return false };
         if !conditions.allow(record.expiry, at) {
             return false;

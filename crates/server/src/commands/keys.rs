@@ -1,14 +1,23 @@
 //! Commands on keys, whatever they hold.
 
-use super::table::flag::{FAST, READONLY, WRITE};
-use super::table::{ALL, Family, ONE, command};
-use super::{Call, Done};
-use store::{Key, Need};
+use super::numbers::parse_integer_within;
+use super::table::flag::{DANGEROUS, DENYOOM, FAST, OTHER_TABLES, READONLY, WRITE};
+use super::table::{ALL, Family, Keys, ONE, TWO, command};
+use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
+use std::borrow::Cow;
+use store::{Changes, Key, Need, Record};
+use types::TableId;
+use types::limits::TABLES_MAX;
 
 pub(super) static FAMILY: Family = Family {
     group: "generic",
     category: Some("@keyspace"),
     commands: &[
+        command("copy", -3, WRITE | DENYOOM | OTHER_TABLES, TWO, copy).text(
+            "6.2.0",
+            "O(1)",
+            "Gives a key the value of another, also in another database.",
+        ),
         command("del", -2, WRITE, ALL, del).text(
             "1.0.0",
             "O(N) of the number of keys",
@@ -18,6 +27,22 @@ pub(super) static FAMILY: Family = Family {
             "1.0.0",
             "O(N) of the number of keys",
             "Counts the keys that exist.",
+        ),
+        command("move", 3, WRITE | FAST, ONE, move_away).text("1.0.0", "O(1)", "Not supported."),
+        command("rename", 3, WRITE, TWO, rename).text(
+            "1.0.0",
+            "O(1)",
+            "Gives a key's value to another key and deletes it.",
+        ),
+        command("renamenx", 3, WRITE | FAST, TWO, renamenx).text(
+            "1.0.0",
+            "O(1)",
+            "Gives a key's value to another key that does not exist, and deletes it.",
+        ),
+        command("swapdb", 3, WRITE | FAST | DANGEROUS, Keys::Unnamed, swapdb).text(
+            "4.0.0",
+            "O(1)",
+            "Not supported.",
         ),
         command("touch", -2, READONLY | FAST, ALL, exists).text(
             "3.2.1",
@@ -34,13 +59,23 @@ pub(super) static FAMILY: Family = Family {
             "O(N) of the number of keys",
             "Deletes keys and counts those that existed.",
         ),
+        command("wait", 3, 0, Keys::None, wait).text(
+            "3.0.0",
+            "O(1)",
+            "Returns how many replicas have what was written: none, since there are none.",
+        ),
+        command("waitaof", 4, 0, Keys::None, waitaof).text(
+            "7.2.0",
+            "O(1)",
+            "Returns on how many disks there is what was written: on none.",
+        ),
     ],
 };
 
 /// `DEL key [key ...]` and `UNLINK`: both count what they removed, so both read first.
 fn del(call: &mut Call<'_>) -> Done {
     let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
-    let removed = call.engine.worker.update(
+    let removed = call.engine.data().update(
         call.session.table,
         &keys,
         Need::Records,
@@ -66,7 +101,7 @@ fn exists(call: &mut Call<'_>) -> Done {
     let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
     let count = call
         .engine
-        .worker
+        .data()
         .read(call.session.table, &keys, |records| records.iter().flatten().count())?;
     call.reply.integer(count as i64);
     Ok(())
@@ -75,7 +110,129 @@ fn exists(call: &mut Call<'_>) -> Done {
 /// `TYPE key`.
 fn kind(call: &mut Call<'_>) -> Done {
     let key = call.key(1);
-    let exists = call.engine.worker.read_one(call.session.table, key, |record| record.is_some())?;
+    let exists = call.engine.data().read_one(call.session.table, key, |record| record.is_some())?;
     call.reply.simple(if exists { "string" } else { "none" });
     Ok(())
+}
+
+const NO_SUCH_KEY: Refusal = Refusal::Because(Cow::Borrowed("ERR no such key"));
+
+/// `RENAME key newkey`.
+fn rename(call: &mut Call<'_>) -> Done {
+    rename_if(call, |_| true)?;
+    call.ok()
+}
+
+/// `RENAMENX key newkey`.
+fn renamenx(call: &mut Call<'_>) -> Done {
+    let renamed = rename_if(call, |new| new.is_none())?;
+    call.reply.integer(i64::from(renamed));
+    Ok(())
+}
+
+fn rename_if(
+    call: &mut Call<'_>,
+    allows: impl FnOnce(Option<Record<'_>>) -> bool,
+) -> Result<bool, super::Undone> {
+    let keys = [call.key(1), call.key(2)];
+    let table = call.session.table;
+    let renamed = call.engine.data().update(table, &keys, Need::Records, |records, changes| {
+        let record = records[0].ok_or(NO_SUCH_KEY)?;
+        let renamed = allows(records[1]);
+        if renamed && keys[0] != keys[1] {
+            changes.put(1, record.value, record.expiry);
+            changes.delete(0);
+        }
+        Ok::<bool, Refusal>(renamed)
+    })?;
+    Ok(renamed?)
+}
+
+/// `COPY key newkey [DB database] [REPLACE]`.
+fn copy(call: &mut Call<'_>) -> Done {
+    let (table, mut to, mut replaces) = (call.session.table, call.session.table, false);
+    let mut rest = &call.args[3..];
+    while let [word, after @ ..] = rest {
+        rest = after;
+        match rest {
+            _ if uppercase_is(word, b"REPLACE") => replaces = true,
+            [number, after @ ..] if uppercase_is(word, b"DB") => {
+                rest = after;
+                to = parse_database(number)?;
+            }
+            _ => return Err(Refusal::Syntax.into()),
+        }
+    }
+    let (from, key) = (call.key(1), call.key(2));
+    if (table, from.bytes) == (to, key.bytes) {
+        return Err(refused("ERR source and destination objects are the same"));
+    }
+    let copy = |record: Option<Record<'_>>,
+                old: Option<Record<'_>>,
+                to: usize,
+                changes: &mut Changes<'_>| {
+        let Some(record) = record.filter(|_| replaces || old.is_none()) else { return false };
+        changes.put(to, record.value, record.expiry);
+        true
+    };
+    let copied = if table == to {
+        call.engine.data().update(table, &[from, key], Need::Records, |records, changes| {
+            copy(records[0], records[1], 1, changes)
+        })?
+    } else {
+        call.engine.data().update_beside((table, from), (to, key), |[record, old], changes| {
+            copy(record, old, 0, changes)
+        })?
+    };
+    call.reply.integer(i64::from(copied));
+    Ok(())
+}
+
+/// The table that is this database.
+fn parse_database(number: &[u8]) -> Result<TableId, Refusal> {
+    let number = parse_integer_within(number, i64::from(i32::MIN)..=i64::from(i32::MAX))?;
+    let table = u8::try_from(number).ok().filter(|&table| usize::from(table) < TABLES_MAX);
+    table.map(TableId).ok_or(Refusal::Because("ERR DB index is out of range".into()))
+}
+
+/// `MOVE key database`.
+fn move_away(_: &mut Call<'_>) -> Done {
+    Err(refused("ERR MOVE is not supported: use COPY key key DB database, then DEL"))
+}
+
+/// `SWAPDB database database`.
+fn swapdb(_: &mut Call<'_>) -> Done {
+    Err(refused("ERR SWAPDB is not supported"))
+}
+
+/// `WAIT numreplicas timeout`: there are no replicas, so there is nothing to wait for.
+fn wait(call: &mut Call<'_>) -> Done {
+    parse_integer(call.args[1]).ok_or(Refusal::NotAnInteger)?;
+    check_timeout(call.args[2])?;
+    call.reply.integer(0);
+    Ok(())
+}
+
+/// `WAITAOF numlocal numreplicas timeout`: nothing is written to disks.
+fn waitaof(call: &mut Call<'_>) -> Done {
+    let local = parse_integer_within(call.args[1], 0..=1)?;
+    parse_integer_within(call.args[2], 0..=i64::MAX)?;
+    check_timeout(call.args[3])?;
+    if local == 1 {
+        return Err(refused(
+            "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
+        ));
+    }
+    call.reply.array(2);
+    (0..2).for_each(|_| call.reply.integer(0));
+    Ok(())
+}
+
+fn check_timeout(text: &[u8]) -> Result<(), Refusal> {
+    let problem = match parse_integer(text) {
+        Some(0..) => return Ok(()),
+        Some(_) => "ERR timeout is negative",
+        None => "ERR timeout is not an integer or out of range",
+    };
+    Err(Refusal::Because(problem.into()))
 }

@@ -1,5 +1,8 @@
 //! Numbers as Redis reads them: no plus sign, no leading zero, no white space.
 
+use super::Refusal;
+use std::ops::RangeInclusive;
+
 /// A signed 64-bit decimal number, written the one canonical way.
 pub(crate) fn parse_integer(bytes: &[u8]) -> Option<i64> {
     match bytes {
@@ -14,6 +17,23 @@ pub(crate) fn parse_integer(bytes: &[u8]) -> Option<i64> {
         }
         digits => i64::try_from(parse_unsigned(digits)?).ok(),
     }
+}
+
+/// A number of which only some are taken.
+pub(crate) fn parse_integer_within(
+    bytes: &[u8],
+    range: RangeInclusive<i64>,
+) -> Result<i64, Refusal> {
+    let number = parse_integer(bytes).ok_or(Refusal::NotAnInteger)?;
+    if range.contains(&number) {
+        return Ok(number);
+    }
+    let (low, high) = (range.start(), range.end());
+    let text = match (*low, *high) {
+        (0, i64::MAX) => "ERR value is out of range, must be positive".to_string(),
+        _ => format!("ERR value is out of range, value must between {low} and {high}"),
+    };
+    Err(Refusal::Because(text.into()))
 }
 
 /// An unsigned 64-bit decimal number, written the one canonical way.

@@ -1,26 +1,31 @@
-//! String commands.
+//! Commands on whole values.
 
+use super::set_options::{Condition, Dialect, Expiry, Options, expire_at};
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
-use super::table::{ALL, Family, ONE, PAIRS, command};
-use super::{Call, Done, Refusal, Undone, parse_integer};
-use store::{Key, Need, Record, Stall};
+use super::table::{ALL, Family, Keys, ONE, PAIRS, command};
+use super::{Call, Done, Refusal, parse_integer, refused};
+use store::{Changes, Key, Need};
 use types::UnixMillis;
-use types::limits::VALUE_BYTES_MAX;
 
 pub(super) static FAMILY: Family = Family {
     group: "string",
     category: Some("@string"),
     commands: &[
-        command("append", 3, WRITE | DENYOOM | FAST, ONE, append).text(
-            "2.0.0",
-            "O(N) of the length of the new value",
-            "Adds to the end of a value.",
+        command("delifeq", 3, WRITE | FAST, ONE, delifeq).text(
+            "9.0.0",
+            "O(1)",
+            "Deletes a key if it has this value.",
         ),
         command("get", 2, READONLY | FAST, ONE, get).text("1.0.0", "O(1)", "Reads a value."),
         command("getdel", 2, WRITE | FAST, ONE, getdel).text(
             "6.2.0",
             "O(1)",
             "Reads a value and deletes the key.",
+        ),
+        command("getex", -2, WRITE | FAST, ONE, getex).text(
+            "6.2.0",
+            "O(1)",
+            "Reads a value and changes when it expires.",
         ),
         command("getset", 3, WRITE | DENYOOM | FAST, ONE, getset).text(
             "1.0.0",
@@ -36,6 +41,11 @@ pub(super) static FAMILY: Family = Family {
             "1.0.1",
             "O(N) of the number of keys",
             "Writes several values at one moment.",
+        ),
+        command("msetex", -4, WRITE | DENYOOM, Keys::CountedPairs, msetex).text(
+            "9.1.0",
+            "O(N) of the number of keys",
+            "Writes several values that expire together.",
         ),
         command("msetnx", -3, WRITE | DENYOOM, PAIRS, msetnx).text(
             "1.0.1",
@@ -58,11 +68,6 @@ pub(super) static FAMILY: Family = Family {
             "O(1)",
             "Writes a value if the key does not exist.",
         ),
-        command("strlen", 2, READONLY | FAST, ONE, strlen).text(
-            "2.2.0",
-            "O(1)",
-            "Returns the length of a value.",
-        ),
     ],
 };
 
@@ -70,21 +75,10 @@ pub(super) static FAMILY: Family = Family {
 fn get(call: &mut Call<'_>) -> Done {
     let key = call.key(1);
     let reply = &mut call.reply;
-    call.engine.worker.read_one(call.session.table, key, |record| match record {
+    call.engine.data().read_one(call.session.table, key, |record| match record {
         Some(record) => reply.bulk(record.value),
         None => reply.null(),
     })?;
-    Ok(())
-}
-
-/// `STRLEN key`.
-fn strlen(call: &mut Call<'_>) -> Done {
-    let key = call.key(1);
-    let length = call
-        .engine
-        .worker
-        .read_one(call.session.table, key, |record| record.map_or(0, |r| r.value.len()))?;
-    call.reply.integer(length as i64);
     Ok(())
 }
 
@@ -92,7 +86,7 @@ fn strlen(call: &mut Call<'_>) -> Done {
 fn mget(call: &mut Call<'_>) -> Done {
     let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
     let reply = &mut call.reply;
-    call.engine.worker.read(call.session.table, &keys, |records| {
+    call.engine.data().read(call.session.table, &keys, |records| {
         reply.array(records.len());
         for record in records {
             match record {
@@ -111,7 +105,7 @@ fn mset(call: &mut Call<'_>) -> Done {
     }
     let args = call.args;
     let keys: Vec<Key<'_>> = (1..args.len()).step_by(2).map(|at| call.key(at)).collect();
-    call.engine.worker.update(call.session.table, &keys, Need::Nothing, |_, changes| {
+    call.engine.data().update(call.session.table, &keys, Need::Nothing, |_, changes| {
         for at in 0..args.len() / 2 {
             changes.put(at, args[2 + 2 * at], None);
         }
@@ -128,7 +122,7 @@ fn msetnx(call: &mut Call<'_>) -> Done {
     let args = call.args;
     let keys: Vec<Key<'_>> = (1..args.len()).step_by(2).map(|at| call.key(at)).collect();
     let table = call.session.table;
-    let set = call.engine.worker.update(table, &keys, Need::Records, |records, changes| {
+    let set = call.engine.data().update(table, &keys, Need::Records, |records, changes| {
         let none_exists = records.iter().all(Option::is_none);
         if none_exists {
             for at in 0..args.len() / 2 {
@@ -141,107 +135,15 @@ fn msetnx(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// What `SET` was told to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct SetOptions<'a> {
-    condition: Condition<'a>,
-    get: bool,
-    expiry: SetExpiry,
-}
-
-/// When `SET` sets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Condition<'a> {
-    #[default]
-    Always,
-    IfAbsent,
-    IfPresent,
-    IfEqual(&'a [u8]),
-}
-
-/// What `SET` does to the key's expiry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum SetExpiry {
-    #[default]
-    Never,
-    Keep,
-    At(UnixMillis),
-}
-
-impl<'a> SetOptions<'a> {
-    fn parse(arguments: &[&'a [u8]], now: UnixMillis) -> Result<SetOptions<'a>, Refusal> {
-        let mut options = SetOptions::default();
-        let mut rest = arguments;
-        // Redis takes an option twice, and the last one counts, but no two that contradict.
-        let (mut condition, mut expiry) = (Vec::new(), Vec::new());
-        while let [word, after @ ..] = rest {
-            rest = after;
-            let upper = word.to_ascii_uppercase();
-            let chosen = match &upper[..] {
-                b"NX" | b"XX" | b"IFEQ" => &mut condition,
-                b"EX" | b"PX" | b"EXAT" | b"PXAT" | b"KEEPTTL" => &mut expiry,
-                b"GET" => {
-                    options.get = true;
-                    continue;
-                }
-                _ => return Err(Refusal::Syntax),
-            };
-            let again = *chosen == upper && upper != b"IFEQ";
-            if !chosen.is_empty() && !again {
-                return Err(Refusal::Syntax);
-            }
-            match &upper[..] {
-                b"NX" => options.condition = Condition::IfAbsent,
-                b"XX" => options.condition = Condition::IfPresent,
-                b"KEEPTTL" => options.expiry = SetExpiry::Keep,
-                _ => {
-                    let [value, after @ ..] = rest else { return Err(Refusal::Syntax) };
-                    rest = after;
-                    match &upper[..] {
-                        b"IFEQ" => options.condition = Condition::IfEqual(value),
-                        unit => options.expiry = parse_expiry(unit, value, now)?,
-                    }
-                }
-            }
-            *chosen = upper;
-        }
-        Ok(options)
-    }
-
-    fn allows(&self, record: Option<Record<'_>>) -> bool {
-        match self.condition {
-            Condition::Always => true,
-            Condition::IfAbsent => record.is_none(),
-            Condition::IfPresent => record.is_some(),
-            Condition::IfEqual(value) => record.is_some_and(|record| record.value == value),
-        }
-    }
-}
-
-/// The expiry behind `EX`, `PX`, `EXAT` or `PXAT`.
-fn parse_expiry(unit: &[u8], number: &[u8], now: UnixMillis) -> Result<SetExpiry, Refusal> {
-    let number = parse_integer(number).ok_or(Refusal::NotAnInteger)?;
-    let (seconds, absolute) = (unit.starts_with(b"E"), unit.ends_with(b"AT"));
-    let at = expire_at(number, seconds, absolute, now);
-    at.map(SetExpiry::At).ok_or(Refusal::ExpireTime)
-}
-
-/// When something expires that is told to in these words; `None` if the number makes no sense
-/// (Redis takes positive ones only here).
-fn expire_at(number: i64, seconds: bool, absolute: bool, now: UnixMillis) -> Option<UnixMillis> {
-    let number = u64::try_from(number).ok().filter(|&number| number > 0)?;
-    let millis = if seconds { number.checked_mul(1000)? } else { number };
-    let at = if absolute { millis } else { millis.checked_add(now.0)? };
-    (at <= i64::MAX as u64).then_some(UnixMillis(at))
-}
-
 /// `SET key value [NX | XX | IFEQ value] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`.
 fn set(call: &mut Call<'_>) -> Done {
     if call.args.len() == 3 {
         return put(call, call.args[2], None);
     }
-    match SetOptions::parse(&call.args[3..], call.wall)? {
-        SetOptions { condition: Condition::Always, get: false, expiry: SetExpiry::At(at) } => {
+    match Options::parse(&call.args[3..], Dialect::Set, call.wall)? {
+        Options { condition: Condition::Always, get: false, expiry: Some(Expiry::At(at)) }
+            if at > call.wall =>
+        {
             put(call, call.args[2], Some(at))
         }
         options => set_reading_first(call, options),
@@ -251,26 +153,19 @@ fn set(call: &mut Call<'_>) -> Done {
 /// A blind write: it needs nothing of what the key held.
 fn put(call: &mut Call<'_>, value: &[u8], expiry: Option<UnixMillis>) -> Done {
     let key = call.key(1);
-    call.engine.worker.put(call.session.table, key, value, expiry)?;
-    call.reply.simple("OK");
-    Ok(())
+    call.engine.data().put(call.session.table, key, value, expiry)?;
+    call.ok()
 }
 
-fn set_reading_first(call: &mut Call<'_>, options: SetOptions<'_>) -> Done {
-    let (key, value, table) = (call.key(1), call.args[2], call.session.table);
+fn set_reading_first(call: &mut Call<'_>, options: Options<'_>) -> Done {
+    let (key, value, table, now) = (call.key(1), call.args[2], call.session.table, call.wall);
     let (set, old) =
-        call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
-            let record = records[0];
-            let set = options.allows(record);
+        call.engine.data().update(table, &[key], Need::Records, |records, changes| {
+            let set = options.allows(records[0]);
             if set {
-                let expiry = match options.expiry {
-                    SetExpiry::Never => None,
-                    SetExpiry::Keep => record.and_then(|record| record.expiry),
-                    SetExpiry::At(at) => Some(at),
-                };
-                changes.put(0, value, expiry);
+                write(changes, 0, value, options.new_expiry(records[0]), now);
             }
-            (set, options.get.then(|| record.map(|record| record.value.to_vec())))
+            (set, options.get.then(|| records[0].map(|record| record.value.to_vec())))
         })?;
     match (old, set) {
         (Some(Some(old)), _) => call.reply.bulk(&old),
@@ -280,10 +175,48 @@ fn set_reading_first(call: &mut Call<'_>, options: SetOptions<'_>) -> Done {
     Ok(())
 }
 
+/// Gives a key a value, or none if it would be expired.
+fn write(
+    changes: &mut Changes<'_>,
+    at: usize,
+    value: &[u8],
+    expiry: Option<UnixMillis>,
+    now: UnixMillis,
+) {
+    match expiry {
+        Some(expiry) if expiry <= now => changes.delete(at),
+        expiry => changes.put(at, value, expiry),
+    }
+}
+
+/// `MSETEX numkeys key value [key value ...] [NX | XX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`.
+fn msetex(call: &mut Call<'_>) -> Done {
+    let count = parse_integer(call.args[1]).and_then(|count| u32::try_from(count).ok());
+    let count = count.filter(|count| (1..=i32::MAX as u32).contains(count));
+    let count = count.ok_or_else(|| refused("ERR invalid numkeys value or out of range"))? as usize;
+    let (args, table, now) = (call.args, call.session.table, call.wall);
+    let words = args.get(2 + 2 * count..).ok_or(Refusal::Syntax)?;
+    let options = Options::parse(words, Dialect::MSetEx, now)?;
+    let keys: Vec<Key<'_>> = (0..count).map(|at| call.key(2 + 2 * at)).collect();
+    let is_blind = options.condition == Condition::Always && options.expiry != Some(Expiry::Keep);
+    let need = if is_blind { Need::Nothing } else { Need::Records };
+    let set = call.engine.data().update(table, &keys, need, |records, changes| {
+        let set = records.iter().all(|record| options.allows(*record));
+        if set {
+            for (at, record) in records.iter().enumerate() {
+                write(changes, at, args[3 + 2 * at], options.new_expiry(*record), now);
+            }
+        }
+        set
+    })?;
+    call.reply.integer(i64::from(set));
+    Ok(())
+}
+
 /// `SETNX key value`.
 fn setnx(call: &mut Call<'_>) -> Done {
     let (key, value, table) = (call.key(1), call.args[2], call.session.table);
-    let set = call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
+    let set = call.engine.data().update(table, &[key], Need::Records, |records, changes| {
         let absent = records[0].is_none();
         if absent {
             changes.put(0, value, None);
@@ -312,7 +245,7 @@ fn put_for(call: &mut Call<'_>, seconds: bool) -> Done {
 
 /// `GETSET key value`.
 fn getset(call: &mut Call<'_>) -> Done {
-    let options = SetOptions { get: true, ..SetOptions::default() };
+    let options = Options { get: true, ..Options::default() };
     set_reading_first(call, options)
 }
 
@@ -320,7 +253,7 @@ fn getset(call: &mut Call<'_>) -> Done {
 fn getdel(call: &mut Call<'_>) -> Done {
     let (key, table) = (call.key(1), call.session.table);
     let reply = &mut call.reply;
-    call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
+    call.engine.data().update(table, &[key], Need::Records, |records, changes| {
         match records[0] {
             Some(record) => {
                 reply.bulk(record.value);
@@ -332,71 +265,33 @@ fn getdel(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `APPEND key value`.
-fn append(call: &mut Call<'_>) -> Done {
-    let (key, tail, table) = (call.key(1), call.args[2], call.session.table);
-    let length = call.engine.worker.update(table, &[key], Need::Records, |records, changes| {
-        let (old, expiry) = match records[0] {
-            Some(record) => (record.value, record.expiry),
-            None => (&[][..], None),
-        };
-        let length = old.len() + tail.len();
-        if length <= VALUE_BYTES_MAX {
-            changes.put(0, &[old, tail].concat(), expiry);
+/// `GETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST]`.
+fn getex(call: &mut Call<'_>) -> Done {
+    let options = Options::parse(&call.args[2..], Dialect::GetEx, call.wall)?;
+    let Some(expiry) = options.expiry else { return get(call) };
+    let (key, table, now) = (call.key(1), call.session.table, call.wall);
+    let reply = &mut call.reply;
+    call.engine.data().update(table, &[key], Need::Records, |records, changes| {
+        let Some(record) = records[0] else { return reply.null() };
+        reply.bulk(record.value);
+        let new = options.new_expiry(records[0]);
+        if expiry != Expiry::Never || record.expiry.is_some() {
+            write(changes, 0, record.value, new, now);
         }
-        length
     })?;
-    if length > VALUE_BYTES_MAX {
-        return Err(Undone::Stall(Stall::TooLarge));
-    }
-    call.reply.integer(length as i64);
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: UnixMillis = UnixMillis(1_000_000);
-
-    fn parse<'a>(words: &[&'a str]) -> Result<SetOptions<'a>, Refusal> {
-        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
-        SetOptions::parse(&words, NOW)
-    }
-
-    #[test]
-    fn options_of_set_are_read_as_redis_reads_them() {
-        let at = |millis| SetExpiry::At(UnixMillis(millis));
-        for (words, expiry) in [
-            (&["ex", "10"][..], at(1_010_000)),
-            (&["PX", "10"], at(1_000_010)),
-            (&["EXAT", "2000"], at(2_000_000)),
-            (&["PXAT", "5"], at(5)),
-            (&["KEEPTTL"], SetExpiry::Keep),
-            (&[], SetExpiry::Never),
-        ] {
-            assert_eq!(parse(words).map(|options| options.expiry), Ok(expiry), "{words:?}");
+/// `DELIFEQ key value`.
+fn delifeq(call: &mut Call<'_>) -> Done {
+    let (key, value, table) = (call.key(1), call.args[2], call.session.table);
+    let deleted = call.engine.data().update(table, &[key], Need::Records, |records, changes| {
+        let is_equal = records[0].is_some_and(|record| record.value == value);
+        if is_equal {
+            changes.delete(0);
         }
-        let options = parse(&["XX", "GET", "PX", "1"]).unwrap();
-        assert_eq!((options.condition, options.get), (Condition::IfPresent, true));
-        assert_eq!(parse(&["IFEQ", "x"]).unwrap().condition, Condition::IfEqual(b"x"));
-    }
-
-    #[test]
-    fn contradictory_or_senseless_options_of_set_are_refused() {
-        for (words, bad) in [
-            (&["NX", "XX"][..], Refusal::Syntax),
-            (&["EX"], Refusal::Syntax),
-            (&["EX", "1", "PX", "1"], Refusal::Syntax),
-            (&["EX", "1", "KEEPTTL"], Refusal::Syntax),
-            (&["NX", "IFEQ", "a"], Refusal::Syntax),
-            (&["what"], Refusal::Syntax),
-            (&["EX", "ten"], Refusal::NotAnInteger),
-            (&["EX", "0"], Refusal::ExpireTime),
-            (&["PX", "-1"], Refusal::ExpireTime),
-            (&["EX", "9223372036854775807"], Refusal::ExpireTime),
-        ] {
-            assert_eq!(parse(words), Err(bad), "{words:?}");
-        }
-    }
+        is_equal
+    })?;
+    call.reply.integer(i64::from(deleted));
+    Ok(())
 }

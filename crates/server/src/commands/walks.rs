@@ -3,7 +3,12 @@
 use super::glob::glob_matches;
 use super::table::flag::{DANGEROUS, FAST, READONLY, WRITE};
 use super::table::{Family, Keys, command};
-use super::{Call, Done, Refusal, Undone, parse_integer, parse_unsigned, refused, uppercase_is};
+use super::{
+    Call, Done, Refusal, UNKNOWN_BYTES_MAX, Undone, parse_integer, parse_unsigned, printable,
+    refused, uppercase_is,
+};
+use resp::{Protocol, ReplyWriter};
+use store::Stall;
 use types::{KeyHash, TableId};
 use wire::control::Ask;
 
@@ -26,6 +31,16 @@ pub(super) static FAMILY: Family = Family {
             "O(N) of the number of keys",
             "Deletes every key of this server, in the current database.",
         ),
+        command("keys", 2, READONLY | DANGEROUS, Keys::Unnamed, keys).text(
+            "1.0.0",
+            "O(N) of the number of keys, over many turns",
+            "Returns all keys of this server that match a pattern.",
+        ),
+        command("randomkey", 1, READONLY, Keys::Unnamed, randomkey).text(
+            "1.0.0",
+            "O(1) if there are keys in most slots",
+            "Returns any key of this server.",
+        ),
         command("scan", -2, READONLY, Keys::Unnamed, scan).text(
             "2.8.0",
             "O(1) for each call, O(N) of the number of keys for a whole walk",
@@ -38,6 +53,8 @@ pub(super) static FAMILY: Family = Family {
 /// however empty the table.
 const STEP_BUCKETS: usize = 4;
 const STEPS_MAX: usize = 1024;
+/// Steps of a longer walk in one turn.
+const TURN_STEPS: usize = 32;
 
 /// `DBSIZE`: exact while nothing moves in or expires, approximate meanwhile.
 fn dbsize(call: &mut Call<'_>) -> Done {
@@ -45,6 +62,9 @@ fn dbsize(call: &mut Call<'_>) -> Done {
     call.reply.integer(records as i64);
     Ok(())
 }
+
+/// What Redis calls the types of values.
+const TYPES: [&[u8]; 6] = [b"STRING", b"LIST", b"SET", b"ZSET", b"HASH", b"STREAM"];
 
 /// What `SCAN` was asked for.
 struct ScanOptions<'a> {
@@ -70,6 +90,11 @@ impl<'a> ScanOptions<'a> {
                     return Err(Refusal::Syntax);
                 }
             } else if uppercase_is(word, b"TYPE") {
+                if !TYPES.iter().any(|name| uppercase_is(value, name)) {
+                    let value = printable(value, UNKNOWN_BYTES_MAX);
+                    let text = format!("ERR unknown type name '{value}'");
+                    return Err(Refusal::Because(text.into()));
+                }
                 options.strings = uppercase_is(value, b"STRING");
             } else {
                 return Err(Refusal::Syntax);
@@ -105,6 +130,103 @@ fn scan(call: &mut Call<'_>) -> Done {
     call.reply.array(found.len());
     for key in found {
         call.reply.bulk(&key);
+    }
+    Ok(())
+}
+
+/// A command on all keys that takes several turns.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    /// Where it goes on.
+    next: KeyHash,
+    /// Whether it has come to the end once and begun again.
+    is_second: bool,
+    /// What it has found so far, as it is going to be sent.
+    replies: Vec<u8>,
+    count: usize,
+}
+
+impl Walk {
+    fn from(next: KeyHash) -> Walk {
+        Walk { next, is_second: false, replies: Vec::new(), count: 0 }
+    }
+}
+
+/// Goes on with a walk as far as one turn allows. `true`: it is at the end, or `f` says stop after
+/// a step.
+fn walk_on(
+    call: &mut Call<'_>,
+    walk: &mut Walk,
+    mut f: impl FnMut(&mut Walk, &[u8]),
+    stop: impl Fn(&Walk) -> bool,
+) -> Result<bool, Stall> {
+    let table = call.session.table;
+    for _ in 0..TURN_STEPS {
+        let from = walk.next;
+        let next = call.engine.worker.scan(table, from, STEP_BUCKETS, |key, _| f(walk, key))?;
+        let Some(next) = next else { return Ok(true) };
+        walk.next = next;
+        if stop(walk) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// `KEYS pattern`: what exists throughout is shown, the rest may be.
+fn keys(call: &mut Call<'_>) -> Done {
+    let pattern = call.args[1];
+    let mut walk = call.walk.take().unwrap_or_else(|| Walk::from(KeyHash(0)));
+    let matches = |key: &[u8]| pattern == b"*" || glob_matches(pattern, key, false);
+    let found = |walk: &mut Walk, key: &[u8]| {
+        if matches(key) {
+            ReplyWriter::new(Protocol::Resp2, &mut walk.replies).bulk(key);
+            walk.count += 1;
+        }
+    };
+    match walk_on(call, &mut walk, found, |_| false) {
+        Ok(true) => {
+            call.reply.array(walk.count);
+            call.reply.written(&walk.replies);
+            Ok(())
+        }
+        Ok(false) => leave(call, walk, Undone::Unfinished),
+        Err(stall) => leave(call, walk, stall.into()),
+    }
+}
+
+/// Remembers the walk until the command is executed again.
+fn leave(call: &mut Call<'_>, walk: Walk, undone: Undone) -> Done {
+    *call.walk = Some(walk);
+    Err(undone)
+}
+
+/// `RANDOMKEY`: one of the first keys behind a random hash.
+fn randomkey(call: &mut Call<'_>) -> Done {
+    if call.engine.worker.table_records(call.session.table) == 0 {
+        call.reply.null();
+        return Ok(());
+    }
+    call.session.draws += 1;
+    let seed = [call.now.0, call.session.id(), call.session.draws].map(u64::to_le_bytes);
+    let random = call.engine.hash(seed.as_flattened());
+    let mut walk = call.walk.take().unwrap_or_else(|| Walk::from(random));
+    // Each of those found in one step is as likely as the others.
+    let found = |walk: &mut Walk, key: &[u8]| {
+        walk.count += 1;
+        if random.0 % walk.count as u64 == 0 {
+            walk.replies = key.to_vec();
+        }
+    };
+    match walk_on(call, &mut walk, found, |walk| walk.count > 0) {
+        Ok(true) if walk.count > 0 => call.reply.bulk(&walk.replies),
+        Ok(true) if walk.is_second => call.reply.null(),
+        Ok(true) => {
+            let again = Walk { is_second: true, ..Walk::from(KeyHash(0)) };
+            return leave(call, again, Undone::Unfinished);
+        }
+        Ok(false) => return leave(call, walk, Undone::Unfinished),
+        Err(stall) => return leave(call, walk, stall.into()),
     }
     Ok(())
 }

@@ -67,7 +67,7 @@ impl Worker {
         let mut leaves = Leaves::lock(&view, keys)?;
         let mut found = leaves.find_all(&view, keys);
         if need == Need::Records {
-            found = judge(keys, &accesses, &may_arrive(table, keys, &accesses), found)?;
+            found = judge((table, keys), &accesses, &may_arrive(table, keys, &accesses), found)?;
         }
         let now = self.store.clock();
         let records: Vec<_> = found.iter().map(|found| found.record(now)).collect();

@@ -31,7 +31,7 @@ impl Worker {
             let may_arrive = arrival.may_arrive(table, key.hash);
             found = view.find(key)?;
             if may_arrive && found.is_nothing() && !planted::is(Bug::MissingReadAsAbsent) {
-                return Err(Stall::missing(arrival, vec![key.hash]));
+                return Err(Stall::missing(arrival, table, vec![key.hash]));
             }
         }
         Ok(f(found.record(self.store.clock())))
@@ -75,13 +75,13 @@ fn look<'t>(
             return Ok(found);
         }
         if let Some(may_arrive) = judgment {
-            return judge(keys, accesses, &may_arrive, found);
+            return judge((table, keys), accesses, &may_arrive, found);
         }
         judgment = Some(may_arrive(table, keys, accesses));
     }
     let leaves = Leaves::lock(view, keys)?;
     let found = leaves.find_all(view, keys);
-    judge(keys, accesses, &may_arrive(table, keys, accesses), found)
+    judge((table, keys), accesses, &may_arrive(table, keys, accesses), found)
 }
 
 /// One look without a lock; `None` if a leaf changed meanwhile.
@@ -100,7 +100,7 @@ pub(super) fn may_arrive(table: TableId, keys: &[Key<'_>], accesses: &[Access<'_
 
 /// A stall that names everything that is not here and may arrive, or what was found.
 pub(super) fn judge<'t>(
-    keys: &[Key<'_>],
+    (table, keys): (TableId, &[Key<'_>]),
     accesses: &[Access<'_>],
     may_arrive: &[bool],
     found: Vec<Found<'t>>,
@@ -112,5 +112,6 @@ pub(super) fn judge<'t>(
     let Some(arrival) = arrivals.min_by_key(|arrival| arrival.range()) else { return Ok(found) };
     // Keys of other migrations, if any, come up when the operation starts again.
     let hashes = missing.iter().map(|&at| keys[at].hash);
-    Err(Stall::missing(arrival, hashes.filter(|&hash| arrival.range().contains(hash)).collect()))
+    let hashes = hashes.filter(|&hash| arrival.range().contains(hash)).collect();
+    Err(Stall::missing(arrival, table, hashes))
 }

@@ -1,10 +1,11 @@
-//! Writes of one key: blind, or decided by the record that they replace.
+//! Writes of one key: blind, or decided by the record that they replace, or also by another table's.
 
 use super::changes::{Changes, Scratch, What};
-use super::view::{Found, View};
-use super::worker::check_size;
+use super::view::{Found, Placed, View};
+use super::worker::{Access, check_size};
 use super::write::Writer;
 use super::{Key, Need, Record, Stall, Worker};
+use crate::index::LeafGuard;
 use planted::Bug;
 use types::{TableId, UnixMillis};
 
@@ -60,26 +61,88 @@ impl Worker {
         let view = View::new(&self.store, table, &turn);
         access.make_leaf(&view, key.hash);
         let mut leaf = view.lock(key.hash)?;
-        let found = view.find_locked(&leaf, key);
-        if let (Need::Records, Found::Nothing, Some(arrival)) = (need, &found, access.arrival)
-            && arrival.may_arrive(table, key.hash)
-            && !planted::is(Bug::DecidedOnMissing)
-        {
-            return Err(Stall::missing(arrival, vec![key.hash]));
-        }
+        let found = look(&view, &leaf, (key, access), need)?;
         let mut changes = Changes::new(&mut self.scratch, 1);
         let result = f(found.record(self.store.clock()), &mut changes);
-        let Scratch { values, list } = &self.scratch;
-        let Some(change) = list.last() else { return Ok(result) };
-        let mut writer = Writer { store: &self.store, head: &mut self.head, view };
-        match &change.what {
-            What::Put { value, expiry } => {
-                let value = &values[value.clone()];
-                check_size(key.bytes, value.len())?;
-                writer.put(&mut leaf, (key, access), found.old(), (value, *expiry))?;
-            }
-            What::Delete => writer.remove(&mut leaf, (key, access), found.old())?,
-        }
+        let writer = Writer { store: &self.store, head: &mut self.head, view };
+        carry_out(&self.scratch, writer, &mut leaf, (key, access), found.old())?;
         Ok(result)
+    }
+
+    /// As [`Worker::update_one`] where every record is needed, beside what another table has under
+    /// a key at the same moment. `f` sees that record first.
+    ///
+    /// # Panics
+    /// If both tables are the same.
+    pub fn update_beside<T>(
+        &mut self,
+        (beside, other): (TableId, Key<'_>),
+        (table, key): (TableId, Key<'_>),
+        f: impl FnOnce([Option<Record<'_>>; 2], &mut Changes<'_>) -> T,
+    ) -> Result<T, Stall> {
+        assert_ne!(beside, table, "one leaf would be locked twice");
+        check_size(key.bytes, 0)?;
+        let access = self.tablets.access(table, key.hash)?;
+        let other_access = self.tablets.access(beside, other.hash)?;
+        let turn = self.participant.turn();
+        let view = View::new(&self.store, table, &turn);
+        let other_view = View::new(&self.store, beside, &turn);
+        access.make_leaf(&view, key.hash);
+        other_access.make_leaf(&other_view, other.hash);
+        // By ascending table, so that no two of these wait for each other in a circle.
+        let (mut leaf, other_leaf);
+        if table < beside {
+            leaf = view.lock(key.hash)?;
+            other_leaf = other_view.lock(other.hash)?;
+        } else {
+            other_leaf = other_view.lock(other.hash)?;
+            leaf = view.lock(key.hash)?;
+        }
+        let seen = look(&other_view, &other_leaf, (other, other_access), Need::Records)?;
+        let found = look(&view, &leaf, (key, access), Need::Records)?;
+        let now = self.store.clock();
+        let mut changes = Changes::new(&mut self.scratch, 1);
+        let result = f([seen.record(now), found.record(now)], &mut changes);
+        let writer = Writer { store: &self.store, head: &mut self.head, view };
+        carry_out(&self.scratch, writer, &mut leaf, (key, access), found.old())?;
+        Ok(result)
+    }
+}
+
+/// What stands under a key whose leaf is locked; a stall if it is needed and may still arrive.
+#[inline]
+fn look<'t>(
+    view: &View<'t>,
+    leaf: &LeafGuard<'_>,
+    (key, access): (Key<'_>, Access<'_>),
+    need: Need,
+) -> Result<Found<'t>, Stall> {
+    let found = view.find_locked(leaf, key);
+    if let (Need::Records, Found::Nothing, Some(arrival)) = (need, &found, access.arrival)
+        && arrival.may_arrive(view.table, key.hash)
+        && !planted::is(Bug::DecidedOnMissing)
+    {
+        return Err(Stall::missing(arrival, view.table, vec![key.hash]));
+    }
+    Ok(found)
+}
+
+/// Makes the last of the changes of one key, if there is any.
+#[inline]
+fn carry_out(
+    scratch: &Scratch,
+    mut writer: Writer<'_, '_>,
+    leaf: &mut LeafGuard<'_>,
+    (key, access): (Key<'_>, Access<'_>),
+    old: Option<Placed>,
+) -> Result<(), Stall> {
+    let Some(change) = scratch.list.last() else { return Ok(()) };
+    match &change.what {
+        What::Put { value, expiry } => {
+            let value = &scratch.values[value.clone()];
+            check_size(key.bytes, value.len())?;
+            writer.put(leaf, (key, access), old, (value, *expiry))
+        }
+        What::Delete => writer.remove(leaf, (key, access), old),
     }
 }

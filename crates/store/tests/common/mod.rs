@@ -293,6 +293,6 @@ impl Move {
     pub(crate) fn missing(&self, names: &[&str]) -> Stall {
         let mut hashes: Vec<_> = names.iter().map(|name| self.target.key(name).hash).collect();
         hashes.sort();
-        Stall::Missing(store::Missing { migration: self.arrival.migration(), hashes })
+        Stall::Missing(store::Missing { table: TABLE, migration: self.arrival.migration(), hashes })
     }
 }

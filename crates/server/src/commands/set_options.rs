@@ -1,0 +1,241 @@
+//! The options of `SET`, `GETEX` and `MSETEX`.
+
+use super::{Refusal, parse_integer, uppercase_is};
+use store::Record;
+use types::UnixMillis;
+
+/// Whose options are read: they differ in which words they take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    Set,
+    GetEx,
+    MSetEx,
+}
+
+/// What a command was told to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Options<'a> {
+    pub(super) condition: Condition<'a>,
+    /// The old value is wanted.
+    pub(super) get: bool,
+    /// `None`: nothing is said of it.
+    pub(super) expiry: Option<Expiry>,
+}
+
+/// When a value is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Condition<'a> {
+    #[default]
+    Always,
+    IfAbsent,
+    IfPresent,
+    IfEqual(&'a [u8]),
+}
+
+/// What becomes of a key's expiry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expiry {
+    Never,
+    Keep,
+    At(UnixMillis),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Nx,
+    Xx,
+    IfEq,
+    Get,
+    Ex,
+    Px,
+    ExAt,
+    PxAt,
+    KeepTtl,
+    Persist,
+}
+
+const WORDS: [(&[u8], Word); 10] = [
+    (b"NX", Word::Nx),
+    (b"XX", Word::Xx),
+    (b"IFEQ", Word::IfEq),
+    (b"GET", Word::Get),
+    (b"EX", Word::Ex),
+    (b"PX", Word::Px),
+    (b"EXAT", Word::ExAt),
+    (b"PXAT", Word::PxAt),
+    (b"KEEPTTL", Word::KeepTtl),
+    (b"PERSIST", Word::Persist),
+];
+
+impl Word {
+    fn parse(text: &[u8]) -> Option<Word> {
+        WORDS.iter().find(|(name, _)| uppercase_is(text, name)).map(|(_, word)| *word)
+    }
+
+    fn is_of(self, dialect: Dialect) -> bool {
+        match self {
+            Word::IfEq | Word::Get => dialect == Dialect::Set,
+            Word::Nx | Word::Xx | Word::KeepTtl => dialect != Dialect::GetEx,
+            Word::Persist => dialect == Dialect::GetEx,
+            Word::Ex | Word::Px | Word::ExAt | Word::PxAt => true,
+        }
+    }
+
+    fn takes_value(self) -> bool {
+        match self {
+            Word::IfEq | Word::Ex | Word::Px | Word::ExAt | Word::PxAt => true,
+            Word::Nx | Word::Xx | Word::Get | Word::KeepTtl | Word::Persist => false,
+        }
+    }
+}
+
+impl<'a> Options<'a> {
+    /// Reads options as Redis does: one may be given twice, and the last one counts, but no two
+    /// that contradict; numbers are looked at when all words make sense.
+    pub(super) fn parse(
+        words: &[&'a [u8]],
+        dialect: Dialect,
+        now: UnixMillis,
+    ) -> Result<Options<'a>, Refusal> {
+        let mut get = false;
+        let (mut condition, mut expiry): (Option<(Word, &[u8])>, Option<(Word, &[u8])>) =
+            (None, None);
+        let mut rest = words;
+        while let [text, after @ ..] = rest {
+            let word = Word::parse(text).filter(|word| word.is_of(dialect));
+            let word = word.ok_or(Refusal::Syntax)?;
+            let value: &[u8];
+            (value, rest) = match (word.takes_value(), after) {
+                (false, after) => (&[][..], after),
+                (true, [value, after @ ..]) => (*value, after),
+                (true, []) => return Err(Refusal::Syntax),
+            };
+            let chosen = match word {
+                Word::Get => {
+                    get = true;
+                    continue;
+                }
+                Word::Nx | Word::Xx | Word::IfEq => &mut condition,
+                Word::Ex | Word::Px | Word::ExAt | Word::PxAt | Word::KeepTtl | Word::Persist => {
+                    &mut expiry
+                }
+            };
+            if chosen.is_some_and(|(earlier, _)| earlier != word || word == Word::IfEq) {
+                return Err(Refusal::Syntax);
+            }
+            *chosen = Some((word, value));
+        }
+        let condition = match condition {
+            Some((Word::Nx, _)) => Condition::IfAbsent,
+            Some((Word::Xx, _)) => Condition::IfPresent,
+            Some((_, value)) => Condition::IfEqual(value),
+            None => Condition::Always,
+        };
+        let expiry = expiry.map(|(word, number)| parse_expiry(word, number, now)).transpose()?;
+        Ok(Options { condition, get, expiry })
+    }
+
+    pub(super) fn allows(&self, record: Option<Record<'_>>) -> bool {
+        match self.condition {
+            Condition::Always => true,
+            Condition::IfAbsent => record.is_none(),
+            Condition::IfPresent => record.is_some(),
+            Condition::IfEqual(value) => record.is_some_and(|record| record.value == value),
+        }
+    }
+
+    /// The expiry of a value that is written now, over this record.
+    pub(super) fn new_expiry(&self, record: Option<Record<'_>>) -> Option<UnixMillis> {
+        match self.expiry {
+            None | Some(Expiry::Never) => None,
+            Some(Expiry::Keep) => record.and_then(|record| record.expiry),
+            Some(Expiry::At(at)) => Some(at),
+        }
+    }
+}
+
+fn parse_expiry(word: Word, number: &[u8], now: UnixMillis) -> Result<Expiry, Refusal> {
+    let (seconds, absolute) = match word {
+        Word::Ex => (true, false),
+        Word::ExAt => (true, true),
+        Word::Px => (false, false),
+        Word::PxAt => (false, true),
+        Word::Persist => return Ok(Expiry::Never),
+        Word::KeepTtl | Word::Nx | Word::Xx | Word::IfEq | Word::Get => return Ok(Expiry::Keep),
+    };
+    let number = parse_integer(number).ok_or(Refusal::NotAnInteger)?;
+    let at = expire_at(number, seconds, absolute, now);
+    at.map(Expiry::At).ok_or(Refusal::ExpireTime)
+}
+
+/// When something expires that is told to in these words; `None` if the number makes no sense
+/// (Redis takes positive ones only here).
+pub(super) fn expire_at(
+    number: i64,
+    seconds: bool,
+    absolute: bool,
+    now: UnixMillis,
+) -> Option<UnixMillis> {
+    let number = u64::try_from(number).ok().filter(|&number| number > 0)?;
+    let millis = if seconds { number.checked_mul(1000)? } else { number };
+    let at = if absolute { millis } else { millis.checked_add(now.0)? };
+    (at <= i64::MAX as u64).then_some(UnixMillis(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: UnixMillis = UnixMillis(1_000_000);
+
+    fn parse<'a>(words: &[&'a str], dialect: Dialect) -> Result<Options<'a>, Refusal> {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        Options::parse(&words, dialect, NOW)
+    }
+
+    #[test]
+    fn options_are_read_as_redis_reads_them() {
+        let at = |millis| Some(Expiry::At(UnixMillis(millis)));
+        for (words, dialect, expiry) in [
+            (&["ex", "10"][..], Dialect::Set, at(1_010_000)),
+            (&["PX", "10"], Dialect::GetEx, at(1_000_010)),
+            (&["EXAT", "2000"], Dialect::MSetEx, at(2_000_000)),
+            (&["PXAT", "5"], Dialect::Set, at(5)),
+            (&["EX", "10", "ex", "20"], Dialect::Set, at(1_020_000)),
+            (&["KEEPTTL"], Dialect::Set, Some(Expiry::Keep)),
+            (&["persist"], Dialect::GetEx, Some(Expiry::Never)),
+            (&[], Dialect::Set, None),
+        ] {
+            let parsed = parse(words, dialect).map(|options| options.expiry);
+            assert_eq!(parsed, Ok(expiry), "{words:?}");
+        }
+        let options = parse(&["XX", "GET", "PX", "1"], Dialect::Set).unwrap();
+        assert_eq!((options.condition, options.get), (Condition::IfPresent, true));
+        let options = parse(&["IFEQ", "x"], Dialect::Set).unwrap();
+        assert_eq!(options.condition, Condition::IfEqual(b"x"));
+    }
+
+    #[test]
+    fn contradictory_or_senseless_options_are_refused() {
+        for (words, dialect, bad) in [
+            (&["NX", "XX"][..], Dialect::Set, Refusal::Syntax),
+            (&["EX"], Dialect::Set, Refusal::Syntax),
+            (&["EX", "1", "PX", "1"], Dialect::Set, Refusal::Syntax),
+            (&["EX", "1", "KEEPTTL"], Dialect::Set, Refusal::Syntax),
+            (&["NX", "IFEQ", "a"], Dialect::Set, Refusal::Syntax),
+            (&["IFEQ", "a", "IFEQ", "a"], Dialect::Set, Refusal::Syntax),
+            (&["what"], Dialect::Set, Refusal::Syntax),
+            (&["PERSIST"], Dialect::Set, Refusal::Syntax),
+            (&["NX"], Dialect::GetEx, Refusal::Syntax),
+            (&["KEEPTTL"], Dialect::GetEx, Refusal::Syntax),
+            (&["GET"], Dialect::MSetEx, Refusal::Syntax),
+            (&["EX", "0", "what"], Dialect::Set, Refusal::Syntax),
+            (&["EX", "ten"], Dialect::Set, Refusal::NotAnInteger),
+            (&["EX", "0"], Dialect::Set, Refusal::ExpireTime),
+            (&["PX", "-1"], Dialect::GetEx, Refusal::ExpireTime),
+            (&["EX", "9223372036854775807"], Dialect::Set, Refusal::ExpireTime),
+        ] {
+            assert_eq!(parse(words, dialect), Err(bad), "{words:?}");
+        }
+    }
+}
