@@ -14,6 +14,8 @@ pub struct Report {
     pub moved: usize,
     /// Migrations that were refused, cancelled or given up.
     pub not_moved: usize,
+    /// How long clients worked, by virtual time.
+    pub worked: Duration,
     /// Operations that servers refused.
     pub refused: usize,
     /// The longest time that a client waited for an operation.

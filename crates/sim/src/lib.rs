@@ -30,6 +30,7 @@ mod inspect;
 mod metadata;
 mod network;
 mod reactor;
+mod search;
 mod servers;
 mod settings;
 mod trace;
@@ -38,5 +39,6 @@ mod world;
 
 pub use failure::{Failure, Report, Rule};
 pub use planted::Planted;
+pub use search::{minimize, search};
 pub use settings::{Knob, Settings};
 pub use world::run;

@@ -3,11 +3,11 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use sim::{Planted, Settings, run};
+use sim::{Failure, Knob, Planted, Report, Rule, Settings, minimize, run, search};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Simulates clusters under load while ranges move.
+/// Simulates clusters under load while ranges move and things go wrong.
 #[derive(Parser)]
 #[command(name = "sim")]
 struct Arguments {
@@ -20,15 +20,39 @@ struct Arguments {
     /// No seed is begun after so many seconds.
     #[arg(long)]
     seconds: Option<u64>,
+    /// Runs at a time. Default: one for each processor. It changes no run.
+    #[arg(long)]
+    jobs: Option<usize>,
     /// Only this seed, and print every event.
-    #[arg(long, conflicts_with_all = ["seeds", "first_seed", "seconds"])]
+    #[arg(long, conflicts_with_all = ["seeds", "first_seed", "seconds", "jobs"])]
     seed: Option<u64>,
+    /// From a failing seed on, look for a smaller run that breaks the same rule.
+    #[arg(long, requires = "seed", conflicts_with = "trace")]
+    minimize: bool,
     /// A bug to build in.
     #[arg(long, value_parser = planted)]
     plant: Option<Planted>,
+    /// At most so many clients.
+    #[arg(long)]
+    clients: Option<usize>,
+    /// Only so many registers are used.
+    #[arg(long)]
+    registers: Option<usize>,
+    /// Clients work for so many milliseconds at most, by virtual time.
+    #[arg(long, value_name = "MILLISECONDS")]
+    until: Option<u64>,
+    /// What to leave out, separated by commas: see --list-knobs.
+    #[arg(long, value_parser = knob, value_delimiter = ',')]
+    without: Vec<Knob>,
     /// Print every event.
     #[arg(long)]
     trace: bool,
+    /// Print the rules, and end.
+    #[arg(long)]
+    list_rules: bool,
+    /// Print what can be left out, and end.
+    #[arg(long)]
+    list_knobs: bool,
 }
 
 fn planted(name: &str) -> Result<Planted, String> {
@@ -38,43 +62,127 @@ fn planted(name: &str) -> Result<Planted, String> {
     planted.is_possible().then_some(planted).ok_or_else(without)
 }
 
+fn knob(name: &str) -> Result<Knob, String> {
+    let names = || Knob::ALL.iter().map(|knob| knob.name()).collect::<Vec<_>>().join(", ");
+    Knob::named(name).ok_or_else(|| format!("there are: {}", names()))
+}
+
 /// Seeds run if neither their number nor a time is given.
 const SEEDS: u64 = 100;
 
-#[expect(clippy::disallowed_methods, reason = "how long to go on is asked of the real clock")]
+/// Pause between two lines that say how far it is.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// Seeds that are tried for each step towards a smaller run.
+const TRIES: u64 = 60;
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let begin = Instant::now();
-    let enough = arguments.seconds.map(Duration::from_secs);
-    let all = if enough.is_some() { u64::MAX } else { SEEDS };
-    let (first, seeds) = match arguments.seed {
-        Some(seed) => (seed, 1),
-        None => (arguments.first_seed, arguments.seeds.unwrap_or(all)),
-    };
-    let is_printed = arguments.trace || arguments.seed.is_some();
-    let (mut operations, mut moved, mut not_moved, mut done) = (0, 0, 0, 0);
-    for seed in (first..).take(usize::try_from(seeds).unwrap_or(usize::MAX)) {
-        if enough.is_some_and(|enough| begin.elapsed() >= enough) {
-            break;
-        }
-        let planted = arguments.plant;
-        let report = run(&Settings { planted, is_printed, ..Settings::new(seed) });
-        if let Some(failure) = report.failure {
-            let plant = planted.map(|planted| format!(" --plant {planted}")).unwrap_or_default();
-            eprintln!("seed {seed}: {failure}");
-            eprintln!("again: cargo run --release -p sim -- --seed {seed}{plant}");
-            return ExitCode::FAILURE;
-        }
-        operations += report.operations;
-        moved += report.moved;
-        not_moved += report.not_moved;
-        done += 1;
+    if arguments.list_rules {
+        Rule::ALL.iter().for_each(|rule| println!("{rule}: {}", rule.sentence()));
+        return ExitCode::SUCCESS;
     }
-    let per_second = operations as f64 / begin.elapsed().as_secs_f64();
+    if arguments.list_knobs {
+        Knob::ALL.iter().for_each(|knob| println!("{}: {}", knob.name(), knob.sentence()));
+        return ExitCode::SUCCESS;
+    }
+    let settings = Settings {
+        planted: arguments.plant,
+        is_printed: arguments.trace || arguments.seed.is_some() && !arguments.minimize,
+        clients: arguments.clients,
+        registers: arguments.registers,
+        until: arguments.until.map(Duration::from_millis),
+        without: arguments.without.iter().copied().collect(),
+        ..Settings::new(arguments.seed.unwrap_or(arguments.first_seed))
+    };
+    let here = || std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = arguments.jobs.unwrap_or_else(here);
+    match arguments.seed {
+        Some(_) if arguments.minimize => make_smaller(&settings, jobs),
+        Some(_) => {
+            let report = run(&settings);
+            match &report.failure {
+                Some(failure) => fail(&settings, failure),
+                None => {
+                    println!("every rule held: {} operations", report.operations);
+                    ExitCode::SUCCESS
+                }
+            }
+        }
+        None => run_many(&arguments, &settings, jobs),
+    }
+}
+
+fn fail(settings: &Settings, failure: &Failure) -> ExitCode {
+    eprintln!("seed {}: {failure}", settings.seed);
+    eprintln!("the rule: {}", failure.rule.sentence());
+    eprintln!("again: cargo run --release -p sim -- {settings}");
+    ExitCode::FAILURE
+}
+
+/// What came of all runs.
+#[derive(Default)]
+struct Totals {
+    seeds: u64,
+    operations: usize,
+    refused: usize,
+    moved: usize,
+    not_moved: usize,
+}
+
+impl Totals {
+    fn add(&mut self, report: &Report) {
+        self.seeds += 1;
+        self.operations += report.operations;
+        self.refused += report.refused;
+        self.moved += report.moved;
+        self.not_moved += report.not_moved;
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long to go on is asked of the real clock")]
+fn run_many(arguments: &Arguments, settings: &Settings, jobs: usize) -> ExitCode {
+    let begin = Instant::now();
+    let enough = arguments.seconds.map_or(Duration::MAX, Duration::from_secs);
+    let all = if arguments.seconds.is_some() { u64::MAX } else { SEEDS };
+    let end = settings.seed.saturating_add(arguments.seeds.unwrap_or(all));
+    let mut totals = Totals::default();
+    let mut said = begin;
+    let found = search(
+        settings,
+        settings.seed..end,
+        jobs,
+        |_| true,
+        |report| {
+            totals.add(report);
+            if said.elapsed() >= PROGRESS {
+                said = Instant::now();
+                eprintln!("{} seeds, {} operations so far", totals.seeds, totals.operations);
+            }
+            begin.elapsed() < enough
+        },
+    );
+    if let Some((seed, Report { failure: Some(failure), .. })) = found {
+        return fail(&Settings { seed, ..settings.clone() }, &failure);
+    }
+    let Totals { seeds, operations, refused, moved, not_moved } = totals;
+    let seconds = begin.elapsed().as_secs_f64();
     println!(
-        "{done} seeds, {operations} operations, {moved} moves, {not_moved} moves refused, \
-         cancelled or given up: every rule held, in {:.1} s, {per_second:.0} operations/s",
-        begin.elapsed().as_secs_f64()
+        "{seeds} seeds, {operations} operations, {refused} refused, {moved} moves, {not_moved} \
+         moves refused, cancelled or given up: every rule held, in {seconds:.1} s with {jobs} \
+         jobs, {:.0} operations/s",
+        operations as f64 / seconds
     );
     ExitCode::SUCCESS
+}
+
+fn make_smaller(settings: &Settings, jobs: usize) -> ExitCode {
+    let smaller = minimize(settings, TRIES, jobs, |smaller| eprintln!("smaller: {smaller}"));
+    match smaller {
+        Some((smallest, Report { failure: Some(failure), .. })) => fail(&smallest, &failure),
+        Some(_) | None => {
+            println!("seed {} breaks no rule", settings.seed);
+            ExitCode::SUCCESS
+        }
+    }
 }

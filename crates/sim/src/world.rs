@@ -112,6 +112,8 @@ struct World {
     /// One turn in so many has a background quantum.
     leisure: u32,
     part: Part,
+    /// How long clients have worked, once they do no more.
+    worked: Option<Duration>,
     /// When everything must have come to rest.
     rest_by: Instant,
     /// When everything that expires has done so, by every clock.
@@ -150,6 +152,7 @@ pub fn run(settings: &Settings) -> Report {
             operations: 0,
             moved: 0,
             not_moved: 0,
+            worked: Duration::ZERO,
             refused: 0,
             longest: Duration::ZERO,
             failure: Some(Rule::NoPanic.broken(text.unwrap_or_default())),
@@ -184,6 +187,7 @@ impl World {
             losses: Losses::default(),
             leisure,
             part: Part::Working,
+            worked: None,
             rest_by: Instant(0),
             expired_by: Instant(0),
             plan: BTreeMap::new(),
@@ -295,6 +299,7 @@ impl World {
             operations: self.clients.operations(),
             moved,
             not_moved: self.migrations.len() - moved,
+            worked: self.worked.unwrap_or(self.now.since(Instant(0))),
             refused: self.clients.refused(),
             longest: self.clients.longest,
             failure: self.failure,

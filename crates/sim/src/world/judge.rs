@@ -11,7 +11,7 @@ use crate::servers::Server;
 use crate::workload::EXPIRY_MAX_MILLIS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use types::{HashRange, UnixMillis};
+use types::{HashRange, Instant, UnixMillis};
 use wire::control::{Ask, MigrationReport, MigrationState};
 use wire::peer::{PeerMessage, PriorityAnswer};
 
@@ -92,6 +92,7 @@ impl World {
         if is_clearing {
             self.trace.note(self.now, format_args!("the weather clears"));
             self.part = Part::Resting;
+            self.worked = Some(self.now.since(Instant(0)));
             self.weather = Weather::fair();
             self.cuts = Cuts::default();
             self.leaders.set_trouble(false);

@@ -39,7 +39,7 @@ impl World {
 
     pub(super) fn think_soon(&mut self, client: usize) {
         if !self.is_closed() && self.clients.begins_to_think(client) {
-            let pause = self.micros(1..300) * self.slowness * self.slowness;
+            let pause = self.micros(1..300) * self.slowness.pow(2).div_ceil(4);
             self.plan_in(pause, Next::Think(client));
         }
     }
