@@ -1,6 +1,7 @@
 //! `CLUSTER`: the map in the three forms that clients read, and migrations in Valkey's words.
 
 use super::migrate::parse_migrate;
+use super::moving;
 use super::table::flag::{ADMIN, ANYTIME, DANGEROUS, STALE};
 use super::table::{Command, Family, Keys, command, container, help};
 use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
@@ -24,15 +25,65 @@ pub(super) static FAMILY: Family = Family {
 const OPERATOR: u16 = ADMIN | DANGEROUS | STALE;
 
 static CLUSTER: &[Command] = &[
+    command("cluster|addslots", -3, OPERATOR, Keys::None, moving::coordinators).text(
+        "3.0.0",
+        "O(1)",
+        "Is refused: the coordinator decides it.",
+    ),
+    command("cluster|addslotsrange", -4, OPERATOR, Keys::None, moving::coordinators).text(
+        "3.0.0",
+        "O(1)",
+        "Is refused: the coordinator decides it.",
+    ),
+    command("cluster|bumpepoch", 2, OPERATOR, Keys::None, moving::coordinators).text(
+        "3.0.0",
+        "O(1)",
+        "Is refused: the coordinator decides it.",
+    ),
     command("cluster|cancelslotmigrations", -2, OPERATOR, Keys::None, cancel_slot_migrations).text(
         "9.0.0",
         "O(1)",
         "Cancels the moves from this server that have not changed owner yet.",
     ),
+    command("cluster|count-failure-reports", 3, OPERATOR, Keys::None, moving::count_failure_reports).text(
+        "3.0.0",
+        "O(1)",
+        "Returns 0: servers do not report each other.",
+    ),
     command("cluster|countkeysinslot", 3, STALE, Keys::None, count_keys_in_slot).text(
         "3.0.0",
         "O(1)",
         "Counts the keys of a slot on this server.",
+    ),
+    command("cluster|delslots", -3, OPERATOR, Keys::None, moving::coordinators).text(
+        "3.0.0",
+        "O(1)",
+        "Is refused: the coordinator decides it.",
+    ),
+    command("cluster|delslotsrange", -4, OPERATOR, Keys::None, moving::coordinators).text(
+        "3.0.0",
+        "O(1)",
+        "Is refused: the coordinator decides it.",
+    ),
+    command("cluster|failover", -2, OPERATOR, Keys::None, moving::coordinators).text(
+        "3.0.0",
+        "O(1)",
+        "Is refused: the coordinator decides it.",
+    ),
+    command("cluster|flushslots", 2, OPERATOR, Keys::None, moving::coordinators).text(
+        "3.0.0",
+        "O(1)",
+        "Is refused: the coordinator decides it.",
+    ),
+    command("cluster|forget", 3, OPERATOR, Keys::None, moving::coordinators).text(
+        "3.0.0",
+        "O(1)",
+        "Is refused: the coordinator decides it.",
+    ),
+    command("cluster|getkeysinslot", 4, STALE, Keys::None, moving::get_keys_in_slot).text(
+        "3.0.0",
+        "O(1)",
+        "Returns keys of a slot; none once its move is announced.",
     ),
     command("cluster|getslotmigrations", 2, OPERATOR, Keys::None, get_slot_migrations).text(
         "9.0.0",
@@ -50,20 +101,65 @@ static CLUSTER: &[Command] = &[
         "O(N) of the length of the key",
         "Returns the slot of a key.",
     ),
+    command("cluster|links", 2, ANYTIME, Keys::None, moving::links).text(
+        "7.0.0",
+        "O(1)",
+        "Returns nothing: servers do not gossip.",
+    ),
+    command("cluster|meet", -4, OPERATOR, Keys::None, moving::coordinators).text(
+        "3.0.0",
+        "O(1)",
+        "Is refused: the coordinator decides it.",
+    ),
     command("cluster|migrateslots", -4, OPERATOR, Keys::None, migrate_slots).text(
         "9.0.0",
         "O(1)",
         "Moves ranges of slots from this server to another.",
+    ),
+    command("cluster|migration", -3, OPERATOR, Keys::None, moving::migration).text(
+        "8.4.0",
+        "O(1)",
+        "Moves ranges of slots here, lists moves, and cancels them.",
     ),
     command("cluster|myid", 2, ANYTIME, Keys::None, my_id).text(
         "3.0.0",
         "O(1)",
         "Returns the name of this server in the cluster.",
     ),
+    command("cluster|myshardid", 2, ANYTIME, Keys::None, moving::my_shard_id).text(
+        "7.2.0",
+        "O(1)",
+        "Returns the name of this server, which is a shard.",
+    ),
     command("cluster|nodes", 2, ANYTIME, Keys::None, nodes).text(
         "3.0.0",
         "O(N) of the number of ranges",
         "Lists servers and their slots, as lines of text.",
+    ),
+    command("cluster|replicas", 3, OPERATOR, Keys::None, moving::replicas).text(
+        "5.0.0",
+        "O(1)",
+        "Returns nothing: there are no replicas.",
+    ),
+    command("cluster|replicate", -3, OPERATOR, Keys::None, moving::coordinators).text(
+        "3.0.0",
+        "O(1)",
+        "Is refused: the coordinator decides it.",
+    ),
+    command("cluster|reset", -2, OPERATOR, Keys::None, moving::coordinators).text(
+        "3.0.0",
+        "O(1)",
+        "Is refused: the coordinator decides it.",
+    ),
+    command("cluster|set-config-epoch", 3, OPERATOR, Keys::None, moving::coordinators).text(
+        "3.0.0",
+        "O(1)",
+        "Is refused: the coordinator decides it.",
+    ),
+    command("cluster|setslot", -4, OPERATOR, Keys::None, moving::set_slot).text(
+        "3.0.0",
+        "O(1)",
+        "Announces the move of a slot, or makes it.",
     ),
     command("cluster|shards", 2, ANYTIME, Keys::None, shards).text(
         "7.0.0",
@@ -78,7 +174,7 @@ static CLUSTER: &[Command] = &[
 ];
 
 /// What a server that is not one of many answers to nearly all of them.
-fn refuse_if_alone(call: &Call<'_>) -> Done {
+pub(super) fn refuse_if_alone(call: &Call<'_>) -> Done {
     match call.engine.node().is_cluster() {
         true => Ok(()),
         false => Err(refused(NO_CLUSTER)),
@@ -283,18 +379,26 @@ fn migrate_slots(call: &mut Call<'_>) -> Done {
         return reply_done(call, answer);
     }
     let wanted = parse_migrate(&call.args[2..]).map_err(refused)?;
-    let node = call.engine.node();
-    let map = node.map();
-    let target = map.servers.iter().find(|server| {
-        server.id.node_name(map.cluster).as_bytes() == wanted.node.to_ascii_lowercase()
-    });
-    let unknown = || refused(format!("ERR Unknown node name: {}", printable(&wanted.node, 64)));
     Err(Undone::Ask(Ask::Migrate {
-        target: target.ok_or_else(unknown)?.id,
+        target: server_named(call, &wanted.node)?,
         ranges: wanted.ranges,
-        source: Some(node.me()),
+        source: Some(call.engine.node().me()),
         policy: wanted.policy,
     }))
+}
+
+/// The server that clients know by these 40 digits.
+pub(super) fn server_named(call: &Call<'_>, name: &[u8]) -> Result<ServerId, Undone> {
+    let map = call.engine.node().map();
+    let wanted = name.to_ascii_lowercase();
+    let is_it = |server: &&ServerInfo| server.id.node_name(map.cluster).as_bytes() == wanted;
+    let found = map.servers.iter().find(is_it).map(|server| server.id);
+    found.ok_or_else(|| refused(format!("ERR Unknown node name: {}", printable(name, 64))))
+}
+
+/// The 40 digits of some servers.
+pub(super) fn names_of<const N: usize>(call: &Call<'_>, servers: [ServerId; N]) -> [String; N] {
+    servers.map(|server| call.engine.node().name_of(server))
 }
 
 /// `CLUSTER CANCELSLOTMIGRATIONS [ALL]`.

@@ -44,7 +44,7 @@ fn trim(argument: &[u8]) -> &[u8] {
     &argument[..end]
 }
 
-fn slot_range(first: &[u8], last: &[u8]) -> Result<HashRange, String> {
+pub(super) fn slot_range(first: &[u8], last: &[u8]) -> Result<HashRange, String> {
     let slot = |argument| parse_slot(argument).ok_or("ERR Invalid or out of range slot");
     let (first_slot, last_slot) = (slot(first)?, slot(last)?);
     if first_slot > last_slot {

@@ -22,6 +22,7 @@ mod introspection;
 mod keys;
 mod lcs;
 mod migrate;
+mod moving;
 mod numbers;
 mod object;
 mod pieces;

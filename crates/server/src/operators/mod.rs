@@ -27,9 +27,10 @@ use host::Host;
 use monitor::Monitors;
 use pause::Pause;
 use slow::{Latency, SlowLog};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use types::ReactorId;
+use types::{ReactorId, ServerId};
 
 /// See the module's text.
 pub(crate) struct Operators {
@@ -42,6 +43,8 @@ pub(crate) struct Operators {
     pub(crate) pause: Pause,
     pub(crate) slow_log: Mutex<SlowLog>,
     pub(crate) latency: Mutex<Latency>,
+    /// Slots whose move to another server was announced by `CLUSTER SETSLOT`, with the server.
+    pub(crate) announced: Mutex<BTreeMap<u16, ServerId>>,
     host: OnceLock<Box<dyn Host>>,
 }
 
@@ -56,6 +59,7 @@ impl Operators {
             pause: Pause::default(),
             slow_log: Mutex::default(),
             latency: Mutex::default(),
+            announced: Mutex::default(),
             host: OnceLock::new(),
         }
     }

@@ -1,0 +1,349 @@
+//! Moving slots in the words of Redis: `CLUSTER SETSLOT`, which moves them one by one, and
+//! `CLUSTER MIGRATION`, which moves ranges of them. (`CLUSTER MIGRATESLOTS` is Valkey's.)
+//!
+//! `SETSLOT` is an intent here. Tools announce a move at both sides, ask the source for the keys
+//! until it has none, and then tell everybody who the owner is. The source of an announced move
+//! says that it has none; the real move begins when its target is told that it is the owner, and
+//! the target answers when that is so.
+
+use super::cluster::{names_of, parse_slot, refuse_if_alone, reply_done, server_named};
+use super::migrate::slot_range;
+use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
+use crate::operators::lock;
+use store::Stall;
+use types::{HashRange, MigrationId, ServerId, Slot};
+use wire::control::{Answer, Ask, MigrationPolicy, MigrationReport, MigrationState};
+
+/// Who owns a slot, as the newest map says.
+fn owner(call: &Call<'_>, slot: Slot) -> Option<ServerId> {
+    let map = call.engine.node().map();
+    let hash = slot.first_hash();
+    map.tablets.iter().find(|tablet| tablet.range.contains(hash)).map(|tablet| tablet.owner)
+}
+
+/// `CLUSTER SETSLOT slot IMPORTING source | MIGRATING target | NODE owner | STABLE`.
+pub(super) fn set_slot(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
+    let slot = slot_of(call)?;
+    let me = call.engine.node().me();
+    let is_mine = owner(call, slot) == Some(me);
+    match (&call.args[3].to_ascii_uppercase()[..], &call.args[4..]) {
+        (b"IMPORTING", [node]) => {
+            let number = slot.0;
+            server_named(call, node)?;
+            match is_mine {
+                true => Err(refused(format!("ERR I'm already the owner of hash slot {number}"))),
+                false => call.ok(),
+            }
+        }
+        (b"MIGRATING", [node]) => {
+            let number = slot.0;
+            let target = server_named(call, node)?;
+            if !is_mine {
+                return Err(refused(format!("ERR I'm not the owner of hash slot {number}")));
+            }
+            lock(&call.engine.node().operators.announced).insert(slot.0, target);
+            call.ok()
+        }
+        (b"NODE", [node, words @ ..]) => {
+            // Valkey's tools may say how long to wait.
+            match words {
+                [] => {}
+                [word, _] if uppercase_is(word, b"TIMEOUT") => {}
+                _ => return Err(Refusal::Syntax.into()),
+            }
+            let target = server_named(call, node)?;
+            match target == me && !is_mine {
+                true => take_over(call, slot),
+                // It learns from the coordinator who the owner is.
+                false => forget(call, slot),
+            }
+        }
+        (b"STABLE", []) => forget(call, slot),
+        _ => Err(refused(
+            "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP",
+        )),
+    }
+}
+
+fn forget(call: &mut Call<'_>, slot: Slot) -> Done {
+    lock(&call.engine.node().operators.announced).remove(&slot.0);
+    call.ok()
+}
+
+/// Moves a slot here, and answers when it is ours.
+fn take_over(call: &mut Call<'_>, slot: Slot) -> Done {
+    match call.answer {
+        None => Err(Undone::Ask(Ask::Migrate {
+            ranges: vec![HashRange::of_slots(slot, slot)],
+            source: None,
+            target: call.engine.node().me(),
+            policy: MigrationPolicy::default(),
+        })),
+        // It is tried again when tablets change.
+        Some(Answer::Started(_)) => Err(Stall::Held.into()),
+        Some(answer) => reply_done(call, answer),
+    }
+}
+
+fn slot_of(call: &Call<'_>) -> Result<Slot, Undone> {
+    parse_slot(call.args[2]).ok_or_else(|| refused("ERR Invalid or out of range slot"))
+}
+
+/// `CLUSTER GETKEYSINSLOT slot count`.
+pub(super) fn get_keys_in_slot(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
+    let slot = slot_of(call)?;
+    let count = parse_integer(call.args[3]).and_then(|count| usize::try_from(count).ok());
+    let count = count.ok_or_else(|| refused("ERR Invalid number of keys"))?;
+    let mut found: Vec<Vec<u8>> = Vec::new();
+    if !lock(&call.engine.node().operators.announced).contains_key(&slot.0) {
+        let range = HashRange::of_slots(slot, slot);
+        let mut next = Some(slot.first_hash());
+        // So many buckets are more than a slot of millions of records has in a turn's time.
+        for _ in 0..STEPS_MAX {
+            let Some(from) = next.filter(|from| range.contains(*from) && found.len() < count)
+            else {
+                break;
+            };
+            next = call.engine.worker.scan(call.session.table, from, STEP_BUCKETS, |key, _| {
+                if found.len() < count && types::slot_of(key) == slot {
+                    found.push(key.to_vec());
+                }
+            })?;
+        }
+    }
+    call.reply.array(found.len());
+    found.iter().for_each(|key| call.reply.bulk(key));
+    Ok(())
+}
+
+const STEP_BUCKETS: usize = 64;
+const STEPS_MAX: usize = 256;
+
+/// `CLUSTER MIGRATION IMPORT first last [first last ...] | STATUS [ID task | ALL] | CANCEL ALL`.
+pub(super) fn migration(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
+    let args = call.args;
+    match &args[2].to_ascii_uppercase()[..] {
+        b"IMPORT" => import(call, &args[3..]),
+        b"STATUS" => status(call, &args[3..]),
+        b"CANCEL" => cancel(call, &args[3..]),
+        _ => Err(refused(super::unknown_subcommand(&args[1..]))),
+    }
+}
+
+fn import(call: &mut Call<'_>, slots: &[&[u8]]) -> Done {
+    match call.answer {
+        None => {}
+        Some(Answer::Started(started)) => {
+            let (Some(first), Some(last)) = (started.first(), started.last()) else {
+                return Err(refused("ERR this node owns these slots already"));
+            };
+            call.reply.bulk(task_name(*first, *last).as_bytes());
+            return Ok(());
+        }
+        Some(answer) => return reply_done(call, answer),
+    }
+    let (pairs, odd) = slots.as_chunks::<2>();
+    if pairs.is_empty() || !odd.is_empty() {
+        return Err(Refusal::Arity.into());
+    }
+    let ranges = pairs.iter().map(|[first, last]| slot_range(first, last));
+    Err(Undone::Ask(Ask::Migrate {
+        ranges: ranges.collect::<Result<_, _>>().map_err(refused)?,
+        source: None,
+        target: call.engine.node().me(),
+        policy: MigrationPolicy::default(),
+    }))
+}
+
+/// One name for the migrations of one request, which are numbered in turn.
+fn task_name(first: MigrationId, last: MigrationId) -> String {
+    format!("{:020x}{:020x}", first.0, last.0)
+}
+
+fn parse_task(name: &[u8]) -> Option<(u64, u64)> {
+    let name = std::str::from_utf8(name).ok().filter(|name| name.len() == 40 && name.is_ascii())?;
+    let (first, last) = name.split_at(20);
+    Some((u64::from_str_radix(first, 16).ok()?, u64::from_str_radix(last, 16).ok()?))
+}
+
+fn status(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
+    let (first, last) = match words {
+        [] => (0, u64::MAX),
+        [word] if uppercase_is(word, b"ALL") => (0, u64::MAX),
+        [word, name] if uppercase_is(word, b"ID") => parse_task(name).unwrap_or((1, 0)),
+        _ => return Err(Refusal::Syntax.into()),
+    };
+    let reports = match call.answer {
+        None => return Err(Undone::Ask(Ask::List)),
+        Some(Answer::Migrations(reports)) => reports,
+        Some(answer) => return reply_done(call, answer),
+    };
+    let me = call.engine.node().me();
+    let is_wanted = |report: &&MigrationReport| {
+        let is_mine = report.source == me || report.target == me;
+        is_mine && (first..=last).contains(&report.migration.0)
+    };
+    let wanted: Vec<&MigrationReport> = reports.iter().filter(is_wanted).collect();
+    if words.len() == 2 && !wanted.is_empty() {
+        // One task, whatever number of migrations it is.
+        call.reply.array(1);
+        describe(call, &wanted);
+        return Ok(());
+    }
+    call.reply.array(wanted.len());
+    for report in wanted {
+        describe(call, &[report]);
+    }
+    Ok(())
+}
+
+/// A task in Redis's words: as far as the migration that is least far.
+fn describe(call: &mut Call<'_>, reports: &[&MigrationReport]) {
+    let (newest, oldest) = (reports[0], reports[reports.len() - 1]);
+    let slots: Vec<String> = reports.iter().rev().map(|report| {
+        let (first, last) = report.range.slots();
+        format!("{}-{}", first.0, last.0)
+    }).collect();
+    let state = reports.iter().map(|report| report.state).min_by_key(|state| rank(*state));
+    let state = state.unwrap_or(MigrationState::Success);
+    let is_over = rank(state) > rank(MigrationState::Releasing);
+    let failed = reports.iter().find(|report| !report.message.is_empty());
+    let message = failed.map(|report| report.message.clone()).unwrap_or_default();
+    let is_import = newest.target == call.engine.node().me();
+    let ended = reports.iter().map(|report| report.updated.0).max().unwrap_or(0);
+    let [source, target] = names_of(call, [oldest.source, oldest.target]);
+    let texts = [
+        ("id", task_name(oldest.migration, newest.migration)),
+        ("slots", slots.join(" ")),
+        ("source", source),
+        ("dest", target),
+        ("operation", if is_import { "import" } else { "migrate" }.to_string()),
+        ("state", word_of(state).to_string()),
+        ("last_error", message),
+    ];
+    let numbers = [
+        ("retries", 0),
+        ("create_time", oldest.created.0),
+        ("start_time", oldest.created.0),
+        ("end_time", if is_over { ended } else { 0 }),
+        ("write_pause_ms", 0),
+    ];
+    call.reply.map(texts.len() + numbers.len());
+    for (field, value) in texts {
+        call.reply.bulk(field.as_bytes());
+        call.reply.bulk(value.as_bytes());
+    }
+    for (field, value) in numbers {
+        call.reply.bulk(field.as_bytes());
+        call.reply.integer(value as i64);
+    }
+}
+
+/// Failures first, then by how far it is.
+fn rank(state: MigrationState) -> u8 {
+    match state {
+        MigrationState::Queued => 0,
+        MigrationState::Preparing => 1,
+        MigrationState::Moving => 2,
+        MigrationState::Releasing => 3,
+        MigrationState::Failed => 4,
+        MigrationState::Cancelled => 5,
+        MigrationState::Success => 6,
+    }
+}
+
+/// Redis's word for a state. Once it moves the target serves it, and for tools it is done when
+/// everything has arrived.
+fn word_of(state: MigrationState) -> &'static str {
+    match state {
+        MigrationState::Queued => "none",
+        MigrationState::Preparing => "connecting",
+        MigrationState::Moving => "accumulate-buffer",
+        MigrationState::Releasing => "streaming-buffer",
+        MigrationState::Success => "completed",
+        MigrationState::Cancelled => "canceled",
+        MigrationState::Failed => "failed",
+    }
+}
+
+fn cancel(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
+    match words {
+        [word] if uppercase_is(word, b"ALL") => {}
+        [word, name] if uppercase_is(word, b"ID") => {
+            let name = printable(name, 64);
+            return Err(refused(format!(
+                "ERR one task alone cannot be cancelled ({name}): CLUSTER MIGRATION CANCEL ALL \
+                 cancels all that have not changed owner yet"
+            )));
+        }
+        _ => return Err(Refusal::Syntax.into()),
+    }
+    match call.answer {
+        None => Err(Undone::Ask(Ask::Cancel { source: None })),
+        Some(Answer::Cancelled(count)) => {
+            call.reply.integer(i64::from(*count));
+            Ok(())
+        }
+        Some(answer) => reply_done(call, answer),
+    }
+}
+
+/// `CLUSTER MYSHARDID`: a shard is a server.
+pub(super) fn my_shard_id(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
+    let me = call.engine.node().me();
+    let [name] = names_of(call, [me]);
+    call.reply.bulk(name.as_bytes());
+    Ok(())
+}
+
+/// `CLUSTER LINKS`: servers have no links for gossip; those of the bus open and close as needed.
+pub(super) fn links(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
+    call.reply.array(0);
+    Ok(())
+}
+
+/// `CLUSTER COUNT-FAILURE-REPORTS node`: servers do not report each other.
+pub(super) fn count_failure_reports(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
+    server_named(call, call.args[2])?;
+    call.reply.integer(0);
+    Ok(())
+}
+
+/// What the coordinator decides, and no command can.
+pub(super) fn coordinators(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
+    let word = printable(&call.args[1].to_ascii_uppercase(), 64);
+    Err(refused(format!(
+        "ERR CLUSTER {word} is not for this cluster: servers join by 'ballast serve --join', the \
+         coordinator gives them their place, and CLUSTER MIGRATESLOTS moves slots"
+    )))
+}
+
+/// `CLUSTER REPLICAS node`: there are none.
+pub(super) fn replicas(call: &mut Call<'_>) -> Done {
+    refuse_if_alone(call)?;
+    server_named(call, call.args[2])?;
+    call.reply.array(0);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_found_by_its_name() {
+        let name = task_name(MigrationId(7), MigrationId(u64::MAX));
+        assert_eq!(parse_task(name.as_bytes()), Some((7, u64::MAX)));
+        assert_eq!(name.len(), 40);
+        for wrong in ["", "7", &"x".repeat(40), &"f".repeat(40), &"é".repeat(20)] {
+            assert_eq!(parse_task(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+}
