@@ -21,6 +21,7 @@
 
 mod inline;
 mod item;
+mod lookahead;
 mod number;
 mod reply;
 mod reply_parser;
@@ -30,6 +31,7 @@ mod request_parser;
 mod request_writer;
 mod value;
 
+pub use lookahead::Lookahead;
 pub use number::{parse_integer, write_double, write_integer};
 pub use reply::{Items, Received, Reply};
 pub use reply_parser::{ReplyLimits, ReplyParser};

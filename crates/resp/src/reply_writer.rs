@@ -40,6 +40,11 @@ impl<'b> ReplyWriter<'b> {
         self.line(b'-', text.as_ref());
     }
 
+    /// Replies that were written elsewhere, whole.
+    pub fn written(&mut self, replies: &[u8]) {
+        self.out.extend_from_slice(replies);
+    }
+
     /// A number.
     #[inline]
     pub fn integer(&mut self, number: i64) {

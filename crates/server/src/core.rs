@@ -12,7 +12,7 @@
 mod order;
 
 use crate::engine::{Engine, Payload, Route, Wake};
-use crate::front::{Client, Next, Ticket, Turn, Waits};
+use crate::front::{Client, Next, Ticket, Turn, Waits, foresee_clients};
 use crate::operators::clients::Facts;
 use order::Order;
 use runtime::Io;
@@ -132,6 +132,11 @@ impl Core {
         let facts = Arc::new(Facts::new(clients.name(), connection, (peer, local), self.now));
         clients.add(self.reactor, facts.clone());
         self.clients.insert(connection, Client::new(connection, facts, configuration));
+    }
+
+    /// Clients' input that is about to come, for a look ahead at what their requests will need.
+    pub fn foresee(&mut self, inputs: &mut dyn Iterator<Item = &[u8]>) {
+        foresee_clients(inputs, &mut self.engine);
     }
 
     /// Everything that a client has sent and that was not consumed before. Returns how much of it

@@ -23,6 +23,6 @@ pub use address::Address;
 pub use log::GracePeriod;
 pub use objects::{
     Arrival, ArrivalCounters, ArrivalPlan, Changes, Key, Missing, Need, Record, ReplayError,
-    Replayed, Stall, Store, StoreConfig, StoreError, StoreUsage, TableSet, Tablet, TabletMap,
+    Replayed, Scratch, Stall, Store, StoreConfig, StoreError, StoreUsage, TableSet, Tablet, TabletMap,
     TabletState, Worker,
 };

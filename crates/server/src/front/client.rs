@@ -1,6 +1,7 @@
 //! One client's connection: parses, executes, parks, answers in order.
 
 use super::gate::{self, Attempt};
+use super::foresight::foresee;
 use super::queue::{Kept, Queue, Scope, Waiting};
 use super::waits::{Cause, Ticket, Waits};
 use crate::commands::{
@@ -143,6 +144,7 @@ impl Client {
     ) -> Received {
         let conversation = &mut self.conversation;
         let mut rest = input;
+        let mut foreseen = 0;
         let mut requests = 0;
         self.is_paused = false;
         let next = loop {
@@ -160,6 +162,10 @@ impl Client {
                 self.is_trusted = conversation.session.is_authenticated;
                 self.parser.set_limits(limits(&turn.engine.configuration, self.is_trusted));
             }
+            if foreseen == 0 {
+                foreseen = foresee(rest, conversation.session.table, turn.engine);
+            }
+            foreseen = foreseen.saturating_sub(1);
             match self.parser.next(&mut rest) {
                 Ok(None) => break Next::Read,
                 Ok(Some(request)) => {

@@ -9,9 +9,11 @@
 //! Knows nothing of sockets: bytes come in, bytes go out into a buffer.
 
 mod client;
+mod foresight;
 mod gate;
 mod queue;
 mod waits;
 
+pub(crate) use foresight::foresee_clients;
 pub(crate) use client::{Client, Next, Turn};
 pub(crate) use waits::{Ticket, Waits};

@@ -155,6 +155,18 @@ impl Index {
         }
     }
 
+    /// Shows words that may be the hash's. A hint: what others change meanwhile may be missed.
+    #[inline]
+    pub fn candidates(&self, hash: KeyHash, turn: &Turn<'_>, mut see: impl FnMut(Word)) {
+        self.check(turn);
+        if let Some((_, leaf)) = self.place(hash, turn).leaf {
+            leaf.find(Tag::of(hash), |word| {
+                see(word);
+                false
+            });
+        }
+    }
+
     /// The state of the hash's leaf; `None` while somebody changes it. What is found, or not
     /// found, between this and a successful [`Index::is_unchanged`] was so at one moment; with
     /// several hashes, if all states are taken before and all looked at after.

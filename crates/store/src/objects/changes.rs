@@ -13,11 +13,28 @@ pub struct Changes<'c> {
     keys: usize,
 }
 
-/// The worker's memory for changes, reused from update to update.
+/// The memory of changes, reused from update to update.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub struct Scratch {
     pub(super) values: Vec<u8>,
     pub(super) list: Vec<Change>,
+}
+
+impl Scratch {
+    /// Collects the changes of an update of so many keys that is made elsewhere than in the store.
+    pub fn changes(&mut self, keys: usize) -> Changes<'_> {
+        Changes::new(self, keys)
+    }
+
+    /// What was collected, in order: the key's position, and its new value and expiry or nothing.
+    pub fn collected(&self) -> impl Iterator<Item = (usize, Option<(&[u8], Option<UnixMillis>)>)> {
+        self.list.iter().map(|change| match &change.what {
+            What::Put { value, expiry } => {
+                (change.key, Some((&self.values[value.clone()], *expiry)))
+            }
+            What::Delete => (change.key, None),
+        })
+    }
 }
 
 /// One change.

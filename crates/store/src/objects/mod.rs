@@ -29,6 +29,7 @@ mod collect;
 mod counts;
 mod drop;
 mod expire;
+mod foresee;
 mod leaves;
 mod read;
 mod replay;
@@ -42,13 +43,13 @@ mod worker;
 mod write;
 
 pub use arrival::{Arrival, ArrivalCounters, ArrivalPlan};
-pub use changes::Changes;
+pub use changes::{Changes, Scratch};
 pub use replay::{ReplayError, Replayed};
 pub use store::{Store, StoreConfig, StoreError, StoreUsage};
 pub use tablets::{TableSet, Tablet, TabletMap, TabletState};
 pub use worker::Worker;
 
-use types::{KeyHash, MigrationId, UnixMillis, Version};
+use types::{KeyHash, MigrationId, TableId, UnixMillis, Version};
 
 /// A key and its hash, which the caller has computed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +109,8 @@ pub enum Stall {
 /// Records that have not arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
+    /// The table that they belong to.
+    pub table: TableId,
     /// The migration that brings them.
     pub migration: MigrationId,
     /// All hashes of the operation that are missing, ascending, each once.
@@ -116,9 +119,9 @@ pub struct Missing {
 
 impl Stall {
     /// These hashes, ascending or not, have to arrive first.
-    fn missing(arrival: &Arrival, mut hashes: Vec<KeyHash>) -> Stall {
+    fn missing(arrival: &Arrival, table: TableId, mut hashes: Vec<KeyHash>) -> Stall {
         hashes.sort_unstable();
         hashes.dedup();
-        Stall::Missing(Missing { migration: arrival.migration(), hashes })
+        Stall::Missing(Missing { table, migration: arrival.migration(), hashes })
     }
 }

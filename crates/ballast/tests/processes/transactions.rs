@@ -1,0 +1,179 @@
+//! Transactions, while the ranges of their keys move.
+
+use crate::client::{Answer, Client};
+use crate::moves::Mover;
+use crate::servers::{Cluster, MODEST};
+use resp::Value;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// Banks, each in a slot of its own, accounts of each, and what is in an account at first.
+const BANKS: usize = 6;
+const ACCOUNTS: usize = 5;
+const MONEY: i64 = 1_000;
+
+/// Clients that pay, and payments that each of them makes.
+const TELLERS: usize = 4;
+const PAYMENTS: usize = 500;
+
+/// Somebody who looks for the owner of a bank by following redirections.
+struct Teller {
+    random: fastrand::Rng,
+    servers: Vec<Client>,
+    /// Where each bank was last.
+    owners: [usize; BANKS],
+}
+
+impl Teller {
+    fn new(addresses: &[SocketAddr], seed: u64) -> Teller {
+        let servers = addresses.iter().map(|address| Client::connect(*address)).collect();
+        Teller { random: fastrand::Rng::with_seed(seed), servers, owners: [0; BANKS] }
+    }
+
+    /// Asks where the bank was last. `None`: it is elsewhere, which is known now.
+    fn ask(&mut self, bank: usize, requests: &[Vec<String>]) -> Option<Vec<Answer>> {
+        let answers = self.servers[self.owners[bank]].ask_all(requests);
+        let Some(moved) = answers.iter().find(|answer| answer.is_error("MOVED")) else {
+            return Some(answers);
+        };
+        let text = moved.text();
+        let port = text.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        let owner = self.servers.iter().position(|server| Some(server.address.port()) == port);
+        self.owners[bank] = owner.expect("a redirection names a server of the cluster");
+        None
+    }
+
+    /// What comes of a transaction, wherever the bank is: `None` if something watched has changed.
+    fn carry_out(&mut self, bank: usize, commands: &[Vec<String>]) -> Option<Vec<Answer>> {
+        let mut requests = vec![words(&["MULTI"])];
+        requests.extend_from_slice(commands);
+        requests.push(words(&["EXEC"]));
+        let answers = loop {
+            if let Some(answers) = self.ask(bank, &requests) {
+                break answers;
+            }
+        };
+        let queued = &answers[1..answers.len() - 1];
+        assert!(queued.iter().all(|answer| answer.text() == "QUEUED"), "{queued:?}");
+        match answers.last() {
+            Some(Answer(Value::Null)) => None,
+            Some(answer) => Some(answer.items()),
+            None => unreachable!("there were requests"),
+        }
+    }
+
+    /// Adds to one account and takes from another, whatever they hold.
+    fn pay(&mut self, bank: usize) {
+        let (from, to, amount) = self.draw(bank);
+        let amount = amount.to_string();
+        let done = self.carry_out(
+            bank,
+            &[
+                words(&["DECRBY", &from, &amount]),
+                words(&["INCRBY", &to, &amount]),
+                words(&["INCR", &payments(bank)]),
+            ],
+        );
+        assert_eq!(done.map(|answers| answers.len()), Some(3), "nothing was watched");
+    }
+
+    /// The same by what the accounts were seen to hold. False: somebody else was quicker, or the
+    /// bank has moved since it was looked at.
+    fn pay_watching(&mut self, bank: usize) -> bool {
+        let (from, to, amount) = self.draw(bank);
+        let look = [words(&["WATCH", &from, &to]), words(&["MGET", &from, &to])];
+        let Some(seen) = self.ask(bank, &look) else { return false };
+        let held: Vec<i64> =
+            seen[1].items().iter().map(|held| held.text().parse().expect("a number")).collect();
+        let change = [
+            words(&["MULTI"]),
+            words(&["SET", &from, &(held[0] - amount).to_string()]),
+            words(&["SET", &to, &(held[1] + amount).to_string()]),
+            words(&["INCR", &payments(bank)]),
+            words(&["EXEC"]),
+        ];
+        self.ask(bank, &change).is_some_and(|answers| answers[4].0 != Value::Null)
+    }
+
+    fn draw(&mut self, bank: usize) -> (String, String, i64) {
+        let from = self.random.usize(..ACCOUNTS);
+        let to = (from + self.random.usize(1..ACCOUNTS)) % ACCOUNTS;
+        (account(bank, from), account(bank, to), self.random.i64(1..10))
+    }
+
+    /// All the money of a bank, and how often it was paid with, as they are at one moment.
+    fn audit(&mut self, bank: usize) -> (i64, i64) {
+        let mut commands: Vec<_> =
+            (0..ACCOUNTS).map(|number| words(&["GET", &account(bank, number)])).collect();
+        commands.push(words(&["GET", &payments(bank)]));
+        let answers = self.carry_out(bank, &commands).expect("nothing was watched");
+        let mut numbers: Vec<i64> =
+            answers.iter().map(|answer| answer.text().parse().expect("a number")).collect();
+        let payments = numbers.pop().expect("one more than accounts");
+        (numbers.iter().sum(), payments)
+    }
+
+    /// Makes payments at all banks, and counts them by bank.
+    fn work(mut self) -> [i64; BANKS] {
+        let mut made = [0; BANKS];
+        for _ in 0..PAYMENTS {
+            let bank = self.random.usize(..BANKS);
+            match self.random.u8(..3) {
+                0 => self.pay(bank),
+                1 => while !self.pay_watching(bank) {},
+                _ => {
+                    let (money, _) = self.audit(bank);
+                    assert_eq!(money, ACCOUNTS as i64 * MONEY, "a payment was seen half made");
+                    continue;
+                }
+            }
+            made[bank] += 1;
+        }
+        made
+    }
+}
+
+fn account(bank: usize, number: usize) -> String {
+    format!("{{bank:{bank}}}account:{number}")
+}
+
+fn payments(bank: usize) -> String {
+    format!("{{bank:{bank}}}payments")
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_string()).collect()
+}
+
+#[test]
+fn transactions_are_atomic_while_their_keys_move() {
+    let cluster = Cluster::start(3, &MODEST);
+    let addresses = cluster.addresses();
+    let mut clerk = Teller::new(&addresses, 0);
+    for bank in 0..BANKS {
+        let mut commands = vec![words(&["SET", &payments(bank), "0"])];
+        let money = MONEY.to_string();
+        commands.extend((0..ACCOUNTS).map(|at| words(&["SET", &account(bank, at), &money])));
+        clerk.carry_out(bank, &commands).expect("nothing was watched");
+    }
+    let stop = AtomicBool::new(false);
+    let (made, ended) = thread::scope(|scope| {
+        let moving = scope.spawn(|| Mover::new(&cluster, 7).keep_moving(&stop));
+        let teller = |seed| Teller::new(&addresses, seed as u64);
+        let tellers: Vec<_> =
+            (1..=TELLERS).map(teller).map(|teller| scope.spawn(|| teller.work())).collect();
+        let made: Vec<_> = tellers.into_iter().map(|teller| teller.join()).collect();
+        stop.store(true, Ordering::Relaxed);
+        (made, moving.join().expect("ranges are moved"))
+    });
+    let mut total = [0; BANKS];
+    for made in made {
+        let made = made.expect("a teller has found nothing wrong");
+        total.iter_mut().zip(made).for_each(|(total, made)| *total += made);
+    }
+    assert!(ended.succeeded > 3, "{ended:?}");
+    for (bank, made) in total.into_iter().enumerate() {
+        assert_eq!(clerk.audit(bank), (ACCOUNTS as i64 * MONEY, made), "bank {bank}");
+    }
+}

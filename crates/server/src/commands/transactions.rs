@@ -1,0 +1,341 @@
+//! Transactions: commands that are collected, and take effect at one moment or not at all.
+//!
+//! The front end collects them ([`Transaction`]) and hands them to `EXEC`, which runs them on copies
+//! of their records (see [`crate::data`]). In a cluster all keys of a transaction lie in one slot.
+
+use super::table::flag::{ALLOW_BUSY, ANYTIME, ENDS_MULTI, FAST, NO_MULTI, NOSCRIPT};
+use super::table::{ALL, Family, Keys, command};
+use super::{CROSS_SLOT, Call, Command, Done, Refusal, Undone, refused};
+use crate::data::Staged;
+use crate::engine::Node;
+use resp::{OwnedRequest, ReplyWriter};
+use std::collections::{BTreeMap, HashSet};
+use store::{Key, Need, Record, Stall};
+use types::{Slot, TableId, Version};
+
+pub(super) static FAMILY: Family = Family {
+    group: "transactions",
+    category: Some("@transaction"),
+    commands: &[
+        command("discard", 1, CONTROL | FAST | ENDS_MULTI, Keys::Unnamed, discard).text(
+            "2.0.0",
+            "O(N) of the number of commands",
+            "Forgets a transaction.",
+        ),
+        command("exec", 1, NOSCRIPT | ANYTIME | ENDS_MULTI, Keys::Unnamed, exec).text(
+            "1.2.0",
+            "that of its commands",
+            "Carries a transaction out, at one moment.",
+        ),
+        command("multi", 1, CONTROL | FAST | NO_MULTI, Keys::None, multi).text(
+            "1.2.0",
+            "O(1)",
+            "Begins a transaction.",
+        ),
+        command("unwatch", 1, CONTROL | FAST, Keys::Unnamed, unwatch).text(
+            "2.2.0",
+            "O(1)",
+            "Forgets which keys were watched.",
+        ),
+        command("watch", -2, CONTROL | FAST | NO_MULTI, ALL, watch).text(
+            "2.2.0",
+            "O(N) of the number of keys",
+            "Makes the next transaction fail if one of the keys changes before it.",
+        ),
+    ],
+};
+
+const CONTROL: u16 = NOSCRIPT | ANYTIME | ALLOW_BUSY;
+
+/// Commands between `MULTI` and `EXEC`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Transaction {
+    requests: Vec<OwnedRequest>,
+    bytes: usize,
+    /// In a cluster: that of the first key.
+    slot: Option<Slot>,
+    /// A command was refused when it was given: `EXEC` will refuse.
+    is_broken: bool,
+}
+
+/// Keys whose change makes a transaction fail, and which version each had; `None`: it did not exist.
+pub(crate) type Watched = BTreeMap<(TableId, Box<[u8]>), Option<Version>>;
+
+/// Most commands of a transaction, and most bytes of their requests.
+const REQUESTS_MAX: usize = 1 << 17;
+const BYTES_MAX: usize = 64 << 20;
+
+/// Times that a transaction is tried in one turn.
+const TRIES: usize = 8;
+
+impl Transaction {
+    /// Adds a command, or says why it cannot be part of the transaction, which it breaks.
+    pub(crate) fn add(
+        &mut self,
+        command: Result<&Command, String>,
+        request: resp::Request<'_>,
+        node: &Node,
+    ) -> Result<(), String> {
+        let added = command.and_then(|command| self.check(command, request, node));
+        match &added {
+            Ok(()) => {
+                let request = request.to_owned();
+                self.bytes += request.held_bytes();
+                self.requests.push(request);
+            }
+            Err(_) => self.is_broken = true,
+        }
+        added
+    }
+
+    fn check(
+        &mut self,
+        command: &Command,
+        request: resp::Request<'_>,
+        node: &Node,
+    ) -> Result<(), String> {
+        if !command.takes(request.len()) {
+            return Err(Refusal::Arity.text(command).into_owned());
+        }
+        // Looking at keys that nobody names, or at another database, is not done on copies.
+        if command.has(NO_MULTI) || command.keys == Keys::Unnamed || command.name == "select" {
+            let name = command.name;
+            return Err(format!("ERR Command '{name}' not allowed inside a transaction"));
+        }
+        if self.requests.len() == REQUESTS_MAX || self.bytes >= BYTES_MAX {
+            return Err("ERR the transaction is too large".into());
+        }
+        if !node.is_cluster() {
+            return Ok(());
+        }
+        for key in keys_named(command, request) {
+            let slot = types::slot_of(key);
+            if *self.slot.get_or_insert(slot) != slot {
+                return Err(CROSS_SLOT.text(command).into_owned());
+            }
+        }
+        // Clients go elsewhere with the whole transaction when its first key is not here.
+        match keys_named(command, request).next().and_then(|key| node.redirection(key)) {
+            Some(moved) => Err(moved),
+            None => Ok(()),
+        }
+    }
+
+    fn first_key(&self) -> Option<&[u8]> {
+        let requests = self.requests.iter().map(OwnedRequest::request);
+        requests
+            .flat_map(|request| {
+                let command = Command::of(request.name(), request.get(1)).ok();
+                command.and_then(|command| keys_named(command, request).next())
+            })
+            .next()
+    }
+}
+
+fn keys_named<'r>(
+    command: &Command,
+    request: resp::Request<'r>,
+) -> impl Iterator<Item = &'r [u8]> + use<'r> {
+    let positions = command.key_positions(request.len(), request.get(1));
+    positions.filter_map(move |at| request.get(at))
+}
+
+/// `MULTI`.
+fn multi(call: &mut Call<'_>) -> Done {
+    call.session.collecting = Some(Transaction::default());
+    call.ok()
+}
+
+/// `DISCARD`.
+fn discard(call: &mut Call<'_>) -> Done {
+    if call.transaction.is_none() {
+        return Err(refused("ERR DISCARD without MULTI"));
+    }
+    call.session.watched.clear();
+    call.ok()
+}
+
+/// `UNWATCH`.
+fn unwatch(call: &mut Call<'_>) -> Done {
+    call.session.watched.clear();
+    call.ok()
+}
+
+/// `WATCH key [key ...]`.
+fn watch(call: &mut Call<'_>) -> Done {
+    let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
+    let table = call.session.table;
+    let versions: Vec<Option<Version>> =
+        call.engine.worker.read(table, &keys, |records| records.iter().map(version).collect())?;
+    for (key, version) in keys.iter().zip(versions) {
+        // The first look counts: what has changed since then has changed.
+        call.session.watched.entry((table, key.bytes.into())).or_insert(version);
+    }
+    call.ok()
+}
+
+fn version(record: &Option<Record<'_>>) -> Option<Version> {
+    record.map(|record| record.version)
+}
+
+/// `EXEC`.
+fn exec(call: &mut Call<'_>) -> Done {
+    let transaction = call.transaction.ok_or_else(|| refused("ERR EXEC without MULTI"))?;
+    let outcome = match run(call, transaction) {
+        Err(Undone::Stall(Stall::NotOwned)) => {
+            let key = transaction.first_key();
+            match key.and_then(|key| call.engine.node().redirection(key)) {
+                Some(moved) => Err(refused(moved)),
+                None => Err(Undone::Stall(Stall::Held)),
+            }
+        }
+        outcome => outcome,
+    };
+    // One that is started again needs to know what was watched.
+    if matches!(outcome, Ok(()) | Err(Undone::Refused(_))) {
+        call.session.watched.clear();
+    }
+    outcome
+}
+
+fn run(call: &mut Call<'_>, transaction: &Transaction) -> Done {
+    if transaction.is_broken {
+        return Err(refused("EXECABORT Transaction discarded because of previous errors."));
+    }
+    let table = call.session.table;
+    let watched = std::mem::take(&mut call.session.watched);
+    let outcome = match has_changed(call, &watched, table) {
+        Ok(false) => attempt_often(call, transaction, &watched),
+        Ok(true) => {
+            call.reply.null_array();
+            Ok(())
+        }
+        Err(undone) => Err(undone),
+    };
+    call.session.watched = watched;
+    outcome
+}
+
+/// Whether something has changed that was watched in another database than the transaction's.
+fn has_changed(call: &mut Call<'_>, watched: &Watched, table: TableId) -> Result<bool, Undone> {
+    for ((its, key), before) in watched.iter().filter(|((its, _), _)| *its != table) {
+        let key = Key { hash: call.engine.hash(key), bytes: key };
+        let now = call.engine.worker.read_one(*its, key, |record| version(&record))?;
+        if now != *before {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn attempt_often(call: &mut Call<'_>, transaction: &Transaction, watched: &Watched) -> Done {
+    let table = call.session.table;
+    let here = watched.iter().filter(|((its, _), _)| *its == table);
+    let (watched, versions): (Vec<&[u8]>, Vec<_>) =
+        here.map(|((_, key), version)| (&**key, *version)).unzip();
+    let keys = keys_of(call, transaction, watched);
+    for _ in 0..TRIES {
+        if attempt(call, transaction, &keys, &versions)? {
+            return Ok(());
+        }
+    }
+    Err(Undone::Stall(Stall::Contended))
+}
+
+/// The keys that are watched and then those that commands name, each once.
+fn keys_of<'k>(
+    call: &Call<'_>,
+    transaction: &'k Transaction,
+    watched: Vec<&'k [u8]>,
+) -> Vec<Key<'k>> {
+    let requests = transaction.requests.iter().map(OwnedRequest::request);
+    let named = requests.flat_map(|request| {
+        let command = Command::of(request.name(), request.get(1)).ok();
+        command.into_iter().flat_map(move |command| keys_named(command, request))
+    });
+    let mut seen = HashSet::new();
+    let each = watched.into_iter().chain(named).filter(|bytes| seen.insert(*bytes));
+    each.map(|bytes| Key { hash: call.engine.hash(bytes), bytes }).collect()
+}
+
+/// Runs all commands once. The first keys are watched, and must have these versions. `false`: a
+/// record was changed by somebody else meanwhile, and nothing has happened.
+fn attempt(
+    call: &mut Call<'_>,
+    transaction: &Transaction,
+    keys: &[Key<'_>],
+    watched: &[Option<Version>],
+) -> Result<bool, Undone> {
+    let table = call.session.table;
+    let clock = call.engine.worker.store().clock();
+    let staged = call.engine.worker.read(table, keys, |records| {
+        let is_as_watched =
+            records.iter().map(version).take(watched.len()).eq(watched.iter().copied());
+        is_as_watched.then(|| Staged::new((table, clock), keys, records))
+    })?;
+    let Some(staged) = staged else {
+        call.reply.null_array();
+        return Ok(true);
+    };
+    call.engine.staged = Some(staged);
+    let replies = run_all(call, transaction);
+    let staged = call.engine.staged.take();
+    if let Some(staged) = staged.filter(Staged::is_changed) {
+        let update = call.engine.worker.update(table, keys, Need::Records, |records, changes| {
+            let is_current = staged.is_current(records);
+            if is_current {
+                staged.apply(changes);
+            }
+            is_current
+        });
+        match update {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(Stall::TooLarge) => return Err(refused("ERR the transaction is too large")),
+            Err(stall) => return Err(stall.into()),
+        }
+    }
+    call.reply.written(&replies);
+    Ok(true)
+}
+
+/// The reply of all commands, which work on the engine's copies.
+fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> Vec<u8> {
+    let mut replies = Vec::new();
+    ReplyWriter::new(call.session.protocol, &mut replies).array(transaction.requests.len());
+    for request in transaction.requests.iter().map(OwnedRequest::request) {
+        let args: Vec<&[u8]> = request.iter().collect();
+        // Commands that are not known were refused when they were given.
+        let Ok(command) = Command::of(args[0], args.get(1).copied()) else { continue };
+        let before = replies.len();
+        let protocol = call.session.protocol;
+        let mut one = Call {
+            args: &args,
+            answer: None,
+            transaction: None,
+            walk: &mut None,
+            engine: call.engine,
+            session: call.session,
+            reply: ReplyWriter::new(protocol, &mut replies),
+            now: call.now,
+            wall: call.wall,
+        };
+        if let Err(undone) = (command.handler)(&mut one) {
+            replies.truncate(before);
+            let refusal = match undone {
+                Undone::Refused(refusal) => refusal,
+                // There is nothing to wait for on copies, and nobody to ask.
+                Undone::Stall(_)
+                | Undone::Ask(_)
+                | Undone::Begin(_)
+                | Undone::Paused
+                | Undone::Unfinished => NOT_INSIDE,
+            };
+            ReplyWriter::new(protocol, &mut replies).error(refusal.text(command).as_bytes());
+        }
+    }
+    replies
+}
+
+const NOT_INSIDE: Refusal =
+    Refusal::Because(std::borrow::Cow::Borrowed("ERR not possible inside a transaction"));

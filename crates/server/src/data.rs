@@ -1,0 +1,210 @@
+//! Records as commands see them: those of the store, or a transaction's own copy of them.
+//!
+//! The commands of a transaction work on copies that were read at one moment, each on what the ones
+//! before it have left. When all have run, the store is asked to make all changes at once if every
+//! record is still the one that was copied (optimistic concurrency control after Kung and Robinson,
+//! 1981): no lock is held while commands run, and a transaction that loses starts again.
+
+use crate::commands::{Refusal, Undone, refused};
+use std::collections::HashMap;
+use store::{Changes, Key, Need, Record, Scratch, Worker};
+use types::limits::VALUE_BYTES_MAX;
+use types::{TableId, UnixMillis, Version};
+
+/// Where a command finds its records.
+pub(crate) enum Data<'d> {
+    /// In the store.
+    Store(&'d mut Worker),
+    /// In a transaction's copies.
+    Staged(&'d mut Staged),
+}
+
+impl Data<'_> {
+    /// As [`Worker::read_one`].
+    #[inline]
+    pub(crate) fn read_one<T>(
+        &mut self,
+        table: TableId,
+        key: Key<'_>,
+        f: impl FnOnce(Option<Record<'_>>) -> T,
+    ) -> Result<T, Undone> {
+        match self {
+            Data::Store(worker) => Ok(worker.read_one(table, key, f)?),
+            Data::Staged(staged) => Ok(f(staged.record(staged.place(table, key)?))),
+        }
+    }
+
+    /// As [`Worker::read`].
+    pub(crate) fn read<T>(
+        &mut self,
+        table: TableId,
+        keys: &[Key<'_>],
+        f: impl FnOnce(&[Option<Record<'_>>]) -> T,
+    ) -> Result<T, Undone> {
+        match self {
+            Data::Store(worker) => Ok(worker.read(table, keys, f)?),
+            Data::Staged(staged) => {
+                let places = staged.places(table, keys)?;
+                Ok(f(&staged.records(&places)))
+            }
+        }
+    }
+
+    /// As [`Worker::put`].
+    #[inline]
+    pub(crate) fn put(
+        &mut self,
+        table: TableId,
+        key: Key<'_>,
+        value: &[u8],
+        expiry: Option<UnixMillis>,
+    ) -> Result<(), Undone> {
+        match self {
+            Data::Store(worker) => Ok(worker.put(table, key, value, expiry)?),
+            Data::Staged(staged) => {
+                let place = staged.place(table, key)?;
+                staged.change(place, Some((value, expiry)))
+            }
+        }
+    }
+
+    /// As [`Worker::update`].
+    #[inline]
+    pub(crate) fn update<T>(
+        &mut self,
+        table: TableId,
+        keys: &[Key<'_>],
+        need: Need,
+        f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
+    ) -> Result<T, Undone> {
+        match self {
+            Data::Store(worker) => Ok(worker.update(table, keys, need, f)?),
+            Data::Staged(staged) => {
+                let places = staged.places(table, keys)?;
+                let mut scratch = std::mem::take(&mut staged.scratch);
+                let result = f(&staged.records(&places), &mut scratch.changes(keys.len()));
+                let mut changes = scratch.collected();
+                let done = changes.try_for_each(|(at, new)| staged.change(places[at], new));
+                drop(changes);
+                staged.scratch = scratch;
+                done.map(|()| result)
+            }
+        }
+    }
+
+    /// As [`Worker::update_beside`].
+    pub(crate) fn update_beside<T>(
+        &mut self,
+        beside: (TableId, Key<'_>),
+        key: (TableId, Key<'_>),
+        f: impl FnOnce([Option<Record<'_>>; 2], &mut Changes<'_>) -> T,
+    ) -> Result<T, Undone> {
+        match self {
+            Data::Store(worker) => Ok(worker.update_beside(beside, key, f)?),
+            // Copies are those of one table.
+            Data::Staged(_) => Err(refused("ERR not possible inside a transaction")),
+        }
+    }
+}
+
+/// The records of a transaction: as they were read, and as its commands have left them.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    table: TableId,
+    /// By which expiry is judged.
+    clock: UnixMillis,
+    records: Vec<StagedRecord>,
+    /// Where the record of a key stands. Only looked up, never walked.
+    places: HashMap<Box<[u8]>, usize>,
+    scratch: Scratch,
+}
+
+/// One record, or its absence.
+#[derive(Debug)]
+struct StagedRecord {
+    /// Of the record that was read; `None`: there was none.
+    version: Option<Version>,
+    now: Option<(Vec<u8>, Option<UnixMillis>)>,
+    is_changed: bool,
+}
+
+impl Staged {
+    /// Copies of what was read under these keys of a table, no two of which are the same.
+    pub(crate) fn new(
+        (table, clock): (TableId, UnixMillis),
+        keys: &[Key<'_>],
+        records: &[Option<Record<'_>>],
+    ) -> Staged {
+        let copy = |record: &Option<Record<'_>>| StagedRecord {
+            version: record.map(|record| record.version),
+            now: record.map(|record| (record.value.to_vec(), record.expiry)),
+            is_changed: false,
+        };
+        let place = |(place, key): (usize, &Key<'_>)| (Box::from(key.bytes), place);
+        Staged {
+            table,
+            clock,
+            records: records.iter().map(copy).collect(),
+            places: keys.iter().enumerate().map(place).collect(),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Whether the records are the ones that were read.
+    pub(crate) fn is_current(&self, records: &[Option<Record<'_>>]) -> bool {
+        let versions = records.iter().map(|record| record.map(|record| record.version));
+        self.records.iter().map(|record| record.version).eq(versions)
+    }
+
+    /// Whether there is anything to be written.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.records.iter().any(|record| record.is_changed)
+    }
+
+    /// Writes down what the commands have changed. Positions are those of the keys.
+    pub(crate) fn apply(&self, changes: &mut Changes<'_>) {
+        for (place, record) in self.records.iter().enumerate().filter(|(_, r)| r.is_changed) {
+            match &record.now {
+                Some((value, expiry)) => changes.put(place, value, *expiry),
+                // What was never there, or is not any more, need not be deleted.
+                None if record.version.is_none() => {}
+                None => changes.delete(place),
+            }
+        }
+    }
+
+    fn place(&self, table: TableId, key: Key<'_>) -> Result<usize, Undone> {
+        let place = (table == self.table).then(|| self.places.get(key.bytes)).flatten();
+        place.copied().ok_or_else(|| refused("ERR not possible inside a transaction"))
+    }
+
+    fn places(&self, table: TableId, keys: &[Key<'_>]) -> Result<Vec<usize>, Undone> {
+        keys.iter().map(|key| self.place(table, *key)).collect()
+    }
+
+    fn record(&self, place: usize) -> Option<Record<'_>> {
+        let StagedRecord { version, now, .. } = &self.records[place];
+        let (value, expiry) = now.as_ref()?;
+        let lasts = expiry.is_none_or(|expiry| expiry > self.clock);
+        let version = version.unwrap_or(Version(0));
+        lasts.then_some(Record { value, version, expiry: *expiry })
+    }
+
+    fn records(&self, places: &[usize]) -> Vec<Option<Record<'_>>> {
+        places.iter().map(|&place| self.record(place)).collect()
+    }
+
+    fn change(
+        &mut self,
+        place: usize,
+        new: Option<(&[u8], Option<UnixMillis>)>,
+    ) -> Result<(), Undone> {
+        if new.is_some_and(|(value, _)| value.len() > VALUE_BYTES_MAX) {
+            return Err(Refusal::TooLarge.into());
+        }
+        let record = &mut self.records[place];
+        record.now = new.map(|(value, expiry)| (value.to_vec(), expiry));
+        record.is_changed = true;
+        Ok(())
+    }
+}
