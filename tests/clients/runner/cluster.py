@@ -18,6 +18,14 @@ PATIENCE_SECONDS = 30
 # Processes share the processors with the client, and start quickly.
 MODEST = ["--shared-cores", "--reactors", "1", "--ready-memory", "16mb"]
 
+# How the reasons begin for which a move is given up before it has begun: the target has to make
+# room first, was too busy to answer, or the move before it was given up. Asking again helps.
+GIVEN_UP = (
+    "the target has no room",
+    "the flip was not answered in time",
+    "Slots are not served by the source node",
+)
+
 
 class Refused(Exception):
     """What a server said in place of an answer."""
@@ -196,9 +204,10 @@ class Mover(threading.Thread):
         if self.failure:
             return 0, [self.failure]
         self.cluster.settle()
-        reports = [report for report in self.cluster.migrations() if report["name"] not in self.before]
+        reports = [each for each in self.cluster.migrations() if each["name"] not in self.before]
         done = [report for report in reports if report["state"] == "success"]
-        return len(done), [report["message"] for report in reports if report["state"] != "success"]
+        ended = [report["message"] for report in reports if report["state"] != "success"]
+        return len(done), [message for message in ended if not message.startswith(GIVEN_UP)]
 
 
 def slot(key):
