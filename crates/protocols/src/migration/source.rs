@@ -233,11 +233,14 @@ impl Source {
             State::Waiting => self.freeze(now, intent, 1, out),
             // The coordinator has not heard of it.
             State::Withdrawn => self.report_withdrawn(out),
+            State::Leaving { .. } => {
+                out.push(SourceEffect::Tell(ToCoordinator::Flipped { migration: self.migration }));
+            }
+            // It asks by itself what it does not know, or this comes late.
             State::Freezing { .. }
             | State::Resting { .. }
             | State::GivenUp { .. }
             | State::Flipping { .. }
-            | State::Leaving { .. }
             | State::Released => {}
         }
     }

@@ -40,6 +40,12 @@ impl Coordinator {
         (intent.target, FromCoordinator::Decide { migration: intent.migration })
     }
 
+    /// The source of the newest intent is told once more to start.
+    pub(crate) fn start_again(&self) -> (ServerId, FromCoordinator) {
+        let intent = self.intents.last().expect("a migration was started");
+        (intent.source, FromCoordinator::Start(intent.clone()))
+    }
+
     pub(crate) fn handle(&mut self, message: &ToCoordinator) -> Vec<(ServerId, FromCoordinator)> {
         let intent = |migration: MigrationId| &self.intents[migration.0 as usize - 1];
         match *message {

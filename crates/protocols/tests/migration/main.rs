@@ -185,6 +185,11 @@ impl goldenscript::Runner for World {
                 let (to, message) = self.coordinator.cancel();
                 self.send(Message::Down { to, message });
             }
+            // The coordinator does not know how far the source is.
+            "start-again" => {
+                let (to, message) = self.coordinator.start_again();
+                self.send(Message::Down { to, message });
+            }
             "deliver" => self.deliver(),
             "advance" => self.advance(Duration::from_millis(words[0].parse()?)),
             "lose" => self.network.rule(words[0], Some(Rule::Lose)),
