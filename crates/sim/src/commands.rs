@@ -3,7 +3,8 @@
 use crate::history::{Action, Outcome};
 use crate::servers::server_at;
 use crate::workload::{Register, decode, expiry_millis};
-use resp::{Reply, RequestWriter};
+use resp::{Items, Reply, RequestWriter};
+use std::fmt;
 
 /// What a reply says to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,5 +130,32 @@ pub(crate) fn read_error(text: &[u8]) -> Said {
         Some("TRYAGAIN" | "CLUSTERDOWN" | "OOM") => Said::Later,
         _ if text.starts_with("ERR the coordinator cannot be reached") => Said::Refused,
         _ => Said::Nonsense,
+    }
+}
+
+/// A reply for people: bytes as text, and of values without their filling.
+pub(crate) struct Shown<'a, 'r>(pub(crate) &'a Reply<'r>);
+
+impl fmt::Display for Shown<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |f: &mut fmt::Formatter<'_>, items: Items<'_>| {
+            f.write_str("[")?;
+            for (at, item) in items.enumerate() {
+                let comma = if at > 0 { ", " } else { "" };
+                write!(f, "{comma}{}", Shown(&item))?;
+            }
+            f.write_str("]")
+        };
+        match self.0 {
+            Reply::Simple(text) | Reply::Error(text) => f.write_str(&String::from_utf8_lossy(text)),
+            Reply::Bulk(bytes) => {
+                let text = String::from_utf8_lossy(bytes);
+                write!(f, "\"{}\"", text.trim_end_matches('.'))
+            }
+            Reply::Integer(number) => write!(f, "{number}"),
+            Reply::Null => f.write_str("null"),
+            Reply::Array(items) => list(f, *items),
+            other => write!(f, "{other:?}"),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use crate::planted;
 use crate::workload::{Register, decode};
 use std::collections::{BTreeMap, BTreeSet};
-use store::{TabletState, Worker};
+use store::{TabletMap, TabletState, Worker};
 use types::{HashRange, KeyHash, MigrationId, ServerId, TableId, UnixMillis};
 use wire::batch::BatchReader;
 use wire::entry::{Body, Entry};
@@ -11,6 +11,8 @@ use wire::entry::{Body, Entry};
 /// A way into one server's store beside its reactors', and what it has seen.
 pub(crate) struct Inspector {
     pub(crate) worker: Worker,
+    /// How far what arrives was when it was looked at last.
+    progress: Vec<(MigrationId, Option<KeyHash>)>,
     /// Hashes of moving ranges that the progress has passed.
     passed: BTreeSet<(MigrationId, KeyHash)>,
 }
@@ -30,7 +32,7 @@ pub(crate) struct Walk {
 impl Inspector {
     pub(crate) fn new(mut worker: Worker) -> Inspector {
         worker.sleep();
-        Inspector { worker, passed: BTreeSet::new() }
+        Inspector { worker, progress: Vec::new(), passed: BTreeSet::new() }
     }
 
     /// Looks at the store; nobody has to wait for it afterwards.
@@ -47,7 +49,11 @@ impl Inspector {
         registers: &[Register],
     ) -> Vec<(MigrationId, ServerId, TableId, KeyHash)> {
         let mut newly = Vec::new();
-        for tablet in self.worker.store().tablets().iter() {
+        let tablets = self.worker.store().tablets();
+        if !self.has_progressed(&tablets) {
+            return newly;
+        }
+        for tablet in tablets.iter() {
             let TabletState::Arriving(arrival) = &tablet.state else { continue };
             let (id, source) = (arrival.migration(), arrival.source());
             for register in registers {
@@ -62,6 +68,27 @@ impl Inspector {
             }
         }
         newly
+    }
+
+    fn has_progressed(&mut self, tablets: &TabletMap) -> bool {
+        let arrivals = tablets.iter().filter_map(|tablet| match &tablet.state {
+            TabletState::Arriving(arrival) => Some(arrival),
+            TabletState::Serving | TabletState::Frozen | TabletState::Leaving => None,
+        });
+        let (mut has_progressed, mut count) = (false, 0);
+        for arrival in arrivals {
+            for partition in 0..arrival.partitions() {
+                let now = (arrival.migration(), arrival.progress(partition));
+                if self.progress.get(count) != Some(&now) {
+                    has_progressed = true;
+                    self.progress.truncate(count);
+                    self.progress.push(now);
+                }
+                count += 1;
+            }
+        }
+        self.progress.truncate(count);
+        has_progressed
     }
 
     /// Whether a record with this hash, or the tombstone of one, is here.

@@ -15,17 +15,32 @@ use wire::peer::PeerMessage;
 /// Something that arrives at a reactor.
 #[derive(Debug)]
 pub(crate) enum Inbound {
-    Peer {
-        from: ServerId,
-        route: Route,
-        message: PeerMessage,
-        payload: Vec<u8>,
-    },
-    Control(FromCoordinator),
+    Peer(Box<FromPeer>),
+    Control(Box<FromCoordinator>),
     /// A client has connected.
     Opened(ConnectionId),
     /// What a client has sent.
     Bytes(ConnectionId, Vec<u8>),
+}
+
+/// A message from another server.
+#[derive(Debug)]
+pub(crate) struct FromPeer {
+    from: ServerId,
+    route: Route,
+    pub(crate) message: PeerMessage,
+    payload: Vec<u8>,
+}
+
+impl Inbound {
+    pub(crate) fn peer(
+        from: ServerId,
+        route: Route,
+        message: PeerMessage,
+        payload: Vec<u8>,
+    ) -> Inbound {
+        Inbound::Peer(Box::new(FromPeer { from, route, message, payload }))
+    }
 }
 
 /// Something that leaves a reactor.
@@ -140,12 +155,13 @@ impl Reactor {
     pub(crate) fn listen(&mut self, around: &mut Surroundings<'_>) {
         while let Some(inbound) = self.inbox.pop_front() {
             match inbound {
-                Inbound::Peer { from, route, message, payload } => {
+                Inbound::Peer(arrived) => {
+                    let FromPeer { from, route, message, payload } = *arrived;
                     self.receive_planted(&message, &payload, around);
                     let payload = Payload { buffer: payload, start: 0 };
                     self.core.on_peer(from, route, message, payload);
                 }
-                Inbound::Control(message) => self.core.on_control(message),
+                Inbound::Control(message) => self.core.on_control(*message),
                 Inbound::Opened(connection) => self.heard.push((connection, None)),
                 Inbound::Bytes(connection, bytes) => self.heard.push((connection, Some(bytes))),
             }

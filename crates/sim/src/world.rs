@@ -59,13 +59,13 @@ const WALL_START: u64 = 1_700_000_000_000;
 /// Number of the world's own requests to the coordinator.
 const OWN_REQUEST: u64 = u64::MAX;
 
-/// What is going to happen.
+/// What is going to happen. Small, since most of it stands in the plan by itself.
 #[derive(Debug)]
 enum Next {
     Turn(usize, usize),
     Arrive(usize, usize, Inbound),
-    Up(ConnectionId, ToCoordinator),
-    Down(usize, ConnectionId, FromCoordinator),
+    Up(ConnectionId, Box<ToCoordinator>),
+    Down(usize, ConnectionId, Box<FromCoordinator>),
     /// What a server has written arrives at its client.
     Answer(server::core::ConnectionId, Vec<u8>),
     Think(usize),
@@ -314,9 +314,9 @@ impl World {
                 self.servers[server].reactors[reactor].inbox.push_back(inbound);
                 self.wake(server, reactor);
             }
-            Next::Up(connection, message) => self.arrive_up(connection, message),
+            Next::Up(connection, message) => self.arrive_up(connection, *message),
             Next::Down(server, connection, message) => {
-                self.arrive_down(server, connection, message)
+                self.arrive_down(server, connection, *message)
             }
             Next::Answer(connection, bytes) => self.answered(connection, bytes),
             Next::Think(client) => self.think(client),

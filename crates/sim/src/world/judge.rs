@@ -22,8 +22,11 @@ const ASKED_AGAIN_MAX: u32 = 5;
 impl World {
     /// What the progress of this server has just passed must be here.
     pub(super) fn check_progress(&mut self, place: usize) {
-        let walls: Vec<_> = (0..self.servers.len()).map(|place| self.wall_at(place)).collect();
         let passed = self.servers[place].inspector.newly_passed(&self.workload.registers);
+        if passed.is_empty() {
+            return;
+        }
+        let walls: Vec<_> = (0..self.servers.len()).map(|place| self.wall_at(place)).collect();
         for (migration, source, table, hash) in passed {
             // What has expired by the target's clock may have been reclaimed there.
             let clock = self.servers[place].node.store().clock();
@@ -76,9 +79,8 @@ impl World {
 
     /// A reactor is told what its source has not.
     pub(super) fn note_told(&mut self, reactor: (usize, usize), inbound: &Inbound) {
-        let Inbound::Peer { message: PeerMessage::PriorityReply(reply), .. } = inbound else {
-            return;
-        };
+        let Inbound::Peer(arrived) = inbound else { return };
+        let PeerMessage::PriorityReply(reply) = &arrived.message else { return };
         for &(_, hash, answer) in &reply.answers {
             if answer != PriorityAnswer::Records {
                 self.told_absent.entry((reactor, reply.migration, hash)).or_insert(0);

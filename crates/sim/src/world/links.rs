@@ -43,7 +43,7 @@ impl World {
         let link = &mut self.servers[place].link;
         link.down = link.down.max(self.now + delay);
         let at = link.down;
-        self.plan_at(at, Next::Down(place, connection, message));
+        self.plan_at(at, Next::Down(place, connection, Box::new(message)));
     }
 
     pub(super) fn rejoin(&mut self, place: usize) {

@@ -43,23 +43,35 @@ impl World {
         let is_cut = self.now < self.cuts[place][to];
         let copies = self.weather.copies(&mut self.rng, &message);
         let copies = if is_cut { Vec::new() } else { copies };
-        self.trace.note(
-            self.now,
-            format_args!("{from} → {} {} {copies:?}", self.servers[to].id, peer(&message)),
-        );
+        self.note_message((place, to), &message, &payload, &copies);
         let route = Route(u64::from(from.0) << 16 | reactor as u64);
         if self.settings.planted == Some(Planted::LostReplyTakenForEmpty)
             && copies.is_empty()
             && let Some(message) = planted::emptied(&message)
         {
-            let inbound = Inbound::Peer { from, route, message, payload: Vec::new() };
+            let inbound = Inbound::peer(from, route, message, Vec::new());
             return self.plan_in(PULL_TIMEOUT, Next::Arrive(to, to_reactor, inbound));
         }
         for delay in copies {
             let (message, payload) = (message.clone(), payload.clone());
-            let inbound = Inbound::Peer { from, route, message, payload };
+            let inbound = Inbound::peer(from, route, message, payload);
             self.plan_in(delay, Next::Arrive(to, to_reactor, inbound));
         }
+    }
+
+    fn note_message(
+        &mut self,
+        (from, to): (usize, usize),
+        message: &PeerMessage,
+        payload: &[u8],
+        copies: &[Duration],
+    ) {
+        let (one, other) = (self.servers[from].id, self.servers[to].id);
+        let mut bytes = Vec::new();
+        wire::frame::encode(message, payload.len(), &mut bytes);
+        bytes.extend(copies.iter().flat_map(|copy| copy.as_nanos().to_le_bytes()));
+        let line = format_args!("{one} → {other} {} {copies:?}", peer(message));
+        self.trace.note_bytes(self.now, &[from as u64, to as u64], &bytes, line);
     }
 
     /// Where a message arrives that is sent to a server. Who connects sends at once, before it has
@@ -96,20 +108,23 @@ impl World {
             (self.settings.planted, &message)
         {
             let message = FromCoordinator::Outcome { migration: *migration, accepted: false };
-            return self.plan_in(Duration::ZERO, Next::Arrive(place, 0, Inbound::Control(message)));
+            return self.plan_in(
+                Duration::ZERO,
+                Next::Arrive(place, 0, Inbound::Control(Box::new(message))),
+            );
         }
         let delay = self.weather.delay(&mut self.rng);
         let link = &mut self.servers[place].link;
         let Some(connection) = link.connection else { return };
         link.up = link.up.max(self.now + delay);
         let at = link.up;
-        self.plan_at(at, Next::Up(connection, message));
+        self.plan_at(at, Next::Up(connection, Box::new(message)));
     }
 
     pub(super) fn arrive_up(&mut self, connection: ConnectionId, message: ToCoordinator) {
         let until = self.leaders.paused_until(connection);
         if until > self.now {
-            return self.plan_at(until, Next::Up(connection, message));
+            return self.plan_at(until, Next::Up(connection, Box::new(message)));
         }
         let is_up = self.servers.iter().any(|server| server.link.connection == Some(connection));
         if is_up || self.losses.still_carries(connection) {
@@ -133,7 +148,7 @@ impl World {
         }
         let Some(message) = self.tamper_down(place, message) else { return };
         // The link hands everything to one reactor, in order.
-        self.servers[place].reactors[0].inbox.push_back(Inbound::Control(message));
+        self.servers[place].reactors[0].inbox.push_back(Inbound::Control(Box::new(message)));
         self.wake(place, 0);
     }
 

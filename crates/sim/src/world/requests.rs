@@ -177,7 +177,7 @@ impl World {
         self.prepare(client, place, table);
         let connection = self.clients.ask(client, place, slot);
         let (id, mut output) = (connection.id, std::mem::take(&mut connection.output));
-        let out = &mut output;
+        let (before, out) = (output.len(), &mut output);
         let open = self.clients.job(slot);
         match (open.job, &open.state) {
             (Job::Operation(register, action), _) => {
@@ -193,11 +193,13 @@ impl World {
             (Job::Walk(_), state) => unreachable!("a walk remembers {state:?}"),
         }
         let job = open.job;
+        let to = self.servers[place].id;
+        let line = format_args!("{client}.{slot} on {id} to {to} {job:?}");
+        let numbers = [slot as u64, id.number()];
+        self.trace.note_bytes(self.now, &numbers, &output[before..], line);
         if let Some(connection) = self.clients.connection(client, place) {
             connection.output = output;
         }
-        let to = self.servers[place].id;
-        self.trace.note(self.now, format_args!("{client}.{slot} on {id} to {to} {job:?}"));
     }
 
     /// Makes the connection ready for a request on a table; now and then something else is asked
@@ -319,6 +321,8 @@ impl World {
 
     pub(super) fn answered(&mut self, id: ConnectionId, bytes: Vec<u8>) {
         let Some((client, place)) = self.clients.holder(id) else { return };
+        let line = format_args!("{id} brings {} bytes", bytes.len());
+        self.trace.note_bytes(self.now, &[id.number()], &bytes, line);
         let Some(connection) = self.clients.connection(client, place) else { return };
         let mut input = std::mem::take(&mut connection.input);
         input.extend_from_slice(&bytes);
@@ -335,7 +339,10 @@ impl World {
                 Some(Expected::Selected) if reply == Reply::Simple(b"OK") => {}
                 Some(Expected::Echo(number))
                     if reply == Reply::Bulk(number.to_string().as_bytes()) => {}
-                expected => return self.confused(id, &format!("{reply:?} to {expected:?}")),
+                expected => {
+                    return self
+                        .confused(id, &format!("{} to {expected:?}", commands::Shown(&reply)));
+                }
             }
         }
         let consumed = input.len() - rest.len();
@@ -354,7 +361,7 @@ impl World {
     }
 
     fn replied(&mut self, slot: usize, reply: &Reply<'_>) {
-        self.trace.note(self.now, format_args!("{slot}: {reply:?}"));
+        self.trace.show(self.now, format_args!("{slot}: {}", commands::Shown(reply)));
         match self.clients.job(slot).job {
             Job::Operation(register, action) => {
                 let said = commands::read(&self.workload.registers[register], action, reply);
@@ -376,7 +383,7 @@ impl World {
 
     fn nonsense(&mut self, slot: usize, said: &Said, reply: &Reply<'_>) {
         let job = self.clients.job(slot).job;
-        let text = format!("{reply:?} to {job:?}, that is {said:?}");
+        let text = format!("{} to {job:?}, that is {said:?}", commands::Shown(reply));
         self.failure = Some(Rule::InOrder.broken(text));
     }
 
@@ -396,7 +403,8 @@ impl World {
             Said::Later | Said::Refused => self.refuse(slot),
             Said::Torn => {
                 let job = self.clients.job(slot).job;
-                self.failure = Some(Rule::WholePairs.broken(format!("{job:?}: {reply:?}")));
+                self.failure =
+                    Some(Rule::WholePairs.broken(format!("{job:?}: {}", commands::Shown(reply))));
             }
             Said::Nonsense => self.nonsense(slot, &said, reply),
         }

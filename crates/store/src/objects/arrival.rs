@@ -159,6 +159,11 @@ impl Arrival {
         }
     }
 
+    /// How many partitions there are.
+    pub fn partitions(&self) -> u16 {
+        self.partitions.len() as u16
+    }
+
     /// Where the partition has got to; `None`: to its end.
     pub fn progress(&self, partition: u16) -> Option<KeyHash> {
         let progress = self.partitions[usize::from(partition)].progress.load(Ordering::Acquire);
