@@ -97,6 +97,12 @@ class Cluster:
             self.stop()
             raise
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
     def start(self, binary, logs, count):
         begin = lambda name, *words: self.processes.append(
             Process(binary, words, logs / f"{name}.log")
@@ -132,14 +138,19 @@ class Cluster:
         return found
 
     def settle(self):
-        """Waits until nothing moves and all tell the same; gives the owner of each piece."""
+        """Waits until nothing moves and all tell the same; gives what they tell."""
         over = {"success", "failed", "cancelled"}
-        wait_until("migrations end", lambda: all(report["state"] in over for report in self.migrations()))
+        ended = lambda: all(report["state"] in over for report in self.migrations())
+        wait_until("migrations end", ended)
         told = lambda: [server.ask("CLUSTER", "SLOTS") for server in self.servers]
         wait_until("all servers tell the same slots", lambda: all_equal(told()))
+        return told()[0]
+
+    def owners(self):
+        """The owner of each piece, once nothing moves."""
         owners = [None] * PIECES
         ports = [port for _, port in self.addresses]
-        for first, last, owner, *_ in self.servers[0].ask("CLUSTER", "SLOTS"):
+        for first, last, owner, *_ in self.settle():
             for piece in range(first // SLOTS_OF_A_PIECE, last // SLOTS_OF_A_PIECE + 1):
                 owners[piece] = ports.index(owner[1])
         return owners
@@ -147,7 +158,7 @@ class Cluster:
     def fill(self, records, size):
         """Gives moves something to carry: records that no client knows of."""
         value, pipeline = "f" * size, 1000
-        owners = self.settle()
+        owners = self.owners()
         for first in range(0, records, pipeline):
             shares = {}
             for number in range(first, first + pipeline):
@@ -184,7 +195,7 @@ class Mover(threading.Thread):
             self.failure = f"{type(error).__name__}: {error}"
 
     def round(self):
-        owners = self.cluster.settle()
+        owners = self.cluster.owners()
         first = self.chance.randrange(PIECES)
         source = owners[first]
         last = first
