@@ -102,6 +102,10 @@ impl Service for Server {
         self.bus.closed(connection);
     }
 
+    fn foresee(&mut self, inputs: &mut dyn Iterator<Item = &[u8]>) {
+        self.core.foresee(inputs);
+    }
+
     fn received(&mut self, connection: ConnectionId, input: &mut Input, io: &mut Io) {
         if let Some(consumed) = self.core.receive(connection, input.bytes(), io) {
             return input.consume(consumed);
