@@ -315,3 +315,6 @@ fn go_on(connection: ConnectionId, next: Next, io: &mut impl Connections) {
         Next::Close => io.close_after_flush(connection),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,9 +7,13 @@
 mod abuse;
 mod client;
 mod commands;
+mod compatibility;
+mod differential;
 mod expiry;
 mod live_migration;
 mod moves;
+mod operators;
 mod servers;
 mod stock_clients;
 mod tools;
+mod transactions;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 /// One process of the binary.
@@ -73,6 +73,11 @@ impl Process {
         let reply = self.client().ask(&["CONFIG", "GET", "cluster-port"]);
         let port = reply.items()[1].text().parse().expect("the bus has a port");
         SocketAddr::new(self.address.ip(), port)
+    }
+
+    /// How it ended, once it has.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("it can be waited for")
     }
 
     /// Its memory that is resident, in bytes.

@@ -258,8 +258,6 @@ struct Filter {
     local: Option<String>,
     class: Option<Class>,
     age_min: Option<Duration>,
-    /// A user that there is not.
-    is_nobody: bool,
     spares_me: bool,
 }
 
@@ -333,13 +331,13 @@ impl Filter {
             && is(&self.address, &facts.peer)
             && is(&self.local, &facts.local)
             && self.class != Some(Class::Other)
-            && !self.is_nobody
             && self.age_min.is_none_or(|age| now.since(facts.since) >= age)
     }
 }
 
 fn parse_id(word: &[u8]) -> Result<u64, Refusal> {
-    let id = parse_integer(word).and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
+    let id = parse_integer(word).ok_or(Refusal::Syntax)?;
+    let id = u64::try_from(id).ok().filter(|id| *id > 0);
     id.ok_or(Refusal::Because("ERR client-id should be greater than 0".into()))
 }
 
@@ -349,11 +347,8 @@ fn list(call: &mut Call<'_>) -> Done {
     let filter = match &call.args[2..] {
         [] => Filter::default(),
         [word, ids @ ..] if uppercase_is(word, b"ID") && !ids.is_empty() => {
-            let ids = ids.iter().map(|id| {
-                let invalid = Refusal::Because("ERR Invalid client ID".into());
-                parse_id(id).map_err(|_| invalid)
-            });
-            Filter { ids: ids.collect::<Result<_, _>>()?, ..Filter::default() }
+            let ids = ids.iter().map(|id| parse_id(id)).collect::<Result<_, _>>()?;
+            Filter { ids, ..Filter::default() }
         }
         [word, class] if uppercase_is(word, b"TYPE") => {
             Filter { class: Some(parse_class(class)?), ..Filter::default() }

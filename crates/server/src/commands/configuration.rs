@@ -80,7 +80,7 @@ fn get(call: &mut Call<'_>) -> Done {
 fn set(call: &mut Call<'_>) -> Done {
     let (pairs, odd) = call.args[2..].as_chunks::<2>();
     if !odd.is_empty() {
-        return Err(Refusal::Arity.into());
+        return Err(Refusal::Syntax.into());
     }
     let node = call.engine.node();
     let mut changed = (*node.configuration()).clone();
@@ -107,7 +107,9 @@ fn set(call: &mut Call<'_>) -> Done {
             None => match fixed(node).into_iter().find(|(fixed, _)| *fixed == name) {
                 Some((_, fixed)) if same(&fixed, value) => {}
                 Some((_, fixed)) => {
-                    return Err(failed(&format!("this server knows no other value than '{fixed}'")));
+                    return Err(failed(&format!(
+                        "this server knows no other value than '{fixed}'"
+                    )));
                 }
                 None => {
                     return Err(refused(format!(

@@ -53,8 +53,8 @@ pub(super) fn set_slot(call: &mut Call<'_>) -> Done {
                 _ => return Err(Refusal::Syntax.into()),
             }
             let target = server_named(call, node)?;
-            match target == me && !is_mine {
-                true => take_over(call, slot),
+            match target == me {
+                true => take_over(call, slot, is_mine),
                 // It learns from the coordinator who the owner is.
                 false => forget(call, slot),
             }
@@ -71,16 +71,25 @@ fn forget(call: &mut Call<'_>, slot: Slot) -> Done {
     call.ok()
 }
 
-/// Moves a slot here, and answers when it is ours.
-fn take_over(call: &mut Call<'_>, slot: Slot) -> Done {
+/// Moves a slot here, and answers when all of it is: who moves thousands of slots one by one would
+/// else have thousands of moves under way, each of which needs memory.
+fn take_over(call: &mut Call<'_>, slot: Slot, is_mine: bool) -> Done {
+    let me = call.engine.node().me();
+    let map = call.engine.node().map();
+    let moves_here = map
+        .moving
+        .iter()
+        .any(|(range, _, target)| *target == me && range.contains(slot.first_hash()));
     match call.answer {
+        None if is_mine => forget(call, slot),
         None => Err(Undone::Ask(Ask::Migrate {
             ranges: vec![HashRange::of_slots(slot, slot)],
             source: None,
-            target: call.engine.node().me(),
+            target: me,
             policy: MigrationPolicy::default(),
         })),
-        // It is tried again when tablets change.
+        Some(Answer::Started(_)) if is_mine && !moves_here => forget(call, slot),
+        // It is tried again when tablets, or the map, change.
         Some(Answer::Started(_)) => Err(Stall::Held.into()),
         Some(answer) => reply_done(call, answer),
     }
@@ -203,10 +212,14 @@ fn status(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
 /// A task in Redis's words: as far as the migration that is least far.
 fn describe(call: &mut Call<'_>, reports: &[&MigrationReport]) {
     let (newest, oldest) = (reports[0], reports[reports.len() - 1]);
-    let slots: Vec<String> = reports.iter().rev().map(|report| {
-        let (first, last) = report.range.slots();
-        format!("{}-{}", first.0, last.0)
-    }).collect();
+    let slots: Vec<String> = reports
+        .iter()
+        .rev()
+        .map(|report| {
+            let (first, last) = report.range.slots();
+            format!("{}-{}", first.0, last.0)
+        })
+        .collect();
     let state = reports.iter().map(|report| report.state).min_by_key(|state| rank(*state));
     let state = state.unwrap_or(MigrationState::Success);
     let is_over = rank(state) > rank(MigrationState::Releasing);

@@ -118,8 +118,11 @@ static DEBUG: &[Command] = &[
         "Changes nothing: there are no replicas.",
     ),
     help("debug|help"),
-    command("debug|object", 3, OPERATOR, SECOND, debug_object)
-        .text("1.0.0", "O(1)", "Describes the record of a key."),
+    command("debug|object", 3, OPERATOR, SECOND, debug_object).text(
+        "1.0.0",
+        "O(1)",
+        "Describes the record of a key.",
+    ),
     command("debug|set-active-expire", 3, OPERATOR, Keys::None, debug_active_expire).text(
         "1.0.0",
         "O(1)",
@@ -191,9 +194,9 @@ fn slow_log_get(call: &mut Call<'_>) -> Done {
         [] => 10,
         [count] => match parse_integer(count) {
             Some(-1) => usize::MAX,
-            count => count.and_then(|count| usize::try_from(count).ok()).ok_or_else(|| {
-                refused("ERR count should be greater than or equal to -1")
-            })?,
+            count => count
+                .and_then(|count| usize::try_from(count).ok())
+                .ok_or_else(|| refused("ERR count should be greater than or equal to -1"))?,
         },
         _ => return Err(Refusal::Arity.into()),
     };
@@ -445,9 +448,8 @@ fn acl_categories(call: &mut Call<'_>) -> Done {
     let all = table::commands().flat_map(|(family, command)| {
         std::iter::once(command).chain(command.subcommands).map(move |command| (family, command))
     });
-    let all = all.map(|(family, command)| {
-        (command.name, super::introspection::categories(family, command))
-    });
+    let all = all
+        .map(|(family, command)| (command.name, super::introspection::categories(family, command)));
     let mut names: Vec<&str> = match call.args[2..] {
         [] => all.flat_map(|(_, categories)| categories).map(|name| &name[1..]).collect(),
         [category] => {
@@ -526,9 +528,8 @@ fn debug_sleep(call: &mut Call<'_>) -> Done {
     }
     let seconds = std::str::from_utf8(call.args[2]).ok().and_then(|text| text.parse::<f64>().ok());
     let seconds = seconds.filter(|seconds| (0.0..=SLEEP_SECONDS_MAX).contains(seconds));
-    let seconds = seconds.ok_or_else(|| {
-        refused(format!("ERR seconds must be between 0 and {SLEEP_SECONDS_MAX}"))
-    })?;
+    let seconds = seconds
+        .ok_or_else(|| refused(format!("ERR seconds must be between 0 and {SLEEP_SECONDS_MAX}")))?;
     Err(Undone::Begin(Job::Sleep(Duration::from_secs_f64(seconds))))
 }
 

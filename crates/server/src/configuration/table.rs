@@ -76,7 +76,9 @@ const fn kind_of<T: Text>(_: fn(&Configuration) -> &T) -> Kind {
 /// All settings, in the order in which they are documented.
 pub static SETTINGS: &[Setting] = &[
     setting!(
-        "bind", AtStart, bind,
+        "bind",
+        AtStart,
+        bind,
         "Addresses to listen on, between blanks. One that begins with '-' may be missing on this machine; '*' stands for all. Other servers are met on the same addresses."
     ),
     setting!("port", AtStart, port, "Port for clients (the Redis protocol). 0: one that is free."),
@@ -89,7 +91,9 @@ pub static SETTINGS: &[Setting] = &[
         "Host that clients and other servers reach this server under. Empty: the first address that it is bound to."
     ),
     setting!(
-        "join", AtStart, join,
+        "join",
+        AtStart,
+        join,
         "Join the cluster of this coordinator, as HOST:PORT. Empty: the server is a store of its own."
     ),
     setting!(
@@ -101,15 +105,21 @@ pub static SETTINGS: &[Setting] = &[
         }
     ),
     setting!(
-        "ready-memory", AtStart, ready_memory,
+        "ready-memory",
+        AtStart,
+        ready_memory,
         "Free memory to take from the operating system ahead of its use, so that neither a burst of writes nor arriving data waits for it. 0: an eighth of the memory."
     ),
     setting!(
-        "huge-pages", AtStart, huge_pages,
+        "huge-pages",
+        AtStart,
+        huge_pages,
         "Whether to ask the operating system for huge pages."
     ),
     setting!(
-        "reactors", AtStart, reactors,
+        "reactors",
+        AtStart,
+        reactors,
         "Reactors (threads that serve). 0: one for each processor that the server may use.",
         |count: &u16| match usize::from(*count) <= REACTORS_MAX {
             true => Ok(()),
@@ -117,27 +127,39 @@ pub static SETTINGS: &[Setting] = &[
         }
     ),
     setting!(
-        "poll", AtStart, poll,
+        "poll",
+        AtStart,
+        poll,
         "How an idle reactor waits: 'adaptive' spins while that pays, 'busy' always, 'sleep' never."
     ),
     setting!(
-        "driver", AtStart, driver,
+        "driver",
+        AtStart,
+        driver,
         "How sockets are served: 'uring' (fewer calls of the kernel), 'epoll' (works everywhere), or 'auto': io_uring where the system permits it."
     ),
     setting!(
-        "shared-cores", AtStart, shared_cores,
+        "shared-cores",
+        AtStart,
+        shared_cores,
         "Whether other processes need these processors too: then reactors do not spin, and offer them after each piece of background work."
     ),
     setting!(
-        "protected-mode", Always, protected_mode,
+        "protected-mode",
+        Always,
+        protected_mode,
         "Whether a server without a password serves only clients on this machine."
     ),
     setting!(
-        "requirepass", Always, requirepass,
+        "requirepass",
+        Always,
+        requirepass,
         "The password that clients must say first. Empty: none."
     ),
     setting!(
-        "maxclients", Always, maxclients,
+        "maxclients",
+        Always,
+        maxclients,
         "Connections of clients. Further ones are refused.",
         |clients: &u32| match *clients {
             0 => Err("argument must be between 1 and 4294967295 inclusive".to_string()),
@@ -145,15 +167,21 @@ pub static SETTINGS: &[Setting] = &[
         }
     ),
     setting!(
-        "timeout", Always, timeout,
+        "timeout",
+        Always,
+        timeout,
         "Seconds without a request after which a client is sent away. 0: never."
     ),
     setting!(
-        "tcp-keepalive", AtStart, tcp_keepalive,
+        "tcp-keepalive",
+        AtStart,
+        tcp_keepalive,
         "Seconds of silence after which the system asks whether a client still lives. 0: never."
     ),
     setting!(
-        "client-query-buffer-limit", Always, query_limit,
+        "client-query-buffer-limit",
+        Always,
+        query_limit,
         "The largest request, at most 64mb. Counts for clients that connect from then on.",
         |bytes: &Bytes| match bytes.0 {
             1_048_576..=REQUEST_BYTES_MAX => Ok(()),
@@ -161,11 +189,15 @@ pub static SETTINGS: &[Setting] = &[
         }
     ),
     setting!(
-        "client-output-buffer-limit", Always, output_limit,
+        "client-output-buffer-limit",
+        Always,
+        output_limit,
         "'normal HARD SOFT SECONDS': a client is sent away when replies of HARD bytes wait for it, or of SOFT bytes for so many seconds. 0: no limit. Whatever the limits, a client that leaves more than 1 MiB is not read until it takes them."
     ),
     setting!(
-        "proto-max-bulk-len", Always, bulk_bytes_max,
+        "proto-max-bulk-len",
+        Always,
+        bulk_bytes_max,
         "The largest argument, at most the largest value. Counts for clients that connect from then on.",
         |bytes: &Bytes| match bytes.0 {
             16_384..=VALUE_BYTES_MAX => Ok(()),
@@ -173,11 +205,15 @@ pub static SETTINGS: &[Setting] = &[
         }
     ),
     setting!(
-        "slowlog-log-slower-than", Always, slowlog_slower_than,
+        "slowlog-log-slower-than",
+        Always,
+        slowlog_slower_than,
         "Microseconds from which on a command is noted in the slow log. 0: all are. Negative: none is."
     ),
     setting!(
-        "slowlog-max-len", Always, slowlog_max_len,
+        "slowlog-max-len",
+        Always,
+        slowlog_max_len,
         "Entries that the slow log keeps.",
         |entries: &u32| match *entries {
             0..=1_000_000 => Ok(()),
@@ -185,15 +221,21 @@ pub static SETTINGS: &[Setting] = &[
         }
     ),
     setting!(
-        "latency-monitor-threshold", Always, latency_threshold,
+        "latency-monitor-threshold",
+        Always,
+        latency_threshold,
         "Milliseconds from which on something that holds a reactor up is noted for LATENCY. 0: nothing is."
     ),
     setting!(
-        "enable-debug-command", AtStart, debug_command,
+        "enable-debug-command",
+        AtStart,
+        debug_command,
         "Who may use DEBUG: 'no' (nobody), 'local' (clients on this machine), 'yes'."
     ),
     setting!(
-        "metrics-port", AtStart, metrics_port,
+        "metrics-port",
+        AtStart,
+        metrics_port,
         "Port under which Prometheus finds the metrics, as http://HOST:PORT/metrics. 0: nowhere."
     ),
     setting!(
@@ -201,7 +243,9 @@ pub static SETTINGS: &[Setting] = &[
         "What the server says about itself: nothing, error, warning, notice, debug, trace. The environment's BALLAST_LOG overrides it."
     ),
     setting!(
-        "log-format", AtStart, log_format,
+        "log-format",
+        AtStart,
+        log_format,
         "How it says it: 'text', or 'json' with one object per line."
     ),
 ];

@@ -22,13 +22,19 @@ pub(super) trait Text: Sized {
     fn show(&self) -> String;
 }
 
+/// A number in a type that holds those of all settings.
+fn whole_number(text: &str) -> Result<i128, Wrong> {
+    text.parse().map_err(|_| "argument couldn't be parsed into an integer".to_string())
+}
+
 macro_rules! numbers {
     ($($number:ty),*) => {$(
         impl Text for $number {
             const KIND: Kind = Kind::Number;
 
             fn read(text: &str) -> Result<$number, Wrong> {
-                text.parse().map_err(|_| {
+                let number = whole_number(text)?;
+                number.try_into().map_err(|_| {
                     let (least, most) = (<$number>::MIN, <$number>::MAX);
                     format!("argument must be between {least} and {most} inclusive")
                 })
@@ -73,9 +79,9 @@ impl Text for Duration {
     const KIND: Kind = Kind::Number;
 
     fn read(text: &str) -> Result<Duration, Wrong> {
-        let seconds = text.parse::<u32>().ok().filter(|seconds| *seconds <= i32::MAX as u32);
+        let seconds = u64::try_from(whole_number(text)?).ok().filter(|s| *s <= i32::MAX as u64);
         let seconds = seconds.ok_or("argument must be between 0 and 2147483647 inclusive")?;
-        Ok(Duration::from_secs(u64::from(seconds)))
+        Ok(Duration::from_secs(seconds))
     }
 
     fn show(&self) -> String {

@@ -4,6 +4,7 @@ use super::{Engine, Node};
 use crate::commands::{Command, REDIS_VERSION};
 use crate::operators::counts::{self, Counter, Counts, Summary};
 use crate::operators::host::Usage;
+use crate::operators::lock;
 use std::sync::Arc;
 use std::time::Duration;
 use types::limits::TABLES_MAX;
@@ -50,6 +51,8 @@ struct Shown<'e> {
     wall: UnixMillis,
     counts: Vec<Arc<Counts>>,
     usage: Usage,
+    /// Requests per second since `INFO` was asked for last.
+    rate: u64,
 }
 
 impl Shown<'_> {
@@ -71,11 +74,14 @@ pub(super) fn text(
     is_wanted: impl Fn(&Section) -> bool,
 ) -> String {
     let host = engine.node().operators.host();
+    let counts = engine.node().operators.counts();
+    let requests = counts.iter().map(|counts| counts.requests.read()).sum();
     let shown = Shown {
         engine,
         uptime,
         wall,
-        counts: engine.node().operators.counts(),
+        counts,
+        rate: lock(&engine.node().operators.rate).at(uptime, requests),
         usage: host.map(|host| host.usage()).unwrap_or_default(),
     };
     let mut text = String::new();
@@ -214,18 +220,13 @@ fn stats(shown: &Shown<'_>) -> Lines {
         ("total_connections_received", shown.sum(|counts| &counts.connections)),
         ("total_commands_processed", shown.sum(|counts| &counts.requests)),
         ("total_commands_parked", shown.sum(|counts| &counts.parked)),
-        ("instantaneous_ops_per_sec", "0".into()),
+        ("instantaneous_ops_per_sec", shown.rate.to_string()),
         ("total_net_input_bytes", bytes(|counts| counts.bytes_in)),
         ("total_net_output_bytes", bytes(|counts| counts.bytes_out)),
-        ("instantaneous_input_kbps", "0.00".into()),
-        ("instantaneous_output_kbps", "0.00".into()),
         ("rejected_connections", shown.sum(|counts| &counts.refused)),
         ("sync_full", "0".into()),
         ("sync_partial_ok", "0".into()),
         ("sync_partial_err", "0".into()),
-        ("expired_keys", "0".into()),
-        ("expired_stale_perc", "0.00".into()),
-        ("expired_time_cap_reached_count", "0".into()),
         ("evicted_keys", "0".into()),
         ("evicted_clients", "0".into()),
         ("keyspace_hits", shown.sum(|counts| &counts.hits)),

@@ -319,6 +319,7 @@ impl Conversation {
             cause: cause.clone(),
             kept,
         });
+        turn.engine.counts.parked.add(1);
         let ticket = Ticket { connection: self.id, number };
         turn.waits.limit(ticket, turn.now);
         if let Some(cause) = cause {
@@ -378,7 +379,8 @@ impl Conversation {
     fn give_up(&mut self, number: u64, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Next {
         let Some(waiting) = self.queue.waiting(number) else { return self.next() };
         let is_long = waiting.cause == Some(Cause::Turn) && waiting.kept.walk.is_some();
-        if is_long || waiting.cause == Some(Cause::Paused) {
+        let is_paused = turn.engine.node().operators.pause.at(turn.now).is_some();
+        if is_long || is_paused || waiting.cause == Some(Cause::Paused) {
             // It waits for nobody, or for as long as an operator wants.
             turn.waits.limit(Ticket { connection: self.id, number }, turn.now);
             return self.next();

@@ -165,7 +165,6 @@ impl Clients {
         self.reactors.iter().map(|list| list.count.load(Ordering::Relaxed)).sum()
     }
 
-
     /// All of them, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<Facts>> {
         let mut all: Vec<Arc<Facts>> = Vec::new();
@@ -192,7 +191,8 @@ impl Clients {
     /// The clients of this reactor that are to be sent away now.
     pub(crate) fn take_killed(&self, reactor: ReactorId) -> Vec<ConnectionId> {
         let list = self.of(reactor);
-        if !list.has_killed.load(Ordering::Relaxed) || !list.has_killed.swap(false, Ordering::AcqRel)
+        if !list.has_killed.load(Ordering::Relaxed)
+            || !list.has_killed.swap(false, Ordering::AcqRel)
         {
             return Vec::new();
         }

@@ -137,6 +137,30 @@ impl Counts {
     }
 }
 
+/// How fast something is counted, from one look to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Rate {
+    at: Duration,
+    count: u64,
+    per_second: u64,
+}
+
+/// Looks that follow each other faster see the same rate.
+const RATE_PAUSE: Duration = Duration::from_millis(100);
+
+impl Rate {
+    /// The rate since the last look, now that so many were counted.
+    pub(crate) fn at(&mut self, now: Duration, count: u64) -> u64 {
+        let spent = now.saturating_sub(self.at);
+        if spent >= RATE_PAUSE {
+            let more = count.saturating_sub(self.count);
+            let per_second = (more as f64 / spent.as_secs_f64()) as u64;
+            *self = Rate { at: now, count, per_second };
+        }
+        self.per_second
+    }
+}
+
 /// Errors of all reactors by kind.
 pub(crate) fn errors(counts: &[Arc<Counts>]) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
@@ -289,12 +313,25 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_is_that_since_the_last_look() {
+        let mut rate = Rate::default();
+        let seconds = Duration::from_secs;
+        assert_eq!(rate.at(seconds(10), 1_000), 100);
+        assert_eq!(rate.at(seconds(10) + RATE_PAUSE / 2, 9_999), 100);
+        assert_eq!(rate.at(seconds(12), 3_000), 1_000);
+        assert_eq!(rate.at(seconds(13), 0), 0, "counted from 0 again");
+    }
+
+    #[test]
     fn errors_are_counted_by_their_first_word() {
         let counts = Arc::new(Counts::default());
         counts.error(b"ERR one\r\n");
         counts.error(b"ERR\r\n");
         counts.error(b"MOVED 1 2");
         let errors = errors(&[counts]);
-        assert_eq!(errors.into_iter().collect::<Vec<_>>(), [("ERR".into(), 2), ("MOVED".into(), 1)]);
+        assert_eq!(
+            errors.into_iter().collect::<Vec<_>>(),
+            [("ERR".into(), 2), ("MOVED".into(), 1)]
+        );
     }
 }

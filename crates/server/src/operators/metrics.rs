@@ -148,9 +148,7 @@ fn commands(page: &mut Page, counts: &[Arc<Counts>]) {
             let end = 1024_u64 << (2 * power);
             let within = sum.within(end);
             let le = seconds(end);
-            page.line(format_args!(
-                "{name}_bucket{{command=\"{command}\",le=\"{le}\"}} {within}"
-            ));
+            page.line(format_args!("{name}_bucket{{command=\"{command}\",le=\"{le}\"}} {within}"));
         }
         let (calls, total) = (sum.calls, seconds(sum.nanoseconds));
         page.line(format_args!("{name}_bucket{{command=\"{command}\",le=\"+Inf\"}} {calls}"));

@@ -22,7 +22,7 @@ pub(crate) mod slow;
 use crate::Configuration;
 use arc_swap::ArcSwap;
 use clients::Clients;
-use counts::Counts;
+use counts::{Counts, Rate};
 use host::Host;
 use monitor::Monitors;
 use pause::Pause;
@@ -41,6 +41,7 @@ pub(crate) struct Operators {
     pub(crate) clients: Clients,
     pub(crate) monitors: Monitors,
     pub(crate) pause: Pause,
+    pub(crate) rate: Mutex<Rate>,
     pub(crate) slow_log: Mutex<SlowLog>,
     pub(crate) latency: Mutex<Latency>,
     /// Slots whose move to another server was announced by `CLUSTER SETSLOT`, with the server.
@@ -57,6 +58,7 @@ impl Operators {
             clients: Clients::new(reactors),
             monitors: Monitors::new(reactors),
             pause: Pause::default(),
+            rate: Mutex::default(),
             slow_log: Mutex::default(),
             latency: Mutex::default(),
             announced: Mutex::default(),

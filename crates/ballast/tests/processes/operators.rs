@@ -1,0 +1,183 @@
+//! What operators do with a server: passwords, limits, settings in a file, metrics, and its end.
+
+use crate::client::{Client, until};
+use crate::servers::{MODEST, Process};
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+fn start(arguments: &[&str]) -> Process {
+    Process::alone(&[&MODEST[..], arguments].concat())
+}
+
+#[test]
+fn nobody_is_served_before_the_password_and_little_is_read() {
+    let server = start(&["--requirepass", "secret"]);
+    let mut client = server.client();
+    assert_eq!(client.ask(&["GET", "a"]).text(), "NOAUTH Authentication required.");
+    assert!(client.ask(&["AUTH", "wrong"]).is_error("WRONGPASS "));
+    assert_eq!(client.ask(&["AUTH", "default", "secret"]).text(), "OK");
+    assert_eq!(client.ask(&["SET", "a", &"x".repeat(100_000)]).text(), "OK");
+    assert_eq!(client.ask(&["CONFIG", "SET", "requirepass", "other"]).text(), "OK");
+    assert_eq!(client.ask(&["STRLEN", "a"]).number(), 100_000);
+
+    let mut client = server.client();
+    assert!(client.ask(&["AUTH", "secret"]).is_error("WRONGPASS "));
+    assert!(client.ask(&["PING", &"x".repeat(20_000)]).is_error("ERR Protocol error"));
+    assert!(client.is_closed());
+    let mut client = server.client();
+    assert!(client.ask(&["x"; 11]).is_error("ERR Protocol error"));
+    assert!(client.is_closed());
+    let mut client = server.client();
+    client.ask(&["HELLO", "3", "AUTH", "default", "other", "SETNAME", "me"]);
+    assert_eq!(client.ask(&["CLIENT", "GETNAME"]).text(), "me");
+}
+
+#[test]
+fn there_are_no_more_clients_than_permitted() {
+    let server = start(&["--maxclients", "2"]);
+    let mut first = server.client();
+    assert_eq!(first.ask(&["PING"]).text(), "PONG");
+    let mut second = server.client();
+    assert_eq!(second.ask(&["PING"]).text(), "PONG");
+    let mut third = server.client();
+    assert_eq!(third.answer().text(), "ERR max number of clients reached");
+    assert!(third.is_closed());
+    assert_eq!(first.ask(&["CONFIG", "SET", "maxclients", "3"]).text(), "OK");
+    assert_eq!(server.client().ask(&["PING"]).text(), "PONG");
+}
+
+#[test]
+fn who_does_not_take_replies_is_sent_away_and_others_do_not_notice() {
+    let server = start(&["--client-output-buffer-limit", "normal 2mb 0 0"]);
+    let mut other = server.client();
+    other.ask(&["SET", "a", &"x".repeat(1 << 20)]);
+    let mut slow = server.client();
+    let keys = ["a"; 64];
+    slow.request(&[&["MGET"][..], &keys].concat());
+    until("the slow one is gone", || {
+        let info = other.ask(&["INFO", "stats"]).text();
+        info.contains("client_output_buffer_limit_disconnections:1\r\n")
+    });
+    assert!(slow.is_closed());
+    assert_eq!(other.ask(&["STRLEN", "a"]).number(), 1 << 20);
+}
+
+#[test]
+fn the_idle_are_sent_away() {
+    let server = start(&[]);
+    let mut idle = server.client();
+    assert_eq!(server.client().ask(&["CONFIG", "SET", "timeout", "1"]).text(), "OK");
+    assert!(idle.is_closed());
+}
+
+#[test]
+fn clients_of_all_reactors_are_listed_and_sent_away() {
+    let server = Process::alone(&["--shared-cores", "--reactors", "2", "--ready-memory", "16mb"]);
+    let mut operator = server.client();
+    let mut clients: Vec<Client> = (0..4).map(|_| server.client()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.ask(&["CLIENT", "SETNAME", &format!("client-{number}")]);
+    }
+    let list = operator.ask(&["CLIENT", "LIST"]).text();
+    assert_eq!(list.lines().count(), 5, "{list}");
+    for number in 0..4 {
+        assert!(list.contains(&format!(" name=client-{number} ")), "{list}");
+    }
+    assert_eq!(operator.ask(&["CLIENT", "KILL", "TYPE", "normal"]).number(), 4);
+    assert!(clients.iter_mut().all(Client::is_closed));
+    assert_eq!(operator.ask(&["PING"]).text(), "PONG");
+}
+
+#[test]
+fn settings_come_from_a_file_and_go_back_into_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ballast.toml");
+    std::fs::write(&file, "# few\nmaxclients = 7\ntimeout = 5 # seconds\n").unwrap();
+    let file = file.to_str().unwrap();
+    let server = start(&["--config", file, "--timeout", "6"]);
+    let mut client = server.client();
+    let value = |client: &mut Client, name| client.ask(&["CONFIG", "GET", name]).items()[1].text();
+    assert_eq!(value(&mut client, "maxclients"), "7");
+    assert_eq!(value(&mut client, "timeout"), "6", "the command line overrides the file");
+    client.ask(&["CONFIG", "SET", "maxclients", "9", "slowlog-max-len", "3"]);
+    assert_eq!(client.ask(&["CONFIG", "REWRITE"]).text(), "OK");
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(text.starts_with("# few\nmaxclients = 9\ntimeout = 6 # seconds\n"), "{text}");
+    assert!(text.contains("slowlog-max-len = 3\n"), "{text}");
+}
+
+#[test]
+fn a_client_ends_the_server_in_order() {
+    let mut server = start(&[]);
+    let mut other = server.client();
+    other.ask(&["PING"]);
+    let mut client = server.client();
+    assert!(client.ask(&["SHUTDOWN", "SAVE"]).is_error("ERR there is nothing to save to"));
+    client.request(&["SHUTDOWN"]);
+    assert!(client.is_closed() && other.is_closed());
+    assert!(server.wait().success());
+}
+
+#[test]
+fn who_watches_sees_what_others_ask() {
+    let server = start(&[]);
+    let mut watcher = server.client();
+    assert_eq!(watcher.ask(&["MONITOR"]).text(), "OK");
+    server.client().ask(&["ECHO", "hello"]);
+    let line = watcher.answer().text();
+    assert!(line.ends_with("] \"ECHO\" \"hello\""), "{line}");
+}
+
+#[test]
+fn a_nap_is_answered_later_and_holds_nobody_up() {
+    let server = start(&["--enable-debug-command", "local"]);
+    let mut sleeper = server.client();
+    sleeper.request(&["DEBUG", "SLEEP", "0.2"]);
+    assert_eq!(server.client().ask(&["PING"]).text(), "PONG");
+    assert_eq!(sleeper.answer().text(), "OK");
+}
+
+/// A page of the metrics' endpoint: its status line, and what follows the header.
+fn scrape(address: std::net::SocketAddr, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).expect("the endpoint listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    let (header, body) = page.split_once("\r\n\r\n").expect("a header ends");
+    (header.lines().next().unwrap().to_string(), body.to_string())
+}
+
+#[test]
+fn prometheus_finds_all_that_the_dashboard_shows() {
+    let any = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let port = any.local_addr().expect("it listens").port();
+    drop(any);
+    let server = start(&["--metrics-port", &port.to_string()]);
+    let mut client = server.client();
+    client.ask(&["SET", "a", "1"]);
+    client.ask(&["GET", "a"]);
+    client.ask(&["NOSUCH"]);
+    let address = std::net::SocketAddr::new(server.address.ip(), port);
+    let (status, page) = scrape(address, "/metrics");
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert!(page.contains("ballast_command_calls_total{command=\"get\"} 1\n"), "{page}");
+    assert!(page.contains("ballast_errors_total{kind=\"ERR\"} 1\n"), "{page}");
+    let mut names = BTreeSet::new();
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+        names.insert(name.split('{').next().unwrap_or_default().to_string());
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dashboards/ballast.json");
+    let dashboard = std::fs::read_to_string(path).expect("the dashboard is there");
+    let shown: BTreeSet<String> = dashboard
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| word.starts_with("ballast_"))
+        .map(str::to_string)
+        .collect();
+    assert!(shown.len() > 15);
+    let missing: Vec<_> = shown.difference(&names).collect();
+    assert!(missing.is_empty(), "{missing:?} are on the dashboard and nowhere else");
+    assert_eq!(scrape(address, "/nothing").0, "HTTP/1.1 404 Not Found");
+}

@@ -1,0 +1,302 @@
+//! Order among clients, in virtual time and without sockets.
+
+use super::*;
+use crate::engine::{Identity, Node};
+use crate::{Configuration, Settings};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use store::{Store, StoreConfig};
+use types::{ClusterId, HashRange, HashSeed, OwnershipEpoch, ServerId, Tenure};
+use wire::control::{ClusterMap, ServerInfo, TabletInfo};
+
+/// Connections that only remember.
+#[derive(Default)]
+struct Sockets {
+    outputs: BTreeMap<ConnectionId, Vec<u8>>,
+    paused: Vec<ConnectionId>,
+    resumed: Vec<ConnectionId>,
+    closed: Vec<ConnectionId>,
+}
+
+impl Connections for Sockets {
+    fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8> {
+        self.outputs.entry(connection).or_default()
+    }
+
+    fn resume_reading(&mut self, connection: ConnectionId) {
+        self.resumed.push(connection);
+    }
+
+    fn pause_reading(&mut self, connection: ConnectionId) {
+        self.paused.push(connection);
+    }
+
+    fn close_after_flush(&mut self, connection: ConnectionId) {
+        self.closed.push(connection);
+    }
+
+    fn backlog(&self, connection: ConnectionId) -> usize {
+        self.outputs.get(&connection).map_or(0, Vec::len)
+    }
+}
+
+/// Two reactors of one server, and the time.
+struct World {
+    node: Arc<Node>,
+    cores: [Core; 2],
+    sockets: Sockets,
+    now: Instant,
+}
+
+const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
+
+impl World {
+    fn new(configuration: Configuration) -> World {
+        let settings = Settings {
+            host: "127.0.0.1".to_owned(),
+            client_port: 6379,
+            bus_port: 16379,
+            memory_bytes: 64 << 20,
+            reactors: 2,
+            is_cluster: false,
+        };
+        let store = StoreConfig {
+            memory_bytes: settings.memory_bytes,
+            reactors: 2,
+            seed: HashSeed::new(1),
+            huge_pages: false,
+        };
+        let store = Store::new(store).expect("memory for a small store");
+        let identity = Identity { cluster: ClusterId(1), server: ServerId(1) };
+        let node = Node::new(settings, identity, store, Arc::default());
+        node.configure(configuration);
+        let core = |number| Core::new(Engine::new(node.clone(), ReactorId(number)));
+        let cores = [core(0), core(1)];
+        let mut world = World { node, cores, sockets: Sockets::default(), now: Instant(0) };
+        let map = ClusterMap {
+            version: 1,
+            cluster: ClusterId(1),
+            servers: vec![ServerInfo {
+                id: ServerId(1),
+                host: "127.0.0.1".into(),
+                client_port: 6379,
+                bus_port: 16379,
+                connected: true,
+            }],
+            tablets: vec![TabletInfo {
+                range: HashRange::ALL,
+                owner: ServerId(1),
+                epoch: OwnershipEpoch(1),
+                tenures: vec![Tenure(1); types::limits::TABLES_MAX],
+            }],
+            moving: Vec::new(),
+        };
+        world.cores[0].begin_turn(world.now, WALL);
+        world.cores[0].on_control(FromCoordinator::Map(map));
+        world.pass(Duration::ZERO);
+        world
+    }
+
+    /// Time passes, and every reactor has turns in it.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let deadlines = self.cores.iter().filter_map(|core| core.next_deadline());
+            let next = deadlines.filter(|at| *at > self.now).min().unwrap_or(end).min(end);
+            self.now = next;
+            for core in &mut self.cores {
+                core.begin_turn(self.now, WALL);
+                core.end_of_input(&mut self.sockets);
+                core.tick(self.now, &mut self.sockets);
+            }
+            for connection in &self.sockets.closed {
+                self.cores.iter_mut().for_each(|core| core.closed(*connection));
+            }
+            if self.now >= end {
+                return;
+            }
+        }
+    }
+
+    fn connect(&mut self, number: u64, reactor: usize, peer: &str) -> Asking {
+        let connection = ConnectionId::from_number((reactor as u64) << 48 | number);
+        self.cores[reactor].begin_turn(self.now, WALL);
+        self.cores[reactor].open(connection, peer.to_owned(), &mut self.sockets);
+        Asking { connection, reactor, input: Vec::new() }
+    }
+
+    /// Sends a line, and returns what has been answered since the last time.
+    fn ask(&mut self, client: &mut Asking, line: &str) -> String {
+        client.input.extend_from_slice(line.as_bytes());
+        client.input.extend_from_slice(b"\r\n");
+        self.go_on(client)
+    }
+
+    fn go_on(&mut self, client: &mut Asking) -> String {
+        let core = &mut self.cores[client.reactor];
+        core.begin_turn(self.now, WALL);
+        let taken = core.receive(client.connection, &client.input, &mut self.sockets);
+        client.input.drain(..taken.unwrap_or(0));
+        core.end_of_input(&mut self.sockets);
+        self.answer(client)
+    }
+
+    fn answer(&mut self, client: &Asking) -> String {
+        let output = self.sockets.outputs.remove(&client.connection).unwrap_or_default();
+        String::from_utf8(output).expect("replies of these tests are text")
+    }
+
+    fn is_closed(&self, client: &Asking) -> bool {
+        self.sockets.closed.contains(&client.connection)
+    }
+}
+
+struct Asking {
+    connection: ConnectionId,
+    reactor: usize,
+    input: Vec<u8>,
+}
+
+const HERE: &str = "127.0.0.1:1000";
+
+#[test]
+fn who_does_nothing_for_too_long_is_sent_away() {
+    let timeout = Duration::from_secs(10);
+    let mut world = World::new(Configuration { timeout, ..Configuration::default() });
+    let mut busy = world.connect(1, 0, HERE);
+    let idle = world.connect(2, 0, HERE);
+    for _ in 0..4 {
+        world.pass(Duration::from_secs(3));
+        assert_eq!(world.ask(&mut busy, "PING"), "+PONG\r\n");
+    }
+    assert!(world.is_closed(&idle) && !world.is_closed(&busy));
+    assert_eq!(world.node.operators.counts()[0].timed_out.read(), 1);
+}
+
+#[test]
+fn who_leaves_too_many_replies_is_sent_away_at_once_or_in_time() {
+    let configuration = |text: &str| {
+        let mut configuration = Configuration::default();
+        let setting = crate::configuration::Setting::find("client-output-buffer-limit").unwrap();
+        setting.set(&mut configuration, text).unwrap();
+        configuration
+    };
+    for (limit, at_once, in_time) in [
+        ("normal 100 0 0", true, true),
+        ("normal 0 100 5", false, true),
+        ("normal 0 0 0", false, false),
+    ] {
+        let mut world = World::new(configuration(limit));
+        let client = world.connect(1, 0, HERE);
+        let request = format!("PING {}\r\n", "x".repeat(200));
+        world.cores[0].receive(client.connection, request.as_bytes(), &mut world.sockets);
+        assert_eq!(world.is_closed(&client), at_once, "{limit}");
+        world.pass(Duration::from_secs(6));
+        assert_eq!(world.is_closed(&client), in_time, "{limit}");
+    }
+}
+
+#[test]
+fn a_pause_holds_writes_or_everything_on_all_reactors_until_it_ends() {
+    let mut world = World::new(Configuration::default());
+    let mut operator = world.connect(1, 0, HERE);
+    let mut other = world.connect(2, 1, HERE);
+    assert_eq!(world.ask(&mut operator, "CLIENT PAUSE 8000 WRITE"), "+OK\r\n");
+    assert_eq!(world.ask(&mut other, "GET a"), "$-1\r\n");
+    assert_eq!(world.ask(&mut other, "SET a 1"), "");
+    assert_eq!(world.ask(&mut other, "GET a"), "");
+    world.pass(Duration::from_secs(7));
+    assert_eq!(world.answer(&other), "");
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.answer(&other), "+OK\r\n$1\r\n1\r\n");
+
+    world.sockets.resumed.clear();
+    assert_eq!(world.ask(&mut operator, "CLIENT PAUSE 1000"), "+OK\r\n");
+    assert_eq!(world.ask(&mut other, "GET a"), "");
+    world.pass(Duration::from_secs(2));
+    assert!(world.sockets.resumed.contains(&other.connection));
+    assert_eq!(world.go_on(&mut other), "$1\r\n1\r\n");
+
+    assert_eq!(world.ask(&mut operator, "CLIENT PAUSE 100000 WRITE"), "+OK\r\n");
+    assert_eq!(world.ask(&mut other, "SET a 2"), "");
+    assert_eq!(world.ask(&mut operator, "CLIENT UNPAUSE"), "+OK\r\n");
+    world.pass(Duration::ZERO);
+    assert_eq!(world.answer(&other), "+OK\r\n");
+}
+
+#[test]
+fn clients_of_other_reactors_are_listed_and_sent_away() {
+    let mut world = World::new(Configuration::default());
+    let mut operator = world.connect(1, 0, HERE);
+    let mut other = world.connect(2, 1, "127.0.0.1:2000");
+    world.ask(&mut other, "CLIENT SETNAME other");
+    let list = world.ask(&mut operator, "CLIENT LIST");
+    assert!(list.contains("addr=127.0.0.1:2000 ") && list.contains(" name=other "), "{list}");
+    assert!(list.contains(" cmd=client|setname ") && list.contains(" cmd=NULL "), "{list}");
+    assert_eq!(world.ask(&mut operator, "CLIENT KILL TYPE normal"), ":1\r\n");
+    world.pass(Duration::ZERO);
+    assert!(world.is_closed(&other) && !world.is_closed(&operator));
+    world.cores[1].closed(other.connection);
+    assert_eq!(world.ask(&mut operator, "CLIENT KILL 127.0.0.1:2000"), "-ERR No such client\r\n");
+    assert_eq!(world.ask(&mut operator, "CLIENT KILL SKIPME no TYPE normal"), ":1\r\n");
+    assert!(world.is_closed(&operator));
+}
+
+#[test]
+fn who_monitors_sees_the_requests_of_all_reactors() {
+    let mut world = World::new(Configuration::default());
+    let mut watcher = world.connect(1, 0, HERE);
+    let mut other = world.connect(2, 1, "127.0.0.1:2000");
+    assert_eq!(world.ask(&mut watcher, "MONITOR"), "+OK\r\n");
+    world.ask(&mut other, "GET a");
+    world.ask(&mut other, "AUTH secret");
+    world.pass(Duration::ZERO);
+    let line = "+1700000000.000000 [0 127.0.0.1:2000] \"GET\" \"a\"\r\n";
+    assert_eq!(world.answer(&watcher), line);
+    assert_eq!(world.ask(&mut watcher, "RESET"), "+RESET\r\n");
+    world.ask(&mut other, "GET a");
+    world.pass(Duration::ZERO);
+    assert_eq!(world.answer(&watcher), "");
+}
+
+#[test]
+fn strangers_are_refused_and_must_say_the_password() {
+    let mut world = World::new(Configuration::default());
+    let stranger = world.connect(1, 0, "10.0.0.1:5");
+    assert!(world.is_closed(&stranger));
+    assert!(world.answer(&stranger).starts_with("-DENIED "));
+    let requirepass = "secret".to_string();
+    world.node.configure(Configuration { requirepass, maxclients: 1, ..Configuration::default() });
+    let mut stranger = world.connect(2, 0, "10.0.0.1:5");
+    let refused = world.connect(3, 1, HERE);
+    assert_eq!(world.answer(&refused), "-ERR max number of clients reached\r\n");
+    assert_eq!(world.ask(&mut stranger, "GET a"), "-NOAUTH Authentication required.\r\n");
+    assert!(world.ask(&mut stranger, "HELLO 3").starts_with("-NOAUTH HELLO must be called"));
+    assert!(world.ask(&mut stranger, "AUTH secrex").starts_with("-WRONGPASS "));
+    assert_eq!(world.ask(&mut stranger, "AUTH secret"), "+OK\r\n");
+    assert_eq!(world.ask(&mut stranger, "GET a"), "$-1\r\n");
+    assert_eq!(world.ask(&mut stranger, "RESET"), "+RESET\r\n");
+    assert_eq!(world.ask(&mut stranger, "GET a"), "-NOAUTH Authentication required.\r\n");
+}
+
+#[test]
+fn replies_that_are_not_wanted_are_not_sent() {
+    let mut world = World::new(Configuration::default());
+    let mut client = world.connect(1, 0, HERE);
+    assert_eq!(world.ask(&mut client, "CLIENT REPLY SKIP"), "");
+    assert_eq!(world.ask(&mut client, "PING"), "");
+    assert_eq!(world.ask(&mut client, "PING"), "+PONG\r\n");
+    assert_eq!(world.ask(&mut client, "CLIENT REPLY OFF"), "");
+    assert_eq!(world.ask(&mut client, "PING"), "");
+    assert_eq!(world.ask(&mut client, "CLIENT REPLY SKIP"), "");
+    assert_eq!(world.ask(&mut client, "CLIENT REPLY ON"), "+OK\r\n");
+    // What waits keeps its place, and what follows `SKIP` is not answered.
+    let mut operator = world.connect(2, 1, HERE);
+    world.ask(&mut operator, "CLIENT PAUSE 1000 WRITE");
+    let lines = ["SET a 1", "CLIENT REPLY SKIP", "SET a 2", "GET a"].join("\r\n");
+    assert_eq!(world.ask(&mut client, &lines), "");
+    world.ask(&mut operator, "CLIENT UNPAUSE");
+    world.pass(Duration::ZERO);
+    let answered = world.answer(&client) + &world.go_on(&mut client);
+    assert_eq!(answered, "+OK\r\n$1\r\n2\r\n");
+}
