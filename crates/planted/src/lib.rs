@@ -35,6 +35,8 @@ pub enum Bug {
     FlushedArrives,
     /// A walk does not wait for what has not arrived.
     WalkNotWaiting,
+    /// A source that has left keeps its copy, and serves it when the range has come back.
+    OldCopyKept,
 }
 
 #[cfg(feature = "on")]

@@ -70,11 +70,13 @@ pub enum Planted {
     FlushedArrives,
     /// A walk does not wait for what has not arrived.
     WalkNotWaiting,
+    /// A source that has left keeps its copy, and serves it when the range has come back.
+    OldCopyKept,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 26] = [
+    pub const ALL: [Planted; 27] = [
         Planted::ProgressOnReceipt,
         Planted::FloorNotRaised,
         Planted::DeleteWithoutTombstone,
@@ -101,6 +103,7 @@ impl Planted {
         Planted::TurnForgotten,
         Planted::FlushedArrives,
         Planted::WalkNotWaiting,
+        Planted::OldCopyKept,
     ];
 
     /// The place inside of the real code, for a bug that cannot be built in from outside.
@@ -116,6 +119,7 @@ impl Planted {
             Planted::TurnForgotten => Some(Bug::TurnForgotten),
             Planted::FlushedArrives => Some(Bug::FlushedArrives),
             Planted::WalkNotWaiting => Some(Bug::WalkNotWaiting),
+            Planted::OldCopyKept => Some(Bug::OldCopyKept),
             Planted::ProgressOnReceipt
             | Planted::FloorNotRaised
             | Planted::DeleteWithoutTombstone

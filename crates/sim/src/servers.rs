@@ -14,9 +14,6 @@ use wire::control::Join;
 /// Reactors of a server: two are enough for one of them to be behind.
 const REACTORS: u16 = 2;
 
-/// Memory of a server: some migrations at once, each with its reservation.
-const MEMORY_BYTES: usize = 256 << 20;
-
 /// Client port of the first server; the others follow.
 const FIRST_PORT: u16 = 7000;
 
@@ -64,9 +61,14 @@ pub(crate) fn join(place: usize, rejoin: Option<(ClusterId, ServerId)>) -> Join 
 }
 
 impl Server {
-    pub(crate) fn new(place: usize, identity: Identity, seed: u64, link: ConnectionId) -> Server {
+    pub(crate) fn new(
+        place: usize,
+        identity: Identity,
+        (seed, memory_bytes): (u64, usize),
+        link: ConnectionId,
+    ) -> Server {
         let config = StoreConfig {
-            memory_bytes: MEMORY_BYTES,
+            memory_bytes,
             // The inspector is one more.
             reactors: REACTORS + 1,
             seed: HashSeed::new(seed),
@@ -78,7 +80,7 @@ impl Server {
             host,
             client_port,
             bus_port,
-            memory_bytes: MEMORY_BYTES,
+            memory_bytes,
             reactors: REACTORS,
             is_cluster: true,
         };

@@ -102,6 +102,7 @@ knobs! {
     Takeover, "takeover", "Another coordinator opens the store while one stands still that does not know.";
     Store, "store", "The metadata store fails now and then, with or without effect.";
     Crash, "crash", "A server dies, and perhaps another process starts where it stood.";
+    Memory, "memory", "Servers have so little memory that moves and writes may be refused.";
     Long, "long", "A few runs are slow and long, with absences of up to eight seconds.";
     Weather, "weather", "Messages between servers are lost, repeated, and late.";
     Moves, "moves", "Ranges move all the time, and not only a few times.";

@@ -7,7 +7,7 @@
 use crate::history::{Action, EXPIRING};
 use crate::settings::{Knob, Settings};
 use fastrand::Rng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use types::{HashRange, HashSeed, KeyHash, Slot, TableId, key_hash};
 use wire::control::{MigrationPolicy, PriorityPulls};
 
@@ -76,6 +76,8 @@ pub(crate) enum Job {
 #[derive(Debug)]
 pub(crate) struct Workload {
     pub(crate) registers: Vec<Register>,
+    /// Slots that have keys.
+    slots: Vec<Slot>,
     /// Which register a key belongs to.
     pub(crate) names: BTreeMap<Vec<u8>, usize>,
     /// Registers that clients use, the first ones.
@@ -106,6 +108,7 @@ impl Workload {
             register.keys.iter().map(move |(_, key)| (key.clone(), number))
         });
         let names = keys.collect();
+        let slots: BTreeSet<Slot> = registers.iter().map(Register::slot).collect();
         let known = vec![None; registers.len()];
         let used = settings.registers.unwrap_or(registers.len()).clamp(1, registers.len());
         let if_it_has = |knob: Knob, number: u32, none: u32| match settings.has(knob) {
@@ -113,6 +116,7 @@ impl Workload {
             false => none,
         };
         Workload {
+            slots: slots.into_iter().collect(),
             registers,
             names,
             used,
@@ -185,6 +189,11 @@ impl Workload {
         self.last_value += 1_000_000;
         self.known[register] = Some(self.last_value);
         self.last_value
+    }
+
+    /// Slots that have keys.
+    pub(crate) fn slots(&self) -> Vec<Slot> {
+        self.slots.clone()
     }
 
     /// Registers that a flush empties, where their server owns them.

@@ -11,6 +11,7 @@ mod judge;
 mod leaders;
 mod links;
 mod messages;
+mod moves;
 mod requests;
 
 use crate::clients::Clients;
@@ -30,7 +31,9 @@ use leaders::Leaders;
 use server::engine::Identity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use types::{ClusterId, HashSeed, Instant, KeyHash, MigrationId, UnixMillis};
+use types::{
+    ClusterId, HashSeed, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, Slot, UnixMillis,
+};
 use wire::control::{ClusterMap, FromCoordinator, MigrationReport, MigrationState, ToCoordinator};
 
 /// Servers of every run.
@@ -43,6 +46,12 @@ const REST_MAX: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether everything has come to rest.
 const REST_AGAIN: Duration = Duration::from_millis(20);
+
+/// Memory of a server: some migrations at once, each with its reservation.
+const MEMORY_BYTES: usize = 256 << 20;
+
+/// One run in so many has less.
+const SCARCE_ONE_IN: u32 = 8;
 
 /// One run in so many is long.
 const LONG_ONE_IN: u32 = 16;
@@ -105,6 +114,8 @@ struct World {
     weather: Weather,
     /// The kinds of faults that this run has.
     faults: Vec<Knob>,
+    /// What each server has.
+    memory_bytes: usize,
     /// Everything that the run does by itself takes so many times as long.
     slowness: u32,
     cuts: Cuts,
@@ -130,6 +141,12 @@ struct World {
     /// What clients do last.
     closing: Vec<Job>,
     migrations: Vec<MigrationReport>,
+    /// Moves that were granted.
+    started: BTreeSet<MigrationId>,
+    /// By server: the newest map that it has had.
+    maps_seen: BTreeMap<ServerId, u64>,
+    /// By slot with keys: the highest epoch under which it was served.
+    epochs: BTreeMap<Slot, OwnershipEpoch>,
     /// Migrations whose target has been seen to accept.
     accepted: BTreeSet<MigrationId>,
     /// What a reactor was told not to be at a source, and how often it has asked since.
@@ -172,6 +189,8 @@ impl World {
         let weather = Weather::draw(&mut rng);
         let weather = if settings.has(Knob::Weather) { weather } else { Weather::fair() };
         let faults = faults::draw(&mut rng, &settings);
+        let is_scarce = rng.u32(..SCARCE_ONE_IN) == 0 && settings.has(Knob::Memory);
+        let scarce = [72 << 20, 88 << 20, 120 << 20][rng.usize(..3)];
         let is_long = rng.u32(..LONG_ONE_IN) == 0 && settings.has(Knob::Long);
         let trace = Trace::new(settings.is_printed);
         let leaders = Leaders::new(identity, settings.seed, settings.planted);
@@ -182,6 +201,7 @@ impl World {
             settings,
             weather,
             faults,
+            memory_bytes: if is_scarce { scarce } else { MEMORY_BYTES },
             slowness: if is_long { LONG_SLOWNESS } else { 1 },
             cuts: Cuts::default(),
             losses: Losses::default(),
@@ -200,6 +220,9 @@ impl World {
             echoes: 0,
             closing,
             migrations: Vec::new(),
+            started: BTreeSet::new(),
+            maps_seen: BTreeMap::new(),
+            epochs: BTreeMap::new(),
             accepted: BTreeSet::new(),
             told_absent: BTreeMap::new(),
             maps: Vec::new(),
@@ -230,7 +253,7 @@ impl World {
             return false;
         };
         let who = Identity { cluster: identity.cluster, server };
-        let server = Server::new(place, who, identity.seed, connection);
+        let server = Server::new(place, who, (identity.seed, self.memory_bytes), connection);
         match self.servers.get_mut(place) {
             Some(before) => *before = server,
             None => self.servers.push(server),

@@ -30,6 +30,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::BusyReadAsAbsent
         | Planted::StoreWithoutCompare
         | Planted::FlushedArrives
+        | Planted::OldCopyKept
         | Planted::ClockGoesBack => 100,
         Planted::LateReplyInserted
         | Planted::LostReplyTakenForEmpty

@@ -179,6 +179,8 @@ impl World {
                     for register in self.registers_in(tablet.range) {
                         self.clients.lose(register);
                     }
+                    // And under the epoch that it had.
+                    self.epochs.retain(|slot, _| !tablet.range.contains(slot.first_hash()));
                 }
                 TabletState::Arriving(_) => self.losses.gone.push(tablet.range),
                 TabletState::Frozen => {}
@@ -236,6 +238,7 @@ impl World {
     pub(super) fn check_refused(&self, register: usize) -> Option<Failure> {
         let may_be_refused = self.losses.is_excused(register)
             || !self.losses.dead.is_empty()
+            || self.memory_bytes < super::MEMORY_BYTES
             || self.slowness > 1 && self.part == Part::Working;
         (!may_be_refused).then(|| Rule::Answered.broken(format!("register {register} is refused")))
     }

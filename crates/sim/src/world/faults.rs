@@ -68,7 +68,8 @@ impl World {
             Knob::Takeover => self.take_over(),
             // It goes on by itself.
             Knob::Store => {}
-            Knob::Long
+            Knob::Memory
+            | Knob::Long
             | Knob::Weather
             | Knob::Moves
             | Knob::Cancels

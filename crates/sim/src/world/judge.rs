@@ -11,6 +11,7 @@ use crate::servers::Server;
 use crate::workload::EXPIRY_MAX_MILLIS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use store::TabletState;
 use types::{HashRange, Instant, UnixMillis};
 use wire::control::{Ask, MigrationReport, MigrationState};
 use wire::peer::{PeerMessage, PriorityAnswer};
@@ -49,6 +50,7 @@ impl World {
             return;
         }
         let ranges = self.servers.iter().map(Server::served).collect::<Vec<_>>();
+        self.check_rise(place);
         let here = &ranges[place];
         if let Some(failure) = self.check_lost(place, here) {
             self.failure = Some(failure);
@@ -60,6 +62,36 @@ impl World {
                 self.failure =
                     Some(Rule::OneOwner.broken(format!("{one} and {two} serve {range}")));
             }
+        }
+    }
+
+    /// A server's maps and a range's epochs only rise.
+    fn check_rise(&mut self, place: usize) {
+        let server = &self.servers[place];
+        if server.is_dead {
+            return;
+        }
+        let (id, map) = (server.id, server.node.map().version);
+        let seen = self.maps_seen.entry(id).or_insert(0);
+        if map < *seen {
+            let text = format!("{id} goes from map {seen} to {map}");
+            self.failure = Some(Rule::MapsRise.broken(text));
+        }
+        *seen = map;
+        let tablets = server.node.store().tablets();
+        for slot in self.workload.slots() {
+            let tablet = tablets.at(slot.first_hash());
+            let served = tablet.filter(|tablet| match tablet.state {
+                TabletState::Serving | TabletState::Arriving(_) => true,
+                TabletState::Frozen | TabletState::Leaving => false,
+            });
+            let Some(tablet) = served else { continue };
+            let highest = self.epochs.entry(slot).or_insert(tablet.epoch);
+            if tablet.epoch < *highest {
+                let text = format!("{id} serves {slot:?} under {}, after {highest}", tablet.epoch);
+                self.failure = Some(Rule::EpochsRise.broken(text));
+            }
+            *highest = tablet.epoch;
         }
     }
 
@@ -103,6 +135,9 @@ impl World {
         }
         // A list from before the links broke says nothing.
         let is_known = self.ask(Ask::List);
+        if is_known {
+            self.check_remembered();
+        }
         let has_ended = is_known && self.unrest().is_empty();
         let is_at_rest = has_ended && self.clients.open().next().is_none();
         if is_clearing || self.part == Part::Resting && !is_at_rest {

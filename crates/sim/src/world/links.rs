@@ -1,13 +1,10 @@
-//! The coordinator, its links to servers, and what operators ask of it.
+//! Links between servers and coordinators.
 
-use super::{Next, OWN_REQUEST, Part, SERVERS, World};
+use super::{Next, OWN_REQUEST, World};
 use crate::servers::join;
-use crate::settings::Knob;
-use crate::workload::draw_policy;
 use coordinator::{ConnectionId, Effect, Event};
 use protocols::migration::from_coordinator;
-use types::ServerId;
-use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
+use wire::control::{Ask, FromCoordinator, ToCoordinator};
 
 impl World {
     pub(super) fn carry_out(&mut self, effects: Vec<Effect>) {
@@ -16,9 +13,7 @@ impl World {
                 Effect::Send { message: FromCoordinator::Answer { request, answer }, .. }
                     if request == OWN_REQUEST =>
                 {
-                    if let Answer::Migrations(reports) = answer {
-                        self.migrations = reports;
-                    }
+                    self.note_answer(answer);
                 }
                 Effect::Send { connection, message } => self.send_down(connection, message),
                 Effect::Close { connection } => {
@@ -74,23 +69,5 @@ impl World {
         });
         self.carry_out(effects);
         is_answered
-    }
-
-    pub(super) fn ask_for_a_move(&mut self) {
-        if self.part != Part::Working {
-            return;
-        }
-        if self.rng.u32(..20) == 0 && self.settings.has(Knob::Cancels) {
-            self.ask(Ask::Cancel { source: None });
-        } else {
-            let target: ServerId = self.servers[self.rng.usize(..SERVERS)].id;
-            let range = self.workload.draw_range(&mut self.rng);
-            let policy = draw_policy(&mut self.rng);
-            self.trace.note(self.now, format_args!("asked to move {range} to {target}"));
-            self.ask(Ask::Migrate { ranges: vec![range], source: None, target, policy });
-        }
-        let is_often = self.settings.has(Knob::Moves);
-        let pause = self.micros(500..if is_often { 30_000 } else { 600_000 }) * self.slowness;
-        self.plan_in(pause, Next::Move);
     }
 }
