@@ -1,6 +1,8 @@
 //! FLUSHDB: empties tables on this server, in steps, as one moment for everybody who watches.
 //!
-//! 1. The coordinator has given new tenures (that is when the flush begins here).
+//! 1. The coordinator has given new tenures (that is when the flush begins here). A range that is
+//!    frozen may be served here again: the flush waits until it is known who owns it. A range that is
+//!    being flushed is not frozen.
 //! 2. The table's operations are held: tablets with the table in `flushing` are published.
 //! 3. When every reactor has begun a turn, nobody is inside the table. From here on nothing that a
 //!    migration still brings for it is taken. Its records are dropped, a bounded step at a time.
@@ -20,7 +22,8 @@ pub(super) struct Flush {
     tables: TableSet,
     table: TableId,
     cursor: KeyHash,
-    grace: GracePeriod,
+    /// Over when nobody is inside the tables. `None`: a range is frozen, nothing has begun.
+    grace: Option<GracePeriod>,
 }
 
 /// What sources still have of a table that is being flushed does not arrive any more.
@@ -39,26 +42,44 @@ const FLUSH_BUCKETS: usize = 64;
 impl Engine {
     pub(super) fn begin_flush(&mut self, request: u64, table: Option<TableId>) {
         let tables = table.map_or(TableSet::ALL, TableSet::of);
-        self.node.change_tablets(|tablets| {
-            let flushing = |tablet: Tablet| match &tablet.state {
-                TabletState::Serving | TabletState::Arriving(_) => {
-                    Tablet { flushing: tablet.flushing.union(tables), ..tablet }
-                }
-                TabletState::Frozen | TabletState::Leaving => tablet,
-            };
-            tablets.into_iter().map(flushing).collect()
-        });
-        let grace = self.node.store().grace_period();
         let table = table.unwrap_or(TableId(0));
-        self.flushes.push_back(Flush { request, tables, table, cursor: KeyHash(0), grace });
+        self.flushes.push_back(Flush { request, tables, table, cursor: KeyHash(0), grace: None });
+    }
+
+    /// Holds the operations on the oldest flush's tables. `false`: a range is frozen.
+    fn hold_for_flush(&mut self) -> bool {
+        let Some(flush) = self.flushes.front_mut() else { return false };
+        let tables = flush.tables;
+        let is_frozen = |tablet: &Tablet| matches!(tablet.state, TabletState::Frozen);
+        if self.node.store().tablets().iter().any(is_frozen) {
+            return false;
+        }
+        let mut is_held = false;
+        self.node.change_tablets(|mut tablets_now| {
+            is_held = !tablets_now.iter().any(is_frozen);
+            for tablet in tablets_now.iter_mut().filter(|_| is_held) {
+                match tablet.state {
+                    TabletState::Serving | TabletState::Arriving(_) => {
+                        tablet.flushing = tablet.flushing.union(tables);
+                    }
+                    TabletState::Frozen | TabletState::Leaving => {}
+                }
+            }
+            tablets_now
+        });
+        flush.grace = is_held.then(|| self.node.store().grace_period());
+        is_held
     }
 
     /// One step of the oldest flush. `false`: there is none.
     pub(super) fn flush_quantum(&mut self) -> bool {
-        let Some(flush) = self.flushes.front_mut() else { return false };
-        if !self.node.store().is_over(&flush.grace) {
-            return true;
+        match self.flushes.front().map(|flush| flush.grace.as_ref()) {
+            None => return false,
+            Some(None) => return self.hold_for_flush(),
+            Some(Some(grace)) if !self.node.store().is_over(grace) => return true,
+            Some(Some(_)) => {}
         }
+        let Some(flush) = self.flushes.front_mut() else { return false };
         if flush.cursor == KeyHash(0) && !planted::is(Bug::FlushedArrives) {
             refuse_what_arrives(&self.node, flush.table);
         }

@@ -8,7 +8,7 @@ use super::{Engine, Route};
 use planted::Bug;
 use protocols::Outbox;
 use protocols::migration::{FrozenState, SourceEffect, SourceEvent};
-use store::{Stall, TabletState};
+use store::{Stall, TableSet, TabletState};
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
 use wire::peer::{PeerMessage, PriorityAnswer, PriorityPull, PriorityReply, Pull, PullReply};
 
@@ -62,9 +62,10 @@ impl Engine {
         match effect {
             SourceEffect::Freeze { range, epoch, attempt } => {
                 if serves(self.node.store().tablets().iter(), range, epoch) {
-                    self.set_state(range, &TabletState::Frozen);
-                    let grace = self.node.store().grace_period();
-                    side.freezing = Some((attempt, range, grace));
+                    if self.freeze(range) {
+                        let grace = self.node.store().grace_period();
+                        side.freezing = Some((attempt, range, grace));
+                    }
                 } else {
                     side.machine.handle(now, SourceEvent::FreezeRefused { attempt }, more);
                 }
@@ -90,6 +91,17 @@ impl Engine {
             }
             SourceEffect::Tell(message) => self.out.control.push(message),
         }
+    }
+
+    /// `false`: the range is being flushed. The source will try again.
+    fn freeze(&self, range: HashRange) -> bool {
+        let mut is_free = false;
+        self.node.change_tablets(|tablets| {
+            let mut inside = tablets.iter().filter(|tablet| tablet.range.overlaps(range));
+            is_free = inside.all(|tablet| tablet.flushing == TableSet::NONE);
+            if is_free { with_state(tablets, range, &TabletState::Frozen) } else { tablets }
+        });
+        is_free
     }
 
     fn set_state(&self, range: HashRange, state: &TabletState) {
