@@ -34,10 +34,15 @@ impl<'b> ReplyWriter<'b> {
         self.line(b'+', text.as_bytes());
     }
 
-    /// An error, beginning with its code: `ERR syntax error`. May quote what the client sent.
+    /// An error, beginning with its code: `ERR syntax error`. May quote what the client sent; line
+    /// ends at its end are left out, as in Redis.
     #[inline]
     pub fn error(&mut self, text: impl AsRef<[u8]>) {
-        self.line(b'-', text.as_ref());
+        let mut text = text.as_ref();
+        while let [rest @ .., b'\r' | b'\n'] = text {
+            text = rest;
+        }
+        self.line(b'-', text);
     }
 
     /// Replies that were written elsewhere, whole.

@@ -126,6 +126,11 @@ impl Client {
         self.take(|_, bytes| bytes.to_vec())
     }
 
+    /// The next reply, and its bytes; `None`: the server has closed the connection.
+    pub(crate) fn answer_and_bytes(&mut self) -> Option<(Value, Vec<u8>)> {
+        self.take(|reply, bytes| (reply, bytes.to_vec()))
+    }
+
     /// Whether the server closes the connection, after any number of replies.
     pub(crate) fn is_closed(&mut self) -> bool {
         let mut rest = [0; 64 << 10];

@@ -25,7 +25,11 @@ fn commands_are_answered_as_redis_does() {
     for script in scripts("redis") {
         match rival {
             Some(address) => {
-                Client::connect(address).ask(&["FLUSHALL"]);
+                let mut client = Client::connect(address);
+                client.ask(&["FLUSHALL"]);
+                // With the same limit both refuse the same.
+                let limit = types::limits::VALUE_BYTES_MAX.to_string();
+                client.ask(&["CONFIG", "SET", "proto-max-bulk-len", &limit]);
                 play(&script, address);
             }
             None => play(&script, Process::alone(&MODEST).address),

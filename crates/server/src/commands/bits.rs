@@ -1,6 +1,6 @@
 //! Values as rows of bits; the first is the highest of the first byte.
 
-use super::pieces::{piece, value_of};
+use super::pieces::{clamped, piece, value_of};
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{FROM_SECOND, Family, ONE, command};
 use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
@@ -86,6 +86,9 @@ fn setbit(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
+/// How positions are counted: [`piece`] or [`clamped`].
+type Piece = fn(i64, i64, usize) -> Option<Range<usize>>;
+
 /// Where to look: `first [last [BYTE | BIT]]`.
 struct Bounds {
     first: i64,
@@ -97,6 +100,9 @@ struct Bounds {
 impl Bounds {
     fn parse(words: &[&[u8]]) -> Result<Bounds, Refusal> {
         let mut bounds = Bounds { first: 0, last: None, in_bits: false };
+        if words.len() > 3 {
+            return Err(Refusal::Syntax);
+        }
         if let Some(first) = words.first() {
             bounds.first = parse_integer(first).ok_or(Refusal::NotAnInteger)?;
         }
@@ -113,7 +119,7 @@ impl Bounds {
     }
 
     /// The bits meant, of a value of so many bytes.
-    fn bits(&self, length: usize) -> Option<Range<usize>> {
+    fn bits(&self, length: usize, piece: Piece) -> Option<Range<usize>> {
         let last = self.last.unwrap_or(-1);
         match self.in_bits {
             true => piece(self.first, last, 8 * length),
@@ -128,7 +134,7 @@ fn bitcount(call: &mut Call<'_>) -> Done {
     let key = call.key(1);
     let count = call.engine.data().read_one(call.session.table, key, |record| {
         let (value, _) = value_of(record);
-        bounds.bits(value.len()).map_or(0, |bits| count_bits(value, bits))
+        bounds.bits(value.len(), piece).map_or(0, |bits| count_bits(value, bits))
     })?;
     call.reply.integer(count as i64);
     Ok(())
@@ -145,7 +151,7 @@ fn bitpos(call: &mut Call<'_>) -> Done {
     let key = call.key(1);
     let found = call.engine.data().read_one(call.session.table, key, |record| {
         let Some(record) = record else { return if bit { None } else { Some(0) } };
-        let bits = bounds.bits(record.value.len())?;
+        let bits = bounds.bits(record.value.len(), clamped)?;
         // Without an end, zeros follow a value.
         let beyond = (!bit && bounds.last.is_none()).then_some(8 * record.value.len());
         find_bit(record.value, bit, bits).or(beyond)

@@ -8,7 +8,7 @@ use crate::commands::Watched;
 use crate::operators::lock;
 use crate::session::Replies;
 use resp::Protocol;
-use types::{TableId, limits::TABLES_MAX};
+use types::TableId;
 
 pub(super) static FAMILY: Family = Family {
     group: "connection",
@@ -112,14 +112,8 @@ fn asking(call: &mut Call<'_>) -> Done {
 
 /// `SELECT database`.
 fn select(call: &mut Call<'_>) -> Done {
-    let number = parse_integer(call.args[1]).ok_or(Refusal::NotAnInteger)?;
-    match u8::try_from(number) {
-        Ok(table) if usize::from(table) < TABLES_MAX => {
-            call.session.table = TableId(table);
-            call.ok()
-        }
-        Ok(_) | Err(_) => Err(refused("ERR DB index is out of range")),
-    }
+    call.session.table = super::keys::parse_database(call.args[1])?;
+    call.ok()
 }
 
 /// The one user there is, if this is the password. Without a password any is right, as in Redis.

@@ -2,7 +2,7 @@
 
 use super::table::flag::{FAST, READONLY, WRITE};
 use super::table::{Family, ONE, command};
-use super::{Call, Done, Refusal, parse_integer, printable, uppercase_is};
+use super::{Call, Done, Refusal, parse_integer, uppercase_is};
 use store::{Need, Record};
 use types::UnixMillis;
 
@@ -153,7 +153,7 @@ impl ExpireConditions {
                 () if uppercase_is(word, b"GT") => &mut conditions.if_later,
                 () if uppercase_is(word, b"LT") => &mut conditions.if_sooner,
                 () => {
-                    let text = format!("ERR Unsupported option {}", printable(word, 128));
+                    let text = format!("ERR Unsupported option {}", String::from_utf8_lossy(word));
                     return Err(Refusal::Because(text.into()));
                 }
             };

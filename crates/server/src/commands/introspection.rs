@@ -163,6 +163,9 @@ fn get_keys(call: &mut Call<'_>) -> Done {
         return Err(refused("ERR Invalid number of arguments specified for command"));
     }
     let keys: Vec<usize> = command.key_positions(arguments.len(), arguments.get(1).copied()).collect();
+    if keys.is_empty() && command.keys == Keys::CountedPairs {
+        return Err(refused("ERR Invalid arguments specified for command"));
+    }
     if keys.is_empty() {
         return Err(refused("ERR The command has no key arguments"));
     }

@@ -28,7 +28,11 @@ pub(super) static FAMILY: Family = Family {
             "O(N) of the number of keys",
             "Counts the keys that exist.",
         ),
-        command("move", 3, WRITE | FAST, ONE, move_away).text("1.0.0", "O(1)", "Not supported."),
+        command("move", 3, WRITE | FAST, ONE, move_away).text(
+            "1.0.0",
+            "O(1)",
+            "Is refused: copy to the other database, then delete.",
+        ),
         command("rename", 3, WRITE, TWO, rename).text(
             "1.0.0",
             "O(1)",
@@ -42,7 +46,7 @@ pub(super) static FAMILY: Family = Family {
         command("swapdb", 3, WRITE | FAST | DANGEROUS, Keys::Unnamed, swapdb).text(
             "4.0.0",
             "O(1)",
-            "Not supported.",
+            "Is refused: the owner of a slot has it in all databases.",
         ),
         command("touch", -2, READONLY | FAST, ALL, exists).text(
             "3.2.1",
@@ -189,7 +193,7 @@ fn copy(call: &mut Call<'_>) -> Done {
 }
 
 /// The table that is this database.
-fn parse_database(number: &[u8]) -> Result<TableId, Refusal> {
+pub(super) fn parse_database(number: &[u8]) -> Result<TableId, Refusal> {
     let number = parse_integer_within(number, i64::from(i32::MIN)..=i64::from(i32::MAX))?;
     let table = u8::try_from(number).ok().filter(|&table| usize::from(table) < TABLES_MAX);
     table.map(TableId).ok_or(Refusal::Because("ERR DB index is out of range".into()))

@@ -29,7 +29,7 @@ static OBJECT: &[Command] = &[
     command("object|freq", 3, READONLY, SECOND, frequency).text(
         "4.0.0",
         "O(1)",
-        "Refused: how often keys are used is not counted.",
+        "Is refused: how often keys are used is not counted.",
     ),
     help("object|help"),
     command("object|idletime", 3, READONLY, SECOND, idle_time).text(

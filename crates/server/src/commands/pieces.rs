@@ -51,6 +51,11 @@ pub(super) fn piece(first: i64, last: i64, length: usize) -> Option<Range<usize>
     if first < 0 && last < 0 && first > last {
         return None;
     }
+    clamped(first, last, length)
+}
+
+/// As [`piece`], but also with negative positions in the wrong order, if both lie outside.
+pub(super) fn clamped(first: i64, last: i64, length: usize) -> Option<Range<usize>> {
     let length = i64::try_from(length).unwrap_or(i64::MAX);
     let inside = |at: i64| if at < 0 { at.saturating_add(length).max(0) } else { at };
     let (first, last) = (inside(first), inside(last).min(length - 1));

@@ -162,6 +162,7 @@ static FAMILIES: &[&Family] = &[
     &super::object::OBJECT_FAMILY,
     &super::object::MEMORY_FAMILY,
     &super::walks::FAMILY,
+    &super::walks::TABLE_FAMILY,
     &super::transactions::FAMILY,
     &super::connection::FAMILY,
     &super::introspection::FAMILY,

@@ -13,6 +13,28 @@ use types::{KeyHash, TableId};
 use wire::control::Ask;
 
 pub(super) static FAMILY: Family = Family {
+    group: "generic",
+    category: Some("@keyspace"),
+    commands: &[
+        command("keys", 2, READONLY | DANGEROUS, Keys::Unnamed, keys).text(
+            "1.0.0",
+            "O(N) of the number of keys, over many turns",
+            "Returns all keys of this server that match a pattern.",
+        ),
+        command("randomkey", 1, READONLY, Keys::Unnamed, randomkey).text(
+            "1.0.0",
+            "O(1) if there are keys in most slots",
+            "Returns any key of this server.",
+        ),
+        command("scan", -2, READONLY, Keys::Unnamed, scan).text(
+            "2.8.0",
+            "O(1) for each call, O(N) of the number of keys for a whole walk",
+            "Walks over the keys of this server.",
+        ),
+    ],
+};
+
+pub(super) static TABLE_FAMILY: Family = Family {
     group: "server",
     category: Some("@keyspace"),
     commands: &[
@@ -30,21 +52,6 @@ pub(super) static FAMILY: Family = Family {
             "1.0.0",
             "O(N) of the number of keys",
             "Deletes every key of this server, in the current database.",
-        ),
-        command("keys", 2, READONLY | DANGEROUS, Keys::Unnamed, keys).text(
-            "1.0.0",
-            "O(N) of the number of keys, over many turns",
-            "Returns all keys of this server that match a pattern.",
-        ),
-        command("randomkey", 1, READONLY, Keys::Unnamed, randomkey).text(
-            "1.0.0",
-            "O(1) if there are keys in most slots",
-            "Returns any key of this server.",
-        ),
-        command("scan", -2, READONLY, Keys::Unnamed, scan).text(
-            "2.8.0",
-            "O(1) for each call, O(N) of the number of keys for a whole walk",
-            "Walks over the keys of this server.",
         ),
     ],
 };

@@ -1,0 +1,229 @@
+//! The same random commands for Ballast and for a real Valkey: their replies must be the same, byte
+//! for byte, but for the [`DIFFERENCES`].
+//!
+//! `BALLAST_TEST_AGAINST=HOST:PORT [BALLAST_TEST_COMMANDS=200000] [BALLAST_TEST_SEED=1]`
+//! `cargo test -p ballast --test processes replies_to_random -- --nocapture`
+//!
+//! Commands are made by [`GRAMMAR`], and some are then spoiled: an argument is left out, doubled or
+//! replaced. Nothing expires while it runs: expiries are long, or lie in the past.
+
+mod grammar;
+
+use crate::client::Client;
+use crate::servers::{MODEST, Process};
+use fastrand::Rng;
+use grammar::Grammar;
+use resp::Value;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use types::limits::VALUE_BYTES_MAX;
+
+/// Requests that are on their way at once.
+const BATCH: usize = 24;
+/// Different replies that are told before the test gives up.
+const FAULTS_MAX: usize = 40;
+
+/// Where Ballast answers something else, on purpose.
+struct Difference {
+    /// The command, in upper case.
+    command: &'static str,
+    allows: fn(&Exchange) -> bool,
+    #[allow(dead_code, reason = "for people")]
+    why: &'static str,
+}
+
+/// A request and both replies.
+struct Exchange {
+    request: Vec<Vec<u8>>,
+    ours: (Value, Vec<u8>),
+    theirs: (Value, Vec<u8>),
+}
+
+const DIFFERENCES: &[Difference] = &[
+    Difference {
+        command: "TTL",
+        allows: nearly_equal,
+        why: "the two are asked one after the other",
+    },
+    Difference { command: "PTTL", allows: nearly_equal, why: "as TTL" },
+    Difference { command: "EXPIRETIME", allows: nearly_equal, why: "as TTL" },
+    Difference { command: "PEXPIRETIME", allows: nearly_equal, why: "as TTL" },
+    Difference {
+        command: "KEYS",
+        allows: same_items,
+        why: "keys come in the order of their hashes",
+    },
+    Difference { command: "SCAN", allows: same_items, why: "as KEYS" },
+    Difference { command: "RANDOMKEY", allows: same_kind, why: "it is random" },
+    Difference {
+        command: "OBJECT",
+        allows: same_kind,
+        why: "values have no encoding and no access times: Redis's most likely answer is given",
+    },
+    Difference {
+        command: "MEMORY",
+        allows: same_kind,
+        why: "records take other amounts of memory, and texts are our own",
+    },
+    Difference { command: "DUMP", allows: same_kind, why: "values are not compressed" },
+    Difference { command: "MOVE", allows: is_refused, why: "not supported" },
+    Difference { command: "SWAPDB", allows: is_refused, why: "not supported" },
+    Difference {
+        command: "RESTORE",
+        allows: |exchange| starts(&exchange.ours.1, b"-ERR only strings can be restored"),
+        why: "there are no other types",
+    },
+];
+
+fn nearly_equal(exchange: &Exchange) -> bool {
+    match (&exchange.ours.0, &exchange.theirs.0) {
+        (Value::Integer(ours), Value::Integer(theirs)) => {
+            *ours > 0 && *theirs > 0 && ours.abs_diff(*theirs) < 3_000
+        }
+        _ => false,
+    }
+}
+
+fn same_items(exchange: &Exchange) -> bool {
+    fn sorted(value: &Value) -> Value {
+        match value {
+            Value::Array(items) => {
+                let mut items: Vec<Value> = items.iter().map(sorted).collect();
+                items.sort_by_key(|item| format!("{item:?}"));
+                Value::Array(items)
+            }
+            other => other.clone(),
+        }
+    }
+    sorted(&exchange.ours.0) == sorted(&exchange.theirs.0)
+}
+
+fn same_kind(exchange: &Exchange) -> bool {
+    std::mem::discriminant(&exchange.ours.0) == std::mem::discriminant(&exchange.theirs.0)
+}
+
+fn is_refused(exchange: &Exchange) -> bool {
+    matches!(exchange.ours.0, Value::Error(_))
+}
+
+fn starts(reply: &[u8], with: &[u8]) -> bool {
+    reply.starts_with(with)
+}
+
+#[test]
+fn replies_to_random_commands_are_those_of_valkey() {
+    let Ok(rival) = std::env::var("BALLAST_TEST_AGAINST") else {
+        println!("skipped: BALLAST_TEST_AGAINST names no Valkey to compare with");
+        return;
+    };
+    let rival: SocketAddr = rival.parse().expect("HOST:PORT");
+    let number = |name: &str, default: u64| -> u64 {
+        std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+    };
+    let commands = number("BALLAST_TEST_COMMANDS", 20_000);
+    let seed = number("BALLAST_TEST_SEED", 1);
+    let server = Process::alone(&MODEST);
+    let mut run = Run::start(seed, server.address, rival);
+    for protocol in ["2", "3"] {
+        run.begin_again(protocol);
+        let mut sent = 0;
+        while sent < commands / 2 && run.faults.len() < FAULTS_MAX {
+            sent += run.batch() as u64;
+        }
+    }
+    let counts: Vec<String> =
+        run.counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    println!("seed {seed}, commands by name: {}", counts.join(", "));
+    assert!(run.faults.is_empty(), "{}", run.faults.join("\n"));
+}
+
+/// One comparison.
+struct Run {
+    random: Rng,
+    grammar: Grammar,
+    ours: Client,
+    theirs: Client,
+    protocol: &'static str,
+    counts: BTreeMap<String, u64>,
+    faults: Vec<String>,
+}
+
+impl Run {
+    fn start(seed: u64, ours: SocketAddr, theirs: SocketAddr) -> Run {
+        let (ours, mut theirs) = (Client::connect(ours), Client::connect(theirs));
+        // With the same limit both refuse the same.
+        let limit = VALUE_BYTES_MAX.to_string();
+        let set = theirs.ask(&["CONFIG", "SET", "proto-max-bulk-len", &limit]);
+        assert_eq!(set.text(), "OK");
+        Run {
+            random: Rng::with_seed(seed),
+            grammar: Grammar::new(),
+            ours,
+            theirs,
+            protocol: "2",
+            counts: BTreeMap::new(),
+            faults: Vec::new(),
+        }
+    }
+
+    /// Empties both and greets them.
+    fn begin_again(&mut self, protocol: &'static str) {
+        self.protocol = protocol;
+        for client in [&mut self.ours, &mut self.theirs] {
+            for request in [&["HELLO", protocol][..], &["FLUSHALL"], &["SELECT", "0"]] {
+                client.request(request);
+                client.raw_answer().expect("a connection stays open");
+            }
+        }
+    }
+
+    /// Sends a batch to both and compares. Returns how many commands.
+    fn batch(&mut self) -> usize {
+        let requests: Vec<Vec<Vec<u8>>> =
+            (0..BATCH).map(|_| self.grammar.request(&mut self.random)).collect();
+        for client in [&mut self.ours, &mut self.theirs] {
+            requests.iter().for_each(|request| client.request(request));
+        }
+        let before = self.faults.len();
+        for request in requests {
+            let ours = self.ours.answer_and_bytes().expect("Ballast answers");
+            let theirs = self.theirs.answer_and_bytes().expect("Valkey answers");
+            self.compare(Exchange { request, ours, theirs });
+        }
+        if self.faults.len() > before {
+            // What follows from one difference is not told again.
+            self.begin_again(self.protocol);
+        }
+        BATCH
+    }
+
+    fn compare(&mut self, exchange: Exchange) {
+        let name = String::from_utf8_lossy(&exchange.request[0]).to_uppercase();
+        *self.counts.entry(name.clone()).or_default() += 1;
+        if let (b"DUMP", Value::Bulk(dump)) = (name.as_bytes(), &exchange.theirs.0) {
+            self.grammar.remember(&mut self.random, dump);
+        }
+        let allowed =
+            || DIFFERENCES.iter().any(|known| known.command == name && (known.allows)(&exchange));
+        if exchange.ours.1 != exchange.theirs.1 && !allowed() {
+            self.faults.push(exchange.to_string());
+        }
+    }
+}
+
+impl std::fmt::Display for Exchange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let short = |bytes: &[u8]| {
+            let shown = &bytes[..bytes.len().min(200)];
+            format!("{}{}", shown.escape_ascii(), if bytes.len() > 200 { "..." } else { "" })
+        };
+        let words: Vec<String> = self.request.iter().map(|word| short(word)).collect();
+        write!(
+            f,
+            "{}\n  ours   {}\n  theirs {}",
+            words.join(" "),
+            short(&self.ours.1),
+            short(&self.theirs.1)
+        )
+    }
+}

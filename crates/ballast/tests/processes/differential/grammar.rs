@@ -1,0 +1,394 @@
+//! What random commands look like.
+
+use fastrand::Rng;
+
+/// A line per command. Words in upper case stand for themselves, `{a|b}` for one of several, `[x]`
+/// for something or nothing, `x*` for one or more, and names in lower case for what
+/// [`Grammar::word`] makes of them.
+const GRAMMAR: &[&str] = &[
+    "GET key",
+    "GET key",
+    "GET key",
+    "SET key value",
+    "SET key value",
+    "SET key number",
+    "SET key value [{NX|XX|IFEQ value}] [GET] [{EX seconds|PX millis|EXAT second|PXAT milli|KEEPTTL}]",
+    "SETNX key value",
+    "SETEX key seconds value",
+    "PSETEX key millis value",
+    "GETSET key value",
+    "GETDEL key",
+    "GETEX key [{EX seconds|PX millis|EXAT second|PXAT milli|PERSIST}]",
+    "MGET key*",
+    "MSET pair*",
+    "MSETNX pair*",
+    "MSETEX 1 pair [{NX|XX}] [{EX seconds|PX millis|EXAT second|PXAT milli|KEEPTTL}]",
+    "MSETEX {2|3|0|-1|number} pair pair [{NX|XX}] [{EX seconds|PX millis|KEEPTTL}]",
+    "DELIFEQ key value",
+    "APPEND key value",
+    "STRLEN key",
+    "GETRANGE key index index",
+    "SUBSTR key index index",
+    "SETRANGE key index value",
+    "SETRANGE key index value",
+    "INCR key",
+    "DECR key",
+    "INCRBY key number",
+    "DECRBY key number",
+    "INCRBYFLOAT key float",
+    "INCRBYFLOAT key float",
+    "INCRBYFLOAT key float",
+    "LCS key key",
+    "LCS key key [{LEN|IDX}] [MINMATCHLEN index] [WITHMATCHLEN]",
+    "SETBIT key bit {0|1}",
+    "GETBIT key bit",
+    "BITCOUNT key [index] [index]",
+    "BITCOUNT key index index {BIT|BYTE}",
+    "BITPOS key {0|1} [index] [index]",
+    "BITPOS key {0|1} index index {BIT|BYTE}",
+    "BITOP {AND|OR|XOR} key key*",
+    "BITOP NOT key key",
+    "BITFIELD key field*",
+    "BITFIELD key field*",
+    "BITFIELD_RO key get*",
+    "DEL key*",
+    "UNLINK key*",
+    "EXISTS key*",
+    "TOUCH key*",
+    "TYPE key",
+    "EXPIRE key seconds [{NX|XX|GT|LT}] [{XX|GT|LT}]",
+    "PEXPIRE key millis [{NX|XX|GT|LT}] [{XX|GT|LT}]",
+    "EXPIREAT key second [{NX|XX|GT|LT}]",
+    "PEXPIREAT key milli [{NX|XX|GT|LT}]",
+    "TTL key",
+    "PTTL key",
+    "EXPIRETIME key",
+    "PEXPIRETIME key",
+    "PERSIST key",
+    "RENAME key key",
+    "RENAMENX key key",
+    "COPY key key [DB database] [REPLACE]",
+    "COPY key key [REPLACE]",
+    "DUMP key",
+    "RESTORE key {0|0|1000000|-1|x} dump [REPLACE] [{IDLETIME index|FREQ index}]",
+    "RESTORE key {0|1|-1|33177117420123} dump [REPLACE] ABSTTL",
+    "OBJECT {ENCODING|REFCOUNT|IDLETIME|FREQ} key",
+    "MEMORY USAGE key [SAMPLES index]",
+    "KEYS pattern",
+    "SCAN 0 COUNT 5000 [MATCH pattern] [TYPE {string|list|STRING|nosuch}]",
+    "RANDOMKEY",
+    "DBSIZE",
+    "WAIT {0|-1} {0|1}",
+    "WAITAOF 0 0 {0|1}",
+    "SELECT database",
+    "ECHO value",
+    "PING [value]",
+    "COMMAND GETKEYS MSETEX {1|2} pair pair",
+];
+
+/// Values that are more likely to meet a boundary than random ones.
+const NUMBERS: &[&str] = &[
+    "0",
+    "1",
+    "-1",
+    "2",
+    "7",
+    "8",
+    "10",
+    "-10",
+    "100",
+    "127",
+    "128",
+    "255",
+    "256",
+    "65535",
+    "65536",
+    "2147483647",
+    "2147483648",
+    "-2147483648",
+    "-2147483649",
+    "4294967295",
+    "4294967296",
+    "9223372036854775807",
+    "9223372036854775808",
+    "-9223372036854775808",
+    "-9223372036854775809",
+    "18446744073709551615",
+    "18446744073709551616",
+    "00",
+    "01",
+    "-0",
+    "+1",
+    " 1",
+    "1 ",
+    "",
+    "1.0",
+    "abc",
+    "0x10",
+    "1e3",
+];
+const FLOATS: &[&str] = &[
+    "0",
+    "-0",
+    "1",
+    "-1",
+    "0.1",
+    "1.1",
+    "3.0e3",
+    "-2.5",
+    "1e17",
+    "-1e17",
+    "1e-17",
+    "5e-18",
+    "1e18",
+    "123456789.123456789",
+    "9007199254740993",
+    "18446744073709551616.5",
+    "1e400",
+    "-1e400",
+    "1e4931",
+    "1e4932",
+    "1e-4931",
+    "1e-4940",
+    "1e-5000",
+    "inf",
+    "-inf",
+    "INFINITY",
+    "nan",
+    "0x1p3",
+    "0x.8",
+    "0x",
+    "1e",
+    ".5",
+    "5.",
+    ".",
+    "+1.5",
+    "--1",
+    " 1",
+    "1 ",
+    "",
+    "abc",
+    "3.14159265358979323846",
+    "1.7976931348623157e308",
+    "0.30000000000000004",
+    "99999999999999999.999",
+];
+const PATTERNS: &[&str] = &[
+    "*", "?", "a*", "[ab]", "[^ab]", "[a-c]", "key:*", "\\*", "*1*", "", "[", "{*", "k?y:1", "*\\",
+];
+const JUNK: &[&str] =
+    &["", "x", "NX", "GET", "0", "-1", "EX", "a b", "\r\n", "key:1", "REPLACE", "BYTE", "9e9"];
+/// Seconds from now and since 1970 that are long, or senseless, or over.
+const SPANS: &[&str] = &[
+    "1000",
+    "100000",
+    "31536000",
+    "0",
+    "-1",
+    "9223372036854775",
+    "9223372036854775807",
+    "x",
+    "1.5",
+];
+const MILLIS: &[&str] = &["1000000", "100000000", "0", "-1", "9223372036854775807", "x", ""];
+const SECONDS_AT: &[&str] =
+    &["33177117420", "1", "0", "-1", "9223372036854775", "9223372036854775807", "1600000000"];
+const MILLIS_AT: &[&str] =
+    &["33177117420123", "33177117420500", "1", "0", "-1", "9223372036854775807", "1600000000000"];
+const KINDS: &[&str] =
+    &["u1", "i1", "u8", "i8", "u5", "i13", "u16", "u63", "i64", "u64", "i65", "u0", "8", "x8", "u"];
+
+/// Makes requests.
+pub(super) struct Grammar {
+    /// Of earlier replies.
+    dumps: Vec<Vec<u8>>,
+}
+
+impl Grammar {
+    pub(super) fn new() -> Grammar {
+        Grammar { dumps: vec![b"\x00\xc0\x01P\x00\xe9R.'OSv\x08".to_vec()] }
+    }
+
+    /// Adds a dump to those that `RESTORE` is given.
+    pub(super) fn remember(&mut self, random: &mut Rng, dump: &[u8]) {
+        if self.dumps.len() < 50 {
+            self.dumps.push(dump.to_vec());
+        } else {
+            let at = random.usize(..self.dumps.len());
+            self.dumps[at] = dump.to_vec();
+        }
+    }
+
+    /// A request that mostly makes sense.
+    pub(super) fn request(&self, random: &mut Rng) -> Vec<Vec<u8>> {
+        if random.usize(..3_000) == 0 {
+            return vec![b"FLUSHALL".to_vec()];
+        }
+        let line = random.choice(GRAMMAR).copied().unwrap_or_default();
+        let mut words = Vec::new();
+        self.expand(random, line, &mut words);
+        if random.usize(..12) == 0 {
+            self.spoil(random, &mut words);
+        }
+        if random.usize(..10) == 0 {
+            words[0].make_ascii_lowercase();
+        }
+        words
+    }
+
+    fn spoil(&self, random: &mut Rng, words: &mut Vec<Vec<u8>>) {
+        // Never the name, and nothing may turn a request into one that waits.
+        if words[0] == b"WAIT" || words[0] == b"WAITAOF" {
+            return;
+        }
+        let junk = one(random, JUNK);
+        match (random.usize(..4), words.len()) {
+            (0, 2..) => drop(words.remove(random.usize(1..words.len()))),
+            (1, 2..) => {
+                let at = random.usize(1..words.len());
+                words.insert(at, words[at].clone());
+            }
+            (2, 2..) => {
+                let at = random.usize(1..words.len());
+                words[at] = junk;
+            }
+            _ => words.push(junk),
+        }
+    }
+
+    /// Appends what a line, or a part of one, stands for.
+    fn expand(&self, random: &mut Rng, line: &str, words: &mut Vec<Vec<u8>>) {
+        let mut rest = line.trim_start();
+        while !rest.is_empty() {
+            let end = end_of_part(rest);
+            let (part, after) = rest.split_at(end);
+            rest = after.trim_start();
+            if let Some(inside) = part.strip_prefix('[').and_then(|part| part.strip_suffix(']')) {
+                if random.bool() {
+                    self.expand(random, inside, words);
+                }
+            } else if let Some(inside) =
+                part.strip_prefix('{').and_then(|part| part.strip_suffix('}'))
+            {
+                let choices: Vec<&str> = inside.split('|').collect();
+                let choice = choices[random.usize(..choices.len())];
+                self.expand(random, choice, words);
+            } else if let Some(repeated) = part.strip_suffix('*') {
+                (0..random.usize(1..4)).for_each(|_| self.expand(random, repeated, words));
+            } else {
+                self.word(random, part, words);
+            }
+        }
+    }
+
+    fn word(&self, random: &mut Rng, name: &str, words: &mut Vec<Vec<u8>>) {
+        words.push(match name {
+            "key" => key(random),
+            "value" => value(random),
+            "number" => number(random),
+            "index" => match random.usize(..4) {
+                0 => one(random, NUMBERS),
+                _ => random.i64(-20..40).to_string().into_bytes(),
+            },
+            "bit" => match random.usize(..8) {
+                0 => one(random, NUMBERS),
+                _ => random.u32(..2_000).to_string().into_bytes(),
+            },
+            "float" => match random.usize(..3) {
+                0 => one(random, FLOATS),
+                1 => format!("{}", random.i64(-100_000..100_000) as f64 / 1000.0).into_bytes(),
+                _ => format!("{:e}", random.f64() * 1e20).into_bytes(),
+            },
+            "seconds" => one(random, SPANS),
+            "millis" => one(random, MILLIS),
+            "second" => one(random, SECONDS_AT),
+            "milli" => one(random, MILLIS_AT),
+            "pattern" => one(random, PATTERNS),
+            "database" => {
+                one(random, &["0", "0", "0", "1", "2", "15", "16", "-1", "x", "4294967296"])
+            }
+            "dump" => {
+                let mut dump = self.dumps[random.usize(..self.dumps.len())].clone();
+                if random.usize(..5) == 0 {
+                    let at = random.usize(..dump.len());
+                    dump[at] ^= 1 << random.u8(..8);
+                }
+                dump
+            }
+            "pair" => return self.expand(random, "key value", words),
+            "get" => return self.expand(random, "GET kind place", words),
+            "field" => {
+                let line =
+                    "{GET kind place|SET kind place number|INCRBY kind place number|OVERFLOW how}";
+                return self.expand(random, line, words);
+            }
+            "kind" => one(random, KINDS),
+            "place" => match random.usize(..6) {
+                0 => one(random, NUMBERS),
+                1 => format!("#{}", random.u32(..40)).into_bytes(),
+                2 => one(random, &["#-1", "#x", "#", "#4294967296", "#99999999"]),
+                _ => random.u32(..300).to_string().into_bytes(),
+            },
+            "how" => one(random, &["WRAP", "SAT", "FAIL", "sat", "x"]),
+            other => other.as_bytes().to_vec(),
+        });
+    }
+}
+
+/// Where the first part of a line ends: a word, or something in brackets.
+fn end_of_part(line: &str) -> usize {
+    let mut depth = 0;
+    for (at, byte) in line.bytes().enumerate() {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth -= 1,
+            b' ' if depth == 0 => return at,
+            _ => {}
+        }
+    }
+    line.len()
+}
+
+fn one(random: &mut Rng, of: &[&str]) -> Vec<u8> {
+    of[random.usize(..of.len())].as_bytes().to_vec()
+}
+
+fn key(random: &mut Rng) -> Vec<u8> {
+    match random.usize(..20) {
+        0 => b"a key with \x00 and \xff".to_vec(),
+        1 => Vec::new(),
+        2 => b"{tag}a-rather-long-key-of-more-than-forty-bytes".to_vec(),
+        at => one(random, &["a", "b", "c", "d", "key:1", "key:2"][..if at < 10 { 3 } else { 6 }]),
+    }
+}
+
+fn number(random: &mut Rng) -> Vec<u8> {
+    match random.usize(..3) {
+        0 => one(random, NUMBERS),
+        1 => random.i64(-300..300).to_string().into_bytes(),
+        _ => random.i64(..).to_string().into_bytes(),
+    }
+}
+
+fn value(random: &mut Rng) -> Vec<u8> {
+    let bytes = |random: &mut Rng, length: usize| (0..length).map(|_| random.u8(..)).collect();
+    match random.usize(..12) {
+        0 => Vec::new(),
+        1 => one(random, FLOATS),
+        2 | 3 => number(random),
+        4 => vec![if random.bool() { 0xff } else { 0 }; random.usize(..70)],
+        5 => {
+            let length = random.usize(..60);
+            bytes(random, length)
+        }
+        6 => {
+            let length = random.usize(..6_000);
+            bytes(random, length)
+        }
+        7 => b"abcabcabc".repeat(random.usize(..40)),
+        _ => {
+            let length = random.usize(1..12);
+            (0..length).map(|_| random.u8(b'a'..=b'e')).collect()
+        }
+    }
+}
