@@ -12,7 +12,7 @@
 mod order;
 
 use crate::engine::{Engine, Payload, Route, Wake};
-use crate::front::{Client, Next, Ticket, Turn, Waits, foresee_clients};
+use crate::front::{Client, Meter, Next, Ticket, Turn, Waits, foresee_clients};
 use crate::operators::clients::Facts;
 use order::Order;
 use runtime::Io;
@@ -154,7 +154,8 @@ impl Core {
             waits: &mut self.waits,
             now: self.now,
             wall: self.wall,
-            measured: None,
+            meter: Meter::default(),
+            is_last: true,
         };
         let received = client.receive(input, &mut turn, io.output(connection));
         match received.next {
@@ -267,9 +268,11 @@ impl Core {
             waits: &mut self.waits,
             now: self.now,
             wall: self.wall,
-            measured: None,
+            meter: Meter::default(),
+            is_last: true,
         };
         let next = run(client, &mut turn, io.output(ticket.connection));
+        turn.meter.finish(turn.engine, turn.now);
         go_on(ticket.connection, next, io);
         self.limit_output(ticket.connection, io);
     }

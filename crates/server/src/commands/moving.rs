@@ -138,7 +138,7 @@ pub(super) fn migration(call: &mut Call<'_>) -> Done {
         b"IMPORT" => import(call, &args[3..]),
         b"STATUS" => status(call, &args[3..]),
         b"CANCEL" => cancel(call, &args[3..]),
-        _ => Err(refused(super::unknown_subcommand(&args[1..]))),
+        _ => Err(refused(super::unknown_subcommand(&[args[0], args[2]]))),
     }
 }
 

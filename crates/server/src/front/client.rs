@@ -1,13 +1,14 @@
 //! One client's connection: parses, executes, parks, answers in order.
 
-use super::gate::{self, Attempt};
 use super::foresight::foresee;
+use super::gate::{self, Attempt, Meter};
 use super::queue::{Kept, Queue, Scope, Waiting};
 use super::waits::{Cause, Ticket, Waits};
-use crate::commands::{
-    CROSS_SLOT, Call, Command, Keys, Refusal, Transaction, Undone, Unknown, flag, unknown_command, unknown_subcommand,
-};
 use crate::Configuration;
+use crate::commands::{
+    CROSS_SLOT, Call, Command, Keys, Refusal, Transaction, Undone, Unknown, flag, unknown_command,
+    unknown_subcommand,
+};
 use crate::engine::Engine;
 use crate::operators::clients::Facts;
 use crate::operators::pause::Paused;
@@ -41,8 +42,9 @@ pub(crate) struct Turn<'t> {
     pub(crate) waits: &'t mut Waits,
     pub(crate) now: Instant,
     pub(crate) wall: UnixMillis,
-    /// When the command before ended, if there was one: its successor begins then.
-    pub(crate) measured: Option<Instant>,
+    pub(crate) meter: Meter,
+    /// Whether nothing more has come behind the request at hand.
+    pub(crate) is_last: bool,
 }
 
 /// What to do with the connection after some input.
@@ -170,6 +172,7 @@ impl Client {
                 Ok(None) => break Next::Read,
                 Ok(Some(request)) => {
                     requests += 1;
+                    turn.is_last = rest.is_empty();
                     conversation.request(request, turn, out);
                 }
                 Err(error) => conversation.refuse(&error.to_string(), out),
@@ -178,6 +181,7 @@ impl Client {
                 break conversation.next();
             }
         };
+        turn.meter.finish(turn.engine, turn.now);
         conversation.session.tell(turn.now, requests);
         turn.engine.counts.requests.add(requests);
         Received { consumed: input.len() - rest.len(), next }
@@ -278,7 +282,8 @@ impl Conversation {
     /// is known then what, lets a client send what follows it without waiting.
     fn collect(&mut self, request: Request<'_>, turn: &Turn<'_>) -> Collected {
         let command = Command::of(request.name(), request.get(1));
-        let ends = command.is_ok_and(|command| command.has(flag::ENDS_MULTI) && command.takes(request.len()));
+        let ends = command
+            .is_ok_and(|command| command.has(flag::ENDS_MULTI) && command.takes(request.len()));
         let Some(transaction) = self.session.collecting.as_mut().filter(|_| !ends) else {
             return Collected::Over(self.session.collecting.take());
         };
@@ -433,7 +438,7 @@ impl Conversation {
                 return Outcome::Replied;
             }
         };
-        let began = turn.measured.take().unwrap_or_else(|| turn.engine.read_stopwatch(turn.now));
+        gate::begin(command, turn);
         let is_sensible = command.takes(args.len());
         let admitted = match is_sensible {
             false => Err(Refusal::Arity.into()),
@@ -463,9 +468,8 @@ impl Conversation {
             }
         };
         if let Outcome::Replied = outcome {
-            let attempt = Attempt { command, args, began, is_admitted };
-            let ended = attempt.count(&out[before..], &mut self.session, turn);
-            turn.measured = Some(ended);
+            let attempt = Attempt { command, args, is_admitted };
+            attempt.count(&out[before..], &mut self.session, turn);
         }
         outcome
     }
@@ -524,7 +528,10 @@ impl Conversation {
                 }
             }
             Undone::Stall(Stall::NotOwned | Stall::Held) => {
-                let key = command.key_positions(args.len(), args.get(1).copied()).next().map(|at| args[at]);
+                let key = command
+                    .key_positions(args.len(), args.get(1).copied())
+                    .next()
+                    .map(|at| args[at]);
                 match key.and_then(|key| turn.engine.node().redirection(key)) {
                     Some(moved) => {
                         reply.error(moved);
@@ -544,8 +551,9 @@ fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
         Keys::At { first, last, .. } if i16::from(first) == i16::from(last) => false,
         Keys::At { .. } | Keys::CountedPairs if !call.engine.node().is_cluster() => false,
         Keys::At { .. } | Keys::CountedPairs => {
-            let mut slots =
-                command.key_positions(call.args.len(), call.args.get(1).copied()).map(|at| types::slot_of(call.args[at]));
+            let mut slots = command
+                .key_positions(call.args.len(), call.args.get(1).copied())
+                .map(|at| types::slot_of(call.args[at]));
             let first = slots.next();
             slots.any(|slot| Some(slot) != first)
         }
@@ -562,7 +570,9 @@ fn scope_of(request: Request<'_>, session: &Session, engine: &Engine) -> Scope {
             Scope::Everything
         }
         Keys::At { .. } | Keys::CountedPairs => {
-            let keys = command.key_positions(request.len(), request.get(1)).filter_map(|at| request.get(at));
+            let keys = command
+                .key_positions(request.len(), request.get(1))
+                .filter_map(|at| request.get(at));
             Scope::Keys(session.table, keys.map(|key| engine.hash(key)).collect())
         }
     }
