@@ -1,7 +1,7 @@
 """What workers do and what must come of it, whichever library carries it out; see ../README.md.
 
-A worker is a generator: it yields calls as tuples, `("get", key)`, and is sent what they returned, or thrown what they
-raised. So it serves libraries that block and libraries that are awaited alike.
+A worker is a generator: it yields calls as tuples, `("get", key)`, and is sent what they returned, or
+thrown what they raised. So it serves libraries that block and libraries that are awaited alike.
 """
 
 import collections

@@ -11,8 +11,9 @@ SLOTS = 16384
 # Ranges that move have these many slots or a multiple: few tablets, for tablets are never merged.
 SLOTS_OF_A_PIECE = 512
 PIECES = SLOTS // SLOTS_OF_A_PIECE
-# Between two rounds of moves, so that a client meets many of them and its own work too.
-PAUSE_SECONDS = 0.05
+# Between two rounds of moves. A round may take a range away and back; a client whose third or fourth
+# redirection is its last (go-redis waits up to 0.1 s between them) must not meet more of them.
+PAUSE_SECONDS = 0.2
 PATIENCE_SECONDS = 30
 
 # Processes share the processors with the client, and start quickly.

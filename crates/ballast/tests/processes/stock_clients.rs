@@ -1,4 +1,6 @@
-//! Stock clients in cluster mode work on while ranges move, and raise no error.
+//! A stock client in cluster mode works on while ranges move, and raises no error.
+//!
+//! `tests/clients/run` does this with nine of them, in five languages; this one needs nothing but Rust.
 
 use crate::moves::Mover;
 use crate::servers::{Cluster, MODEST};
@@ -6,17 +8,13 @@ use bench::clock;
 use redis::Commands;
 use redis::cluster::{ClusterClient, ClusterConnection};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long each client works.
+/// How long the client works.
 const DURATION: Duration = Duration::from_secs(6);
 /// Moves that must have happened meanwhile for the test to mean anything.
 const MOVES_MIN: usize = 20;
-
-const REDIS_PY: &str = "redis==8.1.0";
 
 #[test]
 fn redis_rs_works_through_migrations_without_an_error() {
@@ -36,23 +34,6 @@ fn redis_rs_works_through_migrations_without_an_error() {
     });
     assert!(operations > 1_000, "only {operations} operations");
     println!("redis-rs: {operations} operations");
-}
-
-#[test]
-fn redis_py_works_through_migrations_without_an_error() {
-    let Some(python) = python_with_redis() else { return };
-    let cluster = Cluster::start(3, &MODEST);
-    let port = cluster.servers[0].address.port().to_string();
-    let output = while_ranges_move(&cluster, || {
-        let script = "tests/processes/clients/redis_cluster.py";
-        let seconds = DURATION.as_secs().to_string();
-        let output = Command::new(python).args([script, &port, &seconds]).output();
-        output.expect("python starts")
-    });
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(output.status.success(), "redis-py failed:\n{said}");
-    println!("redis-py: {said}");
 }
 
 /// Runs something while ranges move between a cluster's servers.
@@ -144,35 +125,6 @@ impl Worker {
                 let known = self.texts.contains_key(&text);
                 assert_eq!(connection.exists(&text), Ok(known), "{text}");
             }
-        }
-    }
-}
-
-/// A Python in an environment of its own that has redis-py. Where there is none and none can be
-/// had, a line says so.
-fn python_with_redis() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(REDIS_PY.replace("==", "-py-"));
-    let python = folder.join("bin/python");
-    let has_redis = |python: &Path| {
-        Command::new(python).args(["-c", "import redis"]).output().is_ok_and(|o| o.status.success())
-    };
-    if has_redis(&python) {
-        return Some(python);
-    }
-    let made = Command::new("python3").args(["-m", "venv"]).arg(&folder).output();
-    let installed = made.and_then(|_| {
-        Command::new(&python).args(["-m", "pip", "install", "--quiet", REDIS_PY]).output()
-    });
-    match installed {
-        Ok(_) if has_redis(&python) => Some(python),
-        Ok(output) => {
-            let why = String::from_utf8_lossy(&output.stderr);
-            println!("skipped: {REDIS_PY} cannot be had: {}", why.trim().replace('\n', " "));
-            None
-        }
-        Err(error) => {
-            println!("skipped: there is no python3 that makes environments: {error}");
-            None
         }
     }
 }
