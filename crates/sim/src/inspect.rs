@@ -141,6 +141,9 @@ impl Inspector {
 
     fn above_progress(&self, registers: &[Register]) -> Vec<(TableId, KeyHash)> {
         let tablets = self.worker.store().tablets();
+        if !tablets.iter().any(|tablet| matches!(tablet.state, TabletState::Arriving(_))) {
+            return Vec::new();
+        }
         let is_above = |&(_, hash): &(TableId, KeyHash)| match tablets.at(hash).map(|t| &t.state) {
             Some(TabletState::Arriving(arrival)) => !arrival.is_below_progress(hash),
             Some(TabletState::Serving | TabletState::Frozen | TabletState::Leaving) | None => false,

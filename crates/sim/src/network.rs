@@ -27,6 +27,7 @@ struct Accidents {
 
 /// Flips, their answers, priority pulls, their answers, and the bulk.
 const KINDS: usize = 5;
+const FLIPS: usize = 2;
 const BULK: usize = 4;
 
 /// Of what a move sends most, the bulk, a smaller part has an accident: else nothing would get done
@@ -48,7 +49,9 @@ impl Weather {
         let worst = [1, 300, 1_500, 4_000][rng.usize(..4)];
         let mut kinds = [Accidents::default(); KINDS];
         for (kind, accidents) in kinds.iter_mut().enumerate() {
-            let is_stormy = rng.u32(..8) == 0 && worst > 1;
+            // How a flip ended is the hardest question, so it is asked most often.
+            let storms = if kind < FLIPS { 4 } else { 8 };
+            let is_stormy = rng.u32(..storms) == 0 && worst > 1;
             let worst = if is_stormy { WHOLE * 2 / 3 } else { worst };
             let worst = if kind == BULK { worst.div_ceil(BULK_PART) } else { worst };
             let mut often = || rng.u32(..worst);

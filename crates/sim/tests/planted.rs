@@ -12,9 +12,7 @@ fn seeds_max(planted: Planted) -> u64 {
         Planted::ProgressOnReceipt
         | Planted::ForgottenBeforeCut
         | Planted::StaleMapAccepted
-        | Planted::HeldForgotten
-        | Planted::ReplyOvertakes
-        | Planted::TurnForgotten => 10,
+        | Planted::HeldForgotten => 10,
         Planted::FloorNotRaised
         | Planted::DeleteWithoutTombstone
         | Planted::DecidedOnMissing
@@ -22,7 +20,8 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::CopyServedAfterLeaving
         | Planted::PartnerReadAsAbsent
         | Planted::RedirectedWhileHeld
-        | Planted::WalkNotWaiting => 20,
+        | Planted::ReplyOvertakes
+        | Planted::TurnForgotten => 30,
         Planted::ForgottenWhenSent
         | Planted::ThawedWithoutAsking
         | Planted::AbsentNotRemembered
@@ -30,6 +29,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::BusyReadAsAbsent
         | Planted::StoreWithoutCompare
         | Planted::FlushedArrives
+        | Planted::WalkNotWaiting
         | Planted::OldCopyKept
         | Planted::ClockGoesBack => 100,
         Planted::LateReplyInserted
