@@ -4,8 +4,8 @@ mod common;
 
 use common::{Move, NOW, Server, TABLE, value};
 use std::sync::Arc;
-use store::{Need, Stall, TabletState};
-use types::{HashRange, KeyHash, MigrationId, UnixMillis, Version};
+use store::{Missing, Need, Stall, TabletState};
+use types::{HashRange, KeyHash, MigrationId, TableId, UnixMillis, Version};
 
 fn with(pairs: &[(&str, &str)]) -> Move {
     Move::flip(|source| {
@@ -367,4 +367,32 @@ fn a_damaged_batch_is_refused_and_does_no_harm() {
     moving.target.replay(&arrival, &batch);
     assert_eq!(moving.target.records(), 3);
     moving.target.check_live_bytes();
+}
+
+#[test]
+fn a_copy_between_tables_waits_for_what_is_missing_in_either_of_them() {
+    let other = TableId(1);
+    let mut moving = with(&[("a", "1")]);
+    let copy = |server: &mut Server, from: TableId, to: TableId| {
+        let key = server.key("a");
+        server.worker.update_beside((from, key), (to, key), |[record, old], changes| {
+            let record = record.filter(|_| old.is_none());
+            record.map(|record| changes.put(0, record.value, record.expiry)).is_some()
+        })
+    };
+    let missing_in = |table: TableId, moving: &Move| match moving.missing(&["a"]) {
+        Stall::Missing(missing) => Stall::Missing(Missing { table, ..missing }),
+        other => other,
+    };
+    let stall = copy(&mut moving.target, TABLE, other);
+    assert_eq!(stall, Err(missing_in(TABLE, &moving)));
+    moving.priority_pull("a");
+    let stall = copy(&mut moving.target, TABLE, other);
+    assert_eq!(stall, Err(missing_in(other, &moving)));
+    let (_, mut target) = moving.finish();
+    assert_eq!(copy(&mut target, TABLE, other), Ok(true));
+    assert_eq!(copy(&mut target, TABLE, other), Ok(false));
+    let key = target.key("a");
+    let copied = target.worker.read_one(other, key, |record| record.map(|r| r.value.to_vec()));
+    assert_eq!(copied, Ok(Some(b"1".to_vec())));
 }

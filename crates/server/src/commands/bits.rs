@@ -106,14 +106,14 @@ impl Bounds {
         if let Some(first) = words.first() {
             bounds.first = parse_integer(first).ok_or(Refusal::NotAnInteger)?;
         }
-        if let Some(last) = words.get(1) {
-            bounds.last = Some(parse_integer(last).ok_or(Refusal::NotAnInteger)?);
-        }
         match words.get(2..).unwrap_or_default() {
             [] => {}
             [unit] if uppercase_is(unit, b"BYTE") => {}
             [unit] if uppercase_is(unit, b"BIT") => bounds.in_bits = true,
             _ => return Err(Refusal::Syntax),
+        }
+        if let Some(last) = words.get(1) {
+            bounds.last = Some(parse_integer(last).ok_or(Refusal::NotAnInteger)?);
         }
         Ok(bounds)
     }

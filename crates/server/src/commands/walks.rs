@@ -84,9 +84,6 @@ impl<'a> ScanOptions<'a> {
     fn parse(arguments: &[&'a [u8]]) -> Result<ScanOptions<'a>, Refusal> {
         let mut options = ScanOptions { pattern: None, count: 10, strings: true };
         let (pairs, rest) = arguments.as_chunks::<2>();
-        if !rest.is_empty() {
-            return Err(Refusal::Syntax);
-        }
         for [word, value] in pairs {
             if uppercase_is(word, b"MATCH") {
                 options.pattern = (*value != b"*").then_some(value);
@@ -106,6 +103,9 @@ impl<'a> ScanOptions<'a> {
             } else {
                 return Err(Refusal::Syntax);
             }
+        }
+        if !rest.is_empty() {
+            return Err(Refusal::Syntax);
         }
         Ok(options)
     }

@@ -71,7 +71,7 @@ const GRAMMAR: &[&str] = &[
     "COPY key key [REPLACE]",
     "DUMP key",
     "RESTORE key {0|0|1000000|-1|x} dump [REPLACE] [{IDLETIME index|FREQ index}]",
-    "RESTORE key {0|1|-1|33177117420123} dump [REPLACE] ABSTTL",
+    "RESTORE key {0|-1|33177117420123} dump [REPLACE] ABSTTL",
     "OBJECT {ENCODING|REFCOUNT|IDLETIME|FREQ} key",
     "MEMORY USAGE key [SAMPLES index]",
     "KEYS pattern",
