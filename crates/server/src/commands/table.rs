@@ -179,7 +179,7 @@ pub(crate) fn commands() -> impl ExactSizeIterator<Item = (&'static Family, &'st
 struct Table {
     commands: Vec<(&'static Family, &'static Command)>,
     /// Places in `commands`, plus one; 0: empty.
-    places: [u8; PLACES],
+    places: [u16; PLACES],
 }
 
 /// Several times as many as there are commands, so that nearly all are found at the first look.
@@ -197,7 +197,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
         while places[place] != 0 {
             place = (place + 1) % PLACES;
         }
-        places[place] = u8::try_from(at + 1).expect("there are fewer than 255 commands");
+        places[place] = at as u16 + 1;
     }
     Table { commands, places }
 });
