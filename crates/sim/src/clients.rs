@@ -397,6 +397,11 @@ impl Clients {
         verdicts.enumerate().find(|(_, verdict)| *verdict != Verdict::Linearizable)
     }
 
+    /// A register is about to be read once more.
+    pub(crate) fn forget_last_read(&mut self, register: usize) {
+        self.last_reads[register] = None;
+    }
+
     /// What the last read of a register saw, if it was answered.
     pub(crate) fn last_read(&self, register: usize) -> Option<Option<u64>> {
         self.last_reads[register]

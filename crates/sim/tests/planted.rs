@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use sim::{Planted, Settings, run};
+use sim::{Planted, Settings, minimize, run};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Seeds within which a bug must be found: two or three times what it took (`docs/design/simulator.md`),
@@ -68,4 +68,18 @@ fn every_planted_bug_is_found_within_its_number_of_seeds() {
     }
     let missed: Vec<_> = found.iter().filter(|(_, found)| found.is_none()).collect();
     assert!(missed.is_empty(), "not found: {missed:?}");
+}
+
+#[test]
+fn a_failing_run_is_made_smaller_and_still_breaks_the_same_rule() {
+    let planted = Some(Planted::ProgressOnReceipt);
+    let mut runs = (1..=10).map(|seed| Settings { planted, ..Settings::new(seed) });
+    let failing = runs.find(|settings| run(settings).failure.is_some());
+    let failing = failing.expect("this bug is found at once");
+    let rule = |settings: &Settings| run(settings).failure.map(|failure| failure.rule);
+    let mut steps = 0;
+    let (smallest, report) = minimize(&failing, 5, 2, |_| steps += 1).expect("it breaks a rule");
+    assert_eq!(report.failure.map(|failure| failure.rule), rule(&failing));
+    assert_eq!(rule(&smallest), rule(&failing), "{smallest}");
+    assert!(steps >= 10 && smallest.without.len() >= 8, "{smallest}");
 }

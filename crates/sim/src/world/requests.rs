@@ -92,7 +92,11 @@ impl World {
             next += 1;
             self.part = Part::Reading(next);
             let is_wanted = match job {
-                Job::Operation(register, _) => self.losses.is_worth_reading(register),
+                Job::Operation(register, _) => {
+                    // It may have been flushed since it was read before.
+                    self.clients.forget_last_read(register);
+                    self.losses.is_worth_reading(register)
+                }
                 Job::Flush(place) | Job::Walk(place) | Job::Count(place, _) => {
                     !self.servers[place].is_dead
                 }
