@@ -45,11 +45,14 @@ static CLUSTER: &[Command] = &[
         "O(1)",
         "Cancels the moves from this server that have not changed owner yet.",
     ),
-    command("cluster|count-failure-reports", 3, OPERATOR, Keys::None, moving::count_failure_reports).text(
-        "3.0.0",
-        "O(1)",
-        "Returns 0: servers do not report each other.",
-    ),
+    command(
+        "cluster|count-failure-reports",
+        3,
+        OPERATOR,
+        Keys::None,
+        moving::count_failure_reports,
+    )
+    .text("3.0.0", "O(1)", "Returns 0: servers do not report each other."),
     command("cluster|countkeysinslot", 3, STALE, Keys::None, count_keys_in_slot).text(
         "3.0.0",
         "O(1)",

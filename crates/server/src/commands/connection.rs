@@ -1,7 +1,7 @@
 //! Commands about the connection itself: greeting, names, database, farewell.
 
-use super::table::flag::{ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_AUTH, NOSCRIPT};
 use super::clients::valid_name;
+use super::table::flag::{ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_AUTH, NOSCRIPT};
 use super::table::{Family, Keys, command, container};
 use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
 use crate::commands::Watched;
@@ -24,7 +24,11 @@ pub(super) static FAMILY: Family = Family {
             "O(1)",
             "Changes nothing: a range has one owner at any time.",
         ),
-        container("client", super::clients::CLIENT).text("2.4.0", "O(1)", "Commands about connections."),
+        container("client", super::clients::CLIENT).text(
+            "2.4.0",
+            "O(1)",
+            "Commands about connections.",
+        ),
         command("echo", 2, FAST | ANYTIME, Keys::None, echo).text(
             "1.0.0",
             "O(1)",

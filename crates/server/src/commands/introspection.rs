@@ -17,7 +17,11 @@ pub(super) static FAMILY: Family = Family {
                 "Describes all commands.",
             )
         },
-        container("config", super::configuration::CONFIG).text("2.0.0", "O(1)", "Commands about settings."),
+        container("config", super::configuration::CONFIG).text(
+            "2.0.0",
+            "O(1)",
+            "Commands about settings.",
+        ),
         entry("info", -1, ANYTIME | DANGEROUS, Keys::None, info).text(
             "1.0.0",
             "O(1)",
@@ -162,7 +166,8 @@ fn get_keys(call: &mut Call<'_>) -> Done {
     if !command.takes(arguments.len()) {
         return Err(refused("ERR Invalid number of arguments specified for command"));
     }
-    let keys: Vec<usize> = command.key_positions(arguments.len(), arguments.get(1).copied()).collect();
+    let keys: Vec<usize> =
+        command.key_positions(arguments.len(), arguments.get(1).copied()).collect();
     if keys.is_empty() && command.keys == Keys::CountedPairs {
         return Err(refused("ERR Invalid arguments specified for command"));
     }

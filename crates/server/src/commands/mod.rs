@@ -37,8 +37,8 @@ mod walks;
 pub(crate) use connection::REDIS_VERSION;
 pub(crate) use numbers::{parse_integer, parse_unsigned};
 pub(crate) use table::{Command, Keys, Unknown, flag};
-pub(crate) use walks::Walk;
 pub(crate) use transactions::{Transaction, Watched};
+pub(crate) use walks::Walk;
 
 use crate::engine::Engine;
 use crate::operators::host::Job;
@@ -122,7 +122,9 @@ impl Refusal {
             Refusal::ExpireTime => {
                 format!("ERR invalid expire time in '{}' command", command.name).into()
             }
-            Refusal::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.".into(),
+            Refusal::OutOfMemory => {
+                "OOM command not allowed when used memory > 'maxmemory'.".into()
+            }
             Refusal::TooLarge => {
                 "ERR string exceeds maximum allowed size (proto-max-bulk-len)".into()
             }

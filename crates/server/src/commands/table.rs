@@ -219,7 +219,8 @@ struct Numbers {
 const NUMBER_PLACES: usize = 2048;
 
 static NUMBERS: LazyLock<Numbers> = LazyLock::new(|| {
-    let all = commands().flat_map(|(_, command)| std::iter::once(command).chain(command.subcommands));
+    let all =
+        commands().flat_map(|(_, command)| std::iter::once(command).chain(command.subcommands));
     let mut numbers = Numbers { commands: all.collect(), places: Box::new([0; NUMBER_PLACES]) };
     assert!(numbers.commands.len() <= COMMANDS_MAX, "there are too many commands to count");
     for (number, command) in numbers.commands.iter().enumerate() {

@@ -298,7 +298,10 @@ fn command_stats(shown: &Shown<'_>) -> Lines {
 
 fn error_stats(shown: &Shown<'_>) -> Lines {
     let errors = counts::errors(&shown.counts);
-    errors.into_iter().map(|(kind, n)| (format!("errorstat_{kind}"), format!("count={n}"))).collect()
+    errors
+        .into_iter()
+        .map(|(kind, n)| (format!("errorstat_{kind}"), format!("count={n}")))
+        .collect()
 }
 
 fn latency_stats(shown: &Shown<'_>) -> Lines {

@@ -14,7 +14,7 @@ mod gate;
 mod queue;
 mod waits;
 
+pub(crate) use client::{Client, Next, Turn};
 pub(crate) use foresight::foresee_clients;
 pub(crate) use gate::Meter;
-pub(crate) use client::{Client, Next, Turn};
 pub(crate) use waits::{Ticket, Waits};
