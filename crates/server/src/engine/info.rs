@@ -148,17 +148,17 @@ fn memory(shown: &Shown<'_>) -> Lines {
     let log = &usage.log;
     let used = log.total_bytes.saturating_sub(log.free_bytes);
     let resident = match shown.usage.resident_bytes {
-        0 => log.resident_bytes as u64,
+        0 => log.resident_bytes,
         bytes => bytes,
     };
     let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 1.0 };
     let fragmentation = ratio(used as f64, log.live_bytes as f64 + usage.index_bytes as f64);
     lines(vec![
         ("used_memory", used.to_string()),
-        ("used_memory_human", human(used as u64)),
+        ("used_memory_human", human(used)),
         ("used_memory_rss", resident.to_string()),
         ("used_memory_rss_human", human(resident)),
-        ("used_memory_peak", shown.usage.resident_bytes_peak.max(used as u64).to_string()),
+        ("used_memory_peak", shown.usage.resident_bytes_peak.max(used).to_string()),
         ("used_memory_overhead", usage.index_bytes.to_string()),
         ("used_memory_startup", "0".into()),
         ("used_memory_dataset", log.live_bytes.to_string()),
@@ -167,7 +167,7 @@ fn memory(shown: &Shown<'_>) -> Lines {
         ("used_memory_lua", "0".into()),
         ("used_memory_scripts", "0".into()),
         ("maxmemory", log.total_bytes.to_string()),
-        ("maxmemory_human", human(log.total_bytes as u64)),
+        ("maxmemory_human", human(log.total_bytes)),
         ("maxmemory_policy", "noeviction".into()),
         ("mem_fragmentation_ratio", format!("{fragmentation:.2}")),
         ("mem_clients_normal", "0".into()),

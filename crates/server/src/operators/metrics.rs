@@ -222,7 +222,7 @@ fn memory(page: &mut Page, node: &Node) {
     ] {
         page.line(format_args!("ballast_log_segments{{state=\"{state}\"}} {count}"));
     }
-    page.gauge("ballast_index_bytes", "Memory of the index.", usage.index_bytes as u64);
+    page.gauge("ballast_index_bytes", "Memory of the index.", usage.index_bytes);
 }
 
 fn migrations(page: &mut Page, node: &Node) {
