@@ -176,7 +176,8 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         assert!(gathered.is_ok(), "the driver cannot poll: {gathered:?}");
     }
 
-    /// Output leaves although the next look is not near.
+    /// Output leaves in its own turn: what it costs is work and not waiting, and nobody waits for it
+    /// through a quantum or a spin.
     fn flush(&mut self) {
         let flushed = self.driver.flush();
         assert!(flushed.is_ok(), "the driver cannot send: {flushed:?}");
@@ -526,6 +527,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
 
     /// Accounts for the work of this turn, and runs a quantum if it is the background's turn.
     fn run_background(&mut self, has_served: bool) {
+        self.flush();
         let share = self.service.background_share();
         let worked = self.spend();
         self.counters.work_ns.add_time(worked);
@@ -537,7 +539,6 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         if has_served && !is_due {
             return;
         }
-        self.flush();
         let has_run = self.service.quantum(self.accounted, &mut self.io);
         self.send_all();
         let spent = self.spend();

@@ -77,6 +77,7 @@ impl Judge {
     fn step(&mut self) {
         self.server.now = UnixMillis(self.server.now.0 + self.random.u64(..2));
         self.server.turn();
+        self.foresee();
         match self.random.u32(..100) {
             0..30 => self.put(),
             30..50 => self.read_one(),
@@ -87,6 +88,14 @@ impl Judge {
             93..96 => self.expire(),
             _ => self.scan(),
         }
+    }
+
+    /// A hint: nothing that follows may depend on it.
+    fn foresee(&mut self) {
+        let (table, names) = (self.table(), self.names());
+        let key = |name: &Vec<u8>| common::key(&self.server.store, name).hash;
+        let hashes: Vec<KeyHash> = names.iter().map(key).collect();
+        self.server.worker.foresee(table, &hashes);
     }
 
     fn put(&mut self) {

@@ -210,6 +210,44 @@ fn a_paused_connection_is_not_read_and_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn a_paused_client_can_send_what_the_sockets_hold_and_gets_all_its_answers_later() {
+    let server = server(1, Poll::Sleep);
+    let mut client = server.client();
+    let opened = server.opened();
+    send(&mut client, &frame(PAUSE, &[]));
+    assert_eq!(server.next(), Told::Paused(opened));
+    let request = frame(ECHO, &[8; 1000]);
+    client.set_nonblocking(true).expect("a socket");
+    let asked = ask_until_stopped(&mut client, &request);
+    assert!(asked < 64 << 20, "the server takes {asked} bytes of somebody that it does not serve");
+    client.set_nonblocking(false).expect("a socket");
+    server.reactors.mailboxes().of(opened.reactor()).send(Mail::Resume(opened));
+    for _ in 0..asked / request.len() {
+        expect(&mut client, &request);
+    }
+    server.reactors.stop();
+}
+
+/// Waiting for several requests at once must not become waiting for more than there are.
+#[test]
+fn a_crowd_of_clients_is_answered_and_so_is_who_is_left_of_it() {
+    let server = server(1, Poll::Adaptive);
+    let mut clients: Vec<_> = (0..32).map(|_| server.client()).collect();
+    for round in 0..500u32 {
+        let request = frame(ECHO, &round.to_le_bytes());
+        clients.iter_mut().for_each(|client| send(client, &request));
+        clients.iter_mut().for_each(|client| expect(client, &request));
+    }
+    let mut last = clients.pop().expect("there were some");
+    for round in 0..500u32 {
+        let request = frame(ECHO, &round.to_le_bytes());
+        send(&mut last, &request);
+        expect(&mut last, &request);
+    }
+    server.reactors.stop();
+}
+
+#[test]
 fn a_paused_connection_whose_peer_has_gone_is_closed() {
     let server = server(1, Poll::Sleep);
     let mut client = server.client();
