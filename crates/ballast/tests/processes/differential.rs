@@ -48,6 +48,8 @@ const DIFFERENCES: &[Difference] = &[
     Difference { command: "PTTL", allows: nearly_equal, why: "as TTL" },
     Difference { command: "EXPIRETIME", allows: nearly_equal, why: "as TTL" },
     Difference { command: "PEXPIRETIME", allows: nearly_equal, why: "as TTL" },
+    Difference { command: "EXPIRE", allows: is_close_race, why: "as TTL" },
+    Difference { command: "PEXPIRE", allows: is_close_race, why: "as TTL" },
     Difference {
         command: "KEYS",
         allows: same_items,
@@ -67,8 +69,9 @@ const DIFFERENCES: &[Difference] = &[
     },
     Difference {
         command: "MEMORY",
-        allows: same_kind,
-        why: "records take other amounts of memory, and texts are our own",
+        allows: |exchange| same_kind(exchange) || exchange.ours.0 == Value::Null,
+        why: "records take other amounts of memory, texts are our own, and what has expired but \
+              is not yet reclaimed is seen there",
     },
     Difference { command: "DUMP", allows: same_kind, why: "values are not compressed" },
     Difference { command: "MOVE", allows: is_refused, why: "not supported" },
@@ -87,6 +90,13 @@ fn nearly_equal(exchange: &Exchange) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether an expiry was compared with one that may be as long, to the millisecond.
+fn is_close_race(exchange: &Exchange) -> bool {
+    let compares =
+        |word: &Vec<u8>| word.eq_ignore_ascii_case(b"GT") || word.eq_ignore_ascii_case(b"LT");
+    exchange.request.iter().any(compares) && same_kind(exchange)
 }
 
 fn same_items(exchange: &Exchange) -> bool {
