@@ -125,10 +125,7 @@ fn check(limits: &RequestLimits) {
     let &RequestLimits { bulk_bytes_max, line_bytes_max, request_bytes_max, .. } = limits;
     let highest = request_bytes_max.max(line_bytes_max).max(bulk_bytes_max);
     assert!(u32::try_from(highest).is_ok(), "requests of {highest} bytes cannot be handled");
-    assert!(
-        line_bytes_max >= NUMBER_BYTES_MAX,
-        "lines of {line_bytes_max} bytes are too short"
-    );
+    assert!(line_bytes_max >= NUMBER_BYTES_MAX, "lines of {line_bytes_max} bytes are too short");
 }
 
 impl RequestParser {

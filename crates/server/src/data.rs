@@ -7,7 +7,7 @@
 
 use crate::commands::{Refusal, Undone, refused};
 use std::collections::HashMap;
-use store::{Changes, Key, Need, Record, Scratch, Worker};
+use store::{Changes, Key, Need, NewValue, Record, Scratch, Worker};
 use types::limits::VALUE_BYTES_MAX;
 use types::{TableId, UnixMillis, Version};
 
@@ -194,11 +194,7 @@ impl Staged {
         places.iter().map(|&place| self.record(place)).collect()
     }
 
-    fn change(
-        &mut self,
-        place: usize,
-        new: Option<(&[u8], Option<UnixMillis>)>,
-    ) -> Result<(), Undone> {
+    fn change(&mut self, place: usize, new: NewValue<'_>) -> Result<(), Undone> {
         if new.is_some_and(|(value, _)| value.len() > VALUE_BYTES_MAX) {
             return Err(Refusal::TooLarge.into());
         }

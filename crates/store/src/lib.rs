@@ -22,7 +22,7 @@ mod sync;
 pub use address::Address;
 pub use log::GracePeriod;
 pub use objects::{
-    Arrival, ArrivalCounters, ArrivalPlan, Changes, Key, Missing, Need, Record, ReplayError,
-    Replayed, Scratch, Stall, Store, StoreConfig, StoreError, StoreUsage, TableSet, Tablet, TabletMap,
-    TabletState, Worker,
+    Arrival, ArrivalCounters, ArrivalPlan, Changes, Key, Missing, Need, NewValue, Record,
+    ReplayError, Replayed, Scratch, Stall, Store, StoreConfig, StoreError, StoreUsage, TableSet,
+    Tablet, TabletMap, TabletState, Worker,
 };

@@ -442,7 +442,7 @@ mod tests {
             let text = |units: i64| {
                 let sign = if units < 0 { "-" } else { "" };
                 let units = units.unsigned_abs();
-                let decimals = u128::from(units % (1 << 16)) * 10u128.pow(16) >> 16;
+                let decimals = (u128::from(units % (1 << 16)) * 10u128.pow(16)) >> 16;
                 let decimals = format!("{decimals:016}");
                 let decimals = decimals.trim_end_matches('0');
                 let point = if decimals.is_empty() { "" } else { "." };

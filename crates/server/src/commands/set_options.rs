@@ -98,8 +98,8 @@ impl<'a> Options<'a> {
         now: UnixMillis,
     ) -> Result<Options<'a>, Refusal> {
         let mut get = false;
-        let (mut condition, mut expiry): (Option<(Word, &[u8])>, Option<(Word, &[u8])>) =
-            (None, None);
+        let mut condition: Option<(Word, &[u8])> = None;
+        let mut expiry: Option<(Word, &[u8])> = None;
         let mut rest = words;
         while let [text, after @ ..] = rest {
             let word = Word::parse(text).filter(|word| word.is_of(dialect));

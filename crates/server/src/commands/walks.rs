@@ -221,7 +221,7 @@ fn randomkey(call: &mut Call<'_>) -> Done {
     // Each of those found in one step is as likely as the others.
     let found = |walk: &mut Walk, key: &[u8]| {
         walk.count += 1;
-        if random.0 % walk.count as u64 == 0 {
+        if random.0.is_multiple_of(walk.count as u64) {
             walk.replies = key.to_vec();
         }
     };

@@ -13,6 +13,9 @@ pub struct Changes<'c> {
     keys: usize,
 }
 
+/// A new value and its expiry; `None`: the key stops existing.
+pub type NewValue<'v> = Option<(&'v [u8], Option<UnixMillis>)>;
+
 /// The memory of changes, reused from update to update.
 #[derive(Debug, Default)]
 pub struct Scratch {
@@ -26,8 +29,8 @@ impl Scratch {
         Changes::new(self, keys)
     }
 
-    /// What was collected, in order: the key's position, and its new value and expiry or nothing.
-    pub fn collected(&self) -> impl Iterator<Item = (usize, Option<(&[u8], Option<UnixMillis>)>)> {
+    /// What was collected, in order: the key's position, and what is to become of it.
+    pub fn collected(&self) -> impl Iterator<Item = (usize, NewValue<'_>)> {
         self.list.iter().map(|change| match &change.what {
             What::Put { value, expiry } => {
                 (change.key, Some((&self.values[value.clone()], *expiry)))

@@ -43,7 +43,7 @@ mod worker;
 mod write;
 
 pub use arrival::{Arrival, ArrivalCounters, ArrivalPlan};
-pub use changes::{Changes, Scratch};
+pub use changes::{Changes, NewValue, Scratch};
 pub use replay::{ReplayError, Replayed};
 pub use store::{Store, StoreConfig, StoreError, StoreUsage};
 pub use tablets::{TableSet, Tablet, TabletMap, TabletState};
