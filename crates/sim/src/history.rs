@@ -320,12 +320,15 @@ fn settle(configuration: Configuration, open: &[(Places, &Operation)]) -> Config
 /// Whether the operation, with this outcome, has changed nothing.
 fn changes_nothing(operation: &Operation) -> bool {
     let Some(outcome) = operation.outcome else { return false };
-    match (operation.action, outcome) {
+    matches!(
+        (operation.action, outcome),
         (Action::Read | Action::Probe, _)
-        | (Action::Delete | Action::WriteIfAbsent(_) | Action::Swap(..), Outcome::Applied(false))
-        | (Action::Take, Outcome::Value(None)) => true,
-        _ => false,
-    }
+            | (
+                Action::Delete | Action::WriteIfAbsent(_) | Action::Swap(..),
+                Outcome::Applied(false)
+            )
+            | (Action::Take, Outcome::Value(None))
+    )
 }
 
 /// The values that there may be once an operation has taken effect; none if it cannot have, or
