@@ -22,7 +22,10 @@ pub(super) struct Losses {
     gone: Vec<HashRange>,
     /// Registers that nobody has to answer for.
     excused: BTreeSet<usize>,
-    /// How many of them have come up to be read at the end.
+    /// Clients that had a flush refused, because its question to a coordinator that ended was lost:
+    /// what waited behind it on the connection has waited for as long.
+    stalled: BTreeSet<usize>,
+    /// How many excused registers have come up to be read at the end.
     tried: usize,
     /// Connections of servers that have died, which still carry what was sent before.
     hanging: BTreeSet<ConnectionId>,
@@ -42,6 +45,10 @@ impl Losses {
         let is_excused = self.is_excused(register);
         self.tried += usize::from(is_excused);
         !is_excused || self.tried <= EXCUSED_READS
+    }
+
+    pub(super) fn note_stalled(&mut self, client: usize) {
+        self.stalled.insert(client);
     }
 
     pub(super) fn still_carries(&self, connection: ConnectionId) -> bool {
@@ -235,8 +242,9 @@ impl World {
     }
 
     /// While every server lives, and none is away for long, every operation is answered with data.
-    pub(super) fn check_refused(&self, register: usize) -> Option<Failure> {
+    pub(super) fn check_refused(&self, client: usize, register: usize) -> Option<Failure> {
         let may_be_refused = self.losses.is_excused(register)
+            || self.losses.stalled.contains(&client)
             || !self.losses.dead.is_empty()
             || self.memory_bytes < super::MEMORY_BYTES
             || self.slowness > 1 && self.part == Part::Working;

@@ -280,7 +280,7 @@ impl World {
     /// The job was not executed, and its client does something else.
     fn refuse(&mut self, slot: usize) {
         if let Job::Operation(register, _) = self.clients.job(slot).job
-            && let Some(failure) = self.check_refused(register)
+            && let Some(failure) = self.check_refused(self.clients.client_of(slot), register)
         {
             self.failure = Some(failure);
         }
@@ -376,7 +376,10 @@ impl World {
                     Said::Outcome(_) => self.flushed(slot, place),
                     Said::Refused => self.refuse(slot),
                     // Whether it will still be done nobody knows.
-                    Said::Later => self.clients.give_up_flush(self.now, slot),
+                    Said::Later => {
+                        self.losses.note_stalled(self.clients.client_of(slot));
+                        self.clients.give_up_flush(self.now, slot);
+                    }
                     said => self.nonsense(slot, &said, reply),
                 }
             }
