@@ -402,6 +402,10 @@ impl World {
                 self.clients.learn(client, self.workload.registers[register].slot(), to);
                 if self.clients.hop(slot) {
                     self.ask_job(slot);
+                } else if self.losses.is_excused(register) {
+                    // Who stands where the owner has died sends it to whom the coordinator takes
+                    // for the owner, until that one can tell whom it has given the range to.
+                    self.refuse(slot);
                 } else {
                     let job = self.clients.job(slot).job;
                     self.failure = Some(Rule::NoCircles.broken(format!("{job:?}")));
