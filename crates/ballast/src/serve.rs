@@ -110,9 +110,12 @@ pub(crate) fn run(
         "ballast serve: ready for clients on {host}:{} ({}, {}, {} {reactors_word})",
         ports[0], identity.server, identity.cluster, config.reactors
     );
-    forward(&received, reactors.mailboxes());
+    let mailboxes = reactors.mailboxes();
+    let result = forward(&received, |message| {
+        mailboxes.of(reactor_for(&message)).send(Mail::Control(message));
+    });
     reactors.stop();
-    Ok(())
+    result
 }
 
 fn start_metrics(configuration: &Configuration, node: &Arc<Node>) -> anyhow::Result<()> {
@@ -237,7 +240,7 @@ fn join(
         Ok(Event::Said(FromCoordinator::Welcome { server, cluster, seed })) => {
             Ok((Arc::new(link), Identity { cluster, server }, HashSeed::new(seed)))
         }
-        Ok(Event::Said(FromCoordinator::Rejected { reason })) => {
+        Ok(Event::Said(FromCoordinator::Rejected { reason, .. })) => {
             bail!("the coordinator refuses: {reason}")
         }
         Ok(Event::Said(other)) => {
@@ -309,8 +312,40 @@ fn yield_to_everybody() {
 }
 
 /// Passes on what the coordinator says, until the process is to end.
-fn forward(received: &Receiver<Event>, mailboxes: &Mailboxes<Mail>) {
+///
+/// # Errors
+/// If the coordinator says that another server serves what this one holds: it must not answer
+/// anybody any more.
+fn forward(received: &Receiver<Event>, pass_on: impl Fn(FromCoordinator)) -> anyhow::Result<()> {
     while let Ok(Event::Said(message)) = received.recv() {
-        mailboxes.of(reactor_for(&message)).send(Mail::Control(message));
+        if let FromCoordinator::Rejected { reason, is_fenced: true } = message {
+            bail!("the coordinator refuses this server: {reason}");
+        }
+        pass_on(message);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::sync::mpsc::channel;
+
+    /// What is passed on of these messages, and whether the server ends of itself.
+    fn passed_on(messages: Vec<FromCoordinator>) -> (usize, bool) {
+        let (events, received) = channel();
+        messages.into_iter().for_each(|message| events.send(Event::Said(message)).unwrap());
+        events.send(Event::ShutDown).unwrap();
+        let passed = RefCell::new(0);
+        let result = forward(&received, |_| *passed.borrow_mut() += 1);
+        (passed.into_inner(), result.is_err())
+    }
+
+    #[test]
+    fn a_server_that_was_given_up_stops_and_one_that_is_only_refused_goes_on() {
+        let refused = |is_fenced| FromCoordinator::Rejected { reason: "because".into(), is_fenced };
+        assert_eq!(passed_on(vec![refused(false), refused(false)]), (2, false));
+        assert_eq!(passed_on(vec![refused(false), refused(true), refused(false)]), (1, true));
     }
 }

@@ -276,7 +276,7 @@ impl History {
                 assert!(this.id.is_none_or(|known| known == id), "a server keeps its number");
                 this.id = Some(id);
             }
-            FromCoordinator::Rejected { reason } => panic!("seed {}: {reason}", self.seed),
+            FromCoordinator::Rejected { reason, .. } => panic!("seed {}: {reason}", self.seed),
             FromCoordinator::Map(_) | FromCoordinator::Answer { .. } => {}
             FromCoordinator::Measure { migration, .. } => {
                 self.tell(server, ToCoordinator::Measured { migration, records: 1, bytes: 1 });

@@ -156,7 +156,7 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
                 self.is_connected.store(true, Ordering::Relaxed);
                 self.join.rejoin.replace(number).is_some()
             }
-            FromCoordinator::Rejected { reason } => {
+            FromCoordinator::Rejected { reason, .. } => {
                 tracing::error!(reason, "the coordinator refuses this server");
                 (self.on_message)(greeting);
                 return Ok((reader, writer, false));
@@ -364,7 +364,7 @@ mod tests {
         let (listener, _link, messages) = start();
         let mut coordinator = Accepted::from(&listener);
         coordinator.hear();
-        let refusal = FromCoordinator::Rejected { reason: "no".into() };
+        let refusal = FromCoordinator::Rejected { reason: "no".into(), is_fenced: false };
         coordinator.say(&refusal);
         assert_eq!(messages.recv(), Ok(refusal));
         assert!(messages.recv().is_err(), "the callback is dropped");

@@ -101,6 +101,8 @@ pub enum FromCoordinator {
     Rejected {
         /// For the operator.
         reason: String,
+        /// The server holds what another one serves: it must stop at once.
+        is_fenced: bool,
     },
     /// The whole map; an older version than the one known changes nothing.
     Map(ClusterMap),

@@ -30,7 +30,8 @@ impl<S: MetaStore> Coordinator<S> {
         }
         let server = match self.known_server(&join) {
             Err(reason) => {
-                self.reject(connection, reason, out);
+                let is_fenced = reason == FENCED;
+                self.reject(connection, (reason, is_fenced), out);
                 return Ok(());
             }
             Ok(Some(server)) => self.readmit(at, server, join)?,
@@ -38,7 +39,7 @@ impl<S: MetaStore> Coordinator<S> {
                 Some(server) => server,
                 None => {
                     let reason = format!("the cluster has {SERVERS_MAX} servers already");
-                    self.reject(connection, reason, out);
+                    self.reject(connection, (reason, false), out);
                     return Ok(());
                 }
             },
@@ -66,10 +67,16 @@ impl<S: MetaStore> Coordinator<S> {
     }
 
     /// Tells a connection why it is of no use, and ends it.
-    pub(super) fn reject(&mut self, connection: ConnectionId, reason: String, out: &mut Outbox) {
+    pub(super) fn reject(
+        &mut self,
+        connection: ConnectionId,
+        (reason, is_fenced): (String, bool),
+        out: &mut Outbox,
+    ) {
         tracing::warn!(%connection, reason, "rejected");
         self.connections.remove(&connection);
-        out.push(Effect::Send { connection, message: FromCoordinator::Rejected { reason } });
+        let message = FromCoordinator::Rejected { reason, is_fenced };
+        out.push(Effect::Send { connection, message });
         out.push(Effect::Close { connection });
     }
 
@@ -86,7 +93,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.commit(at, edit)?;
         if let Some(connection) = self.connection_of(server) {
             self.closed(at, connection);
-            self.reject(connection, FENCED.to_owned(), out);
+            self.reject(connection, (FENCED.to_owned(), true), out);
         }
         Ok(())
     }

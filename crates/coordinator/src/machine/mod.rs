@@ -163,7 +163,8 @@ impl<S: MetaStore> Coordinator<S> {
             return self.join(at, connection, join, out);
         }
         let Some(server) = joined else {
-            self.reject(connection, "the first message must be a join".to_owned(), out);
+            let reason = "the first message must be a join".to_owned();
+            self.reject(connection, (reason, false), out);
             return Ok(());
         };
         match message {

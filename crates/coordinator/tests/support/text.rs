@@ -10,7 +10,8 @@ pub fn message(message: &FromCoordinator) -> String {
         FromCoordinator::Welcome { server, cluster, seed } => {
             format!("welcome {server} to {cluster}, seed {seed}")
         }
-        FromCoordinator::Rejected { reason } => format!("rejected: {reason}"),
+        FromCoordinator::Rejected { reason, is_fenced: true } => format!("fenced: {reason}"),
+        FromCoordinator::Rejected { reason, .. } => format!("rejected: {reason}"),
         FromCoordinator::Map(map) => cluster_map(map),
         FromCoordinator::Measure { migration, range } => format!("measure {migration} {range}"),
         FromCoordinator::Prepare(which) => format!("prepare {}", intent(which)),

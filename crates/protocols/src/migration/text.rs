@@ -159,7 +159,10 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
 pub fn from_coordinator(message: &FromCoordinator) -> impl fmt::Display {
     Printed(move |f: &mut fmt::Formatter<'_>| match message {
         FromCoordinator::Welcome { server, cluster, .. } => write!(f, "welcome {server} {cluster}"),
-        FromCoordinator::Rejected { reason } => write!(f, "rejected: {reason}"),
+        FromCoordinator::Rejected { reason, is_fenced } => {
+            let how = if *is_fenced { "fenced" } else { "rejected" };
+            write!(f, "{how}: {reason}")
+        }
         FromCoordinator::Map(map) => write!(f, "map {}", map.version),
         FromCoordinator::Measure { migration, range } => write!(f, "measure {migration} {range}"),
         FromCoordinator::Prepare(announced) => write!(f, "prepare {}", intent(announced)),

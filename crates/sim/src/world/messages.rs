@@ -142,7 +142,7 @@ impl World {
         if self.servers[place].link.connection != Some(connection) {
             return;
         }
-        if let FromCoordinator::Rejected { .. } = message {
+        if let FromCoordinator::Rejected { is_fenced: true, .. } = message {
             // It holds what another server serves: the process ends.
             return self.crash(place);
         }
