@@ -2,7 +2,6 @@
 //! the other, and every record is read back.
 
 use crate::bench_command::{keeper, policy_words};
-use crate::sizes::parse_bytes;
 use anyhow::{anyhow, ensure};
 use bench::distribution::Distribution;
 use bench::pace::{Arrivals, Pace};
@@ -16,6 +15,7 @@ use bench::run::Wiring;
 use bench::scenario::{Load, Scenario};
 use bench::workload::Mix;
 use clap::Args;
+use server::configuration::Bytes;
 use std::path::PathBuf;
 use types::Slot;
 
@@ -38,8 +38,8 @@ pub(crate) struct DemoArguments {
     #[arg(long, default_value_t = 1)]
     reactors: u16,
     /// Memory of each server, as in 2gb. Default: what the records need.
-    #[arg(long, value_parser = parse_bytes)]
-    memory: Option<usize>,
+    #[arg(long)]
+    memory: Option<Bytes>,
     /// How to move, in the words of CLUSTER MIGRATESLOTS: "SHARE 20 PULL-BYTES 65536".
     #[arg(long, default_value = "")]
     policy: String,
@@ -137,7 +137,7 @@ fn ensure_memory(records: &Records) -> anyhow::Result<()> {
 }
 
 fn system(arguments: &DemoArguments, records: &Records) -> anyhow::Result<System> {
-    let memory = arguments.memory.unwrap_or_else(|| server_bytes(records));
+    let memory = arguments.memory.map_or_else(|| server_bytes(records), |bytes| bytes.0);
     // What arrives needs half of it, and has it ready.
     let (memory, ready) = (memory.to_string(), (memory / 2).to_string());
     let reactors = arguments.reactors.to_string();

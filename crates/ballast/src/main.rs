@@ -12,7 +12,6 @@ mod migrate;
 mod node_connection;
 mod serve;
 mod settings_arguments;
-mod sizes;
 
 use clap::{Parser, Subcommand};
 use server::Configuration;

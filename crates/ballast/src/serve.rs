@@ -6,7 +6,7 @@ use crate::metrics;
 use crate::settings_arguments::SettingArguments;
 use anyhow::{Context, bail};
 use clap::Args;
-use runtime::{Class, Config, DriverKind, Listener, Mailboxes, Reactors};
+use runtime::{Class, Config, DriverKind, Listener, Reactors};
 use server::configuration::Driver;
 use server::control::ControlLink;
 use server::engine::{Identity, Node};

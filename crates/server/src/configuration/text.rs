@@ -2,6 +2,7 @@
 
 use runtime::Poll;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 use std::time::Duration;
 
 /// What is wrong with a value, in words that can follow its name.
@@ -114,6 +115,14 @@ impl Text for Bytes {
 
     fn show(&self) -> String {
         self.0.to_string()
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = Wrong;
+
+    fn from_str(text: &str) -> Result<Bytes, Wrong> {
+        Bytes::read(text)
     }
 }
 
