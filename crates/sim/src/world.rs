@@ -118,6 +118,8 @@ struct World {
     memory_bytes: usize,
     /// Everything that the run does by itself takes so many times as long.
     slowness: u32,
+    /// When nothing is away any more that has been away so far.
+    away_until: Instant,
     cuts: Cuts,
     losses: Losses,
     /// One turn in so many has a background quantum.
@@ -203,6 +205,7 @@ impl World {
             faults,
             memory_bytes: if is_scarce { scarce } else { MEMORY_BYTES },
             slowness: if is_long { LONG_SLOWNESS } else { 1 },
+            away_until: Instant(0),
             cuts: Cuts::default(),
             losses: Losses::default(),
             leisure,

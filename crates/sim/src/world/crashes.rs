@@ -10,7 +10,7 @@ use crate::failure::{Failure, Rule};
 use coordinator::{ConnectionId, Event};
 use std::collections::{BTreeMap, BTreeSet};
 use store::TabletState;
-use types::{HashRange, MigrationId, ServerId};
+use types::{HashRange, Instant, MigrationId, ServerId};
 use wire::control::{MigrationReport, MigrationState};
 
 /// What has gone with servers that died.
@@ -241,13 +241,18 @@ impl World {
         Some(Rule::LostStaysLost.broken(format!("{id} serves {old}, whose owner has died")))
     }
 
-    /// While every server lives, and none is away for long, every operation is answered with data.
-    pub(super) fn check_refused(&self, client: usize, register: usize) -> Option<Failure> {
+    /// While every server lives, and none is away for long, every operation that was begun then is
+    /// answered with data.
+    pub(super) fn check_refused(
+        &self,
+        (client, since): (usize, Instant),
+        register: usize,
+    ) -> Option<Failure> {
         let may_be_refused = self.losses.is_excused(register)
             || self.losses.stalled.contains(&client)
             || !self.losses.dead.is_empty()
             || self.memory_bytes < super::MEMORY_BYTES
-            || self.slowness > 1 && self.part == Part::Working;
+            || self.slowness > 1 && (self.part == Part::Working || since <= self.away_until);
         (!may_be_refused).then(|| Rule::Answered.broken(format!("register {register} is refused")))
     }
 

@@ -134,7 +134,9 @@ impl World {
     /// long as matters to those who wait for five seconds.
     fn absence(&mut self, usual: u64) -> Duration {
         let is_long = self.slowness > 1 && self.rng.u32(..3) == 0 && self.part == Part::Working;
-        self.micros(1_000..if is_long { ABSENCE_MAX } else { usual })
+        let absence = self.micros(1_000..if is_long { ABSENCE_MAX } else { usual });
+        self.away_until = self.away_until.max(self.now + absence);
+        absence
     }
 
     fn jump(&mut self, place: usize) {

@@ -279,8 +279,9 @@ impl World {
 
     /// The job was not executed, and its client does something else.
     fn refuse(&mut self, slot: usize) {
-        if let Job::Operation(register, _) = self.clients.job(slot).job
-            && let Some(failure) = self.check_refused(self.clients.client_of(slot), register)
+        let (client, open) = (self.clients.client_of(slot), self.clients.job(slot));
+        if let Job::Operation(register, _) = open.job
+            && let Some(failure) = self.check_refused((client, open.since), register)
         {
             self.failure = Some(failure);
         }
