@@ -62,6 +62,8 @@ pub(crate) enum Expected {
     Selected,
     /// `ECHO` of this number.
     Echo(u64),
+    /// `MULTI`, or a command of the transaction that the job of this slot is.
+    Collected(usize),
 }
 
 /// A client's end of a connection to a server.
@@ -385,7 +387,7 @@ impl Clients {
         let connection = self.clients[client].connections[server].take()?;
         let slot = |expected: &Expected| match expected {
             Expected::Job(slot) => Some(*slot),
-            Expected::Selected | Expected::Echo(_) => None,
+            Expected::Selected | Expected::Echo(_) | Expected::Collected(_) => None,
         };
         Some((client, connection.expected.iter().filter_map(slot).collect()))
     }

@@ -16,6 +16,8 @@ pub(crate) enum Said {
     Later,
     /// It was not executed: there is no coordinator to be asked.
     Refused,
+    /// It was not executed, since a command of its transaction was refused.
+    Aborted,
     /// The keys of a pair differed.
     Torn,
     /// No reply to this request.
@@ -55,6 +57,28 @@ pub(crate) fn write(register: &Register, action: Action, out: &mut Vec<u8>) {
     }
 }
 
+/// Appends an operation on a pair as a transaction of a command for each key, without its end;
+/// returns how many requests that is. 0: it cannot be one.
+pub(crate) fn write_collected(register: &Register, action: Action, out: &mut Vec<u8>) -> usize {
+    if register.keys.len() == 1 {
+        return 0;
+    }
+    let value = match action {
+        Action::Read | Action::Delete => Vec::new(),
+        Action::Write(new) => register.encode(new),
+        _ => return 0,
+    };
+    RequestWriter::write(&[b"MULTI"], out);
+    for (_, key) in &register.keys {
+        match action {
+            Action::Write(_) => RequestWriter::write(&[b"SET", key, &value], out),
+            Action::Delete => RequestWriter::write(&[b"DEL", key], out),
+            _ => RequestWriter::write(&[b"GET", key], out),
+        }
+    }
+    1 + register.keys.len()
+}
+
 fn with_keys(name: &[u8], register: &Register, out: &mut Vec<u8>) {
     let writer = RequestWriter::new(1 + register.keys.len(), out).argument(name);
     drop(register.keys.iter().fold(writer, |writer, (_, key)| writer.argument(key)));
@@ -70,6 +94,9 @@ fn with_values(name: &[u8], register: &Register, value: &[u8], out: &mut Vec<u8>
 pub(crate) fn read(register: &Register, action: Action, reply: &Reply<'_>) -> Said {
     if let Reply::Error(text) = reply {
         return read_error(text);
+    }
+    if let (Action::Write(_) | Action::Delete, Reply::Array(items)) = (action, reply) {
+        return read_transaction(*items);
     }
     let outcome = match action {
         Action::Read if register.keys.len() > 1 => return read_values(reply),
@@ -107,6 +134,19 @@ fn value(reply: &Reply<'_>) -> Option<Option<u64>> {
     }
 }
 
+/// What `EXEC` says to one write, or one delete, of each key of a pair.
+fn read_transaction(mut items: Items<'_>) -> Said {
+    let (one, other) = (items.next(), items.next());
+    match (one, other) {
+        (Some(one), Some(other)) if one != other => Said::Torn,
+        (Some(Reply::Simple(b"OK")), Some(_)) => Said::Outcome(Outcome::Done),
+        (Some(Reply::Integer(count @ (0 | 1))), Some(_)) => {
+            Said::Outcome(Outcome::Applied(count == 1))
+        }
+        _ => Said::Nonsense,
+    }
+}
+
 fn read_values(reply: &Reply<'_>) -> Said {
     let Reply::Array(items) = reply else { return Said::Nonsense };
     let values: Option<Vec<_>> = items.map(|item| value(&item)).collect();
@@ -128,6 +168,7 @@ pub(crate) fn read_error(text: &[u8]) -> Said {
             port.and_then(server_at).map_or(Said::Nonsense, Said::Moved)
         }
         Some("TRYAGAIN" | "CLUSTERDOWN" | "OOM") => Said::Later,
+        Some("EXECABORT") => Said::Aborted,
         _ if text.starts_with("ERR the coordinator cannot be reached") => Said::Refused,
         _ => Said::Nonsense,
     }

@@ -2,20 +2,20 @@
 
 use crate::client::{Answer, Client};
 use crate::moves::Mover;
-use crate::servers::{Cluster, MODEST};
+use crate::servers::Cluster;
 use resp::Value;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 /// Banks, each in a slot of its own, accounts of each, and what is in an account at first.
-const BANKS: usize = 6;
+const BANKS: usize = 3;
 const ACCOUNTS: usize = 5;
 const MONEY: i64 = 1_000;
 
 /// Clients that pay, and payments that each of them makes.
 const TELLERS: usize = 4;
-const PAYMENTS: usize = 500;
+const PAYMENTS: usize = 4_000;
 
 /// Somebody who looks for the owner of a bank by following redirections.
 struct Teller {
@@ -148,7 +148,9 @@ fn words(words: &[&str]) -> Vec<String> {
 
 #[test]
 fn transactions_are_atomic_while_their_keys_move() {
-    let cluster = Cluster::start(3, &MODEST);
+    // With a second reactor, so that somebody else can be quicker.
+    let cluster =
+        Cluster::start(3, &["--shared-cores", "--reactors", "2", "--ready-memory", "16mb"]);
     let addresses = cluster.addresses();
     let mut clerk = Teller::new(&addresses, 0);
     for bank in 0..BANKS {

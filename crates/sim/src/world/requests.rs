@@ -179,11 +179,13 @@ impl World {
             return self.plan_in(delay, Next::Refused(slot));
         }
         self.prepare(client, place, table);
+        let is_transaction = self.collect(client, place, slot);
         let connection = self.clients.ask(client, place, slot);
         let (id, mut output) = (connection.id, std::mem::take(&mut connection.output));
         let (before, out) = (output.len(), &mut output);
         let open = self.clients.job(slot);
         match (open.job, &open.state) {
+            (Job::Operation(..), _) if is_transaction => RequestWriter::write(&[b"EXEC"], out),
             (Job::Operation(register, action), _) => {
                 commands::write(&self.workload.registers[register], action, out);
             }
@@ -204,6 +206,19 @@ impl World {
         if let Some(connection) = self.clients.connection(client, place) {
             connection.output = output;
         }
+    }
+
+    /// Makes a transaction of some operations on pairs. `true`: all but its end has been written.
+    fn collect(&mut self, client: usize, place: usize, slot: usize) -> bool {
+        let Job::Operation(register, action) = self.clients.job(slot).job else { return false };
+        if self.rng.u32(..4) != 0 {
+            return false;
+        }
+        let register = &self.workload.registers[register];
+        let Some(connection) = self.clients.connection(client, place) else { return false };
+        let count = commands::write_collected(register, action, &mut connection.output);
+        connection.expected.extend((0..count).map(|_| Expected::Collected(slot)));
+        count > 0
     }
 
     /// Makes the connection ready for a request on a table; now and then something else is asked
@@ -342,6 +357,7 @@ impl World {
             match connection.expected.pop_front() {
                 Some(Expected::Job(slot)) => self.replied(slot, &reply),
                 Some(Expected::Selected) if reply == Reply::Simple(b"OK") => {}
+                Some(Expected::Collected(slot)) if self.is_collected(slot, &reply) => {}
                 Some(Expected::Echo(number))
                     if reply == Reply::Bulk(number.to_string().as_bytes()) => {}
                 expected => {
@@ -359,6 +375,20 @@ impl World {
         if self.clients.slots(client).any(|slot| self.clients.is_free(slot)) {
             self.think_soon(client);
         }
+    }
+
+    /// Whether this is what `MULTI` and what follows it is answered. Who is redirected remembers it.
+    fn is_collected(&mut self, slot: usize, reply: &Reply<'_>) -> bool {
+        let Reply::Error(text) = reply else {
+            return matches!(reply, Reply::Simple(b"OK" | b"QUEUED"));
+        };
+        let said = commands::read_error(text);
+        if let (Said::Moved(to), Job::Operation(register, _)) = (&said, self.clients.job(slot).job)
+        {
+            let client = self.clients.client_of(slot);
+            self.clients.learn(client, self.workload.registers[register].slot(), *to);
+        }
+        matches!(said, Said::Moved(_) | Said::Later)
     }
 
     fn confused(&mut self, id: ConnectionId, what: &str) {
@@ -398,9 +428,11 @@ impl World {
     fn operation_replied(&mut self, slot: usize, register: usize, said: Said, reply: &Reply<'_>) {
         match said {
             Said::Outcome(outcome) => self.clients.end(self.now, slot, outcome),
-            Said::Moved(to) => {
-                let client = self.clients.client_of(slot);
-                self.clients.learn(client, self.workload.registers[register].slot(), to);
+            Said::Moved(_) | Said::Aborted => {
+                if let Said::Moved(to) = said {
+                    let client = self.clients.client_of(slot);
+                    self.clients.learn(client, self.workload.registers[register].slot(), to);
+                }
                 if self.clients.hop(slot) {
                     self.ask_job(slot);
                 } else if self.losses.is_excused(register) {
