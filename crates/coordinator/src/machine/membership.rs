@@ -15,6 +15,26 @@ use types::{HashRange, ServerId};
 use wire::PROTOCOL_VERSION;
 use wire::control::{FromCoordinator, Join};
 
+/// Why a server is not let in, or not any more.
+pub(super) struct Rejection {
+    /// For the operator.
+    reason: String,
+    /// The server holds what another one serves.
+    is_fenced: bool,
+}
+
+impl Rejection {
+    fn fenced() -> Rejection {
+        Rejection { reason: FENCED.to_owned(), is_fenced: true }
+    }
+}
+
+impl From<String> for Rejection {
+    fn from(reason: String) -> Rejection {
+        Rejection { reason, is_fenced: false }
+    }
+}
+
 impl<S: MetaStore> Coordinator<S> {
     pub(super) fn join(
         &mut self,
@@ -29,9 +49,8 @@ impl<S: MetaStore> Coordinator<S> {
             return Ok(());
         }
         let server = match self.known_server(&join) {
-            Err(reason) => {
-                let is_fenced = reason == FENCED;
-                self.reject(connection, (reason, is_fenced), out);
+            Err(rejection) => {
+                self.reject(connection, rejection, out);
                 return Ok(());
             }
             Ok(Some(server)) => self.readmit(at, server, join)?,
@@ -39,7 +58,7 @@ impl<S: MetaStore> Coordinator<S> {
                 Some(server) => server,
                 None => {
                     let reason = format!("the cluster has {SERVERS_MAX} servers already");
-                    self.reject(connection, (reason, false), out);
+                    self.reject(connection, reason.into(), out);
                     return Ok(());
                 }
             },
@@ -70,7 +89,7 @@ impl<S: MetaStore> Coordinator<S> {
     pub(super) fn reject(
         &mut self,
         connection: ConnectionId,
-        (reason, is_fenced): (String, bool),
+        Rejection { reason, is_fenced }: Rejection,
         out: &mut Outbox,
     ) {
         tracing::warn!(%connection, reason, "rejected");
@@ -93,7 +112,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.commit(at, edit)?;
         if let Some(connection) = self.connection_of(server) {
             self.closed(at, connection);
-            self.reject(connection, (FENCED.to_owned(), true), out);
+            self.reject(connection, Rejection::fenced(), out);
         }
         Ok(())
     }
@@ -106,13 +125,14 @@ impl<S: MetaStore> Coordinator<S> {
     }
 
     /// The number under which the process is known, or why it cannot be let in.
-    fn known_server(&self, join: &Join) -> Result<Option<ServerId>, String> {
+    fn known_server(&self, join: &Join) -> Result<Option<ServerId>, Rejection> {
         if join.protocol != PROTOCOL_VERSION {
             let (theirs, ours) = (join.protocol, PROTOCOL_VERSION);
             return Err(format!(
                 "the server speaks version {theirs} of the bus protocol, the coordinator {ours}; \
                  run the same version of ballast on both"
-            ));
+            )
+            .into());
         }
         check_address(join)?;
         let Some((cluster, server)) = join.rejoin else { return Ok(None) };
@@ -121,11 +141,12 @@ impl<S: MetaStore> Coordinator<S> {
                 "the server belongs to cluster {cluster}, this is the coordinator of {}; restart \
                  the server to join this cluster without its data",
                 self.ledger.identity().cluster
-            ));
+            )
+            .into());
         }
         match self.ledger.servers().get(&server) {
-            None => Err(format!("{server} is not known here any more; restart the server")),
-            Some(record) if record.fenced => Err(FENCED.to_owned()),
+            None => Err(format!("{server} is not known here any more; restart the server").into()),
+            Some(record) if record.fenced => Err(Rejection::fenced()),
             Some(_) => Ok(Some(server)),
         }
     }

@@ -164,7 +164,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
         let Some(server) = joined else {
             let reason = "the first message must be a join".to_owned();
-            self.reject(connection, (reason, false), out);
+            self.reject(connection, reason.into(), out);
             return Ok(());
         };
         match message {
