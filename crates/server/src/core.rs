@@ -12,7 +12,7 @@
 mod order;
 
 use crate::engine::{Engine, Payload, Route, Wake};
-use crate::front::{Client, Meter, Next, Ticket, Turn, Waits, foresee_clients};
+use crate::front::{Client, Next, Ticket, Turn, Waits, foresee_clients};
 use crate::operators::clients::Facts;
 use order::Order;
 use runtime::Io;
@@ -149,14 +149,8 @@ impl Core {
         io: &mut impl Connections,
     ) -> Option<usize> {
         let client = self.clients.get_mut(&connection)?;
-        let mut turn = Turn {
-            engine: &mut self.engine,
-            waits: &mut self.waits,
-            now: self.now,
-            wall: self.wall,
-            meter: Meter::default(),
-            is_last: true,
-        };
+        let shared = (&mut self.engine, &mut self.waits);
+        let mut turn = Turn::new(shared, self.now, self.wall);
         let received = client.receive(input, &mut turn, io.output(connection));
         match received.next {
             Next::Read => {}
@@ -263,14 +257,8 @@ impl Core {
         run: impl FnOnce(&mut Client, &mut Turn<'_>, &mut Vec<u8>) -> Next,
     ) {
         let Some(client) = self.clients.get_mut(&ticket.connection) else { return };
-        let mut turn = Turn {
-            engine: &mut self.engine,
-            waits: &mut self.waits,
-            now: self.now,
-            wall: self.wall,
-            meter: Meter::default(),
-            is_last: true,
-        };
+        let shared = (&mut self.engine, &mut self.waits);
+        let mut turn = Turn::new(shared, self.now, self.wall);
         let next = run(client, &mut turn, io.output(ticket.connection));
         turn.meter.finish(turn.engine, turn.now);
         go_on(ticket.connection, next, io);

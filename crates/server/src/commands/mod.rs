@@ -169,14 +169,24 @@ impl<'a> Call<'a> {
 }
 
 /// Redis's answer to a subcommand that does not exist.
-pub(crate) fn unknown_subcommand(args: &[&[u8]]) -> String {
+fn unknown_subcommand(args: &[&[u8]]) -> String {
     let command = String::from_utf8_lossy(args[0]).to_uppercase();
     let subcommand = args.get(1).map(|name| printable(name, UNKNOWN_BYTES_MAX)).unwrap_or_default();
     format!("ERR unknown subcommand '{subcommand}'. Try {command} HELP.")
 }
 
+impl Unknown {
+    /// Redis's answer to a request that calls what there is not.
+    pub(crate) fn text(self, args: &[&[u8]]) -> String {
+        match self {
+            Unknown::Command => unknown_command(args),
+            Unknown::Subcommand => unknown_subcommand(args),
+        }
+    }
+}
+
 /// Redis's answer to a command that does not exist: of the arguments about 128 bytes are shown.
-pub(crate) fn unknown_command(args: &[&[u8]]) -> String {
+fn unknown_command(args: &[&[u8]]) -> String {
     let mut shown = String::new();
     for argument in &args[1..] {
         let left = UNKNOWN_BYTES_MAX.saturating_sub(shown.len());

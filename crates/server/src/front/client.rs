@@ -5,10 +5,7 @@ use super::gate::{self, Attempt, Meter};
 use super::queue::{Kept, Queue, Scope, Waiting};
 use super::waits::{Cause, Ticket, Waits};
 use crate::Configuration;
-use crate::commands::{
-    CROSS_SLOT, Call, Command, Keys, Refusal, Transaction, Undone, Unknown, flag, unknown_command,
-    unknown_subcommand,
-};
+use crate::commands::{CROSS_SLOT, Call, Command, Keys, Refusal, Transaction, Undone, flag};
 use crate::engine::Engine;
 use crate::operators::clients::Facts;
 use crate::operators::pause::Paused;
@@ -45,6 +42,17 @@ pub(crate) struct Turn<'t> {
     pub(crate) meter: Meter,
     /// Whether nothing more has come behind the request at hand.
     pub(crate) is_last: bool,
+}
+
+impl<'t> Turn<'t> {
+    /// For requests of one connection, of which none has been looked at.
+    pub(crate) fn new(
+        (engine, waits): (&'t mut Engine, &'t mut Waits),
+        now: Instant,
+        wall: UnixMillis,
+    ) -> Turn<'t> {
+        Turn { engine, waits, now, wall, meter: Meter::default(), is_last: true }
+    }
 }
 
 /// What to do with the connection after some input.
@@ -290,10 +298,7 @@ impl Conversation {
         let node = turn.engine.node();
         let command = command.map_err(|unknown| {
             let args: Vec<&[u8]> = request.iter().collect();
-            match unknown {
-                Unknown::Command => unknown_command(&args),
-                Unknown::Subcommand => unknown_subcommand(&args),
-            }
+            unknown.text(&args)
         });
         let added = transaction.add(command, request, node);
         let mut reply = Vec::new();
@@ -430,10 +435,7 @@ impl Conversation {
         let command = match Command::of(args[0], args.get(1).copied()) {
             Ok(command) => command,
             Err(unknown) => {
-                ReplyWriter::new(protocol, out).error(match unknown {
-                    Unknown::Command => unknown_command(args),
-                    Unknown::Subcommand => unknown_subcommand(args),
-                });
+                ReplyWriter::new(protocol, out).error(unknown.text(args));
                 turn.engine.counts.error(&out[before + 1..]);
                 return Outcome::Replied;
             }

@@ -16,5 +16,4 @@ mod waits;
 
 pub(crate) use client::{Client, Next, Turn};
 pub(crate) use foresight::foresee_clients;
-pub(crate) use gate::Meter;
 pub(crate) use waits::{Ticket, Waits};
