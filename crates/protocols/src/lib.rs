@@ -4,6 +4,7 @@
 //! effects are plain data that can be printed; time is an argument. So the server's reactors, the
 //! golden scripts and the simulator drive the same code.
 //!
+//! - [`directory`]: which segments make up a server's log;
 //! - [`migration`]: moves a range of key hashes from one server to another while it is used.
 //!
 //! **Invariant:** no socket, no clock, no randomness, no thread, no lock, and no knowledge of the
@@ -11,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod directory;
 pub mod migration;
 
 mod outbox;

@@ -4,6 +4,7 @@
 //! - [`batch`]: many entries in one payload, grouped into runs of one table and slot;
 //! - [`frame`]: what a bus connection carries: a header with CRC, a message, a raw payload;
 //! - [`peer`]: messages between servers; [`control`]: messages between servers and coordinator.
+//! - [`directory`]: the list of the segments that make up a log, as it stands on disks.
 //!
 //! The layouts are written down once more, for people, in `docs/formats.md`.
 //!
@@ -14,6 +15,7 @@
 
 pub mod batch;
 pub mod control;
+pub mod directory;
 pub mod entry;
 pub mod frame;
 pub mod peer;

@@ -1,0 +1,252 @@
+//! The log directory of one server: which segments make up its log, in a chain of chunks that ends
+//! where the last whole one ends.
+//!
+//! A log without it could lose a segment unnoticed: what nobody names, nobody misses. So a segment
+//! counts from its entry [`DirectoryEntry::Open`] on, which is written before the segment's first
+//! bytes, until its [`DirectoryEntry::Drop`]. The rules are RAMCloud's for its log digests (Ongaro et
+//! al., *Fast Crash Recovery in RAMCloud*, SOSP 2011, §3.2), with a chain of its own in place of a
+//! digest in each segment, so that segments may be written side by side.
+//!
+//! Whoever writes it down asks for the [`Directory::body`] of the next chunk and says when it is
+//! [`Directory::written`]. When the chain's segment is long enough ([`Directory::wants_segment`]),
+//! the next one begins with [`Directory::snapshot`].
+//!
+//! **Invariant:** what has been read from a prefix of the chain is what the directory was at some
+//! time.
+//! **Invariant:** a segment that is named once as dropped is never named again.
+
+use std::collections::BTreeMap;
+use types::SegmentId;
+use wire::directory::{Content, DirectoryEntry, SegmentRecord, decode, encode};
+
+/// A segment of the chain is not followed by another one before it has so many bytes.
+const SEGMENT_BYTES_MIN: usize = 64 << 10;
+
+/// Nor before it has so many times the bytes of a snapshot: writing snapshots costs at most a third of all.
+const SNAPSHOTS_PER_SEGMENT: usize = 4;
+
+/// Most bytes of one record in a snapshot: two numbers of ten and five bytes, seven bits to a byte, and two tags.
+const RECORD_BYTES: usize = 24;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub struct Directory {
+    segments: BTreeMap<SegmentId, Option<Content>>,
+    /// Not written down yet, in order.
+    pending: Vec<DirectoryEntry>,
+    /// Bytes written to the current segment of the chain.
+    bytes: usize,
+}
+
+/// Why a chain of chunks is no directory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DirectoryError {
+    /// It does not begin with a snapshot.
+    #[error("the log directory does not begin with a snapshot")]
+    NoSnapshot,
+    /// A chunk does not decode.
+    #[error(transparent)]
+    Corrupt(#[from] wire::Corrupt),
+    /// An entry speaks of a segment as what it cannot be.
+    #[error("the log directory says {entry} when that cannot be")]
+    OutOfOrder {
+        /// Which.
+        entry: String,
+    },
+}
+
+impl Directory {
+    /// The directory of a log without segments.
+    pub fn new() -> Directory {
+        Directory::default()
+    }
+
+    /// What these chunks of one segment of the chain say, in their order.
+    pub fn read<'c>(
+        bodies: impl IntoIterator<Item = &'c [u8]>,
+    ) -> Result<Directory, DirectoryError> {
+        let mut directory: Option<Directory> = None;
+        for body in bodies {
+            for entry in decode(body)? {
+                match (&mut directory, entry) {
+                    (None, DirectoryEntry::Snapshot { segments }) => {
+                        let records =
+                            segments.iter().map(|record| (record.segment, record.content));
+                        let segments = records.collect();
+                        directory = Some(Directory { segments, ..Directory::default() });
+                    }
+                    (Some(directory), entry) => directory.apply(&entry)?,
+                    (None, _) => return Err(DirectoryError::NoSnapshot),
+                }
+            }
+            if let Some(directory) = &mut directory {
+                directory.bytes += body.len();
+            }
+        }
+        directory.ok_or(DirectoryError::NoSnapshot)
+    }
+
+    fn apply(&mut self, entry: &DirectoryEntry) -> Result<(), DirectoryError> {
+        let is_sensible = match entry {
+            DirectoryEntry::Snapshot { .. } => false,
+            DirectoryEntry::Open { segment } => self.segments.insert(*segment, None).is_none(),
+            DirectoryEntry::Close { segment, content } => {
+                self.segments.insert(*segment, Some(*content)) == Some(None)
+            }
+            DirectoryEntry::Drop { segment } => self.segments.remove(segment).is_some(),
+        };
+        let wrong = || DirectoryError::OutOfOrder { entry: format!("{entry:?}") };
+        is_sensible.then_some(()).ok_or_else(wrong)
+    }
+
+    fn note(&mut self, entry: DirectoryEntry) {
+        let applied = self.apply(&entry);
+        assert!(applied.is_ok(), "{applied:?}");
+        self.pending.push(entry);
+    }
+
+    /// The segment may hold entries that count, from the next chunk on.
+    pub fn open(&mut self, segment: SegmentId) {
+        self.note(DirectoryEntry::Open { segment });
+    }
+
+    /// The segment has got its last entry, and is kept whole.
+    pub fn close(&mut self, segment: SegmentId, content: Content) {
+        self.note(DirectoryEntry::Close { segment, content });
+    }
+
+    /// The segment is no part of the log any more.
+    pub fn drop(&mut self, segment: SegmentId) {
+        self.note(DirectoryEntry::Drop { segment });
+    }
+
+    /// Whether the segment is part of the log.
+    pub fn contains(&self, segment: SegmentId) -> bool {
+        self.segments.contains_key(&segment)
+    }
+
+    /// The segments of the log in ascending order, with what they hold if they have got their last entry.
+    pub fn segments(&self) -> impl Iterator<Item = (SegmentId, Option<Content>)> {
+        self.segments.iter().map(|(segment, content)| (*segment, *content))
+    }
+
+    /// The next chunk's body, if there is something to be written down. It is the same until [`Directory::written`].
+    pub fn body(&self) -> Option<Vec<u8>> {
+        (!self.pending.is_empty()).then(|| encode(&self.pending))
+    }
+
+    /// That body has been written.
+    pub fn written(&mut self, bytes: usize) {
+        self.pending.clear();
+        self.bytes += bytes;
+    }
+
+    /// Whether the chain's current segment is so long that another one should follow.
+    pub fn wants_segment(&self) -> bool {
+        let snapshot = self.segments.len() * RECORD_BYTES;
+        self.bytes > SEGMENT_BYTES_MIN.max(SNAPSHOTS_PER_SEGMENT * snapshot)
+    }
+
+    /// The body of a segment's first chunk. It says everything, also what had still to be written.
+    pub fn snapshot(&self) -> Vec<u8> {
+        let record = |(segment, content)| SegmentRecord { segment, content };
+        let segments = self.segments().map(record).collect();
+        encode(&[DirectoryEntry::Snapshot { segments }])
+    }
+
+    /// A segment of the chain has been begun with a snapshot of so many bytes.
+    pub fn begun(&mut self, bytes: usize) {
+        self.pending.clear();
+        self.bytes = bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(length: u32) -> Content {
+        Content { length, crc: length ^ 0xffff }
+    }
+
+    /// The chunks of a directory's life, each with what the directory was then.
+    fn life() -> Vec<(Vec<u8>, Vec<(SegmentId, Option<Content>)>)> {
+        let mut directory = Directory::new();
+        let mut chunks = vec![(directory.snapshot(), Vec::new())];
+        let steps: [fn(&mut Directory); 4] = [
+            |directory| directory.open(SegmentId(1)),
+            |directory| {
+                directory.open(SegmentId(2));
+                directory.close(SegmentId(1), content(8));
+            },
+            |directory| directory.drop(SegmentId(1)),
+            |directory| directory.open(SegmentId(3)),
+        ];
+        for step in steps {
+            step(&mut directory);
+            let body = directory.body().unwrap();
+            assert_eq!(directory.body().as_ref(), Some(&body), "until it is written");
+            directory.written(body.len());
+            assert_eq!(directory.body(), None);
+            chunks.push((body, directory.segments().collect()));
+        }
+        chunks
+    }
+
+    #[test]
+    fn every_prefix_of_the_chain_is_the_directory_of_its_time() {
+        let life = life();
+        for count in 1..=life.len() {
+            let bodies = life[..count].iter().map(|(body, _)| &body[..]);
+            let read = Directory::read(bodies).unwrap();
+            assert_eq!(read.segments().collect::<Vec<_>>(), life[count - 1].1);
+        }
+    }
+
+    #[test]
+    fn a_chain_goes_on_from_a_snapshot() {
+        let mut directory = Directory::new();
+        directory.open(SegmentId(1));
+        directory.open(SegmentId(2));
+        directory.close(SegmentId(1), content(16));
+        let snapshot = directory.snapshot();
+        directory.begun(snapshot.len());
+        assert_eq!(directory.body(), None, "the snapshot says it");
+        let read = Directory::read([&snapshot[..]]).unwrap();
+        assert_eq!(
+            read.segments().collect::<Vec<_>>(),
+            [(SegmentId(1), Some(content(16))), (SegmentId(2), None)]
+        );
+        assert!(read.contains(SegmentId(2)) && !read.contains(SegmentId(3)));
+    }
+
+    #[test]
+    fn a_chain_is_followed_by_another_when_it_is_much_longer_than_a_snapshot() {
+        let mut directory = Directory::new();
+        for number in 0..10_000 {
+            directory.open(SegmentId(number));
+        }
+        let snapshot = directory.snapshot();
+        assert!(snapshot.len() <= 10_000 * RECORD_BYTES);
+        directory.begun(snapshot.len());
+        assert!(!directory.wants_segment());
+        directory.written(SNAPSHOTS_PER_SEGMENT * 10_000 * RECORD_BYTES);
+        assert!(directory.wants_segment());
+    }
+
+    #[test]
+    fn what_is_no_directory_is_refused() {
+        let life = life();
+        let (first, open) = (&life[0].0[..], &life[1].0[..]);
+        assert_eq!(Directory::read([]).unwrap_err(), DirectoryError::NoSnapshot);
+        assert_eq!(Directory::read([open]).unwrap_err(), DirectoryError::NoSnapshot);
+        for bodies in [&[first, open, open][..], &[first, first], &[first, &life[3].0]] {
+            let error = Directory::read(bodies.iter().copied()).unwrap_err();
+            assert!(matches!(error, DirectoryError::OutOfOrder { .. }), "{error}");
+        }
+        assert!(matches!(
+            Directory::read([first, &[9; 16]]).unwrap_err(),
+            DirectoryError::Corrupt(_)
+        ));
+    }
+}
