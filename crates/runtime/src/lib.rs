@@ -1,5 +1,5 @@
 //! The only crate that meets the operating system on the data path: reactors, drivers, sockets,
-//! the clock.
+//! the clock, files.
 //!
 //! A reactor is one thread with its own connections. It runs a [`Service`] to completion, turn by
 //! turn: input, mail, timers, output, then at most one quantum of background work. What is served
@@ -21,6 +21,7 @@ mod counters;
 mod cpus;
 mod crowd;
 mod driver;
+pub mod files;
 mod input;
 mod io;
 mod mailbox;

@@ -16,6 +16,14 @@ pub(crate) fn crc32c_of_two(first: &[u8], second: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
+/// CRC-32C of everything that `before` is the checksum of, and these bytes behind it.
+#[inline]
+pub fn crc32c_append(before: u32, bytes: &[u8]) -> u32 {
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!before));
+    digest.update(bytes);
+    digest.finalize() as u32
+}
+
 /// Compares the accelerated checksum with a bit-by-bit one over many lengths and alignments.
 /// A server runs this once at start: a wrong checksum would be noticed only when data is needed.
 pub fn crc32c_self_check() -> bool {
@@ -47,5 +55,7 @@ mod tests {
         assert!(crc32c_self_check());
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c_of_two(b"1234", b"56789"), 0xe306_9283);
+        assert_eq!(crc32c_append(crc32c(b"1234"), b"56789"), 0xe306_9283);
+        assert_eq!(crc32c_append(crc32c(b""), b"123456789"), 0xe306_9283);
     }
 }

@@ -1,9 +1,10 @@
-//! Every byte layout that crosses a socket between servers, or (later) a disk. Pure functions.
+//! Every byte layout that crosses a socket between servers, or stands on a disk. Pure functions.
 //!
 //! - [`entry`]: one record of a log, as it stands in a segment, and as migration sends it;
 //! - [`batch`]: many entries in one payload, grouped into runs of one table and slot;
 //! - [`frame`]: what a bus connection carries: a header with CRC, a message, a raw payload;
-//! - [`peer`]: messages between servers; [`control`]: messages between servers and coordinator.
+//! - [`peer`]: messages between servers; [`control`]: messages between servers and coordinator;
+//! - [`replica`]: a segment's bytes on a disk, in pieces that say up to where they are whole;
 //! - [`directory`]: the list of the segments that make up a log, as it stands on disks.
 //!
 //! The layouts are written down once more, for people, in `docs/formats.md`.
@@ -19,10 +20,11 @@ pub mod directory;
 pub mod entry;
 pub mod frame;
 pub mod peer;
+pub mod replica;
 
 mod checksum;
 
-pub use checksum::{crc32c, crc32c_self_check};
+pub use checksum::{crc32c, crc32c_append, crc32c_self_check};
 
 /// Version of the bus protocol, compared in the handshake. Raised by every change of a message.
 pub const PROTOCOL_VERSION: u16 = 1;

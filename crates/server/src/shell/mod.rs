@@ -4,6 +4,9 @@
 //! and what the engine leaves in its outbox into bytes.
 
 mod bus;
+mod disk;
+
+pub use disk::FileDisk;
 
 use crate::core::Core;
 use crate::engine::{Engine, Node};

@@ -1,0 +1,128 @@
+//! The files of a disk that hold replicas, and those that are free to hold others.
+//!
+//! A file is free again when its replica was freed and nobody reads or writes it any more: whoever
+//! uses a replica shares its [`Held`], and the last one to let go gives the file back.
+
+use crate::{Disk, FileNumber};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use wire::replica::ReplicaHeader;
+
+/// Free files kept per size of segment, to be used again; the rest is removed. A server frees about
+/// as many segments as it opens, in bursts of what the cleaner has been waiting for.
+const FREE_FILES_MAX: usize = 8;
+
+/// Takes the lock. A panic ends the process; until then what the lock guards is whole, since nothing
+/// below panics between two changes that belong together.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A replica's file, while somebody uses it.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) header: ReplicaHeader,
+    pub(crate) number: FileNumber,
+    /// The replica is not needed any more.
+    freed: AtomicBool,
+    /// The disk has failed here.
+    spoiled: AtomicBool,
+    files: Arc<Files>,
+}
+
+impl Held {
+    /// The replica is not needed any more: the file is free when everybody has let go.
+    pub(crate) fn free(&self) {
+        self.freed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_freed(&self) -> bool {
+        self.freed.load(Ordering::Acquire)
+    }
+
+    /// The file is not to be used again.
+    pub(crate) fn spoil(&self) {
+        self.spoiled.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if *self.freed.get_mut() {
+            let file = FreeFile {
+                segment_bytes: self.header.segment_bytes,
+                number: self.number,
+                is_good: !*self.spoiled.get_mut(),
+            };
+            lock(&self.files.free).push(file);
+        }
+    }
+}
+
+/// A file without a replica.
+#[derive(Clone, Copy, Debug)]
+struct FreeFile {
+    /// What it has room for.
+    segment_bytes: u32,
+    number: FileNumber,
+    is_good: bool,
+}
+
+/// The numbers of a disk's files.
+#[derive(Debug)]
+pub(crate) struct Files {
+    free: Mutex<Vec<FreeFile>>,
+    next: Mutex<FileNumber>,
+}
+
+impl Files {
+    /// Numbers above `highest` are not taken.
+    pub(crate) fn new(highest: Option<FileNumber>) -> Arc<Files> {
+        let next = FileNumber(highest.map_or(0, |highest| highest.0 + 1));
+        Arc::new(Files { free: Mutex::default(), next: Mutex::new(next) })
+    }
+
+    /// The file holds this replica.
+    pub(crate) fn hold(self: &Arc<Files>, number: FileNumber, header: ReplicaHeader) -> Arc<Held> {
+        let (freed, spoiled) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Held { header, number, freed, spoiled, files: Arc::clone(self) })
+    }
+
+    /// A free file with room for such a segment, if there is one.
+    pub(crate) fn take(&self, segment_bytes: u32) -> Option<FileNumber> {
+        let mut free = lock(&self.free);
+        let at = free.iter().position(|f| f.is_good && f.segment_bytes == segment_bytes)?;
+        Some(free.swap_remove(at).number)
+    }
+
+    /// A number that no file has.
+    pub(crate) fn fresh_number(&self) -> FileNumber {
+        let mut next = lock(&self.next);
+        let number = *next;
+        next.0 += 1;
+        number
+    }
+
+    /// Removes free files that are not worth keeping. One that cannot be removed stays for the next
+    /// time.
+    pub(crate) fn trim(&self, disk: &dyn Disk) -> io::Result<()> {
+        while let Some(surplus) = self.take_surplus() {
+            if let Err(error) = disk.remove(surplus.number) {
+                lock(&self.free).push(FreeFile { is_good: false, ..surplus });
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_surplus(&self) -> Option<FreeFile> {
+        let mut free = lock(&self.free);
+        let is_surplus = |file: &FreeFile| {
+            let alike = free.iter().filter(|f| f.is_good && f.segment_bytes == file.segment_bytes);
+            !file.is_good || alike.count() > FREE_FILES_MAX
+        };
+        let at = free.iter().position(is_surplus)?;
+        Some(free.swap_remove(at))
+    }
+}

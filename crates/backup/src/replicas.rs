@@ -1,0 +1,209 @@
+//! Which replicas a disk holds.
+
+use crate::files::{Files, Held, lock};
+use crate::{Disk, DiskFile, FileNumber, Replica};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use types::ServerId;
+use wire::Corrupt;
+use wire::replica::{
+    BootId, HEADER_BYTES, PIECE_HEADER_BYTES, PIECES_FROM, PieceReader, ReadEnd, ReplicaHeader,
+    ReplicaId,
+};
+
+/// Read at once: what stays in the cache until it has been checked and copied.
+const READ_BYTES: usize = 256 << 10;
+
+/// All replicas on one disk. Shared by everybody who writes, reads or frees some.
+#[derive(Debug)]
+pub struct Replicas {
+    disk: Arc<dyn Disk>,
+    boot: BootId,
+    files: Arc<Files>,
+    held: Mutex<BTreeMap<ReplicaId, Arc<Held>>>,
+}
+
+/// What opening a disk has found.
+#[derive(Debug)]
+pub struct Opened {
+    /// All replicas on it.
+    pub replicas: Replicas,
+    /// Files that have a replica, or had one, but cannot be read. They are not touched, and found
+    /// again each time, until somebody removes them.
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// A file whose header cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Which file.
+    pub number: FileNumber,
+    /// What is wrong.
+    pub why: Corrupt,
+}
+
+impl Replicas {
+    /// Looks at every file of the disk. `boot` is the boot id of the machine now.
+    pub fn open(disk: Arc<dyn Disk>, boot: BootId) -> io::Result<Opened> {
+        let numbers = disk.list()?;
+        let files = Files::new(numbers.iter().max().copied());
+        let mut held = BTreeMap::new();
+        let mut unreadable = Vec::new();
+        for number in numbers {
+            match read_header(&*disk.open(number)?)? {
+                Contents::Replica(header) => {
+                    let earlier = held.insert(header.id, files.hold(number, header));
+                    if let Some(earlier) = earlier {
+                        return Err(two_files(header.id, earlier.number, number));
+                    }
+                }
+                // Its maker did not live to begin a replica.
+                Contents::Nothing => disk.remove(number)?,
+                Contents::Unreadable(why) => unreadable.push(Unreadable { number, why }),
+            }
+        }
+        let replicas = Replicas { disk, boot, files, held: Mutex::new(held) };
+        Ok(Opened { replicas, unreadable })
+    }
+
+    /// The boot id of the machine.
+    pub fn boot(&self) -> BootId {
+        self.boot
+    }
+
+    /// All replicas of a log, in order of segment and epoch.
+    pub fn list(&self, log: ServerId) -> Vec<ReplicaHeader> {
+        let held = lock(&self.held);
+        held.values().map(|held| held.header).filter(|header| header.id.log == log).collect()
+    }
+
+    /// Logs that have replicas here, in order.
+    pub fn logs(&self) -> Vec<ServerId> {
+        let held = lock(&self.held);
+        let mut logs: Vec<ServerId> = held.keys().map(|id| id.log).collect();
+        logs.dedup();
+        logs
+    }
+
+    /// Makes a replica. When this returns, it will be found again also after a loss of power.
+    /// Waits for the disk, some milliseconds: do it ahead. The header's boot is set here.
+    pub fn create(&self, header: ReplicaHeader) -> io::Result<Arc<Replica>> {
+        let header = ReplicaHeader { boot: self.boot, ..header };
+        let (held, is_new) = self.claim(header)?;
+        let file = if is_new {
+            self.disk.create(held.number, file_bytes(header.segment_bytes))
+        } else {
+            self.disk.open(held.number)
+        };
+        let begun = file.and_then(|file| Replica::begin(Arc::clone(&held), file));
+        if begun.is_err() {
+            held.spoil();
+            held.free();
+            lock(&self.held).remove(&header.id);
+        }
+        Ok(Arc::new(begun?))
+    }
+
+    /// Chooses a file for a replica, and tells whether it has yet to be made.
+    fn claim(&self, header: ReplicaHeader) -> io::Result<(Arc<Held>, bool)> {
+        let mut held = lock(&self.held);
+        if held.contains_key(&header.id) {
+            let text = format!("there is a replica of {} already", header.id);
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        }
+        let free = self.files.take(header.segment_bytes);
+        let number = free.unwrap_or_else(|| self.files.fresh_number());
+        let claimed = self.files.hold(number, header);
+        held.insert(header.id, Arc::clone(&claimed));
+        Ok((claimed, free.is_none()))
+    }
+
+    /// The replica is not needed any more: its file may hold another one. Freeing what is not there
+    /// does nothing.
+    pub fn free(&self, id: ReplicaId) -> io::Result<()> {
+        if let Some(held) = lock(&self.held).remove(&id) {
+            held.free();
+        }
+        self.files.trim(&*self.disk)
+    }
+
+    /// Reads a replica from its beginning: hands out the bytes of its segment in order, as far as
+    /// they are whole, and says why they end.
+    pub fn read(&self, id: ReplicaId, mut each: impl FnMut(&[u8])) -> io::Result<ReadEnd> {
+        let held = self.find(id)?;
+        let file = self.disk.open(held.number)?;
+        file.read_ahead();
+        let mut reader = PieceReader::new(&held.header);
+        let mut buffer = vec![0; READ_BYTES];
+        let (mut place, mut filled) = (PIECES_FROM, 0);
+        loop {
+            let got = file.read(place, &mut buffer[filled..])?;
+            place += got as u64;
+            filled += got;
+            if got == 0 {
+                return Ok(reader.finish(&buffer[..filled], &mut each));
+            }
+            let taken = reader.read(&buffer[..filled], &mut each);
+            buffer.copy_within(taken..filled, 0);
+            filled -= taken;
+            if filled == buffer.len() {
+                // A piece longer than that; it has no more bytes than were there to be read.
+                buffer.resize(2 * filled, 0);
+            }
+        }
+    }
+
+    /// Tells that a replica is going to be read soon.
+    pub fn read_ahead(&self, id: ReplicaId) -> io::Result<()> {
+        self.disk.open(self.find(id)?.number)?.read_ahead();
+        Ok(())
+    }
+
+    /// Makes a replica that another run of the server has written survive a loss of power. Needed
+    /// if it was made in this boot: the system may still have it in memory alone.
+    pub fn sync(&self, id: ReplicaId) -> io::Result<()> {
+        self.disk.open(self.find(id)?.number)?.sync()
+    }
+
+    fn find(&self, id: ReplicaId) -> io::Result<Arc<Held>> {
+        let found = lock(&self.held).get(&id).cloned();
+        let none = || io::Error::new(io::ErrorKind::NotFound, format!("no replica of {id} here"));
+        found.ok_or_else(none)
+    }
+}
+
+/// Room for a full segment in pieces of a few records. With smaller pieces a file grows.
+fn file_bytes(segment_bytes: u32) -> u64 {
+    PIECES_FROM + u64::from(segment_bytes) + u64::from(segment_bytes / 8)
+}
+
+/// What stands at the beginning of a file.
+enum Contents {
+    Replica(ReplicaHeader),
+    Nothing,
+    Unreadable(Corrupt),
+}
+
+fn read_header(file: &dyn DiskFile) -> io::Result<Contents> {
+    let mut header = [0; HEADER_BYTES];
+    let got = file.read(0, &mut header)?;
+    let mut piece = [0; PIECE_HEADER_BYTES];
+    file.read(PIECES_FROM, &mut piece)?;
+    Ok(match ReplicaHeader::parse(&header[..got]) {
+        Ok(header) => Contents::Replica(header),
+        // No piece is written before the header is on the disk.
+        Err(_) if header == [0; HEADER_BYTES] && piece == [0; PIECE_HEADER_BYTES] => {
+            Contents::Nothing
+        }
+        Err(why) => Contents::Unreadable(why),
+    })
+}
+
+fn two_files(id: ReplicaId, first: FileNumber, second: FileNumber) -> io::Error {
+    let text = format!(
+        "{first} and {second} both say that they are the replica of {id}; no server writes that, so \
+         move the one that does not belong here away"
+    );
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}

@@ -1,0 +1,257 @@
+//! A replica: the bytes of one segment of a log, as they stand in a file of a backup.
+//!
+//! A file begins with one block of 4,096 bytes, of which the [`ReplicaHeader`] takes the first 64.
+//! Behind it stand *pieces*, each as long as what its segment got in one turn: a [`PieceHeader`] of
+//! 32 bytes, the bytes, and zeros up to a multiple of 8. What stands behind the last piece means
+//! nothing: a file is used again without being cleared.
+//!
+//! | offset | bytes | field of a replica's header |
+//! | --- | --- | --- |
+//! | 0 | 8 | magic `BALLASTR` |
+//! | 8 | 2 | format, now 1 |
+//! | 10 | 1 | kind: 1 data, 2 directory |
+//! | 11 | 1 | 0 |
+//! | 12 | 4 | bytes of a segment of this log |
+//! | 16 | 8 | cluster |
+//! | 24 | 4 | log |
+//! | 28 | 4 | epoch of the replica |
+//! | 32 | 8 | segment |
+//! | 40 | 16 | the machine's boot id when the replica was made |
+//! | 56 | 4 | 0 |
+//! | 60 | 4 | CRC-32C of the first 60 bytes |
+//!
+//! The one idea: every piece carries the checksum of its segment *from the first byte*, so the last
+//! whole piece is a certificate of everything before it, and the checksum of the header of a piece
+//! depends on the replica's [`Identity`], so that what an earlier replica has left behind in the
+//! same file is never taken for a part of this one.
+//!
+//! **Invariant:** reading is total, and says why it ended ([`End`]): an unfinished write at the end
+//! of a replica is told apart from bytes that were lost in its middle.
+
+mod piece;
+mod reader;
+
+pub use piece::{PIECE_ALIGNMENT, PIECE_HEADER_BYTES, PieceHeader, PieceWriter, piece_bytes};
+pub use reader::{End, PieceReader, ReadEnd};
+
+use crate::{Corrupt, checksum::crc32c};
+use std::fmt;
+use types::{ClusterId, SegmentId, ServerId};
+
+/// Bytes of a replica's header.
+pub const HEADER_BYTES: usize = 64;
+/// Where the first piece begins: the header has a block of its own, so that no write of a piece
+/// touches it.
+pub const PIECES_FROM: u64 = 4096;
+
+/// Raised by every change of the layout.
+const FORMAT: u16 = 1;
+const MAGIC: [u8; 8] = *b"BALLASTR";
+const KIND_DATA: u8 = 1;
+const KIND_DIRECTORY: u8 = 2;
+/// What makes an identity stands here.
+const IDENTITY: std::ops::Range<usize> = 16..40;
+/// Where the header's checksum stands.
+const CHECKED: usize = HEADER_BYTES - 4;
+
+/// Distinguishes a replica from earlier ones of the same segment: whoever makes another one in
+/// place of a lost one raises it. 0 for the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplicaEpoch(pub u32);
+
+/// Names a replica among all of a cluster that one backup may hold. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplicaId {
+    /// Whose log it is.
+    pub log: ServerId,
+    /// Which of its segments.
+    pub segment: SegmentId,
+    /// Which replica of that segment.
+    pub epoch: ReplicaEpoch,
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of log {}, epoch {}", self.segment, self.log, self.epoch.0)
+    }
+}
+
+/// Drawn by the operating system when it starts. While it is the same, everything that was written
+/// is still there, whether or not it was synced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BootId(pub [u8; 16]);
+
+/// What the bytes of a replica are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplicaKind {
+    /// Log entries.
+    Data,
+    /// Entries of the log's directory.
+    Directory,
+}
+
+/// What a file says about the replica in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaHeader {
+    /// Cluster of the log.
+    pub cluster: ClusterId,
+    /// Which replica it is.
+    pub id: ReplicaId,
+    /// What its bytes are.
+    pub kind: ReplicaKind,
+    /// Bytes of the segment when it is full; its replica has no more.
+    pub segment_bytes: u32,
+    /// The boot of the backup's machine in which it was made.
+    pub boot: BootId,
+}
+
+impl ReplicaHeader {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[..8].copy_from_slice(&MAGIC);
+        out[8..10].copy_from_slice(&FORMAT.to_le_bytes());
+        out[10] = match self.kind {
+            ReplicaKind::Data => KIND_DATA,
+            ReplicaKind::Directory => KIND_DIRECTORY,
+        };
+        out[12..16].copy_from_slice(&self.segment_bytes.to_le_bytes());
+        out[IDENTITY].copy_from_slice(&identity_bytes(self.cluster, self.id));
+        out[40..56].copy_from_slice(&self.boot.0);
+        let crc = crc32c(&out[..CHECKED]);
+        out[CHECKED..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads a header from the beginning of a file.
+    pub fn parse(bytes: &[u8]) -> Result<ReplicaHeader, Corrupt> {
+        const SHORT: Corrupt = Corrupt::Short { what: "header of replica" };
+        let bytes: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(SHORT)?;
+        if bytes[..8] != MAGIC {
+            return Err(Corrupt::Invalid { what: "magic of replica" });
+        }
+        if crc32c(&bytes[..CHECKED]) != number(bytes, CHECKED) {
+            return Err(Corrupt::Checksum { what: "header of replica" });
+        }
+        if bytes[8..10] != FORMAT.to_le_bytes() || bytes[11] != 0 || bytes[56..CHECKED] != [0; 4] {
+            return Err(Corrupt::Invalid { what: "format of replica" });
+        }
+        let kind = match bytes[10] {
+            KIND_DATA => ReplicaKind::Data,
+            KIND_DIRECTORY => ReplicaKind::Directory,
+            _ => return Err(Corrupt::Invalid { what: "kind of replica" }),
+        };
+        let mut boot = [0; 16];
+        boot.copy_from_slice(&bytes[40..56]);
+        let id = ReplicaId {
+            log: ServerId(number(bytes, 24)),
+            epoch: ReplicaEpoch(number(bytes, 28)),
+            segment: SegmentId(wide_number(bytes, 32)),
+        };
+        Ok(ReplicaHeader {
+            cluster: ClusterId(wide_number(bytes, 16)),
+            id,
+            kind,
+            segment_bytes: number(bytes, 12),
+            boot: BootId(boot),
+        })
+    }
+
+    /// What its pieces are bound to.
+    pub fn identity(&self) -> Identity {
+        Identity::of(self.cluster, self.id)
+    }
+}
+
+/// What binds a piece to its replica: part of the checksum of each piece's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Checksum of cluster, log, epoch and segment.
+    seed: u32,
+    /// Low half of the segment's number, which stands in every piece's header.
+    segment: u32,
+}
+
+impl Identity {
+    /// The identity of one replica of a cluster.
+    pub fn of(cluster: ClusterId, id: ReplicaId) -> Identity {
+        Identity { seed: crc32c(&identity_bytes(cluster, id)), segment: id.segment.0 as u32 }
+    }
+}
+
+fn identity_bytes(cluster: ClusterId, id: ReplicaId) -> [u8; 24] {
+    let mut bytes = [0; 24];
+    bytes[..8].copy_from_slice(&cluster.0.to_le_bytes());
+    bytes[8..12].copy_from_slice(&id.log.0.to_le_bytes());
+    bytes[12..16].copy_from_slice(&id.epoch.0.to_le_bytes());
+    bytes[16..].copy_from_slice(&id.segment.0.to_le_bytes());
+    bytes
+}
+
+/// The number of four bytes at `at`, which is a place in a header of known length.
+fn number(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn wide_number(bytes: &[u8], at: usize) -> u64 {
+    u64::from(number(bytes, at)) | u64::from(number(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(kind: ReplicaKind) -> ReplicaHeader {
+        ReplicaHeader {
+            cluster: ClusterId(0x0102_0304_0506_0708),
+            id: ReplicaId {
+                log: ServerId(9),
+                segment: SegmentId(u64::MAX - 5),
+                epoch: ReplicaEpoch(3),
+            },
+            kind,
+            segment_bytes: 8 << 20,
+            boot: BootId(*b"0123456789abcdef"),
+        }
+    }
+
+    #[test]
+    fn headers_come_back_and_every_flipped_bit_is_noticed() {
+        for kind in [ReplicaKind::Data, ReplicaKind::Directory] {
+            let bytes = header(kind).encode();
+            assert_eq!(ReplicaHeader::parse(&bytes), Ok(header(kind)));
+            for bit in 0..bytes.len() * 8 {
+                let mut changed = bytes;
+                changed[bit / 8] ^= 1 << (bit % 8);
+                assert!(ReplicaHeader::parse(&changed).is_err(), "bit {bit} changed unnoticed");
+            }
+            for length in 0..bytes.len() {
+                assert!(ReplicaHeader::parse(&bytes[..length]).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_of_another_format_is_refused_though_its_checksum_is_right() {
+        for (at, what) in [(8, "format of replica"), (10, "kind of replica")] {
+            let mut bytes = header(ReplicaKind::Data).encode();
+            bytes[at] = 7;
+            let crc = crc32c(&bytes[..CHECKED]);
+            bytes[CHECKED..].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(ReplicaHeader::parse(&bytes), Err(Corrupt::Invalid { what }));
+        }
+    }
+
+    #[test]
+    fn replicas_that_differ_in_anything_have_different_identities() {
+        let base = header(ReplicaKind::Data);
+        let mut others = [base; 4];
+        others[0].cluster.0 += 1;
+        others[1].id.log.0 += 1;
+        others[2].id.segment.0 -= 1;
+        others[3].id.epoch.0 += 1;
+        for other in others {
+            assert_ne!(other.identity(), base.identity(), "{other:?}");
+        }
+    }
+}
