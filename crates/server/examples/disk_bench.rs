@@ -1,0 +1,185 @@
+//! What replicas cost on a real disk, in wall-clock time:
+//! `cargo run --release -p server --example disk_bench [folder]`. The folder must be on the disk to
+//! be measured. The numbers are in `docs/design/backup.md`.
+#![forbid(unsafe_code)]
+
+use backup::{Disk, Replica, Replicas};
+use runtime::files::{DataDirectory, boot_id};
+use rustix::fs::{Advice, fadvise};
+use server::shell::FileDisk;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use types::{ClusterId, SegmentId, ServerId, Version};
+use wire::replica::{
+    BootId, PieceWriter, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind, piece_bytes,
+};
+
+const SEGMENT_BYTES: u32 = 8 << 20;
+const FILES: u64 = 24;
+const SIZES: [usize; 3] = [160, 4 << 10, 64 << 10];
+
+fn header(segment: u64) -> ReplicaHeader {
+    let id =
+        ReplicaId { log: ServerId(1), segment: SegmentId(segment), epoch: ReplicaEpoch::default() };
+    let (cluster, kind, boot) = (ClusterId(1), ReplicaKind::Data, BootId::default());
+    ReplicaHeader { cluster, id, kind, segment_bytes: SEGMENT_BYTES, boot }
+}
+
+/// Fills a segment, and returns what each of the first `count` pieces of this size took.
+fn fill(replica: &Replica, size: usize, count: usize, syncs: bool) -> Vec<Duration> {
+    let mut writer = PieceWriter::new(replica.identity());
+    let body = vec![7; size];
+    let count = count.min(SEGMENT_BYTES as usize / size);
+    let mut append = |body: &[u8]| {
+        let header = writer.next(body, replica.stable(), Version(1));
+        replica.append(&header, body).expect("the disk takes it");
+    };
+    let mut times = Vec::new();
+    for _ in 0..count {
+        let start = Instant::now();
+        append(&body);
+        if syncs {
+            replica.sync().expect("the disk syncs");
+        }
+        times.push(start.elapsed());
+    }
+    // So that all of the file has been written when it is used again.
+    let rest = vec![7; SEGMENT_BYTES as usize - count * size];
+    rest.chunks(64 << 10).for_each(append);
+    replica.sync().expect("the disk syncs");
+    times
+}
+
+fn show(what: &str, mut times: Vec<Duration>) {
+    times.sort_unstable();
+    let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
+    let at = |part: f64| micros(times[((times.len() - 1) as f64 * part) as usize]);
+    let mean = micros(times.iter().sum::<Duration>()) / times.len() as f64;
+    println!(
+        "{what:<52} mean {mean:>9.2} p50 {:>9.2} p99 {:>9.2} p99.9 {:>9.2} us",
+        at(0.5),
+        at(0.99),
+        at(0.999)
+    );
+}
+
+/// Makes the system forget what it has of a folder's files in memory.
+fn forget(folder: &Path) {
+    for entry in std::fs::read_dir(folder).expect("the folder is there") {
+        let file = File::open(entry.expect("it has files").path()).expect("it can be opened");
+        file.sync_all().expect("the disk syncs");
+        fadvise(&file, 0, None, Advice::DontNeed).expect("the system takes the advice");
+    }
+}
+
+struct Bench {
+    replicas: Replicas,
+    folder: std::path::PathBuf,
+    next: u64,
+}
+
+impl Bench {
+    fn create(&mut self, what: &str, count: u64) -> Vec<Arc<Replica>> {
+        let mut times = Vec::new();
+        let mut made = Vec::new();
+        for _ in 0..count {
+            self.next += 1;
+            let start = Instant::now();
+            made.push(self.replicas.create(header(self.next)).expect("the disk has room"));
+            times.push(start.elapsed());
+        }
+        show(what, times);
+        made
+    }
+
+    fn free(&self, what: &str, replicas: Vec<Arc<Replica>>) {
+        let mut times = Vec::new();
+        for replica in replicas {
+            let id = replica.id();
+            drop(replica);
+            let start = Instant::now();
+            self.replicas.free(id).expect("the file can go");
+            times.push(start.elapsed());
+        }
+        show(what, times);
+    }
+
+    /// Three times the same: in new files, in those of the first time, and when the system has none
+    /// of them in memory any more.
+    fn appends(&mut self, size: usize, syncs: bool) {
+        let with = if syncs { "append + sync" } else { "append" };
+        let count = if syncs { 300 } else { usize::MAX };
+        for file in ["new file", "used again", "used again, not in memory"] {
+            if file.ends_with("memory") {
+                forget(&self.folder);
+            }
+            let made = self.create(&format!("create, {file}"), 4);
+            let times = made.iter().flat_map(|replica| fill(replica, size, count, syncs)).collect();
+            show(&format!("{with} {size} B, {file}"), times);
+            self.free("free, file kept", made);
+        }
+    }
+
+    fn reading(&mut self, size: usize) {
+        let made = self.create("create, new file", FILES);
+        for replica in &made {
+            fill(replica, size, usize::MAX, false);
+        }
+        let ids: Vec<_> = made.iter().map(|replica| replica.id()).collect();
+        for place in ["in memory", "not in memory"] {
+            if place.starts_with("not") {
+                forget(&self.folder);
+            }
+            let start = Instant::now();
+            let bytes = self.read_all(&ids);
+            let rate = bytes as f64 / start.elapsed().as_secs_f64() / 1e9;
+            let share = size as f64 / piece_bytes(size) as f64;
+            println!("read pieces of {size} B, {place}: {rate:.2} GB/s, {share:.2} of the file");
+        }
+        self.free("free, most files removed", made);
+    }
+
+    /// Reads replicas one after the other into memory, each while the next is being fetched.
+    fn read_all(&self, ids: &[ReplicaId]) -> usize {
+        let mut segment = vec![0u8; SEGMENT_BYTES as usize];
+        let mut bytes = 0;
+        for (at, id) in ids.iter().enumerate() {
+            if let Some(next) = ids.get(at + 1) {
+                self.replicas.read_ahead(*next).expect("it is there");
+            }
+            let mut filled = 0;
+            let copied = self.replicas.read(*id, |body| {
+                segment[filled..filled + body.len()].copy_from_slice(body);
+                filled += body.len();
+            });
+            bytes += copied.expect("it can be read").length as usize;
+        }
+        bytes
+    }
+}
+
+/// A bench in an empty folder.
+fn with_bench(root: &Path, work: impl FnOnce(&mut Bench)) {
+    let directory = DataDirectory::open(root).expect("it can be a data directory");
+    let disk = FileDisk::open(&directory).expect("it can hold replicas");
+    for number in disk.list().expect("it can be listed") {
+        disk.remove(number).expect("it can be emptied");
+    }
+    let boot = BootId(boot_id().expect("the system has one"));
+    let replicas = Replicas::open(Arc::new(disk), boot).expect("it is empty").replicas;
+    work(&mut Bench { replicas, folder: root.join("replicas"), next: 0 });
+}
+
+fn main() {
+    let root = std::env::args().nth(1).unwrap_or_else(|| "disk_bench.data".to_owned());
+    let root = Path::new(&root);
+    for size in SIZES {
+        for syncs in [false, true] {
+            with_bench(root, |bench| bench.appends(size, syncs));
+        }
+        with_bench(root, |bench| bench.reading(size));
+    }
+    std::fs::remove_dir_all(root).expect("it can be removed");
+}
