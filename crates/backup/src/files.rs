@@ -50,23 +50,23 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if *self.freed.get_mut() {
-            let file = FreeFile {
+            self.files.give(FreeFile {
                 segment_bytes: self.header.segment_bytes,
                 number: self.number,
                 is_good: !*self.spoiled.get_mut(),
-            };
-            lock(&self.files.free).push(file);
+            });
         }
     }
 }
 
 /// A file without a replica.
 #[derive(Clone, Copy, Debug)]
-struct FreeFile {
+pub(crate) struct FreeFile {
     /// What it has room for.
-    segment_bytes: u32,
-    number: FileNumber,
-    is_good: bool,
+    pub(crate) segment_bytes: u32,
+    pub(crate) number: FileNumber,
+    /// It may be used again; else it is to be removed.
+    pub(crate) is_good: bool,
 }
 
 /// The numbers of a disk's files.
@@ -96,6 +96,16 @@ impl Files {
         Some(free.swap_remove(at).number)
     }
 
+    /// Whether there is a free file with room for such a segment.
+    pub(crate) fn has_free(&self, segment_bytes: u32) -> bool {
+        lock(&self.free).iter().any(|f| f.is_good && f.segment_bytes == segment_bytes)
+    }
+
+    /// This file holds nothing.
+    pub(crate) fn give(&self, file: FreeFile) {
+        lock(&self.free).push(file);
+    }
+
     /// A number that no file has.
     pub(crate) fn fresh_number(&self) -> FileNumber {
         let mut next = lock(&self.next);
@@ -109,7 +119,7 @@ impl Files {
     pub(crate) fn trim(&self, disk: &dyn Disk) -> io::Result<()> {
         while let Some(surplus) = self.take_surplus() {
             if let Err(error) = disk.remove(surplus.number) {
-                lock(&self.free).push(FreeFile { is_good: false, ..surplus });
+                self.give(FreeFile { is_good: false, ..surplus });
                 return Err(error);
             }
         }

@@ -1,9 +1,9 @@
 //! Which replicas a disk holds.
 
-use crate::files::{Files, Held, lock};
+use crate::files::{Files, FreeFile, Held, lock};
 use crate::{Disk, DiskFile, FileNumber, Replica};
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
 use types::ServerId;
 use wire::Corrupt;
@@ -12,7 +12,7 @@ use wire::replica::{
     ReplicaId,
 };
 
-/// Read at once: what stays in the cache until it has been checked and copied.
+/// Read at once, or cleared: what stays in the cache until it has been checked and copied.
 const READ_BYTES: usize = 256 << 10;
 
 /// All replicas on one disk. Shared by everybody who writes, reads or frees some.
@@ -105,6 +105,23 @@ impl Replicas {
         Ok(Arc::new(begun?))
     }
 
+    /// Makes a file for a segment of this size ready, if none is: its blocks are on the disk, so that
+    /// a sync of a replica in it never has to wait for the file system's journal. It is worth its
+    /// writing for a log whose every write is synced.
+    pub fn prepare(&self, segment_bytes: u32) -> io::Result<()> {
+        if self.files.has_free(segment_bytes) {
+            return Ok(());
+        }
+        let number = self.files.fresh_number();
+        let bytes = file_bytes(segment_bytes);
+        let made = self.disk.create(number, bytes).and_then(|file| write_zeros(&*file, bytes));
+        self.files.give(FreeFile { segment_bytes, number, is_good: made.is_ok() });
+        if made.is_err() {
+            self.files.trim(&*self.disk)?;
+        }
+        made
+    }
+
     /// Chooses a file for a replica, and tells whether it has yet to be made.
     fn claim(&self, header: ReplicaHeader) -> io::Result<(Arc<Held>, bool)> {
         let mut held = lock(&self.held);
@@ -176,6 +193,16 @@ impl Replicas {
 /// Room for a full segment in pieces of a few records. With smaller pieces a file grows.
 fn file_bytes(segment_bytes: u32) -> u64 {
     PIECES_FROM + u64::from(segment_bytes) + u64::from(segment_bytes / 8)
+}
+
+/// Writes every block of a file.
+fn write_zeros(file: &dyn DiskFile, bytes: u64) -> io::Result<()> {
+    let zeros = vec![0; READ_BYTES];
+    for at in (0..bytes).step_by(READ_BYTES) {
+        let count = (bytes - at).min(READ_BYTES as u64) as usize;
+        file.write(at, &mut [IoSlice::new(&zeros[..count])])?;
+    }
+    file.sync()
 }
 
 /// What stands at the beginning of a file.

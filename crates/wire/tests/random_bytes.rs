@@ -58,6 +58,14 @@ fn random_batches_are_refused_or_mean_something() {
 }
 
 #[test]
+fn random_replicas_are_refused_or_mean_something() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let pieces: usize =
+        (0..INPUTS / 5).map(|_| checks::replica(&random_bytes(&mut random, 300))).sum();
+    assert!(pieces > INPUTS, "only {pieces} pieces: this tests nothing");
+}
+
+#[test]
 fn an_entry_whose_value_is_too_long_for_any_segment_is_refused() {
     let mut bytes = vec![0; 24 + (5 << 20)];
     bytes[10] = 1;

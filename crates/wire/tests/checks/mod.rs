@@ -8,7 +8,7 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
-use types::{Slot, TableId, UnixMillis};
+use types::{ClusterId, SegmentId, ServerId, Slot, TableId, UnixMillis, Version};
 use wire::{
     batch::{BatchReader, BatchWriter},
     control::{FromCoordinator, ToCoordinator},
@@ -16,6 +16,10 @@ use wire::{
     entry::{Entry, HEADER_BYTES, encoded_bytes_of},
     frame::{self, Header},
     peer::PeerMessage,
+    replica::{
+        BootId, End, PIECE_HEADER_BYTES, PIECES_FROM, PieceHeader, PieceReader, PieceWriter,
+        ReadEnd, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind,
+    },
 };
 
 /// Any bytes are a frame of each kind of message, or not. Returns in how many ways they are.
@@ -134,4 +138,65 @@ fn read_batch(bytes: &[u8]) {
         }
     }
     assert!(taken <= bytes.len(), "{taken} bytes of entries in a batch of {}", bytes.len());
+}
+
+/// The header of a replica of a segment of at most `segment_bytes`.
+pub(crate) fn replica_header(segment_bytes: u32) -> ReplicaHeader {
+    let (log, segment, epoch) = (ServerId(3), SegmentId(0x0a_0b0c_0d0e), ReplicaEpoch(1));
+    let id = ReplicaId { log, segment, epoch };
+    let (cluster, kind, boot) = (ClusterId(7), ReplicaKind::Data, BootId([5; 16]));
+    ReplicaHeader { cluster, id, kind, segment_bytes, boot }
+}
+
+/// Reads pieces that come `step` bytes at a time: what is in them, and why they end.
+pub(crate) fn read_pieces(header: &ReplicaHeader, bytes: &[u8], step: usize) -> (Vec<u8>, ReadEnd) {
+    let mut reader = PieceReader::new(header);
+    let mut out = Vec::new();
+    let mut each = |body: &[u8]| out.extend_from_slice(body);
+    let (mut from, mut to) = (0, 0);
+    while to < bytes.len() {
+        to = bytes.len().min(to + step);
+        from += reader.read(&bytes[from..to], &mut each);
+    }
+    let end = reader.finish(&bytes[from..], &mut each);
+    (out, end)
+}
+
+/// Any bytes are the header of a replica, of a piece, and pieces, or not. Pieces made of the bytes
+/// come back as they went, and a change to them is either noticed or harmless. Returns the number
+/// of pieces made.
+pub(crate) fn replica(data: &[u8]) -> usize {
+    if let Ok(header) = ReplicaHeader::parse(data) {
+        assert_eq!(header.encode(), data[..header.encode().len()]);
+    }
+    let header = replica_header(data.len() as u32);
+    if let Ok(piece) = PieceHeader::parse(data, header.identity()) {
+        assert_eq!(piece.encode(header.identity()), data[..PIECE_HEADER_BYTES]);
+    }
+    let (garbage, _) = read_pieces(&header, data, 1 + data.len() / 3);
+    assert!(garbage.len() <= data.len());
+
+    let mut writer = PieceWriter::new(header.identity());
+    let (mut bytes, mut pieces) = (Vec::new(), 0);
+    for body in data.chunks(1 + data.first().copied().map_or(0, usize::from)) {
+        let stable = writer.length() / 2;
+        bytes.extend_from_slice(&writer.next(body, stable, Version(pieces)));
+        bytes.extend_from_slice(body);
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        pieces += 1;
+    }
+    let (read, end) = read_pieces(&header, &bytes, 1 + data.len() / 2);
+    assert_eq!(read, data);
+    let place = PIECES_FROM + bytes.len() as u64;
+    let version = Version(pieces.saturating_sub(1));
+    let length = data.len() as u32;
+    assert_eq!(end, ReadEnd { length, crc: crc32c(data), version, place, end: End::Clean });
+
+    if let (Some(last), [.., change]) = (bytes.len().checked_sub(1), data) {
+        let at = usize::from(data[0]) * last / 255;
+        bytes[at] ^= change;
+        assert!(data.starts_with(&read_pieces(&header, &bytes, 1 + data.len()).0));
+        assert!(data.starts_with(&read_pieces(&header, &bytes[..at], 1 + data.len()).0));
+    }
+    pieces as usize
 }

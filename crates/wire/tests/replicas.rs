@@ -1,0 +1,133 @@
+//! What is found of a replica of which something is missing or was changed.
+
+mod checks;
+
+use checks::{read_pieces, replica_header};
+use types::{SegmentId, Version};
+use wire::replica::{
+    End, Identity, PIECE_HEADER_BYTES, PIECES_FROM, PieceWriter, ReplicaHeader, piece_bytes,
+};
+
+const BODIES: [&[u8]; 4] = [b"first", b"the second one.", &[0xab; 100], b"last"];
+
+/// Which bytes of a replica mean something, and the replica. Before its piece `n` everything up to
+/// piece `n - 1` had been synced.
+fn pieces(identity: Identity) -> (Vec<u8>, Vec<bool>) {
+    let mut writer = PieceWriter::new(identity);
+    let (mut bytes, mut counts) = (Vec::new(), Vec::new());
+    let mut synced = 0;
+    for (number, body) in BODIES.iter().enumerate() {
+        let before = writer.length();
+        bytes.extend_from_slice(&writer.next(body, synced, Version(number as u64 + 1)));
+        bytes.extend_from_slice(body);
+        counts.resize(bytes.len(), true);
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        counts.resize(bytes.len(), false);
+        synced = before;
+    }
+    (bytes, counts)
+}
+
+fn header() -> ReplicaHeader {
+    replica_header(1 << 10)
+}
+
+/// Bytes of the segment in the whole pieces before a place, where the next one begins, and whether
+/// that is the last.
+fn whole_before(at: usize) -> (Vec<u8>, usize, bool) {
+    let (mut bytes, mut place) = (Vec::new(), 0);
+    for (number, body) in BODIES.iter().enumerate() {
+        if place + piece_bytes(body.len()) > at {
+            return (bytes, place, number + 1 == BODIES.len());
+        }
+        bytes.extend_from_slice(body);
+        place += piece_bytes(body.len());
+    }
+    (bytes, place, true)
+}
+
+#[test]
+fn every_truncation_leaves_the_whole_pieces_before_it() {
+    let (bytes, _) = pieces(header().identity());
+    for length in 0..bytes.len() {
+        let (whole, place, _) = whole_before(length);
+        for step in [1, 7, 64, 1000] {
+            let (read, end) = read_pieces(&header(), &bytes[..length], step);
+            assert_eq!(read, whole, "cut at {length}");
+            assert_eq!(end.place, PIECES_FROM + place as u64);
+            let is_begun = length >= place + PIECE_HEADER_BYTES;
+            assert_eq!(end.end, if is_begun { End::Torn } else { End::Clean }, "cut at {length}");
+            assert!(!end.is_damaged(false) && !end.is_damaged(true));
+        }
+    }
+}
+
+#[test]
+fn every_flipped_bit_is_noticed_and_in_the_middle_it_is_damage() {
+    let (bytes, counts) = pieces(header().identity());
+    let all = read_pieces(&header(), &bytes, 4096);
+    assert_eq!((&all.0[..], all.1.end), (&BODIES.concat()[..], End::Clean));
+    for bit in 0..bytes.len() * 8 {
+        let mut changed = bytes.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        let found = read_pieces(&header(), &changed, 4096);
+        if !counts[bit / 8] {
+            assert_eq!(found, all, "padding means nothing");
+            continue;
+        }
+        let (whole, place, is_last) = whole_before(bit / 8);
+        assert_eq!(found.0, whole, "bit {bit}");
+        assert_eq!(found.1.place, PIECES_FROM + place as u64);
+        // The length and checksum of a closed segment stand in the directory of its log: so is the
+        // loss of a last piece noticed.
+        assert_ne!((found.1.length, found.1.crc), (all.1.length, all.1.crc));
+        assert_eq!(found.1.is_damaged(false), !is_last, "bit {bit}: {:?}", found.1);
+        assert_eq!(matches!(found.1.end, End::Hole { .. }), !is_last);
+    }
+}
+
+#[test]
+fn after_a_loss_of_power_a_hole_is_damage_only_in_what_had_been_synced() {
+    let (bytes, _) = pieces(header().identity());
+    for (number, expected) in [(0, true), (1, true), (2, false)] {
+        let place: usize = BODIES[..number].iter().map(|body| piece_bytes(body.len())).sum();
+        let mut lost = bytes.clone();
+        lost[place..place + piece_bytes(BODIES[number].len())].fill(0);
+        for step in [1, 40, 1000] {
+            let (read, end) = read_pieces(&header(), &lost, step);
+            assert_eq!(read, BODIES[..number].concat());
+            // The last piece says that the second had been synced, not the third.
+            assert_eq!(end.end, End::Hole { stable: 20 });
+            assert_eq!(end.is_damaged(true), expected, "without piece {number}");
+            assert!(end.is_damaged(false));
+        }
+    }
+}
+
+#[test]
+fn what_earlier_replicas_left_in_the_file_is_not_taken_for_a_part_of_this_one() {
+    let own = header();
+    let mut others = [own; 4];
+    others[0].id.segment = SegmentId(own.id.segment.0 + 1);
+    others[1].id.segment = SegmentId(own.id.segment.0 ^ 1 << 40);
+    others[2].id.epoch.0 += 1;
+    others[3].id.log.0 += 1;
+    for other in others {
+        let (left, _) = pieces(other.identity());
+        let (mut bytes, _) = pieces(own.identity());
+        let length = whole_before(100).1;
+        bytes.truncate(length);
+        bytes.extend_from_slice(&left[length..]);
+        let (read, end) = read_pieces(&own, &bytes, 4096);
+        assert_eq!((read, end.end), (whole_before(100).0, End::Clean), "{other:?}");
+        assert_eq!(read_pieces(&own, &left, 4096).0, b"");
+    }
+}
+
+#[test]
+fn a_piece_that_ends_behind_its_segment_is_not_taken() {
+    let (bytes, _) = pieces(header().identity());
+    let short = replica_header(BODIES.concat().len() as u32 - 1);
+    let (read, end) = read_pieces(&short, &bytes, 4096);
+    assert_eq!((read, end.end), (BODIES[..3].concat(), End::Clean));
+}
