@@ -101,6 +101,9 @@ impl Replicas {
             held.spoil();
             held.free();
             lock(&self.held).remove(&header.id);
+            drop(held);
+            // Else a header that was written would be found again. What is told is the first error.
+            let _ = self.files.trim(&*self.disk);
         }
         Ok(Arc::new(begun?))
     }

@@ -1,0 +1,215 @@
+//! Replicas beside a naive twin, under random appends, syncs, frees, failing writes and syncs,
+//! killed processes and losses of power.
+
+mod common;
+
+use backup::{AppendError, Faults, MemoryDisk, Replicas};
+use common::{LOG, SEGMENT_BYTES, Writing, header, id, read, try_open};
+use std::collections::BTreeMap;
+use wire::replica::{BootId, End, ReplicaId};
+
+/// What must be true of a replica.
+#[derive(Debug, Default)]
+struct Twin {
+    /// The bytes of its segment.
+    bytes: Vec<u8>,
+    /// How many of them were taken.
+    taken: usize,
+    /// How many were synced.
+    stable: usize,
+    /// Up to where a write has been tried: what a failed one was to write may be there.
+    tried: usize,
+    /// The boot in which it was made.
+    boot: u8,
+    /// A sync has failed.
+    is_lost: bool,
+    /// It is not needed: it may be found again until its file is used again.
+    is_freed: bool,
+}
+
+struct World {
+    random: fastrand::Rng,
+    disk: MemoryDisk,
+    replicas: Replicas,
+    boot: u8,
+    writing: BTreeMap<ReplicaId, Writing>,
+    twins: BTreeMap<ReplicaId, Twin>,
+    segments: u64,
+    holes: usize,
+    tears: usize,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let disk = MemoryDisk::new();
+        let replicas = try_open(&disk, BootId([0; 16])).unwrap().replicas;
+        World {
+            random: fastrand::Rng::with_seed(seed),
+            disk,
+            replicas,
+            boot: 0,
+            writing: BTreeMap::new(),
+            twins: BTreeMap::new(),
+            segments: 0,
+            holes: 0,
+            tears: 0,
+        }
+    }
+
+    fn step(&mut self) {
+        match self.random.u8(..100) {
+            0..8 => self.create(),
+            8..60 => self.append(),
+            60..75 => self.sync(),
+            75..80 => self.free(),
+            80..83 => drop(self.any_writing().map(|id| self.writing.remove(&id))),
+            83..90 => self.fail(),
+            90..92 => {
+                self.disk.kill_process();
+                self.restart();
+            }
+            92..94 => self.lose_power(),
+            94 => drop(self.replicas.prepare(SEGMENT_BYTES)),
+            _ => self.check(),
+        }
+    }
+
+    fn any_writing(&mut self) -> Option<ReplicaId> {
+        let at = self.random.usize(..self.writing.len().max(1));
+        self.writing.keys().nth(at).copied()
+    }
+
+    fn create(&mut self) {
+        self.segments += 1;
+        let id = id(self.segments);
+        if let Ok(replica) = self.replicas.create(header(id)) {
+            let bytes = (0..SEGMENT_BYTES).map(|_| self.random.u8(..)).collect();
+            self.twins.insert(id, Twin { bytes, boot: self.boot, ..Twin::default() });
+            self.writing.insert(id, Writing::of(replica));
+        }
+    }
+
+    fn append(&mut self) {
+        let Some(id) = self.any_writing() else { return };
+        let length = match self.random.u8(..4) {
+            0 => self.random.usize(1..40),
+            1 | 2 => self.random.usize(1..700),
+            _ => self.random.usize(1..9000),
+        };
+        let (writing, twin) =
+            (self.writing.get_mut(&id).unwrap(), self.twins.get_mut(&id).unwrap());
+        let end = twin.bytes.len().min(twin.taken + length);
+        if end == twin.taken {
+            return;
+        }
+        match writing.append(&twin.bytes[twin.taken..end]) {
+            Ok(()) => {
+                assert!(!twin.is_lost && !twin.is_freed);
+                twin.taken = end;
+            }
+            Err(AppendError::Disk(_)) => twin.tried = twin.tried.max(end),
+            Err(AppendError::Lost { .. }) => assert!(twin.is_lost || twin.is_freed),
+            Err(error @ (AppendError::Corrupt { .. } | AppendError::Misplaced { .. })) => {
+                panic!("pieces are sent in order: {error}")
+            }
+        }
+        assert_eq!(writing.replica.length() as usize, twin.taken);
+    }
+
+    fn sync(&mut self) {
+        let Some(id) = self.any_writing() else { return };
+        let twin = self.twins.get_mut(&id).unwrap();
+        match self.writing[&id].replica.sync() {
+            Ok(stable) => {
+                assert!(!twin.is_lost);
+                assert_eq!(stable as usize, twin.taken);
+                twin.stable = twin.taken;
+            }
+            Err(_) => twin.is_lost = true,
+        }
+    }
+
+    fn free(&mut self) {
+        let at = self.random.usize(..self.twins.len().max(1));
+        if let Some((id, twin)) = self.twins.iter_mut().nth(at) {
+            self.replicas.free(*id).unwrap();
+            twin.is_freed = true;
+        }
+    }
+
+    fn fail(&mut self) {
+        let faults = match self.random.u8(..5) {
+            0 => Faults { write_fails_after: Some(self.random.usize(..600)), ..Faults::default() },
+            1 => Faults { syncs_fail: true, ..Faults::default() },
+            2 => Faults { capacity: Some(self.random.u64(..1 << 20)), ..Faults::default() },
+            _ => Faults::default(),
+        };
+        self.disk.set_faults(faults);
+    }
+
+    fn lose_power(&mut self) {
+        let random = &mut self.random;
+        let kind = random.u8(..4);
+        self.disk.power_cut(&mut |n| match kind {
+            0 => 0,
+            1 => n - 1,
+            _ => random.usize(..n),
+        });
+        self.boot += 1;
+        self.restart();
+    }
+
+    fn restart(&mut self) {
+        self.disk.set_faults(Faults::default());
+        self.writing.clear();
+        let opened = try_open(&self.disk, BootId([self.boot; 16])).unwrap();
+        assert_eq!(opened.unreadable, []);
+        self.replicas = opened.replicas;
+        let found = self.replicas.list(LOG);
+        for header in &found {
+            assert!(self.twins.contains_key(&header.id), "{} was never made", header.id);
+        }
+        for (id, twin) in &self.twins {
+            let is_found = found.iter().any(|header| header.id == *id);
+            assert!(is_found || twin.is_freed, "{id} is missing");
+            if is_found && twin.is_freed {
+                self.replicas.free(*id).unwrap();
+            }
+        }
+        self.check();
+    }
+
+    /// What each replica holds. After a loss of power, what it has left counts from then on.
+    fn check(&mut self) {
+        for (id, twin) in self.twins.iter_mut().filter(|(_, twin)| !twin.is_freed) {
+            let (bytes, end) = read(&self.replicas, *id);
+            let power_was_lost = twin.boot != self.boot;
+            assert!(twin.bytes.starts_with(&bytes), "{id}: not what was written");
+            let possible = twin.stable..=twin.taken.max(twin.tried);
+            assert!(possible.contains(&bytes.len()), "{id}: {end:?} of {possible:?}");
+            assert!(!end.is_damaged(power_was_lost), "{id}: {end:?}");
+            if !power_was_lost {
+                let was_cut = twin.tried > twin.taken;
+                assert!(bytes.len() >= twin.taken, "{id}: {end:?}");
+                assert!(end.end == End::Clean || was_cut, "{id}: {end:?}");
+            }
+            self.holes += usize::from(matches!(end.end, End::Hole { .. }));
+            self.tears += usize::from(end.end == End::Torn);
+        }
+    }
+}
+
+#[test]
+fn replicas_hold_what_was_taken_and_after_a_loss_of_power_at_least_what_was_synced() {
+    let (mut holes, mut tears) = (0, 0);
+    for seed in 0..150 {
+        let mut world = World::new(seed);
+        for _ in 0..400 {
+            world.step();
+        }
+        world.lose_power();
+        holes += world.holes;
+        tears += world.tears;
+    }
+    assert!(holes > 100 && tears > 100, "{holes} holes, {tears} tears: this tests little");
+}
