@@ -206,6 +206,7 @@ impl Core {
             self.retry(ticket, None, io);
         }
         self.wake(io);
+        self.retry_for_memory(io);
         self.keep_order(io);
     }
 
@@ -223,7 +224,9 @@ impl Core {
 
     /// When [`Core::tick`] is due, if nothing happens before.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let turn = self.waits.has_turn().then_some(self.now);
+        let has_turn =
+            self.waits.has_turn() || self.waits.is_memory_due(self.engine.has_news_of_memory());
+        let turn = has_turn.then_some(self.now);
         let others =
             [turn, self.engine.next_deadline(), self.waits.next_deadline(), self.order_deadline()];
         others.into_iter().flatten().min()
@@ -271,6 +274,23 @@ impl Core {
         });
     }
 
+    /// Tries the first of those again that wait for memory, until one finds none.
+    fn retry_for_memory(&mut self, io: &mut impl Connections) {
+        let has_news = self.engine.has_news_of_memory();
+        for _ in 0..MEMORY_RETRIES_MAX {
+            let waiting = self.waits.waiting_for_memory();
+            if !self.waits.is_memory_due(has_news) {
+                return;
+            }
+            let Some(ticket) = self.waits.take_for_memory() else { return };
+            self.retry(ticket, None, io);
+            let again = self.waits.waiting_for_memory() + 1 - waiting;
+            if again > 0 {
+                return self.waits.stay_first_for_memory(again);
+            }
+        }
+    }
+
     /// Wakes what the engine has something for, until it has nothing more.
     fn wake(&mut self, io: &mut impl Connections) {
         while !self.engine.out.wakes.is_empty() {
@@ -297,6 +317,9 @@ impl Core {
         }
     }
 }
+
+/// Requests that had to wait for memory and are tried again in one turn: what they hold is copied.
+const MEMORY_RETRIES_MAX: usize = 32;
 
 /// What a connection's state means for its socket.
 fn go_on(connection: ConnectionId, next: Next, io: &mut impl Connections) {

@@ -146,6 +146,21 @@ impl World {
         String::from_utf8(output).expect("replies of these tests are text")
     }
 
+    /// A turn of every reactor that ends with a quantum of background work, if there is any.
+    /// Whether there was.
+    fn turn(&mut self) -> bool {
+        let mut has_worked = false;
+        for core in &mut self.cores {
+            core.begin_turn(self.now, WALL);
+            core.end_of_input(&mut self.sockets);
+            if core.next_deadline().is_some_and(|at| at <= self.now) {
+                core.tick(self.now, &mut self.sockets);
+            }
+            has_worked |= core.has_background() && core.quantum(self.now, &mut self.sockets);
+        }
+        has_worked
+    }
+
     fn is_closed(&self, client: &Asking) -> bool {
         self.sockets.closed.contains(&client.connection)
     }
@@ -299,4 +314,73 @@ fn replies_that_are_not_wanted_are_not_sent() {
     world.pass(Duration::ZERO);
     let answered = world.answer(&client) + &world.go_on(&mut client);
     assert_eq!(answered, "+OK\r\n$1\r\n2\r\n");
+}
+
+/// Sends to reactor 0 what comes without waiting for answers, and lets no turn pass.
+fn send(world: &mut World, client: &Asking, requests: &str) {
+    world.cores[0].begin_turn(world.now, WALL);
+    let taken = world.cores[0].receive(client.connection, requests.as_bytes(), &mut world.sockets);
+    assert_eq!(taken, Some(requests.len()), "too much is unfinished");
+}
+
+/// Turns until all of the requests are answered; how many turns it took. Adds to `replies`.
+fn turns_until(world: &mut World, client: &Asking, sent: usize, replies: &mut String) -> usize {
+    for turns in 0..100_000 {
+        replies.push_str(&world.answer(client));
+        if replies.matches("\r\n").count() >= sent {
+            return turns;
+        }
+        world.turn();
+        world.now = world.now + Duration::from_micros(50);
+    }
+    panic!("of {sent} requests {} are answered", replies.matches("\r\n").count());
+}
+
+fn set(key: usize) -> String {
+    format!("SET key:{key} {}\r\n", "x".repeat(16 << 10))
+}
+
+/// Far more than a quantum of cleaning wins.
+const SETS_PER_TURN: usize = 32;
+
+#[test]
+fn writers_wait_for_the_cleaner_while_half_of_the_memory_is_dead() {
+    let mut world = World::new(Configuration::default());
+    let client = world.connect(1, 0, HERE);
+    let mut random = fastrand::Rng::with_seed(1);
+    let (mut sent, mut replies) = (0, String::new());
+    while sent < 20_000 {
+        let sets: String = (0..SETS_PER_TURN).map(|_| set(random.usize(..2_000))).collect();
+        send(&mut world, &client, &sets);
+        sent += SETS_PER_TURN;
+        world.turn();
+        turns_until(&mut world, &client, sent - SETS_PER_TURN, &mut replies);
+    }
+    turns_until(&mut world, &client, sent, &mut replies);
+    assert_eq!(replies.matches("+OK").count(), sent, "somebody was refused");
+    assert!(world.node.operators.counts()[0].parked.read() > 0, "nobody had to wait");
+}
+
+#[test]
+fn a_full_server_refuses_writes_soon_and_deletes_make_room_at_once() {
+    let mut world = World::new(Configuration::default());
+    let client = world.connect(1, 0, HERE);
+    let (mut sent, mut replies) = (0, String::new());
+    while !replies.contains("-OOM") {
+        send(&mut world, &client, &set(sent));
+        sent += 1;
+        let turns = turns_until(&mut world, &client, sent, &mut replies);
+        assert!(turns < 20, "write {sent} was answered after {turns} turns");
+    }
+    assert!(sent > 2_500, "full with {sent} records");
+    assert!(!world.turn(), "nothing is to be won, and nobody tries");
+    send(&mut world, &client, &set(0));
+    assert!(world.answer(&client).starts_with("-OOM"), "known already");
+    let deletes: String = (0..1_000).map(|key| format!("DEL key:{key}\r\n")).collect();
+    send(&mut world, &client, &deletes);
+    assert!(world.answer(&client) == ":1\r\n".repeat(1_000), "a delete had to wait");
+    replies.clear();
+    send(&mut world, &client, &(0..50).map(set).collect::<String>());
+    turns_until(&mut world, &client, 50, &mut replies);
+    assert_eq!(replies.matches("+OK").count(), 50, "there is room");
 }

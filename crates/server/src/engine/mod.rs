@@ -14,6 +14,7 @@
 //! [`target_side`]: self
 //! [`early`]: self
 
+mod cleaning;
 mod early;
 mod flush;
 mod info;
@@ -32,6 +33,7 @@ use crate::Configuration;
 use crate::data::{Data, Staged};
 use crate::operators::counts::{Background, Counts};
 use crate::operators::host::Job;
+use cleaning::Cleaner;
 use early::Early;
 use flush::Flush;
 use protocols::migration::{SourceEvent, TargetEvent};
@@ -77,8 +79,7 @@ pub struct Engine {
     buffers: Vec<Vec<u8>>,
     /// When the first turn began.
     started: Option<Instant>,
-    /// Until when the cleaner rests, which has found nothing to do although memory is low.
-    cleaner_rests: Option<Instant>,
+    cleaner: Cleaner,
 }
 
 /// Tells the time within a turn, for measurements.
@@ -91,10 +92,6 @@ const BUFFERS_MAX: usize = 32;
 const EXPIRY_PAUSE: Duration = Duration::from_millis(100);
 const EXPIRY_BUCKETS: usize = 4_096;
 const EXPIRY_QUANTUM_BUCKETS: usize = 64;
-
-/// How long the cleaner rests when it finds nothing worth cleaning: a full server that nobody
-/// writes to sleeps, and one that is written to at 1 GB/s has overwritten a quarter of a segment.
-const CLEANER_PAUSE: Duration = Duration::from_millis(2);
 
 impl Engine {
     /// The engine of one reactor. Each reactor has one, made on its own thread or before.
@@ -118,7 +115,7 @@ impl Engine {
             tablets_version: 0,
             buffers: Vec::new(),
             started: None,
-            cleaner_rests: None,
+            cleaner: Cleaner::default(),
             node,
         }
     }
@@ -183,7 +180,7 @@ impl Engine {
             self.configuration = operators.configuration();
             self.counts = operators.counts_of(self.reactor);
         }
-        self.cleaner_rests = self.cleaner_rests.filter(|until| *until > now);
+        self.cleaner.begin_turn(now);
         self.worker.begin_turn(wall);
         if self.node.waiting_machines.load(Ordering::Acquire) > 0 {
             self.poll_machines(now);
@@ -321,10 +318,6 @@ impl Engine {
             || self.may_clean()
     }
 
-    fn may_clean(&self) -> bool {
-        self.cleaner_rests.is_none() && self.node.store().log().is_low()
-    }
-
     /// Does one bounded piece of background work. `false`: there was none.
     pub fn quantum(&mut self, now: Instant) -> bool {
         let before = self.read_stopwatch(now);
@@ -337,6 +330,9 @@ impl Engine {
 
     /// Does one bounded piece of background work, and says what it was for.
     fn background_work(&mut self, now: Instant) -> Option<Background> {
+        if let Some(done) = self.clean_first(now) {
+            return Some(done);
+        }
         if self.serve_pull() {
             return Some(Background::Export);
         }
@@ -355,11 +351,7 @@ impl Engine {
                     self.node.work.push(Work::Sweep(arrival));
                 }
             }
-            None if self.may_clean() => {
-                let has_cleaned = self.worker.clean();
-                self.cleaner_rests = (!has_cleaned).then_some(now + CLEANER_PAUSE);
-                return has_cleaned.then_some(Background::Clean);
-            }
+            None if self.may_clean() => return self.clean(now),
             None => return None,
         }
         Some(Background::Import)
@@ -373,7 +365,7 @@ impl Engine {
             Ok(walk) if self.reactor == ReactorId(0) => Some(walk.next),
             Ok(_) | Err(_) => None,
         };
-        let cleaner = self.cleaner_rests;
+        let cleaner = self.cleaner.next_deadline();
         [machines, self.early_deadline(), expiry, cleaner].into_iter().flatten().min()
     }
 

@@ -397,8 +397,11 @@ impl Conversation {
         }
         let mut reply = Vec::new();
         let is_silent = waiting.kept.is_silent;
-        ReplyWriter::new(waiting.protocol, &mut reply)
-            .error("TRYAGAIN The data could not be reached in time, please try again");
+        let text = match waiting.cause == Some(Cause::Memory) {
+            true => "TRYAGAIN No memory has come free in time, please try again",
+            false => "TRYAGAIN The data could not be reached in time, please try again",
+        };
+        ReplyWriter::new(waiting.protocol, &mut reply).error(text);
         if is_silent {
             reply.clear();
         }
@@ -498,6 +501,9 @@ impl Conversation {
                     Outcome::Replied
                 }
             },
+            Undone::Stall(Stall::OutOfMemory) if turn.engine.may_win_memory() => {
+                Outcome::Wait(Cause::Memory)
+            }
             Undone::Stall(Stall::OutOfMemory) => {
                 reply.error(Refusal::OutOfMemory.text(command).as_bytes());
                 Outcome::Replied

@@ -30,6 +30,8 @@ pub(crate) enum Cause {
     Answer(u64),
     /// The end of a pause: see `CLIENT PAUSE`.
     Paused,
+    /// Memory, which the cleaner may still win.
+    Memory,
 }
 
 /// How long a request may wait before it is answered with `-TRYAGAIN`.
@@ -43,6 +45,10 @@ pub(crate) struct Waits {
     held: Vec<Ticket>,
     turn: Vec<Ticket>,
     paused: Vec<Ticket>,
+    /// First come, first served.
+    memory: VecDeque<Ticket>,
+    /// There was memory, and not all that wait for it have been tried again since.
+    has_memory_left: bool,
     answers: HashMap<u64, Ticket>,
     /// In order of time, since all waits may take equally long.
     deadlines: VecDeque<(Instant, Ticket)>,
@@ -64,6 +70,7 @@ impl Waits {
             Cause::Held => self.held.push(ticket),
             Cause::Turn => self.turn.push(ticket),
             Cause::Paused => self.paused.push(ticket),
+            Cause::Memory => self.memory.push_back(ticket),
             Cause::Answer(request) => {
                 self.answers.insert(*request, ticket);
             }
@@ -109,6 +116,30 @@ impl Waits {
     /// Whether a request waits for the end of a pause.
     pub(crate) fn has_paused(&self) -> bool {
         !self.paused.is_empty()
+    }
+
+    /// How many requests wait for memory.
+    pub(crate) fn waiting_for_memory(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Whether requests that wait for memory are to be tried again. `has_news`: there is some.
+    pub(crate) fn is_memory_due(&self, has_news: bool) -> bool {
+        !self.memory.is_empty() && (has_news || self.has_memory_left)
+    }
+
+    /// The first request that waits for memory, to be tried again.
+    pub(crate) fn take_for_memory(&mut self) -> Option<Ticket> {
+        let first = self.memory.pop_front();
+        self.has_memory_left = !self.memory.is_empty();
+        first
+    }
+
+    /// The last `count` requests that began to wait for memory have done so in the place of the
+    /// first: there was none for them.
+    pub(crate) fn stay_first_for_memory(&mut self, count: usize) {
+        self.has_memory_left = false;
+        self.memory.rotate_right(count);
     }
 
     /// The request that asked this of the coordinator, or of the process.

@@ -173,7 +173,7 @@ impl Service for Server {
     }
 
     fn background_share(&self) -> u8 {
-        self.core.engine.node().background_share()
+        self.core.engine.background_share()
     }
 
     fn sleep(&mut self) {

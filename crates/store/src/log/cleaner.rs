@@ -119,17 +119,61 @@ pub(super) fn live_bytes_max(segment_bytes: usize, free: usize, low: usize) -> u
     segment_bytes - wanted.max(segment_bytes / YIELD_MIN_DIVISOR)
 }
 
-/// The emptiest of the closed segments in a window of the table.
-pub(super) fn emptiest(
-    window: impl Iterator<Item = Place>,
-    live_bytes_max: usize,
-    glance: impl Fn(Place) -> Glance,
-) -> Option<Place> {
-    window
-        .map(|place| (place, glance(place)))
-        .filter(|(_, glance)| glance.state == SegmentState::Closed)
-        .map(|(place, glance)| (glance.live(), place))
-        .filter(|(live, _)| *live as usize <= live_bytes_max)
-        .min()
-        .map(|(_, place)| place)
+/// What a victim must be like.
+pub(super) struct Search {
+    pub(super) segment_bytes: usize,
+    pub(super) live_bytes_max: usize,
+}
+
+/// What a search among some segments has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The emptiest one that is worth it.
+    Victim(Place),
+    /// Others are cleaning, or what was cleaned waits for its grace period.
+    UnderWay,
+    /// Nothing can be won.
+    Nothing,
+}
+
+impl Search {
+    /// Searches a window of the table.
+    pub(super) fn among(
+        &self,
+        window: impl Iterator<Item = Place>,
+        glance: impl Fn(Place) -> Glance,
+    ) -> Found {
+        let mut emptiest: Option<(u32, Place)> = None;
+        let mut is_under_way = false;
+        for place in window {
+            let glance = glance(place);
+            match glance.state {
+                SegmentState::Closed if self.is_worth_it(&glance) => {
+                    let candidate = (glance.live(), place);
+                    emptiest = Some(emptiest.map_or(candidate, |best| best.min(candidate)));
+                }
+                SegmentState::Cleaning | SegmentState::Retired => is_under_way = true,
+                SegmentState::Closed
+                | SegmentState::Free
+                | SegmentState::Open
+                | SegmentState::Side
+                | SegmentState::Chunks => {}
+            }
+        }
+        match emptiest {
+            Some((_, place)) => Found::Victim(place),
+            None if is_under_way => Found::UnderWay,
+            None => Found::Nothing,
+        }
+    }
+
+    /// Whether copying what lives wins anything. What is dead is won; a tail into which the next
+    /// entry did not fit would be there again, unless it is half of the segment: what is left of
+    /// two such segments fits into one, if nothing in them is longer than the half.
+    fn is_worth_it(&self, glance: &Glance) -> bool {
+        let tail = self.segment_bytes - glance.written as usize;
+        let wins = glance.dead as usize >= self.segment_bytes / YIELD_MIN_DIVISOR
+            || tail >= self.segment_bytes / 2;
+        wins && glance.live() as usize <= self.live_bytes_max
+    }
 }

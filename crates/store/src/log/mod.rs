@@ -42,10 +42,11 @@ pub use usage::{SegmentCounts, Usage};
 
 use crate::{
     address::{ARENA_BYTES_MAX, Address},
-    sync::atomic::{AtomicU32, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
 };
 use arena::Arena;
 use chunks::Chunks;
+use cleaner::{Found, Search};
 use pool::Purpose;
 use segment::{OpenSegment, Place, Segments};
 use std::{fmt, sync::Arc};
@@ -121,6 +122,10 @@ pub struct Log {
     asked: AtomicUsize,
     /// Where the next search for a victim begins.
     search_from: AtomicU32,
+    /// Windows of the table that were searched in vain, one after the other.
+    vain_searches: AtomicU32,
+    /// See [`Log::is_exhausted`].
+    is_exhausted: AtomicBool,
 }
 
 impl Log {
@@ -151,6 +156,8 @@ impl Log {
             asked: AtomicUsize::new(0),
             low: (segments.count() * cleaner::LOW_PERCENT).div_ceil(100),
             search_from: AtomicU32::new(0),
+            vain_searches: AtomicU32::new(0),
+            is_exhausted: AtomicBool::new(false),
             segments,
         }))
     }
@@ -238,21 +245,63 @@ impl Log {
         self.low.max(self.asked.load(Ordering::Relaxed))
     }
 
+    /// Whether an ordinary writer would get a segment.
+    #[inline]
+    pub fn has_free(&self) -> bool {
+        self.segments.ordinary() > 0
+    }
+
+    /// How much memory is missing, in percent: 0 while half of what the cleaner aims at is free, 100
+    /// when nothing is.
+    #[inline]
+    pub fn shortage_percent(&self) -> u8 {
+        let half = self.low.div_ceil(2);
+        let missing = half.saturating_sub(self.segments.ordinary());
+        (100 * missing / half) as u8
+    }
+
+    /// Whether waiting brings no memory: it is all taken, and the cleaner has found that nothing
+    /// more can be won.
+    #[inline]
+    pub fn is_exhausted(&self) -> bool {
+        self.is_exhausted.load(Ordering::Relaxed) && !self.has_free()
+    }
+
     /// Claims the closed segment with the fewest live bytes, if cleaning it is worth it.
     pub fn emptiest(self: &Arc<Self>) -> Option<VictimSegment> {
         let count = self.segments.count() as u32;
         let window = count.min(cleaner::SEARCH_SEGMENTS as u32);
         let from = self.search_from.fetch_add(window, Ordering::Relaxed) % count;
         let places = (0..window).map(|i| Place((from + i) % count));
-        let live_bytes_max =
-            cleaner::live_bytes_max(self.segment_bytes(), self.segments.ordinary(), self.low());
-        let found = cleaner::emptiest(places, live_bytes_max, |p| self.segments.glance(p));
-        if found.is_none() {
-            self.asked.store(0, Ordering::Relaxed);
+        let free = self.segments.ordinary();
+        let live_bytes_max = cleaner::live_bytes_max(self.segment_bytes(), free, self.low());
+        let search = Search { segment_bytes: self.segment_bytes(), live_bytes_max };
+        match search.among(places, |place| self.segments.glance(place)) {
+            Found::Victim(place) => {
+                self.forget_searches();
+                let claimed = self.segments.claim(place);
+                claimed.then(|| VictimSegment::new(Arc::clone(self), place))
+            }
+            Found::UnderWay => {
+                self.forget_searches();
+                None
+            }
+            Found::Nothing => {
+                let vain = self.vain_searches.fetch_add(1, Ordering::Relaxed) + 1;
+                if vain >= count.div_ceil(window) {
+                    self.forget_searches();
+                    self.asked.store(0, Ordering::Relaxed);
+                    self.is_exhausted.store(free == 0, Ordering::Relaxed);
+                }
+                None
+            }
         }
-        let place = found?;
-        let claimed = self.segments.claim(place);
-        claimed.then(|| VictimSegment::new(Arc::clone(self), place))
+    }
+
+    /// What was searched in vain may be worth it now.
+    fn forget_searches(&self) {
+        self.vain_searches.store(0, Ordering::Relaxed);
+        self.is_exhausted.store(false, Ordering::Relaxed);
     }
 
     /// Sets free segments aside for `bytes` of side logs; `None` if there are not so many. One
@@ -299,7 +348,11 @@ impl Log {
     }
 
     fn open(&self, purpose: Purpose, state: SegmentState) -> Option<OpenSegment> {
-        self.segments.open(purpose, state)
+        let open = self.segments.open(purpose, state);
+        if open.is_some() {
+            self.forget_searches();
+        }
+        open
     }
 
     fn close(&self, place: Place, from: SegmentState) {
@@ -315,6 +368,7 @@ impl Log {
     }
 
     fn retire(&self, place: Place) {
+        self.forget_searches();
         let owner = Arc::clone(&self.segments) as Arc<dyn Reclaim>;
         self.reclamation.retire(Retired::Numbered { owner, number: u64::from(place.0) });
     }

@@ -309,6 +309,31 @@ fn a_victim_must_yield_the_more_the_more_is_free() {
     assert!((0..100).all(|free| most(free) >= most(free + 1)));
 }
 
+#[test]
+fn a_full_log_of_entries_that_leave_long_tails_is_not_cleaned_for_ever() {
+    let mut twin = Twin::new(16, 1);
+    twin.fill(SEGMENT_BYTES_MIN * 3 / 10, u64::MAX);
+    assert!(!twin.log.is_exhausted(), "nobody has searched");
+    assert!(!twin.clean(0), "three entries fit into a segment, before and after");
+    assert!(twin.log.is_exhausted());
+    let (_, (address, bytes, _)) = twin.records.pop_first().expect("it is full");
+    twin.by_address.remove(&address);
+    twin.log.kill(address, bytes);
+    assert!(twin.clean(0), "something is dead");
+    assert!(!twin.log.is_exhausted());
+}
+
+#[test]
+fn what_was_cleaned_and_is_not_free_yet_can_be_waited_for() {
+    let mut twin = Twin::new(16, 2);
+    twin.fill(100_000, 200);
+    assert_eq!(twin.log.shortage_percent(), 100);
+    while twin.clean(0) {}
+    assert!(!twin.log.has_free() && !twin.log.is_exhausted(), "reactors are in their turns");
+    (0..3).for_each(|_| (0..2).for_each(|reactor| twin.turn(reactor)));
+    assert!(twin.log.has_free());
+}
+
 /// What the log should hold: key → its entry's place and value.
 struct Twin {
     log: Arc<Log>,
@@ -349,6 +374,19 @@ impl Twin {
             self.log.kill(old, old_bytes);
         }
         self.by_address.insert(address, key);
+    }
+
+    /// Writes one key after the other, and the first again, until no memory is left.
+    fn fill(&mut self, length: usize, keys: u64) {
+        let value = vec![1; length];
+        for number in 0.. {
+            self.version += 1;
+            let key = number % keys;
+            let key_bytes = key.to_le_bytes();
+            let entry = object(&key_bytes, self.version, &value);
+            let Ok(address) = self.heads[0].append_one(&entry) else { return };
+            self.publish(key, address, value.clone());
+        }
     }
 
     fn write(&mut self, rng: &mut Rng, keys: u64, length_max: usize) -> Result<(), OutOfMemory> {
