@@ -103,6 +103,8 @@ pub struct RequestParser {
     position: usize,
     /// Bytes from there on that hold no line end.
     searched: usize,
+    /// Bytes of the input up to the end of the first missing argument; 0: not known.
+    wanted: usize,
     /// Words of an inline request, without their quotes.
     unquoted: Vec<u8>,
 }
@@ -142,6 +144,7 @@ impl RequestParser {
             missing: 0,
             position: 0,
             searched: 0,
+            wanted: 0,
             unquoted: Vec::new(),
         }
     }
@@ -174,6 +177,13 @@ impl RequestParser {
         }))
     }
 
+    /// How many bytes of input [`RequestParser::next`] must be given to find more than it did the
+    /// last time, counted from where it stopped. 0: any byte may help.
+    #[inline]
+    pub fn wanted(&self) -> usize {
+        self.wanted
+    }
+
     /// Bytes of memory it holds, apart from itself.
     pub fn held_bytes(&self) -> usize {
         self.spans.capacity() * size_of::<Span>() + self.unquoted.capacity()
@@ -182,6 +192,7 @@ impl RequestParser {
     /// Finds the end of the next request that is not empty.
     #[inline]
     fn advance(&mut self, input: &mut &[u8]) -> Result<Option<(Place, usize)>, ProtocolError> {
+        self.wanted = 0;
         while self.missing == 0 {
             match input.first() {
                 None => {
@@ -250,7 +261,10 @@ impl RequestParser {
                 return Err(ProtocolError::TooBigRequest);
             }
             match input.get(end..end + 2) {
-                None => return Ok(None),
+                None => {
+                    self.wanted = end + 2;
+                    return Ok(None);
+                }
                 Some(b"\r\n") => {}
                 Some(_) => return Err(ProtocolError::InvalidBulkLength),
             }

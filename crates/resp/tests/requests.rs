@@ -293,3 +293,25 @@ fn a_request_of_fewer_arguments_than_announced_is_our_bug() {
 fn a_request_of_more_arguments_than_announced_is_our_bug() {
     RequestWriter::new(1, &mut Vec::new()).argument(b"GET").argument(b"key");
 }
+
+#[test]
+fn a_parser_tells_how_much_it_needs_and_finds_nothing_before() {
+    let stream = b"*2\r\n$4\r\nECHO\r\n$300\r\n".to_vec();
+    let stream = [&stream, &[b'x'; 300][..], b"\r\n*1\r\n$4\r\nPING\r\nPING\r\n"].concat();
+    let mut parser = RequestParser::new(LIMITS);
+    let (mut wanted, mut most, mut found) = (0, 0, 0);
+    let mut start = 0;
+    for end in 1..=stream.len() {
+        let mut input = &stream[start..end];
+        let given = input.len();
+        while parser.next(&mut input).unwrap().is_some() {
+            assert!(given >= wanted, "found with {given} bytes, and {wanted} were wanted");
+            found += 1;
+        }
+        start = end - input.len();
+        wanted = parser.wanted();
+        most = most.max(wanted);
+        assert!(wanted == 0 || wanted > input.len());
+    }
+    assert_eq!((found, most), (3, b"*2\r\n$4\r\nECHO\r\n$300\r\n\r\n".len() + 300));
+}

@@ -4,6 +4,7 @@
 //! message is that has begun ([`Input::want`]) and that is more than a bite, the message gets a
 //! buffer of its own, which is filled by the socket directly and can be taken away without copying
 //! ([`Input::take`]): only its first bite, and at most a page of what follows it, are ever copied.
+//! The buffer of a client's message is not larger than [`BELIEVED_FACTOR`] times what has arrived.
 //!
 //! Invariant: an input without bytes holds no buffer between turns, and one with few bytes holds a
 //! small one (see [`Input::settle`]): thousands of connections in mid-request cost what they sent.
@@ -13,6 +14,10 @@ use crate::buffers::{BUFFER_BYTES, Buffers};
 /// Capacity of large buffers is rounded up to this, so that they can be used again; also the most
 /// that is read beyond the end of a large message.
 const LARGE_ROUNDING_BYTES: usize = 4 << 10;
+
+/// A client's announcement is believed up to so many times what it has really sent: what is not
+/// sent takes address space and no memory, and a message of 1 MiB is not copied as it grows.
+const BELIEVED_FACTOR: usize = 64;
 
 /// From this size on, taking a message moves its buffer instead of copying.
 const MOVE_BYTES_MIN: usize = 8 << 10;
@@ -77,6 +82,11 @@ impl Input {
         !self.is_empty() && self.len() >= self.wanted
     }
 
+    /// Whether a message has begun that is longer than a bite.
+    pub(crate) fn is_within_message(&self) -> bool {
+        self.wanted > self.len().max(BUFFER_BYTES)
+    }
+
     /// Makes the buffer ready for the next read. `trusted`: the announced size is believed at once;
     /// otherwise memory grows with what has really arrived.
     pub(crate) fn make_room(&mut self, buffers: &mut Buffers, trusted: bool) -> &mut Vec<u8> {
@@ -99,7 +109,7 @@ impl Input {
         let is_full = self.len() >= self.buffer.capacity().max(BUFFER_BYTES);
         match (trusted, is_full) {
             (true, _) => wanted,
-            (false, true) => wanted.min(4 * self.len()),
+            (false, true) => wanted.min(BELIEVED_FACTOR * self.len()),
             (false, false) => BUFFER_BYTES,
         }
     }
@@ -203,7 +213,7 @@ mod tests {
         while input.len() < sent.len() {
             let mut stream = &sent[input.len()..];
             arrive(&mut input, &mut buffers, false, &mut stream);
-            assert!(input.buffer.capacity() <= 4 * sent.len());
+            assert!(input.buffer.capacity() <= BELIEVED_FACTOR * sent.len());
         }
     }
 

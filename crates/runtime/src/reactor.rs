@@ -349,7 +349,11 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             if !found.is_readable || !found.may_receive() {
                 return;
             }
-            if read_bytes >= found.class.connection_bytes_max() {
+            let is_enough = match input.is_within_message() {
+                true => read_bytes >= TURN_BYTES_MAX,
+                false => read_bytes >= found.class.connection_bytes_max(),
+            };
+            if is_enough {
                 return self.io.mark_ready(connection);
             }
             let is_trusted = found.class.is_bus();

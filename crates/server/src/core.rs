@@ -166,6 +166,12 @@ impl Core {
         Some(received.consumed)
     }
 
+    /// How many bytes of input, counted from where [`Core::receive`] stopped, a client must have sent
+    /// before it is worth giving them. 0: any may help.
+    pub fn wanted(&self, connection: ConnectionId) -> usize {
+        self.clients.get(&connection).map_or(0, Client::wanted)
+    }
+
     /// The peer of a connection, a client's or another, will send nothing more.
     pub fn input_ended(&mut self, connection: ConnectionId, io: &mut impl Connections) {
         let next = match self.clients.get_mut(&connection) {

@@ -4,8 +4,9 @@
 //! received from as long as it lives (one operation, a provided buffer for each batch of requests,
 //! handed on without a copy), and all replies of a turn are submitted in one call, which also
 //! brings what has been received since. What is rare or large gains nothing from that and stays
-//! with [`Epoll`]: listeners, connecting, bus connections, the waker; and a client's large output
-//! is sent by a call, as there. The ring listens to the epoll descriptor like to one more socket.
+//! with [`Epoll`]: listeners, connecting, bus connections, the waker, and clients from their first
+//! large message on (`leaving.rs`); a client's large output is sent by a call, as there. The ring
+//! listens to the epoll descriptor like to one more socket.
 //!
 //! Invariants:
 //! - a socket stays open until the last completion of its operations is here: `operations` counts;
@@ -15,6 +16,8 @@
 //!   stopped until the reactor has taken them. The peer meets a full socket, as with epoll.
 //!
 //! Design, costs, measurements: `docs/design/io-uring.md`.
+
+mod leaving;
 
 use super::epoll::{Epoll, EventWaker};
 use super::ring::{Completion, Operation, Outcome, Ring};
@@ -62,6 +65,8 @@ pub(crate) struct Uring {
     completions: Vec<Completion>,
     /// Buffers that were sent, on their way back to the reactor's.
     spent: Vec<Vec<u8>>,
+    /// Connections that were lost on their way to `others`.
+    lost: Vec<ConnectionId>,
 }
 
 /// What is on its way out.
@@ -106,6 +111,8 @@ struct Socket {
     is_watched: bool,
     /// The reactor has forgotten it: it waits for its last completions.
     is_closing: bool,
+    /// It moves to the epoll part after its last completions.
+    is_leaving: bool,
     operations: u32,
 }
 
@@ -123,6 +130,7 @@ impl Uring {
             in_use: 0,
             completions: Vec::new(),
             spent: Vec::new(),
+            lost: Vec::new(),
         })
     }
 
@@ -180,6 +188,7 @@ impl Uring {
             }
             Operation::Bell | Operation::Cancel => {}
         }
+        self.leave_if_done(index);
     }
 
     fn received(&mut self, index: u32, outcome: Outcome, is_last: bool, events: &mut Vec<Event>) {
@@ -205,6 +214,9 @@ impl Uring {
     /// Stops receiving when too much is pending, and goes on when it has been taken.
     fn govern(&mut self, index: u32) {
         let Some(socket) = socket_at(&mut self.sockets, index) else { return };
+        if socket.is_leaving {
+            return;
+        }
         let is_full = socket.pending_bytes >= PENDING_BYTES_MAX;
         match socket.intake {
             Intake::Running if is_full => {
@@ -275,6 +287,7 @@ impl Uring {
             self.completed(completion, events);
         }
         self.completions = completions;
+        events.extend(self.lost.drain(..).map(Event::Broken));
         if !self.has_bell {
             self.has_bell = true;
             self.ring.bell(self.others.descriptor());
@@ -333,6 +346,7 @@ impl Socket {
             outflow: Outflow::Idle,
             is_watched: false,
             is_closing: false,
+            is_leaving: false,
             operations: 0,
         }
     }
@@ -460,7 +474,9 @@ impl Driver for Uring {
         let Some(socket) = socket_at(&mut self.sockets, index) else { return Received::Failed };
         let count = socket.take(room);
         if count == 0 {
-            return match socket.end {
+            let end = socket.end;
+            self.leave_for_large(index, room);
+            return match end {
                 None => Received::Nothing,
                 Some(End::Finished) => Received::End,
                 Some(End::Broken) => Received::Failed,
@@ -475,6 +491,7 @@ impl Driver for Uring {
         if socket.intake == Intake::Stopped {
             self.govern(index);
         }
+        self.leave_for_large(index, room);
         Received::Bytes { count, may_have_more }
     }
 
@@ -502,7 +519,9 @@ impl Driver for Uring {
             Outflow::Full => return Sent::Blocked { bytes: 0 },
             Outflow::Idle => {}
         }
-        if let Some(whole) = output.take_whole(SEND_BYTES_MAX) {
+        if !socket.is_leaving
+            && let Some(whole) = output.take_whole(SEND_BYTES_MAX)
+        {
             let bytes = whole.len();
             socket.outflow = Outflow::Sending { is_awaited: false };
             socket.operations += 1;

@@ -195,6 +195,12 @@ impl Client {
         Received { consumed: input.len() - rest.len(), next }
     }
 
+    /// Bytes of input, counted from where it stopped, without which [`Client::receive`] can do
+    /// nothing more. 0: any may help.
+    pub(crate) fn wanted(&self) -> usize {
+        self.parser.wanted()
+    }
+
     /// Tries a waiting request again, with the coordinator's answer if that is what came, and then
     /// everything that waited for its turn behind it.
     pub(crate) fn retry(

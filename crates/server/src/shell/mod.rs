@@ -111,7 +111,11 @@ impl Service for Server {
 
     fn received(&mut self, connection: ConnectionId, input: &mut Input, io: &mut Io) {
         if let Some(consumed) = self.core.receive(connection, input.bytes(), io) {
-            return input.consume(consumed);
+            input.consume(consumed);
+            if !input.is_empty() {
+                input.want(self.core.wanted(connection));
+            }
+            return;
         }
         loop {
             match self.bus.receive(connection, input, io) {
