@@ -36,7 +36,7 @@ const SERVER_BYTES: usize = HOST_BYTES_MAX + 6 * NUMBER;
 /// 48 bits in a tenure, seven to a byte.
 const TABLET_BYTES: usize = RANGE + 3 * NUMBER + 7 * TABLES_MAX;
 const MOVING_BYTES: usize = RANGE + 2 * NUMBER;
-const REPORT_BYTES: usize = RANGE + REASON_BYTES_MAX + 12 * NUMBER;
+const REPORT_BYTES: usize = RANGE + REASON_BYTES_MAX + 13 * NUMBER;
 
 // The whole map and the whole list of migrations each fit into a message.
 const _: () = assert!(

@@ -20,7 +20,7 @@ use types::{
 use wire::control::{Intent, MigrationPolicy, MigrationState, Progress};
 
 /// Version of the records. A store of another version is not opened.
-pub(crate) const FORMAT: u16 = 1;
+pub(crate) const FORMAT: u16 = 2;
 
 /// What makes a cluster this cluster. Drawn at random by whoever creates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,6 +107,8 @@ pub(crate) struct Tablet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Migration {
     pub(crate) id: MigrationId,
+    /// The first migration of the same request.
+    pub(crate) task: MigrationId,
     pub(crate) range: HashRange,
     pub(crate) source: ServerId,
     pub(crate) target: ServerId,

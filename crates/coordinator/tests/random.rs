@@ -221,8 +221,10 @@ impl History {
                     self.carry_out(effects);
                 }
             }
-            15..=24 => self
-                .tell(server, ToCoordinator::Ask { request: 1, ask: Ask::Cancel { source: None } }),
+            15..=24 => {
+                let ask = Ask::Cancel { source: None, task: None };
+                self.tell(server, ToCoordinator::Ask { request: 1, ask });
+            }
             25..=34 => self
                 .tell(server, ToCoordinator::Ask { request: 2, ask: Ask::Flush { table: None } }),
             _ => {

@@ -171,7 +171,11 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
             let source = args.take_key("from").map(server).transpose()?;
             ask(Ask::Migrate { ranges: ranges(&mut args)?, source, target, policy })
         }
-        "cancel" => ask(Ask::Cancel { source: args.take_key("from").map(server).transpose()? }),
+        "cancel" => {
+            let source = args.take_key("from").map(server).transpose()?;
+            let task = args.take_key("task").map(str::parse).transpose()?.map(MigrationId);
+            ask(Ask::Cancel { source, task })
+        }
         "list" => ask(Ask::List),
         "flush" => {
             let table = args.next_pos().map(str::parse).transpose()?.map(TableId);

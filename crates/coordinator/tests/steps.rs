@@ -113,7 +113,8 @@ fn a_cancel_before_any_step_withdraws_or_changes_nothing() {
                 pair.say(server, message);
                 continue;
             }
-            let cancel = ToCoordinator::Ask { request: 2, ask: Ask::Cancel { source: None } };
+            let cancel =
+                ToCoordinator::Ask { request: 2, ask: Ask::Cancel { source: None, task: None } };
             let answers = pair.say(SOURCE, cancel);
             let count = Answer::Cancelled(u32::from(can_be_withdrawn));
             let answer = FromCoordinator::Answer { request: 2, answer: count };

@@ -303,10 +303,13 @@ pub enum Ask {
         /// How.
         policy: MigrationPolicy,
     },
-    /// Withdraw every migration that has not flipped yet: all, or those away from one server.
+    /// Withdraw every migration that has not flipped yet: all, or those away from one server, or
+    /// those of one request.
     Cancel {
         /// Only migrations with this source.
         source: Option<ServerId>,
+        /// Only migrations of this task.
+        task: Option<MigrationId>,
     },
     /// All migrations known, newest first.
     List,
@@ -356,6 +359,9 @@ pub enum MigrationState {
 pub struct MigrationReport {
     /// The migration.
     pub migration: MigrationId,
+    /// The first migration of the request that asked for it: all that were asked for together are
+    /// one task.
+    pub task: MigrationId,
     /// What moves.
     pub range: HashRange,
     /// From.

@@ -42,8 +42,12 @@ impl<S: MetaStore> Coordinator<S> {
                 let answer = self.migrate(at, &request)?;
                 asker.answer(answer, out);
             }
-            Ask::Cancel { source } => {
-                let cancelled = self.cancel(at, source)?;
+            Ask::Cancel { source, task } => {
+                let is_meant = |migration: &Migration| {
+                    source.is_none_or(|source| source == migration.source)
+                        && task.is_none_or(|task| task == migration.task)
+                };
+                let cancelled = self.cancel(at, is_meant)?;
                 asker.answer(Answer::Cancelled(cancelled), out);
             }
             Ask::List => asker.answer(Answer::Migrations(self.reports()), out),
@@ -65,6 +69,7 @@ impl<S: MetaStore> Coordinator<S> {
             let id = edit.counters.draw_migration();
             edit.put_migration(Migration {
                 id,
+                task: started.first().copied().unwrap_or(id),
                 range,
                 source,
                 target: request.target,
@@ -81,13 +86,14 @@ impl<S: MetaStore> Coordinator<S> {
     }
 
     /// What its target knows nothing of ends at once; the others end when it has been asked.
-    fn cancel(&mut self, at: Moment, source: Option<ServerId>) -> Result<u32, Stopped> {
+    fn cancel(
+        &mut self,
+        at: Moment,
+        is_meant: impl Fn(&Migration) -> bool,
+    ) -> Result<u32, Stopped> {
         let mut edit = self.ledger.edit();
         let mut cancelled = 0;
-        for migration in self.ledger.migrations().values() {
-            if source.is_some_and(|source| source != migration.source) {
-                continue;
-            }
+        for migration in self.ledger.migrations().values().filter(|m| is_meant(m)) {
             let stage = match &migration.stage {
                 Stage::Queued | Stage::Measuring => {
                     Stage::Ended { ending: Ending::Cancelled, unheard: None }

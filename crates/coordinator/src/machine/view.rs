@@ -58,6 +58,7 @@ impl<S: MetaStore> Coordinator<S> {
                 let (progress, updated) = self.progress_of(migration);
                 MigrationReport {
                     migration: migration.id,
+                    task: migration.task,
                     range: migration.range,
                     source: migration.source,
                     target: migration.target,

@@ -60,6 +60,7 @@ fn answer(answer: &Answer) -> String {
 pub fn report(report: &MigrationReport) -> String {
     let MigrationReport {
         migration,
+        task,
         range,
         source,
         target,
@@ -69,10 +70,11 @@ pub fn report(report: &MigrationReport) -> String {
         updated,
         progress,
     } = report;
+    let together = if task == migration { String::new() } else { format!(" with {task}") };
     let message = if message.is_empty() { String::new() } else { format!(" ({message})") };
     format!(
-        "\n    {migration} {range} {source} to {target} {state:?}{message} created {} updated {} \
-         records {}/{}",
+        "\n    {migration}{together} {range} {source} to {target} {state:?}{message} created {} \
+         updated {} records {}/{}",
         created.0, updated.0, progress.records, progress.records_total
     )
 }

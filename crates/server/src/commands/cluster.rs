@@ -4,8 +4,9 @@ use super::migrate::parse_migrate;
 use super::moving;
 use super::table::flag::{ADMIN, ANYTIME, DANGEROUS, STALE};
 use super::table::{Command, Family, Keys, command, container, help};
+use super::tasks::{Task, tasks};
 use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
-use types::{HashRange, MigrationId, SLOT_COUNT, ServerId, Slot};
+use types::{HashRange, SLOT_COUNT, ServerId, Slot};
 use wire::control::{
     Answer, Ask, ClusterMap, MigrationReport, MigrationState, ServerInfo, TabletInfo,
 };
@@ -413,7 +414,7 @@ fn cancel_slot_migrations(call: &mut Call<'_>) -> Done {
         _ => return Err(Refusal::Arity.into()),
     }
     match call.answer {
-        None => Err(Undone::Ask(Ask::Cancel { source: Some(call.engine.node().me()) })),
+        None => Err(Undone::Ask(Ask::Cancel { source: Some(call.engine.node().me()), task: None })),
         Some(answer) => reply_done(call, answer),
     }
 }
@@ -439,14 +440,13 @@ fn get_slot_migrations(call: &mut Call<'_>) -> Done {
     };
     let node = call.engine.node();
     let me = node.me();
-    let mine: Vec<_> =
-        reports.iter().filter(|report| report.source == me || report.target == me).collect();
+    let mine = tasks(reports, |report| report.source == me || report.target == me);
     let name = |server| node.name_of(server);
     let reply = &mut call.reply;
     reply.array(mine.len());
-    for report in mine {
-        let texts = describe_texts(report, me, name);
-        let numbers = describe_numbers(report);
+    for task in mine {
+        let texts = describe_texts(&task, me, name);
+        let numbers = describe_numbers(&task);
         reply.map(texts.len() + numbers.len());
         for (field, value) in texts {
             reply.bulk(field.as_bytes());
@@ -460,18 +460,13 @@ fn get_slot_migrations(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The name by which people refer to a migration: 40 hexadecimal digits, as in Valkey.
-fn migration_name(migration: MigrationId) -> String {
-    format!("{:040x}", migration.0)
-}
-
 fn describe_texts(
-    report: &MigrationReport,
+    task: &Task<'_>,
     me: ServerId,
     name: impl Fn(ServerId) -> String,
 ) -> Vec<(&'static str, String)> {
-    let (first, last) = report.range.slots();
-    let state = match report.state {
+    let MigrationReport { source, target, .. } = *task.first();
+    let state = match task.state() {
         MigrationState::Queued => "queued",
         MigrationState::Preparing => "preparing",
         MigrationState::Moving => "moving",
@@ -481,19 +476,19 @@ fn describe_texts(
         MigrationState::Failed => "failed",
     };
     vec![
-        ("name", migration_name(report.migration)),
-        ("operation", if report.source == me { "EXPORT" } else { "IMPORT" }.to_string()),
-        ("slot_ranges", format!("{}-{}", first.0, last.0)),
-        ("target_node", name(report.target)),
-        ("source_node", name(report.source)),
+        ("name", task.name()),
+        ("operation", if source == me { "EXPORT" } else { "IMPORT" }.to_string()),
+        ("slot_ranges", task.slots()),
+        ("target_node", name(target)),
+        ("source_node", name(source)),
         ("state", state.to_string()),
-        ("message", report.message.clone()),
+        ("message", task.message().to_string()),
     ]
 }
 
 /// Valkey's fields, then ours: how far the move is, and how long flip to last replay took.
-fn describe_numbers(report: &MigrationReport) -> Vec<(&'static str, u64)> {
-    let progress = &report.progress;
+fn describe_numbers(task: &Task<'_>) -> Vec<(&'static str, u64)> {
+    let (progress, updated) = (task.progress(), task.updated() / 1000);
     let remaining = match progress.records {
         0 => 0,
         records => {
@@ -502,9 +497,9 @@ fn describe_numbers(report: &MigrationReport) -> Vec<(&'static str, u64)> {
         }
     };
     vec![
-        ("create_time", report.created.0 / 1000),
-        ("last_update_time", report.updated.0 / 1000),
-        ("last_ack_time", report.updated.0 / 1000),
+        ("create_time", task.first().created.0 / 1000),
+        ("last_update_time", updated),
+        ("last_ack_time", updated),
         ("cow_size", 0),
         ("remaining_repl_size", remaining),
         ("records_total", progress.records_total),

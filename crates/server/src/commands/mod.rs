@@ -31,6 +31,7 @@ mod server;
 mod set_options;
 mod strings;
 mod table;
+mod tasks;
 mod transactions;
 mod walks;
 

@@ -8,6 +8,7 @@
 
 use super::cluster::{names_of, parse_slot, refuse_if_alone, reply_done, server_named};
 use super::migrate::slot_range;
+use super::tasks::{Task, is_over, parse_task, task_name, tasks};
 use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
 use crate::operators::lock;
 use store::Stall;
@@ -71,7 +72,7 @@ fn forget(call: &mut Call<'_>, slot: Slot) -> Done {
     call.ok()
 }
 
-/// Moves a slot here, and answers when all of it is: who moves thousands of slots one by one would
+/// Moves a slot here, and answers when all of it is, or why it will not be: who moves thousands of slots one by one would
 /// else have thousands of moves under way, each of which needs memory.
 fn take_over(call: &mut Call<'_>, slot: Slot, is_mine: bool) -> Done {
     let me = call.engine.node().me();
@@ -80,7 +81,8 @@ fn take_over(call: &mut Call<'_>, slot: Slot, is_mine: bool) -> Done {
         .moving
         .iter()
         .any(|(range, _, target)| *target == me && range.contains(slot.first_hash()));
-    match call.answer {
+    let (answer, is_here) = (call.answer, is_mine && !moves_here);
+    match answer {
         None if is_mine => forget(call, slot),
         None => Err(Undone::Ask(Ask::Migrate {
             ranges: vec![HashRange::of_slots(slot, slot)],
@@ -88,10 +90,35 @@ fn take_over(call: &mut Call<'_>, slot: Slot, is_mine: bool) -> Done {
             target: me,
             policy: MigrationPolicy::default(),
         })),
-        Some(Answer::Started(_)) if is_mine && !moves_here => forget(call, slot),
+        Some(Answer::Started(_) | Answer::Migrations(_)) if is_here => forget(call, slot),
         // It is tried again when tablets, or the map, change.
-        Some(Answer::Started(_)) => Err(Stall::Held.into()),
+        Some(Answer::Started(_) | Answer::Migrations(_)) if moves_here => Err(Stall::Held.into()),
+        // The map does not tell of it yet, or no longer: the coordinator knows.
+        Some(Answer::Started(_)) => Err(Undone::Ask(Ask::List)),
+        Some(Answer::Migrations(reports)) => {
+            let moves = |report: &&MigrationReport| {
+                report.target == me && report.range.contains(slot.first_hash())
+            };
+            match reports.iter().find(moves) {
+                Some(report) if !is_over(report.state) => Err(Undone::Ask(Ask::List)),
+                Some(report) => end(call, report),
+                None => Err(refused("ERR the move of this slot is not known")),
+            }
+        }
         Some(answer) => reply_done(call, answer),
+    }
+}
+
+/// The reply to whom a move has ended that did not bring the slot here, or not for long.
+fn end(call: &mut Call<'_>, report: &MigrationReport) -> Done {
+    match report.state {
+        MigrationState::Failed => Err(refused(format!("ERR {}", report.message))),
+        MigrationState::Cancelled => Err(refused("ERR the move of this slot was cancelled")),
+        MigrationState::Queued
+        | MigrationState::Preparing
+        | MigrationState::Moving
+        | MigrationState::Releasing
+        | MigrationState::Success => call.ok(),
     }
 }
 
@@ -130,7 +157,7 @@ pub(super) fn get_keys_in_slot(call: &mut Call<'_>) -> Done {
 const STEP_BUCKETS: usize = 64;
 const STEPS_MAX: usize = 256;
 
-/// `CLUSTER MIGRATION IMPORT first last [first last ...] | STATUS [ID task | ALL] | CANCEL ALL`.
+/// `CLUSTER MIGRATION IMPORT first last [first last ...] | STATUS [ID task | ALL] | CANCEL ID task | ALL`.
 pub(super) fn migration(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     let args = call.args;
@@ -146,10 +173,10 @@ fn import(call: &mut Call<'_>, slots: &[&[u8]]) -> Done {
     match call.answer {
         None => {}
         Some(Answer::Started(started)) => {
-            let (Some(first), Some(last)) = (started.first(), started.last()) else {
+            let Some(first) = started.first() else {
                 return Err(refused("ERR this node owns these slots already"));
             };
-            call.reply.bulk(task_name(*first, *last).as_bytes());
+            call.reply.bulk(task_name(*first).as_bytes());
             return Ok(());
         }
         Some(answer) => return reply_done(call, answer),
@@ -167,22 +194,14 @@ fn import(call: &mut Call<'_>, slots: &[&[u8]]) -> Done {
     }))
 }
 
-/// One name for the migrations of one request, which are numbered in turn.
-fn task_name(first: MigrationId, last: MigrationId) -> String {
-    format!("{:020x}{:020x}", first.0, last.0)
-}
-
-fn parse_task(name: &[u8]) -> Option<(u64, u64)> {
-    let name = std::str::from_utf8(name).ok().filter(|name| name.len() == 40 && name.is_ascii())?;
-    let (first, last) = name.split_at(20);
-    Some((u64::from_str_radix(first, 16).ok()?, u64::from_str_radix(last, 16).ok()?))
-}
-
 fn status(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
-    let (first, last) = match words {
-        [] => (0, u64::MAX),
-        [word] if uppercase_is(word, b"ALL") => (0, u64::MAX),
-        [word, name] if uppercase_is(word, b"ID") => parse_task(name).unwrap_or((1, 0)),
+    let wanted = match words {
+        [] => None,
+        [word] if uppercase_is(word, b"ALL") => None,
+        // No task has the number 0.
+        [word, name] if uppercase_is(word, b"ID") => {
+            Some(parse_task(name).unwrap_or(MigrationId(0)))
+        }
         _ => return Err(Refusal::Syntax.into()),
     };
     let reports = match call.answer {
@@ -191,57 +210,34 @@ fn status(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
         Some(answer) => return reply_done(call, answer),
     };
     let me = call.engine.node().me();
-    let is_wanted = |report: &&MigrationReport| {
+    let shown = tasks(reports, |report| {
         let is_mine = report.source == me || report.target == me;
-        is_mine && (first..=last).contains(&report.migration.0)
-    };
-    let wanted: Vec<&MigrationReport> = reports.iter().filter(is_wanted).collect();
-    if words.len() == 2 && !wanted.is_empty() {
-        // One task, whatever number of migrations it is.
-        call.reply.array(1);
-        describe(call, &wanted);
-        return Ok(());
-    }
-    call.reply.array(wanted.len());
-    for report in wanted {
-        describe(call, &[report]);
-    }
+        is_mine && wanted.is_none_or(|task| task == report.task)
+    });
+    call.reply.array(shown.len());
+    shown.iter().for_each(|task| describe(call, task));
     Ok(())
 }
 
-/// A task in Redis's words: as far as the migration that is least far.
-fn describe(call: &mut Call<'_>, reports: &[&MigrationReport]) {
-    let (newest, oldest) = (reports[0], reports[reports.len() - 1]);
-    let slots: Vec<String> = reports
-        .iter()
-        .rev()
-        .map(|report| {
-            let (first, last) = report.range.slots();
-            format!("{}-{}", first.0, last.0)
-        })
-        .collect();
-    let state = reports.iter().map(|report| report.state).min_by_key(|state| rank(*state));
-    let state = state.unwrap_or(MigrationState::Success);
-    let is_over = rank(state) > rank(MigrationState::Releasing);
-    let failed = reports.iter().find(|report| !report.message.is_empty());
-    let message = failed.map(|report| report.message.clone()).unwrap_or_default();
-    let is_import = newest.target == call.engine.node().me();
-    let ended = reports.iter().map(|report| report.updated.0).max().unwrap_or(0);
-    let [source, target] = names_of(call, [oldest.source, oldest.target]);
+/// A task in Redis's words.
+fn describe(call: &mut Call<'_>, task: &Task<'_>) {
+    let MigrationReport { source, target, created, .. } = *task.first();
+    let is_import = target == call.engine.node().me();
+    let [source, target] = names_of(call, [source, target]);
     let texts = [
-        ("id", task_name(oldest.migration, newest.migration)),
-        ("slots", slots.join(" ")),
+        ("id", task.name()),
+        ("slots", task.slots()),
         ("source", source),
         ("dest", target),
         ("operation", if is_import { "import" } else { "migrate" }.to_string()),
-        ("state", word_of(state).to_string()),
-        ("last_error", message),
+        ("state", word_of(task.state()).to_string()),
+        ("last_error", task.message().to_string()),
     ];
     let numbers = [
         ("retries", 0),
-        ("create_time", oldest.created.0),
-        ("start_time", oldest.created.0),
-        ("end_time", if is_over { ended } else { 0 }),
+        ("create_time", created.0),
+        ("start_time", created.0),
+        ("end_time", if task.is_over() { task.updated() } else { 0 }),
         ("write_pause_ms", 0),
     ];
     call.reply.map(texts.len() + numbers.len());
@@ -252,19 +248,6 @@ fn describe(call: &mut Call<'_>, reports: &[&MigrationReport]) {
     for (field, value) in numbers {
         call.reply.bulk(field.as_bytes());
         call.reply.integer(value as i64);
-    }
-}
-
-/// Failures first, then by how far it is.
-fn rank(state: MigrationState) -> u8 {
-    match state {
-        MigrationState::Queued => 0,
-        MigrationState::Preparing => 1,
-        MigrationState::Moving => 2,
-        MigrationState::Releasing => 3,
-        MigrationState::Failed => 4,
-        MigrationState::Cancelled => 5,
-        MigrationState::Success => 6,
     }
 }
 
@@ -283,21 +266,18 @@ fn word_of(state: MigrationState) -> &'static str {
 }
 
 fn cancel(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
-    match words {
-        [word] if uppercase_is(word, b"ALL") => {}
+    let task = match words {
+        [word] if uppercase_is(word, b"ALL") => None,
         [word, name] if uppercase_is(word, b"ID") => {
-            let name = printable(name, 64);
-            return Err(refused(format!(
-                "ERR one task alone cannot be cancelled ({name}): CLUSTER MIGRATION CANCEL ALL \
-                 cancels all that have not changed owner yet"
-            )));
+            Some(parse_task(name).unwrap_or(MigrationId(0)))
         }
         _ => return Err(Refusal::Syntax.into()),
-    }
+    };
     match call.answer {
-        None => Err(Undone::Ask(Ask::Cancel { source: None })),
+        None => Err(Undone::Ask(Ask::Cancel { source: None, task })),
         Some(Answer::Cancelled(count)) => {
-            call.reply.integer(i64::from(*count));
+            let count = if task.is_some() { (*count).min(1) } else { *count };
+            call.reply.integer(i64::from(count));
             Ok(())
         }
         Some(answer) => reply_done(call, answer),
@@ -344,19 +324,4 @@ pub(super) fn replicas(call: &mut Call<'_>) -> Done {
     server_named(call, call.args[2])?;
     call.reply.array(0);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_task_is_found_by_its_name() {
-        let name = task_name(MigrationId(7), MigrationId(u64::MAX));
-        assert_eq!(parse_task(name.as_bytes()), Some((7, u64::MAX)));
-        assert_eq!(name.len(), 40);
-        for wrong in ["", "7", &"x".repeat(40), &"f".repeat(40), &"é".repeat(20)] {
-            assert_eq!(parse_task(wrong.as_bytes()), None, "{wrong}");
-        }
-    }
 }

@@ -6,8 +6,12 @@ use crate::{Configuration, Settings};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::{Store, StoreConfig};
+use types::MigrationId;
 use types::{ClusterId, HashRange, HashSeed, OwnershipEpoch, ServerId, Tenure};
-use wire::control::{ClusterMap, ServerInfo, TabletInfo};
+use wire::control::{
+    Answer, Ask, ClusterMap, MigrationReport, MigrationState, Progress, ServerInfo, TabletInfo,
+    ToCoordinator,
+};
 
 /// Connections that only remember.
 #[derive(Default)]
@@ -52,13 +56,24 @@ const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
 
 impl World {
     fn new(configuration: Configuration) -> World {
+        World::of(configuration, false)
+    }
+
+    /// As one of a cluster.
+    fn of_cluster() -> World {
+        let world = World::of(Configuration::default(), true);
+        world.node.set_linked(true);
+        world
+    }
+
+    fn of(configuration: Configuration, is_cluster: bool) -> World {
         let settings = Settings {
             host: "127.0.0.1".to_owned(),
             client_port: 6379,
             bus_port: 16379,
             memory_bytes: 64 << 20,
             reactors: 2,
-            is_cluster: false,
+            is_cluster,
         };
         let store = StoreConfig {
             memory_bytes: settings.memory_bytes,
@@ -383,4 +398,72 @@ fn a_full_server_refuses_writes_soon_and_deletes_make_room_at_once() {
     send(&mut world, &client, &(0..50).map(set).collect::<String>());
     turns_until(&mut world, &client, 50, &mut replies);
     assert_eq!(replies.matches("+OK").count(), 50, "there is room");
+}
+
+/// What reactor 0 has asked of the coordinator: the number of the last request, and all of them.
+fn asked(world: &mut World) -> (u64, Vec<Ask>) {
+    let asked = std::mem::take(&mut world.cores[0].engine.out.control);
+    let asked = asked.into_iter().filter_map(|message| match message {
+        ToCoordinator::Ask { request, ask } => Some((request, ask)),
+        _ => None,
+    });
+    let (requests, asks): (Vec<u64>, Vec<Ask>) = asked.unzip();
+    (requests.last().copied().unwrap_or(0), asks)
+}
+
+#[test]
+fn a_slot_that_cannot_be_taken_over_is_answered_with_the_reason() {
+    let mut world = World::of_cluster();
+    let mut client = world.connect(1, 0, HERE);
+    let elsewhere = HashRange::of_slots(types::Slot(0), types::Slot(9));
+    let map = |version, moving| ClusterMap {
+        version,
+        moving,
+        tablets: vec![TabletInfo {
+            range: elsewhere,
+            owner: ServerId(2),
+            epoch: OwnershipEpoch(2),
+            tenures: vec![Tenure(2); types::limits::TABLES_MAX],
+        }],
+        ..(*world.node.map()).clone()
+    };
+    let (before, during, after) =
+        (map(2, vec![]), map(3, vec![(elsewhere, ServerId(2), ServerId(1))]), map(4, vec![]));
+    let report = |state, message: &str| MigrationReport {
+        migration: MigrationId(1),
+        task: MigrationId(1),
+        range: HashRange::of_slots(types::Slot(5), types::Slot(5)),
+        source: ServerId(2),
+        target: ServerId(1),
+        state,
+        message: message.to_string(),
+        created: WALL,
+        updated: WALL,
+        progress: Progress::default(),
+    };
+    let hear = |world: &mut World, message| {
+        world.cores[0].on_control(message);
+        world.turn();
+        asked(world)
+    };
+    hear(&mut world, FromCoordinator::Map(before));
+    let name = world.node.name_of(ServerId(1));
+    assert_eq!(world.ask(&mut client, &format!("CLUSTER SETSLOT 5 NODE {name}")), "");
+    let (request, asks) = asked(&mut world);
+    assert!(matches!(asks[..], [Ask::Migrate { .. }]), "{asks:?}");
+    let answer = Answer::Started(vec![MigrationId(1)]);
+    let (request, asks) = hear(&mut world, FromCoordinator::Answer { request, answer });
+    assert_eq!(asks, [Ask::List], "the map does not tell of the move");
+    let answer = Answer::Migrations(vec![report(MigrationState::Preparing, "")]);
+    let (request, asks) = hear(&mut world, FromCoordinator::Answer { request, answer });
+    assert_eq!(asks, [Ask::List]);
+    hear(&mut world, FromCoordinator::Map(during));
+    let answer = Answer::Migrations(vec![report(MigrationState::Preparing, "")]);
+    let (_, asks) = hear(&mut world, FromCoordinator::Answer { request, answer });
+    assert_eq!(asks, [], "the move is under way");
+    let (request, asks) = hear(&mut world, FromCoordinator::Map(after));
+    assert_eq!(asks, [Ask::List], "it is over, and the slot is not here");
+    let answer = Answer::Migrations(vec![report(MigrationState::Failed, "no room")]);
+    hear(&mut world, FromCoordinator::Answer { request, answer });
+    assert_eq!(world.answer(&client), "-ERR no room\r\n");
 }

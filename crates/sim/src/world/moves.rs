@@ -21,7 +21,9 @@ impl World {
             return;
         }
         let ask = match self.rng.u32(..CANCEL_ONE_IN) {
-            0 if self.settings.has(Knob::Cancels) => Ask::Cancel { source: self.some_source() },
+            0 if self.settings.has(Knob::Cancels) => {
+                Ask::Cancel { source: self.some_source(), task: None }
+            }
             _ => self.draw_move(),
         };
         self.trace.note(self.now, format_args!("asked to {ask:?}"));
