@@ -70,6 +70,23 @@ fn large_frames_arrive_whole_from_clients_and_from_servers() {
 }
 
 #[test]
+fn large_frames_one_after_the_other_arrive_however_they_are_cut() {
+    let server = server(1, Poll::Adaptive);
+    let mut random = fastrand::Rng::with_seed(3);
+    let mut clients: Vec<_> = (0..20).map(|_| server.client()).collect();
+    for round in 0..30 {
+        let size = random.usize(20_000..300_000);
+        let request = frame(ECHO, &vec![round; size]);
+        let cut = random.usize(1..request.len());
+        for part in [&request[..cut], &request[cut..]] {
+            clients.iter_mut().for_each(|client| send(client, part));
+        }
+        clients.iter_mut().for_each(|client| expect(client, &request));
+    }
+    server.reactors.stop();
+}
+
+#[test]
 fn who_sends_no_more_still_gets_its_answers() {
     let server = server(1, Poll::Sleep);
     let mut client = server.client();

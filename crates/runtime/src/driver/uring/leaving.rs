@@ -14,13 +14,12 @@ use crate::driver::Driver;
 const LARGE_BYTES: usize = 2 * BUFFER_BYTES;
 
 impl Uring {
-    /// Begins the move if `room`, into which the next bytes go, is that of a large message.
+    /// Begins the move if `room`, into which the next bytes go, is that of a large message, and goes
+    /// on with one that has begun.
     pub(super) fn leave_for_large(&mut self, index: u32, room: &Vec<u8>) {
         let Some(socket) = socket_at(&mut self.sockets, index) else { return };
-        if room.capacity() - room.len() < LARGE_BYTES || socket.end.is_some() {
-            return;
-        }
-        if !socket.is_leaving {
+        let is_large = room.capacity() - room.len() >= LARGE_BYTES && socket.end.is_none();
+        if is_large && !socket.is_leaving {
             socket.is_leaving = true;
             if socket.intake == Intake::Running {
                 socket.intake = Intake::Stopping;
