@@ -20,7 +20,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
 
     /// Makes a file that is to have about `bytes`; it has that room if the disk can promise it.
     /// When this returns, the file exists also after a loss of power. Fails if there is one of this
-    /// number.
+    /// number; after another error there may be one.
     fn create(&self, number: FileNumber, bytes: u64) -> io::Result<Box<dyn DiskFile>>;
 
     /// Opens a file that exists.

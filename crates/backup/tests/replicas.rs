@@ -80,6 +80,9 @@ fn a_repeated_piece_changes_nothing_and_one_that_does_not_follow_is_refused() {
     let third = writer.next(b"third", 0, Version(1));
     let refused = writing.replica.append(&third, b"third");
     assert!(matches!(refused, Err(AppendError::Misplaced { expected: 5, offset: 11, .. })));
+    let both = PieceWriter::new(writing.replica.identity()).next(b"firstsecond", 0, Version(1));
+    let refused = writing.replica.append(&both, b"firstsecond");
+    assert!(matches!(refused, Err(AppendError::Misplaced { expected: 5, offset: 0, .. })));
     writing.append(b"second").unwrap();
     writing.replica.append(&third, b"third").unwrap();
     assert_eq!(read(&replicas, id(1)).0, b"firstsecondthird");

@@ -121,7 +121,7 @@ impl Folder {
         Ok(numbers)
     }
 
-    /// Makes a file with room for `bytes`.
+    /// Makes a file with room for `bytes`, which are at least one. After an error it may be there.
     pub fn create(&self, number: u32, bytes: u64) -> io::Result<NumberedFile> {
         let path = self.path.join(file_name(number));
         let made = OpenOptions::new().read(true).write(true).create_new(true).open(&path);

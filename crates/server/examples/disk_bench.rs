@@ -4,14 +4,17 @@
 #![forbid(unsafe_code)]
 
 use backup::{Disk, Replica, Replicas};
-use runtime::files::{DataDirectory, boot_id};
+use runtime::{
+    Clock,
+    files::{DataDirectory, boot_id},
+};
 use rustix::fs::{Advice, fadvise};
 use server::shell::FileDisk;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use types::{ClusterId, SegmentId, ServerId, Version};
+use std::time::Duration;
+use types::{ClusterId, Instant, SegmentId, ServerId, Version};
 use wire::replica::{
     BootId, PieceWriter, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind, piece_bytes,
 };
@@ -27,6 +30,10 @@ fn header(segment: u64) -> ReplicaHeader {
     ReplicaHeader { cluster, id, kind, segment_bytes: SEGMENT_BYTES, boot }
 }
 
+fn now() -> Instant {
+    Clock::new().now()
+}
+
 /// Fills a segment, and returns what each of the first `count` pieces of this size took.
 fn fill(replica: &Replica, size: usize, count: usize, syncs: bool) -> Vec<Duration> {
     let mut writer = PieceWriter::new(replica.identity());
@@ -38,12 +45,12 @@ fn fill(replica: &Replica, size: usize, count: usize, syncs: bool) -> Vec<Durati
     };
     let mut times = Vec::new();
     for _ in 0..count {
-        let start = Instant::now();
+        let start = now();
         append(&body);
         if syncs {
             replica.sync().expect("the disk syncs");
         }
-        times.push(start.elapsed());
+        times.push(now().since(start));
     }
     // So that all of the file has been written when it is used again.
     let rest = vec![7; SEGMENT_BYTES as usize - count * size];
@@ -78,6 +85,8 @@ struct Bench {
     replicas: Replicas,
     folder: std::path::PathBuf,
     next: u64,
+    /// Replicas in files that were made ready.
+    ready: Vec<Arc<Replica>>,
 }
 
 impl Bench {
@@ -86,9 +95,9 @@ impl Bench {
         let mut made = Vec::new();
         for _ in 0..count {
             self.next += 1;
-            let start = Instant::now();
+            let start = now();
             made.push(self.replicas.create(header(self.next)).expect("the disk has room"));
-            times.push(start.elapsed());
+            times.push(now().since(start));
         }
         show(what, times);
         made
@@ -99,27 +108,45 @@ impl Bench {
         for replica in replicas {
             let id = replica.id();
             drop(replica);
-            let start = Instant::now();
+            let start = now();
             self.replicas.free(id).expect("the file can go");
-            times.push(start.elapsed());
+            times.push(now().since(start));
         }
         show(what, times);
     }
 
-    /// Three times the same: in new files, in those of the first time, and when the system has none
-    /// of them in memory any more.
+    /// In files that were made ready; in new ones; in those again; and when the system has none of
+    /// them in memory any more.
     fn appends(&mut self, size: usize, syncs: bool) {
         let with = if syncs { "append + sync" } else { "append" };
         let count = if syncs { 300 } else { usize::MAX };
-        for file in ["new file", "used again", "used again, not in memory"] {
-            if file.ends_with("memory") {
-                forget(&self.folder);
+        for file in ["made ready", "new file", "used again", "used again, not in memory"] {
+            let mut made = Vec::new();
+            match file {
+                "made ready" => (0..4).for_each(|_| made.extend(self.create_ready())),
+                "used again, not in memory" => forget(&self.folder),
+                _ => {}
             }
-            let made = self.create(&format!("create, {file}"), 4);
+            if made.is_empty() {
+                made = self.create(&format!("create, {file}"), 4);
+            }
             let times = made.iter().flat_map(|replica| fill(replica, size, count, syncs)).collect();
             show(&format!("{with} {size} B, {file}"), times);
-            self.free("free, file kept", made);
+            if file == "made ready" {
+                // Still there, so the next ones are new.
+                self.ready.extend(made);
+            } else {
+                self.free("free, file kept", made);
+            }
         }
+        self.ready.clear();
+    }
+
+    fn create_ready(&mut self) -> Vec<Arc<Replica>> {
+        let start = now();
+        self.replicas.prepare(SEGMENT_BYTES).expect("the disk has room");
+        show("prepare", vec![now().since(start)]);
+        self.create("create, made ready", 1)
     }
 
     fn reading(&mut self, size: usize) {
@@ -132,9 +159,9 @@ impl Bench {
             if place.starts_with("not") {
                 forget(&self.folder);
             }
-            let start = Instant::now();
+            let start = now();
             let bytes = self.read_all(&ids);
-            let rate = bytes as f64 / start.elapsed().as_secs_f64() / 1e9;
+            let rate = bytes as f64 / now().since(start).as_secs_f64() / 1e9;
             let share = size as f64 / piece_bytes(size) as f64;
             println!("read pieces of {size} B, {place}: {rate:.2} GB/s, {share:.2} of the file");
         }
@@ -169,7 +196,7 @@ fn with_bench(root: &Path, work: impl FnOnce(&mut Bench)) {
     }
     let boot = BootId(boot_id().expect("the system has one"));
     let replicas = Replicas::open(Arc::new(disk), boot).expect("it is empty").replicas;
-    work(&mut Bench { replicas, folder: root.join("replicas"), next: 0 });
+    work(&mut Bench { replicas, folder: root.join("replicas"), next: 0, ready: Vec::new() });
 }
 
 fn main() {
