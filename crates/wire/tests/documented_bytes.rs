@@ -10,6 +10,7 @@ use wire::batch::BatchWriter;
 use wire::control::{FromCoordinator, ToCoordinator};
 use wire::entry::{Body, Entry};
 use wire::peer::{Hello, PeerMessage};
+use wire::replica::{BootId, PieceWriter, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind};
 
 const DOCUMENT: &str = include_str!("../../../docs/formats.md");
 
@@ -44,6 +45,22 @@ fn frames_are_as_documented() {
     let mut frame = Vec::new();
     wire::frame::encode(&hello, 0, &mut frame);
     assert_shown(&frame);
+}
+
+#[test]
+fn replicas_are_as_documented() {
+    let (log, segment, epoch) = (ServerId(300), SegmentId(9), ReplicaEpoch(1));
+    let header = ReplicaHeader {
+        cluster: ClusterId(7),
+        id: ReplicaId { log, segment, epoch },
+        kind: ReplicaKind::Data,
+        segment_bytes: 8 << 20,
+        boot: BootId(std::array::from_fn(|at| at as u8)),
+    };
+    assert_shown(&header.encode());
+    let mut writer = PieceWriter::new(header.identity());
+    assert_shown(&writer.next(b"first", 0, Version(258)));
+    assert_shown(&writer.next(b"second!!", 5, Version(259)));
 }
 
 #[test]
