@@ -60,6 +60,9 @@ pub struct Replica {
     file: Box<dyn DiskFile>,
     identity: Identity,
     written: Mutex<Written>,
+    /// Held while the file is being synced: the system tells a failure once, to one of those who
+    /// sync at the time, and the others must not take their success for true.
+    syncing: Mutex<()>,
     /// Bytes of the segment that survive a loss of power.
     stable: AtomicU32,
 }
@@ -90,6 +93,7 @@ impl Replica {
             held,
             file,
             written: Mutex::new(written),
+            syncing: Mutex::default(),
             stable: AtomicU32::new(0),
         })
     }
@@ -158,6 +162,7 @@ impl Replica {
     /// where that is. Pieces are taken meanwhile. If it fails the replica is lost: nobody can know
     /// what of it is on the disk.
     pub fn sync(&self) -> io::Result<u32> {
+        let _syncing = lock(&self.syncing);
         let length = {
             let written = lock(&self.written);
             if written.is_lost {
@@ -171,9 +176,9 @@ impl Replica {
                 self.held.spoil();
                 return Err(error);
             }
-            self.stable.fetch_max(length, Ordering::AcqRel);
+            self.stable.store(length, Ordering::Release);
         }
-        Ok(self.stable())
+        Ok(length)
     }
 }
 

@@ -218,16 +218,18 @@ enum Contents {
 fn read_header(file: &dyn DiskFile) -> io::Result<Contents> {
     let mut header = [0; HEADER_BYTES];
     let got = file.read(0, &mut header)?;
+    match ReplicaHeader::parse(&header[..got]) {
+        Ok(header) => Ok(Contents::Replica(header)),
+        // No piece is written before the header is on the disk.
+        Err(_) if header == [0; HEADER_BYTES] && has_no_piece(file)? => Ok(Contents::Nothing),
+        Err(why) => Ok(Contents::Unreadable(why)),
+    }
+}
+
+fn has_no_piece(file: &dyn DiskFile) -> io::Result<bool> {
     let mut piece = [0; PIECE_HEADER_BYTES];
     file.read(PIECES_FROM, &mut piece)?;
-    Ok(match ReplicaHeader::parse(&header[..got]) {
-        Ok(header) => Contents::Replica(header),
-        // No piece is written before the header is on the disk.
-        Err(_) if header == [0; HEADER_BYTES] && piece == [0; PIECE_HEADER_BYTES] => {
-            Contents::Nothing
-        }
-        Err(why) => Contents::Unreadable(why),
-    })
+    Ok(piece == [0; PIECE_HEADER_BYTES])
 }
 
 fn two_files(id: ReplicaId, first: FileNumber, second: FileNumber) -> io::Error {

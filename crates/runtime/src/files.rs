@@ -82,17 +82,23 @@ fn in_use(root: &Path, lock: &mut File) -> io::Error {
     io::Error::new(ErrorKind::ResourceBusy, text)
 }
 
-/// Makes a directory that is still there after a loss of power.
+/// Makes a directory, and those above it, that are still there after a loss of power.
 fn make_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    fs::create_dir_all(path).map_err(|error| explain(error, path, "cannot make"))?;
     // A path of one word has an empty parent, which is the working directory.
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         Some(_) | None => Path::new("."),
     };
+    make_directory(parent)?;
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists || !path.is_dir() => {
+            return Err(explain(error, path, "cannot make"));
+        }
+        Ok(()) | Err(_) => {}
+    }
     let synced = File::open(parent).and_then(|parent| parent.sync_all());
     synced.map_err(|error| explain(error, parent, "cannot sync"))
 }

@@ -1,0 +1,80 @@
+//! A failed sync is told once by the system, to one of those who sync at the time.
+
+mod common;
+
+use backup::{Disk, DiskFile, FileNumber, MemoryDisk, Replicas};
+use common::{BOOT, Writing, id};
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// A disk of which one sync fails, when it is told to.
+#[derive(Clone, Debug, Default)]
+struct FailsOnce {
+    disk: MemoryDisk,
+    fails: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct File {
+    file: Box<dyn DiskFile>,
+    fails: Arc<AtomicBool>,
+}
+
+impl Disk for FailsOnce {
+    fn list(&self) -> io::Result<Vec<FileNumber>> {
+        self.disk.list()
+    }
+
+    fn create(&self, number: FileNumber, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
+        let file = self.disk.create(number, bytes)?;
+        Ok(Box::new(File { file, fails: Arc::clone(&self.fails) }))
+    }
+
+    fn open(&self, number: FileNumber) -> io::Result<Box<dyn DiskFile>> {
+        self.disk.open(number)
+    }
+
+    fn remove(&self, number: FileNumber) -> io::Result<()> {
+        self.disk.remove(number)
+    }
+}
+
+impl DiskFile for File {
+    fn write(&self, offset: u64, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+        self.file.write(offset, parts)
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.file.read(offset, into)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.fails.swap(false, Ordering::AcqRel) {
+            // Time for others to succeed.
+            (0..100).for_each(|_| thread::yield_now());
+            return Err(io::Error::other("the disk has failed"));
+        }
+        self.file.sync()
+    }
+
+    fn read_ahead(&self) {}
+}
+
+#[test]
+fn of_several_syncs_at_a_time_none_succeeds_if_one_of_them_fails() {
+    let disk = FailsOnce::default();
+    let replicas = Replicas::open(Arc::new(disk.clone()), BOOT).unwrap().replicas;
+    for segment in 0..200 {
+        let mut writing = Writing::new(&replicas, id(segment));
+        writing.append(b"will it be stable?").unwrap();
+        disk.fails.store(true, Ordering::Release);
+        let succeeded: usize = thread::scope(|scope| {
+            let sync = || usize::from(writing.replica.sync().is_ok());
+            let syncs: Vec<_> = (0..3).map(|_| scope.spawn(sync)).collect();
+            syncs.into_iter().map(|sync| sync.join().unwrap()).sum()
+        });
+        assert_eq!((succeeded, writing.replica.stable()), (0, 0), "segment {segment}");
+    }
+}
