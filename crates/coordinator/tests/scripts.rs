@@ -176,7 +176,7 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
             let task = args.take_key("task").map(str::parse).transpose()?.map(MigrationId);
             ask(Ask::Cancel { source, task })
         }
-        "list" => ask(Ask::List),
+        "list" => ask(Ask::List { task: None }),
         "flush" => {
             let table = args.next_pos().map(str::parse).transpose()?.map(TableId);
             ask(Ask::Flush { table })

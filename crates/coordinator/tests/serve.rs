@@ -101,7 +101,7 @@ impl Peer {
     }
 
     fn reports(&mut self) -> Vec<MigrationReport> {
-        match self.ask(Ask::List) {
+        match self.ask(Ask::List { task: None }) {
             Answer::Migrations(reports) => reports,
             other => panic!("{other:?}"),
         }
@@ -177,7 +177,8 @@ fn what_is_not_a_server_is_cut_off_and_disturbs_nobody() {
         huge,
         frame_of(&long, 0),
         frame_of(&ToCoordinator::Join(join_of(None)), 10),
-        frame_of(&ToCoordinator::Ask { request: 1, ask: Ask::List }, 0)[..18].to_vec(),
+        frame_of(&ToCoordinator::Ask { request: 1, ask: Ask::List { task: None } }, 0)[..18]
+            .to_vec(),
     ] {
         let mut peer = Peer::connect(coordinator.address());
         // It may have been cut off before everything was sent.
@@ -186,7 +187,7 @@ fn what_is_not_a_server_is_cut_off_and_disturbs_nobody() {
         peer.expect_end();
     }
     let mut impatient = Peer::connect(coordinator.address());
-    impatient.say(&ToCoordinator::Ask { request: 1, ask: Ask::List });
+    impatient.say(&ToCoordinator::Ask { request: 1, ask: Ask::List { task: None } });
     assert!(matches!(impatient.hear(), Some(FromCoordinator::Rejected { .. })));
     impatient.expect_end();
     assert_eq!(server.reports(), []);

@@ -311,8 +311,11 @@ pub enum Ask {
         /// Only migrations of this task.
         task: Option<MigrationId>,
     },
-    /// All migrations known, newest first.
-    List,
+    /// Migrations, newest first: all that are known, or those of one request.
+    List {
+        /// Only migrations of this task.
+        task: Option<MigrationId>,
+    },
     /// New tenures for one table on the asking server, before it empties it; all tables if `None`.
     Flush {
         /// Which table.
@@ -327,7 +330,7 @@ pub enum Answer {
     Started(Vec<MigrationId>),
     /// So many were withdrawn or are being asked about.
     Cancelled(u32),
-    /// All migrations known.
+    /// Migrations, as asked for.
     Migrations(Vec<MigrationReport>),
     /// Done; the new tenures come with the next map.
     Flushed,

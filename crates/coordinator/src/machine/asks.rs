@@ -50,7 +50,10 @@ impl<S: MetaStore> Coordinator<S> {
                 let cancelled = self.cancel(at, is_meant)?;
                 asker.answer(Answer::Cancelled(cancelled), out);
             }
-            Ask::List => asker.answer(Answer::Migrations(self.reports()), out),
+            Ask::List { task } => {
+                let reports = self.reports_of(|m| task.is_none_or(|task| task == m.task));
+                asker.answer(Answer::Migrations(reports), out);
+            }
             Ask::Flush { table } => self.ask_flush(asker, table, out),
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! What others see of the configuration: the map that servers get, the reports that people get.
 
 use super::Coordinator;
+use crate::records::Migration;
 use crate::store::MetaStore;
 use types::ServerId;
 use wire::control::{ClusterMap, MigrationReport, ServerInfo, TabletInfo};
@@ -51,7 +52,11 @@ impl<S: MetaStore> Coordinator<S> {
 
     /// Every migration that is remembered, newest first.
     pub fn reports(&self) -> Vec<MigrationReport> {
-        let newest_first = self.ledger.migrations().values().rev();
+        self.reports_of(|_| true)
+    }
+
+    pub(super) fn reports_of(&self, is_meant: impl Fn(&Migration) -> bool) -> Vec<MigrationReport> {
+        let newest_first = self.ledger.migrations().values().rev().filter(|m| is_meant(m));
         newest_first
             .map(|migration| {
                 let (state, message) = migration.state();

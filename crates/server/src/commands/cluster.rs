@@ -434,7 +434,7 @@ pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) -> Done {
 fn get_slot_migrations(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     let reports = match call.answer {
-        None => return Err(Undone::Ask(Ask::List)),
+        None => return Err(Undone::Ask(Ask::List { task: None })),
         Some(Answer::Migrations(reports)) => reports,
         Some(answer) => return reply_done(call, answer),
     };

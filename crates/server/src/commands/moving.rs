@@ -94,17 +94,16 @@ fn take_over(call: &mut Call<'_>, slot: Slot, is_mine: bool) -> Done {
         // It is tried again when tablets, or the map, change.
         Some(Answer::Started(_) | Answer::Migrations(_)) if moves_here => Err(Stall::Held.into()),
         // The map does not tell of it yet, or no longer: the coordinator knows.
-        Some(Answer::Started(_)) => Err(Undone::Ask(Ask::List)),
-        Some(Answer::Migrations(reports)) => {
-            let moves = |report: &&MigrationReport| {
-                report.target == me && report.range.contains(slot.first_hash())
-            };
-            match reports.iter().find(moves) {
-                Some(report) if !is_over(report.state) => Err(Undone::Ask(Ask::List)),
-                Some(report) => end(call, report),
-                None => Err(refused("ERR the move of this slot is not known")),
-            }
+        Some(Answer::Started(started)) => {
+            Err(Undone::Ask(Ask::List { task: started.first().copied() }))
         }
+        Some(Answer::Migrations(reports)) => match reports.first() {
+            Some(report) if !is_over(report.state) => {
+                Err(Undone::Ask(Ask::List { task: Some(report.task) }))
+            }
+            Some(report) => end(call, report),
+            None => Err(refused("ERR the move of this slot is not known")),
+        },
         Some(answer) => reply_done(call, answer),
     }
 }
@@ -205,7 +204,7 @@ fn status(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
         _ => return Err(Refusal::Syntax.into()),
     };
     let reports = match call.answer {
-        None => return Err(Undone::Ask(Ask::List)),
+        None => return Err(Undone::Ask(Ask::List { task: wanted })),
         Some(Answer::Migrations(reports)) => reports,
         Some(answer) => return reply_done(call, answer),
     };

@@ -76,7 +76,7 @@ impl Task<'_> {
     /// Why it failed, or empty.
     pub(super) fn message(&self) -> &str {
         let messages = self.parts.iter().map(|part| &part.message[..]);
-        messages.filter(|message| !message.is_empty()).last().unwrap_or_default()
+        messages.rev().find(|message| !message.is_empty()).unwrap_or_default()
     }
 
     /// When something of it was heard last, in milliseconds.

@@ -411,6 +411,8 @@ fn asked(world: &mut World) -> (u64, Vec<Ask>) {
     (requests.last().copied().unwrap_or(0), asks)
 }
 
+const LIST: Ask = Ask::List { task: Some(MigrationId(1)) };
+
 #[test]
 fn a_slot_that_cannot_be_taken_over_is_answered_with_the_reason() {
     let mut world = World::of_cluster();
@@ -453,16 +455,16 @@ fn a_slot_that_cannot_be_taken_over_is_answered_with_the_reason() {
     assert!(matches!(asks[..], [Ask::Migrate { .. }]), "{asks:?}");
     let answer = Answer::Started(vec![MigrationId(1)]);
     let (request, asks) = hear(&mut world, FromCoordinator::Answer { request, answer });
-    assert_eq!(asks, [Ask::List], "the map does not tell of the move");
+    assert_eq!(asks, [LIST], "the map does not tell of the move");
     let answer = Answer::Migrations(vec![report(MigrationState::Preparing, "")]);
     let (request, asks) = hear(&mut world, FromCoordinator::Answer { request, answer });
-    assert_eq!(asks, [Ask::List]);
+    assert_eq!(asks, [LIST]);
     hear(&mut world, FromCoordinator::Map(during));
     let answer = Answer::Migrations(vec![report(MigrationState::Preparing, "")]);
     let (_, asks) = hear(&mut world, FromCoordinator::Answer { request, answer });
     assert_eq!(asks, [], "the move is under way");
     let (request, asks) = hear(&mut world, FromCoordinator::Map(after));
-    assert_eq!(asks, [Ask::List], "it is over, and the slot is not here");
+    assert_eq!(asks, [LIST], "it is over, and the slot is not here");
     let answer = Answer::Migrations(vec![report(MigrationState::Failed, "no room")]);
     hear(&mut world, FromCoordinator::Answer { request, answer });
     assert_eq!(world.answer(&client), "-ERR no room\r\n");

@@ -81,16 +81,22 @@ pub(super) fn tenures(list: &[Tenure]) -> [Tenure; TABLES_MAX] {
 /// A range that we hold in another way than the map says is in the middle of a migration, and the
 /// migration's own messages decide.
 pub(super) fn adopt(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) -> Vec<Tablet> {
+    tablets.sort_by_key(|tablet| tablet.range);
+    let mut given = Vec::new();
     for info in map.tablets.iter().filter(|info| info.owner == me) {
         let mut unknown = vec![info.range];
-        for tablet in &mut tablets {
+        // Both may be thousands: only those that share a hash are looked at.
+        let from = tablets.partition_point(|tablet| tablet.range.last() < info.range.first());
+        let sharing = tablets[from..].iter_mut();
+        for tablet in sharing.take_while(|tablet| tablet.range.first() <= info.range.last()) {
             unknown = unknown.into_iter().flat_map(|u| u.without(tablet.range)).flatten().collect();
             if tablet.epoch == info.epoch && info.range.covers(tablet.range) {
                 tablet.tenures = tenures(&info.tenures);
             }
         }
-        tablets.extend(unknown.into_iter().map(|range| Tablet { range, ..serving(info) }));
+        given.extend(unknown.into_iter().map(|range| Tablet { range, ..serving(info) }));
     }
+    tablets.append(&mut given);
     tablets.sort_by_key(|tablet| tablet.range);
     tablets
 }
@@ -173,5 +179,48 @@ mod tests {
         let other_epoch = TabletInfo { tenures: vec![Tenure(9)], ..info(0, 9, 1, 4) };
         let tablets = adopt(tablets, &map(vec![other_epoch]), ServerId(1));
         assert_eq!(describe(&tablets), ["slots 0-9 serving e3 n8"]);
+    }
+
+    /// What [`adopt`] does, looking at every tablet for every piece of the map.
+    fn adopt_naively(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) -> Vec<Tablet> {
+        for info in map.tablets.iter().filter(|info| info.owner == me) {
+            let mut unknown = vec![info.range];
+            for tablet in &mut tablets {
+                let rest = unknown.into_iter().flat_map(|range| range.without(tablet.range));
+                unknown = rest.flatten().collect();
+                if tablet.epoch == info.epoch && info.range.covers(tablet.range) {
+                    tablet.tenures = tenures(&info.tenures);
+                }
+            }
+            tablets.extend(unknown.into_iter().map(|range| Tablet { range, ..serving(info) }));
+        }
+        tablets.sort_by_key(|tablet| tablet.range);
+        tablets
+    }
+
+    /// Pieces of the slots from 0 on, some of which are missing.
+    fn pieces(random: &mut fastrand::Rng) -> Vec<TabletInfo> {
+        let mut first = 0;
+        let mut pieces = Vec::new();
+        while first < 100 {
+            let last = first + random.u16(..12);
+            let (owner, epoch) = (random.u32(1..3), random.u64(1..4));
+            if random.u8(..5) > 0 {
+                pieces.push(info(first, last, owner, epoch));
+            }
+            first = last + 1;
+        }
+        pieces
+    }
+
+    #[test]
+    fn any_map_is_adopted_as_by_looking_at_everything() {
+        let mut random = fastrand::Rng::with_seed(5);
+        for _ in 0..2_000 {
+            let held: Vec<Tablet> = pieces(&mut random).iter().map(serving).collect();
+            let newer = map(pieces(&mut random));
+            let adopted = adopt(held.clone(), &newer, ServerId(1));
+            assert_eq!(describe(&adopted), describe(&adopt_naively(held, &newer, ServerId(1))));
+        }
     }
 }

@@ -134,7 +134,7 @@ impl World {
             self.rest_by = self.now + REST_MAX;
         }
         // A list from before the links broke says nothing.
-        let is_known = self.ask(Ask::List);
+        let is_known = self.ask(Ask::List { task: None });
         if is_known {
             self.check_remembered();
         }
