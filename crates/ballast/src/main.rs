@@ -12,6 +12,7 @@ mod migrate;
 mod node_connection;
 mod serve;
 mod settings_arguments;
+mod signals;
 
 use clap::{Parser, Subcommand};
 use server::Configuration;

@@ -4,6 +4,7 @@ use crate::coordinator_command;
 use crate::host::{Event, Process};
 use crate::metrics;
 use crate::settings_arguments::SettingArguments;
+use crate::signals;
 use anyhow::{Context, bail};
 use clap::Args;
 use runtime::{Class, Config, DriverKind, Listener, Reactors};
@@ -98,6 +99,7 @@ pub(crate) fn run(
     keep_memory_ready(store, ready)?;
     start_metrics(&configuration, &node)?;
     let reactors = start(&config, listeners, &node, link.clone())?;
+    signals::watch(events.clone())?;
     node.set_host(Box::new(Process {
         file: arguments.settings.file.clone(),
         mailboxes: reactors.mailboxes().clone(),

@@ -181,3 +181,20 @@ fn prometheus_finds_all_that_the_dashboard_shows() {
     assert!(missing.is_empty(), "{missing:?} are on the dashboard and nowhere else");
     assert_eq!(scrape(address, "/nothing").0, "HTTP/1.1 404 Not Found");
 }
+
+#[test]
+fn a_server_that_is_told_to_end_lets_its_replies_leave() {
+    let mut server = start(&[]);
+    let mut other = server.client();
+    let value = "x".repeat(1 << 20);
+    other.ask(&["SET", "a", &value]);
+    let mut slow = server.client();
+    slow.request(&[&["MGET"][..], &["a"; 16]].concat());
+    until("it is answered", || other.ask(&["INFO", "commandstats"]).text().contains("mget"));
+    server.terminate();
+    assert!(other.is_closed());
+    let values = slow.answer();
+    assert!(values.items().iter().all(|item| item.text() == value) && values.items().len() == 16);
+    assert!(slow.is_closed());
+    assert!(server.wait().success());
+}

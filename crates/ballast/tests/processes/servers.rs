@@ -1,6 +1,7 @@
 //! Ballast's processes, started on ports that the system chooses and ended when they are dropped.
 
 use crate::client::Client;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -73,6 +74,12 @@ impl Process {
         let reply = self.client().ask(&["CONFIG", "GET", "cluster-port"]);
         let port = reply.items()[1].text().parse().expect("the bus has a port");
         SocketAddr::new(self.address.ip(), port)
+    }
+
+    /// Tells it to end, as whoever runs it does.
+    pub(crate) fn terminate(&self) {
+        let process = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(process.expect("it has a number"), Signal::TERM).expect("it still runs");
     }
 
     /// How it ended, once it has.
