@@ -3,7 +3,7 @@
 use super::table::flag::{ADMIN, ALLOW_BUSY, ALONE, ANYTIME, DANGEROUS, NOSCRIPT};
 use super::table::{Command, Keys, command, help};
 use super::{Call, Done, Refusal, parse_integer, printable, refused, uppercase_is};
-use crate::operators::clients::Facts;
+use crate::operators::clients::{Facts, Traffic};
 use crate::operators::lock;
 use crate::operators::pause::Paused;
 use crate::session::Replies;
@@ -230,11 +230,12 @@ fn describe(facts: &Facts, now: Instant) -> String {
         0 => "NULL",
         _ => Command::numbered(usize::from(shown.command)).map_or("NULL", |command| command.name),
     };
+    let Traffic { read, written, unread, unsent } = facts.traffic();
     format!(
         "id={} addr={} laddr={} fd=0 name={} age={} idle={} flags={} capa= db={} sub=0 psub=0 \
-         ssub=0 multi=-1 watch=0 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 \
-         oll=0 omem=0 tot-mem=0 events=r cmd={command} user=default redir=-1 resp={} lib-name={} \
-         lib-ver={} tot-net-in=0 tot-net-out=0 tot-cmds={}\n",
+         ssub=0 multi=-1 watch=0 qbuf={unread} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 \
+         obl={unsent} oll=0 omem={unsent} tot-mem={} events=r cmd={command} user=default redir=-1 \
+         resp={} lib-name={} lib-ver={} tot-net-in={read} tot-net-out={written} tot-cmds={}\n",
         facts.id,
         facts.peer,
         facts.local,
@@ -243,6 +244,7 @@ fn describe(facts: &Facts, now: Instant) -> String {
         now.since(facts.last_request()).as_secs(),
         if flags.is_empty() { "N" } else { &flags },
         shown.table.0,
+        unread + unsent,
         if shown.protocol == Protocol::Resp3 { 3 } else { 2 },
         text(&names.library),
         text(&names.version),

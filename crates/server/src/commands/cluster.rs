@@ -2,7 +2,8 @@
 
 use super::migrate::parse_migrate;
 use super::moving;
-use super::table::flag::{ADMIN, ANYTIME, DANGEROUS, STALE};
+use super::slot_stats::slot_stats;
+use super::table::flag::{ADMIN, ANYTIME, DANGEROUS, LOADING, STALE};
 use super::table::{Command, Family, Keys, command, container, help};
 use super::tasks::{Task, tasks};
 use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
@@ -169,6 +170,11 @@ static CLUSTER: &[Command] = &[
         "7.0.0",
         "O(N) of the number of ranges",
         "Lists servers and their slots.",
+    ),
+    command("cluster|slot-stats", -4, STALE | LOADING, Keys::None, slot_stats).text(
+        "8.0.0",
+        "O(N) of the number of slots",
+        "Returns the numbers of keys of slots.",
     ),
     command("cluster|slots", 2, ANYTIME, Keys::None, slots).text(
         "3.0.0",

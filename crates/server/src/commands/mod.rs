@@ -29,6 +29,8 @@ mod pieces;
 mod rdb;
 mod server;
 mod set_options;
+mod slot_stats;
+mod slow_log;
 mod strings;
 mod table;
 mod tasks;

@@ -2,8 +2,8 @@
 
 use super::table::flag::{ADMIN, ALLOW_BUSY, ANYTIME, DANGEROUS, FAST, NO_MULTI, NOSCRIPT};
 use super::table::{self, Command, Family, Keys, SECOND, command, container, help};
-use super::{Call, Done, Refusal, Undone, cluster::reply_done};
-use super::{parse_integer, printable, refused, uppercase_is};
+use super::{Call, Done, Refusal, Undone, cluster::reply_done, slow_log};
+use super::{printable, refused, uppercase_is};
 use crate::configuration::DebugCommand;
 use crate::operators::host::Job;
 use crate::operators::lock;
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What operators alone should use.
-const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
+pub(super) const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
 /// The same, where it would make no sense inside of a transaction.
 const OUTSIDE: u16 = ADMIN | DANGEROUS | NOSCRIPT | NO_MULTI;
 
@@ -30,6 +30,11 @@ pub(super) static FAMILY: Family = Family {
             "1.0.0",
             "O(1)",
             "Is refused: data lives in memory alone.",
+        ),
+        container("commandlog", slow_log::COMMANDLOG).text(
+            "8.1.0",
+            "O(1)",
+            "Commands about slow commands, in newer words.",
         ),
         container("debug", DEBUG).text("1.0.0", "O(1)", "Commands for tests."),
         command("failover", -1, OPERATOR, Keys::None, no_replicas).text(
@@ -78,7 +83,11 @@ pub(super) static FAMILY: Family = Family {
             "O(1)",
             "Is refused but for NO ONE: there are no replicas.",
         ),
-        container("slowlog", SLOWLOG).text("2.2.12", "O(1)", "Commands about slow commands."),
+        container("slowlog", slow_log::SLOWLOG).text(
+            "2.2.12",
+            "O(1)",
+            "Commands about slow commands.",
+        ),
         command("sync", 1, OUTSIDE, Keys::None, no_replicas).text(
             "1.0.0",
             "O(1)",
@@ -168,66 +177,6 @@ static LATENCY: &[Command] = &[
         "Forgets what took long.",
     ),
 ];
-
-static SLOWLOG: &[Command] = &[
-    command("slowlog|get", -2, OPERATOR, Keys::None, slow_log_get).text(
-        "2.2.12",
-        "O(N) of the number of entries",
-        "Returns slow commands.",
-    ),
-    help("slowlog|help"),
-    command("slowlog|len", 2, OPERATOR, Keys::None, slow_log_len).text(
-        "2.2.12",
-        "O(1)",
-        "Counts slow commands.",
-    ),
-    command("slowlog|reset", 2, OPERATOR, Keys::None, slow_log_reset).text(
-        "2.2.12",
-        "O(N) of the number of entries",
-        "Forgets slow commands.",
-    ),
-];
-
-/// `SLOWLOG GET [count]`.
-fn slow_log_get(call: &mut Call<'_>) -> Done {
-    let count = match &call.args[2..] {
-        [] => 10,
-        [count] => match parse_integer(count) {
-            Some(-1) => usize::MAX,
-            count => count
-                .and_then(|count| usize::try_from(count).ok())
-                .ok_or_else(|| refused("ERR count should be greater than or equal to -1"))?,
-        },
-        _ => return Err(Refusal::Arity.into()),
-    };
-    let log = lock(&call.engine.node().operators.slow_log);
-    let entries = log.youngest(count);
-    call.reply.array(entries.len());
-    for entry in entries {
-        call.reply.array(6);
-        call.reply.integer(entry.number as i64);
-        call.reply.integer((entry.at.0 / 1000) as i64);
-        call.reply.integer(entry.spent.as_micros() as i64);
-        call.reply.array(entry.args.len());
-        entry.args.iter().for_each(|argument| call.reply.bulk(argument));
-        call.reply.bulk(entry.peer.as_bytes());
-        call.reply.bulk(&entry.name);
-    }
-    Ok(())
-}
-
-/// `SLOWLOG LEN`.
-fn slow_log_len(call: &mut Call<'_>) -> Done {
-    let entries = lock(&call.engine.node().operators.slow_log).len();
-    call.reply.integer(entries as i64);
-    Ok(())
-}
-
-/// `SLOWLOG RESET`.
-fn slow_log_reset(call: &mut Call<'_>) -> Done {
-    lock(&call.engine.node().operators.slow_log).clear();
-    call.ok()
-}
 
 /// The moments of the kind that argument 2 names.
 fn moments(call: &Call<'_>) -> Moments {

@@ -10,6 +10,7 @@ use crate::data::Staged;
 use crate::engine::Node;
 use resp::{OwnedRequest, ReplyWriter};
 use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 use store::{Key, Need, Record, Stall};
 use types::{Slot, TableId, Version};
 
@@ -278,7 +279,7 @@ fn attempt(
         return Ok(true);
     };
     call.engine.staged = Some(staged);
-    let replies = run_all(call, transaction);
+    let (replies, executed) = run_all(call, transaction);
     let staged = call.engine.staged.take();
     if let Some(staged) = staged.filter(Staged::is_changed) {
         let update = call.engine.worker.update(table, keys, Need::Records, |records, changes| {
@@ -296,12 +297,34 @@ fn attempt(
         }
     }
     call.reply.written(&replies);
+    executed.iter().for_each(|one| one.count(call, &replies));
     Ok(true)
 }
 
+/// A command of a transaction that has run, to be counted if all of them count.
+struct Executed {
+    command: &'static Command,
+    spent: Duration,
+    /// Where its reply begins.
+    reply: usize,
+}
+
+impl Executed {
+    fn count(&self, call: &Call<'_>, replies: &[u8]) {
+        let counts = call.engine.counts.of_command(self.command.number());
+        counts.called(self.spent);
+        if replies.get(self.reply) == Some(&b'-') {
+            counts.failed.add(1);
+            call.engine.counts.error(&replies[self.reply + 1..]);
+        }
+    }
+}
+
 /// The reply of all commands, which work on the engine's copies.
-fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> Vec<u8> {
+fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> (Vec<u8>, Vec<Executed>) {
     let mut replies = Vec::new();
+    let mut executed = Vec::with_capacity(transaction.requests.len());
+    let mut begun = call.engine.read_stopwatch(call.now);
     ReplyWriter::new(call.session.protocol, &mut replies).array(transaction.requests.len());
     for request in transaction.requests.iter().map(OwnedRequest::request) {
         let args: Vec<&[u8]> = request.iter().collect();
@@ -333,8 +356,11 @@ fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> Vec<u8> {
             };
             ReplyWriter::new(protocol, &mut replies).error(refusal.text(command).as_bytes());
         }
+        let end = call.engine.read_stopwatch(call.now);
+        executed.push(Executed { command, spent: end.since(begun), reply: before });
+        begun = end;
     }
-    replies
+    (replies, executed)
 }
 
 const NOT_INSIDE: Refusal =

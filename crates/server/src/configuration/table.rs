@@ -205,13 +205,13 @@ pub static SETTINGS: &[Setting] = &[
         }
     ),
     setting!(
-        "slowlog-log-slower-than",
+        "slowlog-log-slower-than" or "commandlog-execution-slower-than",
         Always,
         slowlog_slower_than,
         "Microseconds from which on a command is noted in the slow log. 0: all are. Negative: none is."
     ),
     setting!(
-        "slowlog-max-len",
+        "slowlog-max-len" or "commandlog-slow-execution-max-len",
         Always,
         slowlog_max_len,
         "Entries that the slow log keeps.",

@@ -263,6 +263,7 @@ fn clients_of_other_reactors_are_listed_and_sent_away() {
     let list = world.ask(&mut operator, "CLIENT LIST");
     assert!(list.contains("addr=127.0.0.1:2000 ") && list.contains(" name=other "), "{list}");
     assert!(list.contains(" cmd=client|setname ") && list.contains(" cmd=NULL "), "{list}");
+    assert!(list.contains(" tot-net-in=22 tot-net-out=5 "), "{list}");
     assert_eq!(world.ask(&mut operator, "CLIENT KILL TYPE normal"), ":1\r\n");
     world.pass(Duration::ZERO);
     assert!(world.is_closed(&other) && !world.is_closed(&operator));
@@ -468,4 +469,38 @@ fn a_slot_that_cannot_be_taken_over_is_answered_with_the_reason() {
     let answer = Answer::Migrations(vec![report(MigrationState::Failed, "no room")]);
     hear(&mut world, FromCoordinator::Answer { request, answer });
     assert_eq!(world.answer(&client), "-ERR no room\r\n");
+}
+
+#[test]
+fn commands_of_a_transaction_are_counted_once_they_count() {
+    let mut world = World::new(Configuration::default());
+    let mut client = world.connect(1, 0, HERE);
+    for line in ["MULTI", "SET a x", "INCR a", "EXEC"] {
+        world.ask(&mut client, line);
+    }
+    let info = world.ask(&mut client, "INFO commandstats errorstats");
+    for counted in ["cmdstat_set:calls=1,", "cmdstat_incr:calls=1,", "errorstat_ERR:count=1"] {
+        assert!(info.contains(counted), "{counted}: {info}");
+    }
+}
+
+#[test]
+fn slots_are_shown_by_their_keys_and_slow_commands_by_either_name() {
+    let mut world = World::of_cluster();
+    let mut client = world.connect(1, 0, HERE);
+    world.ask(&mut client, "SET a 1");
+    let of_a = "*2\r\n:15495\r\n*2\r\n$9\r\nkey-count\r\n:1\r\n";
+    let line = "CLUSTER SLOT-STATS ORDERBY key-count LIMIT 1 DESC";
+    assert_eq!(world.ask(&mut client, line), format!("*1\r\n{of_a}"));
+    let of_first = "*2\r\n:0\r\n*2\r\n$9\r\nkey-count\r\n:0\r\n";
+    assert_eq!(
+        world.ask(&mut client, "CLUSTER SLOT-STATS SLOTSRANGE 0 0"),
+        format!("*1\r\n{of_first}")
+    );
+    assert!(world.ask(&mut client, &line.replace("key-count", "memory")).starts_with("-ERR Unrec"));
+    assert!(world.ask(&mut client, &line.replace("LIMIT 1", "LIMIT 0")).starts_with("-ERR Limit"));
+    assert_eq!(world.ask(&mut client, "COMMANDLOG LEN slow"), ":0\r\n");
+    assert_eq!(world.ask(&mut client, "COMMANDLOG GET -1 large-reply"), "*0\r\n");
+    assert_eq!(world.ask(&mut client, "COMMANDLOG RESET SLOW"), "+OK\r\n");
+    assert!(world.ask(&mut client, "COMMANDLOG LEN fast").starts_with("-ERR type should be"));
 }

@@ -227,6 +227,7 @@ fn stats(shown: &Shown<'_>) -> Lines {
         ("sync_full", "0".into()),
         ("sync_partial_ok", "0".into()),
         ("sync_partial_err", "0".into()),
+        ("expired_keys", shown.node().store().expired().to_string()),
         ("evicted_keys", "0".into()),
         ("evicted_clients", "0".into()),
         ("keyspace_hits", shown.sum(|counts| &counts.hits)),

@@ -14,6 +14,7 @@
 //! [`target_side`]: self
 //! [`early`]: self
 
+mod census;
 mod cleaning;
 mod early;
 mod flush;
@@ -379,6 +380,8 @@ impl Engine {
             node.note_machines(&machines);
         }
         self.tick_early(now);
+        // As often as the walk has a step to make, at most.
+        self.take_census(now);
         self.walk_expired(now);
     }
 

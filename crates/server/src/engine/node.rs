@@ -1,5 +1,6 @@
 //! What all reactors of one server share, beside the store.
 
+use super::census::Census;
 use super::outgoing::Payload;
 use super::tablets;
 use super::work::WorkQueue;
@@ -14,7 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use store::log::{GracePeriod, Reservation};
 use store::{Arrival, Store, Tablet, TabletMap};
-use types::{ClusterId, HashRange, Instant, MigrationId, ReactorId, ServerId, Slot, slot_of};
+use types::{
+    ClusterId, HashRange, Instant, MigrationId, ReactorId, ServerId, Slot, TableId, slot_of,
+};
 use wire::control::{ClusterMap, Intent};
 
 /// Who a server is, told by the coordinator before it holds any data.
@@ -55,6 +58,7 @@ pub struct Node {
     pub(crate) operators: Operators,
     /// When the background walk over all records, which reclaims expired ones, goes on, and where.
     pub(super) expiry: Mutex<ExpiryWalk>,
+    pub(super) census: Census,
 }
 
 /// The walk that reclaims expired records: one for all reactors, in steps.
@@ -135,6 +139,7 @@ impl Node {
             wake_all: OnceLock::new(),
             operators,
             expiry: Mutex::default(),
+            census: Census::default(),
         })
     }
 
@@ -161,6 +166,11 @@ impl Node {
     /// What Prometheus reads, in its text format.
     pub fn metrics(&self) -> String {
         crate::operators::metrics::text(self)
+    }
+
+    /// Tables that have records, and how many they had about a second ago.
+    pub(crate) fn table_records(&self) -> impl Iterator<Item = (TableId, u64)> {
+        self.census.tables()
     }
 
     /// Starts or stops the walk that reclaims expired records.

@@ -7,7 +7,7 @@ use super::waits::{Cause, Ticket, Waits};
 use crate::Configuration;
 use crate::commands::{CROSS_SLOT, Call, Command, Keys, Refusal, Transaction, Undone, flag};
 use crate::engine::Engine;
-use crate::operators::clients::Facts;
+use crate::operators::clients::{Facts, Traffic};
 use crate::operators::pause::Paused;
 use crate::session::Session;
 use planted::Bug;
@@ -153,6 +153,7 @@ impl Client {
         out: &mut Vec<u8>,
     ) -> Received {
         let conversation = &mut self.conversation;
+        let before = out.len();
         let mut rest = input;
         let mut foreseen = 0;
         let mut requests = 0;
@@ -191,6 +192,12 @@ impl Client {
         };
         turn.meter.finish(turn.engine, turn.now);
         conversation.session.tell(turn.now, requests);
+        conversation.session.facts.add_traffic(Traffic {
+            read: (input.len() - rest.len()) as u64,
+            written: (out.len() - before) as u64,
+            unread: rest.len() as u64,
+            unsent: before as u64,
+        });
         turn.engine.counts.requests.add(requests);
         Received { consumed: input.len() - rest.len(), next }
     }

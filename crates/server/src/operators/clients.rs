@@ -24,6 +24,7 @@ pub(crate) struct Facts {
     pub(crate) names: Mutex<Names>,
     last_request: AtomicU64,
     requests: AtomicU64,
+    traffic: [AtomicU64; 4],
     shown: AtomicU64,
     is_killed: AtomicBool,
 }
@@ -37,6 +38,19 @@ pub(crate) struct Names {
     pub(crate) library: Vec<u8>,
     /// Set by `CLIENT SETINFO LIB-VER`.
     pub(crate) version: Vec<u8>,
+}
+
+/// What a client has sent and been sent, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    /// Dealt with since it came.
+    pub(crate) read: u64,
+    /// Answered since it came.
+    pub(crate) written: u64,
+    /// Sent and not dealt with, when it was looked at last.
+    pub(crate) unread: u64,
+    /// Answered and not taken, when it was looked at last.
+    pub(crate) unsent: u64,
 }
 
 /// What of a client changes with its requests.
@@ -91,6 +105,7 @@ impl Facts {
             names: Mutex::default(),
             last_request: AtomicU64::new(now.0),
             requests: AtomicU64::new(0),
+            traffic: Default::default(),
             shown: AtomicU64::new(0),
             is_killed: AtomicBool::new(false),
         }
@@ -101,6 +116,24 @@ impl Facts {
         self.last_request.store(now.0, Ordering::Relaxed);
         self.requests.store(self.requests() + requests, Ordering::Relaxed);
         self.shown.store(shown.pack(), Ordering::Relaxed);
+    }
+
+    /// Its reactor tells what has been read and written since the last time, and what is left.
+    pub(crate) fn add_traffic(&self, more: Traffic) {
+        let [read, written, ..] = &self.traffic;
+        let sums = [
+            read.load(Ordering::Relaxed) + more.read,
+            written.load(Ordering::Relaxed) + more.written,
+            more.unread,
+            more.unsent,
+        ];
+        self.traffic.iter().zip(sums).for_each(|(place, sum)| place.store(sum, Ordering::Relaxed));
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        let [read, written, unread, unsent] =
+            self.traffic.each_ref().map(|place| place.load(Ordering::Relaxed));
+        Traffic { read, written, unread, unsent }
     }
 
     pub(crate) fn last_request(&self) -> Instant {

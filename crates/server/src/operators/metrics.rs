@@ -223,6 +223,12 @@ fn memory(page: &mut Page, node: &Node) {
         page.line(format_args!("ballast_log_segments{{state=\"{state}\"}} {count}"));
     }
     page.gauge("ballast_index_bytes", "Memory of the index.", usage.index_bytes);
+    page.metric("ballast_records", Kind::Gauge, "Records, by database, about a second ago.");
+    for (table, records) in node.table_records() {
+        page.line(format_args!("ballast_records{{db=\"{}\"}} {records}", table.0));
+    }
+    let expired = node.store().expired();
+    page.counter("ballast_expired_records_total", "Records whose time had come.", expired);
 }
 
 fn migrations(page: &mut Page, node: &Node) {

@@ -7,6 +7,7 @@ use super::worker::Access;
 use super::write::Writer;
 use super::{Key, Stall, Worker};
 use crate::index::Kind;
+use crate::sync::atomic::Ordering;
 use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
 
 impl Worker {
@@ -54,7 +55,9 @@ pub(super) fn reclaim(
     let mut leaf = writer.view.lock(key.hash)?;
     match writer.view.find_locked(&leaf, key) {
         found @ Found::Here(_, entry) if entry.is_expired(writer.store.clock()) => {
-            writer.remove(&mut leaf, (key, access), found.old())
+            writer.remove(&mut leaf, (key, access), found.old())?;
+            writer.store.expired.fetch_add(1, Ordering::Relaxed);
+            Ok(())
         }
         Found::Here(..) | Found::Nothing => Ok(()),
     }

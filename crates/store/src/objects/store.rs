@@ -58,6 +58,8 @@ pub struct Store {
     version: CachePadded<AtomicU64>,
     /// Milliseconds since 1970.
     clock: CachePadded<AtomicU64>,
+    /// Records reclaimed since their time had come.
+    pub(super) expired: CachePadded<AtomicU64>,
 }
 
 impl Store {
@@ -78,6 +80,7 @@ impl Store {
             generation: CachePadded::new(AtomicU64::new(0)),
             version: CachePadded::new(AtomicU64::new(0)),
             clock: CachePadded::new(AtomicU64::new(0)),
+            expired: CachePadded::new(AtomicU64::new(0)),
         }))
     }
 
@@ -153,6 +156,11 @@ impl Store {
     #[inline]
     pub fn clock(&self) -> UnixMillis {
         UnixMillis(self.clock.load(Ordering::Acquire))
+    }
+
+    /// Records that were reclaimed since their time had come.
+    pub fn expired(&self) -> u64 {
+        self.expired.load(Ordering::Relaxed)
     }
 
     /// The table's index, if it has one.
