@@ -5,6 +5,7 @@ use clap::Args;
 use coordinator::{FileStore, Identity, MemoryStore, Settings, serve};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::time::Duration;
 use types::ClusterId;
 
 /// Start the coordinator of a cluster: who its servers are and who owns what. Never on the data
@@ -21,20 +22,26 @@ pub(crate) struct CoordinatorArguments {
     /// cluster ends with this process.
     #[arg(long)]
     data_dir: Option<PathBuf>,
+    /// Milliseconds that a server whose log others keep may be disconnected before it is declared
+    /// dead and recovered.
+    #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u64).range(10..=5000))]
+    failure_timeout: u64,
 }
 
 pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
     let listener = listen(SocketAddr::new(arguments.bind, arguments.port))?;
     println!("ballast coordinator: ready for servers on {}", listener.local_addr()?);
+    let return_max = Duration::from_millis(arguments.failure_timeout);
+    let settings = Settings { return_max, ..Settings::default() };
     match &arguments.data_dir {
-        None => serve(listener, MemoryStore::default(), fresh(), Settings::default())?,
+        None => serve(listener, MemoryStore::default(), fresh(), settings)?,
         Some(folder) => {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("the folder {} cannot be made", folder.display()))?;
             let file = folder.join("coordinator.redb");
             let store = FileStore::open(&file)
                 .with_context(|| format!("the file {} cannot be used", file.display()))?;
-            serve(listener, store, fresh(), Settings::default())?;
+            serve(listener, store, fresh(), settings)?;
         }
     }
     Ok(())

@@ -228,6 +228,8 @@ fn join(
         client_port: ports[0],
         bus_port: ports[1],
         rejoin: None,
+        replicas: 0,
+        rack: String::new(),
     };
     let events = events.clone();
     // A server that stops does not mind what the coordinator still says.

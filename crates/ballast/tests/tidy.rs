@@ -18,10 +18,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     ("resp", &[]),
     ("protocols", &["types", "wire"]),
     ("runtime", &["types"]),
-    (
-        "server",
-        &["types", "planted", "wire", "store", "backup", "resp", "protocols", "runtime"],
-    ),
+    ("server", &["types", "planted", "wire", "store", "backup", "resp", "protocols", "runtime"]),
     ("coordinator", &["types", "wire", "protocols"]),
     ("client", &["types", "wire", "resp", "protocols"]),
     (

@@ -13,7 +13,7 @@ use crate::records::Migration;
 use crate::store::MetaStore;
 use types::limits::{PARTITIONS_MAX, TABLES_MAX};
 use types::{HashRange, KeyHash, SLOT_COUNT, ServerId, Slot};
-use wire::control::{Join, MigrationPolicy, PriorityPulls};
+use wire::control::{Join, MISSING_SHOWN_MAX, MigrationPolicy, PriorityPulls};
 use wire::frame::MESSAGE_BYTES_MAX;
 
 /// Servers that the configuration may name. Those that are gone and own nothing make room.
@@ -28,14 +28,19 @@ pub const HISTORY_MAX: usize = 1000;
 pub(crate) const REASON_BYTES_MAX: usize = 256;
 /// Longest host name in bytes, as in the domain name system.
 pub(crate) const HOST_BYTES_MAX: usize = 255;
+/// Longest name of a rack in bytes: the map has room for so much.
+pub(crate) const RACK_BYTES_MAX: usize = 48;
 
 /// Most bytes of a number in a message: `postcard` takes seven bits to a byte.
 const NUMBER: usize = 10;
 const RANGE: usize = 2 * NUMBER;
-const SERVER_BYTES: usize = HOST_BYTES_MAX + 6 * NUMBER;
+/// The number of a server.
+const SERVER: usize = 5;
+/// Both texts with their lengths, the number, two ports, three flags.
+const SERVER_BYTES: usize = HOST_BYTES_MAX + 2 + RACK_BYTES_MAX + 1 + SERVER + 2 * 3 + 3;
 /// 48 bits in a tenure, seven to a byte.
-const TABLET_BYTES: usize = RANGE + 3 * NUMBER + 7 * TABLES_MAX;
-const MOVING_BYTES: usize = RANGE + 2 * NUMBER;
+const TABLET_BYTES: usize = RANGE + SERVER + NUMBER + 1 + 7 * TABLES_MAX;
+const MOVING_BYTES: usize = RANGE + 2 * SERVER;
 const REPORT_BYTES: usize = RANGE + REASON_BYTES_MAX + 13 * NUMBER;
 
 // The whole map and the whole list of migrations each fit into a message.
@@ -44,6 +49,13 @@ const _: () = assert!(
         < MESSAGE_BYTES_MAX
 );
 const _: () = assert!((MIGRATIONS_MAX + HISTORY_MAX) * REPORT_BYTES < MESSAGE_BYTES_MAX);
+/// Of a recovery, without what it owns, was handed out, and waits for.
+const RECOVERY_BYTES: usize = REASON_BYTES_MAX + 8 * NUMBER + MISSING_SHOWN_MAX * NUMBER;
+// The whole list of recoveries does, too. A migration may be waited for because of either side.
+const _: () = assert!(
+    SERVERS_MAX * RECOVERY_BYTES + TABLETS_MAX * (2 * RANGE + SERVER) + 2 * MIGRATIONS_MAX * NUMBER
+        < MESSAGE_BYTES_MAX
+);
 
 /// Fewest bytes of a pull: less than that is all overhead.
 const PULL_BYTES_MIN: u32 = 1 << 10;
@@ -64,6 +76,11 @@ pub(crate) fn check_address(join: &Join) -> Result<(), String> {
     let is_plain = |c: &u8| c.is_ascii_alphanumeric() || b".-_:%[]".contains(c);
     if !host.iter().all(is_plain) {
         return Err("the announced host must be a host name or an address".to_owned());
+    }
+    if join.rack.len() > RACK_BYTES_MAX || !join.rack.as_bytes().iter().all(is_plain) {
+        return Err(format!(
+            "the name of the rack must have at most {RACK_BYTES_MAX} letters, digits, or . - _ : % [ ]"
+        ));
     }
     if join.client_port == 0 || join.bus_port == 0 {
         return Err("the announced ports must not be 0".to_owned());
@@ -247,10 +264,16 @@ fn check_room<S: MetaStore>(ledger: &Ledger<S>, moves: usize) -> Result<(), Stri
     if live + moves > MIGRATIONS_MAX {
         return Err(format!("At most {MIGRATIONS_MAX} migrations can wait; ask again later"));
     }
-    let borders =
-        2 * (ledger.migrations().values().filter(|m| m.can_be_withdrawn()).count() + moves);
-    if ledger.tablets().len() + borders > TABLETS_MAX {
+    if 2 * moves > room_for_borders(ledger) {
         return Err(format!("The slots would be cut into more than {TABLETS_MAX} ranges"));
     }
     Ok(())
+}
+
+/// How many more borders can be cut, after all those that have been promised: two for each
+/// migration, one for each part of a recovery.
+pub(crate) fn room_for_borders<S: MetaStore>(ledger: &Ledger<S>) -> usize {
+    let moves = ledger.migrations().values().filter(|m| m.can_be_withdrawn()).count();
+    let parts: usize = ledger.recoveries().values().map(|recovery| recovery.parts().len()).sum();
+    TABLETS_MAX.saturating_sub(ledger.tablets().len() + 2 * moves + parts)
 }

@@ -11,7 +11,8 @@
 //! - after another coordinator has opened the store, this one changes nothing more.
 
 use crate::records::{
-    Counters, FORMAT, Identity, Key, MIGRATIONS, Migration, SERVERS, Server, TABLETS, Tablet,
+    Counters, FORMAT, Identity, Key, MIGRATIONS, Migration, RECOVERIES, Recovery, RecoveryStage,
+    SERVERS, Server, TABLETS, Tablet,
 };
 use crate::store::{Entry, MetaStore, Revision, StoreError, Transaction, Verdict};
 use serde::{Serialize, de::DeserializeOwned};
@@ -51,6 +52,7 @@ pub(crate) struct Ledger<S> {
     servers: BTreeMap<ServerId, Server>,
     tablets: BTreeMap<KeyHash, Tablet>,
     migrations: BTreeMap<MigrationId, Migration>,
+    recoveries: BTreeMap<ServerId, Recovery>,
     revisions: BTreeMap<Key, Revision>,
 }
 
@@ -61,6 +63,7 @@ pub(crate) struct Edit {
     servers: BTreeMap<ServerId, Option<Server>>,
     tablets: BTreeMap<KeyHash, Option<Tablet>>,
     migrations: BTreeMap<MigrationId, Option<Migration>>,
+    recoveries: BTreeMap<ServerId, Option<Recovery>>,
 }
 
 impl Edit {
@@ -87,12 +90,23 @@ impl Edit {
     pub(crate) fn remove_migration(&mut self, migration: MigrationId) {
         self.migrations.insert(migration, None);
     }
+
+    pub(crate) fn put_recovery(&mut self, recovery: Recovery) {
+        self.recoveries.insert(recovery.dead, Some(recovery));
+    }
+
+    pub(crate) fn remove_recovery(&mut self, dead: ServerId) {
+        self.recoveries.insert(dead, None);
+    }
 }
 
 impl Edit {
     /// Whether there is nothing to commit but numbers drawn.
     pub(crate) fn is_empty(&self) -> bool {
-        self.servers.is_empty() && self.tablets.is_empty() && self.migrations.is_empty()
+        self.servers.is_empty()
+            && self.tablets.is_empty()
+            && self.migrations.is_empty()
+            && self.recoveries.is_empty()
     }
 
     /// The migrations that it changes.
@@ -103,9 +117,16 @@ impl Edit {
     /// Whether servers will see another map.
     pub(crate) fn touches_map<S>(&self, ledger: &Ledger<S>) -> bool {
         let is_live = |migration: Option<&Migration>| migration.is_some_and(Migration::is_live);
+        let is_open = |recovery: Option<&Recovery>| {
+            recovery.map(|r| matches!(r.stage, RecoveryStage::Recovering { .. }))
+        };
         let mut migrations = self.migrations.iter();
-        !self.servers.is_empty()
+        let mut recoveries = self.recoveries.iter();
+        let shown = |server: Option<&Server>| server.map(|s| Server { chain: None, ..s.clone() });
+        let mut servers = self.servers.iter();
+        servers.any(|(id, s)| shown(s.as_ref()) != shown(ledger.servers.get(id)))
             || !self.tablets.is_empty()
+            || recoveries.any(|(id, r)| is_open(r.as_ref()) != is_open(ledger.recoveries.get(id)))
             || migrations.any(|(id, m)| is_live(m.as_ref()) != is_live(ledger.migrations.get(id)))
     }
 }
@@ -137,7 +158,22 @@ impl<S: MetaStore> Ledger<S> {
             revisions.insert(Key::Migration(migration.id), revision);
             migrations.insert(migration.id, migration);
         }
-        Ok(Ledger { store, identity, term, counters, servers, tablets, migrations, revisions })
+        let mut recoveries = BTreeMap::new();
+        for (recovery, revision) in list::<Recovery>(&store, RECOVERIES)? {
+            revisions.insert(Key::Recovery(recovery.dead), revision);
+            recoveries.insert(recovery.dead, recovery);
+        }
+        Ok(Ledger {
+            store,
+            identity,
+            term,
+            counters,
+            servers,
+            tablets,
+            migrations,
+            recoveries,
+            revisions,
+        })
     }
 
     pub(crate) fn identity(&self) -> Identity {
@@ -166,6 +202,11 @@ impl<S: MetaStore> Ledger<S> {
         &self.migrations
     }
 
+    /// By the dead server.
+    pub(crate) fn recoveries(&self) -> &BTreeMap<ServerId, Recovery> {
+        &self.recoveries
+    }
+
     /// Begins a change.
     pub(crate) fn edit(&self) -> Edit {
         Edit {
@@ -173,6 +214,7 @@ impl<S: MetaStore> Ledger<S> {
             servers: BTreeMap::new(),
             tablets: BTreeMap::new(),
             migrations: BTreeMap::new(),
+            recoveries: BTreeMap::new(),
         }
     }
 
@@ -199,6 +241,7 @@ impl<S: MetaStore> Ledger<S> {
         apply(&mut self.servers, edit.servers);
         apply(&mut self.tablets, edit.tablets);
         apply(&mut self.migrations, edit.migrations);
+        apply(&mut self.recoveries, edit.recoveries);
         Ok(())
     }
 
@@ -215,6 +258,9 @@ impl<S: MetaStore> Ledger<S> {
         writes.extend(
             migrations.map(|(&id, value)| (Key::Migration(id), value.as_ref().map(encode))),
         );
+        let recoveries = edit.recoveries.iter();
+        writes
+            .extend(recoveries.map(|(&id, value)| (Key::Recovery(id), value.as_ref().map(encode))));
         writes
     }
 }

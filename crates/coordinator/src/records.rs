@@ -8,19 +8,22 @@
 //! | `server/<number>` | [`Server`] |
 //! | `tablet/<first hash>` | [`Tablet`] |
 //! | `migration/<number>` | [`Migration`] |
+//! | `recovery/<number of the dead server>` | [`Recovery`] |
 //!
 //! Numbers in keys have 16 hexadecimal digits, so that keys are in the order of numbers. Values are
 //! `postcard`. The format rises with every change of a record.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use types::limits::TABLES_MAX;
 use types::{
-    ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, ServerId, Tenure, UnixMillis,
+    ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure,
+    UnixMillis,
 };
 use wire::control::{Intent, MigrationPolicy, MigrationState, Progress};
 
 /// Version of the records. A store of another version is not opened.
-pub(crate) const FORMAT: u16 = 2;
+pub(crate) const FORMAT: u16 = 3;
 
 /// What makes a cluster this cluster. Drawn at random by whoever creates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,8 +92,23 @@ pub(crate) struct Server {
     pub(crate) host: String,
     pub(crate) client_port: u16,
     pub(crate) bus_port: u16,
-    /// It accepted a flip that had been decided against while it was away. It is not let in again.
+    /// What fails together with it. Empty: it fails alone.
+    pub(crate) rack: String,
+    /// Of each segment of its log. 0: its data dies with it.
+    pub(crate) replicas: u16,
+    /// The segment that the chain of its log's directory has come to. `None`: nothing that it was
+    /// told counts yet.
+    pub(crate) chain: Option<SegmentId>,
+    /// It is not let in again: it was declared dead, or it accepted a flip that had been decided
+    /// against while it was away.
     pub(crate) fenced: bool,
+}
+
+impl Server {
+    /// Whether others keep its log, so that what it owns can be recovered when it dies.
+    pub(crate) fn keeps_log(&self) -> bool {
+        self.replicas > 0
+    }
 }
 
 /// A range and who serves it.
@@ -263,6 +281,74 @@ impl Migration {
     }
 }
 
+/// How what a dead server held comes to be served again. It begins with the transaction in which
+/// the server is declared dead, and ends when everybody has freed what they held of its log.
+///
+/// What backups tell of the log is not written down: it is asked for again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Recovery {
+    pub(crate) dead: ServerId,
+    pub(crate) created: UnixMillis,
+    pub(crate) stage: RecoveryStage,
+}
+
+/// Where a recovery stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RecoveryStage {
+    /// The dead server owns something still, or a migration needs its log.
+    Recovering {
+        /// What was handed out and is not served yet. In no order, without overlap, each within
+        /// one tablet of the dead server.
+        parts: Vec<Part>,
+        loss: AcceptedLoss,
+    },
+    /// Nothing depends on the log.
+    Freeing,
+}
+
+/// A part that was handed out. Its old tenures are those of the tablet in which it lies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Part {
+    pub(crate) range: HashRange,
+    pub(crate) master: ServerId,
+    pub(crate) epoch: OwnershipEpoch,
+    pub(crate) tenures: Vec<Tenure>,
+}
+
+/// What operators have decided to go on without. What was missing later is not among it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AcceptedLoss {
+    /// If nobody has the directory, then all segments that anybody has make up the log.
+    pub(crate) directory: bool,
+    pub(crate) segments: BTreeSet<SegmentId>,
+}
+
+impl Recovery {
+    pub(crate) fn new(dead: ServerId, created: UnixMillis) -> Recovery {
+        let stage = RecoveryStage::Recovering { parts: Vec::new(), loss: AcceptedLoss::default() };
+        Recovery { dead, created, stage }
+    }
+
+    /// What was handed out and is not served yet.
+    pub(crate) fn parts(&self) -> &[Part] {
+        match &self.stage {
+            RecoveryStage::Recovering { parts, .. } => parts,
+            RecoveryStage::Freeing => &[],
+        }
+    }
+
+    /// The same with only those parts that fit. `None`: all do.
+    pub(crate) fn with_parts(&self, fits: impl Fn(&Part) -> bool) -> Option<Recovery> {
+        let RecoveryStage::Recovering { parts, loss } = &self.stage else { return None };
+        if parts.iter().all(&fits) {
+            return None;
+        }
+        let parts = parts.iter().filter(|part| fits(part)).cloned().collect();
+        let stage = RecoveryStage::Recovering { parts, loss: loss.clone() };
+        Some(Recovery { stage, ..self.clone() })
+    }
+}
+
 /// A place in the metadata store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
@@ -272,11 +358,14 @@ pub(crate) enum Key {
     Server(ServerId),
     Tablet(KeyHash),
     Migration(MigrationId),
+    /// Of the dead server.
+    Recovery(ServerId),
 }
 
 pub(crate) const SERVERS: &str = "server/";
 pub(crate) const TABLETS: &str = "tablet/";
 pub(crate) const MIGRATIONS: &str = "migration/";
+pub(crate) const RECOVERIES: &str = "recovery/";
 
 impl Key {
     /// The key's text.
@@ -288,6 +377,7 @@ impl Key {
             Key::Server(server) => format!("{SERVERS}{:016x}", server.0),
             Key::Tablet(first) => format!("{TABLETS}{:016x}", first.0),
             Key::Migration(migration) => format!("{MIGRATIONS}{:016x}", migration.0),
+            Key::Recovery(dead) => format!("{RECOVERIES}{:016x}", dead.0),
         }
     }
 }

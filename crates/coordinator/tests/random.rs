@@ -302,6 +302,11 @@ impl History {
                 self.forget(server, migration, &remaining);
             }
             FromCoordinator::Finished { migration } => self.finish(server, migration),
+            FromCoordinator::ChainNoted { .. }
+            | FromCoordinator::Fence { .. }
+            | FromCoordinator::ReadDirectory { .. }
+            | FromCoordinator::Recover(_)
+            | FromCoordinator::FreeLog { .. } => panic!("seed {}: nobody dies here", self.seed),
         }
     }
 

@@ -3,6 +3,12 @@
 //! `join`, `join again=s1` and `leave` connect and disconnect servers; `s1: flipped m1` is a message
 //! from s1; `restart` replaces the coordinator; `wait 100ms` lets time pass; `map` and `list` show
 //! what is known. The output is every effect, in order; a map that several servers get stands once.
+//!
+//! `join keeps=2 rack=a` is a server with two replicas of its log. `s2: fenced s1 chain=4 3 5/80`
+//! says that it holds the chain's segment 4 (with 104 bytes), and of the log segment 3 (with 100) and
+//! 80 bytes of segment 5. `s2: directory s1 4 3/open 5` sends a directory of 104 bytes that names
+//! segment 3, which is open, and segment 5, which is closed with 100. `s2: recovered s1 0-99 as=e7`
+//! ends a part.
 
 mod support;
 
@@ -12,10 +18,14 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 use support::{Storage, World, join_of, slots, text};
-use types::{ClusterId, HashRange, KeyHash, MigrationId, ServerId, TableId};
-use wire::control::{
-    Ask, FromCoordinator, MigrationPolicy, PriorityPulls, Progress, ToCoordinator,
+use types::{
+    ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, TableId,
 };
+use wire::control::{
+    Ask, FromCoordinator, MigrationPolicy, PriorityPulls, Progress, ReplicaInfo, ToCoordinator,
+};
+use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
+use wire::replica::ReplicaEpoch;
 
 type Failure = Box<dyn Error>;
 
@@ -94,6 +104,8 @@ impl Script {
         if let Some(port) = args.take_key("port") {
             join.client_port = port.parse()?;
         }
+        join.replicas = args.take_key("keeps").unwrap_or("0").parse()?;
+        join.rack = args.take_key("rack").unwrap_or("").into();
         args.reject_next()?;
         let connection = self.world.open_connection();
         let effects = self.world.say(connection, ToCoordinator::Join(join));
@@ -136,6 +148,11 @@ impl Runner for Script {
                 Ok(String::new())
             }
             "map" => Ok(text::cluster_map(&self.world.coordinator().map()) + "\n"),
+            "recoveries" => {
+                let reports = self.world.coordinator().recoveries();
+                let text: String = reports.iter().map(text::recovery).collect();
+                Ok(text.trim_start().to_owned())
+            }
             "list" => {
                 let reports = self.world.coordinator().reports();
                 Ok(reports.iter().map(text::report).collect::<String>().trim_start().to_owned())
@@ -181,9 +198,98 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
             let table = args.next_pos().map(str::parse).transpose()?.map(TableId);
             ask(Ask::Flush { table })
         }
+        "recoveries" => ask(Ask::Recoveries),
+        "accept-loss" => {
+            let dead = server(args.next_pos().ok_or("of whom?")?)?;
+            ask(Ask::AcceptLoss { dead })
+        }
+        "chain" | "fenced" | "directory" | "recovered" | "not-recovered" | "freed" | "needed" => {
+            about_log(command)?
+        }
         _ => about_migration(command)?,
     };
     Ok(message)
+}
+
+fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
+    let mut args = command.consume_args();
+    if command.name == "chain" {
+        let number = SegmentId(args.next_pos().ok_or("which one?")?.parse()?);
+        return Ok(ToCoordinator::Chain { number });
+    }
+    let log = server(args.next_pos().ok_or("of whom?")?)?;
+    Ok(match command.name.as_str() {
+        "fenced" => {
+            let more = args.take_key("more").is_some();
+            let chain = args.take_key("chain").map(|text| replica(text, true)).transpose()?;
+            let mut replicas = Vec::from_iter(chain);
+            while let Some(text) = args.next_pos() {
+                replicas.push(replica(text, false)?);
+            }
+            ToCoordinator::Fenced { log, replicas, more }
+        }
+        "directory" => {
+            let more = args.take_key("more").is_some();
+            let first = args.take_key("from").unwrap_or("0").parse()?;
+            let segment = SegmentId(args.next_pos().ok_or("which chain?")?.parse()?);
+            let length = args.take_key("length").unwrap_or("104").to_owned();
+            let is_damaged = args.take_key("damaged").is_some();
+            let mut segments = Vec::new();
+            while let Some(text) = args.next_pos() {
+                segments.push(record(text)?);
+            }
+            let entry = match segments.first() {
+                Some(last) if first > 0 => DirectoryEntry::Open { segment: last.segment },
+                _ => DirectoryEntry::Snapshot { segments },
+            };
+            let bodies = match is_damaged {
+                true => Vec::new(),
+                false if more || first > 0 => vec![encode(&[entry])],
+                false => padded(encode(&[entry]), length.parse()?),
+            };
+            ToCoordinator::DirectoryRead {
+                log,
+                replica: (segment, ReplicaEpoch(0)),
+                first,
+                bodies,
+                more,
+            }
+        }
+        "recovered" | "not-recovered" => {
+            let epoch = args.take_key("as").and_then(|text| text.strip_prefix('e'));
+            let epoch = OwnershipEpoch(epoch.ok_or("as which epoch?")?.parse()?);
+            let reason = args.take_key("reason").map(str::to_owned);
+            let range = ranges(&mut args)?[0];
+            match reason {
+                None => ToCoordinator::Recovered { dead: log, range, epoch },
+                Some(reason) => ToCoordinator::NotRecovered { dead: log, range, epoch, reason },
+            }
+        }
+        "freed" => ToCoordinator::LogFreed { log },
+        _ => ToCoordinator::IsNeeded { log },
+    })
+}
+
+/// A directory's piece, and after it so many without an entry that they have this length.
+fn padded(body: Vec<u8>, length: usize) -> Vec<Vec<u8>> {
+    let nothing = encode(&[]);
+    let count = (length - body.len()) / nothing.len();
+    std::iter::once(body).chain(std::iter::repeat_n(nothing, count)).collect()
+}
+
+/// `5/80`: 80 bytes of segment 5.
+fn replica(text: &str, is_directory: bool) -> Result<ReplicaInfo, Failure> {
+    let usual = if is_directory { "104" } else { "100" };
+    let (segment, length) = text.split_once('/').unwrap_or((text, usual));
+    let segment = SegmentId(segment.parse()?);
+    Ok(ReplicaInfo { segment, epoch: ReplicaEpoch(0), is_directory, length: length.parse()? })
+}
+
+/// `5/open`, or `5`: closed with 100 bytes.
+fn record(text: &str) -> Result<SegmentRecord, Failure> {
+    let (segment, is_open) = text.strip_suffix("/open").map_or((text, false), |text| (text, true));
+    let content = (!is_open).then_some(Content { length: 100, crc: 1 });
+    Ok(SegmentRecord { segment: SegmentId(segment.parse()?), content })
 }
 
 fn about_migration(command: &Command) -> Result<ToCoordinator, Failure> {

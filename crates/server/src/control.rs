@@ -293,6 +293,8 @@ mod tests {
             client_port: 1,
             bus_port: 2,
             rejoin: None,
+            replicas: 0,
+            rack: String::new(),
         };
         let (sender, receiver) = mpsc::channel();
         let on_message = move |message| drop(sender.send(message));

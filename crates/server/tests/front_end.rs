@@ -166,6 +166,9 @@ fn whole_map(cluster: ClusterId, server: ServerId) -> ClusterMap {
         client_port: 7000,
         bus_port: 7001,
         connected: true,
+        rack: String::new(),
+        is_dead: false,
+        in_recovery: false,
     };
     let tablet = TabletInfo {
         range: HashRange::ALL,

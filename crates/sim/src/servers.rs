@@ -57,6 +57,8 @@ pub(crate) fn join(place: usize, rejoin: Option<(ClusterId, ServerId)>) -> Join 
         client_port: FIRST_PORT + place as u16,
         bus_port: FIRST_PORT + 1000 + place as u16,
         rejoin,
+        replicas: 0,
+        rack: String::new(),
     }
 }
 

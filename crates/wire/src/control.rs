@@ -4,10 +4,20 @@
 //! Either side of a connection that has nothing to say sends an empty frame every [`ALIVE_AGAIN`],
 //! so that a peer that hangs or is cut off is told from one that is silent.
 
+mod recovery;
+
+pub use recovery::{
+    DIRECTORY_BYTES_PER_MESSAGE, MISSING_SHOWN_MAX, PLACES_MAX, REPLICAS_PER_MESSAGE, RecoveryPart,
+    RecoveryReport, RecoverySegment, RecoveryState, ReplicaInfo, ReplicaPlace,
+    SEGMENTS_PER_MESSAGE,
+};
+
+use crate::replica::ReplicaEpoch;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use types::{
-    ClusterId, HashRange, MigrationId, OwnershipEpoch, ServerId, TableId, Tenure, UnixMillis,
+    ClusterId, HashRange, MigrationId, OwnershipEpoch, SegmentId, ServerId, TableId, Tenure,
+    UnixMillis,
 };
 
 /// Pause between two signs of life on a control connection. A sign of life is a frame without
@@ -83,6 +93,69 @@ pub enum ToCoordinator {
         /// What is wanted.
         ask: Ask,
     },
+    /// Master: the chain of my log's directory has come to this segment, which begins with a whole
+    /// snapshot on all its backups. Nothing in it counts before [`FromCoordinator::ChainNoted`],
+    /// and nothing more is written to the one before.
+    Chain {
+        /// Rises from one segment of the chain to the next.
+        number: SegmentId,
+    },
+    /// Backup: I take nothing more for this log, and hold these replicas of it. In several
+    /// messages, if one cannot carry all.
+    Fenced {
+        /// Whose log.
+        log: ServerId,
+        /// At most [`REPLICAS_PER_MESSAGE`].
+        replicas: Vec<ReplicaInfo>,
+        /// Another message follows.
+        more: bool,
+    },
+    /// Backup: pieces of a replica of the log's directory.
+    DirectoryRead {
+        /// Whose log.
+        log: ServerId,
+        /// Segment and epoch of the replica.
+        replica: (SegmentId, ReplicaEpoch),
+        /// As asked: how many pieces stand before these.
+        first: u32,
+        /// The pieces' bodies. None at all: it cannot be read. Together all messages have as many
+        /// bytes as the replica was said to have.
+        bodies: Vec<Vec<u8>>,
+        /// Whether there are more pieces.
+        more: bool,
+    },
+    /// Recovery master: all entries of the part are in my log, and on my backups. Repeated until
+    /// the map says that the part is mine.
+    Recovered {
+        /// Whose log.
+        dead: ServerId,
+        /// The part.
+        range: HashRange,
+        /// As handed out.
+        epoch: OwnershipEpoch,
+    },
+    /// Recovery master: I cannot recover the part, and have dropped what I had of it.
+    NotRecovered {
+        /// Whose log.
+        dead: ServerId,
+        /// The part.
+        range: HashRange,
+        /// As handed out.
+        epoch: OwnershipEpoch,
+        /// For the operator.
+        reason: String,
+    },
+    /// Backup: I hold nothing of this log any more.
+    LogFreed {
+        /// Whose log.
+        log: ServerId,
+    },
+    /// Backup: I hold replicas of a log, and its master is not to be found. If nobody needs them
+    /// the answer is [`FromCoordinator::FreeLog`], else there is none.
+    IsNeeded {
+        /// Whose log.
+        log: ServerId,
+    },
 }
 
 /// From the coordinator to a server.
@@ -148,6 +221,35 @@ pub enum FromCoordinator {
         /// What came of it.
         answer: Answer,
     },
+    /// To a master: it is written down that its chain has come so far.
+    ChainNoted {
+        /// The highest number that was told.
+        number: SegmentId,
+    },
+    /// To a backup: the master of this log is dead. Take nothing more for it, for good, and say
+    /// what you hold of it, even if that is nothing.
+    Fence {
+        /// Whose log.
+        log: ServerId,
+    },
+    /// To a backup: send this replica of the log's directory, from this piece on.
+    ReadDirectory {
+        /// Whose log.
+        log: ServerId,
+        /// Segment and epoch of the replica.
+        replica: (SegmentId, ReplicaEpoch),
+        /// How many pieces are here already.
+        first: u32,
+    },
+    /// To a recovery master: recover this part. In several messages, if one cannot carry the list
+    /// of segments.
+    Recover(Box<RecoveryPart>),
+    /// To a backup: nobody needs this log any more. Take nothing more for it, for good, as if you
+    /// had been told to [`FromCoordinator::Fence`] it; free what you hold of it, and say so.
+    FreeLog {
+        /// Whose log.
+        log: ServerId,
+    },
 }
 
 /// A process that wants to be a server of the cluster.
@@ -163,6 +265,11 @@ pub struct Join {
     pub bus_port: u16,
     /// Number and cluster it got from an earlier connection of the same process.
     pub rejoin: Option<(ClusterId, ServerId)>,
+    /// Replicas that other servers keep of each segment of its log. 0: its data dies with it, and
+    /// it is waited for however long it stays away. Else it is declared dead soon, and recovered.
+    pub replicas: u16,
+    /// What fails together with it, by a name. Empty: it fails alone.
+    pub rack: String,
 }
 
 /// One server, as the map shows it.
@@ -178,6 +285,12 @@ pub struct ServerInfo {
     pub bus_port: u16,
     /// Whether its connection to the coordinator stands.
     pub connected: bool,
+    /// What fails together with it. Empty: it fails alone.
+    pub rack: String,
+    /// It was given up, and never comes back under this number. Who is listed no more is dead too.
+    pub is_dead: bool,
+    /// What it owns is being recovered from its log.
+    pub in_recovery: bool,
 }
 
 /// A range, its owner, and the numbers under which it is held. The same for all tables, but for
@@ -321,6 +434,13 @@ pub enum Ask {
         /// Which table.
         table: Option<TableId>,
     },
+    /// All recoveries under way.
+    Recoveries,
+    /// Recover a dead server without what is missing of its log.
+    AcceptLoss {
+        /// Who died.
+        dead: ServerId,
+    },
 }
 
 /// What came of an [`Ask`].
@@ -334,6 +454,10 @@ pub enum Answer {
     Migrations(Vec<MigrationReport>),
     /// Done; the new tenures come with the next map.
     Flushed,
+    /// All recoveries under way.
+    Recoveries(Vec<RecoveryReport>),
+    /// The recovery goes on without what was missing: so many segments, or the directory (0).
+    LossAccepted(u32),
     /// Not possible; the text says why and what to do, without a trailing period.
     Refused(String),
 }

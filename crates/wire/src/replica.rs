@@ -35,6 +35,7 @@ pub use piece::{PIECE_ALIGNMENT, PIECE_HEADER_BYTES, PieceHeader, PieceWriter, p
 pub use reader::{End, PieceReader, ReadEnd};
 
 use crate::{Corrupt, checksum::crc32c};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use types::{ClusterId, SegmentId, ServerId};
 
@@ -56,7 +57,9 @@ const CHECKED: usize = HEADER_BYTES - 4;
 
 /// Distinguishes a replica from earlier ones of the same segment: whoever makes another one in
 /// place of a lost one raises it. 0 for the first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct ReplicaEpoch(pub u32);
 
 /// Names a replica among all of a cluster that one backup may hold. Never used twice.

@@ -55,6 +55,11 @@ impl<S: MetaStore> Coordinator<S> {
                 asker.answer(Answer::Migrations(reports), out);
             }
             Ask::Flush { table } => self.ask_flush(asker, table, out),
+            Ask::Recoveries => asker.answer(Answer::Recoveries(self.recoveries()), out),
+            Ask::AcceptLoss { dead } => {
+                let answer = self.accept_loss(at, dead)?;
+                asker.answer(answer, out);
+            }
         }
         Ok(())
     }

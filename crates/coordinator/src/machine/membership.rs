@@ -24,7 +24,7 @@ pub(super) struct Rejection {
 }
 
 impl Rejection {
-    fn fenced() -> Rejection {
+    pub(super) fn fenced() -> Rejection {
         Rejection { reason: FENCED.to_owned(), is_fenced: true }
     }
 }
@@ -70,9 +70,11 @@ impl<S: MetaStore> Coordinator<S> {
         }
         self.connections.insert(connection, Some(server));
         self.presence.insert(server, Presence::Connected(connection));
+        self.end_solitude(at.now);
         self.map_is_stale = true;
         self.adopt_orphans(at, server)?;
         self.demand_again(at, server);
+        self.demand_of_again(server);
         self.welcome(server, connection, out);
         Ok(())
     }
@@ -82,6 +84,7 @@ impl<S: MetaStore> Coordinator<S> {
             self.presence.insert(server, Presence::Away { since: at.now });
             self.flushes.retain(|flush| flush.connection != connection);
             self.map_is_stale = true;
+            self.is_alone = !self.connections.values().any(Option::is_some);
         }
     }
 
@@ -97,24 +100,6 @@ impl<S: MetaStore> Coordinator<S> {
         let message = FromCoordinator::Rejected { reason, is_fenced };
         out.push(Effect::Send { connection, message });
         out.push(Effect::Close { connection });
-    }
-
-    /// Ends a server's part in the cluster: it holds something that it must not serve.
-    pub(super) fn fence(
-        &mut self,
-        at: Moment,
-        server: ServerId,
-        out: &mut Outbox,
-    ) -> Result<(), Stopped> {
-        let Some(record) = self.ledger.servers().get(&server).cloned() else { return Ok(()) };
-        let mut edit = self.ledger.edit();
-        edit.put_server(Server { fenced: true, ..record });
-        self.commit(at, edit)?;
-        if let Some(connection) = self.connection_of(server) {
-            self.closed(at, connection);
-            self.reject(connection, Rejection::fenced(), out);
-        }
-        Ok(())
     }
 
     fn welcome(&self, server: ServerId, connection: ConnectionId, out: &mut Outbox) {
@@ -152,8 +137,10 @@ impl<S: MetaStore> Coordinator<S> {
     }
 
     fn readmit(&mut self, at: Moment, server: ServerId, join: Join) -> Result<ServerId, Stopped> {
-        let record = record_of(server, join);
-        if self.ledger.servers().get(&server) != Some(&record) {
+        let known = self.ledger.servers().get(&server);
+        let chain = known.and_then(|known| known.chain);
+        let record = Server { chain, ..record_of(server, join) };
+        if known != Some(&record) {
             let mut edit = self.ledger.edit();
             edit.put_server(record);
             self.commit(at, edit)?;
@@ -197,11 +184,13 @@ impl<S: MetaStore> Coordinator<S> {
         servers.find(|&server| is_gone(server) && !used.contains(&server))
     }
 
-    /// Servers that own something or have a part in a live migration.
+    /// Servers that own something or have a part in a live migration or a recovery.
     pub(super) fn used_servers(&self) -> BTreeSet<ServerId> {
         let live = self.ledger.migrations().values().filter(|migration| migration.is_live());
         let owners = self.ledger.tablets().values().map(|tablet| tablet.owner);
-        owners.chain(live.flat_map(|m| [m.source, m.target])).collect()
+        // Masters of parts are connected, or soon dead.
+        let dead = self.ledger.recoveries().keys().copied();
+        owners.chain(live.flat_map(|m| [m.source, m.target])).chain(dead).collect()
     }
 }
 
@@ -209,6 +198,6 @@ const FENCED: &str = "the server was given up while it was away, and another one
                       that it holds; restart it";
 
 fn record_of(id: ServerId, join: Join) -> Server {
-    let Join { host, client_port, bus_port, .. } = join;
-    Server { id, host, client_port, bus_port, fenced: false }
+    let Join { host, client_port, bus_port, replicas, rack, protocol: _, rejoin: _ } = join;
+    Server { id, host, client_port, bus_port, rack, replicas, chain: None, fenced: false }
 }

@@ -20,6 +20,8 @@
 //! - an intent that could be flipped ends without a change of owner only when its target says that
 //!   it never will, or when the target is gone for longer than its promise lasts and the source has
 //!   had no answer. Such a target, should it come back, is let in only if it had not accepted;
+//! - what a server owns changes hands without its word only when it was declared dead, and only
+//!   to who says that it has recovered it;
 //! - of migrations that share a hash only one is under way; the others start in order of their
 //!   numbers;
 //! - tablets are never merged, and a tablet that is cut keeps its epoch and tenures.
@@ -27,7 +29,9 @@
 //! See `docs/design/coordinator.md`.
 
 mod asks;
+mod deaths;
 mod membership;
+mod recovery;
 mod settle;
 mod transitions;
 mod view;
@@ -37,6 +41,7 @@ use crate::outbox::{ConnectionId, Effect, Event, Moment, Outbox};
 use crate::records::{Identity, Migration, Stage};
 use crate::store::MetaStore;
 use protocols::migration::timing::PREPARED_MAX;
+use recovery::{DirectoryQuestion, Evidence, Wanted};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Instant, MigrationId, ServerId, TableId, UnixMillis};
@@ -50,12 +55,17 @@ pub struct Settings {
     /// Longer than a target keeps its promise to accept a flip, [`PREPARED_MAX`]: so a target that
     /// was away for so long accepts no more, and what it did accept its source can have been told.
     pub absence_max: Duration,
+    /// How long a server whose log others keep may be disconnected before it is declared dead.
+    /// Not longer than `absence_max`.
+    pub return_max: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
         // A server reconnects within a second; clients' held requests wait for five.
-        Settings { absence_max: Duration::from_secs(5) }
+        // A process that has died closes its connections at once, and one that lives connects again
+        // within some round trips, if it is not stopped.
+        Settings { absence_max: Duration::from_secs(5), return_max: Duration::from_millis(150) }
     }
 }
 
@@ -74,6 +84,16 @@ pub struct Coordinator<S> {
     progress: BTreeMap<MigrationId, (Progress, UnixMillis)>,
     /// Requests for tenures that wait for a flip to be decided, in order of arrival.
     flushes: Vec<Flush>,
+    /// What was heard for each recovery. Of all that the ledger has.
+    evidence: BTreeMap<ServerId, Evidence>,
+    /// When what recoveries demand is to be sent again. Of all that was sent and is still wanted.
+    demanded: BTreeMap<Wanted, Instant>,
+    /// Servers that handed a part back, until they are asked again.
+    refusals: BTreeMap<ServerId, Instant>,
+    /// Lists of segments sent in this term.
+    lists: u64,
+    /// No server is connected: then nobody is missed.
+    is_alone: bool,
     /// Maps published in this term.
     maps: u64,
     map_is_stale: bool,
@@ -85,7 +105,13 @@ pub struct Coordinator<S> {
 #[derive(Clone, Copy, Debug)]
 enum Presence {
     Connected(ConnectionId),
-    Away { since: Instant },
+    Away {
+        since: Instant,
+    },
+    /// This coordinator has not seen it yet, or may have been cut off itself.
+    Expected {
+        since: Instant,
+    },
 }
 
 /// A server's request for tenures.
@@ -108,8 +134,11 @@ impl<S: MetaStore> Coordinator<S> {
     ) -> Result<Coordinator<S>, Stopped> {
         assert!(settings.absence_max > PREPARED_MAX, "targets would be given up too early");
         let ledger = Ledger::open(store, fresh)?;
-        let away = Presence::Away { since: now };
-        let presence = ledger.servers().keys().map(|&server| (server, away)).collect();
+        assert!(settings.return_max <= settings.absence_max, "the dead would be waited for");
+        let expected = Presence::Expected { since: now };
+        let presence = ledger.servers().keys().map(|&server| (server, expected)).collect();
+        let evidence =
+            ledger.recoveries().keys().map(|&dead| (dead, Evidence::default())).collect();
         let due = ledger.migrations().keys().map(|&migration| (migration, now)).collect();
         Ok(Coordinator {
             settings,
@@ -119,6 +148,11 @@ impl<S: MetaStore> Coordinator<S> {
             due,
             progress: BTreeMap::new(),
             flushes: Vec::new(),
+            evidence,
+            demanded: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            lists: 0,
+            is_alone: true,
             maps: 0,
             map_is_stale: true,
             queue_is_stale: true,
@@ -194,6 +228,59 @@ impl<S: MetaStore> Coordinator<S> {
                 let asker = asks::Asker { connection, server, request };
                 self.ask(at, asker, ask, out)
             }
+            ToCoordinator::Chain { .. }
+            | ToCoordinator::Fenced { .. }
+            | ToCoordinator::DirectoryRead { .. }
+            | ToCoordinator::Recovered { .. }
+            | ToCoordinator::NotRecovered { .. }
+            | ToCoordinator::LogFreed { .. }
+            | ToCoordinator::IsNeeded { .. } => self.receive_of_log(at, server, message, out),
+        }
+    }
+
+    /// A message about logs and their recovery.
+    fn receive_of_log(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        message: ToCoordinator,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        match message {
+            ToCoordinator::Chain { number } => self.chain(at, server, number, out),
+            ToCoordinator::Fenced { log, replicas, more } => {
+                self.fenced(at, (server, log), &replicas, more);
+                Ok(())
+            }
+            ToCoordinator::DirectoryRead { log, replica, first, bodies, more } => {
+                let question = DirectoryQuestion { backup: server, replica, first };
+                self.directory_read(log, question, bodies, more);
+                Ok(())
+            }
+            ToCoordinator::Recovered { dead, range, epoch } => {
+                self.recovered(at, server, (dead, range, epoch))
+            }
+            ToCoordinator::NotRecovered { dead, range, epoch, reason } => {
+                self.not_recovered(at, server, (dead, range, epoch), reason)
+            }
+            ToCoordinator::LogFreed { log } => {
+                self.log_freed(server, log);
+                Ok(())
+            }
+            ToCoordinator::IsNeeded { log } => {
+                self.is_needed(server, log, out);
+                Ok(())
+            }
+            ToCoordinator::Join(_)
+            | ToCoordinator::Measured { .. }
+            | ToCoordinator::Prepared { .. }
+            | ToCoordinator::FlipUnanswered { .. }
+            | ToCoordinator::Flipped { .. }
+            | ToCoordinator::Decided { .. }
+            | ToCoordinator::Shrink { .. }
+            | ToCoordinator::Progress { .. }
+            | ToCoordinator::Released { .. }
+            | ToCoordinator::Ask { .. } => unreachable!("not about a log"),
         }
     }
 
@@ -203,6 +290,11 @@ impl<S: MetaStore> Coordinator<S> {
         let migrations = edit.touched_migrations();
         self.queue_is_stale |= !migrations.is_empty();
         self.ledger.commit(edit)?;
+        let recoveries = self.ledger.recoveries();
+        self.evidence.retain(|dead, _| recoveries.contains_key(dead));
+        for &dead in recoveries.keys() {
+            self.evidence.entry(dead).or_default();
+        }
         for id in migrations {
             // Whatever was demanded before, the stage has changed.
             self.due.insert(id, at.now);
@@ -239,7 +331,7 @@ impl<S: MetaStore> Coordinator<S> {
     fn connection_of(&self, server: ServerId) -> Option<ConnectionId> {
         match self.presence.get(&server) {
             Some(Presence::Connected(connection)) => Some(*connection),
-            Some(Presence::Away { .. }) | None => None,
+            Some(Presence::Away { .. } | Presence::Expected { .. }) | None => None,
         }
     }
 

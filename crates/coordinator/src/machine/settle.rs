@@ -5,20 +5,25 @@ use super::{Coordinator, Presence};
 use crate::admission::HISTORY_MAX;
 use crate::ledger::{Edit, Stopped};
 use crate::outbox::{Effect, Moment, Outbox};
-use crate::records::{Ending, Migration, Server, Stage};
+use crate::records::{Ending, Migration, Stage, Terms};
 use crate::store::MetaStore;
+use std::collections::BTreeSet;
 use types::{HashRange, Instant, MigrationId, ServerId};
 use wire::control::FromCoordinator;
 
 impl<S: MetaStore> Coordinator<S> {
     pub(super) fn settle(&mut self, at: Moment, out: &mut Outbox) -> Result<(), Stopped> {
+        self.declare_absent_dead(at, out)?;
         self.give_up_on_absent(at, out)?;
         self.start_queued(at)?;
         self.settle_flushes(at, out)?;
-        self.prune_history(at)?;
+        self.prune_history(at, out)?;
+        // After migrations: what lies in one of them is not handed out.
+        self.advance_recoveries(at)?;
         // Before the demands: they name servers that their receivers look up in the map.
         self.publish_map(out);
         self.send_demands(at, out);
+        self.send_recovery_demands(at, out);
         Ok(())
     }
 
@@ -32,29 +37,45 @@ impl<S: MetaStore> Coordinator<S> {
         let absences = migrations.values().flat_map(|migration| {
             needed(migration).into_iter().flatten().filter_map(|server| self.given_up_at(server))
         });
-        demands.chain(absences).min()
+        let deaths = self.ledger.servers().values().filter_map(|server| self.dead_at(server));
+        demands.chain(absences).chain(deaths).chain(self.recovery_deadline()).min()
     }
 
     /// When migrations stop waiting for a server. `None`: it is connected.
-    fn given_up_at(&self, server: ServerId) -> Option<Instant> {
+    pub(super) fn given_up_at(&self, server: ServerId) -> Option<Instant> {
         match self.presence.get(&server) {
-            Some(Presence::Away { since }) => Some(*since + self.settings.absence_max),
+            Some(Presence::Away { since } | Presence::Expected { since }) => {
+                Some(*since + self.settings.absence_max)
+            }
             Some(Presence::Connected(_)) | None => None,
         }
     }
 
     fn give_up_on_absent(&mut self, at: Moment, out: &mut Outbox) -> Result<(), Stopped> {
-        let is_gone = |server: ServerId| self.given_up_at(server).is_some_and(|by| by <= at.now);
-        let missing = |migration: &Migration| {
-            let server = needed(migration).into_iter().flatten().find(|&server| is_gone(server))?;
-            Some((migration.id, server))
-        };
-        let stuck: Vec<(MigrationId, ServerId)> =
-            self.ledger.migrations().values().filter_map(missing).collect();
-        for (id, server) in stuck {
-            self.give_up(at, id, server, out)?;
+        loop {
+            let missed = |migration: &Migration| {
+                self.missed_side(at, migration).map(|server| (migration.id, server))
+            };
+            let stuck: Vec<(MigrationId, ServerId)> =
+                self.ledger.migrations().values().filter_map(missed).collect();
+            if stuck.is_empty() {
+                return Ok(());
+            }
+            // What that leads to may need the other side, which may be gone as well.
+            for (id, server) in stuck {
+                self.give_up(at, id, server, out)?;
+            }
         }
-        Ok(())
+    }
+
+    /// The side that the migration waits for in vain.
+    fn missed_side(&self, at: Moment, migration: &Migration) -> Option<ServerId> {
+        let is_gone = |server: &ServerId| {
+            self.is_dead(*server) || self.given_up_at(*server).is_some_and(|by| by <= at.now)
+        };
+        let mut needed = needed(migration).into_iter().flatten();
+        let mut mourned = mourned(migration).into_iter().flatten();
+        needed.find(is_gone).or_else(|| mourned.find(|server| self.is_dead(*server)))
     }
 
     /// Goes on without a server that is gone, as far as that can be done.
@@ -67,28 +88,62 @@ impl<S: MetaStore> Coordinator<S> {
     ) -> Result<(), Stopped> {
         let Some(migration) = self.ledger.migrations().get(&id).cloned() else { return Ok(()) };
         let is_target = gone == migration.target;
-        let reason = format!("{gone} was not connected for too long");
+        let is_dead = self.is_dead(gone);
+        let reason = match is_dead {
+            true => format!("{gone} died"),
+            false => format!("{gone} was not connected for too long"),
+        };
         let failure = Ending::Failed(reason.clone());
+        // The dead never come back to be asked.
+        let unheard = |terms: Terms| (!is_dead).then_some(terms);
         let stage = match migration.stage.clone() {
             Stage::Measuring => failed(&reason),
             Stage::Preparing(terms) if is_target => {
-                Stage::Ended { ending: failure, unheard: Some(terms) }
+                Stage::Ended { ending: failure, unheard: unheard(terms) }
             }
             Stage::Preparing(terms) => Stage::Withdrawing { terms, ending: failure },
-            Stage::Withdrawing { terms, ending } => Stage::Ended { ending, unheard: Some(terms) },
+            Stage::Withdrawing { terms, ending } => {
+                Stage::Ended { ending, unheard: unheard(terms) }
+            }
+            // It may have accepted, and acknowledged writes, which are in its log. So it has.
+            Stage::Flipping(terms)
+            | Stage::Deciding { terms, .. }
+            | Stage::Orphaned { terms, .. }
+                if is_target && is_dead =>
+            {
+                return self.hand_over(at, &migration, &terms);
+            }
             Stage::Flipping(terms) if is_target => Stage::Orphaned { terms, otherwise: failure },
             Stage::Flipping(terms) => Stage::Deciding { terms, otherwise: failure },
             Stage::Deciding { terms, otherwise } => Stage::Orphaned { terms, otherwise },
+            // Neither side can tell. The target, whose data would die with it, is asked if it
+            // comes back.
+            Stage::Orphaned { terms, otherwise } => {
+                Stage::Ended { ending: otherwise, unheard: Some(terms) }
+            }
+            // What the source should forget has died with it.
+            Stage::Releasing => Stage::Ended { ending: Ending::Success, unheard: None },
+            Stage::Queued | Stage::Moving { .. } | Stage::Ended { .. } => {
+                unreachable!("{id} needs nobody")
+            }
+        };
+        self.advance(at, self.ledger.edit(), &migration, stage.clone())?;
+        match stage {
+            Stage::Ended { ending: Ending::Success, .. } => {
+                self.send(migration.target, FromCoordinator::Finished { migration: id }, out);
+            }
+            Stage::Ended { ending: Ending::Cancelled | Ending::Failed(_), .. } => {
+                self.send(migration.source, outcome(id, false), out);
+            }
             Stage::Queued
+            | Stage::Measuring
+            | Stage::Preparing(_)
+            | Stage::Flipping(_)
+            | Stage::Withdrawing { .. }
+            | Stage::Deciding { .. }
             | Stage::Orphaned { .. }
             | Stage::Moving { .. }
-            | Stage::Releasing
-            | Stage::Ended { .. } => unreachable!("{id} needs nobody"),
-        };
-        let has_ended = matches!(stage, Stage::Ended { .. });
-        self.advance(at, self.ledger.edit(), &migration, stage)?;
-        if has_ended {
-            self.send(migration.source, outcome(id, false), out);
+            | Stage::Releasing => {}
         }
         Ok(())
     }
@@ -129,9 +184,11 @@ impl<S: MetaStore> Coordinator<S> {
             taken.push(migration.range);
             if is_free {
                 // An earlier migration of the range may have ended otherwise than was expected.
-                let stage = match self.tablet_to_move(migration) {
-                    Some(_) => Stage::Measuring,
-                    None => failed(NOT_OWNED),
+                let sides = [migration.source, migration.target];
+                let stage = match sides.into_iter().find(|&side| self.is_dead(side)) {
+                    Some(dead) => failed(&format!("{dead} died")),
+                    None if self.tablet_to_move(migration).is_none() => failed(NOT_OWNED),
+                    None => Stage::Measuring,
                 };
                 edit.put_migration(Migration { stage, updated: at.wall, ..migration.clone() });
             }
@@ -140,23 +197,25 @@ impl<S: MetaStore> Coordinator<S> {
     }
 
     /// Drops the oldest migrations that have ended.
-    fn prune_history(&mut self, at: Moment) -> Result<(), Stopped> {
+    fn prune_history(&mut self, at: Moment, out: &mut Outbox) -> Result<(), Stopped> {
         let ended: Vec<&Migration> =
             self.ledger.migrations().values().filter(|m| !m.is_live()).collect();
         if ended.len() <= HISTORY_MAX {
             return Ok(());
         }
         let mut edit = self.ledger.edit();
+        let mut unheard_of = BTreeSet::new();
         for migration in &ended[..ended.len() - HISTORY_MAX] {
             edit.remove_migration(migration.id);
             // Nobody will remember to ask its target, should it ever come back.
-            if let Stage::Ended { unheard: Some(_), .. } = migration.stage
-                && let Some(target) = self.ledger.servers().get(&migration.target)
-            {
-                edit.put_server(Server { fenced: true, ..target.clone() });
+            if let Stage::Ended { unheard: Some(_), .. } = migration.stage {
+                unheard_of.insert(migration.target);
             }
         }
-        self.commit(at, edit)
+        self.put_dead(at, &mut edit, &unheard_of);
+        self.commit(at, edit)?;
+        self.part_with(at, &unheard_of, out);
+        Ok(())
     }
 
     fn publish_map(&mut self, out: &mut Outbox) {
@@ -210,6 +269,22 @@ fn needed(migration: &Migration) -> [Option<ServerId>; 2] {
         | Stage::Orphaned { .. }
         | Stage::Moving { .. }
         | Stage::Releasing
+        | Stage::Ended { .. } => [None, None],
+    }
+}
+
+/// The servers, beyond these, without which the migration goes on if they are dead for good.
+fn mourned(migration: &Migration) -> [Option<ServerId>; 2] {
+    match migration.stage {
+        Stage::Orphaned { .. } => [Some(migration.target), Some(migration.source)],
+        Stage::Releasing => [Some(migration.source), None],
+        Stage::Queued
+        | Stage::Measuring
+        | Stage::Preparing(_)
+        | Stage::Flipping(_)
+        | Stage::Withdrawing { .. }
+        | Stage::Deciding { .. }
+        | Stage::Moving { .. }
         | Stage::Ended { .. } => [None, None],
     }
 }

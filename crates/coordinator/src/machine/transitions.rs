@@ -10,6 +10,7 @@ use crate::ledger::{Edit, Stopped};
 use crate::outbox::{Moment, Outbox};
 use crate::records::{Ending, Migration, Stage, Tablet, Terms};
 use crate::store::MetaStore;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use types::limits::PARTITIONS_MAX;
 use types::{HashRange, MigrationId, ServerId};
@@ -18,7 +19,7 @@ use wire::control::{FromCoordinator, Progress};
 /// Between two questions to a target whether it has accepted. Clients of the range wait for it.
 const DECIDE_AGAIN: Duration = Duration::from_millis(100);
 /// Between two sendings of any other demand. It is lost only if the connection is.
-const DEMAND_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const DEMAND_AGAIN: Duration = Duration::from_secs(1);
 
 /// Who says something, and about which migration.
 pub(super) type About = (ServerId, MigrationId);
@@ -299,7 +300,7 @@ impl<S: MetaStore> Coordinator<S> {
             | Stage::Orphaned { terms, .. } => self.hand_over(at, migration, terms),
             Stage::Ended { unheard: Some(_), .. } => {
                 tracing::warn!(server = %migration.target, migration = %migration.id, "fenced");
-                self.fence(at, migration.target, out)
+                self.declare_dead(at, &BTreeSet::from([migration.target]), out)
             }
             // Known, or impossible before the flip was set free.
             Stage::Queued
@@ -313,7 +314,7 @@ impl<S: MetaStore> Coordinator<S> {
     }
 
     /// The change of owner, and with it the dependency on the source.
-    fn hand_over(
+    pub(super) fn hand_over(
         &mut self,
         at: Moment,
         migration: &Migration,
@@ -333,7 +334,7 @@ impl<S: MetaStore> Coordinator<S> {
     }
 
     /// Takes a range out of the tablets that it lies in. What is left of them stays as it was.
-    fn cut_out(&self, edit: &mut Edit, range: HashRange) {
+    pub(super) fn cut_out(&self, edit: &mut Edit, range: HashRange) {
         let cut = |tablet: &&Tablet| tablet.range.overlaps(range);
         for tablet in self.ledger.tablets().values().filter(cut) {
             edit.remove_tablet(tablet.range.first());

@@ -1,7 +1,7 @@
 //! What others see of the configuration: the map that servers get, the reports that people get.
 
 use super::Coordinator;
-use crate::records::Migration;
+use crate::records::{Migration, RecoveryStage};
 use crate::store::MetaStore;
 use types::ServerId;
 use wire::control::{ClusterMap, MigrationReport, ServerInfo, TabletInfo};
@@ -46,8 +46,16 @@ impl<S: MetaStore> Coordinator<S> {
                 client_port: server.client_port,
                 bus_port: server.bus_port,
                 connected: self.connection_of(server.id).is_some(),
+                rack: server.rack.clone(),
+                is_dead: server.fenced,
+                in_recovery: self.is_in_recovery(server.id),
             })
             .collect()
+    }
+
+    fn is_in_recovery(&self, server: ServerId) -> bool {
+        let recovery = self.ledger.recoveries().get(&server);
+        recovery.is_some_and(|r| matches!(r.stage, RecoveryStage::Recovering { .. }))
     }
 
     /// Every migration that is remembered, newest first.

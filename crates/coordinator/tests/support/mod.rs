@@ -132,6 +132,8 @@ pub fn join_of(rejoin: Option<ServerId>) -> Join {
         client_port: 6379,
         bus_port: 16379,
         rejoin: rejoin.map(|server| (IDENTITY.cluster, server)),
+        replicas: 0,
+        rack: String::new(),
     }
 }
 

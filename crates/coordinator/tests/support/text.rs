@@ -2,7 +2,8 @@
 
 use types::{HashRange, ServerId, Tenure};
 use wire::control::{
-    Answer, ClusterMap, FromCoordinator, Intent, MigrationReport, ServerInfo, TabletInfo,
+    Answer, ClusterMap, FromCoordinator, Intent, MigrationReport, RecoveryPart, RecoveryReport,
+    RecoverySegment, ServerInfo, TabletInfo,
 };
 
 pub fn message(message: &FromCoordinator) -> String {
@@ -30,6 +31,13 @@ pub fn message(message: &FromCoordinator) -> String {
         FromCoordinator::Answer { request, answer } => {
             format!("answer {request}: {}", self::answer(answer))
         }
+        FromCoordinator::ChainNoted { number } => format!("chain noted {}", number.0),
+        FromCoordinator::Fence { log } => format!("fence {log}"),
+        FromCoordinator::ReadDirectory { log, replica: (segment, epoch), first } => {
+            format!("read directory {log} chain {} epoch {} from {first}", segment.0, epoch.0)
+        }
+        FromCoordinator::Recover(part) => recover(part),
+        FromCoordinator::FreeLog { log } => format!("free {log}"),
     }
 }
 
@@ -47,12 +55,55 @@ fn intent(intent: &Intent) -> String {
     )
 }
 
+fn recover(part: &RecoveryPart) -> String {
+    format!(
+        "recover {} {} {} as {} {} from {}",
+        part.dead,
+        part.range,
+        tenures(&part.old_tenures),
+        part.epoch,
+        tenures(&part.tenures),
+        joined(&part.segments, segment)
+    )
+}
+
+fn segment(segment: &RecoverySegment) -> String {
+    let length = segment.content.map_or("open".into(), |content| content.length.to_string());
+    let places = segment.places.iter().map(|place| place.backup.to_string());
+    format!("{} ({length}, {})", segment.segment, places.collect::<Vec<_>>().join(" "))
+}
+
+pub fn recovery(report: &RecoveryReport) -> String {
+    let part = |&(range, master): &(HashRange, ServerId)| format!("{range} {master}");
+    let missing = match report.missing_total {
+        0 => String::new(),
+        total => format!(" missing {total}: {}", joined(&report.missing, |s| s.to_string())),
+    };
+    let waits = match &report.waits_for[..] {
+        [] => String::new(),
+        migrations => format!(" waits for {}", joined(migrations, |m| m.to_string())),
+    };
+    let message = match &report.message[..] {
+        "" => String::new(),
+        message => format!(" ({message})"),
+    };
+    format!(
+        "\n    {} {:?} owns {} parts {}{missing}{waits}{message}",
+        report.dead,
+        report.state,
+        ranges(&report.ranges),
+        joined(&report.parts, part)
+    )
+}
+
 fn answer(answer: &Answer) -> String {
     match answer {
         Answer::Started(migrations) => format!("started {}", joined(migrations, |m| m.to_string())),
         Answer::Cancelled(count) => format!("cancelled {count}"),
         Answer::Migrations(reports) => format!("migrations{}", joined(reports, report)),
         Answer::Flushed => "flushed".into(),
+        Answer::Recoveries(reports) => format!("recoveries{}", joined(reports, recovery)),
+        Answer::LossAccepted(count) => format!("loss of {count} accepted"),
         Answer::Refused(reason) => format!("refused: {reason}"),
     }
 }
@@ -93,7 +144,16 @@ pub fn cluster_map(map: &ClusterMap) -> String {
 }
 
 fn server(server: &ServerInfo) -> String {
-    if server.connected { server.id.to_string() } else { format!("{}(away)", server.id) }
+    let ServerInfo { id, connected, is_dead, in_recovery, rack, .. } = server;
+    let rack = if rack.is_empty() { String::new() } else { format!("/{rack}") };
+    let state = match (connected, is_dead, in_recovery) {
+        (true, false, false) => "",
+        (false, false, false) => "(away)",
+        (false, true, true) => "(in recovery)",
+        (false, true, false) => "(dead)",
+        other => panic!("{id} cannot be {other:?}"),
+    };
+    format!("{id}{rack}{state}")
 }
 
 fn tablet(tablet: &TabletInfo) -> String {

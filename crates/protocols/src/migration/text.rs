@@ -152,6 +152,23 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
         ),
         ToCoordinator::Released { migration } => write!(f, "released {migration}"),
         ToCoordinator::Ask { request, ask } => write!(f, "ask {request}: {ask:?}"),
+        ToCoordinator::Chain { number } => write!(f, "chain {number}"),
+        ToCoordinator::Fenced { log, replicas, more } => {
+            let more = if *more { ", more to come" } else { "" };
+            write!(f, "fenced {log}: {} replicas{more}", replicas.len())
+        }
+        ToCoordinator::DirectoryRead { log, replica, first, bodies, .. } => {
+            let (segment, epoch) = replica;
+            write!(f, "directory {log} {segment}.{}: {} pieces from {first}", epoch.0, bodies.len())
+        }
+        ToCoordinator::Recovered { dead, range, epoch } => {
+            write!(f, "recovered {dead} {range} {epoch}")
+        }
+        ToCoordinator::NotRecovered { dead, range, epoch, reason } => {
+            write!(f, "not recovered {dead} {range} {epoch}: {reason}")
+        }
+        ToCoordinator::LogFreed { log } => write!(f, "freed {log}"),
+        ToCoordinator::IsNeeded { log } => write!(f, "is {log} needed?"),
     })
 }
 
@@ -176,5 +193,20 @@ pub fn from_coordinator(message: &FromCoordinator) -> impl fmt::Display {
         }
         FromCoordinator::Finished { migration } => write!(f, "finished {migration}"),
         FromCoordinator::Answer { request, answer } => write!(f, "answer {request}: {answer:?}"),
+        FromCoordinator::ChainNoted { number } => write!(f, "chain noted {number}"),
+        FromCoordinator::Fence { log } => write!(f, "fence {log}"),
+        FromCoordinator::ReadDirectory { log, replica: (segment, epoch), first } => {
+            write!(f, "read directory {log} {segment}.{} from {first}", epoch.0)
+        }
+        FromCoordinator::Recover(part) => write!(
+            f,
+            "recover {} {} {}: {} of {} segments",
+            part.dead,
+            part.range,
+            part.epoch,
+            part.segments.len(),
+            part.segments_total
+        ),
+        FromCoordinator::FreeLog { log } => write!(f, "free {log}"),
     })
 }

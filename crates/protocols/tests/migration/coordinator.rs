@@ -80,7 +80,14 @@ impl Coordinator {
             | ToCoordinator::Progress { .. }
             | ToCoordinator::Join(_)
             | ToCoordinator::Measured { .. }
-            | ToCoordinator::Ask { .. } => Vec::new(),
+            | ToCoordinator::Ask { .. }
+            | ToCoordinator::Chain { .. }
+            | ToCoordinator::Fenced { .. }
+            | ToCoordinator::DirectoryRead { .. }
+            | ToCoordinator::Recovered { .. }
+            | ToCoordinator::NotRecovered { .. }
+            | ToCoordinator::LogFreed { .. }
+            | ToCoordinator::IsNeeded { .. } => Vec::new(),
         }
     }
 }

@@ -89,7 +89,15 @@ fn kind(message: &Message) -> &'static str {
             PeerMessage::PriorityReply(_) => "priority-reply",
         },
         Message::Up { message, .. } => match message {
-            ToCoordinator::Join(_) | ToCoordinator::Ask { .. } => "other",
+            ToCoordinator::Join(_)
+            | ToCoordinator::Ask { .. }
+            | ToCoordinator::Chain { .. }
+            | ToCoordinator::Fenced { .. }
+            | ToCoordinator::DirectoryRead { .. }
+            | ToCoordinator::Recovered { .. }
+            | ToCoordinator::NotRecovered { .. }
+            | ToCoordinator::LogFreed { .. }
+            | ToCoordinator::IsNeeded { .. } => "other",
             ToCoordinator::Measured { .. } => "measured",
             ToCoordinator::Prepared { .. } => "prepared",
             ToCoordinator::FlipUnanswered { .. } => "flip-unanswered",
@@ -104,7 +112,12 @@ fn kind(message: &Message) -> &'static str {
             | FromCoordinator::Rejected { .. }
             | FromCoordinator::Map(_)
             | FromCoordinator::Measure { .. }
-            | FromCoordinator::Answer { .. } => "other",
+            | FromCoordinator::Answer { .. }
+            | FromCoordinator::ChainNoted { .. }
+            | FromCoordinator::Fence { .. }
+            | FromCoordinator::ReadDirectory { .. }
+            | FromCoordinator::Recover(_)
+            | FromCoordinator::FreeLog { .. } => "other",
             FromCoordinator::Prepare(_) => "prepare",
             FromCoordinator::Start(_) => "start",
             FromCoordinator::Decide { .. } => "decide",

@@ -139,7 +139,12 @@ impl Server {
             | FromCoordinator::Rejected { .. }
             | FromCoordinator::Map(_)
             | FromCoordinator::Measure { .. }
-            | FromCoordinator::Answer { .. } => {}
+            | FromCoordinator::Answer { .. }
+            | FromCoordinator::ChainNoted { .. }
+            | FromCoordinator::Fence { .. }
+            | FromCoordinator::ReadDirectory { .. }
+            | FromCoordinator::Recover(_)
+            | FromCoordinator::FreeLog { .. } => {}
         }
     }
 

@@ -430,9 +430,12 @@ pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) -> Done {
     match answer {
         Answer::Refused(reason) => Err(refused(format!("ERR {reason}"))),
         Answer::Cancelled(0) => Err(refused("ERR No migrations ongoing")),
-        Answer::Started(_) | Answer::Cancelled(_) | Answer::Flushed | Answer::Migrations(_) => {
-            call.ok()
-        }
+        Answer::Started(_)
+        | Answer::Cancelled(_)
+        | Answer::Flushed
+        | Answer::Migrations(_)
+        | Answer::Recoveries(_)
+        | Answer::LossAccepted(_) => call.ok(),
     }
 }
 

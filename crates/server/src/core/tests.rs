@@ -97,6 +97,9 @@ impl World {
                 client_port: 6379,
                 bus_port: 16379,
                 connected: true,
+                rack: String::new(),
+                is_dead: false,
+                in_recovery: false,
             }],
             tablets: vec![TabletInfo {
                 range: HashRange::ALL,

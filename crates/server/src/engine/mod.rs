@@ -271,6 +271,26 @@ impl Engine {
                 self.drive_target(now, migration, TargetEvent::Finished);
             }
             FromCoordinator::Answer { request, answer } => self.answered(request, answer),
+            // Servers keep no logs of others, and recover none.
+            FromCoordinator::ChainNoted { .. } => {}
+            FromCoordinator::Fence { log } => {
+                let nothing = ToCoordinator::Fenced { log, replicas: Vec::new(), more: false };
+                self.out.control.push(nothing);
+            }
+            FromCoordinator::ReadDirectory { log, replica, first } => {
+                let (bodies, more) = (Vec::new(), false);
+                let nothing = ToCoordinator::DirectoryRead { log, replica, first, bodies, more };
+                self.out.control.push(nothing);
+            }
+            FromCoordinator::Recover(part) => {
+                let (dead, range, epoch) = (part.dead, part.range, part.epoch);
+                let reason = "this server cannot recover logs".to_owned();
+                let refusal = ToCoordinator::NotRecovered { dead, range, epoch, reason };
+                self.out.control.push(refusal);
+            }
+            FromCoordinator::FreeLog { log } => {
+                self.out.control.push(ToCoordinator::LogFreed { log });
+            }
         }
     }
 

@@ -416,6 +416,9 @@ mod tests {
                 client_port: port,
                 bus_port: 2,
                 connected: false,
+                rack: String::new(),
+                is_dead: false,
+                in_recovery: false,
             };
             let tablet = TabletInfo {
                 range: HashRange::ALL,

@@ -42,7 +42,12 @@ pub fn reactor_for(message: &FromCoordinator) -> ReactorId {
         | FromCoordinator::Decide { .. }
         | FromCoordinator::Outcome { .. }
         | FromCoordinator::Forget { .. }
-        | FromCoordinator::Finished { .. } => ReactorId(0),
+        | FromCoordinator::Finished { .. }
+        | FromCoordinator::ChainNoted { .. }
+        | FromCoordinator::Fence { .. }
+        | FromCoordinator::ReadDirectory { .. }
+        | FromCoordinator::Recover(_)
+        | FromCoordinator::FreeLog { .. } => ReactorId(0),
     }
 }
 

@@ -65,7 +65,11 @@ impl World {
                     self.failure = Some(Rule::AsksAnswered.broken("granted, but no move began"));
                 }
             }
-            Answer::Refused(_) | Answer::Cancelled(_) | Answer::Flushed => {}
+            Answer::Refused(_)
+            | Answer::Cancelled(_)
+            | Answer::Flushed
+            | Answer::Recoveries(_)
+            | Answer::LossAccepted(_) => {}
         }
     }
 

@@ -1,0 +1,95 @@
+//! What a dead server owned, divided among those who recover it.
+
+use types::HashRange;
+use types::ServerId;
+
+/// Parts that cover the ranges, each with its master. A range is divided into so many parts of
+/// equal width as its share of all comes to, rounded up, and a part goes to whoever has least.
+///
+/// So one range becomes one part per master, and many ranges become hardly more than they are:
+/// tablets are never merged, and if each were divided among all, a few deaths would use them up.
+/// `room` says by how many they may become more.
+pub(super) fn divide(
+    ranges: &[HashRange],
+    masters: &[ServerId],
+    mut room: usize,
+) -> Vec<(HashRange, ServerId)> {
+    let total: u128 = ranges.iter().map(|&range| width(range)).sum();
+    let mut shares: Vec<(u128, ServerId)> = masters.iter().map(|&master| (0, master)).collect();
+    let mut parts = Vec::new();
+    for &range in ranges {
+        let wanted = (masters.len() as u128 * width(range)).div_ceil(total) as usize;
+        let count = wanted.min(slots(range)).min(room + 1);
+        room -= count - 1;
+        for part in range.divide(count) {
+            // Of equals the first: the order of ranges and masters decides.
+            let least = shares.iter_mut().min_by_key(|(width, _)| *width);
+            let (load, master) = least.expect("somebody takes the parts");
+            *load += width(part);
+            parts.push((part, *master));
+        }
+    }
+    parts
+}
+
+fn width(range: HashRange) -> u128 {
+    u128::from(range.last().0 - range.first().0) + 1
+}
+
+/// Into how many parts the range can be divided without dividing a slot.
+fn slots(range: HashRange) -> usize {
+    let (first, last) = range.slots();
+    if range.is_whole_slots() { usize::from(last.0 - first.0) + 1 } else { 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::Slot;
+
+    fn slots_of(first: u16, last: u16) -> HashRange {
+        HashRange::of_slots(Slot(first), Slot(last))
+    }
+
+    fn masters(count: u32) -> Vec<ServerId> {
+        (1..=count).map(ServerId).collect()
+    }
+
+    fn check(ranges: &[HashRange], parts: &[(HashRange, ServerId)]) {
+        let covered: u128 = parts.iter().map(|part| width(part.0)).sum();
+        assert_eq!(covered, ranges.iter().map(|&range| width(range)).sum(), "all is handed out");
+        for (at, (part, _)) in parts.iter().enumerate() {
+            assert!(ranges.iter().any(|range| range.covers(*part)), "within one range");
+            assert!(!parts[..at].iter().any(|(other, _)| other.overlaps(*part)), "once");
+        }
+    }
+
+    #[test]
+    fn one_range_becomes_one_part_for_each_master() {
+        let parts = divide(&[HashRange::ALL], &masters(3), 100);
+        check(&[HashRange::ALL], &parts);
+        let who: Vec<u32> = parts.iter().map(|part| part.1.0).collect();
+        assert_eq!(who, [1, 2, 3]);
+        assert!(parts.iter().all(|part| part.0.is_whole_slots()));
+    }
+
+    #[test]
+    fn many_ranges_become_hardly_more() {
+        let ranges: Vec<HashRange> = (0..100).map(|n| slots_of(100 * n, 100 * n + 50)).collect();
+        let parts = divide(&ranges, &masters(10), 1000);
+        check(&ranges, &parts);
+        assert_eq!(parts.len(), 100);
+        for master in masters(10) {
+            assert_eq!(parts.iter().filter(|part| part.1 == master).count(), 10);
+        }
+    }
+
+    #[test]
+    fn a_range_is_not_divided_further_than_its_slots_and_the_room_allow() {
+        assert_eq!(divide(&[slots_of(7, 8)], &masters(5), 100).len(), 2);
+        assert_eq!(divide(&[HashRange::ALL], &masters(5), 0).len(), 1);
+        assert_eq!(divide(&[slots_of(0, 9), slots_of(20, 29)], &masters(8), 2).len(), 4);
+        let half_a_slot = HashRange::new(Slot(3).first_hash(), types::KeyHash((3 << 50) + 9));
+        assert_eq!(divide(&[half_a_slot], &masters(5), 100), [(half_a_slot, ServerId(1))]);
+    }
+}

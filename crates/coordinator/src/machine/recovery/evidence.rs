@@ -1,0 +1,324 @@
+//! What is known of a dead server's log: who holds which replicas, and what its directory says.
+//!
+//! All of it was heard, and none is written down: a coordinator that starts again asks again, and
+//! backups that are fenced stay so.
+//!
+//! The proof (rule 8 of `docs/design/replication.md`): the directory is that of the chain's segment
+//! that was noted last, and each segment that it names is held by somebody who is there. A closed
+//! one with the length that it had; an open one with any, since while the directory calls a segment
+//! open each of its replicas has everything that was acknowledged.
+
+use crate::records::AcceptedLoss;
+use protocols::directory::Directory;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+use types::{Instant, SegmentId, ServerId};
+use wire::control::{PLACES_MAX, RecoverySegment, ReplicaInfo, ReplicaPlace};
+use wire::directory::Content;
+use wire::replica::ReplicaEpoch;
+
+/// From the moment at which a backup of the chain was fenced until its master serves nothing more:
+/// the read lease of 100 ms, and a twentieth for clocks that run unevenly.
+pub(super) const LEASE_WAIT: Duration = Duration::from_millis(105);
+
+/// A replica's segment and epoch.
+type ReplicaName = (SegmentId, ReplicaEpoch);
+
+/// What was heard of one log.
+#[derive(Debug, Default)]
+pub(crate) struct Evidence {
+    holders: BTreeMap<ServerId, Holder>,
+    directory: Option<Directory>,
+    reading: Option<Reading>,
+    /// Replicas of the chain's segment that could not be read.
+    unreadable: BTreeSet<(ServerId, ReplicaName)>,
+    lease: Lease,
+    freed: BTreeSet<ServerId>,
+    /// Why a part was last handed back.
+    pub(super) refusal: String,
+}
+
+/// What one backup has said.
+#[derive(Debug, Default)]
+struct Holder {
+    /// Lengths of replicas of the log's segments.
+    replicas: BTreeMap<ReplicaName, u32>,
+    /// Lengths of replicas of the chain's segments.
+    chain: BTreeMap<ReplicaName, u32>,
+    /// Whether it has said everything.
+    is_whole: bool,
+}
+
+/// The replica of the directory that is being read.
+#[derive(Debug)]
+struct Reading {
+    backup: ServerId,
+    replica: ReplicaName,
+    length: u32,
+    bodies: Vec<Vec<u8>>,
+}
+
+/// Whether the dead server, should it live, may still serve reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Lease {
+    /// No backup of the chain is known to be fenced.
+    #[default]
+    Held,
+    Until(Instant),
+    Over,
+}
+
+/// What the evidence is judged by.
+pub(super) struct Judged<'l> {
+    /// The chain's segment that was noted last.
+    pub(super) chain: Option<SegmentId>,
+    pub(super) loss: &'l AcceptedLoss,
+    /// Who can be asked and read from.
+    pub(super) connected: BTreeSet<ServerId>,
+}
+
+/// Whether the log is whole.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// Somebody who is connected has not said what it holds.
+    Collecting,
+    /// The directory has not been read.
+    ReadingDirectory,
+    /// Nobody has the directory.
+    DirectoryMissing,
+    /// Nobody has these.
+    SegmentsMissing(Vec<SegmentId>),
+    Whole,
+}
+
+/// What is to be asked of whom to know more of the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DirectoryQuestion {
+    pub(crate) backup: ServerId,
+    pub(crate) replica: ReplicaName,
+    /// Pieces that are here already.
+    pub(crate) first: u32,
+}
+
+impl Evidence {
+    /// A backup says that it is fenced, and what it holds. `chain` is the segment noted last.
+    pub(super) fn fenced(
+        &mut self,
+        now: Instant,
+        backup: ServerId,
+        (replicas, more): (&[ReplicaInfo], bool),
+        chain: Option<SegmentId>,
+    ) {
+        let holder = self.holders.entry(backup).or_default();
+        for replica in replicas {
+            let of = if replica.is_directory { &mut holder.chain } else { &mut holder.replicas };
+            of.insert((replica.segment, replica.epoch), replica.length);
+        }
+        holder.is_whole |= !more;
+        let of_chain =
+            |replica: &&ReplicaInfo| replica.is_directory && Some(replica.segment) == chain;
+        if self.lease == Lease::Held && replicas.iter().any(|replica| of_chain(&replica)) {
+            self.lease = Lease::Until(now + LEASE_WAIT);
+        }
+    }
+
+    /// Whether the backup has said everything that it holds.
+    pub(super) fn has_answered(&self, backup: ServerId) -> bool {
+        self.holders.get(&backup).is_some_and(|holder| holder.is_whole)
+    }
+
+    /// A backup is dead. Returns whether it held anything.
+    pub(super) fn forget(&mut self, backup: ServerId) -> bool {
+        if self.reading.as_ref().is_some_and(|reading| reading.backup == backup) {
+            self.reading = None;
+        }
+        self.holders.remove(&backup).is_some_and(|holder| !holder.replicas.is_empty())
+    }
+
+    /// A backup holds nothing of the log any more.
+    pub(super) fn freed(&mut self, backup: ServerId) {
+        self.freed.insert(backup);
+    }
+
+    pub(super) fn has_freed(&self, backup: ServerId) -> bool {
+        self.freed.contains(&backup)
+    }
+
+    /// Time has passed.
+    pub(super) fn pass(&mut self, now: Instant) {
+        if let Lease::Until(end) = self.lease
+            && end <= now
+        {
+            self.lease = Lease::Over;
+        }
+    }
+
+    /// When the lease will be over, if that is known and has not passed.
+    pub(super) fn lease_end(&self) -> Option<Instant> {
+        match self.lease {
+            Lease::Until(end) => Some(end),
+            Lease::Held | Lease::Over => None,
+        }
+    }
+
+    /// Whether the dead server serves nothing any more. Without a chain it never did; and who goes
+    /// on without the directory has to know what became of the backups that had it.
+    pub(super) fn is_lease_over(&self, judged: &Judged<'_>) -> bool {
+        judged.chain.is_none()
+            || self.lease == Lease::Over
+            || (self.lease == Lease::Held && judged.loss.directory)
+    }
+
+    /// Whether everybody who is there has said everything.
+    fn is_collected(&self, judged: &Judged<'_>) -> bool {
+        judged.connected.iter().all(|&server| self.has_answered(server))
+    }
+
+    /// The longest replica of the directory that is there and has not shown itself as damaged.
+    fn best_directory(&self, judged: &Judged<'_>) -> Option<(u32, ServerId, ReplicaName)> {
+        let chain = judged.chain?;
+        let holders = self.holders.iter().filter(|(server, _)| judged.connected.contains(server));
+        let replicas = holders.flat_map(|(&server, holder)| {
+            let of_chain = holder.chain.range(all_of(chain));
+            of_chain.map(move |(&replica, &length)| (length, server, replica))
+        });
+        let is_readable =
+            |place: &(u32, ServerId, ReplicaName)| !self.unreadable.contains(&(place.1, place.2));
+        replicas.filter(is_readable).max()
+    }
+
+    /// What must be asked to read the directory, when nobody who could have a longer one is waited
+    /// for.
+    pub(super) fn directory_question(&self, judged: &Judged<'_>) -> Option<DirectoryQuestion> {
+        if self.directory.is_some() {
+            return None;
+        }
+        if let Some(Reading { backup, replica, bodies, .. }) = &self.reading
+            && judged.connected.contains(backup)
+        {
+            let first = bodies.len() as u32;
+            return Some(DirectoryQuestion { backup: *backup, replica: *replica, first });
+        }
+        // Any replica will do; the longest names segments that the others do not know of yet.
+        let may_begin = self.is_collected(judged) || self.lease == Lease::Over;
+        let (_, backup, replica) = self.best_directory(judged).filter(|_| may_begin)?;
+        Some(DirectoryQuestion { backup, replica, first: 0 })
+    }
+
+    /// Some pieces of the directory, as asked for by `question`.
+    pub(super) fn directory_read(
+        &mut self,
+        question: DirectoryQuestion,
+        (bodies, more): (Vec<Vec<u8>>, bool),
+    ) {
+        let DirectoryQuestion { backup, replica, first } = question;
+        if first == 0 {
+            let holder = self.holders.get(&backup);
+            let length = holder.and_then(|holder| holder.chain.get(&replica)).copied();
+            let length = length.unwrap_or_default();
+            self.reading = Some(Reading { backup, replica, length, bodies: Vec::new() });
+        }
+        let Some(reading) = &mut self.reading else { return };
+        let is_unreadable = bodies.is_empty();
+        reading.bodies.extend(bodies);
+        let bytes: usize = reading.bodies.iter().map(Vec::len).sum();
+        let length = reading.length as usize;
+        if more && !is_unreadable && bytes < length {
+            return;
+        }
+        let read = Directory::read(reading.bodies.iter().map(|body| &body[..]));
+        self.reading = None;
+        match read {
+            // Less than it was said to have would be the directory of an earlier time.
+            Ok(directory) if bytes == length => self.directory = Some(directory),
+            Ok(_) | Err(_) => {
+                tracing::warn!(%backup, segment = %replica.0, "a log directory cannot be read");
+                self.unreadable.insert((backup, replica));
+            }
+        }
+    }
+
+    /// The segments that make up the log, if that is known.
+    fn named(&self, judged: &Judged<'_>) -> Option<Vec<(SegmentId, Option<Content>)>> {
+        if judged.chain.is_none() {
+            // Nothing counted yet.
+            return Some(Vec::new());
+        }
+        if let Some(directory) = &self.directory {
+            return Some(directory.segments().collect());
+        }
+        let is_given_up = judged.loss.directory
+            && self.is_collected(judged)
+            && self.best_directory(judged).is_none();
+        is_given_up.then(|| {
+            let holders = self.holders.values();
+            let all: BTreeSet<SegmentId> =
+                holders.flat_map(|holder| holder.replicas.keys().map(|name| name.0)).collect();
+            all.into_iter().map(|segment| (segment, None)).collect()
+        })
+    }
+
+    /// Where the segment can be read, in the order in which that should be tried.
+    fn places(
+        &self,
+        (segment, content): (SegmentId, Option<Content>),
+        judged: &Judged<'_>,
+    ) -> Vec<ReplicaPlace> {
+        let holders = self.holders.iter().filter(|(server, _)| judged.connected.contains(server));
+        let replicas = holders.flat_map(|(&backup, holder)| {
+            let replicas = holder.replicas.range(all_of(segment));
+            replicas.map(move |(&(_, epoch), &length)| ReplicaPlace { backup, epoch, length })
+        });
+        let is_right =
+            |place: &ReplicaPlace| content.is_none_or(|content| place.length == content.length);
+        let mut places: Vec<ReplicaPlace> = replicas.filter(is_right).collect();
+        if content.is_none() {
+            places.sort_by_key(|place| std::cmp::Reverse(place.length));
+        } else if !places.is_empty() {
+            // Neighbors are read from different backups.
+            let first = (segment.0 % places.len() as u64) as usize;
+            places.rotate_left(first);
+        }
+        places.truncate(PLACES_MAX);
+        places
+    }
+
+    pub(super) fn proof(&self, judged: &Judged<'_>) -> Proof {
+        let is_collected = self.is_collected(judged);
+        let Some(named) = self.named(judged) else {
+            return match self.best_directory(judged) {
+                Some(_) if is_collected || self.lease == Lease::Over => Proof::ReadingDirectory,
+                None if is_collected => Proof::DirectoryMissing,
+                Some(_) | None => Proof::Collecting,
+            };
+        };
+        let is_missing = |named: &(SegmentId, Option<Content>)| {
+            !judged.loss.segments.contains(&named.0) && self.places(*named, judged).is_empty()
+        };
+        let missing: Vec<SegmentId> =
+            named.into_iter().filter(is_missing).map(|(segment, _)| segment).collect();
+        match (missing.is_empty(), is_collected) {
+            (true, _) => Proof::Whole,
+            (false, true) => Proof::SegmentsMissing(missing),
+            (false, false) => Proof::Collecting,
+        }
+    }
+
+    /// The segments of a log that is whole, with where to read them. What was given up is not
+    /// among them, unless it has turned up.
+    pub(super) fn segments(&self, judged: &Judged<'_>) -> Vec<RecoverySegment> {
+        let named = self.named(judged).unwrap_or_default();
+        let segment = |named: (SegmentId, Option<Content>)| {
+            let places = self.places(named, judged);
+            let (segment, content) = named;
+            (!places.is_empty()).then_some(RecoverySegment { segment, content, places })
+        };
+        named.into_iter().filter_map(segment).collect()
+    }
+}
+
+/// The names of all replicas of a segment.
+fn all_of(segment: SegmentId) -> RangeInclusive<ReplicaName> {
+    (segment, ReplicaEpoch(0))..=(segment, ReplicaEpoch(u32::MAX))
+}

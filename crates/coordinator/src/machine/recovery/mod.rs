@@ -1,0 +1,378 @@
+//! What a dead server owned comes to be served by others, from the replicas of its log.
+//!
+//! Rules 4 and 7 to 13 of `docs/design/replication.md`, the coordinator's side:
+//!
+//! 1. Whoever is connected is told to take nothing more for the log, and says what it holds.
+//! 2. The directory is read from one of them, and proves that the log is whole (`evidence.rs`).
+//! 3. When the read lease of the dead server is over, everything that it owns is handed out
+//!    (`dividing.rs`): a part is a range, a server, a new epoch and new tenures.
+//! 4. Who has recovered its part says so, and becomes the owner.
+//! 5. When nothing depends on the log any more, everybody frees it.
+//!
+//! Written down are the dead server, the parts that were handed out, what operators have given up,
+//! and whether it is time to free. Steps 1 and 2 are made again by a coordinator that starts again.
+//! What is demanded of whom follows from both (`demands.rs`).
+//!
+//! What lies in a migration that is under way is not handed out: while it is undecided nobody knows
+//! who owns it, and when it has flipped both logs are needed.
+
+mod demands;
+mod dividing;
+mod evidence;
+
+pub(super) use demands::Wanted;
+pub(super) use evidence::{DirectoryQuestion, Evidence};
+
+use super::Coordinator;
+use crate::admission::{REASON_BYTES_MAX, room_for_borders};
+use crate::ledger::Stopped;
+use crate::outbox::{Moment, Outbox};
+use crate::records::{Migration, Part, Recovery, RecoveryStage, Server, Tablet};
+use crate::store::MetaStore;
+use demands::What;
+use evidence::{Judged, Proof};
+use std::time::Duration;
+use types::{HashRange, OwnershipEpoch, SegmentId, ServerId};
+use wire::control::{
+    Answer, FromCoordinator, MISSING_SHOWN_MAX, RecoveryReport, RecoveryState, ReplicaInfo,
+};
+
+/// A server that has handed a part back is not given another one for so long.
+const REFUSED_AGAIN: Duration = Duration::from_secs(1);
+
+impl<S: MetaStore> Coordinator<S> {
+    /// A master's chain has come to this segment.
+    pub(super) fn chain(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        number: SegmentId,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        let Some(record) = self.ledger.servers().get(&server).cloned() else { return Ok(()) };
+        let number = record.chain.map_or(number, |noted| noted.max(number));
+        if record.chain != Some(number) {
+            let mut edit = self.ledger.edit();
+            edit.put_server(Server { chain: Some(number), ..record });
+            self.commit(at, edit)?;
+        }
+        self.send(server, FromCoordinator::ChainNoted { number }, out);
+        Ok(())
+    }
+
+    /// Step 1: a backup is fenced.
+    pub(super) fn fenced(
+        &mut self,
+        at: Moment,
+        (server, log): (ServerId, ServerId),
+        replicas: &[ReplicaInfo],
+        more: bool,
+    ) {
+        let chain = self.chain_of(log);
+        if let Some(evidence) = self.evidence.get_mut(&log) {
+            evidence.fenced(at.now, server, (replicas, more), chain);
+            self.tell_masters(log);
+        }
+    }
+
+    /// Step 2: pieces of the directory.
+    pub(super) fn directory_read(
+        &mut self,
+        log: ServerId,
+        question: DirectoryQuestion,
+        bodies: Vec<Vec<u8>>,
+        more: bool,
+    ) {
+        let Some(recovery) = self.ledger.recoveries().get(&log) else { return };
+        let Some(judged) = self.judged(recovery) else { return };
+        let Some(evidence) = self.evidence.get(&log) else { return };
+        if evidence.directory_question(&judged) == Some(question) {
+            let wanted = Wanted { dead: log, server: question.backup, what: What::Directory };
+            self.demanded.remove(&wanted);
+            if let Some(evidence) = self.evidence.get_mut(&log) {
+                evidence.directory_read(question, (bodies, more));
+            }
+            self.tell_masters(log);
+        }
+    }
+
+    /// Step 4: the part changes its owner.
+    pub(super) fn recovered(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        (dead, range, epoch): (ServerId, HashRange, OwnershipEpoch),
+    ) -> Result<(), Stopped> {
+        let Some((recovery, part)) = self.part_of(server, (dead, range, epoch)) else {
+            return Ok(());
+        };
+        let mut edit = self.ledger.edit();
+        assert_eq!(self.tablet_around(range).owner, dead, "{range} was handed out twice");
+        self.cut_out(&mut edit, range);
+        let Part { master: owner, tenures, .. } = part;
+        edit.put_tablet(Tablet { range, owner, epoch, tenures });
+        if let Some(recovery) = recovery.with_parts(|other| other.epoch != epoch) {
+            edit.put_recovery(recovery);
+        }
+        self.commit(at, edit)
+    }
+
+    /// The part is for somebody else.
+    pub(super) fn not_recovered(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        part: (ServerId, HashRange, OwnershipEpoch),
+        mut reason: String,
+    ) -> Result<(), Stopped> {
+        let Some((recovery, _)) = self.part_of(server, part) else { return Ok(()) };
+        let (dead, range, epoch) = part;
+        tracing::warn!(%server, %dead, %range, reason, "a part was handed back");
+        self.refusals.insert(server, at.now + REFUSED_AGAIN);
+        if let Some(evidence) = self.evidence.get_mut(&dead) {
+            reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+            evidence.refusal = reason;
+        }
+        let mut edit = self.ledger.edit();
+        if let Some(recovery) = recovery.with_parts(|other| other.epoch != epoch) {
+            edit.put_recovery(recovery);
+        }
+        self.commit(at, edit)
+    }
+
+    /// Step 5: a backup has freed what it held of the log.
+    pub(super) fn log_freed(&mut self, server: ServerId, log: ServerId) {
+        let stage = self.ledger.recoveries().get(&log).map(|recovery| &recovery.stage);
+        if let Some(RecoveryStage::Freeing) = stage
+            && let Some(evidence) = self.evidence.get_mut(&log)
+        {
+            evidence.freed(server);
+        }
+    }
+
+    /// A backup asks about a log that it was not told to free, maybe because it was away.
+    pub(super) fn is_needed(&mut self, server: ServerId, log: ServerId, out: &mut Outbox) {
+        let was_given = log < self.ledger.counters().server;
+        let lives = self.ledger.servers().get(&log).is_some_and(|record| !record.fenced);
+        if was_given && !lives && !self.ledger.recoveries().contains_key(&log) {
+            self.send(server, FromCoordinator::FreeLog { log }, out);
+        }
+    }
+
+    /// Goes on with what there is of a log.
+    pub(super) fn accept_loss(&mut self, at: Moment, dead: ServerId) -> Result<Answer, Stopped> {
+        let Some(recovery) = self.ledger.recoveries().get(&dead) else {
+            return Ok(Answer::Refused(format!("{dead} is not being recovered")));
+        };
+        let RecoveryStage::Recovering { parts, loss } = &recovery.stage else {
+            return Ok(Answer::Refused(format!("everything of {dead} is served")));
+        };
+        let (mut loss, parts) = (loss.clone(), parts.clone());
+        let count = match self.proof(recovery) {
+            Proof::SegmentsMissing(missing) => {
+                let count = missing.len() as u32;
+                loss.segments.extend(missing);
+                count
+            }
+            Proof::DirectoryMissing => {
+                loss.directory = true;
+                0
+            }
+            Proof::Collecting | Proof::ReadingDirectory | Proof::Whole => {
+                let reason = format!("nothing is known to be missing of the log of {dead}");
+                return Ok(Answer::Refused(reason));
+            }
+        };
+        tracing::warn!(%dead, segments = count, "an operator goes on without a part of a log");
+        let mut edit = self.ledger.edit();
+        let stage = RecoveryStage::Recovering { parts, loss };
+        edit.put_recovery(Recovery { stage, ..recovery.clone() });
+        self.commit(at, edit)?;
+        self.tell_masters(dead);
+        Ok(Answer::LossAccepted(count))
+    }
+
+    /// Takes every recovery as far as it can go.
+    pub(super) fn advance_recoveries(&mut self, at: Moment) -> Result<(), Stopped> {
+        self.refusals.retain(|_, until| *until > at.now);
+        let dead: Vec<ServerId> = self.ledger.recoveries().keys().copied().collect();
+        for dead in dead {
+            if let Some(evidence) = self.evidence.get_mut(&dead) {
+                evidence.pass(at.now);
+            }
+            let recovery = self.ledger.recoveries()[&dead].clone();
+            match &recovery.stage {
+                RecoveryStage::Recovering { .. } if self.is_log_needed(dead) => {
+                    self.hand_out(at, recovery)?;
+                }
+                RecoveryStage::Recovering { .. } => {
+                    let mut edit = self.ledger.edit();
+                    edit.put_recovery(Recovery { stage: RecoveryStage::Freeing, ..recovery });
+                    self.commit(at, edit)?;
+                }
+                RecoveryStage::Freeing if self.is_freed(at, dead) => {
+                    let mut edit = self.ledger.edit();
+                    edit.remove_recovery(dead);
+                    self.commit(at, edit)?;
+                }
+                RecoveryStage::Freeing => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 3: everything that can be handed out is.
+    fn hand_out(&mut self, at: Moment, recovery: Recovery) -> Result<(), Stopped> {
+        let ranges = self.ranges_to_hand_out(&recovery);
+        if ranges.is_empty() || !self.may_be_handed_out(&recovery) {
+            return Ok(());
+        }
+        let masters = self.recovery_masters();
+        if masters.is_empty() {
+            return Ok(());
+        }
+        let RecoveryStage::Recovering { mut parts, loss } = recovery.stage else { return Ok(()) };
+        let mut edit = self.ledger.edit();
+        for (range, master) in dividing::divide(&ranges, &masters, room_for_borders(&self.ledger)) {
+            let epoch = edit.counters.draw_epoch();
+            let tenures = edit.counters.draw_tenures();
+            parts.push(Part { range, master, epoch, tenures });
+        }
+        let stage = RecoveryStage::Recovering { parts, loss };
+        edit.put_recovery(Recovery { stage, ..recovery });
+        self.commit(at, edit)
+    }
+
+    fn may_be_handed_out(&self, recovery: &Recovery) -> bool {
+        let Some(judged) = self.judged(recovery) else { return false };
+        let Some(evidence) = self.evidence.get(&recovery.dead) else { return false };
+        evidence.is_lease_over(&judged) && evidence.proof(&judged) == Proof::Whole
+    }
+
+    /// What the dead server owns, was not handed out, and does not lie in a migration.
+    fn ranges_to_hand_out(&self, recovery: &Recovery) -> Vec<HashRange> {
+        let under_way = self.ledger.migrations().values().filter(|m| m.is_under_way());
+        let parts = recovery.parts().iter().map(|part| part.range);
+        let taken: Vec<HashRange> = under_way.map(|m| m.range).chain(parts).collect();
+        let rest = |owned: HashRange| {
+            taken.iter().fold(vec![owned], |rest, &taken| {
+                rest.iter().flat_map(|range| range.without(taken)).flatten().collect()
+            })
+        };
+        self.owned_by(recovery.dead).flat_map(rest).collect()
+    }
+
+    fn owned_by(&self, server: ServerId) -> impl Iterator<Item = HashRange> {
+        let tablets = self.ledger.tablets().values();
+        tablets.filter(move |tablet| tablet.owner == server).map(|tablet| tablet.range)
+    }
+
+    /// Who can take a part: what it recovers has to outlive it.
+    fn recovery_masters(&self) -> Vec<ServerId> {
+        let can = |server: &&Server| {
+            server.keeps_log()
+                && self.connection_of(server.id).is_some()
+                && !self.refusals.contains_key(&server.id)
+        };
+        self.ledger.servers().values().filter(can).map(|server| server.id).collect()
+    }
+
+    /// Whether something that the server had can still come from its log only.
+    fn is_log_needed(&self, dead: ServerId) -> bool {
+        let mut under_way = self.ledger.migrations().values().filter(|m| m.is_under_way());
+        self.owned_by(dead).next().is_some()
+            || under_way.any(|m| m.source == dead || m.target == dead)
+    }
+
+    /// Whether nobody who may come back holds anything of the log.
+    fn is_freed(&self, at: Moment, dead: ServerId) -> bool {
+        let is_gone = |server| self.given_up_at(server).is_some_and(|by| by <= at.now);
+        let has_freed = |server| self.evidence.get(&dead).is_some_and(|e| e.has_freed(server));
+        let mut living = self.ledger.servers().values().filter(|server| !server.fenced);
+        living.all(|server| has_freed(server.id) || is_gone(server.id))
+    }
+
+    fn proof(&self, recovery: &Recovery) -> Proof {
+        match (self.judged(recovery), self.evidence.get(&recovery.dead)) {
+            (Some(judged), Some(evidence)) => evidence.proof(&judged),
+            _ => Proof::Collecting,
+        }
+    }
+
+    /// `None`: nothing of the log is needed any more.
+    fn judged<'r>(&self, recovery: &'r Recovery) -> Option<Judged<'r>> {
+        let RecoveryStage::Recovering { loss, .. } = &recovery.stage else { return None };
+        let connected = self.connections.values().copied().flatten().collect();
+        Some(Judged { chain: self.chain_of(recovery.dead), loss, connected })
+    }
+
+    fn chain_of(&self, server: ServerId) -> Option<SegmentId> {
+        self.ledger.servers().get(&server).and_then(|record| record.chain)
+    }
+
+    fn part_of(
+        &self,
+        server: ServerId,
+        (dead, range, epoch): (ServerId, HashRange, OwnershipEpoch),
+    ) -> Option<(Recovery, Part)> {
+        let recovery = self.ledger.recoveries().get(&dead)?;
+        let is_it =
+            |part: &&Part| part.master == server && part.range == range && part.epoch == epoch;
+        let part = recovery.parts().iter().find(is_it)?;
+        Some((recovery.clone(), part.clone()))
+    }
+
+    /// The tablet in which a part lies.
+    fn tablet_around(&self, range: HashRange) -> &Tablet {
+        let up_to = self.ledger.tablets().range(..=range.first());
+        let tablet = up_to.last().map(|(_, tablet)| tablet).filter(|t| t.range.covers(range));
+        tablet.expect("a part lies within one tablet")
+    }
+
+    /// All recoveries, in order of the dead servers' numbers.
+    pub fn recoveries(&self) -> Vec<RecoveryReport> {
+        self.ledger.recoveries().values().map(|recovery| self.recovery_report(recovery)).collect()
+    }
+
+    fn recovery_report(&self, recovery: &Recovery) -> RecoveryReport {
+        let Recovery { dead, created, .. } = *recovery;
+        let (state, missing) = self.recovery_state(recovery);
+        let is_side = |m: &&Migration| m.source == dead || m.target == dead;
+        let under_way = self.ledger.migrations().values().filter(|m| m.is_under_way());
+        let refusal = self.evidence.get(&dead).map(|evidence| evidence.refusal.clone());
+        RecoveryReport {
+            dead,
+            state,
+            created,
+            ranges: self.owned_by(dead).collect(),
+            parts: recovery.parts().iter().map(|part| (part.range, part.master)).collect(),
+            missing_total: missing.len() as u32,
+            missing: missing.into_iter().take(MISSING_SHOWN_MAX).collect(),
+            waits_for: under_way.filter(is_side).map(|m| m.id).collect(),
+            message: refusal.unwrap_or_default(),
+        }
+    }
+
+    fn recovery_state(&self, recovery: &Recovery) -> (RecoveryState, Vec<SegmentId>) {
+        let Some(judged) = self.judged(recovery) else {
+            return (RecoveryState::Freeing, Vec::new());
+        };
+        let rest = !self.ranges_to_hand_out(recovery).is_empty();
+        let state = match self.proof(recovery) {
+            // Nothing more is needed of the log until migrations go on.
+            _ if !rest && recovery.parts().is_empty() => RecoveryState::WaitingForLineage,
+            Proof::Collecting => RecoveryState::Collecting,
+            Proof::ReadingDirectory => RecoveryState::ReadingDirectory,
+            Proof::DirectoryMissing => RecoveryState::DirectoryMissing,
+            Proof::SegmentsMissing(missing) => return (RecoveryState::SegmentsMissing, missing),
+            Proof::Whole if !rest => RecoveryState::Recovering,
+            Proof::Whole => match self.evidence.get(&recovery.dead) {
+                Some(evidence) if evidence.is_lease_over(&judged) => {
+                    RecoveryState::WaitingForServers
+                }
+                Some(_) | None => RecoveryState::WaitingForLease,
+            },
+        };
+        (state, Vec::new())
+    }
+}

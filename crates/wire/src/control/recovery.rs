@@ -1,0 +1,139 @@
+//! What the recovery of a dead server's log is told in: who holds which replicas, which part is
+//! served by whom from there on, and how far it is.
+//!
+//! Lists that grow with the length of a log are told in several messages of at most so many
+//! elements each, so that no log is too long for a frame.
+
+use crate::directory::Content;
+use crate::frame::MESSAGE_BYTES_MAX;
+use crate::replica::ReplicaEpoch;
+use serde::{Deserialize, Serialize};
+use types::{HashRange, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure, UnixMillis};
+
+/// One replica of a log's segment, as the backup that holds it reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ReplicaInfo {
+    /// Of which segment: of the log, or of the chain that is its directory.
+    pub segment: SegmentId,
+    /// Which replica of that segment.
+    pub epoch: ReplicaEpoch,
+    /// Whether the segment is one of the chain. Its numbers are counted apart.
+    pub is_directory: bool,
+    /// Bytes of the bodies of all its whole pieces.
+    pub length: u32,
+}
+
+/// Where one replica stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ReplicaPlace {
+    /// Who holds it.
+    pub backup: ServerId,
+    /// Which replica of the segment.
+    pub epoch: ReplicaEpoch,
+    /// Its bytes, as far as is known.
+    pub length: u32,
+}
+
+/// A segment of a dead server's log, and where it can be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoverySegment {
+    /// The segment.
+    pub segment: SegmentId,
+    /// What it holds, if it was whole. `None`: any replica will do, and the first is the longest.
+    pub content: Option<Content>,
+    /// In the order in which they should be tried. Never empty.
+    pub places: Vec<ReplicaPlace>,
+}
+
+/// A part of what a dead server held, to be served by its receiver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryPart {
+    /// Whose log it is.
+    pub dead: ServerId,
+    /// The part.
+    pub range: HashRange,
+    /// By table: entries of the range count if they carry one of these.
+    pub old_tenures: Vec<Tenure>,
+    /// The part's epoch under its new owner. Also its name: it is given for one part, once.
+    pub epoch: OwnershipEpoch,
+    /// By table: the tenures of what the new owner writes.
+    pub tenures: Vec<Tenure>,
+    /// Which list of segments this belongs to. A higher one takes the place of all lower ones;
+    /// what has been read by a lower one needs not be read again.
+    pub list: u64,
+    /// How many segments the list has, over all its messages.
+    pub segments_total: u32,
+    /// At most [`SEGMENTS_PER_MESSAGE`] of them.
+    pub segments: Vec<RecoverySegment>,
+}
+
+/// Where the recovery of a dead server stands. Each state says what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RecoveryState {
+    /// For connected servers to say what they hold of the log.
+    Collecting,
+    /// For the log's directory from a backup.
+    ReadingDirectory,
+    /// For a server that holds the log's directory, or an operator who goes on without it.
+    DirectoryMissing,
+    /// For servers that hold the missing segments, or an operator who goes on without them.
+    SegmentsMissing,
+    /// For the end of the dead server's read lease.
+    WaitingForLease,
+    /// For a server that keeps its log and has room for more.
+    WaitingForServers,
+    /// For the servers to which parts were handed out.
+    Recovering,
+    /// For migrations that were moving when the server died. Everything else of it is served.
+    WaitingForLineage,
+    /// For servers to free what they hold of the log. Everything is served.
+    Freeing,
+}
+
+/// The recovery of one dead server, for people.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecoveryReport {
+    /// Who died.
+    pub dead: ServerId,
+    /// What is being waited for.
+    pub state: RecoveryState,
+    /// When it was declared dead.
+    pub created: UnixMillis,
+    /// What it owned and nobody serves yet.
+    pub ranges: Vec<HashRange>,
+    /// Which parts of these are being recovered, by whom.
+    pub parts: Vec<(HashRange, ServerId)>,
+    /// Segments of which no connected server holds a replica.
+    pub missing_total: u32,
+    /// The first of them, at most [`MISSING_SHOWN_MAX`].
+    pub missing: Vec<SegmentId>,
+    /// Migrations that must have gone on or ended before the rest can be recovered.
+    pub waits_for: Vec<MigrationId>,
+    /// Why a part was last handed back, or empty.
+    pub message: String,
+}
+
+/// Missing segments that a report names.
+pub const MISSING_SHOWN_MAX: usize = 16;
+
+/// Places of a segment that a recovery is told of: as many as there are replicas, usually.
+pub const PLACES_MAX: usize = 4;
+
+/// Segments of a list that one message carries.
+pub const SEGMENTS_PER_MESSAGE: usize = 8192;
+
+/// Replicas that one message of a backup reports.
+pub const REPLICAS_PER_MESSAGE: usize = 32_768;
+
+/// Bytes of the log's directory that one message carries, if it has more than one piece.
+pub const DIRECTORY_BYTES_PER_MESSAGE: usize = 512 << 10;
+
+/// Most bytes of a place, a segment, a replica: seven bits to a byte.
+const PLACE_BYTES: usize = 5 + 5 + 5;
+const SEGMENT_BYTES: usize = 10 + 1 + 10 + 1 + PLACES_MAX * PLACE_BYTES;
+const REPLICA_BYTES: usize = 10 + 5 + 1 + 5;
+/// Far more than the other fields of a message take.
+const REST: usize = 8 << 10;
+
+const _: () = assert!(SEGMENTS_PER_MESSAGE * SEGMENT_BYTES + REST <= MESSAGE_BYTES_MAX);
+const _: () = assert!(REPLICAS_PER_MESSAGE * REPLICA_BYTES + REST <= MESSAGE_BYTES_MAX);
