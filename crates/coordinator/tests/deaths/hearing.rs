@@ -1,0 +1,122 @@
+//! What a server does when it hears something from the coordinator.
+
+use super::*;
+
+impl History {
+    pub(super) fn hear(&mut self, machine: usize, message: FromCoordinator) {
+        let now = self.world.now();
+        match message {
+            FromCoordinator::Welcome { server, .. } => {
+                let process = self.process(machine);
+                assert!(process.id.is_none_or(|known| known == server));
+                process.id = Some(server);
+            }
+            FromCoordinator::Rejected { is_fenced, reason } => {
+                assert!(is_fenced, "seed {}: {reason}", self.seed);
+                self.process(machine).connection = None;
+                self.meet("sent away");
+                self.kill(machine);
+            }
+            FromCoordinator::Map(map) => {
+                let epochs: BTreeSet<_> = map.tablets.iter().map(|tablet| tablet.epoch).collect();
+                let gone = |dead| !map.servers.iter().any(|server| server.id == dead);
+                let process = self.process(machine);
+                process.parts.retain(|epoch, part| !epochs.contains(epoch) && !gone(part.dead));
+            }
+            FromCoordinator::ChainNoted { number } => {
+                let log = &mut self.process(machine).log;
+                if log.next.as_ref().is_some_and(|next| next.0 == number) {
+                    log.chain = log.next.take();
+                    self.count(machine);
+                }
+            }
+            FromCoordinator::Fence { log } => {
+                self.process(machine).fenced.entry(log).or_insert(now);
+                let of_log = |name: &&(ServerId, bool, SegmentId)| name.0 == log;
+                let disk = &self.disks[machine];
+                let replicas = disk.keys().filter(of_log).map(|name| ReplicaInfo {
+                    segment: name.2,
+                    epoch: ReplicaEpoch(0),
+                    is_directory: name.1,
+                    length: disk[name].len() as u32,
+                });
+                let replicas = replicas.collect();
+                self.tell(machine, ToCoordinator::Fenced { log, replicas, more: false });
+            }
+            FromCoordinator::ReadDirectory { log, replica, first } => {
+                let body = self.disks[machine].get(&(log, true, replica.0)).cloned();
+                let bodies = Vec::from_iter(body.filter(|_| first == 0));
+                let read =
+                    ToCoordinator::DirectoryRead { log, replica, first, bodies, more: false };
+                self.tell(machine, read);
+            }
+            FromCoordinator::Recover(part) => self.recover(machine, *part),
+            FromCoordinator::FreeLog { log } => {
+                self.process(machine).fenced.entry(log).or_insert(now);
+                self.disks[machine].retain(|name, _| name.0 != log);
+                self.tell(machine, ToCoordinator::LogFreed { log });
+            }
+            message => self.hear_of_migration(machine, message),
+        }
+    }
+
+    pub(super) fn recover(&mut self, machine: usize, part: RecoveryPart) {
+        let (dead, range, epoch) = (part.dead, part.range, part.epoch);
+        if self.random.u8(..) < 10 {
+            self.meet("handed back");
+            let reason = "no".to_owned();
+            self.process(machine).parts.remove(&epoch);
+            self.tell(machine, ToCoordinator::NotRecovered { dead, range, epoch, reason });
+            return;
+        }
+        self.process(machine).parts.insert(epoch, part);
+    }
+
+    pub(super) fn hear_of_migration(&mut self, machine: usize, message: FromCoordinator) {
+        let process = self.process(machine);
+        match message {
+            FromCoordinator::Measure { migration, .. } => {
+                self.tell(machine, ToCoordinator::Measured { migration, records: 1, bytes: 1 });
+            }
+            FromCoordinator::Prepare(intent) => {
+                let migration = intent.migration;
+                process.intents.entry(migration).or_insert(Some(intent));
+                self.tell(machine, ToCoordinator::Prepared { migration, refused: None });
+            }
+            FromCoordinator::Start(intent) => self.flip(machine, intent.migration, intent.target),
+            FromCoordinator::Decide { migration } => {
+                let accepted = process.accepted.contains(&migration);
+                if !accepted {
+                    process.intents.insert(migration, None);
+                }
+                self.tell(machine, ToCoordinator::Decided { migration, accepted });
+            }
+            FromCoordinator::Forget { migration, remaining } => {
+                if remaining.is_empty() {
+                    self.tell(machine, ToCoordinator::Released { migration });
+                }
+            }
+            FromCoordinator::Outcome { .. }
+            | FromCoordinator::Finished { .. }
+            | FromCoordinator::Answer { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The source flips to its target, which may hear it, and whose answer may come back.
+    pub(super) fn flip(&mut self, machine: usize, migration: MigrationId, target: ServerId) {
+        let heard = self.random.u8(..) < 200;
+        let target = self.process_of(target).filter(|_| heard);
+        if let Some(target) = target
+            && let Some(Some(_)) = self.process(target).intents.get(&migration)
+        {
+            self.process(target).accepted.insert(migration);
+            self.tell(target, ToCoordinator::Flipped { migration });
+            if self.random.bool() {
+                self.tell(machine, ToCoordinator::Flipped { migration });
+                return;
+            }
+        }
+        self.tell(machine, ToCoordinator::FlipUnanswered { migration });
+    }
+}

@@ -1,0 +1,417 @@
+//! Random deaths: servers whose logs others keep are killed, cut off and started again on their
+//! disks, connections break, ranges move, and coordinators start again, at any moment.
+//!
+//! Masters write to their backups as rules 1 to 6 of `docs/design/replication.md` say, at once and
+//! without loss; only what the coordinator says and hears takes time, and breaks off. At every step
+//! each hash has one owner, epochs rise, no tenure is given twice, nothing is handed out while its
+//! dead owner can serve or acknowledge, and whoever recovers a part is told of every segment that
+//! counted. In the end the dead own nothing but what waits for its lineage.
+
+mod hearing;
+mod judging;
+#[path = "../support/mod.rs"]
+mod support;
+mod writing;
+
+use coordinator::{ConnectionId, Effect, Event};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use support::{Storage, World, join_of, migrate, slots};
+use types::{HashRange, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, Slot, Tenure};
+use wire::control::{
+    Ask, FromCoordinator, Intent, MigrationState, RecoveryPart, RecoveryState, ReplicaInfo,
+    ToCoordinator,
+};
+use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
+use wire::replica::ReplicaEpoch;
+
+/// Processes that there are at a time. A machine runs one, and has one disk.
+const MACHINES: usize = 5;
+const REPLICAS: usize = 2;
+/// Slots that move.
+const SLOTS: u16 = 100;
+/// Between the fencing of a backup of the chain and the end of its master's lease.
+const LEASE: Duration = Duration::from_millis(100);
+
+#[test]
+fn whoever_dies_everything_has_one_owner_and_nothing_that_counted_is_lost() {
+    let mut met: BTreeMap<String, usize> = BTreeMap::new();
+    for seed in 0..60 {
+        let storage = if seed % 20 == 0 { Storage::file() } else { Storage::memory() };
+        let mut history = History::new(seed, storage);
+        history.run(Duration::from_secs(10), true);
+        history.run(Duration::from_secs(30), false);
+        history.check_end();
+        for (name, count) in history.met {
+            *met.entry(name).or_default() += count;
+        }
+    }
+    println!("{met:#?}");
+    for name in ["died", "recovered", "SegmentsMissing", "handed back", "zombie", "adopted disk"] {
+        assert!(met.contains_key(name), "nothing was {name}: the histories are too tame");
+    }
+}
+
+/// What a disk holds: it outlives processes.
+type Disk = BTreeMap<(ServerId, bool, SegmentId), Vec<u8>>;
+
+/// One process.
+#[derive(Debug, Default)]
+struct Process {
+    id: Option<ServerId>,
+    connection: Option<ConnectionId>,
+    /// When it was told to take nothing more for a log.
+    fenced: BTreeMap<ServerId, Instant>,
+    log: Log,
+    /// Parts that it was told to recover.
+    parts: BTreeMap<OwnershipEpoch, RecoveryPart>,
+    /// `None`: never.
+    intents: BTreeMap<MigrationId, Option<Intent>>,
+    accepted: BTreeSet<MigrationId>,
+}
+
+/// A master's own picture of its log.
+#[derive(Debug, Default)]
+struct Log {
+    /// Those that count, with what they hold if they are closed, and their backups.
+    segments: BTreeMap<SegmentId, (Option<Content>, Vec<usize>)>,
+    /// The chain's segment that counts.
+    chain: Option<(SegmentId, Vec<usize>)>,
+    /// The next one, of which the coordinator has been told.
+    next: Option<(SegmentId, Vec<usize>)>,
+    last: u64,
+}
+
+#[derive(Debug)]
+enum Delivery {
+    Up { connection: ConnectionId, message: ToCoordinator },
+    Down { connection: ConnectionId, message: FromCoordinator },
+    Connect { machine: usize, process: u64 },
+    Start { machine: usize },
+    Look { machine: usize },
+    Disturb,
+}
+
+struct History {
+    seed: u64,
+    random: fastrand::Rng,
+    world: World,
+    /// With the number of the process, which no other has.
+    machines: Vec<Option<(u64, Process)>>,
+    disks: Vec<Disk>,
+    deliveries: BTreeMap<(Instant, u64), Delivery>,
+    arrivals: BTreeMap<(ConnectionId, bool), Instant>,
+    numbers: u64,
+    is_disturbed: bool,
+    /// What counted when its master was last able to count anything.
+    counted: BTreeMap<ServerId, BTreeSet<SegmentId>>,
+    /// Logs of which an operator has given something up.
+    given_up: BTreeSet<ServerId>,
+    /// Logs of which parts were handed out.
+    handed_out: BTreeSet<ServerId>,
+    epochs: BTreeMap<u16, OwnershipEpoch>,
+    tenures: BTreeMap<Tenure, OwnershipEpoch>,
+    met: BTreeMap<String, usize>,
+}
+
+impl History {
+    fn new(seed: u64, storage: Storage) -> History {
+        let mut history = History {
+            seed,
+            random: fastrand::Rng::with_seed(seed),
+            world: World::new(storage),
+            machines: (0..MACHINES).map(|_| None).collect(),
+            disks: vec![Disk::new(); MACHINES],
+            deliveries: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            numbers: 0,
+            is_disturbed: true,
+            counted: BTreeMap::new(),
+            given_up: BTreeSet::new(),
+            handed_out: BTreeSet::new(),
+            epochs: BTreeMap::new(),
+            tenures: BTreeMap::new(),
+            met: BTreeMap::new(),
+        };
+        for machine in 0..MACHINES {
+            history.put(Duration::from_millis(machine as u64), Delivery::Start { machine });
+            history.put(Duration::from_millis(300), Delivery::Look { machine });
+        }
+        history.run(Duration::from_secs(1), false);
+        history.put(Duration::ZERO, Delivery::Disturb);
+        history
+    }
+
+    fn meet(&mut self, what: &str) {
+        *self.met.entry(what.to_owned()).or_default() += 1;
+    }
+
+    fn put(&mut self, after: Duration, delivery: Delivery) {
+        self.numbers += 1;
+        self.deliveries.insert((self.world.now() + after, self.numbers), delivery);
+    }
+
+    fn put_in_order(&mut self, connection: ConnectionId, up: bool, delivery: Delivery) {
+        let most = if self.random.u8(..) < 20 { 60_000 } else { 2_000 };
+        let delay = Duration::from_micros(self.random.u64(20..most));
+        let arrival = self.arrivals.entry((connection, up)).or_default();
+        *arrival = (*arrival).max(self.world.now() + delay);
+        self.numbers += 1;
+        self.deliveries.insert((*arrival, self.numbers), delivery);
+    }
+
+    fn run(&mut self, duration: Duration, is_disturbed: bool) {
+        self.is_disturbed = is_disturbed;
+        let end = self.world.now() + duration;
+        while let Some((&(at, number), _)) = self.deliveries.first_key_value() {
+            if at > end {
+                break;
+            }
+            let delivery = self.deliveries.remove(&(at, number)).unwrap();
+            // One step of time after the other: what is sent must be judged when it is sent.
+            while let Some(due) = self.world.next_deadline().filter(|due| *due < at) {
+                let effects = self.world.wait(due.since(self.world.now()));
+                self.carry_out(effects);
+            }
+            let effects = self.world.wait(at.since(self.world.now()));
+            self.carry_out(effects);
+            self.deliver(delivery);
+            self.check();
+        }
+        let effects = self.world.wait(end.since(self.world.now()));
+        self.carry_out(effects);
+    }
+
+    fn deliver(&mut self, delivery: Delivery) {
+        match delivery {
+            Delivery::Up { connection, message } => {
+                if self.machine_at(connection).is_some() {
+                    let effects = self.world.say(connection, message);
+                    self.carry_out(effects);
+                }
+            }
+            Delivery::Down { connection, message } => {
+                if let Some(machine) = self.machine_at(connection) {
+                    self.hear(machine, message);
+                }
+            }
+            Delivery::Connect { machine, process } => {
+                if self.machines[machine].as_ref().is_some_and(|(number, _)| *number == process) {
+                    self.connect(machine);
+                }
+            }
+            Delivery::Start { machine } => self.start(machine),
+            Delivery::Look { machine } => {
+                self.look(machine);
+                let pause = Duration::from_millis(self.random.u64(5..60));
+                self.put(pause, Delivery::Look { machine });
+            }
+            Delivery::Disturb => self.disturb(),
+        }
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Send { connection, message } => {
+                    if let FromCoordinator::Recover(part) = &message {
+                        self.judge(connection, part);
+                    }
+                    self.put_in_order(connection, false, Delivery::Down { connection, message });
+                }
+                Effect::Close { connection } => {
+                    // What was sent before arrives.
+                    if let Some(machine) = self.machine_at(connection) {
+                        self.meet("closed");
+                        let process = self.machines[machine].as_ref().unwrap().0;
+                        let pause = Duration::from_millis(100);
+                        self.put(pause, Delivery::Connect { machine, process });
+                    }
+                }
+            }
+        }
+    }
+
+    fn machine_at(&self, connection: ConnectionId) -> Option<usize> {
+        self.machines.iter().position(|machine| {
+            machine.as_ref().is_some_and(|(_, process)| process.connection == Some(connection))
+        })
+    }
+
+    fn process(&mut self, machine: usize) -> &mut Process {
+        &mut self.machines[machine].as_mut().unwrap().1
+    }
+
+    fn id_of(&self, machine: usize) -> Option<ServerId> {
+        self.machines[machine].as_ref().and_then(|(_, process)| process.id)
+    }
+
+    /// The machine on which this server runs, known to the coordinator or not.
+    fn process_of(&self, server: ServerId) -> Option<usize> {
+        (0..MACHINES).find(|&machine| self.id_of(machine) == Some(server))
+    }
+
+    fn tell(&mut self, machine: usize, message: ToCoordinator) {
+        if let Some(connection) = self.process(machine).connection {
+            let again = self.random.u8(..) < 10;
+            if again {
+                let message = message.clone();
+                self.put_in_order(connection, true, Delivery::Up { connection, message });
+            }
+            self.put_in_order(connection, true, Delivery::Up { connection, message });
+        }
+    }
+
+    fn start(&mut self, machine: usize) {
+        if self.machines[machine].is_none() {
+            self.numbers += 1;
+            self.machines[machine] = Some((self.numbers, Process::default()));
+            if !self.disks[machine].is_empty() {
+                self.meet("adopted disk");
+            }
+            self.connect(machine);
+        }
+    }
+
+    fn connect(&mut self, machine: usize) {
+        let connection = self.world.open_connection();
+        let process = self.process(machine);
+        process.connection = Some(connection);
+        let mut join = join_of(process.id);
+        join.replicas = REPLICAS as u16;
+        self.tell(machine, ToCoordinator::Join(join));
+    }
+
+    /// The connection breaks; the process connects again.
+    fn lose(&mut self, machine: usize) {
+        let Some((number, process)) = &mut self.machines[machine] else { return };
+        let number = *number;
+        let Some(connection) = process.connection.take() else { return };
+        let away = match self.random.u8(..) {
+            ..=170 => self.random.u64(1..140),
+            171..=230 => self.random.u64(140..400),
+            _ => self.random.u64(400..4_000),
+        };
+        let connect = Delivery::Connect { machine, process: number };
+        self.put(Duration::from_millis(away), connect);
+        let effects = self.world.handle(Event::Closed { connection });
+        self.carry_out(effects);
+    }
+
+    /// The process ends. Its disk stays, and one day another process starts on it.
+    fn kill(&mut self, machine: usize) {
+        let Some((_, process)) = self.machines[machine].take() else { return };
+        let pause = Duration::from_millis(self.random.u64(50..3_000));
+        self.put(pause, Delivery::Start { machine });
+        if let Some(connection) = process.connection {
+            let effects = self.world.handle(Event::Closed { connection });
+            self.carry_out(effects);
+        }
+    }
+
+    fn restart_coordinator(&mut self) {
+        self.world.restart();
+        for machine in 0..MACHINES {
+            if let Some((process, state)) = &mut self.machines[machine] {
+                let process = *process;
+                if state.connection.take().is_some() {
+                    let pause = Duration::from_millis(self.random.u64(1..2_000));
+                    self.put(pause, Delivery::Connect { machine, process });
+                }
+            }
+        }
+    }
+
+    fn disturb(&mut self) {
+        if !self.is_disturbed {
+            return;
+        }
+        let machine = self.random.usize(..MACHINES);
+        let up = self.machines.iter().filter(|machine| machine.is_some()).count();
+        match self.random.u8(..100) {
+            ..=4 => self.restart_coordinator(),
+            5..=19 if up > 2 => {
+                self.meet("died");
+                self.kill(machine);
+            }
+            20..=34 => self.lose(machine),
+            35..=39 => {
+                // The coordinator is cut off from some.
+                for machine in 0..MACHINES {
+                    if self.random.bool() {
+                        self.lose(machine);
+                    }
+                }
+            }
+            40..=42 => self.accept_losses(machine),
+            _ => {
+                let (a, b) = (self.random.u16(..SLOTS), self.random.u16(..SLOTS));
+                let target = self.random.usize(..MACHINES);
+                if let (Some(target), true) = (self.id_of(target), self.is_up(machine)) {
+                    let ask = migrate(slots(a.min(b), a.max(b)), target);
+                    self.tell(machine, ToCoordinator::Ask { request: 1, ask });
+                }
+            }
+        }
+        let pause = Duration::from_millis(self.random.u64(1..250));
+        self.put(pause, Delivery::Disturb);
+    }
+
+    /// An operator looks at what is missing, and goes on without it.
+    fn accept_losses(&mut self, machine: usize) {
+        for report in self.world.coordinator().recoveries() {
+            let is_missing = matches!(
+                report.state,
+                RecoveryState::SegmentsMissing | RecoveryState::DirectoryMissing
+            );
+            if is_missing && self.is_up(machine) {
+                self.meet(&format!("{:?}", report.state));
+                self.given_up.insert(report.dead);
+                let ask = Ask::AcceptLoss { dead: report.dead };
+                self.tell(machine, ToCoordinator::Ask { request: 2, ask });
+            }
+        }
+    }
+
+    fn is_up(&self, machine: usize) -> bool {
+        self.machines[machine].is_some()
+    }
+
+    /// A server does what it does all the time.
+    fn look(&mut self, machine: usize) {
+        if self.id_of(machine).is_none() {
+            return;
+        }
+        self.write(machine);
+        if !self.is_disturbed {
+            self.accept_losses(machine);
+        }
+        let process = self.process(machine);
+        let recovered: Vec<ToCoordinator> = process
+            .parts
+            .values()
+            .map(|part| {
+                let RecoveryPart { dead, range, epoch, .. } = *part;
+                ToCoordinator::Recovered { dead, range, epoch }
+            })
+            .collect();
+        let accepted: Vec<MigrationId> = process.accepted.iter().copied().collect();
+        for message in recovered {
+            if self.random.bool() {
+                self.tell(machine, message);
+                self.meet("recovered");
+            }
+        }
+        for migration in accepted {
+            if self.random.u8(..) < 40 {
+                self.tell(machine, ToCoordinator::Shrink { migration, remaining: Vec::new() });
+            }
+        }
+        let logs: BTreeSet<ServerId> = self.disks[machine].keys().map(|name| name.0).collect();
+        for log in logs {
+            if self.random.u8(..) < 10 {
+                self.tell(machine, ToCoordinator::IsNeeded { log });
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! How a master writes its log: as rules 1 to 6 of `docs/design/replication.md` say, but at once.
+
+use super::*;
+
+impl History {
+    /// Machines that take something for this log.
+    pub(super) fn candidates(&mut self, machine: usize) -> Vec<usize> {
+        let me = self.id_of(machine).unwrap();
+        let can = |other: &usize| {
+            *other != machine
+                && self.machines[*other].as_ref().is_some_and(|(_, process)| {
+                    process.id.is_some() && !process.fenced.contains_key(&me)
+                })
+        };
+        let mut candidates: Vec<usize> = (0..MACHINES).filter(can).collect();
+        self.random.shuffle(&mut candidates);
+        candidates.truncate(REPLICAS);
+        candidates
+    }
+
+    /// Whether each of these processes still has what it took, and takes more.
+    pub(super) fn all_take(
+        &self,
+        me: ServerId,
+        segment: (bool, SegmentId),
+        backups: &[usize],
+    ) -> bool {
+        backups.iter().all(|&backup| {
+            self.disks[backup].contains_key(&(me, segment.0, segment.1))
+                && self.machines[backup].as_ref().is_some_and(|(_, p)| !p.fenced.contains_key(&me))
+        })
+    }
+
+    /// A master makes good what was lost, and writes something more.
+    pub(super) fn write(&mut self, machine: usize) {
+        let me = self.id_of(machine).unwrap();
+        let backups = self.candidates(machine);
+        if backups.is_empty() {
+            return;
+        }
+        self.replace_lost(machine, &backups);
+        let log = &self.process(machine).log;
+        let chain = log.chain.clone();
+        match chain {
+            Some((number, on)) if self.all_take(me, (true, number), &on) => {
+                if self.process(machine).log.next.is_none() {
+                    let is_tired = self.random.u8(..) < 20;
+                    if is_tired {
+                        self.begin_chain(machine, backups)
+                    } else {
+                        self.open(machine, backups)
+                    }
+                }
+            }
+            _ if self.process(machine).log.next.is_none() => self.begin_chain(machine, backups),
+            _ => self.begin_chain_again(machine, backups),
+        }
+        if let Some((number, _)) = self.process(machine).log.next {
+            self.tell(machine, ToCoordinator::Chain { number });
+        }
+    }
+
+    pub(super) fn new_segment(&mut self, machine: usize) -> SegmentId {
+        let log = &mut self.process(machine).log;
+        log.last += 1;
+        SegmentId(log.last)
+    }
+
+    pub(super) fn begin_chain_again(&mut self, machine: usize, backups: Vec<usize>) {
+        let me = self.id_of(machine).unwrap();
+        let next = self.process(machine).log.next.clone();
+        if next.is_some_and(|(number, on)| !self.all_take(me, (true, number), &on)) {
+            self.begin_chain(machine, backups);
+        }
+    }
+
+    /// The chain's next segment, with a snapshot on all its backups. Nothing counts from here on
+    /// until the coordinator has noted it.
+    pub(super) fn begin_chain(&mut self, machine: usize, backups: Vec<usize>) {
+        let me = self.id_of(machine).unwrap();
+        let number = self.new_segment(machine);
+        let body = self.directory(machine);
+        for &backup in &backups {
+            self.disks[backup].insert((me, true, number), body.clone());
+        }
+        self.process(machine).log.next = Some((number, backups));
+    }
+
+    pub(super) fn directory(&mut self, machine: usize) -> Vec<u8> {
+        let segments = self.process(machine).log.segments.iter();
+        let record = |(&segment, held): (&SegmentId, &(Option<Content>, Vec<usize>))| {
+            SegmentRecord { segment, content: held.0 }
+        };
+        encode(&[DirectoryEntry::Snapshot { segments: segments.map(record).collect() }])
+    }
+
+    /// Opens a segment, closes another one, and drops a third, all of which counts at once.
+    pub(super) fn open(&mut self, machine: usize, backups: Vec<usize>) {
+        let me = self.id_of(machine).unwrap();
+        let segment = self.new_segment(machine);
+        for (at, &backup) in backups.iter().enumerate() {
+            // What is not everywhere has not been acknowledged.
+            let length = 80 + 8 * at;
+            self.disks[backup].insert((me, false, segment), vec![1; length]);
+        }
+        let log = &mut self.process(machine).log;
+        log.segments.insert(segment, (None, backups));
+        let open = log.segments.iter().find(|(s, held)| **s != segment && held.0.is_none());
+        let closing = open.map(|(&segment, held)| (segment, held.1.clone()));
+        if let Some((closing, on)) = closing
+            && self.all_take(me, (false, closing), &on)
+        {
+            self.close(machine, closing);
+        }
+        let log = &mut self.process(machine).log;
+        if log.segments.len() > 6 {
+            log.segments.pop_first();
+        }
+        self.write_chain(machine);
+    }
+
+    /// All backups have all of it.
+    pub(super) fn close(&mut self, machine: usize, segment: SegmentId) {
+        let me = self.id_of(machine).unwrap();
+        let held = self.process(machine).log.segments.get_mut(&segment).unwrap();
+        held.0 = Some(Content { length: 96, crc: 1 });
+        for backup in held.1.clone() {
+            self.disks[backup].insert((me, false, segment), vec![1; 96]);
+        }
+    }
+
+    /// Rule 3: what a dead backup held is closed and copied.
+    pub(super) fn replace_lost(&mut self, machine: usize, candidates: &[usize]) {
+        let me = self.id_of(machine).unwrap();
+        let log = &self.process(machine).log;
+        let held: Vec<(SegmentId, Vec<usize>)> =
+            log.segments.iter().map(|(&segment, held)| (segment, held.1.clone())).collect();
+        let is_lost =
+            |(segment, on): &(SegmentId, Vec<usize>)| !self.all_take(me, (false, *segment), on);
+        let lost: Vec<(SegmentId, Vec<usize>)> = held.into_iter().filter(is_lost).collect();
+        if lost.is_empty() || candidates.len() < REPLICAS {
+            return;
+        }
+        for (segment, _) in lost {
+            let on = candidates.to_vec();
+            self.process(machine).log.segments.get_mut(&segment).unwrap().1 = on;
+            self.close(machine, segment);
+        }
+        self.write_chain(machine);
+    }
+
+    /// Brings the directory up to date where that is possible; then it counts.
+    pub(super) fn write_chain(&mut self, machine: usize) {
+        let me = self.id_of(machine).unwrap();
+        let Some((number, on)) = self.process(machine).log.chain.clone() else { return };
+        if self.process(machine).log.next.is_some() || !self.all_take(me, (true, number), &on) {
+            return;
+        }
+        let body = self.directory(machine);
+        for backup in on {
+            self.disks[backup].insert((me, true, number), body.clone());
+        }
+        self.count(machine);
+    }
+
+    /// What the chain says now has been acknowledged.
+    pub(super) fn count(&mut self, machine: usize) {
+        let me = self.id_of(machine).unwrap();
+        let log = &self.process(machine).log;
+        let Some((number, on)) = log.chain.clone() else { return };
+        let segments: BTreeSet<SegmentId> = log.segments.keys().copied().collect();
+        if !self.all_take(me, (true, number), &on) {
+            return;
+        }
+        assert!(!self.handed_out.contains(&me), "seed {}: {me} goes on", self.seed);
+        let named = self.disks[on[0]][&(me, true, number)].clone();
+        if named == self.directory(machine) {
+            self.counted.insert(me, segments);
+        }
+    }
+}
