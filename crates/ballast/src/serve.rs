@@ -89,6 +89,8 @@ pub(crate) fn run(
         reactors: config.reactors,
         seed,
         huge_pages: configuration.huge_pages,
+        durable: false,
+        segment_bytes: None,
     })?;
     let node = Node::new(settings, identity, store.clone(), link.connected());
     node.configure(configuration.clone());

@@ -37,6 +37,22 @@ pub enum Bug {
     WalkNotWaiting,
     /// A source that has left keeps its copy, and serves it when the range has come back.
     OldCopyKept,
+    /// The cleaner drops tombstones whose dead versions would still be read after a crash.
+    TombstoneDroppedEarly,
+    /// The cleaner drops dead objects without regard to what they keep dead.
+    OverwriteForgotten,
+    /// A segment leaves the log before what killed its entries is stable.
+    LeftBeforeStable,
+    /// A segment leaves the log before those from which its entries were copied.
+    LeftBeforeOrigin,
+    /// Of a tombstone and an object of the same version, the object stays.
+    TieToObject,
+    /// What names an entry that was lost in a crash is taken as if it were there.
+    LostLinkIgnored,
+    /// A tombstone's word goes before the tombstone is stable.
+    GraveClosedEarly,
+    /// An expired record is reclaimed before it is stable.
+    ReclaimedUnstable,
 }
 
 #[cfg(feature = "on")]

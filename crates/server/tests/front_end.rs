@@ -85,6 +85,8 @@ impl Server {
             reactors: 1,
             seed: HashSeed::new(7),
             huge_pages: false,
+            durable: false,
+            segment_bytes: None,
         };
         let memory_bytes = config.memory_bytes;
         let store = Store::new(config).expect("there is memory for a small store");

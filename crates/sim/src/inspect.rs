@@ -194,7 +194,7 @@ impl Inspector {
                         assert!(before.is_none(), "a walk meets a record twice");
                     }
                     Body::Object { .. } => others += 1,
-                    Body::Tombstone { .. } => {}
+                    Body::Tombstone { .. } | Body::CopiesOf(_) => {}
                 }
             }
         }

@@ -75,6 +75,8 @@ impl Server {
             reactors: REACTORS + 1,
             seed: HashSeed::new(seed),
             huge_pages: false,
+            durable: false,
+            segment_bytes: None,
         };
         let store = Store::new(config).expect("there is enough memory for a small store");
         let Join { host, client_port, bus_port, .. } = join(place, None);

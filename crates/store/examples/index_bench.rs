@@ -43,7 +43,14 @@ struct World {
 impl World {
     fn new(records: u64, huge_pages: bool) -> World {
         let memory_bytes = (records as usize * 32).next_multiple_of(8 << 20).max(128 << 20);
-        let log = Log::new(&LogConfig { memory_bytes, reactors: 1, huge_pages }).expect("memory");
+        let log = Log::new(&LogConfig {
+            memory_bytes,
+            reactors: 1,
+            huge_pages,
+            durable: false,
+            segment_bytes: None,
+        })
+        .expect("memory");
         let slab = Slab::new(Arc::clone(&log));
         let mut participant = log.reclamation().participant(ReactorId(0));
         participant.begin_turn();

@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::{hint::black_box, sync::Arc};
 use store::{
     Address,
-    log::{Head, Log, LogConfig, Participant, Reclaim, Retired, Survivors},
+    log::{Head, Log, LogConfig, Participant, Reclaim, Retired, Spliced, Survivors},
 };
 use types::{ReactorId, Tenure, Version};
 use wire::entry::{Body, Entry};
@@ -52,12 +52,19 @@ fn show(what: &str, nanos: f64) {
 }
 
 fn record(version: u64) -> Entry<'static> {
-    let body = Body::Object { expiry: None, value: &VALUE };
+    let body = Body::Object { expiry: None, replaces: None, value: &VALUE };
     Entry { tenure: Tenure(1), version: Version(version), key: KEY, body }
 }
 
 fn log_of(memory_bytes: usize, huge_pages: bool) -> Arc<Log> {
-    Log::new(&LogConfig { memory_bytes, reactors: 2, huge_pages }).expect("there is memory")
+    Log::new(&LogConfig {
+        memory_bytes,
+        reactors: 2,
+        huge_pages,
+        durable: false,
+        segment_bytes: None,
+    })
+    .expect("there is memory")
 }
 
 fn naive() {
@@ -197,14 +204,14 @@ fn copying() {
             black_box(log.usage());
         }),
     );
-    side.splice();
+    side.splice(&mut Spliced::default());
     show("emptiest, 256 segments, none worth it", nanos(1000, |_| drop(black_box(log.emptiest()))));
     let large = log_of(8 << 30, false);
     show("emptiest, 1,024 segments", nanos(1000, |_| drop(black_box(large.emptiest()))));
 }
 
 fn kilobyte(key: &[u8]) -> Entry<'_> {
-    let body = Body::Object { expiry: None, value: &[7; 1000] };
+    let body = Body::Object { expiry: None, replaces: None, value: &[7; 1000] };
     Entry { tenure: Tenure(1), version: Version(1), key, body }
 }
 

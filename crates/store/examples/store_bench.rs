@@ -143,7 +143,14 @@ impl Moved {
 /// Walks an index of the same hashes, beside which nothing is read.
 fn walk_alone(seed: &HashSeed, records: usize, huge_pages: bool) -> f64 {
     let memory_bytes = (records * 32).max(64 << 20);
-    let log = Log::new(&LogConfig { memory_bytes, reactors: 1, huge_pages }).expect("memory");
+    let log = Log::new(&LogConfig {
+        memory_bytes,
+        reactors: 1,
+        huge_pages,
+        durable: false,
+        segment_bytes: None,
+    })
+    .expect("memory");
     let index = Index::new(Slab::new(Arc::clone(&log)));
     let mut reactor = log.reclamation().participant(ReactorId(0));
     for number in 0..records {
@@ -189,7 +196,13 @@ struct Scratch {
 
 impl Scratch {
     fn new(huge_pages: bool) -> Scratch {
-        let config = LogConfig { memory_bytes: 1 << 30, reactors: 1, huge_pages };
+        let config = LogConfig {
+            memory_bytes: 1 << 30,
+            reactors: 1,
+            huge_pages,
+            durable: false,
+            segment_bytes: None,
+        };
         let log = Log::new(&config).expect("there is memory for the benchmark");
         log.prepare_segments(usize::MAX, usize::MAX);
         let reactor = log.reclamation().participant(ReactorId(0));
@@ -232,7 +245,14 @@ fn forget_all(worker: &mut Worker) {
 
 fn store(records: usize, huge_pages: bool) -> Arc<Store> {
     let memory_bytes = (records * 320).max(64 << 20);
-    let config = StoreConfig { memory_bytes, reactors: 1, seed: HashSeed::new(7), huge_pages };
+    let config = StoreConfig {
+        memory_bytes,
+        reactors: 1,
+        seed: HashSeed::new(7),
+        huge_pages,
+        durable: false,
+        segment_bytes: None,
+    };
     Store::new(config).expect("there is memory for the benchmark")
 }
 

@@ -23,6 +23,6 @@ pub use address::Address;
 pub use log::GracePeriod;
 pub use objects::{
     Arrival, ArrivalCounters, ArrivalPlan, Changes, Key, Missing, Need, NewValue, Record,
-    ReplayError, Replayed, Scratch, Stall, Store, StoreConfig, StoreError, StoreUsage, TableSet,
-    Tablet, TabletMap, TabletState, Worker,
+    RecoverError, ReplayError, Replayed, Scratch, Stall, Store, StoreConfig, StoreError,
+    StoreUsage, TableSet, Tablet, TabletMap, TabletState, Worker,
 };

@@ -267,7 +267,7 @@ impl Judge {
             .iter()
             .map(|((_, key), record)| {
                 let has_expiry = record.expiry.is_some();
-                wire::entry::encoded_bytes(key.len(), record.value.len(), has_expiry)
+                wire::entry::encoded_bytes(key.len(), record.value.len(), usize::from(has_expiry))
             })
             .sum();
         assert_eq!(self.server.store.usage().log.live_bytes, bytes as u64, "live bytes recounted");

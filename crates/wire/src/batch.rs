@@ -4,7 +4,10 @@
 //! its entries u32} and then whole entries of that table and slot, each padded to a multiple of 8.
 //! Telling the slot saves the receiver a CRC16 per record.
 
-use crate::{Corrupt, entry::Entry};
+use crate::{
+    Corrupt,
+    entry::{Body, Entry},
+};
 use types::{SLOT_COUNT, Slot, TableId};
 
 /// Bytes of a run's header.
@@ -138,6 +141,10 @@ impl<'a> BatchReader<'a> {
             }
             let run = self.rest.get(..left).ok_or(Corrupt::Short { what: "run" })?;
             let (entry, taken) = Entry::parse_checked(run)?;
+            match entry.body {
+                Body::Object { .. } | Body::Tombstone { .. } => {}
+                Body::CopiesOf(_) => return Err(Corrupt::Invalid { what: "entry of a batch" }),
+            }
             let (encoded, rest) = self.rest.split_at(taken);
             self.rest = rest;
             self.run = Some((table, slot, left - taken));
@@ -170,7 +177,7 @@ mod tests {
         let mut out = Vec::new();
         let mut writer = BatchWriter::new(&mut out);
         for (table, slot, key) in [(0, 1, "a"), (0, 1, "b"), (0, 2, "c"), (3, 2, "d")] {
-            let body = Body::Object { expiry: None, value: b"value" };
+            let body = Body::Object { expiry: None, replaces: None, value: b"value" };
             let entry = Entry { tenure: Tenure(1), version: Version(2), key: key.as_bytes(), body };
             let mut bytes = vec![0; entry.encoded_bytes()];
             entry.encode(&mut bytes);

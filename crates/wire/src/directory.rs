@@ -1,6 +1,6 @@
 //! The log directory on disk: which segments make up a server's log.
 //!
-//! A directory is a chain of small segments of its own. The body of each of its chunks is the
+//! A directory is a chain of small segments of its own. The body of each of its pieces is the
 //! postcard encoding of a list of [`DirectoryEntry`], then zeros up to a multiple of 8. The first
 //! entry of each directory segment is a [`DirectoryEntry::Snapshot`], so that all older ones can go.
 
@@ -8,7 +8,7 @@ use crate::Corrupt;
 use serde::{Deserialize, Serialize};
 use types::SegmentId;
 
-/// Bodies of chunks are as long as a multiple of this.
+/// Bodies of pieces are as long as a multiple of this.
 const ALIGNMENT: usize = 8;
 
 /// What happened to the set of segments that make up a log.
@@ -43,7 +43,7 @@ pub enum DirectoryEntry {
 pub struct SegmentRecord {
     /// The segment.
     pub segment: SegmentId,
-    /// `None`: it may still grow, and ends where its last whole chunk ends.
+    /// `None`: it may still grow, and ends where its last whole piece ends.
     pub content: Option<Content>,
 }
 
@@ -53,11 +53,11 @@ pub struct SegmentRecord {
 pub struct Content {
     /// Bytes of all entries.
     pub length: u32,
-    /// Running checksum at its end, as in the last chunk's header.
+    /// Running checksum at its end, as in the last piece's header.
     pub crc: u32,
 }
 
-/// The body of a chunk with these entries.
+/// The body of a piece with these entries.
 pub fn encode(entries: &[DirectoryEntry]) -> Vec<u8> {
     #[expect(clippy::expect_used, reason = "serializing plain data into a Vec cannot fail")]
     let mut body = postcard::to_stdvec(entries).expect("plain data can be serialized");
@@ -65,7 +65,7 @@ pub fn encode(entries: &[DirectoryEntry]) -> Vec<u8> {
     body
 }
 
-/// The entries of a chunk's body.
+/// The entries of a piece's body.
 pub fn decode(body: &[u8]) -> Result<Vec<DirectoryEntry>, Corrupt> {
     const WRONG: Corrupt = Corrupt::Invalid { what: "entries of the log directory" };
     let (entries, rest) = postcard::take_from_bytes(body).map_err(|_| WRONG)?;

@@ -1,4 +1,4 @@
-//! One entry of a log: an object or a tombstone.
+//! One entry of a log: an object, a tombstone, or a note about copies.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
@@ -8,7 +8,8 @@
 //! | 11 | 3 | value length |
 //! | 14 | 2 | key length |
 //! | 16 | 8 | version |
-//! | 24 | 8 | object with the expiry flag: expiry in ms since 1970; tombstone: segment of the dead version |
+//! | 24 | 8 | object with the expiry flag: expiry in ms since 1970 |
+//! | then | 8 | object with the flag *replaces*: location of what it replaced; tombstone: location of the dead version; note: segment |
 //! | then | | key, value, zero to seven bytes of padding up to a multiple of 8 |
 //!
 //! All numbers are little-endian. The checksum leaves the tenure out, so that a migration's target
@@ -21,7 +22,7 @@ use types::{SegmentId, Tenure, UnixMillis, Version};
 pub const HEADER_BYTES: usize = 24;
 /// Entries begin at multiples of this.
 pub const ALIGNMENT: usize = 8;
-/// Bytes of an expiry or of a dead version's segment.
+/// Bytes of an expiry, a location, or a segment.
 const EXTRA_BYTES: usize = 8;
 /// Where the checksummed part begins.
 const CHECKED_FROM: usize = 10;
@@ -29,7 +30,58 @@ const CHECKED_FROM: usize = 10;
 const KIND_MASK: u8 = 0x0f;
 const KIND_OBJECT: u8 = 1;
 const KIND_TOMBSTONE: u8 = 2;
+const KIND_COPIES: u8 = 3;
+/// Of an object: it has an expiry.
 const FLAG_EXPIRY: u8 = 0x10;
+/// Of an object: it names what it replaced.
+const FLAG_REPLACES: u8 = 0x20;
+/// Of a tombstone: the dead version may stand in any segment up to the one that is named.
+const FLAG_UP_TO: u8 = 0x10;
+
+/// Stands for "no version here" in a tombstone.
+const NOTHING: u64 = u64::MAX;
+/// Bits of a location that count units of 8 bytes.
+const OFFSET_BITS: u32 = 24;
+
+/// Bytes of a note about copies.
+pub const NOTE_BYTES: usize = encoded_bytes(0, 0, 1);
+
+/// Where in its log a version stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Location {
+    /// Below 2^40.
+    pub segment: SegmentId,
+    /// Bytes from the segment's beginning: a multiple of 8, below 2^27.
+    pub offset: u32,
+}
+
+impl Location {
+    #[inline]
+    fn packed(self) -> u64 {
+        assert!(self.segment.0 < 1 << (u64::BITS - OFFSET_BITS), "{self:?} does not fit");
+        (self.segment.0 << OFFSET_BITS) | (u64::from(self.offset) / ALIGNMENT as u64)
+    }
+
+    #[inline]
+    fn unpacked(packed: u64) -> Location {
+        let units = packed & ((1 << OFFSET_BITS) - 1);
+        Location {
+            segment: SegmentId(packed >> OFFSET_BITS),
+            offset: units as u32 * ALIGNMENT as u32,
+        }
+    }
+}
+
+/// What a tombstone keeps dead: it is needed as long as that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dead {
+    /// There was no version here; one may still arrive.
+    Nothing,
+    /// The version that stands there.
+    At(Location),
+    /// Whatever stands in a segment of this number or a lower one: it is not known where.
+    UpTo(SegmentId),
+}
 
 /// What an entry says. The set is closed: whoever cleans, replays, migrates or recovers matches on
 /// it without a wildcard, so that a new kind cannot be forgotten.
@@ -39,15 +91,18 @@ pub enum Body<'a> {
     Object {
         /// When the record stops existing; `None` means never.
         expiry: Option<UnixMillis>,
+        /// What stood for the key before, if that was in another segment and must be kept dead.
+        replaces: Option<Location>,
         /// The value.
         value: &'a [u8],
     },
     /// The key has no value since this version.
     Tombstone {
-        /// Segment of the version that it removed: the tombstone is needed while that exists.
-        /// `None` if there was no such version here.
-        dead: Option<SegmentId>,
+        /// What it keeps dead.
+        dead: Dead,
     },
+    /// No record: what follows in the segment may be copies from this one, which must go first.
+    CopiesOf(SegmentId),
 }
 
 /// One entry, as fields.
@@ -59,38 +114,58 @@ pub struct Entry<'a> {
     pub version: Version,
     /// The key.
     pub key: &'a [u8],
-    /// Object or tombstone.
+    /// What it says.
     pub body: Body<'a>,
 }
 
 impl<'a> Entry<'a> {
+    /// A note that what follows in its segment may be copies from this one.
+    pub fn note(of: SegmentId) -> Entry<'static> {
+        Entry { tenure: Tenure(0), version: Version(0), key: &[], body: Body::CopiesOf(of) }
+    }
+
     /// Bytes that the entry takes in a segment, padding included.
     #[inline]
     pub fn encoded_bytes(&self) -> usize {
-        let (extra, value) = match self.body {
-            Body::Object { expiry, value } => (expiry.is_some(), value.len()),
-            Body::Tombstone { .. } => (true, 0),
+        let (extras, value) = match self.body {
+            Body::Object { expiry, replaces, value } => {
+                (usize::from(expiry.is_some()) + usize::from(replaces.is_some()), value.len())
+            }
+            Body::Tombstone { .. } | Body::CopiesOf(_) => (1, 0),
         };
-        encoded_bytes(self.key.len(), value, extra)
+        encoded_bytes(self.key.len(), value, extras)
+    }
+
+    /// Kind and flags, the extra numbers in order, and the value.
+    #[inline]
+    fn parts(&self) -> (u8, [Option<u64>; 2], &'a [u8]) {
+        match self.body {
+            Body::Object { expiry, replaces, value } => {
+                let expires = if expiry.is_some() { FLAG_EXPIRY } else { 0 };
+                let names = if replaces.is_some() { FLAG_REPLACES } else { 0 };
+                let extras = [expiry.map(|at| at.0), replaces.map(Location::packed)];
+                (KIND_OBJECT | expires | names, extras, value)
+            }
+            Body::Tombstone { dead: Dead::Nothing } => (KIND_TOMBSTONE, [Some(NOTHING), None], &[]),
+            Body::Tombstone { dead: Dead::At(location) } => {
+                (KIND_TOMBSTONE, [Some(location.packed()), None], &[])
+            }
+            Body::Tombstone { dead: Dead::UpTo(segment) } => {
+                (KIND_TOMBSTONE | FLAG_UP_TO, [Some(segment.0), None], &[])
+            }
+            Body::CopiesOf(segment) => (KIND_COPIES, [Some(segment.0), None], &[]),
+        }
     }
 
     /// Writes the entry to the beginning of `out`, whose first [`Entry::encoded_bytes`] it fills.
     ///
     /// # Panics
-    /// If `out` is too short, or key, value or tenure are above their limits: our bug, since
-    /// commands check what clients send.
+    /// If `out` is too short, or key, value, tenure or segment are above their limits: our bug,
+    /// since commands check what clients send.
     #[inline]
     pub fn encode(&self, out: &mut [u8]) {
         let bytes = self.encoded_bytes();
-        let (kind, extra, value): (u8, Option<u64>, &[u8]) = match self.body {
-            Body::Object { expiry: Some(at), value } => {
-                (KIND_OBJECT | FLAG_EXPIRY, Some(at.0), value)
-            }
-            Body::Object { expiry: None, value } => (KIND_OBJECT, None, value),
-            Body::Tombstone { dead } => {
-                (KIND_TOMBSTONE, Some(dead.map_or(u64::MAX, |segment| segment.0)), &[])
-            }
-        };
+        let (kind, extras, value) = self.parts();
         assert!(self.key.len() <= types::limits::KEY_BYTES_MAX, "key of {} bytes", self.key.len());
         assert!(value.len() <= types::limits::VALUE_BYTES_MAX, "value of {} bytes", value.len());
         assert!(self.tenure <= Tenure::MAX, "tenure {} does not fit", self.tenure);
@@ -101,7 +176,7 @@ impl<'a> Entry<'a> {
         out[14..16].copy_from_slice(&(self.key.len() as u16).to_le_bytes());
         out[16..24].copy_from_slice(&self.version.0.to_le_bytes());
         let mut at = HEADER_BYTES;
-        if let Some(extra) = extra {
+        for extra in extras.into_iter().flatten() {
             out[at..at + EXTRA_BYTES].copy_from_slice(&extra.to_le_bytes());
             at += EXTRA_BYTES;
         }
@@ -118,6 +193,7 @@ impl<'a> Entry<'a> {
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Entry<'a>, Corrupt> {
         const SHORT: Corrupt = Corrupt::Short { what: "log entry" };
+        const UNKNOWN: Corrupt = Corrupt::Invalid { what: "kind of log entry" };
         let header: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(SHORT)?;
         let number = |at: usize, length: usize| {
             let mut wide = [0u8; 8];
@@ -128,31 +204,39 @@ impl<'a> Entry<'a> {
         let value_length = number(11, 3) as usize;
         let key_length = number(14, 2) as usize;
         let version = Version(number(16, 8));
-        let rest = &bytes[HEADER_BYTES..];
-        let extra = |rest: &'a [u8]| -> Result<(u64, &'a [u8]), Corrupt> {
-            let (extra, rest) = rest.split_first_chunk::<EXTRA_BYTES>().ok_or(SHORT)?;
-            Ok((u64::from_le_bytes(*extra), rest))
+        let mut rest = &bytes[HEADER_BYTES..];
+        let mut extra = || -> Result<u64, Corrupt> {
+            let (extra, behind) = rest.split_first_chunk::<EXTRA_BYTES>().ok_or(SHORT)?;
+            rest = behind;
+            Ok(u64::from_le_bytes(*extra))
         };
         let kind = header[10];
-        let (expiry, dead, rest) = match kind {
-            KIND_OBJECT => (None, None, rest),
-            _ if kind == KIND_OBJECT | FLAG_EXPIRY => {
-                let (at, rest) = extra(rest)?;
-                (Some(UnixMillis(at)), None, rest)
+        let (mut expiry, mut replaces, mut other) = (None, None, None);
+        match kind & KIND_MASK {
+            KIND_OBJECT if kind & !(KIND_MASK | FLAG_EXPIRY | FLAG_REPLACES) == 0 => {
+                if kind & FLAG_EXPIRY != 0 {
+                    expiry = Some(UnixMillis(extra()?));
+                }
+                if kind & FLAG_REPLACES != 0 {
+                    replaces = Some(Location::unpacked(extra()?));
+                }
             }
-            KIND_TOMBSTONE if value_length == 0 => {
-                let (dead, rest) = extra(rest)?;
-                (None, (dead != u64::MAX).then_some(SegmentId(dead)), rest)
+            KIND_TOMBSTONE if value_length == 0 && kind & !(KIND_MASK | FLAG_UP_TO) == 0 => {
+                let dead = match extra()? {
+                    segment if kind & FLAG_UP_TO != 0 => Dead::UpTo(SegmentId(segment)),
+                    NOTHING => Dead::Nothing,
+                    location => Dead::At(Location::unpacked(location)),
+                };
+                other = Some(Body::Tombstone { dead });
             }
-            _ => return Err(Corrupt::Invalid { what: "kind of log entry" }),
-        };
+            KIND_COPIES if value_length == 0 && key_length == 0 && kind == KIND_COPIES => {
+                other = Some(Body::CopiesOf(SegmentId(extra()?)));
+            }
+            _ => return Err(UNKNOWN),
+        }
         let (key, rest) = rest.split_at_checked(key_length).ok_or(SHORT)?;
         let value = rest.get(..value_length).ok_or(SHORT)?;
-        let body = if kind & KIND_MASK == KIND_OBJECT {
-            Body::Object { expiry, value }
-        } else {
-            Body::Tombstone { dead }
-        };
+        let body = other.unwrap_or(Body::Object { expiry, replaces, value });
         Ok(Entry { tenure, version, key, body })
     }
 
@@ -165,16 +249,13 @@ impl<'a> Entry<'a> {
         if bytes.len() < taken {
             return Err(Corrupt::Short { what: "log entry" });
         }
-        let extra = !matches!(entry.body, Body::Object { expiry: None, .. });
-        let value = match entry.body {
-            Body::Object { value, .. } => value.len(),
-            Body::Tombstone { .. } => 0,
-        };
+        let (_, extras, value) = entry.parts();
         // Its length has a byte more than it needs; no segment could take such an entry.
-        if value > types::limits::VALUE_BYTES_MAX {
+        if value.len() > types::limits::VALUE_BYTES_MAX {
             return Err(Corrupt::Invalid { what: "value length of log entry" });
         }
-        let end = HEADER_BYTES + usize::from(extra) * EXTRA_BYTES + entry.key.len() + value;
+        let extra_bytes = extras.into_iter().flatten().count() * EXTRA_BYTES;
+        let end = HEADER_BYTES + extra_bytes + entry.key.len() + value.len();
         let stored = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         if crc32c(&bytes[CHECKED_FROM..end]) != stored {
             return Err(Corrupt::Checksum { what: "log entry" });
@@ -187,16 +268,16 @@ impl<'a> Entry<'a> {
     pub fn is_expired(&self, now: UnixMillis) -> bool {
         match self.body {
             Body::Object { expiry: Some(at), .. } => at <= now,
-            Body::Object { expiry: None, .. } | Body::Tombstone { .. } => false,
+            Body::Object { expiry: None, .. } | Body::Tombstone { .. } | Body::CopiesOf(_) => false,
         }
     }
 }
 
-/// Bytes of an entry with a key and a value of these lengths.
+/// Bytes of an entry with a key and a value of these lengths and so many extra numbers (expiry,
+/// location).
 #[inline]
-pub const fn encoded_bytes(key: usize, value: usize, extra: bool) -> usize {
-    let extra = if extra { EXTRA_BYTES } else { 0 };
-    (HEADER_BYTES + extra + key + value).next_multiple_of(ALIGNMENT)
+pub const fn encoded_bytes(key: usize, value: usize, extras: usize) -> usize {
+    (HEADER_BYTES + extras * EXTRA_BYTES + key + value).next_multiple_of(ALIGNMENT)
 }
 
 /// Bytes of the entry that begins with this header, padding included; of bytes that no writer wrote
@@ -205,7 +286,12 @@ pub const fn encoded_bytes(key: usize, value: usize, extra: bool) -> usize {
 pub const fn encoded_bytes_of(header: &[u8; HEADER_BYTES]) -> usize {
     let value = u32::from_le_bytes([header[11], header[12], header[13], 0]) as usize;
     let key = u16::from_le_bytes([header[14], header[15]]) as usize;
-    encoded_bytes(key, value, header[10] != KIND_OBJECT)
+    let kind = header[10];
+    let extras = match kind & KIND_MASK {
+        KIND_OBJECT => (kind >> 4).count_ones() as usize,
+        _ => 1,
+    };
+    encoded_bytes(key, value, extras)
 }
 
 /// Writes another tenure into an encoded entry; its checksum stays right.
@@ -222,6 +308,8 @@ pub fn set_tenure(entry: &mut [u8], tenure: Tenure) {
 mod tests {
     use super::*;
 
+    const LOCATION: Location = Location { segment: SegmentId(9), offset: (8 << 20) - 8 };
+
     fn samples() -> Vec<Entry<'static>> {
         let tenure = Tenure(0x0102_0304_0506);
         let version = Version(0x1112_1314_1516_1718);
@@ -230,15 +318,21 @@ mod tests {
                 tenure,
                 version,
                 key: b"key",
-                body: Body::Object { expiry: None, value: b"value" },
+                body: Body::Object { expiry: None, replaces: None, value: b"value" },
             },
-            Entry { tenure, version, key: b"", body: Body::Object { expiry: None, value: b"" } },
+            Entry {
+                tenure,
+                version,
+                key: b"",
+                body: Body::Object { expiry: None, replaces: None, value: b"" },
+            },
             Entry {
                 tenure,
                 version,
                 key: b"k",
                 body: Body::Object {
                     expiry: Some(UnixMillis(1_700_000_000_000)),
+                    replaces: None,
                     value: &[7; 300],
                 },
             },
@@ -246,9 +340,32 @@ mod tests {
                 tenure,
                 version,
                 key: b"gone",
-                body: Body::Tombstone { dead: Some(SegmentId(9)) },
+                body: Body::Tombstone { dead: Dead::At(LOCATION) },
             },
-            Entry { tenure, version, key: b"never", body: Body::Tombstone { dead: None } },
+            Entry { tenure, version, key: b"never", body: Body::Tombstone { dead: Dead::Nothing } },
+            Entry {
+                tenure,
+                version,
+                key: b"lost",
+                body: Body::Tombstone { dead: Dead::UpTo(SegmentId(9)) },
+            },
+            Entry {
+                tenure,
+                version,
+                key: b"again",
+                body: Body::Object { expiry: None, replaces: Some(LOCATION), value: b"value" },
+            },
+            Entry {
+                tenure,
+                version,
+                key: b"again",
+                body: Body::Object {
+                    expiry: Some(UnixMillis(1)),
+                    replaces: Some(LOCATION),
+                    value: b"",
+                },
+            },
+            Entry::note(SegmentId(77)),
         ]
     }
 
@@ -314,7 +431,7 @@ mod tests {
             tenure: Tenure(3),
             version: Version(258),
             key: b"foo",
-            body: Body::Object { expiry: None, value: b"bar!" },
+            body: Body::Object { expiry: None, replaces: None, value: b"bar!" },
         };
         let hex: String = encoded(&entry).iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(

@@ -8,7 +8,7 @@ use types::{
 };
 use wire::batch::BatchWriter;
 use wire::control::{FromCoordinator, ToCoordinator};
-use wire::entry::{Body, Entry};
+use wire::entry::{Body, Dead, Entry, Location, NOTE_BYTES};
 use wire::peer::{Hello, PeerMessage};
 use wire::replica::{BootId, PieceWriter, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind};
 
@@ -28,11 +28,18 @@ fn encoded(version: u64, body: Body<'_>) -> Vec<u8> {
 
 #[test]
 fn entries_and_batches_are_as_documented() {
-    let object = encoded(258, Body::Object { expiry: None, value: b"bar!" });
+    let object = encoded(258, Body::Object { expiry: None, replaces: None, value: b"bar!" });
     assert_shown(&object);
     let expiry = Some(UnixMillis(1_700_000_000_000));
-    assert_shown(&encoded(260, Body::Object { expiry, value: b"bar!" }));
-    assert_shown(&encoded(259, Body::Tombstone { dead: Some(SegmentId(9)) }));
+    assert_shown(&encoded(260, Body::Object { expiry, replaces: None, value: b"bar!" }));
+    let location = Location { segment: SegmentId(9), offset: 4096 };
+    let replaces = Some(location);
+    assert_shown(&encoded(261, Body::Object { expiry: None, replaces, value: b"bar!" }));
+    assert_shown(&encoded(259, Body::Tombstone { dead: Dead::At(location) }));
+    assert_shown(&encoded(262, Body::Tombstone { dead: Dead::UpTo(SegmentId(9)) }));
+    let mut note = [0xaa; NOTE_BYTES];
+    Entry::note(SegmentId(9)).encode(&mut note);
+    assert_shown(&note);
     let mut batch = Vec::new();
     BatchWriter::new(&mut batch).push(TableId(0), slot_of(b"foo"), &object);
     assert_shown(&batch);

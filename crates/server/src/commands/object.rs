@@ -146,7 +146,7 @@ fn usage(call: &mut Call<'_>) -> Done {
     let key_bytes = call.args[2].len();
     tell(call, |reply, record| {
         let expires = record.expiry.is_some();
-        let entry = wire::entry::encoded_bytes(key_bytes, record.value.len(), expires);
+        let entry = wire::entry::encoded_bytes(key_bytes, record.value.len(), usize::from(expires));
         reply.integer((entry + INDEX_WORD_BYTES) as i64);
         Ok(())
     })

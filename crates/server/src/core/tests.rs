@@ -80,6 +80,8 @@ impl World {
             reactors: 2,
             seed: HashSeed::new(1),
             huge_pages: false,
+            durable: false,
+            segment_bytes: None,
         };
         let store = Store::new(store).expect("memory for a small store");
         let identity = Identity { cluster: ClusterId(1), server: ServerId(1) };

@@ -402,6 +402,8 @@ mod tests {
             reactors: 1,
             seed: HashSeed::new(1),
             huge_pages: false,
+            durable: false,
+            segment_bytes: None,
         };
         let identity = Identity { cluster: ClusterId(1), server: ServerId(3) };
         let store = Store::new(store).expect("memory for a small store");

@@ -16,7 +16,13 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(memory_bytes: usize, reactors: u16) -> World {
-        let config = LogConfig { memory_bytes, reactors, huge_pages: false };
+        let config = LogConfig {
+            memory_bytes,
+            reactors,
+            huge_pages: false,
+            durable: false,
+            segment_bytes: None,
+        };
         let log = Log::new(&config).expect("the memory suffices");
         let slab = Slab::new(Arc::clone(&log));
         World { index: Index::new(slab), log }

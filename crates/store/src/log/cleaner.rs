@@ -68,7 +68,8 @@ impl VictimSegment {
     /// The entry that comes next; `None` at the end, or when nothing in the segment lives.
     #[inline]
     pub fn peek<'t>(&self, turn: &'t Turn<'_>) -> Option<Candidate<'t>> {
-        if self.offset == self.length || self.live_bytes() == 0 {
+        // In a durable log also what is dead may have to be kept dead.
+        if self.offset == self.length || !self.log.is_durable() && self.live_bytes() == 0 {
             return None;
         }
         let address = self.log.segments.address(self.place, self.offset);
@@ -83,13 +84,19 @@ impl VictimSegment {
         self.offset += past.encoded.len();
     }
 
+    /// Goes back to an entry that it has gone past.
+    pub(crate) fn go_back(&mut self, to: &Candidate<'_>) {
+        self.offset = self.log.segments.offset(to.address) as usize;
+    }
+
     /// Bytes in it that still live.
     #[inline]
     pub fn live_bytes(&self) -> u64 {
         u64::from(self.log.segments.glance(self.place).live())
     }
 
-    /// Gives it back: to be freed if nothing in it lives, else to be cleaned another time.
+    /// Gives it back: to be freed if nothing in it lives, else to be cleaned another time. That of
+    /// a durable log counts as visited if all of it has been gone past.
     pub fn release(self) {
         drop(self);
     }
@@ -97,7 +104,11 @@ impl VictimSegment {
 
 impl Drop for VictimSegment {
     fn drop(&mut self) {
-        self.log.unclaim(self.place);
+        if self.offset == self.length && self.log.is_durable() {
+            self.log.end_visit(self.place);
+        } else {
+            self.log.unclaim(self.place);
+        }
     }
 }
 
@@ -152,7 +163,10 @@ impl Search {
                     let candidate = (glance.live(), place);
                     emptiest = Some(emptiest.map_or(candidate, |best| best.min(candidate)));
                 }
-                SegmentState::Cleaning | SegmentState::Retired => is_under_way = true,
+                SegmentState::Cleaning
+                | SegmentState::Visited
+                | SegmentState::Leaving
+                | SegmentState::Retired => is_under_way = true,
                 SegmentState::Closed
                 | SegmentState::Free
                 | SegmentState::Open

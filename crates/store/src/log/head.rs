@@ -9,17 +9,20 @@
 use super::{
     Log, OutOfMemory,
     pool::Purpose,
-    segment::{OpenSegment, SegmentState},
+    segment::{Content, OpenSegment, SegmentState},
+    unsaved::{Backlog, Unsaved},
 };
 use crate::address::Address;
 use std::{fmt, sync::Arc};
-use wire::entry::Entry;
+use types::{SegmentId, Tenure};
+use wire::entry::{Body, Entry, NOTE_BYTES, set_tenure};
 
 /// One reactor's place to append to.
 pub struct Head {
     log: Arc<Log>,
     open: Option<OpenSegment>,
     reserve: Reserve,
+    backlog: Backlog,
 }
 
 /// The segment that a head keeps back for deletes.
@@ -34,7 +37,8 @@ enum Reserve {
 
 impl Head {
     pub(super) fn new(log: Arc<Log>) -> Head {
-        let mut head = Head { log, open: None, reserve: Reserve::Missing };
+        let mut head =
+            Head { log, open: None, reserve: Reserve::Missing, backlog: Backlog::default() };
         head.refill_reserve();
         head
     }
@@ -50,19 +54,26 @@ impl Head {
         Ok(segment.append(bytes, |out| entry.encode(out)))
     }
 
+    /// As [`Head::append_one`] for an object that names what it replaces. It need not name what
+    /// stands in the segment that it comes into: then it does not.
+    pub fn append_replacing(&mut self, entry: &mut Entry<'_>) -> Result<Address, OutOfMemory> {
+        let segment = self.segment_for(entry.encoded_bytes())?;
+        Ok(append_replacing(segment, entry))
+    }
+
     /// Appends the entries, all in one segment and side by side, and adds their addresses to
-    /// `addresses`. All or none.
+    /// `addresses`. All or none. What they replace is told as by [`Head::append_replacing`].
     ///
     /// # Panics
     /// As for one, or if they are together longer than [`Log::batch_bytes_max`]: our bug.
     pub fn append_all(
         &mut self,
-        entries: &[Entry<'_>],
+        entries: &mut [Entry<'_>],
         addresses: &mut Vec<Address>,
     ) -> Result<(), OutOfMemory> {
         let bytes = entries.iter().map(Entry::encoded_bytes).sum();
         let segment = self.segment_for(bytes)?;
-        addresses.extend(entries.iter().map(|entry| append_entry(segment, entry)));
+        addresses.extend(entries.iter_mut().map(|entry| append_replacing(segment, entry)));
         Ok(())
     }
 
@@ -84,6 +95,27 @@ impl Head {
     pub fn append_one_reserved(&mut self, entry: &Entry<'_>) -> Result<Address, OutOfMemory> {
         let segment = self.segment_for_deletes(entry.encoded_bytes())?;
         Ok(append_entry(segment, entry))
+    }
+
+    /// The last entry appended has not come into the index: it is dead, and after a crash it must not
+    /// count either.
+    pub fn revoke(&mut self, last: Address, bytes: u32) {
+        let open = self.open.as_mut().expect("it has just been appended to");
+        open.revise(last, |entry| set_tenure(entry, Tenure(0)));
+        self.log.kill(last, bytes);
+    }
+
+    /// Shows what has not been given to the replicas. What `save` takes is not shown again; what
+    /// it leaves comes again. Nothing of a log that is not durable.
+    #[inline]
+    pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
+        let is_all = self.backlog.is_empty();
+        if self.log.is_durable()
+            && !(is_all && self.open.as_ref().is_none_or(|open| !open.has_unsaved()))
+            && self.backlog.hand_out(self.open.as_mut(), save)
+        {
+            self.log.advance();
+        }
     }
 
     #[inline]
@@ -147,20 +179,21 @@ impl Head {
     }
 
     fn replace_open(&mut self, next: OpenSegment) {
+        let next = self.log.begin(next, Content::Writes);
         if let Some(full) = self.open.replace(next) {
-            self.log.close(full.place(), SegmentState::Open);
+            self.log.end(full, &mut self.backlog);
         }
     }
 }
 
 impl Drop for Head {
     fn drop(&mut self) {
-        let kept = match std::mem::replace(&mut self.reserve, Reserve::Missing) {
-            Reserve::Kept(segment) => Some(segment),
-            Reserve::InUse | Reserve::Missing => None,
-        };
-        for segment in self.open.take().into_iter().chain(kept) {
-            self.log.close(segment.place(), SegmentState::Open);
+        match std::mem::replace(&mut self.reserve, Reserve::Missing) {
+            Reserve::Kept(segment) => self.log.discard(segment),
+            Reserve::InUse | Reserve::Missing => {}
+        }
+        if let Some(open) = self.open.take() {
+            self.log.end(open, &mut self.backlog);
         }
     }
 }
@@ -178,28 +211,78 @@ impl fmt::Debug for Head {
 pub struct Survivors {
     log: Arc<Log>,
     open: Option<OpenSegment>,
+    /// The segment whose copies the open one was last said to hold.
+    noted: Option<SegmentId>,
+    backlog: Backlog,
 }
 
 impl Survivors {
     pub(super) fn new(log: Arc<Log>) -> Survivors {
-        Survivors { log, open: None }
+        Survivors { log, open: None, noted: None, backlog: Backlog::default() }
     }
 
     /// Appends a copy of an encoded entry, padding included. `OutOfMemory` means "later": segments
     /// already cleaned become free after their grace period.
     #[inline]
     pub fn append_encoded(&mut self, encoded: &[u8]) -> Result<Address, OutOfMemory> {
-        if self.open.as_ref().is_none_or(|open| encoded.len() > open.space()) {
+        let segment = self.segment_for(encoded.len())?;
+        Ok(segment.append(encoded.len(), |out| out.copy_from_slice(encoded)))
+    }
+
+    /// As [`Survivors::append_encoded`] for an entry that stands in the segment `from`, which a
+    /// durable log must not forget: `from` must leave the log first.
+    #[inline]
+    pub fn append_copy(&mut self, encoded: &[u8], from: SegmentId) -> Result<Address, OutOfMemory> {
+        let is_noted = self.noted == Some(from) || !self.log.is_durable();
+        let note = if is_noted { 0 } else { NOTE_BYTES };
+        self.segment_for(note + encoded.len())?;
+        if self.log.is_durable() && self.noted != Some(from) {
+            self.append_note(from)?;
+        }
+        self.append_encoded(encoded)
+    }
+
+    /// Appends an entry.
+    pub fn append_one(&mut self, entry: &Entry<'_>) -> Result<Address, OutOfMemory> {
+        let segment = self.segment_for(entry.encoded_bytes())?;
+        Ok(append_entry(segment, entry))
+    }
+
+    /// Shows what has not been given to the replicas; see [`Head::hand_out`].
+    #[inline]
+    pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
+        let is_all = self.backlog.is_empty();
+        if self.log.is_durable()
+            && !(is_all && self.open.as_ref().is_none_or(|open| !open.has_unsaved()))
+            && self.backlog.hand_out(self.open.as_mut(), save)
+        {
+            self.log.advance();
+        }
+    }
+
+    /// Says in the open segment that what follows may be copies from this one.
+    fn append_note(&mut self, from: SegmentId) -> Result<(), OutOfMemory> {
+        let note = append_entry(self.segment_for(NOTE_BYTES)?, &Entry::note(from));
+        self.log.note_origin(self.log.segment_of(note), from);
+        self.log.kill(note, NOTE_BYTES as u32);
+        self.noted = Some(from);
+        Ok(())
+    }
+
+    #[inline]
+    fn segment_for(&mut self, bytes: usize) -> Result<&mut OpenSegment, OutOfMemory> {
+        if self.open.as_ref().is_none_or(|open| bytes > open.space()) {
             self.roll()?;
         }
-        let segment = self.open.as_mut().ok_or(OutOfMemory)?;
-        Ok(segment.append(encoded.len(), |out| out.copy_from_slice(encoded)))
+        self.open.as_mut().ok_or(OutOfMemory)
     }
 
     fn roll(&mut self) -> Result<(), OutOfMemory> {
         let next = self.log.open(Purpose::Cleaning, SegmentState::Open).ok_or(OutOfMemory)?;
+        let next = self.log.begin(next, Content::Copies);
+        self.noted = None;
         if let Some(full) = self.open.replace(next) {
-            self.log.close(full.place(), SegmentState::Open);
+            self.log.end(full, &mut self.backlog);
         }
         Ok(())
     }
@@ -208,7 +291,7 @@ impl Survivors {
 impl Drop for Survivors {
     fn drop(&mut self) {
         if let Some(open) = self.open.take() {
-            self.log.close(open.place(), SegmentState::Open);
+            self.log.end(open, &mut self.backlog);
         }
     }
 }
@@ -219,6 +302,15 @@ impl fmt::Debug for Survivors {
             .field("open", &self.open.as_ref().map(OpenSegment::place))
             .finish_non_exhaustive()
     }
+}
+
+/// Appends an object without naming what stands in its own segment.
+#[inline]
+pub(super) fn append_replacing(segment: &mut OpenSegment, entry: &mut Entry<'_>) -> Address {
+    if let Body::Object { replaces: replaces @ Some(_), .. } = &mut entry.body {
+        *replaces = replaces.filter(|location| location.segment != segment.id());
+    }
+    append_entry(segment, entry)
 }
 
 #[inline]

@@ -119,7 +119,13 @@ fn a_grace_period_covers_every_turn_that_saw_the_world_before() {
 fn a_dead_segment_is_retired_exactly_once() {
     explore(|| {
         let memory_bytes = SEGMENTS_PER_REACTOR_MIN * SEGMENT_BYTES_MIN;
-        let config = LogConfig { memory_bytes, reactors: 1, huge_pages: false };
+        let config = LogConfig {
+            memory_bytes,
+            reactors: 1,
+            huge_pages: false,
+            durable: false,
+            segment_bytes: None,
+        };
         let log = Log::new(&config).unwrap();
         let mut head = log.head();
         let body = Body::Object { expiry: None, value: b"value" };

@@ -24,37 +24,48 @@
 mod arena;
 mod chunks;
 mod cleaner;
+mod durable;
 mod head;
+mod ledger;
+mod pins;
 mod pool;
 mod reclamation;
+mod safety;
 mod segment;
 mod side;
+mod unsaved;
 mod usage;
 
 pub use arena::HugePages;
 pub use chunks::Chunk;
 pub use cleaner::{Candidate, VictimSegment};
+pub(crate) use durable::Written;
 pub use head::{Head, Survivors};
+pub use ledger::LogChange;
 pub use reclamation::{GracePeriod, Participant, Reclaim, Reclamation, Retired, Turn};
+pub use safety::Dependency;
 pub use segment::SegmentState;
-pub use side::{Reservation, SideLog};
+pub use side::{Reservation, SideLog, Spliced};
+pub use unsaved::Unsaved;
 pub use usage::{SegmentCounts, Usage};
 
 use crate::{
     address::{ARENA_BYTES_MAX, Address},
-    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 use arena::Arena;
 use chunks::Chunks;
 use cleaner::{Found, Search};
-use pool::Purpose;
-use segment::{OpenSegment, Place, Segments};
+use durable::Durable;
+use pool::{Pool, Purpose};
+use segment::{Content, OpenSegment, Place, Segments};
 use std::{fmt, sync::Arc};
 use types::{
     SegmentId,
     limits::{REACTORS_MAX, SEGMENT_BYTES, SEGMENT_BYTES_MIN},
 };
-use wire::entry::Entry;
+use unsaved::Backlog;
+use wire::entry::{Entry, NOTE_BYTES};
 
 /// Segments per reactor without which a server cannot work: the open one, the one kept for deletes,
 /// those kept for the cleaner, one that survivors stand in, and one for the index.
@@ -63,6 +74,11 @@ const SEGMENTS_PER_REACTOR_MIN: usize = 6;
 /// With fewer full-size segments than this per reactor, segments are smaller: what each reactor
 /// holds open or keeps back stays below a sixteenth of the memory.
 const SEGMENTS_PER_REACTOR_PLENTY: usize = 64;
+
+/// Spare places of a durable log, by segments and by segments kept for cleaning: for what a few
+/// crashes in a row add, and for an index that has grown in another order.
+const SPARE_DIVISOR: usize = 8;
+const SPARE_MORE: usize = 4;
 
 /// How large the log is and who uses it.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +89,12 @@ pub struct LogConfig {
     pub reactors: u16,
     /// Whether to ask for huge pages.
     pub huge_pages: bool,
+    /// Whether the log will be read after a crash: somebody takes what [`Log::take_changes`] and
+    /// the writers' `hand_out` give.
+    pub durable: bool,
+    /// Size of a segment; `None`: by the memory that there is. Into less than
+    /// [`SEGMENT_BYTES_MIN`] not every entry fits that a client may write: for tests.
+    pub segment_bytes: Option<usize>,
 }
 
 /// Why there is no log.
@@ -91,6 +113,15 @@ pub enum LogError {
     /// Addresses do not reach so far.
     #[error("{given} bytes of memory are too much: at most {ARENA_BYTES_MAX}")]
     TooMuch {
+        /// What was given.
+        given: usize,
+    },
+    /// Segments cannot have this size.
+    #[error(
+        "segments of {given} bytes: a power of two up to {SEGMENT_BYTES} is possible, and \
+         {SEGMENTS_PER_REACTOR_MIN} of them per reactor must fit into the memory"
+    )]
+    SegmentBytes {
         /// What was given.
         given: usize,
     },
@@ -115,6 +146,12 @@ pub struct Log {
     reclamation: Reclamation,
     chunks: Chunks,
     reactors: u16,
+    /// What a log is that will be read after a crash.
+    durable: Option<Durable>,
+    /// The last number given to a segment of a log that is not durable.
+    last_id: AtomicU64,
+    /// Segments that the memory is worth; those in spare places come on top.
+    count: usize,
     /// Below this many free segments the cleaner works.
     low: usize,
     /// Free segments that a reservation was refused for want of, until one is granted or the
@@ -131,30 +168,28 @@ pub struct Log {
 impl Log {
     /// Maps the memory; touches none of it.
     pub fn new(config: &LogConfig) -> Result<Arc<Log>, LogError> {
-        let &LogConfig { memory_bytes: given, reactors, huge_pages } = config;
-        assert!((1..=REACTORS_MAX).contains(&usize::from(reactors)), "{reactors} reactors");
-        let per_reactor = given / usize::from(reactors);
-        let is_plenty = per_reactor >= SEGMENTS_PER_REACTOR_PLENTY * SEGMENT_BYTES;
-        let segment_bytes = if is_plenty { SEGMENT_BYTES } else { SEGMENT_BYTES_MIN };
-        let needed = SEGMENTS_PER_REACTOR_MIN * usize::from(reactors) * SEGMENT_BYTES_MIN;
-        if given < needed {
-            return Err(LogError::TooLittle { given, needed, reactors });
-        }
-        if given > ARENA_BYTES_MAX {
-            return Err(LogError::TooMuch { given });
-        }
-        let bytes = given / segment_bytes * segment_bytes;
+        let &LogConfig { memory_bytes: given, reactors, huge_pages, durable, .. } = config;
+        let segment_bytes = segment_bytes_for(config)?;
+        let count = given / segment_bytes;
+        let kept_for_cleaning = usize::from(reactors) + cleaner::KEPT_MORE;
+        let pool = Pool::new(count as u32, kept_for_cleaning);
+        let spare =
+            if durable { count / SPARE_DIVISOR + SPARE_MORE * kept_for_cleaning } else { 0 };
+        let bytes = (count + spare) * segment_bytes;
         let arena = Arena::map(bytes, segment_bytes, huge_pages)
             .map_err(|error| LogError::Refused { bytes, error })?;
         let shift = segment_bytes.trailing_zeros();
-        let kept_for_cleaning = usize::from(reactors) + cleaner::KEPT_MORE;
-        let segments = Arc::new(Segments::new(arena, shift, kept_for_cleaning));
+        let pool = pool.with_spare(spare as u32);
+        let segments = Arc::new(Segments::new(arena, shift, pool, durable));
         Ok(Arc::new(Log {
             reclamation: Reclamation::new(reactors, segments.clone()),
             chunks: Chunks::new(),
             reactors,
+            durable: durable.then(Durable::new),
+            last_id: AtomicU64::new(0),
             asked: AtomicUsize::new(0),
-            low: (segments.count() * cleaner::LOW_PERCENT).div_ceil(100),
+            low: (count * cleaner::LOW_PERCENT).div_ceil(100),
+            count,
             search_from: AtomicU32::new(0),
             vain_searches: AtomicU32::new(0),
             is_exhausted: AtomicBool::new(false),
@@ -207,8 +242,13 @@ impl Log {
     /// on finds it. A closed segment without a live byte is retired at once.
     #[inline]
     pub fn kill(&self, address: Address, bytes: u32) {
-        if self.segments.kill(address, bytes) {
-            self.retire(self.segments.place_of(address));
+        self.kill_in(self.segments.place_of(address), bytes);
+    }
+
+    #[inline]
+    fn kill_in(&self, place: Place, bytes: u32) {
+        if self.segments.kill(place, bytes) {
+            self.give_up(place);
         }
     }
 
@@ -227,18 +267,28 @@ impl Log {
     /// Most bytes that entries appended in one go may take together.
     #[inline]
     pub fn batch_bytes_max(&self) -> usize {
-        self.segment_bytes()
+        self.segment_bytes() - if self.is_durable() { NOTE_BYTES } else { 0 }
     }
 
     /// How much memory is used for what. Looks at every segment: not for the data path.
     pub fn usage(&self) -> Usage {
-        usage::usage(&self.segments, self.chunks.used_bytes())
+        let pinned_bytes = self.durable.as_ref().map_or(0, |durable| durable.pins.bytes());
+        let total_bytes = (self.count * self.segment_bytes()) as u64;
+        let usage = usage::usage(&self.segments, self.chunks.used_bytes());
+        Usage { total_bytes, pinned_bytes, ..usage }
     }
 
     /// Whether so little is free that the cleaner should work.
     #[inline]
     pub fn is_low(&self) -> bool {
-        self.segments.ordinary() < self.low()
+        self.free_soon() < self.low()
+    }
+
+    /// Segments that writers may have, or may have without further cleaning.
+    #[inline]
+    fn free_soon(&self) -> usize {
+        let ending = self.durable.as_ref().map_or(0, |durable| durable.ledger.ending());
+        self.segments.ordinary() + ending
     }
 
     fn low(&self) -> usize {
@@ -273,7 +323,11 @@ impl Log {
         let window = count.min(cleaner::SEARCH_SEGMENTS as u32);
         let from = self.search_from.fetch_add(window, Ordering::Relaxed) % count;
         let places = (0..window).map(|i| Place((from + i) % count));
-        let free = self.segments.ordinary();
+        let free = self.free_soon();
+        // What is not safe yet may still be waited for where it stands.
+        let may_go =
+            |place: &Place| !self.is_durable() || self.segments.is_wholly_acknowledged(*place);
+        let places = places.filter(may_go);
         let live_bytes_max = cleaner::live_bytes_max(self.segment_bytes(), free, self.low());
         let search = Search { segment_bytes: self.segment_bytes(), live_bytes_max };
         match search.among(places, |place| self.segments.glance(place)) {
@@ -355,15 +409,70 @@ impl Log {
         open
     }
 
+    /// Makes an open segment part of the log: its first bytes are about to be written.
+    fn begin(&self, mut open: OpenSegment, content: Content) -> OpenSegment {
+        match &self.durable {
+            Some(durable) => {
+                durable.ledger.open(&self.segments, open.place(), content);
+                match content {
+                    // Room for the note that what lives in it needs when it is copied.
+                    Content::Writes => open.keep_free(NOTE_BYTES),
+                    Content::Copies => {}
+                }
+            }
+            None => {
+                let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+                self.segments.name(open.place(), SegmentId(id), content);
+            }
+        }
+        open
+    }
+
+    /// Its writer is done with a segment.
+    fn end(&self, full: OpenSegment, backlog: &mut Backlog) {
+        let place = full.place();
+        self.seal(full, backlog);
+        self.close(place, SegmentState::Open);
+    }
+
+    /// Nothing will be written to the segment any more; it is not to be cleaned yet.
+    fn seal(&self, full: OpenSegment, backlog: &mut Backlog) {
+        if let Some(durable) = &self.durable {
+            durable.ledger.close(full.id(), full.written());
+            backlog.push(full);
+        }
+    }
+
     fn close(&self, place: Place, from: SegmentState) {
         if self.segments.close(place, from) {
-            self.retire(place);
+            self.give_up(place);
         }
+    }
+
+    /// An open segment that was never begun is free again.
+    fn discard(&self, open: OpenSegment) {
+        self.segments.discard(open.place());
+        self.retire(open.place());
     }
 
     fn unclaim(&self, place: Place) {
         if self.segments.unclaim(place) {
-            self.retire(place);
+            self.give_up(place);
+        }
+    }
+
+    fn end_visit(&self, place: Place) {
+        self.ours().ledger.count_visited();
+        if self.segments.end_visit(place) {
+            self.give_up(place);
+        }
+    }
+
+    /// Nothing lives in the segment, and nothing in it is to be saved.
+    fn give_up(&self, place: Place) {
+        match &self.durable {
+            Some(durable) => durable.ledger.begin_leaving(&self.segments, place),
+            None => self.retire(place),
         }
     }
 
@@ -371,6 +480,27 @@ impl Log {
         self.forget_searches();
         let owner = Arc::clone(&self.segments) as Arc<dyn Reclaim>;
         self.reclamation.retire(Retired::Numbered { owner, number: u64::from(place.0) });
+    }
+}
+
+/// The size of a segment.
+fn segment_bytes_for(config: &LogConfig) -> Result<usize, LogError> {
+    let &LogConfig { memory_bytes: given, reactors, segment_bytes, .. } = config;
+    assert!((1..=REACTORS_MAX).contains(&usize::from(reactors)), "{reactors} reactors");
+    let per_reactor = given / usize::from(reactors);
+    let is_plenty = per_reactor >= SEGMENTS_PER_REACTOR_PLENTY * SEGMENT_BYTES;
+    let chosen = if is_plenty { SEGMENT_BYTES } else { SEGMENT_BYTES_MIN };
+    let needed = |bytes: usize| SEGMENTS_PER_REACTOR_MIN * usize::from(reactors) * bytes;
+    let is_possible =
+        |bytes: usize| bytes.is_power_of_two() && (Chunk::BYTES..=SEGMENT_BYTES).contains(&bytes);
+    if given > ARENA_BYTES_MAX {
+        return Err(LogError::TooMuch { given });
+    }
+    match segment_bytes {
+        Some(bytes) if is_possible(bytes) && given >= needed(bytes) => Ok(bytes),
+        Some(given) => Err(LogError::SegmentBytes { given }),
+        None if given >= needed(SEGMENT_BYTES_MIN) => Ok(chosen),
+        None => Err(LogError::TooLittle { given, needed: needed(SEGMENT_BYTES_MIN), reactors }),
     }
 }
 

@@ -6,6 +6,13 @@
 //! segment, since all that lives in a segment fits into one: whoever cleans needs no second one
 //! before it has given one back.) What migrations have reserved is set aside in the same way.
 //!
+//! **After a crash** there may be more segments than before it: those that were about to be free, and
+//! nothing has been set aside yet. So the arena of a durable log has spare places behind the memory
+//! that it may use. Only segments of before a crash come into them, and these first; as long as they
+//! are used, writers get so many segments less. So a log that fitted before a crash fits after it, and
+//! the cleaner finds its segments. (A server that crashes again and again before it has cleaned anything
+//! uses them up in the end, and needs more memory once.)
+//!
 //! Segments are counted, not marked: which free segment a taker gets does not matter, except that
 //! one that has been touched already is better than one whose pages are still to come.
 #![forbid(unsafe_code)]
@@ -21,6 +28,8 @@ pub(super) enum Purpose {
     Cleaning,
     /// A side log with a reservation: [`Pool::reserve`] came before.
     Reserved,
+    /// Segments of before a crash: nothing is served before they are here.
+    Adoption,
 }
 
 /// Free segments.
@@ -32,19 +41,54 @@ pub(super) struct Pool {
     reserved: usize,
     /// How many the cleaner finds when nobody else gets one.
     kept_for_cleaning: usize,
+    /// Places from here on are spare.
+    first_spare: Place,
+    spare: Vec<Place>,
+    /// Spare places that are used, as far as they count against the writers.
+    debt: usize,
+    is_adopting: bool,
 }
 
 impl Pool {
     /// All places from 0 to `places - 1`, the lowest first.
     pub(super) fn new(places: u32, kept_for_cleaning: usize) -> Pool {
-        Pool { free: (0..places).rev().map(Place).collect(), reserved: 0, kept_for_cleaning }
+        Pool {
+            free: (0..places).rev().map(Place).collect(),
+            reserved: 0,
+            kept_for_cleaning,
+            first_spare: Place(places),
+            spare: Vec::new(),
+            debt: 0,
+            is_adopting: false,
+        }
+    }
+
+    /// So many spare places more, behind the others.
+    pub(super) fn with_spare(mut self, count: u32) -> Pool {
+        let first = self.first_spare.0;
+        self.spare = (first..first + count).rev().map(Place).collect();
+        self
+    }
+
+    /// Places from here on are spare.
+    pub(super) fn first_spare(&self) -> Place {
+        self.first_spare
+    }
+
+    /// While segments of before a crash are adopted, the index may grow as if none were spare.
+    pub(super) fn set_adopting(&mut self, is_adopting: bool) {
+        self.is_adopting = is_adopting;
     }
 
     /// One free segment, if the purpose may have one.
     pub(super) fn take(&mut self, purpose: Purpose) -> Option<Place> {
         let may_have = match purpose {
             Purpose::Ordinary => self.ordinary() > 0,
-            Purpose::Cleaning => self.free.len() > self.reserved,
+            Purpose::Adoption if !self.spare.is_empty() => {
+                self.debt += 1;
+                return self.spare.pop();
+            }
+            Purpose::Cleaning | Purpose::Adoption => self.free.len() > self.reserved,
             Purpose::Reserved => {
                 assert!(self.reserved > 0, "more is taken than was reserved");
                 self.reserved -= 1;
@@ -56,7 +100,12 @@ impl Pool {
 
     /// Takes a segment back.
     pub(super) fn give(&mut self, place: Place) {
-        self.free.push(place);
+        if place < self.first_spare {
+            self.free.push(place);
+        } else {
+            self.spare.push(place);
+            self.debt -= 1;
+        }
     }
 
     /// Sets `count` aside; whether they are there. Leaves `margin` for ordinary takers.
@@ -76,7 +125,8 @@ impl Pool {
 
     /// How many an ordinary taker could have.
     pub(super) fn ordinary(&self) -> usize {
-        self.free.len().saturating_sub(self.reserved + self.kept_for_cleaning)
+        let debt = if self.is_adopting { 0 } else { self.debt };
+        self.free.len().saturating_sub(self.reserved + self.kept_for_cleaning + debt)
     }
 
     /// The places that are taken next, in that order.
@@ -100,6 +150,21 @@ mod tests {
         assert_eq!(pool.take(Purpose::Ordinary), None, "what comes back refills the reserve");
         pool.give(Place(0));
         assert!(pool.take(Purpose::Ordinary).is_some());
+    }
+
+    #[test]
+    fn what_is_adopted_comes_into_spare_places_which_writers_pay_for() {
+        let mut pool = Pool::new(6, 1).with_spare(2);
+        pool.set_adopting(true);
+        let adopted = [(); 3].map(|()| pool.take(Purpose::Adoption).unwrap());
+        assert_eq!(adopted, [Place(6), Place(7), Place(0)]);
+        assert_eq!(pool.ordinary(), 4);
+        pool.set_adopting(false);
+        assert_eq!(pool.ordinary(), 2);
+        pool.give(Place(7));
+        assert_eq!(pool.ordinary(), 3);
+        let taken = std::iter::from_fn(|| pool.take(Purpose::Cleaning));
+        assert!(taken.eq((1..6).map(Place)), "a spare place is nobody else's");
     }
 
     #[test]

@@ -7,6 +7,10 @@
 //!   └──▶ Chunks ──▶ Free       └──────────────┘
 //! ```
 //!
+//! A durable log's segment takes a longer way: Cleaning ──▶ Visited ──▶ Leaving ──▶ Retired. It is
+//! visited when a cleaner has walked all of it, leaves when nothing in it lives, and is retired
+//! when the log's directory has dropped it (`ledger.rs`).
+//!
 //! **Who may touch which bytes.** A segment's bytes below `written` never change until it is free
 //! again; those above belong to the one [`OpenSegment`] that stands for it. So a writer needs no
 //! lock and a reader no copy. Readers learn an address from the index, which is stored (release)
@@ -55,11 +59,15 @@ pub enum SegmentState {
     Retired = 5,
     /// Cut into chunks for the index; holds no entries.
     Chunks = 6,
+    /// Of a durable log: a cleaner has walked all of it and saved what is needed.
+    Visited = 7,
+    /// Of a durable log: visited, and nothing in it lives. It may still be read after a crash.
+    Leaving = 8,
 }
 
 impl SegmentState {
     /// How many states there are.
-    pub(super) const COUNT: usize = 7;
+    pub(super) const COUNT: usize = 9;
 
     const ALL: [SegmentState; SegmentState::COUNT] = [
         SegmentState::Free,
@@ -69,6 +77,8 @@ impl SegmentState {
         SegmentState::Cleaning,
         SegmentState::Retired,
         SegmentState::Chunks,
+        SegmentState::Visited,
+        SegmentState::Leaving,
     ];
 }
 
@@ -90,12 +100,12 @@ impl Word {
     }
 }
 
-/// What is known of one segment: a cache line that everybody counts the dead in, and one that only
-/// the writer of an open segment stores to.
+/// What is known of one segment: a cache line that everybody counts the dead in, and one that
+/// hardly changes but while the segment is open.
 #[repr(align(64))]
 struct Segment {
     word: AtomicU64,
-    /// [`SegmentId`] of what stands here.
+    /// [`SegmentId`] of what stands here; 0: nothing has been written since it was free.
     id: AtomicU64,
     /// `written` as it was when the segment was closed; 0 before.
     length: AtomicU32,
@@ -103,11 +113,40 @@ struct Segment {
     touched: AtomicU32,
     /// Whether the bytes may be other than zero.
     is_used: AtomicBool,
-    written: Written,
+    /// Whether its writer has handed out all of it, and that it is closed.
+    is_handed_out: AtomicBool,
+    tail: Tail,
 }
 
+/// How far a segment is written and safe.
 #[repr(align(64))]
-struct Written(AtomicU32);
+pub(super) struct Tail {
+    /// Bytes written. Only the writer stores it.
+    pub(super) written: AtomicU32,
+    /// Bytes that the replicas have.
+    pub(super) acknowledged: AtomicU32,
+    /// Bytes that the replicas have for good.
+    pub(super) stable: AtomicU32,
+    /// Whether what is written here is safe somewhere else until it is here.
+    pub(super) is_copy: AtomicBool,
+}
+
+/// What a segment is filled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// What clients write.
+    Writes,
+    /// What is safe somewhere else until it is here: survivors, records that arrive.
+    Copies,
+}
+
+/// A place in a segment up to which something is to be safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) place: Place,
+    pub(super) segment: SegmentId,
+    pub(super) end: u32,
+}
 
 /// What a scan sees of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,29 +174,37 @@ pub(super) struct Segments {
     pool: Mutex<Pool>,
     /// `pool.ordinary()`, for those who ask often.
     ordinary: CachePadded<AtomicUsize>,
-    next_id: AtomicU64,
+    /// Places from here on are spare (see `pool.rs`).
+    first_spare: Place,
+    is_durable: bool,
 }
 
 impl Segments {
     /// `arena` is cut into segments of `1 << shift` bytes.
-    pub(super) fn new(arena: Arena, shift: u32, kept_for_cleaning: usize) -> Segments {
+    pub(super) fn new(arena: Arena, shift: u32, pool: Pool, is_durable: bool) -> Segments {
         let places = u32::try_from(arena.bytes() >> shift).expect("arenas end at 2 TiB");
-        let pool = Pool::new(places, kept_for_cleaning);
         let table = (0..places).map(|_| Segment {
             word: AtomicU64::new(Word::new(SegmentState::Free, 0).0),
             id: AtomicU64::new(0),
             length: AtomicU32::new(0),
             touched: AtomicU32::new(0),
             is_used: AtomicBool::new(false),
-            written: Written(AtomicU32::new(0)),
+            is_handed_out: AtomicBool::new(false),
+            tail: Tail {
+                written: AtomicU32::new(0),
+                acknowledged: AtomicU32::new(0),
+                stable: AtomicU32::new(0),
+                is_copy: AtomicBool::new(false),
+            },
         });
         Segments {
             arena,
             shift,
             table: table.collect(),
             ordinary: CachePadded::new(AtomicUsize::new(pool.ordinary())),
+            first_spare: pool.first_spare(),
             pool: Mutex::new(pool),
-            next_id: AtomicU64::new(1),
+            is_durable,
         }
     }
 
@@ -168,6 +215,10 @@ impl Segments {
 
     pub(super) fn count(&self) -> usize {
         self.table.len()
+    }
+
+    pub(super) fn first_spare(&self) -> Place {
+        self.first_spare
     }
 
     pub(super) fn huge_pages(&self) -> HugePages {
@@ -199,7 +250,7 @@ impl Segments {
     pub(super) fn glance(&self, place: Place) -> Glance {
         let segment = self.segment(place);
         let word = Word(segment.word.load(Ordering::Acquire));
-        let written = segment.written.0.load(Ordering::Acquire);
+        let written = segment.tail.written.load(Ordering::Acquire);
         let touched = segment.touched.load(Ordering::Relaxed).max(written);
         Glance { state: word.state(), written, dead: word.dead(), touched }
     }
@@ -221,6 +272,16 @@ impl Segments {
         unsafe { slice::from_raw_parts(start.as_ptr(), bytes) }
     }
 
+    /// What has been written of a segment.
+    pub(super) fn written<'t>(&self, place: Place, turn: &'t Turn<'_>) -> &'t [u8] {
+        assert!(turn.keeps(self), "a turn of another store");
+        let length = self.glance(place).written as usize;
+        let start = self.arena.at((place.0 as usize) << self.shift, length);
+        // SAFETY: in the arena, by `at`, which the turn keeps. Bytes below `written` do not change
+        // while the turn lasts (see "Who may touch which bytes").
+        unsafe { slice::from_raw_parts(start.as_ptr(), length) }
+    }
+
     /// Asks for the first `bytes` of the entry to be brought near, into the second-level cache: the
     /// first level has few places for lines under way. (Measured by `store_bench`, collect with
     /// huge pages: 50 ns per record, 55 into the first level.)
@@ -239,7 +300,7 @@ impl Segments {
 
     fn is_written(&self, address: Address) -> bool {
         let offset = address.bytes() & (self.segment_bytes() - 1);
-        let written = &self.segment(self.place_of(address)).written.0;
+        let written = &self.segment(self.place_of(address)).tail.written;
         offset < written.load(Ordering::Acquire) as usize
     }
 
@@ -252,15 +313,28 @@ impl Segments {
         let place = self.take(purpose, state)?;
         let segment = self.segment(place);
         segment.is_used.store(true, Ordering::Relaxed);
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        segment.id.store(id, Ordering::Relaxed);
         let offset = (place.0 as usize) << self.shift;
         Some(OpenSegment {
             base: self.arena.at(offset, self.segment_bytes()),
             segments: Arc::clone(self),
             place,
+            capacity: self.segment_bytes(),
             written: 0,
+            handed_out: 0,
         })
+    }
+
+    /// Gives an open segment its number, before its first byte is written.
+    pub(super) fn name(&self, place: Place, id: SegmentId, content: Content) {
+        let segment = self.segment(place);
+        segment.tail.is_copy.store(content == Content::Copies, Ordering::Relaxed);
+        segment.id.store(id.0, Ordering::Release);
+    }
+
+    /// Free again without having been written to. The caller retires it.
+    pub(super) fn discard(&self, place: Place) {
+        assert!(self.glance(place).written == 0, "{place:?} has been written to");
+        self.change(place, SegmentState::Open, SegmentState::Retired);
     }
 
     /// The writer is done with the segment. Returns whether nothing in it lives: the caller then
@@ -268,7 +342,7 @@ impl Segments {
     #[must_use]
     pub(super) fn close(&self, place: Place, from: SegmentState) -> bool {
         let segment = self.segment(place);
-        let written = segment.written.0.load(Ordering::Relaxed);
+        let written = segment.tail.written.load(Ordering::Relaxed);
         segment.length.store(written, Ordering::Relaxed);
         segment.touched.fetch_max(written, Ordering::Relaxed);
         self.change(place, from, SegmentState::Closed);
@@ -278,20 +352,22 @@ impl Segments {
     /// Counts bytes as dead. Returns whether the caller is to retire the segment, as for `close`.
     #[inline]
     #[must_use]
-    pub(super) fn kill(&self, address: Address, bytes: u32) -> bool {
-        let place = self.place_of(address);
+    pub(super) fn kill(&self, place: Place, bytes: u32) -> bool {
         let segment = self.segment(place);
         let before = Word(segment.word.fetch_add(u64::from(bytes), Ordering::AcqRel));
         match before.state() {
             SegmentState::Open | SegmentState::Side => false,
-            SegmentState::Closed | SegmentState::Cleaning => {
+            SegmentState::Closed | SegmentState::Cleaning | SegmentState::Visited => {
                 let dead = before.dead() + bytes;
                 let length = segment.length.load(Ordering::Relaxed);
                 assert!(dead <= length, "{dead} bytes dead of {length} written");
                 dead == length && self.retires_if_dead(place)
             }
-            SegmentState::Free | SegmentState::Retired | SegmentState::Chunks => {
-                panic!("{address:?} dies in a segment that is {:?}", before.state())
+            SegmentState::Free
+            | SegmentState::Retired
+            | SegmentState::Chunks
+            | SegmentState::Leaving => {
+                panic!("{bytes} bytes die in {place:?}, which is {:?}", before.state())
             }
         }
     }
@@ -312,6 +388,18 @@ impl Segments {
     pub(super) fn unclaim(&self, place: Place) -> bool {
         self.change(place, SegmentState::Cleaning, SegmentState::Closed);
         self.retires_if_dead(place)
+    }
+
+    /// Ends a claim for good: all that is needed has been saved. Returns as `close` does.
+    #[must_use]
+    pub(super) fn end_visit(&self, place: Place) -> bool {
+        self.change(place, SegmentState::Cleaning, SegmentState::Visited);
+        self.retires_if_dead(place)
+    }
+
+    /// The directory has dropped the segment. The caller retires it.
+    pub(super) fn end_leaving(&self, place: Place) {
+        self.change(place, SegmentState::Leaving, SegmentState::Retired);
     }
 
     /// Takes a free segment to be cut into chunks. Returns also whether it is still all zero.
@@ -338,6 +426,13 @@ impl Segments {
         let is_there = pool.reserve(count, margin);
         self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
         is_there
+    }
+
+    /// Segments of before a crash are being adopted, or no more.
+    pub(super) fn set_adopting(&self, is_adopting: bool) {
+        let mut pool = self.lock_pool();
+        pool.set_adopting(is_adopting);
+        self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
     }
 
     /// Ends the setting aside of segments that were not taken.
@@ -368,6 +463,22 @@ impl Segments {
     /// `length` bytes of the arena, for a chunk.
     pub(super) fn memory(&self, place: Place, offset: usize, length: usize) -> NonNull<u8> {
         self.arena.at(((place.0 as usize) << self.shift) + offset, length)
+    }
+
+    #[inline]
+    pub(super) fn tail(&self, place: Place) -> &Tail {
+        &self.segment(place).tail
+    }
+
+    /// Whether its writer is done with it, and has handed out all of it.
+    pub(super) fn is_handed_out(&self, place: Place) -> bool {
+        self.segment(place).is_handed_out.load(Ordering::Acquire)
+    }
+
+    /// Bytes from the segment's beginning to the address.
+    #[inline]
+    pub(super) fn offset(&self, address: Address) -> u32 {
+        (address.bytes() & (self.segment_bytes() - 1)) as u32
     }
 
     #[inline]
@@ -406,12 +517,16 @@ impl Segments {
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update).expect("it always updates");
     }
 
-    /// Closed and without a live byte becomes retired, for exactly one caller.
+    /// Closed and without a live byte becomes retired, for exactly one caller. Of a durable log:
+    /// visited becomes leaving.
     fn retires_if_dead(&self, place: Place) -> bool {
         let segment = self.segment(place);
         let length = segment.length.load(Ordering::Relaxed);
-        let dead = Word::new(SegmentState::Closed, length).0;
-        let retired = Word::new(SegmentState::Retired, length).0;
+        let (from, to) = match self.is_durable {
+            false => (SegmentState::Closed, SegmentState::Retired),
+            true => (SegmentState::Visited, SegmentState::Leaving),
+        };
+        let (dead, retired) = (Word::new(from, length).0, Word::new(to, length).0);
         let word = &segment.word;
         word.compare_exchange(dead, retired, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -433,8 +548,12 @@ impl Reclaim for Segments {
     fn reclaim(&self, number: u64) {
         let place = Place(u32::try_from(number).expect("retired by its place"));
         let segment = self.segment(place);
+        segment.id.store(0, Ordering::Relaxed);
         segment.length.store(0, Ordering::Relaxed);
-        segment.written.0.store(0, Ordering::Relaxed);
+        segment.is_handed_out.store(false, Ordering::Relaxed);
+        segment.tail.written.store(0, Ordering::Relaxed);
+        segment.tail.acknowledged.store(0, Ordering::Relaxed);
+        segment.tail.stable.store(0, Ordering::Relaxed);
         self.change(place, SegmentState::Retired, SegmentState::Free);
         self.give(place);
     }
@@ -445,7 +564,11 @@ pub(super) struct OpenSegment {
     segments: Arc<Segments>,
     place: Place,
     base: NonNull<u8>,
+    /// Most bytes that are written.
+    capacity: usize,
     written: usize,
+    /// Bytes that have been given to the replicas.
+    handed_out: usize,
 }
 
 // SAFETY: whoever owns it is the segment's only writer, on whatever thread; `base` points into the
@@ -460,7 +583,7 @@ impl OpenSegment {
     /// Bytes that still fit.
     #[inline]
     pub(super) fn space(&self) -> usize {
-        self.segments.segment_bytes() - self.written
+        self.capacity - self.written
     }
 
     /// Lets `write` fill the next `bytes`, a multiple of 8, and returns where they stand.
@@ -478,7 +601,78 @@ impl OpenSegment {
         let offset = self.written;
         self.written += bytes;
         let segment = self.segments.segment(self.place);
-        segment.written.0.store(self.written as u32, Ordering::Release);
+        segment.tail.written.store(self.written as u32, Ordering::Release);
         self.segments.address(self.place, offset)
+    }
+
+    /// Lets `change` change the last entry appended, which nobody has been told of.
+    ///
+    /// # Panics
+    /// If it has been handed out, or stands in another segment: our bug.
+    pub(super) fn revise(&mut self, last: Address, change: impl FnOnce(&mut [u8])) {
+        assert!(self.segments.place_of(last) == self.place);
+        let offset = self.segments.offset(last) as usize;
+        assert!(self.handed_out <= offset && offset < self.written);
+        let length = self.written - offset;
+        // SAFETY: these bytes were written by this writer, and are still its alone: their address
+        // has been given out to its caller only, who takes it back.
+        let entry = unsafe { slice::from_raw_parts_mut(self.base.add(offset).as_ptr(), length) };
+        change(entry);
+    }
+
+    /// Bytes written so far.
+    pub(super) fn written(&self) -> u32 {
+        self.written as u32
+    }
+
+    /// Lets `write` fill the whole segment, which nothing was written to, and say how much of it
+    /// counts as written.
+    pub(super) fn fill(&mut self, write: impl FnOnce(&mut [u8]) -> usize) {
+        assert!(self.written == 0, "a segment that has been written to is filled");
+        let bytes = self.segments.segment_bytes();
+        // SAFETY: all of the segment, and this writer's alone: as in `append`.
+        let out = unsafe { slice::from_raw_parts_mut(self.base.as_ptr(), bytes) };
+        self.written = write(out);
+        assert!(self.written <= bytes, "{} bytes in a segment of {bytes}", self.written);
+        let written = &self.segments.segment(self.place).tail.written;
+        written.store(self.written as u32, Ordering::Release);
+    }
+
+    /// The number under which it is part of the log.
+    #[inline]
+    pub(super) fn id(&self) -> SegmentId {
+        self.segments.id(self.place)
+    }
+
+    /// Keeps so many bytes at the end free.
+    pub(super) fn keep_free(&mut self, bytes: usize) {
+        self.capacity -= bytes;
+    }
+
+    /// Whether something has been written that was not handed out.
+    #[inline]
+    pub(super) fn has_unsaved(&self) -> bool {
+        self.handed_out != self.written
+    }
+
+    /// Where what was not handed out begins, and its bytes.
+    pub(super) fn unsaved(&self) -> (u32, &[u8]) {
+        let length = self.written - self.handed_out;
+        // SAFETY: these bytes lie below `written`: they were written by this writer, do not change,
+        // and stay while it exists: the segment is not given up before it is handed out.
+        let bytes =
+            unsafe { slice::from_raw_parts(self.base.add(self.handed_out).as_ptr(), length) };
+        (self.handed_out as u32, bytes)
+    }
+
+    /// All that is written counts as handed out.
+    pub(super) fn set_handed_out(&mut self) {
+        self.handed_out = self.written;
+    }
+
+    /// As [`OpenSegment::set_handed_out`], and that it is closed.
+    pub(super) fn set_closed_handed_out(&mut self) {
+        self.set_handed_out();
+        self.segments.segment(self.place).is_handed_out.store(true, Ordering::Release);
     }
 }

@@ -11,8 +11,10 @@
 
 use super::{
     Log, OutOfMemory,
+    head::append_replacing,
     pool::Purpose,
-    segment::{OpenSegment, Place, SegmentState},
+    segment::{Content, OpenSegment, Place, SegmentState},
+    unsaved::{Backlog, Unsaved},
 };
 use crate::{
     address::Address,
@@ -20,7 +22,7 @@ use crate::{
 };
 use std::{fmt, sync::Arc};
 use types::Tenure;
-use wire::entry::set_tenure;
+use wire::entry::{Entry, set_tenure};
 
 /// Free segments set aside. What was not taken goes back when it is dropped.
 pub struct Reservation {
@@ -69,12 +71,26 @@ pub struct SideLog {
     reservation: Option<Arc<Reservation>>,
     open: Option<OpenSegment>,
     full: Vec<Place>,
+    backlog: Backlog,
     bytes: u64,
+}
+
+/// What was not given to the replicas of side logs that have been spliced.
+#[derive(Default)]
+pub struct Spliced {
+    backlog: Backlog,
 }
 
 impl SideLog {
     pub(super) fn new(log: Arc<Log>, reservation: Option<Arc<Reservation>>) -> SideLog {
-        SideLog { log, reservation, open: None, full: Vec::new(), bytes: 0 }
+        SideLog {
+            log,
+            reservation,
+            open: None,
+            full: Vec::new(),
+            backlog: Backlog::default(),
+            bytes: 0,
+        }
     }
 
     /// Appends a copy of an encoded entry, padding included, under another tenure.
@@ -84,15 +100,33 @@ impl SideLog {
         encoded: &[u8],
         tenure: Tenure,
     ) -> Result<Address, OutOfMemory> {
-        if self.open.as_ref().is_none_or(|open| encoded.len() > open.space()) {
-            self.roll()?;
-        }
-        let segment = self.open.as_mut().ok_or(OutOfMemory)?;
-        self.bytes += encoded.len() as u64;
+        let segment = self.segment_for(encoded.len())?;
         Ok(segment.append(encoded.len(), |out| {
             out.copy_from_slice(encoded);
             set_tenure(out, tenure);
         }))
+    }
+
+    /// Appends an entry; see [`super::Head::append_replacing`].
+    pub fn append_replacing(&mut self, entry: &mut Entry<'_>) -> Result<Address, OutOfMemory> {
+        let segment = self.segment_for(entry.encoded_bytes())?;
+        Ok(append_replacing(segment, entry))
+    }
+
+    #[inline]
+    fn segment_for(&mut self, bytes: usize) -> Result<&mut OpenSegment, OutOfMemory> {
+        if self.open.as_ref().is_none_or(|open| bytes > open.space()) {
+            self.roll()?;
+        }
+        self.bytes += bytes as u64;
+        self.open.as_mut().ok_or(OutOfMemory)
+    }
+
+    /// Shows what has not been given to the replicas; see [`super::Head::hand_out`].
+    pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
+        if self.log.is_durable() && self.backlog.hand_out(self.open.as_mut(), save) {
+            self.log.advance();
+        }
     }
 
     /// Bytes appended so far.
@@ -100,9 +134,17 @@ impl SideLog {
         self.bytes
     }
 
-    /// Its segments become ordinary closed ones.
-    pub fn splice(self) {
-        drop(self);
+    /// Its segments become ordinary closed ones; what they still owe the replicas goes `to`.
+    pub fn splice(mut self, to: &mut Spliced) {
+        self.seal_open();
+        to.backlog.append(&mut self.backlog);
+    }
+
+    fn seal_open(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.full.push(open.place());
+            self.log.seal(open, &mut self.backlog);
+        }
     }
 
     fn roll(&mut self) -> Result<(), OutOfMemory> {
@@ -111,14 +153,25 @@ impl SideLog {
             Some(_) | None => Purpose::Ordinary,
         };
         let next = self.log.open(purpose, SegmentState::Side).ok_or(OutOfMemory)?;
-        self.full.extend(self.open.replace(next).map(|full| full.place()));
+        self.seal_open();
+        self.open = Some(self.log.begin(next, Content::Copies));
         Ok(())
+    }
+}
+
+impl Spliced {
+    /// Shows what has not been given to the replicas; see [`super::Head::hand_out`].
+    #[inline]
+    pub fn hand_out(&mut self, log: &Log, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
+        if !self.backlog.is_empty() && self.backlog.hand_out(None, save) {
+            log.advance();
+        }
     }
 }
 
 impl Drop for SideLog {
     fn drop(&mut self) {
-        self.full.extend(self.open.take().map(|open| open.place()));
+        self.seal_open();
         for place in self.full.drain(..) {
             self.log.close(place, SegmentState::Side);
         }

@@ -8,20 +8,27 @@ use std::{
     sync::{Mutex, atomic::AtomicU64},
 };
 use types::{ReactorId, Tenure, Version};
-use wire::entry::Body;
+use wire::entry::{Body, Dead, Location};
 
 fn log_of(segments: usize, reactors: u16) -> Arc<Log> {
     let memory_bytes = segments * SEGMENT_BYTES_MIN;
-    Log::new(&LogConfig { memory_bytes, reactors, huge_pages: false }).unwrap()
+    Log::new(&LogConfig {
+        memory_bytes,
+        reactors,
+        huge_pages: false,
+        durable: false,
+        segment_bytes: None,
+    })
+    .unwrap()
 }
 
 fn object<'a>(key: &'a [u8], version: u64, value: &'a [u8]) -> Entry<'a> {
-    let body = Body::Object { expiry: None, value };
+    let body = Body::Object { expiry: None, replaces: None, value };
     Entry { tenure: Tenure(1), version: Version(version), key, body }
 }
 
 fn tombstone(key: &[u8], version: u64, dead: SegmentId) -> Entry<'_> {
-    let body = Body::Tombstone { dead: Some(dead) };
+    let body = Body::Tombstone { dead: Dead::At(Location { segment: dead, offset: 0 }) };
     Entry { tenure: Tenure(1), version: Version(version), key, body }
 }
 
@@ -61,9 +68,9 @@ fn a_batch_stands_in_one_segment_even_if_the_open_one_is_nearly_full() {
     let mut head = log.head();
     let long = vec![1; 2 << 20];
     let first = head.append_one(&object(b"long", 1, &long)).unwrap();
-    let entries = [object(b"a", 2, &long[..1 << 20]), object(b"b", 3, &long[..1 << 20])];
+    let mut entries = [object(b"a", 2, &long[..1 << 20]), object(b"b", 3, &long[..1 << 20])];
     let mut addresses = Vec::new();
-    head.append_all(&entries, &mut addresses).unwrap();
+    head.append_all(&mut entries, &mut addresses).unwrap();
     assert_ne!(log.segment_of(first), log.segment_of(addresses[0]));
     assert_eq!(log.segment_of(addresses[0]), log.segment_of(addresses[1]));
     assert!(entries.iter().zip(&addresses).all(|(entry, &at)| log.entry(at, &turn) == *entry));
@@ -101,7 +108,13 @@ fn a_closed_segment_without_a_live_byte_is_free_after_a_grace_period() {
 
 #[test]
 fn too_little_memory_is_refused_and_the_text_says_how_much_is_needed() {
-    let config = LogConfig { memory_bytes: 1 << 20, reactors: 3, huge_pages: false };
+    let config = LogConfig {
+        memory_bytes: 1 << 20,
+        reactors: 3,
+        huge_pages: false,
+        durable: false,
+        segment_bytes: None,
+    };
     let refused = Log::new(&config).unwrap_err().to_string();
     let needed = SEGMENTS_PER_REACTOR_MIN * 3 * SEGMENT_BYTES_MIN;
     assert!(refused.contains(&needed.to_string()), "{refused}");
@@ -215,7 +228,7 @@ fn a_side_log_keeps_its_segments_until_it_is_spliced() {
     assert_eq!(read, Entry { tenure: Tenure(5), ..entry });
     addresses[..3].iter().for_each(|&at| log.kill(at, encoded.len() as u32));
     assert_eq!((log.usage().segments.side, log.usage().segments.retired), (2, 0));
-    side.splice();
+    side.splice(&mut Spliced::default());
     let segments = log.usage().segments;
     assert_eq!((segments.side, segments.retired, segments.closed), (0, 1, 1));
     drop(reservation);
@@ -397,11 +410,11 @@ impl Twin {
         let keys: Vec<[u8; 8]> = (0..count).map(key).collect();
         let values: Vec<Vec<u8>> =
             (0..count).map(|_| vec![rng.u8(..); rng.usize(..length_max)]).collect();
-        let entries: Vec<Entry<'_>> =
+        let mut entries: Vec<Entry<'_>> =
             keys.iter().zip(&values).map(|(key, value)| object(key, self.version, value)).collect();
         let mut addresses = Vec::new();
         let head = rng.usize(..self.heads.len());
-        match &entries[..] {
+        match &mut entries[..] {
             [one] => addresses.push(self.heads[head].append_one(one)?),
             all => self.heads[head].append_all(all, &mut addresses)?,
         }
@@ -471,14 +484,15 @@ impl Twin {
         for (key, (address, bytes, value)) in &self.records {
             let (entry, taken) = Entry::parse_checked(self.log.encoded(*address, &turn)).unwrap();
             assert_eq!(entry.key, key.to_le_bytes());
-            assert_eq!(entry.body, Body::Object { expiry: None, value });
+            assert_eq!(entry.body, Body::Object { expiry: None, replaces: None, value });
             assert_eq!(taken as u32, *bytes);
             live += u64::from(*bytes);
         }
         let usage = self.log.usage();
         assert_eq!(usage.live_bytes, live);
         assert_eq!(usage.chunk_bytes, (self.chunks.len() * Chunk::BYTES) as u64);
-        let SegmentCounts { free, open, side, closed, cleaning, retired, chunks } = usage.segments;
+        let SegmentCounts { free, open, side, closed, cleaning, retired, chunks, .. } =
+            usage.segments;
         let all = free + open + side + closed + cleaning + retired + chunks;
         assert_eq!(u64::from(all) * usage.segment_bytes, usage.total_bytes);
         assert_eq!(cleaning, 0);

@@ -15,6 +15,8 @@ pub struct Usage {
     pub free_bytes: u64,
     /// Entries written and not dead.
     pub live_bytes: u64,
+    /// Of the live: tombstones that no word of the index points at, and that are needed still.
+    pub pinned_bytes: u64,
     /// Chunks held by the index.
     pub chunk_bytes: u64,
     /// Touched at least once, hence in the resident set (as far as huge pages do not round it up).
@@ -44,6 +46,11 @@ pub struct SegmentCounts {
     pub retired: u32,
     /// Cut into chunks.
     pub chunks: u32,
+    /// Of a durable log: cleaned, and something in it may still live.
+    pub visited: u32,
+    /// Of a durable log: to be dropped from its directory when all that was written since is
+    /// stable.
+    pub leaving: u32,
 }
 
 impl SegmentCounts {
@@ -56,6 +63,8 @@ impl SegmentCounts {
             SegmentState::Cleaning => &mut self.cleaning,
             SegmentState::Retired => &mut self.retired,
             SegmentState::Chunks => &mut self.chunks,
+            SegmentState::Visited => &mut self.visited,
+            SegmentState::Leaving => &mut self.leaving,
         } += 1;
     }
 }
@@ -66,6 +75,10 @@ pub(super) fn usage(segments: &Segments, chunk_bytes: usize) -> Usage {
     let (mut live_bytes, mut resident_bytes) = (0, 0);
     for place in (0..segments.count() as u32).map(Place) {
         let glance = segments.glance(place);
+        if glance.state == SegmentState::Free && place >= segments.first_spare() {
+            // Not part of the memory unless it is used.
+            continue;
+        }
         counts.count(glance.state);
         live_bytes += u64::from(glance.live());
         resident_bytes += u64::from(glance.touched);
@@ -74,6 +87,7 @@ pub(super) fn usage(segments: &Segments, chunk_bytes: usize) -> Usage {
         total_bytes: segments.count() as u64 * segment_bytes,
         free_bytes: segments.ordinary() as u64 * segment_bytes,
         live_bytes,
+        pinned_bytes: 0,
         chunk_bytes: chunk_bytes as u64,
         resident_bytes,
         segment_bytes,

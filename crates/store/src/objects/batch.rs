@@ -10,9 +10,9 @@ use super::leaves::Leaves;
 use super::read::{judge, may_arrive};
 use super::view::{Found, Placed, View, kind_of};
 use super::worker::{Access, check_size};
-use super::write::Writer;
+use super::write::{Removal, Writer};
 use super::{Key, Need, Record, Stall, Worker};
-use crate::index::{Kind, Word};
+use crate::index::Word;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use types::TableId;
 use wire::entry::{Body, Entry};
@@ -60,7 +60,7 @@ impl Worker {
         keys.iter().try_for_each(|key| check_size(key.bytes, 0))?;
         let accesses = self.tablets.accesses(table, keys)?;
         let turn = self.participant.turn();
-        let view = View::new(&self.store, table, &turn);
+        let view = View::for_client(&self.store, table, &turn, &self.shown);
         for (key, access) in keys.iter().zip(&accesses) {
             access.make_leaf(&view, key.hash);
         }
@@ -69,11 +69,13 @@ impl Worker {
         if need == Need::Records {
             found = judge((table, keys), &accesses, &may_arrive(table, keys, &accesses), found)?;
         }
+        found.iter().for_each(|found| view.note_found(found));
         let now = self.store.clock();
         let records: Vec<_> = found.iter().map(|found| found.record(now)).collect();
         let mut changes = Changes::new(&mut self.scratch, keys.len());
         let result = f(&records, &mut changes);
-        let writer = Writer { store: &self.store, head: &mut self.head, view };
+        let (head, graves) = (&mut self.head, &mut self.graves);
+        let writer = Writer { store: &self.store, head, graves, view };
         let batch = Batch { writer, keys, accesses: &accesses, found: &found };
         batch.carry_out(&mut leaves, &self.scratch)?;
         Ok(result)
@@ -97,6 +99,8 @@ struct Step<'b> {
     entry: Option<Entry<'b>>,
     /// Where it was appended.
     new: Option<Placed>,
+    /// Whether it is a tombstone where something may still arrive.
+    may_arrive: bool,
 }
 
 impl<'b> Batch<'b, '_, '_> {
@@ -123,18 +127,18 @@ impl<'b> Batch<'b, '_, '_> {
         for change in last_changes(self.keys, order, scratch) {
             let at = change.key;
             let (key, access, old) = (self.keys[at], self.accesses[at], self.found[at].old());
-            let entry = match &change.what {
+            let (entry, may_arrive) = match &change.what {
                 What::Put { value, expiry } => {
-                    Some(self.writer.object(key, access, &scratch.values[value.clone()], *expiry))
+                    let value = &scratch.values[value.clone()];
+                    (Some(self.writer.object(key, access, (value, *expiry), old)), false)
                 }
-                What::Delete if access.may_arrive(self.writer.view.table, key.hash) => {
-                    Some(self.writer.tombstone(key, access, old))
-                }
-                What::Delete => None,
+                What::Delete => match self.writer.removal(key, access, old) {
+                    Removal::Nothing => continue,
+                    Removal::Unlink(_) => (None, false),
+                    Removal::Bury { tombstone, may_arrive } => (Some(tombstone), may_arrive),
+                },
             };
-            if old.is_some() || entry.is_some() {
-                steps.push(Step { key: at, old, entry, new: None });
-            }
+            steps.push(Step { key: at, old, entry, new: None, may_arrive });
         }
         steps
     }
@@ -145,7 +149,7 @@ impl<'b> Batch<'b, '_, '_> {
         for entry in steps.iter().filter_map(|step| step.entry.as_ref()) {
             match entry.body {
                 Body::Object { value, .. } => check_size(entry.key, value.len())?,
-                Body::Tombstone { .. } => {}
+                Body::Tombstone { .. } | Body::CopiesOf(_) => {}
             }
             bytes += entry.encoded_bytes();
         }
@@ -154,7 +158,7 @@ impl<'b> Batch<'b, '_, '_> {
 
     /// Appends all entries in one segment, and notes where.
     fn append(&mut self, steps: &mut [Step<'b>]) -> Result<(), Stall> {
-        let entries: Vec<Entry<'_>> = steps.iter().filter_map(|step| step.entry).collect();
+        let mut entries: Vec<Entry<'_>> = steps.iter().filter_map(|step| step.entry).collect();
         let makes_room = |entry: &Entry<'_>| matches!(entry.body, Body::Tombstone { .. });
         let mut addresses = Vec::with_capacity(entries.len());
         if entries.is_empty() {
@@ -162,7 +166,7 @@ impl<'b> Batch<'b, '_, '_> {
         } else if entries.iter().all(makes_room) {
             self.writer.head.append_reserved(&entries, &mut addresses)?;
         } else {
-            self.writer.head.append_all(&entries, &mut addresses)?;
+            self.writer.head.append_all(&mut entries, &mut addresses)?;
         }
         let appended = steps.iter_mut().filter(|step| step.entry.is_some());
         for ((step, entry), address) in appended.zip(&entries).zip(addresses) {
@@ -186,17 +190,19 @@ impl<'b> Batch<'b, '_, '_> {
     }
 
     /// What follows from a step that has been published.
-    fn settle(&self, step: &Step<'_>) {
+    fn settle(&mut self, step: &Step<'_>) {
         if let Some(old) = step.old {
-            self.writer.kill(old);
+            self.writer.view.retire(old);
         }
-        if let (Some(arrival), Some(new)) = (self.accesses[step.key].arrival, step.new) {
-            match new.word.kind() {
-                Kind::Tombstone => {
-                    arrival.note_buried(self.writer.view.table, self.keys[step.key].hash);
-                }
-                Kind::Object | Kind::Expiring => {}
+        let Some(new) = step.new else { return };
+        self.writer.view.note(new.word.address(), new.bytes);
+        match step.entry.map(|entry| (entry.version, entry.body)) {
+            Some((version, Body::Tombstone { .. })) => {
+                let at = step.key;
+                let grave = (self.keys[at].hash, version, new);
+                self.writer.mourn(self.accesses[at], grave, step.may_arrive);
             }
+            Some((_, Body::Object { .. } | Body::CopiesOf(_))) | None => {}
         }
     }
 }

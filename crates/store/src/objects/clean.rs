@@ -6,6 +6,7 @@
 //! the next ones are on their way while one is copied.
 
 use super::expire::reclaim;
+use super::graves::Graves;
 use super::store::Store;
 use super::tablets::TabletMap;
 use super::view::{View, kind_of};
@@ -13,7 +14,10 @@ use super::write::Writer;
 use super::{Key, Stall, Worker};
 use crate::index::{Find, Word};
 use crate::log::{Candidate, Head, Survivors, Turn, VictimSegment};
-use types::{KeyHash, TableId, Tenure, key_hash};
+use planted::Bug;
+use std::sync::Arc;
+use types::{KeyHash, TableId, Tenure, Version, key_hash};
+use wire::entry::{Body, Dead, Entry};
 
 /// Entries looked up ahead of the one that is copied.
 const WINDOW: usize = 16;
@@ -30,8 +34,13 @@ impl Worker {
         let Some(mut victim) = self.victim.take().or_else(|| self.store.next_victim()) else {
             return false;
         };
+        // Not older than what stands in the victim: a stay that these do not tell of is over.
+        let tablets = match self.store.log.is_durable() {
+            true => self.store.tablets(),
+            false => Arc::clone(&self.tablets),
+        };
         let turn = self.participant.turn();
-        let cleaner = Cleaner { store: &self.store, tablets: &self.tablets, turn: &turn };
+        let cleaner = Cleaner { store: &self.store, tablets: &tablets, turn: &turn };
         let mut window = Vec::with_capacity(WINDOW);
         let (mut bytes, mut entries) = (0, 0);
         while bytes < QUANTUM_BYTES && entries < QUANTUM_ENTRIES {
@@ -44,7 +53,13 @@ impl Worker {
             entries += window.len();
             for entry in window.drain(..) {
                 bytes += entry.candidate.encoded.len();
-                if cleaner.settle(entry, &mut self.head, &mut self.survivors).is_err() {
+                let head = (&mut self.head, &mut self.graves);
+                if cleaner.settle(&entry, head, &mut self.survivors).is_err() {
+                    if self.store.log.is_durable() {
+                        // All of it must be walked: it goes on from here.
+                        victim.go_back(&entry.candidate);
+                        self.victim = Some(victim);
+                    }
                     return false;
                 }
             }
@@ -99,11 +114,11 @@ impl<'t> Cleaner<'t> {
         known.into_iter().chain(unknown.filter(move |_| known.is_none()))
     }
 
-    /// Moves the entry if it lives.
+    /// Moves the entry if it lives. In a durable log, keeps dead what it keeps dead.
     fn settle(
         &self,
-        entry: Hashed<'t>,
-        head: &mut Head,
+        entry: &Hashed<'t>,
+        (head, graves): (&mut Head, &mut Graves),
         survivors: &mut Survivors,
     ) -> Result<(), Stall> {
         let address = entry.candidate.address;
@@ -120,24 +135,71 @@ impl<'t> Cleaner<'t> {
             if let Ok(access) = access
                 && entry.candidate.entry.is_expired(self.store.clock())
             {
-                reclaim(&mut Writer { store: self.store, head, view }, key, access)?;
+                let mut writer = Writer { store: self.store, head, graves, view };
+                reclaim(&mut writer, key, access)?;
             }
-            return relocate(&view, &entry, survivors);
+            if relocate(&view, entry, survivors)? {
+                return Ok(());
+            }
+            break;
+        }
+        if self.store.log.is_durable() { self.keep_dead(entry, survivors) } else { Ok(()) }
+    }
+
+    /// No word points at the entry. What it keeps dead must stay dead when it goes.
+    fn keep_dead(&self, entry: &Hashed<'t>, survivors: &mut Survivors) -> Result<(), Stall> {
+        let Candidate { address, entry: fields, encoded } = entry.candidate;
+        let log = &self.store.log;
+        let (dead, is_tombstone) = match fields.body {
+            Body::Object { replaces: Some(location), .. } => (Dead::At(location), false),
+            Body::Tombstone { dead } => (dead, true),
+            Body::Object { replaces: None, .. } | Body::CopiesOf(_) => return Ok(()),
+        };
+        let forgets =
+            if is_tombstone { Bug::TombstoneDroppedEarly } else { Bug::OverwriteForgotten };
+        if is_tombstone && planted::is(forgets) {
+            log.exhume(address, encoded.len() as u32, dead);
+            return Ok(());
+        }
+        if !log.needs_tombstone(address, dead) || planted::is(forgets) {
+            return Ok(());
+        }
+        match (is_tombstone, self.is_over(fields.tenure, entry.hash)) {
+            (true, true) => log.exhume(address, encoded.len() as u32, dead),
+            (true, false) => {
+                let copy = survivors.append_encoded(encoded)?;
+                log.move_tombstone(address, copy, encoded.len() as u32, dead);
+            }
+            (false, true) => {}
+            (false, false) => {
+                // Below the object's own version: a copy of the object may live.
+                let version = Version(fields.version.0 - 1);
+                let tombstone = Entry { version, body: Body::Tombstone { dead }, ..fields };
+                let bytes = tombstone.encoded_bytes() as u32;
+                log.bury(survivors.append_one(&tombstone)?, bytes, dead);
+            }
         }
         Ok(())
     }
+
+    /// Whether entries of this tenure do not count any more.
+    fn is_over(&self, tenure: Tenure, hash: KeyHash) -> bool {
+        self.tablets.at(hash).is_none_or(|tablet| !tablet.tenures.contains(&tenure))
+    }
 }
 
-/// Copies the entry and points the index at the copy, if it still points at the original.
-fn relocate(view: &View<'_>, entry: &Hashed<'_>, survivors: &mut Survivors) -> Result<(), Stall> {
+/// Copies the entry and points the index at the copy. `false`: the index does not point at the
+/// original any more.
+fn relocate(view: &View<'_>, entry: &Hashed<'_>, survivors: &mut Survivors) -> Result<bool, Stall> {
     let Candidate { address, entry: fields, encoded } = entry.candidate;
     let mut leaf = view.lock(entry.hash)?;
-    if let Some(word) = leaf.find(entry.hash, |word| word.address() == address) {
-        let copy = survivors.append_encoded(encoded)?;
+    let found = leaf.find(entry.hash, |word| word.address() == address);
+    if let Some(word) = found {
+        let copy = survivors.append_copy(encoded, view.log.segment_of(address))?;
         let bytes = encoded.len() as u32;
         let moved = Word::new(entry.hash, kind_of(&fields), copy);
         leaf.replace(entry.hash, (word, bytes), (moved, bytes));
         view.log.kill(address, bytes);
     }
-    Ok(())
+    Ok(found.is_some())
 }

@@ -9,7 +9,8 @@ use super::store::{Store, behind};
 use super::tablets::TabletState;
 use super::view::View;
 use super::{Key, Worker};
-use crate::index::{Contended, Word};
+use crate::index::{Contended, Kind, WalkBudget, Word};
+use std::ops::ControlFlow;
 use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
 use wire::entry::HEADER_BYTES;
 
@@ -107,7 +108,7 @@ impl Step<'_, '_> {
         let view = self.view;
         self.words.clear();
         let is_small = view.index.records(range.first().slot(), view.turn) <= WHOLE_MAX;
-        let next = if range.is_whole_slots() && is_small {
+        let next = if range.is_whole_slots() && is_small && !self.has_graves(range) {
             self.drop_whole(range)
         } else {
             self.drop_each(range)
@@ -115,6 +116,22 @@ impl Step<'_, '_> {
         let buckets = self.words.len().div_ceil(WORDS_PER_BUCKET);
         self.left = self.left.saturating_sub(1 + buckets * EMPTY_SLOTS_PER_BUCKET);
         next
+    }
+
+    /// Whether a durable store's tombstones stand in the range. Each of those stays in the log as
+    /// long as it is needed, which is decided while its leaf is held. None can come: nobody deletes
+    /// here any more.
+    fn has_graves(&mut self, range: HashRange) -> bool {
+        if !self.view.log.is_durable() {
+            return false;
+        }
+        let budget = WalkBudget { entries: usize::MAX, buckets: usize::MAX };
+        let mut has_graves = false;
+        self.view.index.walk(range, budget, self.view.turn, |_, word| {
+            has_graves |= word.kind() == Kind::Tombstone;
+            ControlFlow::Continue(())
+        });
+        has_graves
     }
 
     /// Takes the slot's leaves out of the index, and counts what they point at as dead.
@@ -155,7 +172,7 @@ impl Step<'_, '_> {
             let Ok(leaf) = held.lock(&view, hash) else { return Some(range.first()) };
             if let Some(old) = view.find_locked(leaf, Key { hash, bytes: key }).old() {
                 leaf.remove(hash, old.word, old.bytes);
-                view.log.kill(old.word.address(), old.bytes);
+                view.retire(old);
             }
         }
         next

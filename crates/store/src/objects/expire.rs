@@ -8,6 +8,7 @@ use super::write::Writer;
 use super::{Key, Stall, Worker};
 use crate::index::Kind;
 use crate::sync::atomic::Ordering;
+use planted::Bug;
 use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
 
 impl Worker {
@@ -26,7 +27,8 @@ impl Worker {
         let view = View::new(&self.store, table, &turn);
         self.words.clear();
         let next = view.gather(range, buckets_max, &mut self.words);
-        let mut writer = Writer { store: &self.store, head: &mut self.head, view };
+        let (head, graves) = (&mut self.head, &mut self.graves);
+        let mut writer = Writer { store: &self.store, head, graves, view };
         for &(lowest, word) in &self.words {
             let may_expire = match word.kind() {
                 Kind::Expiring => true,
@@ -46,7 +48,9 @@ impl Worker {
 }
 
 /// Removes the key if its record has expired. Where something may still arrive this leaves a
-/// tombstone: an older version without expiry must not come back.
+/// tombstone: an older version without expiry must not come back. Elsewhere also a durable store
+/// needs none, since the record itself says that it has expired; but it must be stable first: who
+/// finds nothing could not tell that it waits for that.
 pub(super) fn reclaim(
     writer: &mut Writer<'_, '_>,
     key: Key<'_>,
@@ -55,7 +59,18 @@ pub(super) fn reclaim(
     let mut leaf = writer.view.lock(key.hash)?;
     match writer.view.find_locked(&leaf, key) {
         found @ Found::Here(_, entry) if entry.is_expired(writer.store.clock()) => {
-            writer.remove(&mut leaf, (key, access), found.old())?;
+            let log = writer.view.log;
+            let Some(old) = found.old() else { return Ok(()) };
+            if !log.is_durable() || access.may_arrive(writer.view.table, key.hash) {
+                writer.remove(&mut leaf, (key, access), Some(old))?;
+            } else if log.is_stable(&log.end_of(old.word.address(), old.bytes))
+                || planted::is(Bug::ReclaimedUnstable)
+            {
+                leaf.remove(key.hash, old.word, old.bytes);
+                writer.view.retire(old);
+            } else {
+                return Ok(());
+            }
             writer.store.expired.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }

@@ -24,7 +24,7 @@ impl Worker {
     ) -> Result<T, Stall> {
         let access = self.tablets.access(table, key.hash)?;
         let turn = self.participant.turn();
-        let view = View::new(&self.store, table, &turn);
+        let view = View::for_client(&self.store, table, &turn, &self.shown);
         let mut found = view.find(key)?;
         if let (Found::Nothing, Some(arrival)) = (&found, access.arrival) {
             // The order is the rule: the record may arrive between a look and a question.
@@ -34,6 +34,7 @@ impl Worker {
                 return Err(Stall::missing(arrival, table, vec![key.hash]));
             }
         }
+        view.note_found(&found);
         Ok(f(found.record(self.store.clock())))
     }
 
@@ -49,8 +50,9 @@ impl Worker {
         }
         let accesses = self.tablets.accesses(table, keys)?;
         let turn = self.participant.turn();
-        let view = View::new(&self.store, table, &turn);
+        let view = View::for_client(&self.store, table, &turn, &self.shown);
         let found = look(&view, table, keys, &accesses)?;
+        found.iter().for_each(|found| view.note_found(found));
         let now = self.store.clock();
         let records: Vec<_> = found.iter().map(|found| found.record(now)).collect();
         Ok(f(&records))

@@ -10,13 +10,14 @@ use super::store::Store;
 use super::tablets::{TabletMap, TabletState};
 use super::view::{Found, Placed, View, kind_of};
 use super::{Key, Stall, Worker};
+use crate::address::Address;
 use crate::index::{Kind, Word};
-use crate::log::{Log, SideLog, Turn};
+use crate::log::{Log, OutOfMemory, SideLog, Turn};
 use std::sync::Arc;
 use types::{HashRange, KeyHash, MigrationId, TableId, Tenure, Version, key_hash_in_slot};
 use wire::Corrupt;
 use wire::batch::{BatchEntry, BatchReader};
-use wire::entry::Entry;
+use wire::entry::{Body, Dead, Entry};
 
 /// Records parsed ahead of the one that is inserted. Measured by `store_bench`; 8 to 32 are alike.
 const WINDOW: usize = 16;
@@ -73,7 +74,7 @@ impl Worker {
     /// What this worker has replayed of a migration joins the log.
     pub fn splice(&mut self, migration: MigrationId) {
         if let Some(at) = self.side_logs.iter().position(|(id, _)| *id == migration) {
-            self.side_logs.swap_remove(at).1.splice();
+            self.side_logs.swap_remove(at).1.splice(&mut self.spliced);
         }
     }
 
@@ -144,6 +145,7 @@ struct Parsed<'b> {
     key: &'b [u8],
     version: Version,
     kind: Kind,
+    entry: Entry<'b>,
     encoded: &'b [u8],
     /// Where it begins in the batch.
     offset: usize,
@@ -207,7 +209,7 @@ impl<'t> Replay<'t, '_> {
             self.place.store.index_or_new(table).prefetch(hash, self.place.turn);
             let Entry { key, version, .. } = entry;
             let kind = kind_of(&entry);
-            window.push(Parsed { table, hash, key, version, kind, encoded, offset });
+            window.push(Parsed { table, hash, key, version, kind, entry, encoded, offset });
         }
         Ok(())
     }
@@ -231,13 +233,13 @@ impl<'t> Replay<'t, '_> {
             self.done.dropped += 1;
             return Ok(());
         }
-        let address = self.side_log.append_encoded(parsed.encoded, tenure)?;
+        let (address, bytes) = self.append(parsed, tenure, found.old())?;
         let word = Word::new(parsed.hash, parsed.kind, address);
-        let new = Placed { word, bytes: parsed.encoded.len() as u32 };
+        let new = Placed { word, bytes };
         match found.old() {
             Some(old) => {
                 leaf.replace(parsed.hash, old.tuple(), new.tuple());
-                view.log.kill(old.word.address(), old.bytes);
+                view.retire(old);
             }
             None => {
                 if let Err(no_room) = leaf.insert(parsed.hash, word, new.bytes) {
@@ -253,6 +255,41 @@ impl<'t> Replay<'t, '_> {
         self.done.records += 1;
         self.done.bytes += u64::from(new.bytes);
         Ok(())
+    }
+
+    /// Appends the record as it came, unless it names what it replaced, which means nothing in
+    /// this log, or replaces what must be kept dead here. Returns where, and how many bytes it takes.
+    #[inline]
+    fn append(
+        &mut self,
+        parsed: &Parsed<'_>,
+        tenure: Tenure,
+        old: Option<Placed>,
+    ) -> Result<(Address, u32), OutOfMemory> {
+        let log = &self.place.store.log;
+        let old = old.filter(|_| log.is_durable());
+        let here = old.map(|old| log.location_of(old.word.address()));
+        let body = match parsed.entry.body {
+            Body::Object { replaces: None, .. } if here.is_none() => None,
+            Body::Object { expiry, value, .. } => {
+                Some(Body::Object { expiry, replaces: here, value })
+            }
+            Body::Tombstone { .. } => {
+                Some(Body::Tombstone { dead: here.map_or(Dead::Nothing, Dead::At) })
+            }
+            Body::CopiesOf(_) => unreachable!("no batch has notes"),
+        };
+        match body {
+            None => {
+                let address = self.side_log.append_encoded(parsed.encoded, tenure)?;
+                Ok((address, parsed.encoded.len() as u32))
+            }
+            Some(body) => {
+                let mut entry = Entry { tenure, body, ..parsed.entry };
+                let address = self.side_log.append_replacing(&mut entry)?;
+                Ok((address, entry.encoded_bytes() as u32))
+            }
+        }
     }
 
     /// What is done with a record of this hash; `None`: it is not wanted any more.

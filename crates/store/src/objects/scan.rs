@@ -2,7 +2,7 @@
 
 use super::store::behind;
 use super::tablets::TabletState;
-use super::view::{View, record_of};
+use super::view::{Found, View, record_of};
 use super::{Arrival, Record, Stall, Worker};
 use planted::Bug;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Worker {
     ) -> Result<Option<KeyHash>, Stall> {
         let Some(range) = self.scannable(table, cursor)? else { return Ok(None) };
         let turn = self.participant.turn();
-        let view = View::new(&self.store, table, &turn);
+        let view = View::for_client(&self.store, table, &turn, &self.shown);
         self.words.clear();
         let next = view.gather(range, buckets_max, &mut self.words);
         let shown =
@@ -30,6 +30,7 @@ impl Worker {
         let now = self.store.clock();
         for &(lowest, word) in &self.words {
             let entry = view.entry(word);
+            view.note_found(&Found::Here(word, entry));
             if let Some(record) = record_of(&entry, now)
                 && shown.contains(key_hash_in_slot(self.store.seed(), lowest.slot(), entry.key))
             {

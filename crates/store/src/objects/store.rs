@@ -25,6 +25,10 @@ pub struct StoreConfig {
     pub seed: HashSeed,
     /// Whether to ask the operating system for huge pages.
     pub huge_pages: bool,
+    /// Whether the log will be read after a crash; see [`LogConfig::durable`].
+    pub durable: bool,
+    /// Size of the log's segments; `None`: by the memory that there is.
+    pub segment_bytes: Option<usize>,
 }
 
 /// Why a store cannot be made.
@@ -69,6 +73,8 @@ impl Store {
             memory_bytes: config.memory_bytes,
             reactors: config.reactors,
             huge_pages: config.huge_pages,
+            durable: config.durable,
+            segment_bytes: config.segment_bytes,
         })?;
         Ok(Arc::new(Store {
             slab: Slab::new(Arc::clone(&log)),

@@ -1,6 +1,7 @@
 //! What is needed only while a range arrives goes when the progress has passed it: tombstones.
 
 use super::arrival::Arrival;
+use super::graves::{Grave, Graves};
 use super::tablets::{TabletMap, TabletState};
 use super::view::{Placed, View};
 use super::{Stall, Worker};
@@ -19,7 +20,11 @@ impl Worker {
                 continue;
             }
             let view = View::new(&self.store, table, &turn);
-            if drop_tombstones(&view, &self.store, hash).is_err() {
+            let done = match self.store.log.is_durable() {
+                false => drop_tombstones(&view, &self.store, hash),
+                true => mourn_tombstones(&view, &self.store, hash, &mut self.graves),
+            };
+            if done.is_err() {
                 arrival.note_buried(table, hash);
             }
         }
@@ -36,6 +41,26 @@ fn is_still_here(tablets: &TabletMap, arrival: &Arrival, hash: KeyHash) -> bool 
         Some(TabletState::Serving | TabletState::Frozen) => true,
         Some(TabletState::Leaving) | None => false,
     }
+}
+
+/// Every tombstone with this hash is needed no more than any other of a durable store.
+fn mourn_tombstones(
+    view: &View<'_>,
+    store: &super::Store,
+    hash: KeyHash,
+    graves: &mut Graves,
+) -> Result<(), Stall> {
+    let leaf = view.lock(hash)?;
+    leaf.find(hash, |word| {
+        if word.kind() == Kind::Tombstone && key_hash(store.seed(), view.entry(word).key) == hash {
+            let Placed { bytes, .. } = Placed::new(word, &view.entry(word));
+            let (table, version) = (view.table, view.entry(word).version);
+            let written = view.log.end_of(word.address(), bytes);
+            graves.push_back(Grave { table, hash, version, written });
+        }
+        false
+    });
+    Ok(())
 }
 
 /// Drops every tombstone with this hash.

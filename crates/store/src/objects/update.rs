@@ -22,11 +22,12 @@ impl Worker {
         check_size(key.bytes, value.len())?;
         let access = self.tablets.access(table, key.hash)?;
         let turn = self.participant.turn();
-        let view = View::new(&self.store, table, &turn);
+        let view = View::for_client(&self.store, table, &turn, &self.shown);
         access.make_leaf(&view, key.hash);
         let mut leaf = view.lock(key.hash)?;
         let old = view.find_locked(&leaf, key).old();
-        let mut writer = Writer { store: &self.store, head: &mut self.head, view };
+        let (head, graves) = (&mut self.head, &mut self.graves);
+        let mut writer = Writer { store: &self.store, head, graves, view };
         writer.put(&mut leaf, (key, access), old, (value, expiry))
     }
 
@@ -58,13 +59,14 @@ impl Worker {
         check_size(key.bytes, 0)?;
         let access = self.tablets.access(table, key.hash)?;
         let turn = self.participant.turn();
-        let view = View::new(&self.store, table, &turn);
+        let view = View::for_client(&self.store, table, &turn, &self.shown);
         access.make_leaf(&view, key.hash);
         let mut leaf = view.lock(key.hash)?;
         let found = look(&view, &leaf, (key, access), need)?;
         let mut changes = Changes::new(&mut self.scratch, 1);
         let result = f(found.record(self.store.clock()), &mut changes);
-        let writer = Writer { store: &self.store, head: &mut self.head, view };
+        let (head, graves) = (&mut self.head, &mut self.graves);
+        let writer = Writer { store: &self.store, head, graves, view };
         carry_out(&self.scratch, writer, &mut leaf, (key, access), found.old())?;
         Ok(result)
     }
@@ -85,8 +87,8 @@ impl Worker {
         let access = self.tablets.access(table, key.hash)?;
         let other_access = self.tablets.access(beside, other.hash)?;
         let turn = self.participant.turn();
-        let view = View::new(&self.store, table, &turn);
-        let other_view = View::new(&self.store, beside, &turn);
+        let view = View::for_client(&self.store, table, &turn, &self.shown);
+        let other_view = View::for_client(&self.store, beside, &turn, &self.shown);
         access.make_leaf(&view, key.hash);
         other_access.make_leaf(&other_view, other.hash);
         // By ascending table, so that no two of these wait for each other in a circle.
@@ -103,7 +105,8 @@ impl Worker {
         let now = self.store.clock();
         let mut changes = Changes::new(&mut self.scratch, 1);
         let result = f([seen.record(now), found.record(now)], &mut changes);
-        let writer = Writer { store: &self.store, head: &mut self.head, view };
+        let (head, graves) = (&mut self.head, &mut self.graves);
+        let writer = Writer { store: &self.store, head, graves, view };
         carry_out(&self.scratch, writer, &mut leaf, (key, access), found.old())?;
         Ok(result)
     }
@@ -124,6 +127,7 @@ fn look<'t>(
     {
         return Err(Stall::missing(arrival, view.table, vec![key.hash]));
     }
+    view.note_found(&found);
     Ok(found)
 }
 

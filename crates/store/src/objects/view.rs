@@ -3,8 +3,10 @@
 use super::batch::Publications;
 use super::store::Store;
 use super::{Key, Record, Stall};
+use crate::address::Address;
 use crate::index::{Find, Index, Kind, LeafGuard, WalkBudget, Word};
-use crate::log::{Log, Turn};
+use crate::log::{Dependency, Log, Turn};
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 use types::{HashRange, KeyHash, TableId, UnixMillis};
 use wire::entry::{Body, Entry};
@@ -20,9 +22,26 @@ const KEY_ENDS: usize = 64;
 pub(super) struct View<'t> {
     pub(super) table: TableId,
     publications: &'t Publications,
+    /// Where is noted what is shown to a client; `None`: nothing has to be.
+    shown: Option<&'t Shown>,
     pub(super) log: &'t Log,
     pub(super) index: &'t Index,
     pub(super) turn: &'t Turn<'t>,
+}
+
+/// What the replies to clients tell that is not safe yet.
+#[derive(Debug, Default)]
+pub(super) struct Shown(RefCell<Option<Dependency>>);
+
+impl Shown {
+    pub(super) fn take(&mut self) -> Option<Dependency> {
+        self.0.get_mut().take()
+    }
+
+    #[inline]
+    fn note(&self, log: &Log, address: Address, bytes: u32) {
+        log.note_shown(address, bytes, &mut self.0.borrow_mut());
+    }
 }
 
 /// What stands in the index under a key.
@@ -38,7 +57,36 @@ impl<'t> View<'t> {
     #[inline]
     pub(super) fn new(store: &'t Store, table: TableId, turn: &'t Turn<'t>) -> View<'t> {
         let index = store.index_or_new(table);
-        View { table, publications: &store.publications, log: &store.log, index, turn }
+        let publications = &store.publications;
+        View { table, publications, shown: None, log: &store.log, index, turn }
+    }
+
+    /// As [`View::new`] for an operation of a client.
+    #[inline]
+    pub(super) fn for_client(
+        store: &'t Store,
+        table: TableId,
+        turn: &'t Turn<'t>,
+        shown: &'t Shown,
+    ) -> View<'t> {
+        let shown = store.log.is_durable().then_some(shown);
+        View { shown, ..View::new(store, table, turn) }
+    }
+
+    /// The client's reply tells of what was found.
+    #[inline]
+    pub(super) fn note_found(&self, found: &Found<'_>) {
+        if let (Some(shown), Found::Here(word, entry)) = (self.shown, found) {
+            shown.note(self.log, word.address(), entry.encoded_bytes() as u32);
+        }
+    }
+
+    /// The client's reply tells of an entry in the log.
+    #[inline]
+    pub(super) fn note(&self, address: Address, bytes: u32) {
+        if let Some(shown) = self.shown {
+            shown.note(self.log, address, bytes);
+        }
     }
 
     /// Looks without a lock.
@@ -176,6 +224,7 @@ pub(super) fn kind_of(entry: &Entry<'_>) -> Kind {
         Body::Object { expiry: None, .. } => Kind::Object,
         Body::Object { expiry: Some(_), .. } => Kind::Expiring,
         Body::Tombstone { .. } => Kind::Tombstone,
+        Body::CopiesOf(_) => unreachable!("the index never points at a note"),
     }
 }
 
@@ -183,9 +232,9 @@ pub(super) fn kind_of(entry: &Entry<'_>) -> Kind {
 #[inline]
 pub(super) fn record_of<'t>(entry: &Entry<'t>, now: UnixMillis) -> Option<Record<'t>> {
     match entry.body {
-        Body::Object { expiry, value } if expiry.is_none_or(|at| at > now) => {
+        Body::Object { expiry, value, .. } if expiry.is_none_or(|at| at > now) => {
             Some(Record { value, version: entry.version, expiry })
         }
-        Body::Object { .. } | Body::Tombstone { .. } => None,
+        Body::Object { .. } | Body::Tombstone { .. } | Body::CopiesOf(_) => None,
     }
 }

@@ -5,12 +5,13 @@
 //! can do is spread over the files of this folder, one per kind of work.
 
 use super::changes::Scratch;
+use super::graves::Graves;
 use super::store::Store;
 use super::tablets::{Tablet, TabletMap, TabletState};
-use super::view::View;
+use super::view::{Shown, View};
 use super::{Arrival, Key, Stall};
 use crate::index::Word;
-use crate::log::{Head, Participant, SideLog, Survivors, VictimSegment};
+use crate::log::{Head, Participant, SideLog, Spliced, Survivors, VictimSegment};
 use planted::Bug;
 use std::fmt;
 use std::sync::Arc;
@@ -34,6 +35,12 @@ pub struct Worker {
     pub(super) scratch: Scratch,
     /// Where the cleaner puts what lives.
     pub(super) survivors: Survivors,
+    /// What spliced side logs owe the replicas.
+    pub(super) spliced: Spliced,
+    /// What operations showed that is not safe yet.
+    pub(super) shown: Shown,
+    /// Tombstones whose words are to go.
+    pub(super) graves: Graves,
     /// The segment that this worker is cleaning.
     pub(super) victim: Option<VictimSegment>,
     /// Words of a walk, with the lowest hashes that they may have, until it has been decided what becomes of them.
@@ -65,6 +72,9 @@ impl Worker {
             generation,
             scratch: Scratch::default(),
             survivors,
+            spliced: Spliced::default(),
+            shown: Shown::default(),
+            graves: Graves::new(),
             victim: None,
             words: Vec::new(),
         }
@@ -83,6 +93,7 @@ impl Worker {
         }
         self.store.raise_clock(now);
         self.store.log.reclamation().collect(RECLAIMED_PER_TURN);
+        self.close_graves();
     }
 
     /// The worker holds nothing and begins no operation before its next turn: nobody waits for it.

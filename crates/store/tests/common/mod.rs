@@ -194,7 +194,15 @@ impl Server {
 
 pub(crate) fn store(memory_bytes: usize, reactors: u16) -> Arc<Store> {
     let seed = HashSeed::new(42);
-    Store::new(StoreConfig { memory_bytes, reactors, seed, huge_pages: false }).unwrap()
+    Store::new(StoreConfig {
+        memory_bytes,
+        reactors,
+        seed,
+        huge_pages: false,
+        durable: false,
+        segment_bytes: None,
+    })
+    .unwrap()
 }
 
 pub(crate) fn tablet(range: HashRange, state: TabletState) -> Tablet {

@@ -86,9 +86,10 @@ fn whole_entry(data: &[u8]) -> Option<Vec<u8>> {
 fn entry_end(entry: &Entry<'_>) -> usize {
     use wire::entry::Body;
     let rest = match entry.body {
-        Body::Object { expiry: None, value } => value.len(),
-        Body::Object { expiry: Some(_), value } => 8 + value.len(),
-        Body::Tombstone { .. } => 8,
+        Body::Object { expiry, replaces, value } => {
+            8 * (usize::from(expiry.is_some()) + usize::from(replaces.is_some())) + value.len()
+        }
+        Body::Tombstone { .. } | Body::CopiesOf(_) => 8,
     };
     HEADER_BYTES + entry.key.len() + rest
 }
@@ -104,7 +105,11 @@ pub(crate) fn batch(data: &[u8]) -> usize {
     for piece in data.chunks(48) {
         let Some(mut entry) = whole_entry(piece) else { continue };
         let (table, slot) = (TableId(piece[0] % 3), Slot(u16::from(piece[1] % 3)));
-        let Ok((_, taken)) = Entry::parse_checked(&entry) else { continue };
+        let Ok((parsed, taken)) = Entry::parse_checked(&entry) else { continue };
+        if matches!(parsed.body, wire::entry::Body::CopiesOf(_)) {
+            // A batch has none.
+            continue;
+        }
         entry.truncate(taken);
         writer.push(table, slot, &entry);
         sent.push((table, slot, entry));

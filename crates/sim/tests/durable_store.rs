@@ -1,0 +1,67 @@
+//! Bugs on purpose in a durable store: crashes at random moments find each of them.
+
+#[path = "../../store/tests/common/mod.rs"]
+mod common;
+#[path = "../../store/tests/durable/disk.rs"]
+mod disk;
+#[path = "../../store/tests/durable/scenario.rs"]
+mod scenario;
+#[path = "../../store/tests/durable/world.rs"]
+mod world;
+
+use planted::Bug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use world::{Scale, World};
+
+/// Worlds that are tried until one finds the bug.
+const SEEDS: u64 = 60;
+
+const STEPS: usize = 20_000;
+
+const BUGS: [Bug; 7] = [
+    Bug::TombstoneDroppedEarly,
+    Bug::OverwriteForgotten,
+    Bug::LeftBeforeStable,
+    Bug::TieToObject,
+    Bug::LostLinkIgnored,
+    Bug::GraveClosedEarly,
+    Bug::ReclaimedUnstable,
+];
+
+/// Runs a world; what went wrong in it.
+fn run(seed: u64) -> Option<String> {
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(seed, Scale::of(seed));
+        for _ in 0..STEPS {
+            world.step();
+        }
+    }));
+    let message = |panic: Box<dyn std::any::Any + Send>| match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic.downcast::<&str>().map_or("?".into(), |text| (*text).to_owned()),
+    };
+    ran.err().map(message)
+}
+
+#[test]
+fn every_planted_bug_of_a_durable_store_is_found() {
+    let mut missed = Vec::new();
+    for bug in BUGS {
+        planted::plant(Some(bug));
+        let found = (0..SEEDS).find_map(|seed| run(seed).map(|message| (seed, message)));
+        planted::plant(None);
+        match found {
+            Some((seed, message)) => println!("{bug:?}: seed {seed}: {message}"),
+            None => missed.push(bug),
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}
+
+#[test]
+fn a_copy_that_leaves_the_log_before_its_original_is_found() {
+    planted::plant(Some(Bug::LeftBeforeOrigin));
+    let is_back = scenario::an_original_outlives_its_copy();
+    planted::plant(None);
+    assert!(is_back, "the bug is not found");
+}

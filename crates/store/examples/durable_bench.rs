@@ -1,0 +1,213 @@
+//! What it costs to keep a log that is read after a crash, and to read it: nanoseconds of the
+//! thread's processor time per record of 30 + 100 bytes. The disk is memory.
+//!
+//! `cargo run --release -p store --example durable_bench [records] [huge]`
+
+#![forbid(unsafe_code)]
+
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::sync::Arc;
+use store::{
+    Key, Need, Store, StoreConfig, TableSet, Tablet, TabletMap, TabletState, Worker, log::LogChange,
+};
+use types::limits::TABLES_MAX;
+use types::{
+    HashRange, HashSeed, KeyHash, OwnershipEpoch, ReactorId, SegmentId, TableId, Tenure,
+    UnixMillis, key_hash,
+};
+
+const TABLE: TableId = TableId(0);
+const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
+/// Operations between two beginnings of a turn.
+const TURN: usize = 32;
+
+/// What was handed out, by segment.
+type Disk = BTreeMap<SegmentId, Vec<u8>>;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let records: usize = arguments.iter().find_map(|word| word.parse().ok()).unwrap_or(1_000_000);
+    let huge_pages = arguments.iter().any(|word| word == "huge");
+    println!("{records} records of 30 + 100 bytes, huge pages asked for: {huge_pages}");
+    println!("                      put, fresh   overwriting   read   delete");
+    for durable in [false, true, false, true] {
+        operate(records, huge_pages, durable);
+    }
+    recover(records, huge_pages);
+}
+
+/// The operations of a client, each with the question what its reply depends on.
+fn operate(records: usize, huge_pages: bool, durable: bool) {
+    let store = store(records, huge_pages, durable);
+    let mut worker = store.worker(ReactorId(0));
+    store.log().prepare_segments(usize::MAX, usize::MAX);
+    let mut random = fastrand::Rng::with_seed(1);
+    let shuffled: Vec<usize> = (0..records).map(|_| random.usize(..records)).collect();
+    let all: Vec<usize> = (0..records).collect();
+    let fresh = each(&mut worker, &all, put);
+    let again = each(&mut worker, &shuffled[..records / 2], put);
+    let read = each(&mut worker, &shuffled, |worker, key| {
+        let first = worker.read_one(TABLE, key, |record| record.map(|r| r.value[0]));
+        assert_eq!(black_box(first), Ok(Some(7)));
+    });
+    let delete = each(&mut worker, &all[..records / 4], delete);
+    let name = if durable { "durable" } else { "not durable" };
+    println!("{name:20} {fresh:8.0} ns {again:10.0} ns {read:6.0} {delete:8.0} ns");
+}
+
+fn put(worker: &mut Worker, key: Key<'_>) {
+    worker.put(TABLE, key, &[7; 100], None).expect("there is room");
+}
+
+fn delete(worker: &mut Worker, key: Key<'_>) {
+    let delete = worker.update_one(TABLE, key, Need::Records, |_, changes| changes.delete(0));
+    delete.expect("there is room");
+}
+
+/// Nanoseconds per operation: handing out, what else a turn does, and cleaning included.
+fn each(worker: &mut Worker, order: &[usize], operate: impl Fn(&mut Worker, Key<'_>)) -> f64 {
+    let store = Arc::clone(worker.store());
+    per_record(order.len(), || {
+        for turn in order.chunks(TURN) {
+            worker.begin_turn(NOW);
+            for &number in turn {
+                let key = &key_of(number);
+                let key = Key { hash: key_hash(store.seed(), key), bytes: key };
+                operate(worker, key);
+                black_box(worker.take_dependency());
+            }
+            save(&store, worker, |_, _| {});
+            worker.clean();
+        }
+    })
+}
+
+/// All that is handed out is stable at once.
+fn save(store: &Store, worker: &mut Worker, mut write: impl FnMut(SegmentId, &[u8])) {
+    worker.hand_out(|unsaved| {
+        write(unsaved.segment, unsaved.bytes);
+        let length = unsaved.from + unsaved.bytes.len() as u32;
+        store.log().raise_stable(unsaved.segment, length);
+        true
+    });
+    if store.log().has_changes() {
+        for change in store.log().take_changes() {
+            match change {
+                LogChange::Opened(_) | LogChange::Closed { .. } => {}
+                LogChange::Dead(segment) => store.log().release(segment),
+            }
+        }
+    }
+}
+
+/// A log that is written and read again: records that were never overwritten, then half of them
+/// overwritten, then a tenth deleted.
+fn recover(records: usize, huge_pages: bool) {
+    let mut disk = Disk::new();
+    let store = store(records, huge_pages, true);
+    let mut worker = store.worker(ReactorId(0));
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut write = |numbers: Vec<usize>, operate: fn(&mut Worker, Key<'_>)| {
+        for turn in numbers.chunks(TURN) {
+            worker.begin_turn(NOW);
+            for &number in turn {
+                let key = &key_of(number);
+                operate(&mut worker, Key { hash: key_hash(store.seed(), key), bytes: key });
+            }
+            save(&store, &mut worker, |segment, bytes| {
+                disk.entry(segment).or_default().extend_from_slice(bytes);
+            });
+        }
+        read_back(&disk, records, huge_pages);
+    };
+    write((0..records).collect(), put);
+    write((0..records / 2).map(|_| random.usize(..records)).collect(), put);
+    write((0..records / 10).map(|_| random.usize(..records)).collect(), delete);
+}
+
+fn read_back(disk: &Disk, records: usize, huge_pages: bool) {
+    let store = store(records, huge_pages, true);
+    let mut worker = store.worker(ReactorId(0));
+    worker.begin_turn(NOW);
+    let bytes: usize = disk.values().map(Vec::len).sum();
+    let adopt = time(|| {
+        for (segment, bytes) in disk {
+            let fill = |out: &mut [u8]| {
+                out[..bytes.len()].copy_from_slice(bytes);
+                bytes.len()
+            };
+            store.log().adopt(*segment, fill).expect("there is room");
+        }
+    });
+    let mut calls = 0;
+    let entries = time(|| {
+        for segment in disk.keys() {
+            let mut from = Some(0);
+            while let Some(offset) = from {
+                worker.begin_turn(NOW);
+                from = worker.recover(*segment, offset, 256).expect("a log");
+                calls += 1;
+            }
+        }
+    });
+    let finish = time(|| {
+        let mut cursor = Some(KeyHash(0));
+        while let Some(from) = cursor {
+            worker.begin_turn(NOW);
+            cursor = worker.finish_recovery(from, 4096).expect("there is room");
+        }
+    });
+    let count = (bytes / 160) as f64;
+    println!(
+        "read back: {:.0} MB, {} records; adopt {:.2} GB/s, {:.0} ns per 160 bytes to enter \
+         ({:.2} M/s, {calls} calls), {:.0} ms to finish",
+        bytes as f64 / 1e6,
+        worker.table_records(TABLE),
+        bytes as f64 / adopt,
+        entries / count,
+        count * 1e3 / entries,
+        finish / 1e6,
+    );
+}
+
+fn store(records: usize, huge_pages: bool, durable: bool) -> Arc<Store> {
+    let config = StoreConfig {
+        memory_bytes: (records * 420).max(64 << 20),
+        reactors: 1,
+        seed: HashSeed::new(7),
+        huge_pages,
+        durable,
+        segment_bytes: None,
+    };
+    let store = Store::new(config).expect("there is memory for the benchmark");
+    store.publish(TabletMap::new(vec![Tablet {
+        range: HashRange::ALL,
+        epoch: OwnershipEpoch(1),
+        tenures: std::array::from_fn::<_, TABLES_MAX, _>(|table| Tenure(table as u64 + 1)),
+        state: TabletState::Serving,
+        flushing: TableSet::NONE,
+    }]));
+    store
+}
+
+/// The key of a number, made in place: reading it from memory would cost as much as the lookup.
+fn key_of(number: usize) -> [u8; 30] {
+    let mut key = *b"user:0123456789:abcdefghij:---";
+    key[22..].copy_from_slice(&(number as u64).to_le_bytes());
+    key
+}
+
+/// Nanoseconds of the thread's processor time.
+fn time(run: impl FnOnce()) -> f64 {
+    let begun = clock_gettime(ClockId::ThreadCPUTime);
+    run();
+    let ended = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = (ended.tv_sec - begun.tv_sec) as f64;
+    seconds * 1e9 + (ended.tv_nsec - begun.tv_nsec) as f64
+}
+
+fn per_record(records: usize, run: impl FnOnce()) -> f64 {
+    time(run) / records as f64
+}

@@ -1,0 +1,318 @@
+//! Entering the log of before a crash into the indexes.
+//!
+//! Segments come in any order, and any worker enters any of them. By version the newest entry of a key
+//! stays; of equal versions the tombstone, so that one that a cleaner derived from an object wins over
+//! what the object replaced; of two copies the one that a cleaner made. Tombstones stay in the index
+//! until all segments have been entered.
+//!
+//! A crash can lose the middle of a key's history: of a value written by one worker, overwritten by
+//! another, only the second may have reached the disk. The second names the first and nothing else; if
+//! the first is not there, whatever it kept dead is kept dead by nobody ([`Worker::finish_recovery`]
+//! finds such *lost links* and mends them).
+
+use super::store::Store;
+use super::tablets::TabletMap;
+use super::view::{Found, Placed, View, kind_of};
+use super::{Key, Stall, Worker};
+use crate::address::Address;
+use crate::index::{Kind, Word};
+use crate::log::{OutOfMemory, Turn};
+use planted::Bug;
+use std::collections::BTreeMap;
+use types::{HashRange, KeyHash, SegmentId, TableId, Tenure, Version, key_hash};
+use wire::Corrupt;
+use wire::entry::{Body, Dead, Entry, Location};
+
+/// Entries parsed ahead of the one that is entered.
+const WINDOW: usize = 16;
+
+/// Why a segment cannot be entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecoverError {
+    /// What was read is no log.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// There is no memory for the index.
+    #[error("no memory for the records that were there before the crash")]
+    OutOfMemory,
+}
+
+/// An entry of an adopted segment.
+struct Read<'t> {
+    /// `None`: it counts for nothing.
+    table: Option<TableId>,
+    hash: KeyHash,
+    entry: Entry<'t>,
+    address: Address,
+    bytes: u32,
+}
+
+/// The farthest place of a segment that an entry names.
+type Named = BTreeMap<SegmentId, u32>;
+
+/// One step of entering a segment.
+struct Entering<'t> {
+    store: &'t Store,
+    tablets: &'t TabletMap,
+    turn: &'t Turn<'t>,
+    segment: SegmentId,
+    named: Named,
+}
+
+impl Worker {
+    /// Enters the entries of an adopted segment into the indexes, from an offset on, at most so
+    /// many. Returns where to go on; `None`: it has been entered to its end. Nobody operates on
+    /// the store meanwhile; several workers may enter segments.
+    pub fn recover(
+        &mut self,
+        segment: SegmentId,
+        offset: u32,
+        entries_max: usize,
+    ) -> Result<Option<u32>, RecoverError> {
+        let turn = self.participant.turn();
+        let (store, tablets) = (&*self.store, &*self.tablets);
+        let named = Named::new();
+        let mut entering = Entering { store, tablets, turn: &turn, segment, named };
+        let next = entering.run(offset, entries_max);
+        store.log.note_named(&entering.named);
+        next
+    }
+
+    /// When all segments have been entered: mends lost links, and takes the tombstones' words out,
+    /// from `cursor` on (0 at first), in a bounded step. Returns where to go on; `None`: the store
+    /// can be used.
+    pub fn finish_recovery(
+        &mut self,
+        cursor: KeyHash,
+        buckets_max: usize,
+    ) -> Result<Option<KeyHash>, OutOfMemory> {
+        if cursor == KeyHash(0) {
+            self.mend_lost_links()?;
+            self.store.log.end_adoption();
+        }
+        let mut rest = HashRange::new(cursor, HashRange::ALL.last());
+        let mut next = None;
+        let tables: Vec<TableId> = self.store.indexes().map(|(table, _)| table).collect();
+        for table in tables {
+            if let Some(stopped) = self.close_recovered_graves(table, rest, buckets_max) {
+                next = Some(stopped);
+                if stopped <= rest.first() {
+                    break;
+                }
+                rest = HashRange::new(rest.first(), KeyHash(stopped.0 - 1));
+            }
+        }
+        Ok(next)
+    }
+
+    /// Takes the words of tombstones out of a range of one table. Returns where to go on.
+    fn close_recovered_graves(
+        &mut self,
+        table: TableId,
+        range: HashRange,
+        buckets_max: usize,
+    ) -> Option<KeyHash> {
+        let turn = self.participant.turn();
+        let view = View::new(&self.store, table, &turn);
+        self.words.clear();
+        let next = view.gather(range, buckets_max, &mut self.words);
+        for &(_, word) in self.words.iter().filter(|(_, word)| word.kind() == Kind::Tombstone) {
+            let entry = view.entry(word);
+            let hash = key_hash(self.store.seed(), entry.key);
+            if !range.contains(hash) {
+                continue;
+            }
+            let Ok(mut leaf) = view.lock(hash) else { return Some(range.first()) };
+            if let Some(word) = leaf.find(hash, |found| found == word) {
+                let tombstone = Placed::new(word, &entry);
+                leaf.remove(hash, word, tombstone.bytes);
+                view.retire(tombstone);
+            }
+        }
+        next
+    }
+
+    /// Whatever an entry may have kept dead that names what is not there any more, a tombstone keeps
+    /// dead as long as any segment of before the crash is there.
+    fn mend_lost_links(&mut self) -> Result<(), OutOfMemory> {
+        let lost = self.store.log.lost_links();
+        if lost.is_empty() || planted::is(Bug::LostLinkIgnored) {
+            return Ok(());
+        }
+        let turn = self.participant.turn();
+        let dead = Dead::UpTo(self.store.log.last_segment());
+        for segment in self.store.log.segments_in_log() {
+            for read in Entries::new(&self.store, segment, &turn) {
+                let Ok((_, entry)) = read else { break };
+                let is_lost = named_by(&entry).is_some_and(|named| {
+                    lost.get(&named.segment).is_some_and(|length| named.offset >= *length)
+                });
+                let hash = key_hash(self.store.seed(), entry.key);
+                if is_lost && table_of(&self.tablets, hash, entry.tenure).is_some() {
+                    let version = Version(entry.version.0 - 1);
+                    let tombstone = Entry { version, body: Body::Tombstone { dead }, ..entry };
+                    let address = self.head.append_one_reserved(&tombstone)?;
+                    self.store.log.bury(address, tombstone.encoded_bytes() as u32, dead);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'t> Entering<'t> {
+    fn run(&mut self, offset: u32, mut entries_max: usize) -> Result<Option<u32>, RecoverError> {
+        let mut entries = Entries::new(self.store, self.segment, self.turn);
+        entries.go_to(offset);
+        let mut window: Vec<Read<'t>> = Vec::with_capacity(WINDOW);
+        while entries_max > 0 && !entries.is_at_end() {
+            window.clear();
+            let from = entries.offset;
+            let failed = self.fill(&mut entries, entries_max.min(WINDOW), &mut window);
+            entries_max = entries_max.saturating_sub(WINDOW);
+            let highest = window.iter().map(|read| read.entry.version).max();
+            self.store.raise_version(highest.unwrap_or(Version(0)));
+            for read in &window {
+                match self.enter(read) {
+                    Ok(()) => {}
+                    Err(Stall::OutOfMemory) => return Err(RecoverError::OutOfMemory),
+                    Err(_) => {
+                        // Another worker is at the leaf. What came before it is entered again,
+                        // which must not count twice: so only from here on.
+                        let at = read.address;
+                        return Ok(Some(self.store.log.location_of(at).offset));
+                    }
+                }
+            }
+            failed.map_err(RecoverError::Corrupt)?;
+            debug_assert!(entries.offset > from);
+        }
+        Ok((!entries.is_at_end()).then_some(entries.offset))
+    }
+
+    /// Parses the next entries and asks for their buckets.
+    fn fill(
+        &mut self,
+        entries: &mut Entries<'t>,
+        count: usize,
+        window: &mut Vec<Read<'t>>,
+    ) -> Result<(), Corrupt> {
+        let log = &self.store.log;
+        for _ in 0..count {
+            let Some((address, entry)) = entries.next().transpose()? else { break };
+            let bytes = entry.encoded_bytes() as u32;
+            if let Body::CopiesOf(origin) = entry.body {
+                log.note_origin(self.segment, origin);
+            }
+            let hash = key_hash(self.store.seed(), entry.key);
+            let table = table_of(self.tablets, hash, entry.tenure);
+            if let Some(table) = table {
+                self.store.index_or_new(table).prefetch(hash, self.turn);
+            }
+            if let Some(Location { segment, offset }) = named_by(&entry) {
+                let farthest = self.named.entry(segment).or_default();
+                *farthest = offset.max(*farthest);
+            }
+            window.push(Read { table, hash, entry, address, bytes });
+        }
+        Ok(())
+    }
+
+    /// Points the index at the entry unless something newer is there.
+    fn enter(&self, read: &Read<'t>) -> Result<(), Stall> {
+        let &Read { table, hash, ref entry, address, bytes } = read;
+        let Some(table) = table else {
+            match entry.body {
+                // Pinned as every tombstone without a word, so that the cleaner need not guess.
+                Body::Tombstone { dead } => self.store.log.bury(address, bytes, dead),
+                Body::Object { .. } | Body::CopiesOf(_) => self.store.log.kill(address, bytes),
+            }
+            return Ok(());
+        };
+        let view = View::new(self.store, table, self.turn);
+        let mut leaf = view.lock(hash)?;
+        let new = Placed { word: Word::new(hash, kind_of(entry), address), bytes };
+        match view.find_locked(&leaf, Key { hash, bytes: entry.key }) {
+            Found::Nothing => leaf.insert(hash, new.word, bytes)?,
+            Found::Here(word, here) if self.is_newer((entry, new.word), (&here, word)) => {
+                let old = Placed::new(word, &here);
+                leaf.replace(hash, old.tuple(), new.tuple());
+                view.retire(old);
+            }
+            Found::Here(..) => view.retire(new),
+        }
+        Ok(())
+    }
+
+    fn is_newer(&self, new: (&Entry<'_>, Word), old: (&Entry<'_>, Word)) -> bool {
+        let of_objects = planted::is(Bug::TieToObject);
+        let rank = |(entry, word): (&Entry<'_>, Word)| {
+            (entry.version, (word.kind() == Kind::Tombstone) != of_objects)
+        };
+        match rank(new).cmp(&rank(old)) {
+            std::cmp::Ordering::Less => false,
+            std::cmp::Ordering::Greater => true,
+            std::cmp::Ordering::Equal => {
+                let of_old = self.store.log.segment_of(old.1.address());
+                self.store.log.is_origin(self.segment, of_old)
+            }
+        }
+    }
+}
+
+/// The table of an entry, if its stay is not over.
+fn table_of(tablets: &TabletMap, hash: KeyHash, tenure: Tenure) -> Option<TableId> {
+    let tenures = &tablets.at(hash)?.tenures;
+    tenures.iter().position(|&of_table| of_table == tenure).map(|table| TableId(table as u8))
+}
+
+/// What the entry says that it replaced or removed.
+fn named_by(entry: &Entry<'_>) -> Option<Location> {
+    match entry.body {
+        Body::Object { replaces, .. } => replaces,
+        Body::Tombstone { dead: Dead::At(location) } => Some(location),
+        Body::Tombstone { dead: Dead::Nothing | Dead::UpTo(_) } | Body::CopiesOf(_) => None,
+    }
+}
+
+/// The entries of an adopted segment, one after the other.
+struct Entries<'t> {
+    store: &'t Store,
+    segment: SegmentId,
+    bytes: &'t [u8],
+    offset: u32,
+}
+
+impl<'t> Entries<'t> {
+    fn new(store: &'t Store, segment: SegmentId, turn: &'t Turn<'t>) -> Entries<'t> {
+        Entries { store, segment, bytes: store.log.written(segment, turn), offset: 0 }
+    }
+
+    fn go_to(&mut self, offset: u32) {
+        self.offset = offset;
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.offset as usize >= self.bytes.len()
+    }
+}
+
+impl<'t> Iterator for Entries<'t> {
+    type Item = Result<(Address, Entry<'t>), Corrupt>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.bytes.get(self.offset as usize..)?;
+        if rest.is_empty() {
+            return None;
+        }
+        let entry = match Entry::parse(rest) {
+            Ok(entry) if entry.encoded_bytes() <= rest.len() => entry,
+            Ok(_) => return Some(Err(Corrupt::Short { what: "log entry" })),
+            Err(corrupt) => return Some(Err(corrupt)),
+        };
+        let location = Location { segment: self.segment, offset: self.offset };
+        self.offset += entry.encoded_bytes() as u32;
+        Some(Ok((self.store.log.address_of(location), entry)))
+    }
+}

@@ -1,0 +1,180 @@
+//! Disks that a store keeps its log on, and stores made from what they hold.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use store::log::LogChange;
+use store::{Store, StoreConfig, TabletMap, Worker};
+use types::{HashSeed, KeyHash, ReactorId, SegmentId, UnixMillis};
+
+/// What the replicas and the directory of a log hold.
+#[derive(Clone, Default)]
+pub(crate) struct Disk {
+    pub(crate) segments: BTreeMap<SegmentId, Replica>,
+    /// The segments that the directory lists.
+    pub(crate) directory: BTreeSet<SegmentId>,
+    /// Those of which the log has said that they may be dropped.
+    pub(crate) dead: VecDeque<SegmentId>,
+    /// Those that are dropped, and the log has not been told.
+    pub(crate) dropped: VecDeque<SegmentId>,
+    /// Those that have ever been dropped.
+    pub(crate) gone: BTreeSet<SegmentId>,
+}
+
+/// The bytes of one segment, and how many of them outlive a power cut.
+#[derive(Clone, Default)]
+pub(crate) struct Replica {
+    pub(crate) bytes: Vec<u8>,
+    /// Where the pieces end in which it was written.
+    pub(crate) ends: Vec<usize>,
+    pub(crate) stable: usize,
+    pub(crate) is_closed: bool,
+}
+
+impl Disk {
+    /// Takes what a worker has written, and acknowledges it. `takes` may refuse a piece.
+    pub(crate) fn save(
+        &mut self,
+        store: &Store,
+        worker: &mut Worker,
+        mut takes: impl FnMut() -> bool,
+    ) {
+        self.note_changes(store);
+        let mut saved = Vec::new();
+        worker.hand_out(|unsaved| {
+            if !takes() {
+                return false;
+            }
+            assert!(self.directory.contains(&unsaved.segment), "{unsaved:?} is not listed");
+            let replica = self.segments.entry(unsaved.segment).or_default();
+            assert_eq!(replica.bytes.len(), unsaved.from as usize, "{unsaved:?} leaves a gap");
+            assert!(!replica.is_closed, "{unsaved:?} comes behind the end");
+            replica.bytes.extend_from_slice(unsaved.bytes);
+            replica.ends.push(replica.bytes.len());
+            replica.is_closed = unsaved.is_closed;
+            saved.push((unsaved.segment, replica.bytes.len() as u32));
+            true
+        });
+        for (segment, length) in saved {
+            store.log().raise_acknowledged(segment, length);
+        }
+    }
+
+    /// Makes a segment stable.
+    pub(crate) fn sync(&mut self, store: &Store, segment: SegmentId) {
+        let replica = self.segments.get_mut(&segment).expect("a replica");
+        replica.stable = replica.bytes.len();
+        store.log().raise_stable(segment, replica.stable as u32);
+        self.note_changes(store);
+    }
+
+    pub(crate) fn sync_all(&mut self, store: &Store) {
+        let segments: Vec<SegmentId> = self.segments.keys().copied().collect();
+        segments.into_iter().for_each(|segment| self.sync(store, segment));
+        self.note_changes(store);
+    }
+
+    /// Writes into the directory what the log says of its segments, but for what may be dropped.
+    pub(crate) fn note_changes(&mut self, store: &Store) {
+        for change in store.log().take_changes() {
+            match change {
+                LogChange::Opened(segment) => assert!(self.directory.insert(segment)),
+                LogChange::Closed { segment, .. } => assert!(self.directory.contains(&segment)),
+                LogChange::Dead(segment) => self.dead.push_back(segment),
+            }
+        }
+    }
+
+    /// Drops one of the segments that may be dropped, but hardly ever the one that has waited
+    /// longest. Whether there was one.
+    pub(crate) fn drop_one(&mut self, choice: usize) -> bool {
+        let others = self.dead.len().saturating_sub(1);
+        let choice =
+            if others > 0 && !choice.is_multiple_of(64) { 1 + choice / 64 % others } else { 0 };
+        self.drop_at(choice)
+    }
+
+    pub(crate) fn drop_at(&mut self, at: usize) -> bool {
+        let Some(segment) = self.dead.remove(at) else { return false };
+        assert!(self.directory.remove(&segment));
+        self.segments.remove(&segment);
+        self.dropped.push_back(segment);
+        self.gone.insert(segment);
+        true
+    }
+
+    /// Tells the log of one that was dropped. Whether there was one.
+    pub(crate) fn release_one(&mut self, store: &Store) -> bool {
+        let Some(segment) = self.dropped.pop_front() else { return false };
+        store.log().release(segment);
+        self.note_changes(store);
+        true
+    }
+
+    /// What is left when the process is killed, or with `loses` after a power cut: it says for each
+    /// replica how many of the pieces that are not stable are there nevertheless.
+    pub(crate) fn after_crash(&self, mut loses: Option<impl FnMut(usize) -> usize>) -> Disk {
+        let mut left = Disk { directory: self.directory.clone(), ..Disk::default() };
+        for (segment, replica) in &self.segments {
+            let mut bytes = replica.bytes.clone();
+            if let Some(kept) = &mut loses {
+                let unsafe_ends: Vec<usize> =
+                    replica.ends.iter().copied().filter(|&end| end > replica.stable).collect();
+                let kept = kept(unsafe_ends.len());
+                let length = kept.checked_sub(1).map_or(replica.stable, |at| unsafe_ends[at]);
+                bytes.truncate(length);
+            }
+            let stable = bytes.len();
+            let replica = Replica { bytes, ends: Vec::new(), stable, is_closed: true };
+            left.segments.insert(*segment, replica);
+        }
+        left
+    }
+
+    /// A store that reads all of it, in this order, and its workers.
+    pub(crate) fn recover(
+        &mut self,
+        config: StoreConfig,
+        (tablets, now): (TabletMap, UnixMillis),
+        order: impl FnOnce(&mut Vec<SegmentId>),
+    ) -> (Arc<Store>, Vec<Worker>) {
+        let reactors = config.reactors;
+        let store = Store::new(config).unwrap();
+        store.publish(tablets);
+        let mut workers: Vec<Worker> = (0..reactors).map(|r| store.worker(ReactorId(r))).collect();
+        workers.iter_mut().for_each(|worker| worker.begin_turn(now));
+        let mut segments: Vec<SegmentId> = self.directory.iter().copied().collect();
+        order(&mut segments);
+        for segment in &segments {
+            let bytes = &self.segments.entry(*segment).or_default().bytes;
+            let fill = |out: &mut [u8]| {
+                out[..bytes.len()].copy_from_slice(bytes);
+                bytes.len()
+            };
+            store.log().adopt(*segment, fill).unwrap();
+        }
+        for (number, segment) in segments.iter().enumerate() {
+            let worker = &mut workers[number % usize::from(reactors)];
+            let mut from = Some(0);
+            while let Some(offset) = from {
+                from = worker.recover(*segment, offset, 50).unwrap();
+            }
+            workers.iter_mut().for_each(|worker| worker.begin_turn(now));
+        }
+        let mut cursor = Some(KeyHash(0));
+        while let Some(from) = cursor {
+            cursor = workers[0].finish_recovery(from, 1000).unwrap();
+        }
+        (store, workers)
+    }
+}
+
+pub(crate) fn config(memory_bytes: usize, segment_bytes: usize, reactors: u16) -> StoreConfig {
+    StoreConfig {
+        memory_bytes,
+        reactors,
+        seed: HashSeed::new(42),
+        huge_pages: false,
+        durable: true,
+        segment_bytes: Some(segment_bytes),
+    }
+}

@@ -1,0 +1,9 @@
+//! A durable store, its log on a disk, and crashes.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod disk;
+mod random;
+mod scenario;
+mod simple;
+mod world;

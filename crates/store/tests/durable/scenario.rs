@@ -1,0 +1,53 @@
+//! Histories too rare for random worlds.
+
+use crate::common::{NOW, TABLE, key, tablet};
+use crate::disk::{Disk, config};
+use store::{Need, TabletMap, TabletState};
+use types::{HashRange, SegmentId};
+
+const SEGMENT_BYTES: usize = 64 << 10;
+
+/// A record is copied by the cleaner and then deleted. The copy's segment, and that of the tombstone,
+/// could leave the log long before that of the original, which the directory is slow to drop. Returns
+/// whether the record is there after a crash.
+pub(crate) fn an_original_outlives_its_copy() -> bool {
+    let config = || config(24 * SEGMENT_BYTES, SEGMENT_BYTES, 1);
+    let serving = || (TabletMap::new(vec![tablet(HashRange::ALL, TabletState::Serving)]), NOW);
+    let mut disk = Disk::default();
+    let (store, mut workers) = disk.recover(config(), serving(), |_| {});
+    let worker = &mut workers[0];
+    let copied = key(&store, b"copied");
+    worker.put(TABLE, copied, b"original", None).unwrap();
+    let original = SegmentId(1);
+    let mut is_deleted = false;
+    for number in 0..20_000u32 {
+        worker.begin_turn(NOW);
+        // Something lives in every segment for a while, and more than in the original's.
+        let name = match number % 40 {
+            0 => format!("slow filler {}", number / 40 % 40),
+            fast => format!("filler {}", fast % 10),
+        };
+        let _ = worker.put(TABLE, key(&store, name.as_bytes()), &[7; 1000], None);
+        worker.clean();
+        disk.save(&store, worker, || true);
+        if number % 50 == 0 {
+            disk.sync_all(&store);
+        }
+        if disk.dead.contains(&original) && !is_deleted {
+            is_deleted = true;
+            let delete =
+                worker.update(TABLE, &[copied], Need::Nothing, |_, changes| changes.delete(0));
+            delete.unwrap();
+        }
+        while let Some(at) = disk.dead.iter().position(|segment| *segment != original) {
+            disk.drop_at(at);
+        }
+        while disk.release_one(&store) {}
+    }
+    assert!(is_deleted && disk.directory.contains(&original));
+    disk.sync_all(&store);
+    drop(workers);
+    let mut disk = disk.after_crash(None::<fn(usize) -> usize>);
+    let (store, mut workers) = disk.recover(config(), serving(), |_| {});
+    workers[0].read_one(TABLE, key(&store, b"copied"), |record| record.is_some()).unwrap()
+}

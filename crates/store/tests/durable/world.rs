@@ -1,0 +1,488 @@
+//! A durable store, its disk, and a naive twin that knows which values a key may have after a crash.
+//!
+//! Everything happens on one thread, in an order drawn from a seed: writes, deletes and reads by
+//! several workers, handing out, syncing, cleaning, dropping, releasing, the clock, flushes. At
+//! any moment the process is killed or the power is cut, and the world goes on with what the disk holds.
+
+use crate::common::{TABLE, key};
+use crate::disk::{Disk, Replica, config};
+use fastrand::Rng;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use store::log::Dependency;
+use store::{Need, Stall, Store, TableSet, Tablet, TabletMap, TabletState, Worker};
+use types::limits::TABLES_MAX;
+use types::{HashRange, KeyHash, OwnershipEpoch, SegmentId, Tenure, UnixMillis};
+
+const SEGMENT_BYTES: usize = 64 << 10;
+
+/// How a world is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scale {
+    pub(crate) reactors: u16,
+    pub(crate) segments: usize,
+    pub(crate) keys: usize,
+    pub(crate) value_bytes_max: usize,
+    /// The higher, the longer it takes until the next crash.
+    pub(crate) calm: u8,
+    /// One value in so many expires.
+    pub(crate) expiring: u8,
+}
+
+/// What a write left under its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct State {
+    /// The value's number and its expiry; `None`: the key was deleted.
+    value: Option<(u64, Option<UnixMillis>)>,
+    /// What the reply waited for, by segment.
+    needs: Vec<(SegmentId, u32)>,
+}
+
+/// The states of a key since the last one that cannot be lost: that one first.
+type History = Vec<State>;
+
+pub(crate) struct World {
+    rng: Rng,
+    scale: Scale,
+    store: Arc<Store>,
+    workers: Vec<Worker>,
+    disk: Disk,
+    now: UnixMillis,
+    tenure: u64,
+    histories: BTreeMap<usize, History>,
+    numbers: u64,
+    pub(crate) crashes: u64,
+    pub(crate) refused: u64,
+    pub(crate) written: u64,
+}
+
+/// Two keys that are only ever written together.
+const TWINS: [usize; 2] = [0, 1];
+
+impl World {
+    pub(crate) fn new(seed: u64, scale: Scale) -> World {
+        let (now, tenure) = (UnixMillis(1_000_000), 1);
+        let mut disk = Disk::default();
+        let (store, workers) = disk.recover(scale.config(), (tablets(tenure, false), now), |_| {});
+        World {
+            rng: Rng::with_seed(seed),
+            scale,
+            store,
+            workers,
+            disk,
+            now,
+            tenure,
+            histories: BTreeMap::new(),
+            numbers: 0,
+            crashes: 0,
+            refused: 0,
+            written: 0,
+        }
+    }
+
+    /// One random step.
+    pub(crate) fn step(&mut self) {
+        let at = self.rng.usize(..self.workers.len());
+        let now = self.now;
+        match self.rng.u32(..1000) {
+            0..350 => self.put(at),
+            350..450 => self.delete(at),
+            450..500 => self.increment(at),
+            500..530 => self.put_twins(at),
+            530..540 => drop(self.race()),
+            540..640 => self.read(at),
+            640..760 => self.workers[at].begin_turn(now),
+            760..860 => {
+                let may_refuse = self.rng.u8(..4) == 0;
+                let rng = &mut self.rng;
+                let takes = || !may_refuse || rng.bool();
+                self.disk.save(&self.store, &mut self.workers[at], takes);
+            }
+            860..920 => self.sync_some(),
+            920..975 => {
+                self.workers[at].begin_turn(now);
+                self.workers[at].clean();
+            }
+            975..982 => self.drop_some(),
+            982..986 => self.now = UnixMillis(self.now.0 + self.rng.u64(..1000)),
+            986..990 => self.expire(at),
+            990..991 if self.rng.u8(..20) == 0 => self.flush(),
+            991..996 if self.rng.u8(..self.scale.calm) == 0 => self.crash(),
+            _ => {}
+        }
+    }
+
+    /// What a reactor does when it has nothing to do, until nothing changes: a server that has been
+    /// idle for a while must have room again.
+    pub(crate) fn rest(&mut self) {
+        for _ in 0..60 {
+            for at in 0..self.workers.len() {
+                self.turn(at);
+                for _ in 0..20 {
+                    self.workers[at].clean();
+                }
+                self.disk.save(&self.store, &mut self.workers[at], || true);
+            }
+            self.disk.sync_all(&self.store);
+            while self.disk.drop_one(0) {}
+            while self.disk.release_one(&self.store) {}
+        }
+    }
+
+    fn turn(&mut self, at: usize) {
+        self.workers[at].begin_turn(self.now);
+    }
+
+    /// A tenth of the keys is written again and again; the others in some phases only, so that
+    /// segments get old in which much lives.
+    fn key_of(&mut self) -> usize {
+        let is_hot_phase = self.numbers % 1000 < 600;
+        let hot = if is_hot_phase { 250 } else { 100 };
+        let keys = self.scale.keys;
+        let most = if self.rng.u8(..) < hot { keys / 10 } else { keys };
+        self.rng.usize(TWINS.len()..most.max(TWINS.len() + 1))
+    }
+
+    fn next_value(&mut self) -> (u64, Vec<u8>) {
+        self.numbers += 1;
+        let length = 8 + self.rng.usize(..=self.scale.value_bytes_max);
+        let mut bytes = self.numbers.to_le_bytes().to_vec();
+        bytes.resize(length, self.numbers as u8);
+        (self.numbers, bytes)
+    }
+
+    fn expiry(&mut self) -> Option<UnixMillis> {
+        (self.rng.u8(..self.scale.expiring) == 0)
+            .then(|| UnixMillis(self.now.0 + self.rng.u64(1..1500)))
+    }
+
+    fn put(&mut self, at: usize) {
+        let key = self.key_of();
+        self.put_key(at, key);
+    }
+
+    fn put_key(&mut self, at: usize, key: usize) {
+        let ((number, bytes), expiry) = (self.next_value(), self.expiry());
+        let name = name(key);
+        let hashed = self.hashed(&name);
+        let result = self.workers[at].put(TABLE, hashed, &bytes, expiry);
+        let needs = self.needs(at);
+        if self.count(&result) {
+            self.note(key, State { value: Some((number, expiry)), needs });
+        }
+    }
+
+    fn delete(&mut self, at: usize) {
+        let key = self.key_of();
+        self.delete_key(at, key);
+    }
+
+    fn delete_key(&mut self, at: usize, key: usize) {
+        let name = name(key);
+        let need = if self.rng.bool() { Need::Records } else { Need::Nothing };
+        let hashed = self.hashed(&name);
+        let result = self.workers[at].update(TABLE, &[hashed], need, |records, changes| {
+            changes.delete(0);
+            records[0].map(|record| number(record.value))
+        });
+        let needs = self.needs(at);
+        if let Ok(seen) = &result {
+            self.check_seen(key, *seen, &needs);
+            // Else there was nothing, and nothing was done.
+            if !needs.is_empty() {
+                self.note(key, State { value: None, needs });
+            }
+        }
+        self.count(&result);
+    }
+
+    /// Writes what depends on what is there.
+    fn increment(&mut self, at: usize) {
+        let key = self.key_of();
+        let (new, bytes) = self.next_value();
+        let name = name(key);
+        let hashed = self.hashed(&name);
+        let result =
+            self.workers[at].update(TABLE, &[hashed], Need::Records, |records, changes| {
+                changes.put(0, &bytes, None);
+                records[0].map(|record| number(record.value))
+            });
+        let needs = self.needs(at);
+        if let Ok(seen) = &result {
+            self.check_seen(key, *seen, &needs);
+            self.note(key, State { value: Some((new, None)), needs });
+        }
+        self.count(&result);
+    }
+
+    fn put_twins(&mut self, at: usize) {
+        let names = TWINS.map(name);
+        let keys = names.each_ref().map(|name| key(&self.store, name));
+        let (number, bytes) = self.next_value();
+        let deletes = self.rng.u8(..4) == 0;
+        let result = self.workers[at].update(TABLE, &keys, Need::Nothing, |_, changes| {
+            for at in 0..2 {
+                if deletes { changes.delete(at) } else { changes.put(at, &bytes, None) }
+            }
+        });
+        let needs = self.needs(at);
+        if self.count(&result) && !needs.is_empty() {
+            let value = (!deletes).then_some((number, None));
+            for twin in TWINS {
+                self.note(twin, State { value, needs: needs.clone() });
+            }
+        }
+    }
+
+    fn read(&mut self, at: usize) {
+        let key = self.key_of();
+        let name = name(key);
+        let hashed = self.hashed(&name);
+        let read = |record: Option<store::Record<'_>>| record.map(|record| number(record.value));
+        let seen = self.workers[at].read_one(TABLE, hashed, read).unwrap();
+        let needs = self.needs(at);
+        self.check_seen(key, seen, &needs);
+    }
+
+    /// What a worker's operation saw is what the last write left, and waits for it.
+    fn check_seen(&mut self, key: usize, seen: Option<u64>, needs: &[(SegmentId, u32)]) {
+        let clock = self.store.clock();
+        let Some(last) = self.histories.get(&key).and_then(|history| history.last()) else {
+            assert_eq!(seen, None, "key {key} was never written");
+            return;
+        };
+        assert_eq!(seen, last.value_at(clock), "key {key}");
+        // A reply that waits for less may leave although what it shows can be lost.
+        // (The last of them is the write itself; before it come what it replaced and the like.)
+        if let Some((segment, end)) = last.needs.last() {
+            let is_safe = self.disk.has(*segment, *end);
+            let waits = needs.iter().any(|(of, to)| of == segment && to >= end);
+            assert!(is_safe || waits, "key {key} is shown before {segment} {end}");
+        }
+    }
+
+    fn expire(&mut self, at: usize) {
+        self.turn(at);
+        let mut cursor = Some(KeyHash(0));
+        while let Some(from) = cursor {
+            cursor = self.workers[at].expire(TABLE, from, 50);
+        }
+    }
+
+    /// Everything goes, under a new tenure.
+    fn flush(&mut self) {
+        self.store.publish(tablets(self.tenure, true));
+        let all = 0..self.workers.len();
+        all.clone().for_each(|at| self.turn(at));
+        self.tenure += TABLES_MAX as u64;
+        let mut cursor = Some(KeyHash(0));
+        while let Some(from) = cursor {
+            self.turn(0);
+            cursor = self.workers[0].flush_step(TABLE, from, 1000);
+        }
+        self.store.publish(tablets(self.tenure, false));
+        all.for_each(|at| self.turn(at));
+        self.histories.clear();
+    }
+
+    fn sync_some(&mut self) {
+        let segments: Vec<SegmentId> = self.disk.segments.keys().copied().collect();
+        for segment in segments {
+            if self.rng.bool() {
+                self.disk.sync(&self.store, segment);
+            }
+        }
+    }
+
+    fn drop_some(&mut self) {
+        while self.rng.u8(..4) != 0 {
+            if self.rng.bool() {
+                let choice = self.rng.usize(..);
+                self.disk.drop_one(choice);
+            } else {
+                self.disk.release_one(&self.store);
+            }
+        }
+    }
+
+    /// Two workers write the same key, one right after the other; returns the second.
+    fn race(&mut self) -> usize {
+        let [first, second] = [(); 2].map(|()| self.rng.usize(..self.workers.len()));
+        let key = self.key_of();
+        for at in [first, second] {
+            if self.rng.u8(..3) > 0 { self.put_key(at, key) } else { self.delete_key(at, key) }
+        }
+        second
+    }
+
+    /// One worker writes, another overwrites it, and only the second is on the disk.
+    fn lose_a_link(&mut self) {
+        let second = self.race();
+        self.disk.save(&self.store, &mut self.workers[second], || true);
+    }
+
+    /// The process ends, and another goes on with what is on the disk.
+    pub(crate) fn crash(&mut self) {
+        self.crashes += 1;
+        if self.rng.bool() {
+            self.lose_a_link();
+        }
+        if self.disk.directory.len() > self.scale.segments {
+            // So many crashes in a row that nothing was cleaned between them.
+            self.rest();
+        }
+        let is_power_cut = self.rng.bool();
+        let mut rng = self.rng.fork();
+        let keep = |pieces: usize| if rng.bool() { 0 } else { rng.usize(..=pieces) };
+        let left = self.disk.after_crash(is_power_cut.then_some(keep));
+        let allowed: BTreeMap<usize, Vec<State>> = self
+            .histories
+            .iter()
+            .map(|(key, history)| (*key, self.kept(history, is_power_cut)))
+            .collect();
+        self.workers.clear();
+        self.disk = left;
+        let seed = self.rng.u64(..);
+        let order = |segments: &mut Vec<SegmentId>| Rng::with_seed(seed).shuffle(segments);
+        let serving = (tablets(self.tenure, false), self.now);
+        (self.store, self.workers) = self.disk.recover(self.scale.config(), serving, order);
+        self.check_bytes();
+        self.histories.clear();
+        for (key, states) in allowed {
+            self.check_recovered(key, states);
+        }
+        let twins = TWINS.map(|twin| self.histories.get(&twin).map(|history| history[0].value));
+        assert_eq!(twins[0], twins[1], "half of a write of two keys is there");
+    }
+
+    /// The states of which one must be there after a crash.
+    fn kept(&self, history: &History, is_power_cut: bool) -> Vec<State> {
+        let is_kept = |state: &State| {
+            state.needs.iter().all(|(segment, end)| match is_power_cut {
+                true => self.disk.has_stable(*segment, *end),
+                false => self.disk.has(*segment, *end),
+            })
+        };
+        let first = history.iter().rposition(is_kept);
+        let mut states = history[first.unwrap_or(0)..].to_vec();
+        if first.is_none() {
+            states.insert(0, State { value: None, needs: Vec::new() });
+        }
+        states
+    }
+
+    fn check_recovered(&mut self, key: usize, states: Vec<State>) {
+        let name = name(key);
+        let hashed = self.hashed(&name);
+        let read = |record: Option<store::Record<'_>>| record.map(|record| number(record.value));
+        let seen = self.workers[0].read_one(TABLE, hashed, read).unwrap();
+        assert!(self.workers[0].take_dependency().is_none(), "what was recovered is safe");
+        let clock = self.store.clock();
+        let found = states.iter().rev().find(|state| state.value_at(clock) == seen);
+        let Some(found) = found else {
+            let may_be: Vec<_> = states.iter().map(|state| state.value_at(clock)).collect();
+            panic!("key {key} is {seen:?} after crash {}, not one of {may_be:?}", self.crashes);
+        };
+        let value = seen.and(found.value);
+        self.histories.insert(key, vec![State { value, needs: Vec::new() }]);
+    }
+
+    /// What the log counts as live is what the index points at, and what is pinned.
+    pub(crate) fn check_bytes(&mut self) {
+        self.turn(0);
+        let usage = self.store.usage().log;
+        let indexed = self.workers[0].range_bytes(HashRange::ALL);
+        assert_eq!(usage.live_bytes, indexed + usage.pinned_bytes, "what lives is counted wrongly");
+    }
+
+    fn hashed<'n>(&self, name: &'n [u8]) -> store::Key<'n> {
+        key(&self.store, name)
+    }
+
+    fn needs(&mut self, at: usize) -> Vec<(SegmentId, u32)> {
+        let dependency: Option<Dependency> = self.workers[at].take_dependency();
+        dependency.iter().flat_map(Dependency::positions).collect()
+    }
+
+    fn count<T>(&mut self, result: &Result<T, Stall>) -> bool {
+        match result {
+            Ok(_) => self.written += 1,
+            Err(Stall::OutOfMemory) => self.refused += 1,
+            Err(other) => panic!("{other:?}"),
+        }
+        result.is_ok()
+    }
+
+    fn note(&mut self, key: usize, state: State) {
+        let history = self.histories.entry(key).or_default();
+        history.push(state);
+        // What is stable cannot be lost: what was before is forgotten.
+        let disk = &self.disk;
+        let is_stable = |state: &State| {
+            state.needs.iter().all(|(segment, end)| disk.has_stable(*segment, *end))
+        };
+        if let Some(first) = history.iter().rposition(is_stable) {
+            history.drain(..first);
+        } else if history.len() == 1 {
+            history.insert(0, State { value: None, needs: Vec::new() });
+        }
+    }
+}
+
+impl State {
+    fn value_at(&self, clock: UnixMillis) -> Option<u64> {
+        let (number, expiry) = self.value?;
+        expiry.is_none_or(|at| at > clock).then_some(number)
+    }
+}
+
+impl Disk {
+    fn has(&self, segment: SegmentId, end: u32) -> bool {
+        // What was dropped is not needed any more.
+        let has = |replica: &Replica| replica.bytes.len() >= end as usize;
+        self.gone.contains(&segment) || self.segments.get(&segment).is_some_and(has)
+    }
+
+    fn has_stable(&self, segment: SegmentId, end: u32) -> bool {
+        let has = |replica: &Replica| replica.stable >= end as usize;
+        self.gone.contains(&segment) || self.segments.get(&segment).is_some_and(has)
+    }
+}
+
+impl Scale {
+    /// Different ones for different seeds.
+    pub(crate) fn of(seed: u64) -> Scale {
+        Scale {
+            reactors: 1 + (seed % 3) as u16,
+            segments: 40,
+            keys: [60, 1000][(seed % 2) as usize],
+            value_bytes_max: if seed % 5 < 3 { 2000 } else { 100 },
+            calm: [3, 30][(seed / 4 % 2) as usize],
+            expiring: [4, 30][(seed / 2 % 2) as usize],
+        }
+    }
+
+    fn config(self) -> store::StoreConfig {
+        config(self.segments * SEGMENT_BYTES, SEGMENT_BYTES, self.reactors)
+    }
+}
+
+fn name(key: usize) -> Vec<u8> {
+    format!("key {key}").into_bytes()
+}
+
+fn number(value: &[u8]) -> u64 {
+    u64::from_le_bytes(*value.first_chunk().expect("values begin with their number"))
+}
+
+fn tablets(tenure: u64, is_flushed: bool) -> TabletMap {
+    let tenures = std::array::from_fn::<_, TABLES_MAX, _>(|table| Tenure(tenure + table as u64));
+    let flushing = if is_flushed { TableSet::ALL } else { TableSet::NONE };
+    TabletMap::new(vec![Tablet {
+        range: HashRange::ALL,
+        epoch: OwnershipEpoch(1),
+        tenures,
+        state: TabletState::Serving,
+        flushing,
+    }])
+}
