@@ -27,4 +27,4 @@ mod replicas;
 pub use disk::{Disk, DiskFile, FileNumber};
 pub use memory::{Faults, MemoryDisk};
 pub use replica::{AppendError, Replica};
-pub use replicas::{Opened, Replicas, Unreadable};
+pub use replicas::{Blocks, Opened, Replicas, Unreadable};

@@ -34,6 +34,16 @@ pub struct Opened {
     pub unreadable: Vec<Unreadable>,
 }
 
+/// What a file has that is made ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// Room, if the disk can promise it.
+    Promised,
+    /// Blocks that are on the disk, so that a sync of a replica in it never has to wait for the file
+    /// system's journal. It is worth its writing for a log whose every write is synced.
+    Written,
+}
+
 /// A file whose header cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable {
@@ -108,16 +118,18 @@ impl Replicas {
         Ok(Arc::new(begun?))
     }
 
-    /// Makes a file for a segment of this size ready, if none is: its blocks are on the disk, so that
-    /// a sync of a replica in it never has to wait for the file system's journal. It is worth its
-    /// writing for a log whose every write is synced.
-    pub fn prepare(&self, segment_bytes: u32) -> io::Result<()> {
+    /// Makes a file for a segment of this size ready, if none is: the next replica need not wait for
+    /// that.
+    pub fn prepare(&self, segment_bytes: u32, blocks: Blocks) -> io::Result<()> {
         if self.files.has_free(segment_bytes) {
             return Ok(());
         }
         let number = self.files.fresh_number();
         let bytes = file_bytes(segment_bytes);
-        let made = self.disk.create(number, bytes).and_then(|file| write_zeros(&*file, bytes));
+        let made = self.disk.create(number, bytes).and_then(|file| match blocks {
+            Blocks::Promised => Ok(()),
+            Blocks::Written => write_zeros(&*file, bytes),
+        });
         self.files.give(FreeFile { segment_bytes, number, is_good: made.is_ok() });
         if made.is_err() {
             self.files.trim(&*self.disk)?;

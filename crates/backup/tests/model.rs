@@ -3,7 +3,7 @@
 
 mod common;
 
-use backup::{AppendError, Faults, MemoryDisk, Replicas};
+use backup::{AppendError, Blocks, Faults, MemoryDisk, Replicas};
 use common::{LOG, SEGMENT_BYTES, Writing, header, id, read, try_open};
 use std::collections::BTreeMap;
 use wire::replica::{BootId, End, ReplicaId};
@@ -69,7 +69,7 @@ impl World {
                 self.restart();
             }
             92..94 => self.lose_power(),
-            94 => drop(self.replicas.prepare(SEGMENT_BYTES)),
+            94 => drop(self.replicas.prepare(SEGMENT_BYTES, Blocks::Written)),
             _ => self.check(),
         }
     }

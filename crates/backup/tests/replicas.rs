@@ -2,7 +2,7 @@
 
 mod common;
 
-use backup::{AppendError, Disk, Faults, FileNumber, MemoryDisk};
+use backup::{AppendError, Blocks, Disk, Faults, FileNumber, MemoryDisk};
 use common::{BOOT, LOG, SEGMENT_BYTES, Writing, files, header, id, open, read, try_open};
 use std::io::ErrorKind;
 use types::Version;
@@ -150,14 +150,17 @@ fn on_a_full_disk_no_replica_is_made_and_nothing_is_left_of_it() {
     let replicas = open(&disk);
     disk.set_faults(FULL);
     assert_eq!(replicas.create(header(id(1))).unwrap_err().kind(), ErrorKind::StorageFull);
-    assert_eq!(replicas.prepare(SEGMENT_BYTES).unwrap_err().kind(), ErrorKind::StorageFull);
+    assert_eq!(
+        replicas.prepare(SEGMENT_BYTES, Blocks::Written).unwrap_err().kind(),
+        ErrorKind::StorageFull
+    );
     for faults in [
         Faults { write_fails_after: Some(20), ..Faults::default() },
         Faults { syncs_fail: true, ..Faults::default() },
     ] {
         disk.set_faults(faults);
         assert!(replicas.create(header(id(1))).is_err());
-        assert!(replicas.prepare(SEGMENT_BYTES).is_err());
+        assert!(replicas.prepare(SEGMENT_BYTES, Blocks::Written).is_err());
     }
     assert_eq!(replicas.list(LOG), []);
     disk.set_faults(Faults::default());
@@ -263,12 +266,12 @@ fn a_file_of_another_size_is_not_used() {
 fn a_file_that_was_made_ready_is_used_by_the_next_replica() {
     let disk = MemoryDisk::new();
     let replicas = open(&disk);
-    replicas.prepare(SEGMENT_BYTES).unwrap();
-    replicas.prepare(SEGMENT_BYTES).unwrap();
+    replicas.prepare(SEGMENT_BYTES, Blocks::Written).unwrap();
+    replicas.prepare(SEGMENT_BYTES, Blocks::Written).unwrap();
     assert_eq!(files(&disk), 1, "one is enough");
     Writing::new(&replicas, id(1)).append(b"ready").unwrap();
     assert_eq!(files(&disk), 1);
-    replicas.prepare(SEGMENT_BYTES).unwrap();
+    replicas.prepare(SEGMENT_BYTES, Blocks::Written).unwrap();
     disk.kill_process();
     let replicas = open(&disk);
     assert_eq!(files(&disk), 1, "what has no replica yet is made again");

@@ -4,7 +4,7 @@ use anyhow::Context;
 use clap::Args;
 use coordinator::{FileStore, Identity, MemoryStore, Settings, serve};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use types::ClusterId;
 
@@ -38,21 +38,30 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
         Some(folder) => {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("the folder {} cannot be made", folder.display()))?;
-            let file = folder.join("coordinator.redb");
-            let store = FileStore::open(&file)
-                .with_context(|| format!("the file {} cannot be used", file.display()))?;
+            let store = open(&folder.join("coordinator.redb"))?;
             serve(listener, store, fresh(), settings)?;
         }
     }
     Ok(())
 }
 
-/// Starts a coordinator inside this process, for a server that is a store of its own.
-pub(crate) fn start_embedded() -> anyhow::Result<SocketAddr> {
+fn open(file: &Path) -> anyhow::Result<FileStore> {
+    FileStore::open(file).with_context(|| format!("the file {} cannot be used", file.display()))
+}
+
+/// Starts a coordinator inside this process, for a server that is a store of its own. What it knows
+/// is kept in this file, if there is one.
+pub(crate) fn start_embedded(file: Option<&Path>) -> anyhow::Result<SocketAddr> {
     let listener = listen(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))?;
     let address = listener.local_addr()?;
+    let store = file.map(open).transpose()?;
     std::thread::Builder::new().name("coordinator".into()).spawn(move || {
-        if let Err(error) = serve(listener, MemoryStore::default(), fresh(), Settings::default()) {
+        let settings = Settings::default();
+        let ended = match store {
+            Some(store) => serve(listener, store, fresh(), settings),
+            None => serve(listener, MemoryStore::default(), fresh(), settings),
+        };
+        if let Err(error) = ended {
             tracing::error!(%error, "the coordinator has stopped");
         }
     })?;

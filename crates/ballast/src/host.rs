@@ -18,6 +18,8 @@ pub(crate) enum Event {
     Said(FromCoordinator),
     /// Somebody wants the process to end.
     ShutDown,
+    /// The server cannot go on.
+    Failed(String),
 }
 
 /// See the module's text.
@@ -57,6 +59,11 @@ impl Host for Process {
     fn shut_down(&self) {
         // Who does not listen any more is ending already.
         let _ = self.events.send(Event::ShutDown);
+    }
+
+    fn fail(&self, reason: String) {
+        // Who does not listen any more is ending already.
+        let _ = self.events.send(Event::Failed(reason));
     }
 
     fn file(&self) -> Option<String> {

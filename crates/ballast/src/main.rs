@@ -4,6 +4,7 @@
 
 mod bench_command;
 mod coordinator_command;
+mod data_folder;
 mod demo;
 mod host;
 mod keep;

@@ -1,6 +1,7 @@
 //! `ballast serve`: one server, alone or as a part of a cluster.
 
 use crate::coordinator_command;
+use crate::data_folder::DataFolder;
 use crate::host::{Event, Process};
 use crate::metrics;
 use crate::settings_arguments::SettingArguments;
@@ -8,12 +9,13 @@ use crate::signals;
 use anyhow::{Context, bail};
 use clap::Args;
 use runtime::{Class, Config, DriverKind, Listener, Reactors};
-use server::configuration::Driver;
+use server::configuration::{Driver, Durability};
 use server::control::ControlLink;
-use server::engine::{Identity, Node};
+use server::engine::{Identity, Keeper, Mode, Node};
 use server::shell::{BUS_PORT, CLIENT_PORT, Mail, Server, ToControl, reactor_for};
 use server::{Configuration, Settings};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -33,9 +35,6 @@ pub(crate) struct ServeArguments {
     /// Copies of each write on other servers' disks. Only 0 so far.
     #[arg(long, default_value_t = 0)]
     replicas: u16,
-    /// When a write counts as safe. Only `none` so far: data lives in memory alone.
-    #[arg(long, default_value = "none")]
-    durability: String,
     /// Do not ask the operating system for huge pages.
     #[arg(long)]
     no_huge_pages: bool,
@@ -58,7 +57,7 @@ pub(crate) fn run(
     arguments: &ServeArguments,
     mut configuration: Configuration,
 ) -> anyhow::Result<()> {
-    refuse_what_is_not_there(arguments)?;
+    let mode = mode_of(arguments, &configuration)?;
     refuse_more_memory_than_there_is(configuration.maxmemory.0)?;
     configuration.huge_pages &= !arguments.no_huge_pages;
     let listeners = listen(&configuration)?;
@@ -69,12 +68,20 @@ pub(crate) fn run(
         "" => configuration.bind.addresses[0].0.to_string(),
         announced => announced.to_string(),
     };
-    let coordinator = match &configuration.join[..] {
-        "" => coordinator_command::start_embedded()?.to_string(),
-        address => address.to_string(),
-    };
+    let folder = mode.map(|mode| DataFolder::open(Path::new(&configuration.data_dir), mode));
+    let folder = folder.transpose()?;
+    let coordinator = coordinator(&configuration, folder.as_ref())?;
     let (events, received) = channel();
-    let (link, identity, seed) = join(&coordinator, host.clone(), ports, (&events, &received))?;
+    let who = Join {
+        protocol: wire::PROTOCOL_VERSION,
+        host: host.clone(),
+        client_port: ports[0],
+        bus_port: ports[1],
+        rejoin: folder.as_ref().and_then(|folder| folder.kept.owner()),
+        replicas: 0,
+        rack: String::new(),
+    };
+    let (link, identity, seed) = join(&coordinator, who, (&events, &received))?;
     let config = reactors(&configuration);
     let settings = Settings {
         host: host.clone(),
@@ -84,21 +91,10 @@ pub(crate) fn run(
         reactors: config.reactors,
         is_cluster: !configuration.join.is_empty(),
     };
-    let store = Store::new(StoreConfig {
-        memory_bytes: configuration.maxmemory.0,
-        reactors: config.reactors,
-        seed,
-        huge_pages: configuration.huge_pages,
-        durable: false,
-        segment_bytes: None,
-    })?;
-    let node = Node::new(settings, identity, store.clone(), link.connected());
+    let (store, keeper) = store(&configuration, config.reactors, folder, (identity, seed))?;
+    let node = Node::with_keeper(settings, identity, store.clone(), keeper, link.connected());
     node.configure(configuration.clone());
-    let ready = match configuration.ready_memory.0 {
-        0 => configuration.maxmemory.0 / READY_PART,
-        bytes => bytes,
-    };
-    keep_memory_ready(store, ready)?;
+    keep_memory_ready(store, ready_bytes(&configuration))?;
     start_metrics(&configuration, &node)?;
     let reactors = start(&config, listeners, &node, link.clone())?;
     signals::watch(events.clone())?;
@@ -122,6 +118,49 @@ pub(crate) fn run(
     result
 }
 
+/// The address of the coordinator: another process, or one that is started in this one.
+fn coordinator(
+    configuration: &Configuration,
+    folder: Option<&DataFolder>,
+) -> anyhow::Result<String> {
+    match &configuration.join[..] {
+        "" => {
+            let file = folder.map(|folder| &*folder.coordinator);
+            Ok(coordinator_command::start_embedded(file)?.to_string())
+        }
+        address => Ok(address.to_string()),
+    }
+}
+
+/// The store, and what keeps its log, if it is kept.
+fn store(
+    configuration: &Configuration,
+    reactors: u16,
+    folder: Option<DataFolder>,
+    (identity, seed): (Identity, HashSeed),
+) -> anyhow::Result<(Arc<Store>, Option<Arc<Keeper>>)> {
+    let store = Store::new(StoreConfig {
+        memory_bytes: configuration.maxmemory.0,
+        reactors,
+        seed,
+        huge_pages: configuration.huge_pages,
+        durable: folder.is_some(),
+        segment_bytes: folder.as_ref().and_then(|folder| folder.kept.segment_bytes()),
+    })?;
+    let keeper = folder.map(|DataFolder { kept, mode, .. }| {
+        kept.keep((identity.cluster, identity.server), store.log().segment_bytes(), mode)
+    });
+    let keeper = keeper.transpose()?.map(Arc::new);
+    Ok((store, keeper))
+}
+
+fn ready_bytes(configuration: &Configuration) -> usize {
+    match configuration.ready_memory.0 {
+        0 => configuration.maxmemory.0 / READY_PART,
+        bytes => bytes,
+    }
+}
+
 fn start_metrics(configuration: &Configuration, node: &Arc<Node>) -> anyhow::Result<()> {
     if configuration.metrics_port != 0 {
         let address = configuration.bind.addresses[0].0;
@@ -132,17 +171,32 @@ fn start_metrics(configuration: &Configuration, node: &Arc<Node>) -> anyhow::Res
     Ok(())
 }
 
-fn refuse_what_is_not_there(arguments: &ServeArguments) -> anyhow::Result<()> {
+/// How the log is kept, if it is.
+fn mode_of(
+    arguments: &ServeArguments,
+    configuration: &Configuration,
+) -> anyhow::Result<Option<Mode>> {
     if !wire::crc32c_self_check() {
         bail!("this processor computes wrong checksums: data would be lost. Use another machine");
     }
-    if arguments.replicas != 0 || arguments.durability != "none" {
+    if arguments.replicas != 0 {
+        bail!("copies on other servers are not there yet: leave out --replicas, or give 0");
+    }
+    let is_alone = configuration.join.is_empty();
+    let mode = match configuration.durability {
+        Durability::None => None,
+        Durability::Auto => is_alone.then_some(Mode::Interval),
+        Durability::Memory => Some(Mode::Memory),
+        Durability::Interval => Some(Mode::Interval),
+        Durability::Disk => Some(Mode::Disk),
+    };
+    if mode.is_some() && !is_alone {
         bail!(
-            "replicas and durability are not there yet: data lives in memory alone. \
-             Leave out --replicas and --durability, or give 0 and none"
+            "a server of a cluster keeps its data in memory alone so far: leave out --durability, \
+             or give none"
         );
     }
-    Ok(())
+    Ok(mode)
 }
 
 /// Memory is only mapped at start: that there is not enough would be seen too late.
@@ -220,19 +274,9 @@ type Joined = (Arc<ControlLink>, Identity, HashSeed);
 /// Asks the coordinator for a number and the cluster's seed.
 fn join(
     coordinator: &str,
-    host: String,
-    ports: [u16; 2],
+    join: Join,
     (events, received): (&Sender<Event>, &Receiver<Event>),
 ) -> anyhow::Result<Joined> {
-    let join = Join {
-        protocol: wire::PROTOCOL_VERSION,
-        host,
-        client_port: ports[0],
-        bus_port: ports[1],
-        rejoin: None,
-        replicas: 0,
-        rack: String::new(),
-    };
     let events = events.clone();
     // A server that stops does not mind what the coordinator still says.
     let link = ControlLink::start(coordinator.to_owned(), join, move |message| {
@@ -252,6 +296,7 @@ fn join(
         Ok(Event::Said(other)) => {
             bail!("the coordinator at {coordinator} speaks out of turn: {other:?}")
         }
+        Ok(Event::Failed(reason)) => bail!("{reason}"),
         Ok(Event::ShutDown) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
             bail!("no coordinator answers at {coordinator}: start one with 'ballast coordinator'")
         }
@@ -266,8 +311,9 @@ fn start(
 ) -> anyhow::Result<Reactors<Mail>> {
     let control: ToControl = Arc::new(move |message| link.send(message));
     let shared = node.clone();
-    let reactors = Reactors::start(config, listeners, move |reactor, _| {
-        Server::new(shared.clone(), reactor, control.clone())
+    let reactors = Reactors::start(config, listeners, move |reactor, mailboxes| {
+        let mailbox = mailboxes.of(reactor).clone();
+        Server::new(shared.clone(), reactor, control.clone(), mailbox)
     })
     .with_context(|| match config.driver {
         Some(DriverKind::Uring) => "io_uring cannot be used here: leave out --driver uring",
@@ -323,13 +369,17 @@ fn yield_to_everybody() {
 /// If the coordinator says that another server serves what this one holds: it must not answer
 /// anybody any more.
 fn forward(received: &Receiver<Event>, pass_on: impl Fn(FromCoordinator)) -> anyhow::Result<()> {
-    while let Ok(Event::Said(message)) = received.recv() {
+    loop {
+        let message = match received.recv() {
+            Ok(Event::Said(message)) => message,
+            Ok(Event::Failed(reason)) => bail!("{reason}"),
+            Ok(Event::ShutDown) | Err(_) => return Ok(()),
+        };
         if let FromCoordinator::Rejected { reason, is_fenced: true } = message {
             bail!("the coordinator refuses this server: {reason}");
         }
         pass_on(message);
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The log directory of one server: which segments make up its log, in a chain of chunks that ends
+//! The log directory of one server: which segments make up its log, in a chain of pieces that ends
 //! where the last whole one ends.
 //!
 //! A log without it could lose a segment unnoticed: what nobody names, nobody misses. So a segment
@@ -7,7 +7,7 @@
 //! al., *Fast Crash Recovery in RAMCloud*, SOSP 2011, §3.2), with a chain of its own in place of a
 //! digest in each segment, so that segments may be written side by side.
 //!
-//! Whoever writes it down asks for the [`Directory::body`] of the next chunk and says when it is
+//! Whoever writes it down asks for the [`Directory::body`] of the next piece and says when it is
 //! [`Directory::written`]. When the chain's segment is long enough ([`Directory::wants_segment`]),
 //! the next one begins with [`Directory::snapshot`].
 //!
@@ -38,13 +38,13 @@ pub struct Directory {
     bytes: usize,
 }
 
-/// Why a chain of chunks is no directory.
+/// Why a chain of pieces is no directory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectoryError {
     /// It does not begin with a snapshot.
     #[error("the log directory does not begin with a snapshot")]
     NoSnapshot,
-    /// A chunk does not decode.
+    /// A piece does not decode.
     #[error(transparent)]
     Corrupt(#[from] wire::Corrupt),
     /// An entry speaks of a segment as what it cannot be.
@@ -61,7 +61,7 @@ impl Directory {
         Directory::default()
     }
 
-    /// What these chunks of one segment of the chain say, in their order.
+    /// What these pieces of one segment of the chain say, in their order.
     pub fn read<'c>(
         bodies: impl IntoIterator<Item = &'c [u8]>,
     ) -> Result<Directory, DirectoryError> {
@@ -105,7 +105,7 @@ impl Directory {
         self.pending.push(entry);
     }
 
-    /// The segment may hold entries that count, from the next chunk on.
+    /// The segment may hold entries that count, from the next piece on.
     pub fn open(&mut self, segment: SegmentId) {
         self.note(DirectoryEntry::Open { segment });
     }
@@ -130,7 +130,7 @@ impl Directory {
         self.segments.iter().map(|(segment, content)| (*segment, *content))
     }
 
-    /// The next chunk's body, if there is something to be written down. It is the same until [`Directory::written`].
+    /// The next piece's body, if there is something to be written down. It is the same until [`Directory::written`].
     pub fn body(&self) -> Option<Vec<u8>> {
         (!self.pending.is_empty()).then(|| encode(&self.pending))
     }
@@ -147,7 +147,7 @@ impl Directory {
         self.bytes > SEGMENT_BYTES_MIN.max(SNAPSHOTS_PER_SEGMENT * snapshot)
     }
 
-    /// The body of a segment's first chunk. It says everything, also what had still to be written.
+    /// The body of a segment's first piece. It says everything, also what had still to be written.
     pub fn snapshot(&self) -> Vec<u8> {
         let record = |(segment, content)| SegmentRecord { segment, content };
         let segments = self.segments().map(record).collect();
@@ -169,10 +169,12 @@ mod tests {
         Content { length, crc: length ^ 0xffff }
     }
 
-    /// The chunks of a directory's life, each with what the directory was then.
-    fn life() -> Vec<(Vec<u8>, Vec<(SegmentId, Option<Content>)>)> {
+    type Segments = Vec<(SegmentId, Option<Content>)>;
+
+    /// The pieces of a directory's life, each with what the directory was then.
+    fn life() -> Vec<(Vec<u8>, Segments)> {
         let mut directory = Directory::new();
-        let mut chunks = vec![(directory.snapshot(), Vec::new())];
+        let mut pieces = vec![(directory.snapshot(), Vec::new())];
         let steps: [fn(&mut Directory); 4] = [
             |directory| directory.open(SegmentId(1)),
             |directory| {
@@ -188,9 +190,9 @@ mod tests {
             assert_eq!(directory.body().as_ref(), Some(&body), "until it is written");
             directory.written(body.len());
             assert_eq!(directory.body(), None);
-            chunks.push((body, directory.segments().collect()));
+            pieces.push((body, directory.segments().collect()));
         }
-        chunks
+        pieces
     }
 
     #[test]

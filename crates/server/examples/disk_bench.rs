@@ -3,7 +3,7 @@
 //! be measured. The numbers are in `docs/design/backup.md`.
 #![forbid(unsafe_code)]
 
-use backup::{Disk, Replica, Replicas};
+use backup::{Blocks, Disk, Replica, Replicas};
 use runtime::{
     Clock,
     files::{DataDirectory, boot_id},
@@ -144,7 +144,7 @@ impl Bench {
 
     fn create_ready(&mut self) -> Vec<Arc<Replica>> {
         let start = now();
-        self.replicas.prepare(SEGMENT_BYTES).expect("the disk has room");
+        self.replicas.prepare(SEGMENT_BYTES, Blocks::Written).expect("the disk has room");
         show("prepare", vec![now().since(start)]);
         self.create("create, made ready", 1)
     }

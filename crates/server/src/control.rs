@@ -55,8 +55,14 @@ impl ControlLink {
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (messages, receiver) = channel(WAITING_MAX);
         let is_connected = Arc::new(AtomicBool::new(false));
-        let link =
-            Link { coordinator, join, on_message, receiver, is_connected: is_connected.clone() };
+        let link = Link {
+            coordinator,
+            join,
+            has_joined: false,
+            on_message,
+            receiver,
+            is_connected: is_connected.clone(),
+        };
         std::thread::Builder::new()
             .name("control".into())
             .spawn(move || runtime.block_on(link.run()))?;
@@ -84,6 +90,8 @@ impl ControlLink {
 struct Link<F> {
     coordinator: String,
     join: Join,
+    /// Whether this process has been let in before.
+    has_joined: bool,
     on_message: F,
     /// Closed when nobody wants the link any more.
     receiver: Receiver<ToCoordinator>,
@@ -109,7 +117,7 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
             pause = match attempt {
                 Attempt::Joined => PAUSE_MIN,
                 Attempt::Failed => (pause * 2).min(PAUSE_MAX),
-                Attempt::Refused if self.join.rejoin.is_none() => return,
+                Attempt::Refused if !self.has_joined => return,
                 Attempt::Refused => PAUSE_REFUSED,
             };
             // What is sent meanwhile is dropped; the end of the link ends the pause.
@@ -147,14 +155,14 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
                 break message;
             }
         };
-        let is_joined = match &greeting {
+        match &greeting {
             FromCoordinator::Welcome { server, cluster, .. } => {
                 let number = (*cluster, *server);
                 if self.join.rejoin.is_some_and(|known| known != number) {
                     return Err(io::Error::other("the coordinator takes us for somebody else"));
                 }
                 self.is_connected.store(true, Ordering::Relaxed);
-                self.join.rejoin.replace(number).is_some()
+                self.join.rejoin = Some(number);
             }
             FromCoordinator::Rejected { reason, .. } => {
                 tracing::error!(reason, "the coordinator refuses this server");
@@ -165,7 +173,7 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
                 return Err(io::Error::other(format!("the coordinator greets with {other:?}")));
             }
         };
-        if !is_joined {
+        if !std::mem::replace(&mut self.has_joined, true) {
             (self.on_message)(greeting);
         }
         Ok((reader, writer, true))

@@ -9,11 +9,13 @@
 //!
 //! **Invariant:** clients are only looked up by name: no order depends on the map that holds them.
 
+mod held;
 mod order;
 
-use crate::engine::{Engine, Payload, Route, Wake};
+use crate::engine::{Engine, Payload, Route, Synced, Wake};
 use crate::front::{Client, Next, Ticket, Turn, Waits, foresee_clients};
 use crate::operators::clients::Facts;
+use held::Held;
 use order::Order;
 use runtime::Io;
 use std::collections::HashMap;
@@ -85,6 +87,7 @@ pub struct Core {
     clients: HashMap<ConnectionId, Client>,
     waits: Waits,
     order: Order,
+    held: Held,
     reactor: ReactorId,
     now: Instant,
     wall: UnixMillis,
@@ -100,6 +103,7 @@ impl Core {
             clients: HashMap::new(),
             waits: Waits::default(),
             order: Order::default(),
+            held: Held::default(),
             now: Instant(0),
             wall: UnixMillis(0),
         }
@@ -151,15 +155,19 @@ impl Core {
         let client = self.clients.get_mut(&connection)?;
         let shared = (&mut self.engine, &mut self.waits);
         let mut turn = Turn::new(shared, self.now, self.wall);
-        let received = client.receive(input, &mut turn, io.output(connection));
+        let output = io.output(connection);
+        let from = output.len();
+        let received = client.receive(input, &mut turn, output);
+        let (is_paused, is_monitor) = (client.is_paused(), client.is_monitor());
+        self.held.note(connection, from, &mut self.engine);
         match received.next {
             Next::Read => {}
-            next @ (Next::Pause | Next::Close) => go_on(connection, next, io),
+            next @ (Next::Pause | Next::Close) => self.go_on(connection, next, io),
         }
-        if client.is_paused() {
+        if is_paused {
             self.order.paused.push(connection);
         }
-        if client.is_monitor() {
+        if is_monitor {
             self.order.watch(connection, self.engine.node());
         }
         self.limit_output(connection, io);
@@ -178,11 +186,12 @@ impl Core {
             Some(client) => client.end(),
             None => Next::Close,
         };
-        go_on(connection, next, io);
+        self.go_on(connection, next, io);
     }
 
     /// A connection is gone, a client's or another.
     pub fn closed(&mut self, connection: ConnectionId) {
+        self.held.forget(connection);
         if let Some(client) = self.clients.remove(&connection) {
             let node = self.engine.node();
             node.operators.clients.remove(self.reactor, client.id());
@@ -214,6 +223,7 @@ impl Core {
         self.wake(io);
         self.retry_for_memory(io);
         self.keep_order(io);
+        self.settle(io);
     }
 
     /// The time of [`Core::next_deadline`] has come.
@@ -226,6 +236,7 @@ impl Core {
         }
         self.look_at_clients(io);
         self.wake(io);
+        self.settle(io);
     }
 
     /// When [`Core::tick`] is due, if nothing happens before.
@@ -247,6 +258,7 @@ impl Core {
     pub fn quantum(&mut self, now: Instant, io: &mut impl Connections) -> bool {
         let did = self.engine.quantum(now);
         self.wake(io);
+        self.settle(io);
         did
     }
 
@@ -268,9 +280,12 @@ impl Core {
         let Some(client) = self.clients.get_mut(&ticket.connection) else { return };
         let shared = (&mut self.engine, &mut self.waits);
         let mut turn = Turn::new(shared, self.now, self.wall);
-        let next = run(client, &mut turn, io.output(ticket.connection));
+        let output = io.output(ticket.connection);
+        let from = output.len();
+        let next = run(client, &mut turn, output);
         turn.meter.finish(turn.engine, turn.now);
-        go_on(ticket.connection, next, io);
+        self.held.note(ticket.connection, from, &mut self.engine);
+        self.go_on(ticket.connection, next, io);
         self.limit_output(ticket.connection, io);
     }
 
@@ -327,12 +342,28 @@ impl Core {
 /// Requests that had to wait for memory and are tried again in one turn: what they hold is copied.
 const MEMORY_RETRIES_MAX: usize = 32;
 
-/// What a connection's state means for its socket.
-fn go_on(connection: ConnectionId, next: Next, io: &mut impl Connections) {
-    match next {
-        Next::Read => io.resume_reading(connection),
-        Next::Pause => io.pause_reading(connection),
-        Next::Close => io.close_after_flush(connection),
+/// What comes of requests.
+impl Core {
+    /// What a connection's state means for its socket.
+    fn go_on(&mut self, connection: ConnectionId, next: Next, io: &mut impl Connections) {
+        match next {
+            Next::Read if self.held.is_paused(connection) => {}
+            Next::Read => io.resume_reading(connection),
+            Next::Pause => io.pause_reading(connection),
+            Next::Close if self.held.delays_end(connection) => io.pause_reading(connection),
+            Next::Close => io.close_after_flush(connection),
+        }
+    }
+
+    /// Hands out what the turn has appended, and lets the replies go whose word is safe.
+    fn settle(&mut self, io: &mut impl Connections) {
+        self.engine.commit(self.now);
+        self.held.settle(&mut self.engine, io);
+    }
+
+    /// What [`crate::engine::Outgoing::syncs`] asked for has been done.
+    pub fn on_synced(&mut self, synced: Synced) {
+        self.engine.on_synced(self.now, synced);
     }
 }
 

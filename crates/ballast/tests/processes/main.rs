@@ -10,6 +10,7 @@ mod commands;
 mod compatibility;
 mod differential;
 mod expiry;
+mod kept;
 mod live_migration;
 mod moves;
 mod operators;

@@ -5,7 +5,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -48,9 +48,22 @@ impl Process {
         Process { child, address, log: path, _output: output }
     }
 
-    /// A server that is a store of its own.
+    /// A server that is a store of its own, and keeps nothing.
     pub(crate) fn alone(arguments: &[&str]) -> Process {
-        Process::start(&[&["serve", "--port", "0"], arguments].concat())
+        let alone = ["serve", "--port", "0", "--durability", "none"];
+        Process::start(&[&alone, arguments].concat())
+    }
+
+    /// A server that is a store of its own, and keeps its log in this folder.
+    pub(crate) fn kept(folder: &Path, arguments: &[&str]) -> Process {
+        let folder = folder.to_str().expect("the names of our folders are words");
+        Process::start(&[&["serve", "--port", "0", "--data-dir", folder], arguments].concat())
+    }
+
+    /// Ends it as a failure of the machine does: it can do nothing about it.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("it still runs");
+        self.child.wait().expect("it can be waited for");
     }
 
     /// A coordinator that forgets everything when it ends.

@@ -5,6 +5,7 @@ use super::table::{self, Command, Family, Keys, SECOND, command, container, help
 use super::{Call, Done, Refusal, Undone, cluster::reply_done, slow_log};
 use super::{printable, refused, uppercase_is};
 use crate::configuration::DebugCommand;
+use crate::engine::Mode;
 use crate::operators::host::Job;
 use crate::operators::lock;
 use crate::operators::slow::Moments;
@@ -24,12 +25,12 @@ pub(super) static FAMILY: Family = Family {
         command("bgrewriteaof", 1, OUTSIDE, Keys::None, save).text(
             "1.0.0",
             "O(1)",
-            "Is refused: data lives in memory alone.",
+            "Is refused where it would promise more than there is: the log is always kept.",
         ),
         command("bgsave", -1, OUTSIDE, Keys::None, save).text(
             "1.0.0",
             "O(1)",
-            "Is refused: data lives in memory alone.",
+            "Is refused where it would promise more than there is: the log is always kept.",
         ),
         container("commandlog", slow_log::COMMANDLOG).text(
             "8.1.0",
@@ -71,7 +72,7 @@ pub(super) static FAMILY: Family = Family {
         command("save", 1, OUTSIDE, Keys::None, save).text(
             "1.0.0",
             "O(1)",
-            "Is refused: data lives in memory alone.",
+            "Is refused where it would promise more than there is: the log is always kept.",
         ),
         command("shutdown", -1, OPERATOR | NO_MULTI | ALLOW_BUSY, Keys::None, shut_down).text(
             "1.0.0",
@@ -334,8 +335,22 @@ fn shut_down(call: &mut Call<'_>) -> Done {
 }
 
 /// `SAVE`, `BGSAVE`, `BGREWRITEAOF`.
-fn save(_: &mut Call<'_>) -> Done {
-    Err(refused("ERR there is nothing to save to: this server keeps its data in memory alone"))
+fn save(call: &mut Call<'_>) -> Done {
+    let keeper = call.engine.node().keeper();
+    match keeper.map(|keeper| keeper.mode()) {
+        Some(Mode::Disk) => call.ok(),
+        Some(Mode::Interval) => Err(refused(
+            "ERR nothing has to be saved: all that was answered is in the log, and on the disk \
+             within a second",
+        )),
+        Some(Mode::Memory) => Err(refused(
+            "ERR nothing has to be saved: all that was answered is in the log, and on the disk \
+             when the system writes it",
+        )),
+        None => Err(refused(
+            "ERR there is nothing to save to: this server keeps its data in memory alone",
+        )),
+    }
 }
 
 /// `LASTSAVE`.

@@ -13,7 +13,9 @@ mod text;
 
 pub use file::{FileError, example, read_file, rewrite};
 pub use table::{SETTINGS, Setting, When};
-pub use text::{Bind, Bytes, DebugCommand, Driver, LogFormat, LogLevel, OutputLimit, Wrong};
+pub use text::{
+    Bind, Bytes, DebugCommand, Driver, Durability, LogFormat, LogLevel, OutputLimit, Wrong,
+};
 
 use runtime::Poll;
 use std::net::{IpAddr, Ipv4Addr};
@@ -35,6 +37,8 @@ pub struct Configuration {
     pub maxmemory: Bytes,
     pub ready_memory: Bytes,
     pub huge_pages: bool,
+    pub durability: Durability,
+    pub data_dir: String,
     pub reactors: u16,
     pub poll: Poll,
     pub driver: Driver,
@@ -67,6 +71,8 @@ impl Default for Configuration {
             maxmemory: Bytes(1 << 30),
             ready_memory: Bytes(0),
             huge_pages: true,
+            durability: Durability::Auto,
+            data_dir: "ballast-data".into(),
             reactors: 0,
             poll: Poll::Adaptive,
             driver: Driver::Auto,

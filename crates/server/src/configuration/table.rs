@@ -117,6 +117,22 @@ pub static SETTINGS: &[Setting] = &[
         "Whether to ask the operating system for huge pages."
     ),
     setting!(
+        "durability",
+        AtStart,
+        durability,
+        "When a write counts as safe: 'memory' when the operating system has it (it survives the end of the process), 'interval' like that and once a second on the disk, 'disk' when it is on the disk, 'none' when it has been executed (nothing is kept). 'auto': interval for a server alone, none in a cluster."
+    ),
+    setting!(
+        "data-dir" or "dir",
+        AtStart,
+        data_dir,
+        "Folder in which a server alone keeps its log. It is made if it is not there. Each server has one of its own.",
+        |folder: &String| match folder.is_empty() {
+            true => Err("argument must be the name of a folder".to_string()),
+            false => Ok(()),
+        }
+    ),
+    setting!(
         "reactors",
         AtStart,
         reactors,

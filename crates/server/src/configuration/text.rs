@@ -256,6 +256,21 @@ pub enum Driver {
     Epoll,
 }
 
+/// When a write counts as safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// As suits the server: alone by [`Durability::Interval`], in a cluster by [`Durability::None`].
+    Auto,
+    /// When it has been executed: nothing is kept.
+    None,
+    /// When the system has it: it survives the end of the process.
+    Memory,
+    /// As with `Memory`; and once a second the disk has it.
+    Interval,
+    /// When the disk has it.
+    Disk,
+}
+
 /// What a server says about itself, from nothing to everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "their names say it")]
@@ -280,6 +295,13 @@ pub enum LogFormat {
 choices! {
     Poll { "adaptive" => Poll::Adaptive, "busy" => Poll::Busy, "sleep" => Poll::Sleep }
     Driver { "auto" => Driver::Auto, "uring" => Driver::Uring, "epoll" => Driver::Epoll }
+    Durability {
+        "auto" => Durability::Auto,
+        "none" => Durability::None,
+        "memory" => Durability::Memory,
+        "interval" => Durability::Interval,
+        "disk" => Durability::Disk,
+    }
     DebugCommand {
         "no" => DebugCommand::No,
         "local" => DebugCommand::Local,

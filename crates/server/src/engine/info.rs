@@ -188,27 +188,44 @@ fn human(bytes: u64) -> String {
     format!("{:.2}{unit}", bytes as f64 / factor)
 }
 
-/// There is none: nothing was saved since the server began, and nothing is pending.
+/// Redis's fields, as far as they mean something, and how much of what was kept is there again.
 fn persistence(shown: &Shown<'_>) -> Lines {
     let began = (shown.wall.0 / 1000).saturating_sub(shown.uptime.as_secs());
-    lines(vec![
-        ("loading", "0".into()),
+    let keeper = shown.node().keeper();
+    let progress = keeper.and_then(|keeper| keeper.progress());
+    let works = keeper.is_none_or(|keeper| keeper.is_working());
+    let status = if works { "ok" } else { "err" };
+    let loading = if progress.is_some() { "1" } else { "0" };
+    let mut fields = lines(vec![
+        ("loading", loading.into()),
         ("async_loading", "0".into()),
-        ("durability", "none".into()),
+        ("durability", keeper.map_or("none", |keeper| keeper.mode().name()).into()),
         ("rdb_changes_since_last_save", "0".into()),
         ("rdb_bgsave_in_progress", "0".into()),
         ("rdb_last_save_time", began.to_string()),
-        ("rdb_last_bgsave_status", "ok".into()),
+        ("rdb_last_bgsave_status", status.into()),
         ("rdb_last_bgsave_time_sec", "-1".into()),
         ("rdb_current_bgsave_time_sec", "-1".into()),
-        ("aof_enabled", "0".into()),
+        ("aof_enabled", if keeper.is_some() { "1" } else { "0" }.into()),
         ("aof_rewrite_in_progress", "0".into()),
         ("aof_rewrite_scheduled", "0".into()),
         ("aof_last_rewrite_time_sec", "-1".into()),
         ("aof_current_rewrite_time_sec", "-1".into()),
         ("aof_last_bgrewrite_status", "ok".into()),
-        ("aof_last_write_status", "ok".into()),
-    ])
+        ("aof_last_write_status", status.into()),
+    ]);
+    if let Some(progress) = progress {
+        let percent = progress.entered as f64 / progress.segments.max(1) as f64 * 100.0;
+        let left = progress.segments.saturating_sub(progress.entered);
+        fields.extend(lines(vec![
+            ("loading_start_time", began.to_string()),
+            ("loading_segments", progress.segments.to_string()),
+            ("loading_segments_left", left.to_string()),
+            ("loading_loaded_bytes", progress.bytes.to_string()),
+            ("loading_loaded_perc", format!("{percent:.2}")),
+        ]));
+    }
+    fields
 }
 
 fn stats(shown: &Shown<'_>) -> Lines {

@@ -16,6 +16,7 @@
 
 mod census;
 mod cleaning;
+mod durable;
 mod early;
 mod flush;
 mod info;
@@ -26,6 +27,7 @@ mod tablets;
 mod target_side;
 mod work;
 
+pub use durable::{Keeper, Kept, KeptError, Mode, Progress, Sync, Synced};
 pub(crate) use info::{Section, called};
 pub use node::{Identity, Node};
 pub use outgoing::{Outgoing, Payload, Route, Sending, To, Wake};
@@ -35,6 +37,7 @@ use crate::data::{Data, Staged};
 use crate::operators::counts::{Background, Counts};
 use crate::operators::host::Job;
 use cleaning::Cleaner;
+use durable::Saving;
 use early::Early;
 use flush::Flush;
 use protocols::migration::{SourceEvent, TargetEvent};
@@ -80,6 +83,11 @@ pub struct Engine {
     buffers: Vec<Vec<u8>>,
     /// When the first turn began.
     started: Option<Instant>,
+    /// What keeps the log, if it is kept.
+    keeper: Option<Arc<Keeper>>,
+    saving: Saving,
+    /// Whether replies wait for what they tell of to be acknowledged.
+    holds: bool,
     cleaner: Cleaner,
 }
 
@@ -116,6 +124,9 @@ impl Engine {
             tablets_version: 0,
             buffers: Vec::new(),
             started: None,
+            keeper: node.keeper().cloned(),
+            saving: Saving::default(),
+            holds: false,
             cleaner: Cleaner::default(),
             node,
         }
@@ -332,6 +343,9 @@ impl Engine {
 
     /// Whether [`Engine::quantum`] would find work.
     pub fn has_background(&self) -> bool {
+        if self.is_loading() {
+            return self.can_load();
+        }
         !self.pulls_to_serve.is_empty()
             || self.node.work.len() > 0
             || !self.flushes.is_empty()
@@ -351,6 +365,9 @@ impl Engine {
 
     /// Does one bounded piece of background work, and says what it was for.
     fn background_work(&mut self, now: Instant) -> Option<Background> {
+        if self.is_loading() {
+            return (self.can_load() && self.load_piece()).then_some(Background::Import);
+        }
         if let Some(done) = self.clean_first(now) {
             return Some(done);
         }
@@ -386,8 +403,9 @@ impl Engine {
             Ok(walk) if self.reactor == ReactorId(0) => Some(walk.next),
             Ok(_) | Err(_) => None,
         };
+        let saving = self.saving.next_deadline();
         let cleaner = self.cleaner.next_deadline();
-        [machines, self.early_deadline(), expiry, cleaner].into_iter().flatten().min()
+        [machines, self.early_deadline(), expiry, cleaner, saving].into_iter().flatten().min()
     }
 
     /// Time has passed.
@@ -411,7 +429,7 @@ impl Engine {
         if now < walk.next {
             return;
         }
-        if self.node.rests_expiry.load(Ordering::Relaxed) {
+        if self.node.rests_expiry.load(Ordering::Relaxed) || self.is_loading() {
             walk.next = now + EXPIRY_PAUSE;
             return;
         }

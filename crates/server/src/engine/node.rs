@@ -1,6 +1,7 @@
 //! What all reactors of one server share, beside the store.
 
 use super::census::Census;
+use super::durable::Keeper;
 use super::outgoing::Payload;
 use super::tablets;
 use super::work::WorkQueue;
@@ -34,6 +35,7 @@ pub struct Node {
     settings: Settings,
     identity: Identity,
     store: Arc<Store>,
+    keeper: Option<Arc<Keeper>>,
     map: ArcSwap<ClusterMap>,
     /// Rises whenever tablets or map change, so that reactors try held operations again.
     tablets_version: AtomicU64,
@@ -113,6 +115,17 @@ impl Node {
         store: Arc<Store>,
         is_linked: Arc<AtomicBool>,
     ) -> Arc<Node> {
+        Node::with_keeper(settings, identity, store, None, is_linked)
+    }
+
+    /// As [`Node::new`], of a server whose log is kept, if there is a keeper.
+    pub fn with_keeper(
+        settings: Settings,
+        identity: Identity,
+        store: Arc<Store>,
+        keeper: Option<Arc<Keeper>>,
+        is_linked: Arc<AtomicBool>,
+    ) -> Arc<Node> {
         let map = ClusterMap {
             version: 0,
             cluster: identity.cluster,
@@ -125,6 +138,7 @@ impl Node {
             settings,
             identity,
             store,
+            keeper,
             map: ArcSwap::from_pointee(map),
             tablets_version: AtomicU64::new(0),
             changing: Mutex::new(()),
@@ -181,6 +195,27 @@ impl Node {
     /// Its data.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    /// What keeps its log, if it is kept.
+    pub fn keeper(&self) -> Option<&Arc<Keeper>> {
+        self.keeper.as_ref()
+    }
+
+    /// What was kept is all there: the server serves.
+    pub(super) fn loaded(&self) {
+        let records = self.store.usage().log.live_bytes;
+        tracing::info!(bytes = records, "everything that was kept is there again");
+        self.tablets_version.fetch_add(1, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// The server cannot go on: the process ends, and says why.
+    pub(super) fn fail(&self, reason: String) {
+        tracing::error!(reason, "the server cannot go on");
+        if let Some(host) = self.operators.host() {
+            host.fail(reason);
+        }
     }
 
     /// Its number.

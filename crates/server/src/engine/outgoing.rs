@@ -1,5 +1,6 @@
 //! What an engine wants sent. Plain data: the shell, or a simulator, carries it out.
 
+use super::durable::Sync;
 use types::ServerId;
 use wire::control::{Answer, ToCoordinator};
 use wire::peer::PeerMessage;
@@ -67,6 +68,8 @@ pub struct Outgoing {
     pub peers: Vec<Sending>,
     /// To the coordinator.
     pub control: Vec<ToCoordinator>,
+    /// Files to be synced; [`crate::core::Core::on_synced`] follows each.
+    pub syncs: Vec<Sync>,
     /// To parked operations.
     pub wakes: Vec<Wake>,
 }

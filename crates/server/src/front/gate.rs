@@ -23,6 +23,12 @@ pub(super) fn admit(
     {
         return Err(refused("NOAUTH Authentication required."));
     }
+    if turn.engine.is_loading() && !command.has(flag::LOADING) {
+        return Err(refused("LOADING Redis is loading the dataset in memory"));
+    }
+    if command.has(flag::WRITE) && turn.engine.cannot_keep() {
+        return Err(refused(CANNOT_KEEP));
+    }
     let operators = &turn.engine.node().operators;
     match operators.pause.at(turn.now) {
         None => {}
@@ -37,6 +43,10 @@ pub(super) fn admit(
     }
     Ok(())
 }
+
+/// As Redis begins it, for clients that match on it.
+const CANNOT_KEEP: &str = "MISCONF Errors writing to disk: writes are refused until it works again. \
+                           See the server's log, and INFO persistence.";
 
 /// Shows a request to those who watch.
 #[cold]

@@ -44,6 +44,9 @@ pub trait Host: Send + Sync {
     /// Ends the process in order: replies leave first.
     fn shut_down(&self);
 
+    /// Ends the process: it cannot do its work.
+    fn fail(&self, reason: String);
+
     /// The file that the settings came from, if any.
     fn file(&self) -> Option<String>;
 

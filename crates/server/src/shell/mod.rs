@@ -5,15 +5,17 @@
 
 mod bus;
 mod disk;
+mod syncing;
 
 pub use disk::FileDisk;
 
 use crate::core::Core;
-use crate::engine::{Engine, Node};
+use crate::engine::{Engine, Node, Synced};
 use bus::Bus;
-use runtime::{Clock, Closed, ConnectTag, ConnectionId, Input, Io, Opened, Port, Service};
+use runtime::{Clock, Closed, ConnectTag, ConnectionId, Input, Io, Mailbox, Opened, Port, Service};
 use std::io;
 use std::sync::Arc;
+use syncing::DiskThread;
 use types::{Instant, ReactorId, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
 
@@ -27,6 +29,8 @@ pub const BUS_PORT: Port = Port(1);
 pub enum Mail {
     /// From the coordinator. See [`reactor_for`].
     Control(FromCoordinator),
+    /// Files of this reactor have been synced, or not.
+    Synced(Synced),
 }
 
 /// The reactor that a message of the coordinator goes to.
@@ -58,17 +62,23 @@ pub type ToControl = Arc<dyn Fn(ToCoordinator) + Send + Sync>;
 pub struct Server {
     core: Core,
     bus: Bus,
+    disk: DiskThread,
     control: ToControl,
 }
 
 impl Server {
-    /// The service of one reactor.
-    pub fn new(node: Arc<Node>, reactor: ReactorId, control: ToControl) -> Server {
+    /// The service of one reactor, whose mailbox this is.
+    pub fn new(
+        node: Arc<Node>,
+        reactor: ReactorId,
+        control: ToControl,
+        mailbox: Mailbox<Mail>,
+    ) -> Server {
         let bus = Bus::new(&node);
         let mut engine = Engine::new(node, reactor);
         let clock = Clock::new();
         engine.set_stopwatch(Box::new(move || clock.now()));
-        Server { core: Core::new(engine), bus, control }
+        Server { core: Core::new(engine), bus, disk: DiskThread::new(mailbox), control }
     }
 
     /// Sends what the engine has left.
@@ -78,6 +88,9 @@ impl Server {
         }
         for message in std::mem::take(&mut self.core.engine.out.control) {
             (self.control)(message);
+        }
+        for sync in std::mem::take(&mut self.core.engine.out.syncs) {
+            self.disk.begin(sync);
         }
     }
 }
@@ -146,8 +159,10 @@ impl Service for Server {
     }
 
     fn mail(&mut self, mail: Mail, _io: &mut Io) {
-        let Mail::Control(message) = mail;
-        self.core.on_control(message);
+        match mail {
+            Mail::Control(message) => self.core.on_control(message),
+            Mail::Synced(synced) => self.core.on_synced(synced),
+        }
     }
 
     fn end_of_input(&mut self, io: &mut Io) {
