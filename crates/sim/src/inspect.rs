@@ -23,8 +23,8 @@ pub(crate) struct Walk {
     pub(crate) held: BTreeMap<Vec<u8>, u64>,
     /// Records that have expired, and copies of what another server serves.
     pub(crate) others: u64,
-    /// Whether a range arrives, so that there may be tombstones, which walks do not meet.
-    pub(crate) is_arriving: bool,
+    /// Whether there may be tombstones, which walks do not meet: a range arrives, or the log is kept.
+    pub(crate) may_bury: bool,
     /// What all of them take in the log.
     pub(crate) bytes: u64,
 }
@@ -170,10 +170,10 @@ impl Inspector {
     pub(crate) fn walk(&mut self, wall: UnixMillis) -> Walk {
         let clock = self.worker.store().clock();
         let (mut held, mut others, mut bytes) = (BTreeMap::new(), 0, 0);
-        let mut is_arriving = false;
+        let mut may_bury = self.worker.store().log().is_durable();
         let tablets = self.worker.store().tablets();
         for tablet in tablets.iter() {
-            is_arriving |= matches!(tablet.state, TabletState::Arriving(_));
+            may_bury |= matches!(tablet.state, TabletState::Arriving(_));
             let is_served = match tablet.state {
                 TabletState::Serving | TabletState::Arriving(_) => true,
                 TabletState::Frozen | TabletState::Leaving => false,
@@ -198,7 +198,7 @@ impl Inspector {
                 }
             }
         }
-        Walk { held, others, is_arriving, bytes }
+        Walk { held, others, may_bury, bytes }
     }
 
     /// Words in the index of the whole server: records, and tombstones that have not been swept.

@@ -3,7 +3,7 @@
 use crate::inspect::Inspector;
 use crate::reactor::Reactor;
 use coordinator::ConnectionId;
-use server::engine::{Engine, Identity, Node};
+use server::engine::{Engine, Identity, Kept, Mode, Node};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::{Store, StoreConfig, Tablet, TabletState};
@@ -67,6 +67,7 @@ impl Server {
         place: usize,
         identity: Identity,
         (seed, memory_bytes): (u64, usize),
+        kept: Option<(Kept, Mode)>,
         link: ConnectionId,
     ) -> Server {
         let config = StoreConfig {
@@ -75,8 +76,8 @@ impl Server {
             reactors: REACTORS + 1,
             seed: HashSeed::new(seed),
             huge_pages: false,
-            durable: false,
-            segment_bytes: None,
+            durable: kept.is_some(),
+            segment_bytes: kept.as_ref().and_then(|(kept, _)| kept.segment_bytes()),
         };
         let store = Store::new(config).expect("there is enough memory for a small store");
         let Join { host, client_port, bus_port, .. } = join(place, None);
@@ -88,7 +89,13 @@ impl Server {
             reactors: REACTORS,
             is_cluster: true,
         };
-        let node = Node::new(settings, identity, Arc::clone(&store), Arc::default());
+        let whose = (identity.cluster, identity.server);
+        let keeper = kept.map(|(kept, mode)| {
+            let keeper = kept.keep(whose, store.log().segment_bytes(), mode);
+            Arc::new(keeper.expect("what a server has kept is whole"))
+        });
+        let link_state = Arc::default();
+        let node = Node::with_keeper(settings, identity, Arc::clone(&store), keeper, link_state);
         let wake_all = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&wake_all);
         node.set_wake_all(move || flag.store(true, Ordering::Relaxed));
@@ -112,7 +119,7 @@ impl Server {
     }
 
     /// Whether it hears the coordinator, and serves all that it holds but for the ranges of which it
-    /// has no news any more. Who is dead is at rest.
+    /// has no news any more. Who is dead is at rest, unless it has kept its log.
     pub(crate) fn is_settled(&self, cannot_end: impl Fn(HashRange) -> bool) -> bool {
         let tablets = self.node.store().tablets();
         let is_settled = |tablet: &Tablet| match tablet.state {
@@ -120,7 +127,12 @@ impl Server {
             TabletState::Arriving(_) | TabletState::Leaving => cannot_end(tablet.range),
             TabletState::Frozen => false,
         };
-        self.is_dead || self.link.connection.is_some() && tablets.iter().all(is_settled)
+        match &self.node.keeper() {
+            // It comes back, with everything.
+            Some(keeper) if self.is_dead || keeper.progress().is_some() => false,
+            _ if self.is_dead => true,
+            _ => self.link.connection.is_some() && tablets.iter().all(is_settled),
+        }
     }
 
     /// Ranges whose operations it executes.

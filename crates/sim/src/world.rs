@@ -6,6 +6,7 @@
 //! more, and what clients saw and what servers hold is judged.
 
 mod crashes;
+mod disks;
 mod faults;
 mod judge;
 mod leaders;
@@ -25,10 +26,11 @@ use crate::trace::Trace;
 use crate::workload::{Job, Workload};
 use coordinator::{ConnectionId, Effect, Event};
 use crashes::Losses;
+use disks::Disk;
 use fastrand::Rng;
 use faults::Cuts;
 use leaders::Leaders;
-use server::engine::Identity;
+use server::engine::{Identity, Mode, Sync};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{
@@ -52,6 +54,9 @@ const MEMORY_BYTES: usize = 256 << 20;
 
 /// One run in so many has less.
 const SCARCE_ONE_IN: u32 = 8;
+
+/// In one run in so many servers keep their logs.
+const KEPT_ONE_IN: u32 = 4;
 
 /// One run in so many is long.
 const LONG_ONE_IN: u32 = 16;
@@ -87,6 +92,8 @@ enum Next {
     Rejoin(usize),
     /// The coordinator hears that a connection has ended.
     Hangup(ConnectionId),
+    /// A disk has done what a reactor asked for.
+    Sync(usize, usize, Box<Sync>),
     /// A process starts where one has died.
     Start(usize),
     /// A coordinator is called.
@@ -116,6 +123,10 @@ struct World {
     faults: Vec<Knob>,
     /// What each server has.
     memory_bytes: usize,
+    /// How servers keep their logs, if they do.
+    kept: Option<Mode>,
+    /// The disks of the servers.
+    disks: Vec<Disk>,
     /// Everything that the run does by itself takes so many times as long.
     slowness: u32,
     /// When nothing is away any more that has been away so far.
@@ -193,6 +204,8 @@ impl World {
         let faults = faults::draw(&mut rng, &settings);
         let is_scarce = rng.u32(..SCARCE_ONE_IN) == 0 && settings.has(Knob::Memory);
         let scarce = [72 << 20, 88 << 20, 120 << 20][rng.usize(..3)];
+        let is_kept = rng.u32(..KEPT_ONE_IN) == 0 && settings.has(Knob::Kept);
+        let mode = [Mode::Memory, Mode::Interval, Mode::Disk][rng.usize(..3)];
         let is_long = rng.u32(..LONG_ONE_IN) == 0 && settings.has(Knob::Long);
         let trace = Trace::new(settings.is_printed);
         let leaders = Leaders::new(identity, settings.seed, settings.planted);
@@ -204,6 +217,8 @@ impl World {
             weather,
             faults,
             memory_bytes: if is_scarce { scarce } else { MEMORY_BYTES },
+            kept: is_kept.then_some(mode),
+            disks: (0..SERVERS).map(|_| Disk::default()).collect(),
             slowness: if is_long { LONG_SLOWNESS } else { 1 },
             away_until: Instant(0),
             cuts: Cuts::default(),
@@ -245,7 +260,10 @@ impl World {
         let identity = self.leaders.identity();
         let Some(connection) = self.open_connection() else { return false };
         // Nobody is connected under this number yet, so the welcome is for this server.
-        let message = ToCoordinator::Join(join(place, None));
+        // A process with the log of the one before it is the same server.
+        let before = self.servers.get(place).filter(|_| self.kept.is_some());
+        let rejoin = before.map(|before| (identity.cluster, before.id));
+        let message = ToCoordinator::Join(join(place, rejoin));
         let effects = self.coordinate(connection, Event::Received { connection, message });
         let welcomed = effects.iter().find_map(|effect| match effect {
             Effect::Send { message: FromCoordinator::Welcome { server, .. }, .. } => Some(*server),
@@ -256,7 +274,9 @@ impl World {
             return false;
         };
         let who = Identity { cluster: identity.cluster, server };
-        let server = Server::new(place, who, (identity.seed, self.memory_bytes), connection);
+        let kept = self.kept.map(|mode| (self.disks[place].open(), mode));
+        let about = (identity.seed, self.memory_bytes);
+        let server = Server::new(place, who, about, kept, connection);
         match self.servers.get_mut(place) {
             Some(before) => *before = server,
             None => self.servers.push(server),
@@ -352,6 +372,11 @@ impl World {
             Next::Fault => self.fault(),
             Next::Rejoin(server) => self.rejoin(server),
             Next::Hangup(connection) => self.hang_up(connection),
+            Next::Sync(server, reactor, sync) => {
+                let synced = Inbound::Synced(sync.carry_out());
+                self.servers[server].reactors[reactor].inbox.push_back(synced);
+                self.wake(server, reactor);
+            }
             Next::Start(server) => self.start_again(server),
             Next::Coordinator(number) => self.tick_leader(number),
             Next::Sever(server, connection) => self.sever(server, connection),

@@ -1,7 +1,7 @@
 //! Servers that die, and processes that start again where they stood.
 //!
-//! A server that dies takes its memory with it: nothing is kept on disks yet. What it owned is lost,
-//! and stays lost; what it was about to give away or to take depends on how far that was. So some
+//! A server that dies takes its memory with it. In some runs it has kept its log, and the process
+//! that stands up in its place has all of it. In the others what it owned is lost, and stays lost; what it was about to give away or to take depends on how far that was. So some
 //! registers are *excused*: nobody has to answer for them any more. Who does answer must still be
 //! right, and everything else goes on as if nothing had happened.
 
@@ -102,9 +102,16 @@ impl World {
         }
         let id = self.servers[place].id;
         self.trace.note(self.now, format_args!("{id} dies"));
-        self.note_losses(place);
+        match self.kept {
+            Some(mode) => {
+                self.losses.dead.insert(id, place);
+                self.lose_memory(place, mode);
+            }
+            None => self.note_losses(place),
+        }
         self.plan.retain(|_, next| match next {
             Next::Turn(at, _) | Next::Arrive(at, _, _) | Next::Rejoin(at) => *at != place,
+            Next::Sync(at, _, _) => *at != place,
             Next::Down(at, _, _) | Next::Sever(at, _) => *at != place,
             Next::Up(..)
             | Next::Answer(..)
@@ -128,7 +135,7 @@ impl World {
             self.plan_at(last, Next::Hangup(connection));
         }
         self.break_connections(place);
-        if self.rng.u32(..4) != 0 {
+        if self.kept.is_some() || self.rng.u32(..4) != 0 {
             let away = self.micros(500..1_500_000);
             self.plan_in(away, Next::Start(place));
         }

@@ -49,6 +49,9 @@ impl World {
             self.leaders.trouble = [10, 40, 200][self.rng.usize(..3)];
             self.leaders.set_trouble(true);
         }
+        if self.kept.is_some() && self.settings.has(Knob::Crash) {
+            self.faults.push(Knob::Crash);
+        }
         let delay = self.micros(20_000..200_000);
         self.plan_in(delay, Next::Fault);
     }
@@ -75,11 +78,12 @@ impl World {
             | Knob::Cancels
             | Knob::Pipelines
             | Knob::Flushes
+            | Knob::Kept
             | Knob::Expiry => unreachable!("no fault"),
             Knob::Crash => {
                 self.crash(place);
                 // There are three servers only, and what one has lost no other one can lose.
-                if self.rng.u32(..3) != 0 {
+                if self.kept.is_none() && self.rng.u32(..3) != 0 {
                     self.faults.retain(|&fault| fault != Knob::Crash);
                 }
             }

@@ -258,13 +258,13 @@ fn judge_counts(server: &mut Server, wall: UnixMillis) -> Result<Walk, Failure> 
     let walk = server.inspector.walk(wall);
     let words = server.inspector.words(wall);
     let found = walk.held.len() as u64 + walk.others;
-    if found != words && !(walk.is_arriving && found < words) {
+    if found != words && !(walk.may_bury && found < words) {
         let (held, others) = (walk.held.len(), walk.others);
         let text = format!("{id} counts {words}, serves {held}, and holds {others} others");
         return Err(Rule::CountsMatch.broken(text));
     }
     let (live, bytes) = (server.node.store().usage().log.live_bytes, walk.bytes);
-    if live != bytes && !(walk.is_arriving && bytes < live) {
+    if live != bytes && !(walk.may_bury && bytes < live) {
         let text = format!("{id} counts {live} live bytes and holds {bytes}");
         return Err(Rule::CountsMatch.broken(text));
     }

@@ -7,6 +7,7 @@ use crate::reactor::{Inbound, Outbound};
 use coordinator::{ConnectionId, Event};
 use protocols::migration::{peer, to_coordinator};
 use server::engine::{Route, Sending, To};
+use server::shell::reactor_for;
 use std::time::Duration;
 use types::ServerId;
 use wire::control::{ClusterMap, FromCoordinator, ToCoordinator};
@@ -18,6 +19,12 @@ impl World {
             Outbound::Peer(sending) => self.send(place, reactor, sending),
             Outbound::Control(message) => self.send_up(place, message),
             Outbound::Bytes(connection, bytes) => self.send_reply(connection, bytes),
+            Outbound::Sync(sync) => {
+                // Now and then a disk takes its time.
+                let is_busy = self.rng.u32(..20) == 0;
+                let delay = self.micros(20..if is_busy { 100_000 } else { 2_000 });
+                self.plan_in(delay, Next::Sync(place, reactor, Box::new(sync)));
+            }
         }
     }
 
@@ -147,9 +154,10 @@ impl World {
             return self.crash(place);
         }
         let Some(message) = self.tamper_down(place, message) else { return };
-        // The link hands everything to one reactor, in order.
-        self.servers[place].reactors[0].inbox.push_back(Inbound::Control(Box::new(message)));
-        self.wake(place, 0);
+        let reactor = usize::from(reactor_for(&message).0);
+        let inbound = Inbound::Control(Box::new(message));
+        self.servers[place].reactors[reactor].inbox.push_back(inbound);
+        self.wake(place, reactor);
     }
 
     /// What planted bugs make of a message from the coordinator.
