@@ -1,7 +1,7 @@
 //! What it costs to keep a log that is read after a crash, and to read it: nanoseconds of the
 //! thread's processor time per record of 30 + 100 bytes. The disk is memory.
 //!
-//! `cargo run --release -p store --example durable_bench [records] [huge]`
+//! `cargo run --release -p store --example durable_bench [records] [huge] [recover]`
 
 #![forbid(unsafe_code)]
 
@@ -31,9 +31,11 @@ fn main() {
     let records: usize = arguments.iter().find_map(|word| word.parse().ok()).unwrap_or(1_000_000);
     let huge_pages = arguments.iter().any(|word| word == "huge");
     println!("{records} records of 30 + 100 bytes, huge pages asked for: {huge_pages}");
-    println!("                      put, fresh   overwriting   read   delete");
-    for durable in [false, true, false, true] {
-        operate(records, huge_pages, durable);
+    if !arguments.iter().any(|word| word == "recover") {
+        println!("                      put, fresh   overwriting   read   delete");
+        for durable in [false, true, false, true] {
+            operate(records, huge_pages, durable);
+        }
     }
     recover(records, huge_pages);
 }

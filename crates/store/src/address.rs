@@ -37,6 +37,12 @@ impl Address {
         self.0
     }
 
+    /// So many bytes, a multiple of a unit, behind it.
+    #[inline]
+    pub(crate) fn plus(self, bytes: u32) -> Address {
+        Address::from_units(self.0 + u64::from(bytes) / ADDRESS_UNIT as u64)
+    }
+
     /// Bytes from the arena's beginning.
     #[inline]
     pub(crate) const fn bytes(self) -> usize {

@@ -142,6 +142,14 @@ impl<'t> Leaf<'t> {
         &self.buckets[index]
     }
 
+    /// The buckets that a change of a word with this tag touches, as a rule.
+    #[inline]
+    pub(super) fn touched_by(self, tag: Tag) -> impl Iterator<Item = &'t Bucket> {
+        let home = self.home(tag);
+        let next = self.buckets.get(home + 1);
+        [Some(self.bucket(home)), next, Some(self.header())].into_iter().flatten()
+    }
+
     /// The bucket in which a word with this tag stands if there is room.
     #[inline]
     pub(super) fn home(self, tag: Tag) -> usize {

@@ -155,6 +155,15 @@ impl Index {
         }
     }
 
+    /// Asks for all that a change under this hash touches. A hint.
+    #[inline]
+    pub fn prefetch_for_change(&self, hash: KeyHash, turn: &Turn<'_>) {
+        self.check(turn);
+        if let Some((_, leaf)) = self.place(hash, turn).leaf {
+            leaf.touched_by(Tag::of(hash)).for_each(bucket::prefetch);
+        }
+    }
+
     /// Shows words that may be the hash's. A hint: what others change meanwhile may be missed.
     #[inline]
     pub fn candidates(&self, hash: KeyHash, turn: &Turn<'_>, mut see: impl FnMut(Word)) {

@@ -206,17 +206,17 @@ impl Log {
         }
     }
 
-    /// What stands in a segment of the log.
+    /// Where a segment of the log begins in memory, and what stands there.
     ///
     /// # Panics
     /// If the segment is not the log's: our bug.
-    pub(crate) fn written<'t>(&self, segment: SegmentId, turn: &'t Turn<'_>) -> &'t [u8] {
-        self.segments.written(self.place(segment), turn)
-    }
-
-    /// Where an entry of the log stands in memory.
-    pub(crate) fn address_of(&self, location: Location) -> Address {
-        self.segments.address(self.place(location.segment), location.offset as usize)
+    pub(crate) fn written<'t>(
+        &self,
+        segment: SegmentId,
+        turn: &'t Turn<'_>,
+    ) -> (Address, &'t [u8]) {
+        let place = self.ours().ledger.place(segment).expect("the segment is the log's");
+        (self.segments.address(place, 0), self.segments.written(place, turn))
     }
 
     /// Copies from the one segment stand in the other.
@@ -257,10 +257,6 @@ impl Log {
             length(*segment).filter(|length| length <= farthest).map(|length| (*segment, length))
         });
         lengths.collect()
-    }
-
-    fn place(&self, segment: SegmentId) -> Place {
-        self.ours().ledger.place(segment).expect("the segment is the log's")
     }
 
     /// All that was a segment's of before the crash has been entered: pins for the sake of segments

@@ -24,7 +24,10 @@ use wire::Corrupt;
 use wire::entry::{Body, Dead, Entry, Location};
 
 /// Entries parsed ahead of the one that is entered.
-const WINDOW: usize = 16;
+const WINDOW: usize = 32;
+
+/// Of an entry that may be of the same key: what it takes to compare the keys.
+const RIVAL_BYTES: usize = 64;
 
 /// Why a segment cannot be entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -169,6 +172,7 @@ impl<'t> Entering<'t> {
             window.clear();
             let from = entries.offset;
             let failed = self.fill(&mut entries, entries_max.min(WINDOW), &mut window);
+            self.prefetch_rivals(&window);
             entries_max = entries_max.saturating_sub(WINDOW);
             let highest = window.iter().map(|read| read.entry.version).max();
             self.store.raise_version(highest.unwrap_or(Version(0)));
@@ -207,7 +211,7 @@ impl<'t> Entering<'t> {
             let hash = key_hash(self.store.seed(), entry.key);
             let table = table_of(self.tablets, hash, entry.tenure);
             if let Some(table) = table {
-                self.store.index_or_new(table).prefetch(hash, self.turn);
+                self.store.index_or_new(table).prefetch_for_change(hash, self.turn);
             }
             if let Some(Location { segment, offset }) = named_by(&entry) {
                 let farthest = self.named.entry(segment).or_default();
@@ -216,6 +220,18 @@ impl<'t> Entering<'t> {
             window.push(Read { table, hash, entry, address, bytes });
         }
         Ok(())
+    }
+
+    /// Asks for what may stand under the same keys already. The buckets are here by now.
+    fn prefetch_rivals(&self, window: &[Read<'t>]) {
+        for read in window {
+            let Some(index) = read.table.and_then(|table| self.store.index(table)) else {
+                continue;
+            };
+            index.candidates(read.hash, self.turn, |word| {
+                self.store.log.prefetch(word.address(), RIVAL_BYTES);
+            });
+        }
     }
 
     /// Points the index at the entry unless something newer is there.
@@ -277,15 +293,16 @@ fn named_by(entry: &Entry<'_>) -> Option<Location> {
 
 /// The entries of an adopted segment, one after the other.
 struct Entries<'t> {
-    store: &'t Store,
-    segment: SegmentId,
+    /// Where the segment stands in memory.
+    first: Address,
     bytes: &'t [u8],
     offset: u32,
 }
 
 impl<'t> Entries<'t> {
     fn new(store: &'t Store, segment: SegmentId, turn: &'t Turn<'t>) -> Entries<'t> {
-        Entries { store, segment, bytes: store.log.written(segment, turn), offset: 0 }
+        let (first, bytes) = store.log.written(segment, turn);
+        Entries { first, bytes, offset: 0 }
     }
 
     fn go_to(&mut self, offset: u32) {
@@ -311,8 +328,8 @@ impl<'t> Iterator for Entries<'t> {
             Ok(_) => return Some(Err(Corrupt::Short { what: "log entry" })),
             Err(corrupt) => return Some(Err(corrupt)),
         };
-        let location = Location { segment: self.segment, offset: self.offset };
+        let address = self.first.plus(self.offset);
         self.offset += entry.encoded_bytes() as u32;
-        Some(Ok((self.store.log.address_of(location), entry)))
+        Some(Ok((address, entry)))
     }
 }
