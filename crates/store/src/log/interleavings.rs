@@ -128,7 +128,7 @@ fn a_dead_segment_is_retired_exactly_once() {
         };
         let log = Log::new(&config).unwrap();
         let mut head = log.head();
-        let body = Body::Object { expiry: None, value: b"value" };
+        let body = Body::Object { expiry: None, replaces: None, value: b"value" };
         let entry = Entry { tenure: Tenure(1), version: Version(1), key: b"key", body };
         let addresses = [(); 2].map(|()| head.append_one(&entry).unwrap());
         let killers = addresses.map(|address| {
