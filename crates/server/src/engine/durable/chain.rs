@@ -6,7 +6,6 @@ use protocols::directory::Directory;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use store::Store;
 use store::log::LogChange;
 use types::{SegmentId, Version};
@@ -133,7 +132,6 @@ impl Chain {
     fn open_replicas(&mut self, keeper: &Keeper) -> io::Result<()> {
         while let Some(segment) = self.opening.front().copied() {
             let replica = keeper.replicas.create(header_of(self.header, segment))?;
-            keeper.took_file.store(true, Ordering::Relaxed);
             self.opening.pop_front();
             self.fresh.insert(segment, replica);
             self.directory.open(segment);

@@ -162,12 +162,10 @@ impl Kept {
         let keeper = Keeper {
             mode,
             replicas: self.replicas,
-            segment_bytes: segment_bytes as u32,
             chain: Mutex::new(Chain::new(directory, next, (unnamed, earlier), header)),
             loading,
             acknowledgments: AtomicU64::new(0),
             holders: AtomicUsize::new(0),
-            took_file: AtomicBool::new(true),
             is_failing: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
         };

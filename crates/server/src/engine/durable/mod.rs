@@ -15,10 +15,9 @@ mod saving;
 pub use loading::{Kept, KeptError, Progress};
 
 use super::Engine;
-use backup::{Blocks, Replica, Replicas};
+use backup::{Replica, Replicas};
 use chain::Chain;
 use loading::Loading;
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,25 +53,22 @@ impl Mode {
 pub struct Keeper {
     mode: Mode,
     replicas: Replicas,
-    segment_bytes: u32,
     chain: Mutex<Chain>,
     pub(super) loading: Loading,
     /// Rises when more was acknowledged.
     acknowledgments: AtomicU64,
     /// Reactors that hold replies.
     holders: AtomicUsize,
-    /// Whether a file was taken for a replica.
-    took_file: AtomicBool,
     /// Whether the last attempt to write failed.
     is_failing: AtomicBool,
     /// Whether a sync has failed: what the disk has is not known any more.
     is_broken: AtomicBool,
 }
 
-/// Files to be synced, in this order; or none, and a file to be made ready for the next segment.
+/// Files to be synced, in this order.
+#[derive(Debug)]
 pub struct Sync {
     files: Vec<(File, Arc<Replica>)>,
-    prepares: Option<Arc<Keeper>>,
 }
 
 /// What came of a [`Sync`].
@@ -102,16 +98,7 @@ impl Sync {
                 break;
             }
         }
-        if let Some(keeper) = self.prepares {
-            keeper.prepare();
-        }
         Synced { files }
-    }
-}
-
-impl fmt::Debug for Sync {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sync").field("files", &self.files).finish_non_exhaustive()
     }
 }
 
@@ -133,23 +120,6 @@ impl Keeper {
 
     fn chain(&self) -> MutexGuard<'_, Chain> {
         self.chain.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a file has been taken since this was asked last: another one should be made ready.
-    fn wants_file(&self) -> bool {
-        self.took_file.load(Ordering::Relaxed) && self.took_file.swap(false, Ordering::Relaxed)
-    }
-
-    /// Makes a file ready, so that no reactor waits for one.
-    fn prepare(&self) {
-        let blocks = match self.mode {
-            Mode::Memory | Mode::Interval => Blocks::Promised,
-            Mode::Disk => Blocks::Written,
-        };
-        if let Err(error) = self.replicas.prepare(self.segment_bytes, blocks) {
-            // Whoever needs one makes it, and tells what is wrong.
-            tracing::debug!(%error, "no file could be made ready");
-        }
     }
 
     /// More has been acknowledged: whether other reactors must be woken for it than the caller, who

@@ -136,10 +136,6 @@ impl Engine {
         let store = self.node.store().clone();
         let has_changes = store.log().has_changes() || !keeper.is_working();
         let is_told = !has_changes || keeper.follow(&store);
-        if keeper.wants_file() {
-            let prepares = self.keeper.clone();
-            self.out.syncs.push(Sync { files: Vec::new(), prepares });
-        }
         let handed_out = if is_told { self.hand_out(keeper) } else { HandedOut::Failed };
         self.saving.again = (handed_out == HandedOut::Failed).then_some(now + AGAIN);
         let is_due = || self.saving.next_sync.is_some_and(|at| at <= now || store.log().is_low());
@@ -211,7 +207,7 @@ impl Engine {
         self.saving.next_sync = None;
         if !files.is_empty() {
             self.saving.is_syncing = true;
-            self.out.syncs.push(Sync { files, prepares: None });
+            self.out.syncs.push(Sync { files });
         }
     }
 
@@ -219,9 +215,6 @@ impl Engine {
     pub(crate) fn on_synced(&mut self, now: Instant, synced: Synced) {
         let Some(keeper) = self.keeper.clone() else { return };
         let keeper = &keeper;
-        if synced.files.is_empty() {
-            return;
-        }
         self.saving.is_syncing = false;
         let store = self.node.store().clone();
         let log = store.log();
