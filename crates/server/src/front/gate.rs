@@ -23,7 +23,9 @@ pub(super) fn admit(
     {
         return Err(refused("NOAUTH Authentication required."));
     }
-    if turn.engine.is_loading() && !command.has(flag::LOADING) {
+    // A transaction is commands on data, whatever they are called to begin and to end it.
+    let needs_data = !command.has(flag::LOADING) || ["exec", "watch"].contains(&command.name);
+    if turn.engine.is_loading() && needs_data {
         return Err(refused("LOADING Redis is loading the dataset in memory"));
     }
     if command.has(flag::WRITE) && turn.engine.cannot_keep() {
