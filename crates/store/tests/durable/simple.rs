@@ -3,8 +3,8 @@
 use crate::common::{NOW, TABLE, key, tablet};
 use crate::disk::{Disk, config};
 use std::sync::Arc;
-use store::{Need, Store, TabletMap, TabletState, Worker};
-use types::HashRange;
+use store::{Arrival, ArrivalPlan, Need, Store, TabletMap, TabletState, Worker};
+use types::{HashRange, KeyHash, MigrationId, ServerId};
 
 pub(crate) fn serving() -> TabletMap {
     TabletMap::new(vec![tablet(HashRange::ALL, TabletState::Serving)])
@@ -113,4 +113,108 @@ fn replies_wait_for_what_they_show() {
 #[test]
 fn a_copy_does_not_leave_the_log_before_its_original() {
     assert!(!crate::scenario::an_original_outlives_its_copy(), "a deleted record is back");
+}
+
+#[test]
+fn a_write_that_was_refused_is_not_there_after_a_crash() {
+    // Short records of a few slots: leaves cannot grow while the open segment has room.
+    let small = || config(16 * SMALL, SMALL, 1);
+    let mut disk = Disk::default();
+    let (store, mut workers) = disk.recover(small(), (serving(), NOW), |_| {});
+    let mut refused = Vec::new();
+    for number in 0..100_000 {
+        workers[0].begin_turn(NOW);
+        let name = format!("{{{}}}{number}", number % 300);
+        if workers[0].put(TABLE, key(&store, name.as_bytes()), b"", None).is_err() {
+            refused.push(name);
+        }
+        disk.save(&store, &mut workers[0], || true);
+    }
+    assert!(refused.len() > 50_000, "{} were refused", refused.len());
+    drop(workers);
+    let (store, mut workers) = disk.recover(small(), (serving(), NOW), |_| {});
+    let is_there = |name: &String| {
+        let key = key(&store, name.as_bytes());
+        workers[0].read_one(TABLE, key, |record| record.is_some()).unwrap()
+    };
+    assert_eq!(refused.into_iter().find(is_there), None);
+}
+
+const SMALL: usize = 64 << 10;
+
+#[test]
+fn a_server_that_was_full_has_room_again_for_what_is_overwritten() {
+    for (length, keys) in [(1000, 600), (8, 6000)] {
+        let mut disk = Disk::default();
+        let small = config(24 * SMALL, SMALL, 2);
+        let (store, mut workers) = disk.recover(small, (serving(), NOW), |_| {});
+        let mut written = 0;
+        for number in 0..60_000 {
+            let worker = &mut workers[number % 2];
+            worker.begin_turn(NOW);
+            let name = format!("{}", number * 7919 % keys);
+            let put = worker.put(TABLE, key(&store, name.as_bytes()), &vec![7; length], None);
+            written += usize::from(put.is_ok());
+            worker.clean();
+            disk.save(&store, worker, || true);
+            if number % 100 == 0 {
+                disk.sync_all(&store);
+                while disk.drop_one(0) {}
+                while disk.release_one(&store) {}
+            }
+        }
+        // Two thirds of what heads and cleaners do not keep back live, with the index.
+        assert!(written > 20_000, "{written} writes of {length} bytes");
+    }
+}
+
+#[test]
+fn what_a_migration_brought_is_there_after_a_crash() {
+    let mut source = Server::new();
+    for round in 0..3 {
+        for number in 0..500 {
+            source.set(&format!("{number}"), &format!("{round}{}", "x".repeat(3000)));
+        }
+        source.save();
+    }
+    let mut target = Server::new();
+    let arrival = Arc::new(Arrival::new(ArrivalPlan {
+        migration: MigrationId(1),
+        source: ServerId(1),
+        range: HashRange::ALL,
+        partitions: vec![HashRange::ALL],
+        expected: source.workers[0].counts(HashRange::ALL),
+        reservation: None,
+    }));
+    target.store.raise_version(source.store.version());
+    let arriving = TabletState::Arriving(Arc::clone(&arrival));
+    target.store.publish(TabletMap::new(vec![tablet(HashRange::ALL, arriving)]));
+    target.turn();
+    target.set("7", "written at the target");
+    let mut cursor = Some(KeyHash(0));
+    while let Some(from) = cursor {
+        let mut batch = Vec::new();
+        source.turn();
+        cursor = source.workers[0].collect(HashRange::ALL, from, 64 << 10, &mut batch);
+        let mut next = Some(0);
+        while let Some(offset) = next {
+            target.turn();
+            next = target.workers[0].replay(&arrival, &batch, offset, 100).unwrap().next;
+        }
+        target.save();
+    }
+    assert!(target.get("8").is_some() && !target.waits(), "the source has it");
+    arrival.advance(0, None);
+    target.workers[0].splice(MigrationId(1));
+    target.store.publish(serving());
+    target.set("9", "later");
+    target.save();
+    let mut target = target.crash();
+    assert_eq!(target.get("7").as_deref(), Some("written at the target"));
+    assert_eq!(target.get("9").as_deref(), Some("later"));
+    assert!(target.get("8").is_some_and(|value| value.starts_with('2')));
+    assert_eq!(target.workers[0].table_records(TABLE), 500);
+    let usage = target.store.usage().log;
+    let indexed = target.workers[0].range_bytes(HashRange::ALL);
+    assert_eq!(usage.live_bytes, indexed + usage.pinned_bytes);
 }
