@@ -4,7 +4,7 @@ use super::*;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use shuttle::{check_pct, check_random, thread};
 use types::{ReactorId, Tenure, Version};
-use wire::entry::Body;
+use wire::entry::{Body, Dead};
 
 const SCHEDULES: usize = 3_000;
 
@@ -146,5 +146,114 @@ fn a_dead_segment_is_retired_exactly_once() {
         assert_eq!(log.reclamation().waiting(), 2);
         log.reclamation().collect(usize::MAX);
         assert_eq!(log.usage().segments.free as usize, SEGMENTS_PER_REACTOR_MIN);
+    });
+}
+
+/// A kept log with a closed segment of two entries, and an open one behind it.
+struct Kept {
+    log: Arc<Log>,
+    head: Head,
+    entries: [(Address, u32); 2],
+    /// In the open segment; it takes as many bytes as the second entry.
+    behind: Address,
+}
+
+impl Kept {
+    const SEGMENT_BYTES: usize = Chunk::BYTES;
+
+    fn new() -> Kept {
+        let memory_bytes = SEGMENTS_PER_REACTOR_MIN * Kept::SEGMENT_BYTES;
+        let segment_bytes = Some(Kept::SEGMENT_BYTES);
+        let (reactors, huge_pages, durable) = (1, false, true);
+        let config = LogConfig { memory_bytes, reactors, huge_pages, durable, segment_bytes };
+        let log = Log::new(&config).unwrap();
+        let mut head = log.head();
+        let long = vec![7; Kept::SEGMENT_BYTES / 8 * 5];
+        let [small, first, behind] = [&b"value"[..], &long, &long].map(|value| {
+            let body = Body::Object { expiry: None, replaces: None, value };
+            let entry = Entry { tenure: Tenure(1), version: Version(1), key: b"key", body };
+            (head.append_one(&entry).unwrap(), entry.encoded_bytes() as u32)
+        });
+        Kept { log, head, entries: [small, first], behind: behind.0 }
+    }
+
+    /// All that is written is stable.
+    fn save(&mut self) {
+        let log = Arc::clone(&self.log);
+        self.head.hand_out(&mut |unsaved| {
+            log.raise_stable(unsaved.segment, unsaved.from + unsaved.bytes.len() as u32);
+            true
+        });
+    }
+
+    fn dead(&self) -> Vec<SegmentId> {
+        let changes = self.log.take_changes().into_iter();
+        let dead = changes.filter_map(|change| match change {
+            LogChange::Dead(segment) => Some(segment),
+            LogChange::Opened(_) | LogChange::Closed { .. } => None,
+        });
+        dead.collect()
+    }
+}
+
+/// Walks a victim to its end, if there is one.
+fn visit(log: &Arc<Log>, reactor: &mut Participant) {
+    reactor.begin_turn();
+    if let Some(mut victim) = log.emptiest() {
+        let turn = reactor.turn();
+        while let Some(candidate) = victim.peek(&turn) {
+            victim.advance(&candidate);
+        }
+        victim.release();
+    }
+    reactor.sleep();
+}
+
+/// Of the end of a visit, the last death and the barrier, whichever comes last lets the segment go,
+/// once.
+#[test]
+fn a_segment_leaves_a_kept_log_exactly_once() {
+    explore(|| {
+        let mut kept = Kept::new();
+        kept.save();
+        let closed = kept.log.segment_of(kept.entries[0].0);
+        let killers = kept.entries.map(|(address, bytes)| {
+            let log = Arc::clone(&kept.log);
+            thread::spawn(move || log.kill(address, bytes))
+        });
+        let visitor = {
+            let log = Arc::clone(&kept.log);
+            let mut reactor = log.reclamation().participant(ReactorId(0));
+            thread::spawn(move || visit(&log, &mut reactor))
+        };
+        let mut dead = kept.dead();
+        killers.into_iter().for_each(|killer| killer.join().unwrap());
+        visitor.join().unwrap();
+        // If it was not worth it before it had died.
+        visit(&kept.log, &mut kept.log.reclamation().participant(ReactorId(0)));
+        dead.extend(kept.dead());
+        assert_eq!(dead, [closed]);
+        kept.log.release(closed);
+        assert_eq!(kept.log.reclamation().waiting(), 1);
+    });
+}
+
+/// A tombstone that loses its word while the segment that it names goes is dead, once.
+#[test]
+fn a_tombstone_dies_once_when_what_it_names_goes() {
+    explore(|| {
+        let mut kept = Kept::new();
+        kept.save();
+        kept.entries.iter().for_each(|&(address, bytes)| kept.log.kill(address, bytes));
+        visit(&kept.log, &mut kept.log.reclamation().participant(ReactorId(0)));
+        let dead = Dead::At(kept.log.location_of(kept.entries[0].0));
+        let gone = kept.dead()[0];
+        let burier = {
+            let (log, (_, bytes)) = (Arc::clone(&kept.log), kept.entries[1]);
+            thread::spawn(move || log.bury(kept.behind, bytes, dead))
+        };
+        kept.log.release(gone);
+        burier.join().unwrap();
+        assert_eq!((kept.log.usage().live_bytes, kept.log.usage().pinned_bytes), (0, 0));
     });
 }

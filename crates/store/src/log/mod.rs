@@ -175,6 +175,7 @@ impl Log {
         let pool = Pool::new(count as u32, kept_for_cleaning);
         let spare =
             if durable { count / SPARE_DIVISOR + SPARE_MORE * kept_for_cleaning } else { 0 };
+        let spare = spare.min(ARENA_BYTES_MAX / segment_bytes - count);
         let bytes = (count + spare) * segment_bytes;
         let arena = Arena::map(bytes, segment_bytes, huge_pages)
             .map_err(|error| LogError::Refused { bytes, error })?;
