@@ -27,7 +27,6 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::AbsentNotRemembered
         | Planted::ReclaimedWithoutTombstone
         | Planted::BusyReadAsAbsent
-        | Planted::StoreWithoutCompare
         | Planted::FlushedArrives
         | Planted::WalkNotWaiting
         | Planted::OldCopyKept
@@ -36,6 +35,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::LostReplyTakenForEmpty
         | Planted::NeverNotKept
         | Planted::KeyOvertaken => 399,
+        Planted::StoreWithoutCompare => 999,
     }
 }
 
