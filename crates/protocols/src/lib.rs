@@ -5,7 +5,8 @@
 //! golden scripts and the simulator drive the same code.
 //!
 //! - [`directory`]: which segments make up a server's log;
-//! - [`migration`]: moves a range of key hashes from one server to another while it is used.
+//! - [`migration`]: moves a range of key hashes from one server to another while it is used;
+//! - [`replication`]: keeps a server's log on the disks of others.
 //!
 //! **Invariant:** no socket, no clock, no randomness, no thread, no lock, and no knowledge of the
 //! store: bulk data passes a machine as a [`Ticket`], never as bytes.
@@ -14,6 +15,7 @@
 
 pub mod directory;
 pub mod migration;
+pub mod replication;
 
 mod outbox;
 

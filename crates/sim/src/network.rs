@@ -78,7 +78,15 @@ impl Weather {
             PeerMessage::FlipAnswer { .. } => 1,
             PeerMessage::PriorityPull(_) => 2,
             PeerMessage::PriorityReply(_) => 3,
-            PeerMessage::Pull(_) | PeerMessage::PullReply(_) => BULK,
+            PeerMessage::Pull(_)
+            | PeerMessage::PullReply(_)
+            | PeerMessage::Append(_)
+            | PeerMessage::Appended(_)
+            | PeerMessage::Release { .. }
+            | PeerMessage::Released { .. }
+            | PeerMessage::Needed { .. }
+            | PeerMessage::RecoveryRead(_)
+            | PeerMessage::RecoveryReply(_) => BULK,
         };
         let Accidents { lost, repeated, late } = self.kinds[kind];
         let mut copies = Vec::new();

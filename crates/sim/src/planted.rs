@@ -242,6 +242,13 @@ pub(crate) fn emptied(message: &PeerMessage) -> Option<PeerMessage> {
         | PeerMessage::FlipAnswer { .. }
         | PeerMessage::Pull(_)
         | PeerMessage::PriorityPull(_)
-        | PeerMessage::PriorityReply(_) => None,
+        | PeerMessage::PriorityReply(_)
+        | PeerMessage::Append(_)
+        | PeerMessage::Appended(_)
+        | PeerMessage::Release { .. }
+        | PeerMessage::Released { .. }
+        | PeerMessage::Needed { .. }
+        | PeerMessage::RecoveryRead(_)
+        | PeerMessage::RecoveryReply(_) => None,
     }
 }

@@ -3,6 +3,7 @@
 //! A directory is a chain of small segments of its own. The body of each of its pieces is the
 //! postcard encoding of a list of [`DirectoryEntry`], then zeros up to a multiple of 8. The first
 //! entry of each directory segment is a [`DirectoryEntry::Snapshot`], so that all older ones can go.
+//! A piece may have several such lists, one behind the other.
 
 use crate::Corrupt;
 use serde::{Deserialize, Serialize};
@@ -65,12 +66,29 @@ pub fn encode(entries: &[DirectoryEntry]) -> Vec<u8> {
     body
 }
 
-/// The entries of a piece's body.
+/// The entries of a piece's body. It may be several that were encoded one by one: a replica that
+/// lags behind gets them in one piece.
 pub fn decode(body: &[u8]) -> Result<Vec<DirectoryEntry>, Corrupt> {
-    const WRONG: Corrupt = Corrupt::Invalid { what: "entries of the log directory" };
-    let (entries, rest) = postcard::take_from_bytes(body).map_err(|_| WRONG)?;
-    let is_padding = rest.len() < ALIGNMENT && rest.iter().all(|byte| *byte == 0);
-    if is_padding { Ok(entries) } else { Err(WRONG) }
+    let (mut entries, mut rest) = take_list(body)?;
+    while !rest.is_empty() {
+        let (more, behind) = take_list(rest)?;
+        if more.is_empty() {
+            return Err(WRONG);
+        }
+        entries.extend(more);
+        rest = behind;
+    }
+    Ok(entries)
+}
+
+const WRONG: Corrupt = Corrupt::Invalid { what: "entries of the log directory" };
+
+/// One list with the zeros behind it, and what follows.
+fn take_list(bytes: &[u8]) -> Result<(Vec<DirectoryEntry>, &[u8]), Corrupt> {
+    let (entries, rest) = postcard::take_from_bytes(bytes).map_err(|_| WRONG)?;
+    let padding = (bytes.len() - rest.len()).wrapping_neg() % ALIGNMENT;
+    let (padding, rest) = rest.split_at_checked(padding).ok_or(WRONG)?;
+    if padding.iter().all(|byte| *byte == 0) { Ok((entries, rest)) } else { Err(WRONG) }
 }
 
 #[cfg(test)]
@@ -95,6 +113,15 @@ mod tests {
             let body = encode(&samples()[..count]);
             assert_eq!(body.len() % ALIGNMENT, 0);
             assert_eq!(decode(&body).unwrap(), samples()[..count]);
+        }
+    }
+
+    #[test]
+    fn several_bodies_in_one_piece_are_read_as_one() {
+        let all = samples();
+        for cut in 1..all.len() {
+            let together = [encode(&all[..cut]), encode(&all[cut..])].concat();
+            assert_eq!(decode(&together).unwrap(), all);
         }
     }
 

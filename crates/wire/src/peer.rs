@@ -1,9 +1,10 @@
 //! Messages between two servers. What each permits its receiver to conclude stands with it; the
-//! protocol as a whole is told in `protocols::migration`.
+//! protocols as wholes are told in `protocols::migration` and `protocols::replication`.
 
+use crate::replica::{PIECE_HEADER_BYTES, ReplicaId, ReplicaKind};
 use serde::{Deserialize, Serialize};
 use types::{
-    ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, ServerId, Slot, TableId,
+    ClusterId, HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, Slot, TableId,
     UnixMillis, Version,
 };
 
@@ -30,7 +31,35 @@ pub enum PeerMessage {
     PriorityPull(PriorityPull),
     /// Source to target, with a batch as payload.
     PriorityReply(PriorityReply),
+    /// Master to backup, with the bytes of a piece as payload.
+    Append(Append),
+    /// Backup to master: answer to an append, and again when more has become stable.
+    Appended(Appended),
+    /// Master to backup, repeated until answered: these replicas of my log are not needed. Not more
+    /// than [`REPLICAS_MAX`].
+    Release {
+        /// Which.
+        replicas: Vec<ReplicaId>,
+    },
+    /// Backup to master: these replicas are not here any more.
+    Released {
+        /// Which.
+        replicas: Vec<ReplicaId>,
+    },
+    /// Backup to master: nothing was heard about these replicas of your log for long. The answer is
+    /// a release of those that are not needed. Not more than [`REPLICAS_MAX`].
+    Needed {
+        /// Which.
+        replicas: Vec<ReplicaId>,
+    },
+    /// Recovery master to backup: what a replica holds of a range.
+    RecoveryRead(RecoveryRead),
+    /// Backup to recovery master, with whole log entries as payload.
+    RecoveryReply(RecoveryReply),
 }
+
+/// Most replicas of one message: 30 KB of names, however many a backup holds.
+pub const REPLICAS_MAX: usize = 1024;
 
 /// Who opened a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,4 +162,104 @@ pub enum PriorityAnswer {
     Absent,
     /// It has begun to forget there: whatever existed is at the target by now.
     Gone,
+}
+
+/// Gives a replica the bytes that come next; without any, asks what it has.
+///
+/// The first one makes the replica. Whoever answers it (other than by a refusal) was not told to
+/// fence this log when it was sent: that is what a master's read lease rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Append {
+    /// Which replica of the sender's log.
+    pub replica: ReplicaId,
+    /// What its bytes are.
+    pub kind: ReplicaKind,
+    /// Bytes of the segment when it is full.
+    pub segment_bytes: u32,
+    /// Where the payload stands in the segment: the sender was told that the replica has so much.
+    pub from: u32,
+    /// The segment has got its last entry, and ends with the payload: to be synced without delay.
+    pub is_last: bool,
+    /// When it was sent, by the sender's clock: returned as it came.
+    pub sent: Instant,
+    /// Header of the piece; `None` if there is no payload.
+    pub header: Option<[u8; PIECE_HEADER_BYTES]>,
+}
+
+/// What has become of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Appended {
+    /// As asked.
+    pub replica: ReplicaId,
+    /// Of the latest append that was seen: what is said was true when that came.
+    pub sent: Instant,
+    /// What the replica has, or that there is none.
+    pub result: AppendResult,
+}
+
+/// What a backup says of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AppendResult {
+    /// It is there.
+    Has {
+        /// Bytes of the segment that it has.
+        length: u32,
+        /// Bytes of these that survive a loss of power, as far as the mode promises.
+        stable: u32,
+    },
+    /// It takes nothing.
+    Refused(Refusal),
+}
+
+/// Why a backup does not take a piece. Each is for good: the replica will never take anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// There was no room to begin the replica; nothing of it exists.
+    Full,
+    /// It cannot be written any more. What it has got may be there or not.
+    Failed,
+    /// The log is fenced: its master is taken for dead.
+    Fenced,
+}
+
+/// Asks for the entries of a range in a dead server's segment, from a place in it on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryRead {
+    /// Which replica.
+    pub replica: ReplicaId,
+    /// Which entries.
+    pub range: HashRange,
+    /// Byte of the segment to begin at, where an entry begins.
+    pub from: u32,
+}
+
+/// All entries of the range from `from` up to where it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryReply {
+    /// As asked.
+    pub replica: ReplicaId,
+    /// As asked.
+    pub range: HashRange,
+    /// As asked.
+    pub from: u32,
+    /// What comes behind.
+    pub next: RecoveryNext,
+}
+
+/// What comes behind the entries of a [`RecoveryReply`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RecoveryNext {
+    /// More of the segment.
+    From(u32),
+    /// The end of the replica.
+    End {
+        /// Bytes of the segment that it has.
+        length: u32,
+        /// Their checksum.
+        crc: u32,
+        /// Not below any version in them.
+        version: Version,
+    },
+    /// There is no such replica here, or it cannot be read.
+    Missing,
 }

@@ -63,7 +63,7 @@ const CHECKED: usize = HEADER_BYTES - 4;
 pub struct ReplicaEpoch(pub u32);
 
 /// Names a replica among all of a cluster that one backup may hold. Never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReplicaId {
     /// Whose log it is.
     pub log: ServerId,
@@ -85,7 +85,7 @@ impl fmt::Display for ReplicaId {
 pub struct BootId(pub [u8; 16]);
 
 /// What the bytes of a replica are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplicaKind {
     /// Log entries.
     Data,

@@ -1,5 +1,6 @@
 //! How messages look in golden scripts, the simulator's trace and the log of a server.
 
+use crate::replication::appended;
 use std::fmt;
 use types::{KeyHash, Slot, TableId};
 use wire::control::{FromCoordinator, Intent, ToCoordinator};
@@ -123,6 +124,19 @@ pub fn peer(message: &PeerMessage) -> impl fmt::Display {
             reply.request,
             answers(&reply.answers)
         ),
+        PeerMessage::Append(append) => {
+            write!(f, "append {} from {}", append.replica, append.from)
+        }
+        PeerMessage::Appended(answer) => write!(f, "appended {}", appended(answer)),
+        PeerMessage::Release { replicas } => write!(f, "release {} replicas", replicas.len()),
+        PeerMessage::Released { replicas } => write!(f, "released {} replicas", replicas.len()),
+        PeerMessage::Needed { replicas } => write!(f, "needed, {} replicas?", replicas.len()),
+        PeerMessage::RecoveryRead(read) => {
+            write!(f, "recovery-read {} {} from {}", read.replica, read.range, read.from)
+        }
+        PeerMessage::RecoveryReply(reply) => {
+            write!(f, "recovery-reply {} {} from {}", reply.replica, reply.range, reply.from)
+        }
     })
 }
 

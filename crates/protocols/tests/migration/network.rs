@@ -87,6 +87,13 @@ fn kind(message: &Message) -> &'static str {
             PeerMessage::PullReply(_) => "pull-reply",
             PeerMessage::PriorityPull(_) => "priority-pull",
             PeerMessage::PriorityReply(_) => "priority-reply",
+            PeerMessage::Append(_)
+            | PeerMessage::Appended(_)
+            | PeerMessage::Release { .. }
+            | PeerMessage::Released { .. }
+            | PeerMessage::Needed { .. }
+            | PeerMessage::RecoveryRead(_)
+            | PeerMessage::RecoveryReply(_) => "other",
         },
         Message::Up { message, .. } => match message {
             ToCoordinator::Join(_)

@@ -156,7 +156,14 @@ impl Server {
         out: &mut Outside,
     ) {
         match message {
-            PeerMessage::Hello(_) => {}
+            PeerMessage::Hello(_)
+            | PeerMessage::Append(_)
+            | PeerMessage::Appended(_)
+            | PeerMessage::Release { .. }
+            | PeerMessage::Released { .. }
+            | PeerMessage::Needed { .. }
+            | PeerMessage::RecoveryRead(_)
+            | PeerMessage::RecoveryReply(_) => {}
             PeerMessage::Flip(flip) => {
                 let migration = flip.migration;
                 let event = TargetEvent::Flip { from, flip: Box::new(flip) };

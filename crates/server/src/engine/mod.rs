@@ -250,6 +250,15 @@ impl Engine {
             PeerMessage::PullReply(reply) => self.pull_replied(now, from, reply, payload),
             PeerMessage::PriorityPull(pull) => self.serve_priority(from, route, pull),
             PeerMessage::PriorityReply(reply) => self.priority_replied(now, from, reply, payload),
+            // Nobody here has asked, and nothing is kept for others: a message that is dropped is
+            // one that was lost.
+            PeerMessage::Append(_)
+            | PeerMessage::Appended(_)
+            | PeerMessage::Release { .. }
+            | PeerMessage::Released { .. }
+            | PeerMessage::Needed { .. }
+            | PeerMessage::RecoveryRead(_)
+            | PeerMessage::RecoveryReply(_) => {}
         }
     }
 

@@ -1,0 +1,540 @@
+//! The backup's side: what a server takes for the logs of others, what it answers, and what it
+//! frees. Everything that needs no disk; the disk is its driver's.
+//!
+//! What a master is told about a replica stays true: what was refused, or spoiled, is never taken
+//! later, when a repeated message comes. So that is remembered until the master releases it, as a
+//! replica would be.
+//!
+//! **Invariant:** a log that is fenced here stays fenced. Nothing is acknowledged, taken or freed
+//! for its master from then on.
+//! **Invariant:** at most one piece is with the disk per replica.
+
+use super::timing::UNHEARD_MAX;
+use crate::{Outbox, Ticket};
+use std::collections::{BTreeMap, BTreeSet};
+use types::{Instant, SegmentId, ServerId};
+use wire::peer::{AppendResult, Appended, REPLICAS_MAX, Refusal};
+use wire::replica::{ReplicaEpoch, ReplicaId};
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub struct Backup {
+    fenced: BTreeSet<ServerId>,
+    /// Fenced, and not reported yet: the disk is still at work.
+    unreported: BTreeSet<ServerId>,
+    /// Recovered, and not freed yet.
+    recovered: BTreeSet<ServerId>,
+    held: BTreeMap<ReplicaId, Held>,
+    /// When to look whether something was heard of a replica. Each stands here once.
+    looks: BTreeSet<(Instant, ReplicaId)>,
+}
+
+/// What is known of a replica.
+#[derive(Debug)]
+struct Held {
+    state: State,
+    /// When its master was last heard of it, or asked.
+    heard: Instant,
+    /// When that was sent which was answered last, or is to be answered.
+    sent: Instant,
+    /// Where the next look stands.
+    look_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The disk makes it, with its first piece.
+    Begun { then: Then },
+    /// It is there.
+    Kept { length: u32, stable: u32 },
+    /// It is there, and the disk takes a piece.
+    Taking { length: u32, stable: u32, then: Then },
+    /// There was no room to begin it.
+    Full,
+    /// It takes nothing more. Something of it may be on the disk.
+    Failed,
+    /// The disk frees it.
+    Freeing,
+}
+
+/// What follows when the disk is done with a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Answer,
+    /// And sync it: nothing will come behind.
+    AnswerAndSync,
+    /// It is not needed any more.
+    Free,
+}
+
+/// An append, less its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// For which replica.
+    pub replica: ReplicaId,
+    /// Where its bytes begin in the segment.
+    pub from: u32,
+    /// Where they end.
+    pub to: u32,
+    /// The segment ends there.
+    pub is_last: bool,
+    /// When it was sent, by its master's clock.
+    pub sent: Instant,
+}
+
+/// What happens to a backup.
+#[derive(Clone, Debug, PartialEq)]
+pub enum BackupEvent {
+    /// At the start: a replica was found on the disk.
+    Found {
+        /// Which.
+        replica: ReplicaId,
+        /// Bytes of the segment.
+        length: u32,
+        /// Of these, stable ones.
+        stable: u32,
+    },
+    /// A master has sent an append. Its bytes are not needed any more if no
+    /// [`BackupEffect::Take`] follows at once.
+    Append {
+        /// Who sent it.
+        from: ServerId,
+        /// What it says.
+        asked: Asked,
+        /// Its bytes, if it has any.
+        payload: Option<Ticket>,
+    },
+    /// A [`BackupEffect::Take`] was carried out.
+    Taken {
+        /// Which.
+        replica: ReplicaId,
+        /// Bytes of the segment that it has.
+        length: u32,
+        /// Of these, stable ones.
+        stable: u32,
+    },
+    /// More of a replica has become stable, whoever asked for it.
+    Synced {
+        /// Which.
+        replica: ReplicaId,
+        /// Up to where.
+        stable: u32,
+    },
+    /// There is no room to begin a replica. Nothing of it is on the disk.
+    Full {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// It can take nothing more. The driver makes sure that it is not found at the next start.
+    Failed {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// A [`BackupEffect::Free`] was carried out.
+    Freed {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// A master does not need these any more; or the coordinator says so of a log that is recovered.
+    Release {
+        /// Whose they are; of other logs nothing is freed.
+        log: ServerId,
+        /// Which.
+        replicas: Vec<ReplicaId>,
+    },
+    /// The coordinator takes the log's master for dead.
+    Fence {
+        /// Which log.
+        log: ServerId,
+    },
+    /// The coordinator says that nobody needs anything of this log any more; it is as if fenced.
+    Recovered {
+        /// Which log.
+        log: ServerId,
+    },
+    /// Time has passed: [`Backup::next_deadline`].
+    Tick,
+}
+
+/// What a backup wants done, in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum BackupEffect {
+    /// Have the disk take the bytes of the append that has just come; then say
+    /// [`BackupEvent::Taken`], [`BackupEvent::Full`] or [`BackupEvent::Failed`].
+    Take {
+        /// For which replica.
+        replica: ReplicaId,
+        /// It is to be made first. All or nothing: see [`BackupEvent::Full`].
+        is_new: bool,
+        /// The bytes; `None` only if it is new.
+        payload: Option<Ticket>,
+    },
+    /// Sync the replica without delay; then say [`BackupEvent::Synced`] or [`BackupEvent::Failed`].
+    Sync {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// Free what there is of the replica; then say [`BackupEvent::Freed`].
+    Free {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// Tell the replica's master.
+    Answer(Appended),
+    /// Tell the master that these are gone.
+    Released {
+        /// Whom.
+        log: ServerId,
+        /// Which.
+        replicas: Vec<ReplicaId>,
+    },
+    /// Ask whether these are needed: their master, or the coordinator if that is gone.
+    Ask {
+        /// Whose they are.
+        log: ServerId,
+        /// At most [`REPLICAS_MAX`].
+        replicas: Vec<ReplicaId>,
+    },
+    /// The log is fenced, and what there is of it stands still: tell the coordinator
+    /// [`Backup::kept`].
+    Report {
+        /// Which log.
+        log: ServerId,
+    },
+    /// Nothing is here of a log that is recovered: tell the coordinator.
+    LogFreed {
+        /// Which log.
+        log: ServerId,
+    },
+}
+
+impl Backup {
+    /// A backup that holds nothing.
+    pub fn new() -> Backup {
+        Backup::default()
+    }
+
+    /// The only way to change a backup.
+    pub fn handle(&mut self, now: Instant, event: BackupEvent, out: &mut Outbox<BackupEffect>) {
+        match event {
+            BackupEvent::Found { replica, length, stable } => {
+                self.hold(now, replica, State::Kept { length, stable }, Instant::default());
+            }
+            BackupEvent::Append { from, asked, payload } => {
+                self.append(now, from, &asked, payload, out);
+            }
+            BackupEvent::Taken { replica, length, stable } => {
+                self.taken(replica, (length, stable), out);
+            }
+            BackupEvent::Synced { replica, stable } => self.synced(replica, stable, out),
+            BackupEvent::Full { replica } => self.spoiled(replica, State::Full, out),
+            BackupEvent::Failed { replica } => self.spoiled(replica, State::Failed, out),
+            BackupEvent::Freed { replica } => self.freed(replica, out),
+            BackupEvent::Release { log, replicas } => self.release(log, &replicas, out),
+            BackupEvent::Fence { log } => {
+                self.fenced.insert(log);
+                self.unreported.insert(log);
+            }
+            BackupEvent::Recovered { log } => self.free_all(log, out),
+            BackupEvent::Tick => self.ask(now, out),
+        }
+        self.report(out);
+        self.note_freed(out);
+    }
+
+    /// When [`BackupEvent::Tick`] is due, if nothing happens before.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.looks.first().map(|(at, _)| *at)
+    }
+
+    /// Whether nothing is taken for this log any more.
+    pub fn is_fenced(&self, log: ServerId) -> bool {
+        self.fenced.contains(&log)
+    }
+
+    /// What there is of a log, with its length and how much of it is stable.
+    pub fn kept(&self, log: ServerId) -> impl Iterator<Item = (ReplicaId, u32, u32)> {
+        self.of_log(log).filter_map(|(id, held)| match held.state {
+            State::Kept { length, stable } | State::Taking { length, stable, .. } => {
+                Some((*id, length, stable))
+            }
+            State::Begun { .. } | State::Full | State::Failed | State::Freeing => None,
+        })
+    }
+}
+
+impl Backup {
+    fn of_log(&self, log: ServerId) -> impl Iterator<Item = (&ReplicaId, &Held)> {
+        let first = ReplicaId { log, segment: SegmentId(0), epoch: ReplicaEpoch(0) };
+        self.held.range(first..).take_while(move |(id, _)| id.log == log)
+    }
+
+    fn hold(&mut self, now: Instant, replica: ReplicaId, state: State, sent: Instant) {
+        let look_at = now + UNHEARD_MAX;
+        let before = self.held.insert(replica, Held { state, heard: now, sent, look_at });
+        assert!(before.is_none(), "{replica} is there twice");
+        self.looks.insert((look_at, replica));
+    }
+
+    fn drop(&mut self, replica: ReplicaId) {
+        if let Some(held) = self.held.remove(&replica) {
+            self.looks.remove(&(held.look_at, replica));
+        }
+    }
+
+    fn append(
+        &mut self,
+        now: Instant,
+        from: ServerId,
+        asked: &Asked,
+        payload: Option<Ticket>,
+        out: &mut Outbox<BackupEffect>,
+    ) {
+        let Asked { replica, sent, .. } = *asked;
+        if from != replica.log {
+            return;
+        }
+        if self.is_fenced(from) {
+            return refuse(replica, sent, Refusal::Fenced, out);
+        }
+        match self.held.get_mut(&replica) {
+            Some(held) => {
+                held.heard = now;
+                held.sent = held.sent.max(sent);
+                held.append(asked, payload, out);
+            }
+            None if asked.from > 0 => {
+                // What its master was told that there is has got lost.
+                self.hold(now, replica, State::Failed, sent);
+                refuse(replica, sent, Refusal::Failed, out);
+            }
+            None => {
+                let state = State::Begun { then: Then::after(asked) };
+                self.hold(now, replica, state, sent);
+                out.push(BackupEffect::Take { replica, is_new: true, payload });
+            }
+        }
+    }
+
+    fn taken(
+        &mut self,
+        replica: ReplicaId,
+        (length, stable): (u32, u32),
+        out: &mut Outbox<BackupEffect>,
+    ) {
+        let is_fenced = self.is_fenced(replica.log);
+        let Some(held) = self.held.get_mut(&replica) else { return };
+        let then = match held.state {
+            State::Begun { then } | State::Taking { then, .. } => then,
+            State::Kept { .. } | State::Full | State::Failed | State::Freeing => return,
+        };
+        held.state = State::Kept { length, stable };
+        match then {
+            Then::Free => {
+                held.state = State::Freeing;
+                out.push(BackupEffect::Free { replica });
+            }
+            Then::Answer | Then::AnswerAndSync if is_fenced => {}
+            Then::Answer => held.answer(replica, out),
+            Then::AnswerAndSync => {
+                held.answer(replica, out);
+                if stable < length {
+                    out.push(BackupEffect::Sync { replica });
+                }
+            }
+        }
+    }
+
+    fn synced(&mut self, replica: ReplicaId, now_stable: u32, out: &mut Outbox<BackupEffect>) {
+        let is_fenced = self.is_fenced(replica.log);
+        let Some(held) = self.held.get_mut(&replica) else { return };
+        match &mut held.state {
+            State::Kept { stable, .. } if *stable < now_stable => {
+                *stable = now_stable;
+                if !is_fenced {
+                    held.answer(replica, out);
+                }
+            }
+            State::Taking { stable, .. } => *stable = now_stable.max(*stable),
+            State::Kept { .. }
+            | State::Begun { .. }
+            | State::Full
+            | State::Failed
+            | State::Freeing => {}
+        }
+    }
+
+    fn spoiled(&mut self, replica: ReplicaId, state: State, out: &mut Outbox<BackupEffect>) {
+        let is_fenced = self.is_fenced(replica.log);
+        let Some(held) = self.held.get_mut(&replica) else { return };
+        match held.state {
+            State::Full | State::Failed | State::Freeing => return,
+            State::Begun { then: Then::Free } if state == State::Full => {
+                return self.freed(replica, out);
+            }
+            State::Begun { then: Then::Free } | State::Taking { then: Then::Free, .. } => {
+                held.state = State::Freeing;
+                return out.push(BackupEffect::Free { replica });
+            }
+            State::Begun { .. } => held.state = state,
+            // Something of it was there: it was not only refused.
+            State::Kept { .. } | State::Taking { .. } => held.state = State::Failed,
+        }
+        if !is_fenced {
+            held.answer(replica, out);
+        }
+    }
+
+    fn freed(&mut self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) {
+        self.drop(replica);
+        if !self.is_fenced(replica.log) {
+            out.push(BackupEffect::Released { log: replica.log, replicas: vec![replica] });
+        }
+    }
+
+    fn release(&mut self, log: ServerId, replicas: &[ReplicaId], out: &mut Outbox<BackupEffect>) {
+        if self.is_fenced(log) {
+            return;
+        }
+        let mut gone = Vec::new();
+        for replica in replicas.iter().filter(|replica| replica.log == log) {
+            if self.let_go(*replica, out) {
+                gone.push(*replica);
+            }
+        }
+        if !gone.is_empty() {
+            out.push(BackupEffect::Released { log, replicas: gone });
+        }
+    }
+
+    fn free_all(&mut self, log: ServerId, out: &mut Outbox<BackupEffect>) {
+        self.fenced.insert(log);
+        self.recovered.insert(log);
+        let replicas: Vec<ReplicaId> = self.of_log(log).map(|(id, _)| *id).collect();
+        for replica in replicas {
+            self.let_go(replica, out);
+        }
+    }
+
+    /// The replica is not needed any more. Whether nothing of it is there.
+    fn let_go(&mut self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) -> bool {
+        let Some(held) = self.held.get_mut(&replica) else { return true };
+        match &mut held.state {
+            State::Begun { then } | State::Taking { then, .. } => *then = Then::Free,
+            State::Kept { .. } | State::Failed => {
+                held.state = State::Freeing;
+                out.push(BackupEffect::Free { replica });
+            }
+            State::Full => {
+                self.drop(replica);
+                return true;
+            }
+            State::Freeing => {}
+        }
+        false
+    }
+
+    /// Asks about what was not heard of for long. The answer is a release, or nothing.
+    fn ask(&mut self, now: Instant, out: &mut Outbox<BackupEffect>) {
+        let mut unheard: BTreeMap<ServerId, Vec<ReplicaId>> = BTreeMap::new();
+        while let Some((at, replica)) = self.looks.first().copied().filter(|(at, _)| *at <= now) {
+            self.looks.remove(&(at, replica));
+            let is_fenced = self.fenced.contains(&replica.log);
+            let Some(held) = self.held.get_mut(&replica) else { continue };
+            if held.heard + UNHEARD_MAX <= now {
+                held.heard = now;
+                // Of a fenced log the coordinator says when it is over.
+                if !is_fenced {
+                    unheard.entry(replica.log).or_default().push(replica);
+                }
+            }
+            held.look_at = held.heard + UNHEARD_MAX;
+            self.looks.insert((held.look_at, replica));
+        }
+        for (log, replicas) in unheard {
+            for some in replicas.chunks(REPLICAS_MAX) {
+                out.push(BackupEffect::Ask { log, replicas: some.to_vec() });
+            }
+        }
+    }
+
+    fn report(&mut self, out: &mut Outbox<BackupEffect>) {
+        if self.unreported.is_empty() {
+            return;
+        }
+        let still = |log: &ServerId| !self.of_log(*log).any(|(_, held)| held.is_with_the_disk());
+        let ready: Vec<ServerId> = self.unreported.iter().copied().filter(still).collect();
+        for log in ready {
+            self.unreported.remove(&log);
+            out.push(BackupEffect::Report { log });
+        }
+    }
+
+    fn note_freed(&mut self, out: &mut Outbox<BackupEffect>) {
+        let is_freed = |log: &ServerId| self.of_log(*log).next().is_none();
+        let freed: Vec<ServerId> = self.recovered.iter().copied().filter(is_freed).collect();
+        for log in freed {
+            self.recovered.remove(&log);
+            out.push(BackupEffect::LogFreed { log });
+        }
+    }
+}
+
+impl Then {
+    fn after(asked: &Asked) -> Then {
+        if asked.is_last { Then::AnswerAndSync } else { Then::Answer }
+    }
+}
+
+impl Held {
+    /// Another append for a replica that was heard of.
+    fn append(&mut self, asked: &Asked, payload: Option<Ticket>, out: &mut Outbox<BackupEffect>) {
+        let replica = asked.replica;
+        match &mut self.state {
+            // Answered when the disk is done; its bytes are asked for again if they are needed.
+            State::Begun { then } | State::Taking { then, .. } => {
+                if *then == Then::Answer {
+                    *then = Then::after(asked);
+                }
+            }
+            State::Kept { length, .. } if asked.from > *length => {
+                self.state = State::Failed;
+                self.answer(replica, out);
+            }
+            State::Kept { length, stable } if asked.from == *length && asked.to > asked.from => {
+                let (length, stable) = (*length, *stable);
+                self.state = State::Taking { length, stable, then: Then::after(asked) };
+                out.push(BackupEffect::Take { replica, is_new: false, payload });
+            }
+            State::Kept { length, stable } => {
+                if asked.is_last && stable < length {
+                    out.push(BackupEffect::Sync { replica });
+                }
+                self.answer(replica, out);
+            }
+            State::Full | State::Failed => self.answer(replica, out),
+            State::Freeing => {}
+        }
+    }
+
+    fn answer(&self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) {
+        let result = match self.state {
+            State::Kept { length, stable } => AppendResult::Has { length, stable },
+            State::Full => AppendResult::Refused(Refusal::Full),
+            State::Failed => AppendResult::Refused(Refusal::Failed),
+            State::Begun { .. } | State::Taking { .. } | State::Freeing => return,
+        };
+        out.push(BackupEffect::Answer(Appended { replica, sent: self.sent, result }));
+    }
+
+    fn is_with_the_disk(&self) -> bool {
+        match self.state {
+            State::Begun { .. } | State::Taking { .. } => true,
+            State::Kept { .. } | State::Full | State::Failed | State::Freeing => false,
+        }
+    }
+}
+
+fn refuse(replica: ReplicaId, sent: Instant, why: Refusal, out: &mut Outbox<BackupEffect>) {
+    out.push(BackupEffect::Answer(Appended { replica, sent, result: AppendResult::Refused(why) }));
+}

@@ -1,0 +1,49 @@
+//! Until when a master may serve: until 100 ms after each backup that a recovery could rest on was
+//! sent something that it acknowledged.
+//!
+//! A recovery rests on one backup of the chain's segment that the coordinator knows. While another
+//! one is being announced it may know either, so the backups of both count. A backup that is lost
+//! counts as before: its disk may come back, and be what a recovery rests on.
+//!
+//! **Invariant:** the lease ends at the latest [`LEASE`] after any one of them was fenced.
+
+use super::timing::LEASE;
+use std::collections::BTreeMap;
+use types::{Instant, SegmentId, ServerId};
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Lease {
+    /// When each backup was last sent something that it has acknowledged.
+    backups: BTreeMap<SegmentId, BTreeMap<ServerId, Option<Instant>>>,
+}
+
+impl Lease {
+    /// The coordinator may know this segment from now on.
+    pub(super) fn require(
+        &mut self,
+        segment: SegmentId,
+        backups: impl Iterator<Item = (ServerId, Option<Instant>)>,
+    ) {
+        self.backups.insert(segment, backups.collect());
+    }
+
+    /// The coordinator will never again name a segment before this one.
+    pub(super) fn forget_before(&mut self, segment: SegmentId) {
+        self.backups = self.backups.split_off(&segment);
+    }
+
+    pub(super) fn confirm(&mut self, segment: SegmentId, backup: ServerId, sent: Instant) {
+        let backups = self.backups.get_mut(&segment);
+        if let Some(confirmed) = backups.and_then(|backups| backups.get_mut(&backup)) {
+            *confirmed = (*confirmed).max(Some(sent));
+        }
+    }
+
+    /// `None`: there is no lease.
+    pub(super) fn until(&self) -> Option<Instant> {
+        let all = self.backups.values().flat_map(BTreeMap::values);
+        let oldest = all.min().copied().flatten();
+        oldest.map(|sent| sent + LEASE)
+    }
+}

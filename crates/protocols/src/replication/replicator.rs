@@ -1,0 +1,560 @@
+//! The master's side: keeps each segment on so many backups, and tells what of it is safe.
+//!
+//! Every reactor has one for the segments that it writes, and one more keeps the log directory's
+//! own segments, the *chain*. They differ in what a segment must be known to before anything in it
+//! counts (*listed*: the chain names it; the coordinator knows the chain's segment), and in what
+//! becomes of a segment that has lost a replica: data are copied, the chain goes on in another one.
+//!
+//! The machine deals in lengths. Its driver makes the pieces: from the same segment, of the same
+//! lengths, always the same bytes.
+//!
+//! **Invariant:** what is acknowledged of a segment only grows, and is on every backup that ever
+//! was one of its originals, or the directory says that the segment is closed.
+//! **Invariant:** at most one piece is under way to each replica.
+
+use super::events::{Piece, ReplicatorEffect, ReplicatorEvent, Settings};
+use super::lease::Lease;
+use super::placement::Placement;
+use super::releases::Releases;
+use super::replica::{Pace, Replica};
+use super::segment::{Segment, Stage};
+use super::timing::{AGAIN, BEAT, COPIES_MAX, SHORT_MAX};
+use crate::Outbox;
+use std::collections::{BTreeMap, BTreeSet};
+use types::{Instant, SegmentId, ServerId};
+use wire::peer::{AppendResult, Appended, Refusal};
+use wire::replica::{ReplicaEpoch, ReplicaId, ReplicaKind};
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Replicator {
+    settings: Settings,
+    segments: BTreeMap<SegmentId, Segment>,
+    /// Those of them about which something is to be done, or may soon be.
+    active: BTreeSet<SegmentId>,
+    /// Those with fewer replicas than wanted.
+    short: BTreeSet<SegmentId>,
+    /// Somebody may take copies of segments that could not be copied before.
+    may_copy: bool,
+    placement: Placement,
+    releases: Releases,
+    /// Of the chain.
+    lease: Lease,
+    told: Told,
+    /// A backup has fenced the log: nothing will be acknowledged any more.
+    is_fenced: bool,
+}
+
+/// What the driver was told last.
+#[derive(Debug, Default)]
+struct Told {
+    lease: Option<Instant>,
+    short: usize,
+}
+
+/// How a replica was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    /// With its server.
+    Died,
+    /// The backup takes nothing more for it.
+    Failed,
+}
+
+/// What a backup is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Original,
+    Copy,
+}
+
+impl Replicator {
+    /// A replicator without segments.
+    pub fn new(settings: Settings) -> Replicator {
+        assert!(settings.replicas > 0, "a log without replicas needs no replicator");
+        Replicator {
+            settings,
+            segments: BTreeMap::new(),
+            active: BTreeSet::new(),
+            short: BTreeSet::new(),
+            may_copy: false,
+            placement: Placement::default(),
+            releases: Releases::default(),
+            lease: Lease::default(),
+            told: Told::default(),
+            is_fenced: false,
+        }
+    }
+
+    /// The only way to change a replicator.
+    pub fn handle(
+        &mut self,
+        now: Instant,
+        event: ReplicatorEvent,
+        out: &mut Outbox<ReplicatorEffect>,
+    ) {
+        if self.is_fenced {
+            return;
+        }
+        match event {
+            ReplicatorEvent::Candidates(candidates) => {
+                self.placement.set(candidates);
+                self.may_copy = true;
+            }
+            ReplicatorEvent::Opened { segment, length, random } => {
+                self.open(segment, Segment::new(length, random));
+            }
+            ReplicatorEvent::Appended { segment, length } => self.open_one(segment).append(length),
+            ReplicatorEvent::Closed { segment } => self.open_one(segment).stage = Stage::Closed,
+            ReplicatorEvent::Listed { segment } => self.listed(segment),
+            ReplicatorEvent::CloseListed { segment } => self.close_listed(segment),
+            ReplicatorEvent::Leaving { segment } => self.leave(segment),
+            ReplicatorEvent::Dropped { segment } => self.forget(segment),
+            ReplicatorEvent::Answered { backup, answer } => self.answered(now, backup, answer, out),
+            ReplicatorEvent::Released { backup, replicas } => {
+                self.releases.released(backup, &replicas);
+            }
+            ReplicatorEvent::ConnectionLost { backup } => self.connection_lost(now, backup),
+            ReplicatorEvent::Died { backup } => self.died(backup, out),
+            ReplicatorEvent::Tick => {}
+        }
+        self.settle(now, out);
+    }
+
+    /// When [`ReplicatorEvent::Tick`] is due, if nothing happens before.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.is_fenced {
+            return None;
+        }
+        let active = self.active.iter().map(|id| &self.segments[id]);
+        let pace = self.pace();
+        let segments = active.flat_map(|segment| {
+            let replicas = segment.replicas.iter().filter_map(|it| it.next_deadline(pace));
+            replicas.chain(segment.announce_at).chain(segment.review_at)
+        });
+        let forgiven = self.placement.next_deadline().filter(|_| !self.short.is_empty());
+        segments.chain(forgiven).chain(self.releases.next_deadline()).chain(self.told.lease).min()
+    }
+
+    /// Whether a backup must keep what it has of a replica. Also what came back with another
+    /// server's disk is kept, as long as there is not enough of the segment elsewhere.
+    pub fn needs(&self, backup: ServerId, replica: ReplicaId) -> bool {
+        let Some(segment) = self.segments.get(&replica.segment) else { return false };
+        let is_spare = segment.stage >= Stage::Kept && !self.short.contains(&replica.segment);
+        !is_spare || segment.needs(backup, replica.epoch)
+    }
+
+    /// Whether this is one of its segments.
+    pub fn contains(&self, segment: SegmentId) -> bool {
+        self.segments.contains_key(&segment)
+    }
+}
+
+impl Replicator {
+    fn is_chain(&self) -> bool {
+        self.settings.kind == ReplicaKind::Directory
+    }
+
+    fn pace(&self) -> Pace {
+        if self.is_chain() {
+            Pace { again: BEAT, is_steady: true }
+        } else {
+            Pace { again: AGAIN, is_steady: false }
+        }
+    }
+
+    fn id(&self, segment: SegmentId, epoch: ReplicaEpoch) -> ReplicaId {
+        ReplicaId { log: self.settings.log, segment, epoch }
+    }
+
+    fn open(&mut self, id: SegmentId, segment: Segment) {
+        let before = self.segments.insert(id, segment);
+        assert!(before.is_none(), "{id} is opened twice");
+        self.active.insert(id);
+    }
+
+    /// A segment that its writer has not closed yet.
+    fn open_one(&mut self, id: SegmentId) -> &mut Segment {
+        let segment = self.segments.get_mut(&id).filter(|segment| !segment.is_closed());
+        segment.unwrap_or_else(|| panic!("{id} is written, and is not open"))
+    }
+
+    fn listed(&mut self, id: SegmentId) {
+        // An answer of the coordinator may be about a segment that another one has followed.
+        let Some(segment) = self.segments.get_mut(&id) else { return };
+        segment.is_listed = true;
+        segment.announce_at = None;
+        if self.is_chain() {
+            let later = self.segments.split_off(&id);
+            let earlier: Vec<SegmentId> = self.segments.keys().copied().collect();
+            self.segments.extend(later);
+            earlier.into_iter().for_each(|earlier| self.forget(earlier));
+            self.lease.forget_before(id);
+        }
+    }
+
+    fn close_listed(&mut self, id: SegmentId) {
+        let Some(segment) = self.segments.get_mut(&id) else { return };
+        assert!(segment.stage >= Stage::Whole, "{id} is {:?}, and its close listed", segment.stage);
+        if segment.stage == Stage::Whole {
+            segment.stage = Stage::Kept;
+            self.active.insert(id);
+        }
+        let former = std::mem::take(&mut segment.former);
+        self.release(id, former.into_iter().map(|backup| (backup, ReplicaEpoch::default())));
+    }
+
+    fn release(
+        &mut self,
+        segment: SegmentId,
+        replicas: impl Iterator<Item = (ServerId, ReplicaEpoch)>,
+    ) {
+        for (backup, epoch) in replicas {
+            let replica = self.id(segment, epoch);
+            self.releases.add(backup, replica);
+        }
+    }
+
+    fn leave(&mut self, id: SegmentId) {
+        let Some(segment) = self.segments.get_mut(&id) else { return };
+        assert!(segment.is_closed(), "{id} is written, and leaves");
+        segment.stage = Stage::Leaving;
+        let of = segment.extent();
+        let is_unfinished = |it: &mut Replica| !it.is_original() && !it.is_complete(of);
+        let unfinished: Vec<_> = segment.replicas.extract_if(.., is_unfinished).collect();
+        self.release(id, unfinished.iter().map(|it| (it.backup, it.epoch)));
+        self.active.remove(&id);
+        self.short.remove(&id);
+        self.may_copy = true;
+    }
+
+    /// Nobody will ever look for the segment again.
+    fn forget(&mut self, id: SegmentId) {
+        let Some(segment) = self.segments.remove(&id) else { return };
+        let former = segment.former.iter().map(|backup| (*backup, ReplicaEpoch::default()));
+        let replicas = segment.replicas.iter().map(|it| (it.backup, it.epoch));
+        self.release(id, former.chain(replicas));
+        self.active.remove(&id);
+        self.short.remove(&id);
+        self.may_copy = true;
+    }
+
+    fn answered(
+        &mut self,
+        now: Instant,
+        backup: ServerId,
+        answer: Appended,
+        out: &mut Outbox<ReplicatorEffect>,
+    ) {
+        let ReplicaId { log, segment: id, epoch } = answer.replica;
+        let segment = self.segments.get_mut(&id).filter(|_| log == self.settings.log);
+        let Some(replica) = segment.and_then(|it| it.replica_mut(backup, epoch)) else { return };
+        match answer.result {
+            AppendResult::Has { length, stable } => {
+                if replica.answered(now, answer.sent, (length, stable)).is_err() {
+                    return self.lose(now, id, backup, out);
+                }
+                self.lease.confirm(id, backup, answer.sent);
+            }
+            AppendResult::Refused(Refusal::Full) if replica.is_original() && !replica.is_open() => {
+                self.refused(now, id, backup);
+            }
+            AppendResult::Refused(Refusal::Full | Refusal::Failed) => {
+                self.lose(now, id, backup, out);
+            }
+            AppendResult::Refused(Refusal::Fenced) => {
+                self.is_fenced = true;
+                out.push(ReplicatorEffect::Fenced);
+            }
+        }
+    }
+
+    /// The backup holds nothing of the segment, and will remember that: another one takes its place
+    /// as if it had never been asked.
+    fn refused(&mut self, now: Instant, id: SegmentId, backup: ServerId) {
+        self.placement.note_refused(now, backup);
+        let Some(segment) = self.segments.get_mut(&id) else { return };
+        segment.remove(backup);
+        segment.former.push(backup);
+        segment.wants_originals = true;
+    }
+
+    /// The backup takes nothing more for its replica of the segment.
+    fn lose(
+        &mut self,
+        now: Instant,
+        id: SegmentId,
+        backup: ServerId,
+        out: &mut Outbox<ReplicatorEffect>,
+    ) {
+        self.placement.note_refused(now, backup);
+        self.note_loss(id, backup, Loss::Failed, out);
+    }
+
+    fn note_loss(
+        &mut self,
+        id: SegmentId,
+        backup: ServerId,
+        loss: Loss,
+        out: &mut Outbox<ReplicatorEffect>,
+    ) {
+        let Some(segment) = self.segments.get_mut(&id) else { return };
+        let Some(replica) = segment.remove(backup) else { return };
+        let may_count = replica.is_original() && segment.stage < Stage::Kept;
+        if may_count {
+            segment.note_loss();
+            end(id, segment, out);
+        }
+        match loss {
+            Loss::Died => {}
+            Loss::Failed if may_count => segment.former.push(backup),
+            Loss::Failed => self.release(id, [(backup, replica.epoch)].into_iter()),
+        }
+        self.update_short(id);
+        self.may_copy = true;
+    }
+
+    fn died(&mut self, backup: ServerId, out: &mut Outbox<ReplicatorEffect>) {
+        self.placement.note_dead(backup);
+        self.releases.note_dead(backup);
+        let holds = |segment: &Segment| segment.replicas.iter().any(|it| it.backup == backup);
+        let held: Vec<SegmentId> =
+            self.segments.iter().filter(|(_, segment)| holds(segment)).map(|(id, _)| *id).collect();
+        held.into_iter().for_each(|id| self.note_loss(id, backup, Loss::Died, out));
+        self.segments.values_mut().for_each(|it| it.former.retain(|former| *former != backup));
+    }
+
+    fn connection_lost(&mut self, now: Instant, backup: ServerId) {
+        self.releases.connection_lost(now, backup);
+        for id in &self.active {
+            let replicas = self.segments.get_mut(id).map(|segment| &mut segment.replicas);
+            let lost = replicas.into_iter().flatten().filter(|it| it.backup == backup);
+            lost.for_each(|replica| replica.connection_lost(now));
+        }
+    }
+
+    /// Whether the segment has fewer replicas than wanted.
+    fn update_short(&mut self, id: SegmentId) {
+        let segment = &self.segments[&id];
+        if segment.count() < self.settings.replicas && segment.stage != Stage::Leaving {
+            self.short.insert(id);
+        } else {
+            self.short.remove(&id);
+        }
+    }
+}
+
+/// The segment is to get nothing more.
+fn end(id: SegmentId, segment: &mut Segment, out: &mut Outbox<ReplicatorEffect>) {
+    if segment.stage == Stage::Open {
+        segment.stage = Stage::Ending;
+        out.push(ReplicatorEffect::Close { segment: id });
+    }
+}
+
+/// What is done after every event, whatever it was.
+impl Replicator {
+    fn settle(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
+        if self.is_fenced {
+            return;
+        }
+        if self.placement.forgive(now) {
+            self.may_copy = true;
+        }
+        self.place_originals(out);
+        self.start_copies();
+        let active: Vec<SegmentId> = self.active.iter().copied().collect();
+        for id in active {
+            self.settle_segment(now, id, out);
+        }
+        for (backup, replicas) in self.releases.send(now) {
+            out.push(ReplicatorEffect::Release { backup, replicas });
+        }
+        if self.is_chain() {
+            self.announce(now, out);
+        }
+        if self.told.short != self.short.len() {
+            self.told.short = self.short.len();
+            out.push(ReplicatorEffect::UnderReplicated { segments: self.told.short });
+        }
+    }
+
+    fn place_originals(&mut self, out: &mut Outbox<ReplicatorEffect>) {
+        let is_wanted = |id: &SegmentId| self.segments[id].wants_originals;
+        let wanting: Vec<SegmentId> = self.active.iter().copied().filter(is_wanted).collect();
+        for id in wanting {
+            while self.segments[&id].replicas.len() < self.settings.replicas
+                && let Some(backup) = self.choose(id, Wanted::Original)
+            {
+                let segment = self.segments.get_mut(&id);
+                segment.into_iter().for_each(|segment| segment.add_original(backup));
+            }
+            let Some(segment) = self.segments.get_mut(&id) else { continue };
+            segment.wants_originals = segment.replicas.is_empty();
+            // Who has refused it once can be asked for copies only.
+            let is_refused = segment.wants_originals && !segment.former.is_empty();
+            if is_refused && !self.placement.has_other_than(&segment.former) {
+                segment.note_loss();
+                end(id, segment, out);
+            }
+        }
+    }
+
+    /// Somebody who has no replica of the segment. Who has refused it is not asked for another
+    /// original: that answer is for good.
+    fn choose(&mut self, id: SegmentId, what: Wanted) -> Option<ServerId> {
+        let mut loads = BTreeMap::new();
+        for segment in self.active.iter().map(|id| &self.segments[id]) {
+            let of = segment.extent();
+            for replica in segment.replicas.iter().filter(|it| !it.is_complete(of)) {
+                *loads.entry(replica.backup).or_insert(0) += 1;
+            }
+        }
+        let segment = self.segments.get_mut(&id)?;
+        let mut others = segment.holders();
+        match what {
+            Wanted::Original => others.extend(&segment.former),
+            Wanted::Copy => {}
+        }
+        self.placement.choose(&others, &loads, &mut segment.draws)
+    }
+
+    /// Begins to copy closed segments that lack replicas, first those that somebody waits for.
+    fn start_copies(&mut self) {
+        let is_copied = |id: &&SegmentId| self.segments[id].is_copied();
+        let mut count = self.active.iter().filter(is_copied).count();
+        if self.is_chain() || count >= COPIES_MAX {
+            return;
+        }
+        let lacking = |id: &SegmentId| self.short.contains(id) && self.segments[id].is_closed();
+        let mut waiting: Vec<SegmentId> = self.active.iter().copied().filter(lacking).collect();
+        if self.may_copy {
+            waiting.extend(self.short.difference(&self.active));
+        }
+        for id in waiting {
+            if count >= COPIES_MAX {
+                return;
+            }
+            count += usize::from(self.start_copy(id));
+        }
+        self.may_copy = false;
+    }
+
+    fn start_copy(&mut self, id: SegmentId) -> bool {
+        let segment = &self.segments[&id];
+        let is_placed = segment.replicas.len() >= self.settings.replicas;
+        if is_placed || segment.is_copied() || segment.wants_originals {
+            return false;
+        }
+        let Some(backup) = self.choose(id, Wanted::Copy) else { return false };
+        if let Some(segment) = self.segments.get_mut(&id) {
+            segment.add_copy(backup);
+        }
+        self.active.insert(id);
+        true
+    }
+
+    fn settle_segment(&mut self, now: Instant, id: SegmentId, out: &mut Outbox<ReplicatorEffect>) {
+        let (pace, is_chain) = (self.pace(), self.is_chain());
+        let (log, promise) = (self.settings.log, self.settings.promise);
+        let Some(segment) = self.segments.get_mut(&id) else { return };
+        if !is_chain && !segment.is_named && segment.is_begun() {
+            segment.is_named = true;
+            out.push(ReplicatorEffect::Name { segment: id });
+        }
+        let before = segment.reached();
+        let reached = segment.reach(promise);
+        if reached.acknowledged > before.acknowledged {
+            let length = reached.acknowledged;
+            out.push(ReplicatorEffect::Acknowledged { segment: id, length });
+        }
+        if reached.stable > before.stable {
+            out.push(ReplicatorEffect::Stable { segment: id, length: reached.stable });
+        }
+        let of = segment.extent();
+        for replica in &mut segment.replicas {
+            if let Some(next) = replica.send(now, of, pace) {
+                let Replica { backup, epoch, .. } = *replica;
+                let id = ReplicaId { log, segment: id, epoch };
+                let piece = Piece {
+                    replica: id,
+                    from: next.from,
+                    to: next.to,
+                    stable: next.stable,
+                    is_last: next.is_last,
+                    sent: now,
+                };
+                out.push(ReplicatorEffect::Send { backup, piece });
+            }
+        }
+        if !is_chain {
+            self.finish(id, out);
+        }
+        self.update_short(id);
+        self.review(now, id, out);
+    }
+
+    /// Replicas of an open segment cannot become more. If they are too few for long while there is
+    /// somebody to ask, it has to end.
+    fn review(&mut self, now: Instant, id: SegmentId, out: &mut Outbox<ReplicatorEffect>) {
+        let Some(segment) = self.segments.get_mut(&id) else { return };
+        if segment.stage > Stage::Open || !self.short.contains(&id) {
+            segment.review_at = None;
+        } else if *segment.review_at.get_or_insert(now + SHORT_MAX) <= now {
+            segment.review_at = Some(now + SHORT_MAX);
+            if !segment.replicas.is_empty() && self.placement.has_other_than(&segment.holders()) {
+                segment.review_at = None;
+                end(id, segment, out);
+            }
+        }
+    }
+
+    /// What follows when everybody has all of a closed segment.
+    fn finish(&mut self, id: SegmentId, out: &mut Outbox<ReplicatorEffect>) {
+        let Some(segment) = self.segments.get_mut(&id).filter(|it| it.is_complete()) else {
+            return;
+        };
+        let could_have_more = segment.replicas.len() < self.settings.replicas
+            && self.placement.has_other_than(&segment.holders());
+        if segment.stage == Stage::Closed && !could_have_more {
+            segment.stage = Stage::Whole;
+            if !segment.is_named {
+                segment.is_named = true;
+                out.push(ReplicatorEffect::Name { segment: id });
+            }
+            out.push(ReplicatorEffect::Whole { segment: id });
+        }
+        if segment.stage == Stage::Kept {
+            self.active.remove(&id);
+            self.may_copy = true;
+        }
+    }
+
+    /// Tells until when the lease is, and then the coordinator which segment the chain has got to:
+    /// from then on the lease depends on that one too.
+    fn announce(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
+        let promise = self.settings.promise;
+        let mut ready = Vec::new();
+        for (id, segment) in &mut self.segments {
+            let is_due = segment.announce_at.is_none_or(|at| at <= now);
+            if !segment.can_be_announced(promise) {
+                segment.announce_at = None;
+            } else if is_due {
+                if segment.announce_at.is_none() {
+                    let backups = segment.replicas.iter().map(|it| (it.backup, it.confirmed()));
+                    self.lease.require(*id, backups);
+                }
+                segment.announce_at = Some(now + AGAIN);
+                ready.push(*id);
+            }
+        }
+        let until = self.lease.until().filter(|until| *until > now);
+        if self.told.lease != until {
+            self.told.lease = until;
+            out.push(ReplicatorEffect::Lease { until });
+        }
+        for segment in ready {
+            out.push(ReplicatorEffect::Announce { segment });
+        }
+    }
+}

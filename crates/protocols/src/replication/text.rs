@@ -1,0 +1,107 @@
+//! How replication looks in golden scripts, the simulator's trace and the log of a server.
+
+use super::backup::BackupEffect;
+use super::events::{Piece, ReplicatorEffect};
+use std::fmt;
+use wire::peer::{AppendResult, Appended, Refusal};
+use wire::replica::{ReplicaEpoch, ReplicaId};
+
+/// A replica within its log: `seg5` is an original, `seg5 copy 1` is not.
+struct Short(ReplicaId);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ReplicaId { segment, epoch: ReplicaEpoch(0), .. } => write!(f, "{segment}"),
+            ReplicaId { segment, epoch, .. } => write!(f, "{segment} copy {}", epoch.0),
+        }
+    }
+}
+
+struct List<'l>(&'l [ReplicaId]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, replica) in self.0.iter().enumerate() {
+            write!(f, "{}{}", if place == 0 { "" } else { ", " }, Short(*replica))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Short(self.replica))?;
+        if self.from == self.to {
+            write!(f, " at {}?", self.from)?;
+        } else {
+            write!(f, " {}-{}", self.from, self.to)?;
+        }
+        f.write_str(if self.is_last { ", the end" } else { "" })
+    }
+}
+
+impl fmt::Display for ReplicatorEffect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReplicatorEffect::Send { backup, piece } => write!(f, "append to {backup}: {piece}"),
+            ReplicatorEffect::Name { segment } => write!(f, "name {segment}"),
+            ReplicatorEffect::Acknowledged { segment, length } => {
+                write!(f, "acknowledged {segment} to {length}")
+            }
+            ReplicatorEffect::Stable { segment, length } => {
+                write!(f, "stable {segment} to {length}")
+            }
+            ReplicatorEffect::Close { segment } => write!(f, "close {segment}"),
+            ReplicatorEffect::Whole { segment } => write!(f, "whole {segment}"),
+            ReplicatorEffect::UnderReplicated { segments } => {
+                write!(f, "under-replicated: {segments}")
+            }
+            ReplicatorEffect::Release { backup, replicas } => {
+                write!(f, "release at {backup}: {}", List(replicas))
+            }
+            ReplicatorEffect::Lease { until: Some(until) } => write!(f, "lease until {until}"),
+            ReplicatorEffect::Lease { until: None } => f.write_str("no lease"),
+            ReplicatorEffect::Announce { segment } => write!(f, "announce {segment}"),
+            ReplicatorEffect::Fenced => f.write_str("fenced"),
+        }
+    }
+}
+
+/// An answer of a backup, as one line.
+pub fn appended(answer: &Appended) -> impl fmt::Display {
+    AppendedText(*answer)
+}
+
+struct AppendedText(Appended);
+
+impl fmt::Display for AppendedText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", Short(self.0.replica))?;
+        match self.0.result {
+            AppendResult::Has { length, stable } if length == stable => write!(f, "has {length}"),
+            AppendResult::Has { length, stable } => write!(f, "has {length}, stable {stable}"),
+            AppendResult::Refused(Refusal::Full) => f.write_str("refused: full"),
+            AppendResult::Refused(Refusal::Failed) => f.write_str("refused: failed"),
+            AppendResult::Refused(Refusal::Fenced) => f.write_str("refused: fenced"),
+        }
+    }
+}
+
+impl fmt::Display for BackupEffect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BackupEffect::Take { replica, is_new: true, .. } => write!(f, "begin {replica}"),
+            BackupEffect::Take { replica, is_new: false, .. } => write!(f, "append to {replica}"),
+            BackupEffect::Sync { replica } => write!(f, "sync {replica}"),
+            BackupEffect::Free { replica } => write!(f, "free {replica}"),
+            BackupEffect::Answer(answer) => write!(f, "answer {}", appended(answer)),
+            BackupEffect::Released { log, replicas } => {
+                write!(f, "released of {log}: {}", List(replicas))
+            }
+            BackupEffect::Ask { log, replicas } => write!(f, "ask {log}: {}?", List(replicas)),
+            BackupEffect::Report { log } => write!(f, "report log {log}"),
+            BackupEffect::LogFreed { log } => write!(f, "log {log} is freed"),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The numbers of replication: how long each side waits before it asks again, and how much it does
+//! at once. Each repetition is harmless, so that they only trade traffic against delay.
+
+use std::time::Duration;
+
+/// A master serves while each backup of its chain's current segment has acknowledged something
+/// that was sent within this time. Whoever takes its ranges over waits for longer than that.
+pub const LEASE: Duration = Duration::from_millis(100);
+
+/// Backups of the chain hear from their master that often, so that the lease outlives three lost
+/// messages, or a backup that is busy for 75 ms.
+pub const BEAT: Duration = Duration::from_millis(25);
+
+/// What is not answered is asked for again. Connections lose nothing while they stand, so this is
+/// seldom more than a question to somebody who is slow.
+pub const AGAIN: Duration = Duration::from_millis(100);
+
+/// What was on its way when a connection broke is asked for after this time: long enough for
+/// another connection within a rack.
+pub const BROKEN_AGAIN: Duration = Duration::from_millis(5);
+
+/// A backup that has refused or spoiled a replica gets no other one for so long.
+pub const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+
+/// A segment that is open with too few replicas for so long is ended if there is somebody who might
+/// take a copy of it. If they all refuse, a master that writes little wastes a segment each time.
+pub const SHORT_MAX: Duration = Duration::from_secs(10);
+
+/// Replicas that are made anew at the same time by one machine ...
+pub const COPIES_MAX: usize = 2;
+
+/// ... in pieces of this size: at 1 GB/s what was appended waits for 2 ms behind two of them.
+pub const COPY_BYTES: u32 = 1 << 20;
+
+/// Candidates that are drawn for each replica; the least loaded one gets it. Two of them do almost
+/// as well as looking at all (Mitzenmacher 2001); RAMCloud draws five.
+pub const DRAWS: usize = 3;
+
+/// A backup asks about a replica of which it has heard nothing for so long.
+pub const UNHEARD_MAX: Duration = Duration::from_secs(10);
+
+const _: () = assert!(BEAT.as_nanos() * 4 <= LEASE.as_nanos());
+const _: () = assert!(BROKEN_AGAIN.as_nanos() < BEAT.as_nanos());
+const _: () = assert!(AGAIN.as_nanos() < UNHEARD_MAX.as_nanos());

@@ -1,0 +1,74 @@
+//! A log directory that is a list of entries, and a chain of segments in which they stand.
+
+use std::collections::BTreeMap;
+use types::SegmentId;
+
+/// Segments of the chain have numbers of their own.
+pub(crate) const CHAIN: u64 = 1 << 63;
+
+/// Every entry has so many bytes.
+const ENTRY_BYTES: u32 = 8;
+
+/// The segments of a log, with their lengths if they are closed.
+pub(crate) type Directory = BTreeMap<SegmentId, Option<u32>>;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Entry {
+    Snapshot(Directory),
+    Open(SegmentId),
+    Close(SegmentId, u32),
+    Drop(SegmentId),
+}
+
+/// All that was ever written.
+#[derive(Debug, Default)]
+pub(crate) struct Chain {
+    segments: BTreeMap<SegmentId, Vec<Entry>>,
+    /// With everything that was written, acknowledged or not.
+    pub(crate) directory: Directory,
+}
+
+impl Chain {
+    /// Begins the next segment; returns its number and length.
+    pub(crate) fn begin(&mut self) -> (SegmentId, u32) {
+        let number = SegmentId(CHAIN | (self.segments.len() as u64 + 1));
+        self.segments.insert(number, vec![Entry::Snapshot(self.directory.clone())]);
+        (number, ENTRY_BYTES)
+    }
+
+    pub(crate) fn current(&self) -> Option<SegmentId> {
+        self.segments.last_key_value().map(|(number, _)| *number)
+    }
+
+    /// Returns the length of the current segment then.
+    pub(crate) fn write(&mut self, entry: Entry) -> u32 {
+        apply(&mut self.directory, &entry);
+        let mut current = self.segments.last_entry().expect("a segment has been begun");
+        current.get_mut().push(entry);
+        current.get().len() as u32 * ENTRY_BYTES
+    }
+
+    /// The entries that stand in a part of a segment.
+    pub(crate) fn entries(&self, segment: SegmentId, from: u32, to: u32) -> &[Entry] {
+        &self.segments[&segment][(from / ENTRY_BYTES) as usize..(to / ENTRY_BYTES) as usize]
+    }
+
+    /// What so many bytes of a segment say; `None`: not even the snapshot is there.
+    pub(crate) fn read(&self, segment: SegmentId, length: u32) -> Option<Directory> {
+        let entries = self.entries(segment, 0, length);
+        let mut directory = None;
+        for entry in entries {
+            apply(directory.get_or_insert_default(), entry);
+        }
+        directory
+    }
+}
+
+fn apply(directory: &mut Directory, entry: &Entry) {
+    match entry {
+        Entry::Snapshot(all) => directory.clone_from(all),
+        Entry::Open(segment) => drop(directory.insert(*segment, None)),
+        Entry::Close(segment, length) => drop(directory.insert(*segment, Some(*length))),
+        Entry::Drop(segment) => drop(directory.remove(segment)),
+    }
+}

@@ -1,0 +1,338 @@
+//! A master that writes: two replicators, a directory, and what joins them.
+
+use super::chain::{CHAIN, Chain, Entry};
+use super::scripts::append;
+use super::server::Envelope;
+use protocols::Outbox;
+use protocols::replication::{Promise, Replicator, ReplicatorEffect, ReplicatorEvent, Settings};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use types::{Instant, SegmentId, ServerId};
+use wire::peer::PeerMessage;
+use wire::replica::{ReplicaId, ReplicaKind};
+
+pub(crate) const MASTER: ServerId = ServerId(1);
+
+/// Rules that a master can break.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Sin {
+    /// Bytes count before the chain names their segment.
+    CountsUnlisted,
+    /// What came after a loss counts before the chain says that the segment is closed.
+    CountsUnclosed,
+    /// Replicas are released before the chain has dropped their segment.
+    ReleasesEarly,
+    /// The chain goes on in another segment before the coordinator knows it.
+    CoordinatorIsTooLate,
+    /// Segments are named before their backups have begun them.
+    NamesEarly,
+    /// An answer renews the lease from when it comes.
+    LeaseFromAnswer,
+    /// A backup forgets what it has refused.
+    ForgetsRefusals,
+    /// A backup goes on answering after it was fenced.
+    AnswersWhenFenced,
+    /// A recovery takes copies for originals.
+    CopiesCount,
+}
+
+#[derive(Debug)]
+pub(crate) struct Master {
+    pub(crate) data: Replicator,
+    pub(crate) chain_keeper: Replicator,
+    pub(crate) chain: Chain,
+    pub(crate) lengths: BTreeMap<SegmentId, u32>,
+    pub(crate) acknowledged: BTreeMap<SegmentId, u32>,
+    pub(crate) closed: BTreeSet<SegmentId>,
+    /// What the chain says of them counts.
+    pub(crate) kept: BTreeSet<SegmentId>,
+    /// Their memory is used for something else; and the chain's segment when that was decided.
+    pub(crate) leaving: BTreeMap<SegmentId, Option<SegmentId>>,
+    /// Up to where the chain's segments are acknowledged.
+    chain_reached: BTreeMap<SegmentId, u32>,
+    pub(crate) head: Option<SegmentId>,
+    next_segment: u64,
+    /// The chain's segment has lost a replica.
+    pub(crate) wants_chain: bool,
+    chain_entries: u32,
+    /// The length of the chain's segment that its replicator has not been told.
+    untold: Option<u32>,
+    pub(crate) lease: Option<Instant>,
+    pub(crate) is_fenced: bool,
+    pub(crate) under_replicated: usize,
+    pub(crate) sin: Option<Sin>,
+    pub(crate) messages: Vec<Envelope>,
+    pub(crate) announced: Vec<SegmentId>,
+    todo: VecDeque<(ReplicaKind, ReplicatorEvent)>,
+}
+
+impl Master {
+    pub(crate) fn new(replicas: usize, promise: Promise, sin: Option<Sin>) -> Master {
+        let settings = Settings { log: MASTER, kind: ReplicaKind::Data, replicas, promise };
+        Master {
+            data: Replicator::new(settings),
+            chain_keeper: Replicator::new(Settings { kind: ReplicaKind::Directory, ..settings }),
+            chain: Chain::default(),
+            lengths: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            kept: BTreeSet::new(),
+            leaving: BTreeMap::new(),
+            chain_reached: BTreeMap::new(),
+            head: None,
+            next_segment: 1,
+            wants_chain: true,
+            chain_entries: 0,
+            untold: None,
+            lease: None,
+            is_fenced: false,
+            under_replicated: 0,
+            sin,
+            messages: Vec::new(),
+            announced: Vec::new(),
+            todo: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn both(&mut self, now: Instant, event: ReplicatorEvent) {
+        self.todo.push_back((ReplicaKind::Directory, event.clone()));
+        self.data(now, event);
+    }
+
+    pub(crate) fn data(&mut self, now: Instant, event: ReplicatorEvent) {
+        self.todo.push_back((ReplicaKind::Data, event));
+        self.run(now);
+    }
+
+    /// The coordinator has stored the number of this segment of the chain.
+    pub(crate) fn chain_listed(&mut self, now: Instant, segment: SegmentId) {
+        self.todo.push_back((ReplicaKind::Directory, ReplicatorEvent::Listed { segment }));
+        self.run(now);
+    }
+
+    fn run(&mut self, now: Instant) {
+        self.tell_written();
+        while let Some((kind, event)) = self.todo.pop_front() {
+            let mut out = Outbox::new();
+            let machine = match kind {
+                ReplicaKind::Data => &mut self.data,
+                ReplicaKind::Directory => &mut self.chain_keeper,
+            };
+            machine.handle(now, event, &mut out);
+            out.drain().for_each(|effect| self.carry_out(kind, effect));
+            self.tell_written();
+        }
+    }
+
+    fn carry_out(&mut self, kind: ReplicaKind, effect: ReplicatorEffect) {
+        let is_chain = kind == ReplicaKind::Directory;
+        match effect {
+            ReplicatorEffect::Send { backup, piece } => {
+                let message = PeerMessage::Append(append(&piece));
+                self.send(backup, message, piece.to - piece.from);
+            }
+            ReplicatorEffect::Release { backup, replicas } => {
+                self.send(backup, PeerMessage::Release { replicas }, 0);
+            }
+            ReplicatorEffect::Acknowledged { segment, length } if is_chain => {
+                self.chain_acknowledged(segment, length);
+            }
+            ReplicatorEffect::Acknowledged { segment, length } => {
+                let before = self.acknowledged.insert(segment, length);
+                assert!(before.is_none_or(|before| before < length), "it grows");
+            }
+            ReplicatorEffect::Stable { segment, length } => {
+                assert!(is_chain || length <= self.lengths[&segment]);
+            }
+            ReplicatorEffect::Close { segment } if is_chain => {
+                self.wants_chain |= Some(segment) == self.chain.current();
+            }
+            // The turn that follows looks for another one.
+            ReplicatorEffect::Close { segment } => {
+                if self.head == Some(segment) {
+                    self.close_head();
+                }
+            }
+            ReplicatorEffect::Name { segment } => {
+                if self.sin != Some(Sin::NamesEarly) {
+                    self.write(Entry::Open(segment));
+                }
+            }
+            ReplicatorEffect::Whole { segment } => {
+                if !self.leaving.contains_key(&segment) {
+                    self.write(Entry::Close(segment, self.lengths[&segment]));
+                    if self.sin == Some(Sin::CountsUnclosed) {
+                        self.tell_data(ReplicatorEvent::CloseListed { segment });
+                    }
+                }
+            }
+            ReplicatorEffect::UnderReplicated { segments } => {
+                self.under_replicated = segments;
+            }
+            ReplicatorEffect::Lease { until } => self.lease = until,
+            ReplicatorEffect::Announce { segment } => {
+                self.announced.push(segment);
+                if self.sin == Some(Sin::CoordinatorIsTooLate) {
+                    let event = ReplicatorEvent::Listed { segment };
+                    self.todo.push_back((ReplicaKind::Directory, event));
+                }
+            }
+            ReplicatorEffect::Fenced => self.is_fenced = true,
+        }
+    }
+
+    fn send(&mut self, to: ServerId, message: PeerMessage, bytes: u32) {
+        self.messages.push(Envelope { from: MASTER, to, message, bytes });
+    }
+
+    fn tell_data(&mut self, event: ReplicatorEvent) {
+        self.todo.push_back((ReplicaKind::Data, event));
+    }
+
+    fn write(&mut self, entry: Entry) {
+        self.untold = Some(self.chain.write(entry));
+        self.chain_entries += 1;
+    }
+
+    /// What was written at the same time is in one piece.
+    fn tell_written(&mut self) {
+        if let Some(length) = self.untold.take() {
+            let segment = self.chain.current().expect("it was written to");
+            let event = ReplicatorEvent::Appended { segment, length };
+            self.todo.push_back((ReplicaKind::Directory, event));
+        }
+    }
+
+    /// Goes on with the chain in another segment.
+    pub(crate) fn begin_chain(&mut self, now: Instant, random: u64) {
+        let before = self.chain.current();
+        let (segment, length) = self.chain.begin();
+        self.wants_chain = false;
+        self.chain_entries = 0;
+        let opened = ReplicatorEvent::Opened { segment, length, random };
+        let closed = before.map(|segment| ReplicatorEvent::Closed { segment });
+        let events = closed.into_iter().chain([opened]);
+        self.todo.extend(events.map(|event| (ReplicaKind::Directory, event)));
+        self.run(now);
+    }
+
+    pub(crate) fn is_chain_long(&self) -> bool {
+        self.chain_entries > 20
+    }
+
+    /// What the chain says up to here counts from now on.
+    fn chain_acknowledged(&mut self, segment: SegmentId, length: u32) {
+        let from = self.chain_reached.insert(segment, length).unwrap_or(0);
+        let mut events = Vec::new();
+        for entry in self.chain.entries(segment, from, length) {
+            match entry {
+                Entry::Open(segment) => events.push(ReplicatorEvent::Listed { segment: *segment }),
+                Entry::Close(segment, _) => {
+                    events.push(ReplicatorEvent::CloseListed { segment: *segment });
+                }
+                Entry::Drop(segment) => events.push(ReplicatorEvent::Dropped { segment: *segment }),
+                Entry::Snapshot(directory) => {
+                    for (segment, closed) in directory {
+                        let segment = *segment;
+                        events.push(ReplicatorEvent::Listed { segment });
+                        if closed.is_some() {
+                            events.push(ReplicatorEvent::CloseListed { segment });
+                        }
+                    }
+                    let is_before = |at: &Option<SegmentId>| *at < Some(segment);
+                    let gone = self.leaving.iter().filter(|(_, at)| is_before(at));
+                    events.extend(gone.map(|(it, _)| ReplicatorEvent::Dropped { segment: *it }));
+                }
+            }
+        }
+        for event in events {
+            if let ReplicatorEvent::CloseListed { segment } = &event {
+                self.kept.insert(*segment);
+            }
+            self.tell_data(event);
+        }
+    }
+
+    /// Writes so many bytes to the head.
+    pub(crate) fn append(&mut self, now: Instant, bytes: u32, random: u64) {
+        let (segment, length) = match self.head {
+            Some(segment) => (segment, self.lengths[&segment] + bytes),
+            None => (SegmentId(self.next_segment), bytes),
+        };
+        self.lengths.insert(segment, length);
+        if self.head.is_some() {
+            return self.data(now, ReplicatorEvent::Appended { segment, length });
+        }
+        self.next_segment += 1;
+        self.head = Some(segment);
+        if self.sin == Some(Sin::NamesEarly) {
+            self.write(Entry::Open(segment));
+        }
+        self.data(now, ReplicatorEvent::Opened { segment, length, random });
+        if self.sin == Some(Sin::CountsUnlisted) {
+            self.data(now, ReplicatorEvent::Listed { segment });
+        }
+    }
+
+    pub(crate) fn close(&mut self, now: Instant) {
+        self.close_head();
+        self.run(now);
+    }
+
+    fn close_head(&mut self) {
+        if let Some(segment) = self.head.take() {
+            self.closed.insert(segment);
+            self.tell_data(ReplicatorEvent::Closed { segment });
+        }
+    }
+
+    /// The segment is not needed any more.
+    pub(crate) fn drop_segment(&mut self, now: Instant, segment: SegmentId) {
+        self.leaving.insert(segment, self.chain.current());
+        self.closed.remove(&segment);
+        self.tell_data(ReplicatorEvent::Leaving { segment });
+        if self.sin == Some(Sin::ReleasesEarly) {
+            self.tell_data(ReplicatorEvent::Dropped { segment });
+        }
+        if self.chain.directory.contains_key(&segment) {
+            self.write(Entry::Drop(segment));
+        } else {
+            self.tell_data(ReplicatorEvent::Dropped { segment });
+        }
+        self.run(now);
+    }
+
+    pub(crate) fn receive(&mut self, now: Instant, envelope: Envelope) {
+        let backup = envelope.from;
+        match envelope.message {
+            PeerMessage::Appended(mut answer) => {
+                if self.sin == Some(Sin::LeaseFromAnswer) {
+                    answer.sent = now;
+                }
+                let is_chain = answer.replica.segment.0 >= CHAIN;
+                let kind = if is_chain { ReplicaKind::Directory } else { ReplicaKind::Data };
+                self.todo.push_back((kind, ReplicatorEvent::Answered { backup, answer }));
+                self.run(now);
+            }
+            PeerMessage::Released { replicas } => {
+                self.both(now, ReplicatorEvent::Released { backup, replicas });
+            }
+            PeerMessage::Needed { replicas } => {
+                let is_needless = |replica: &ReplicaId| {
+                    let is_chain = replica.segment.0 >= CHAIN;
+                    let keeper = if is_chain { &self.chain_keeper } else { &self.data };
+                    !keeper.needs(backup, *replica)
+                };
+                let replicas: Vec<_> = replicas.into_iter().filter(is_needless).collect();
+                if !replicas.is_empty() && !self.is_fenced {
+                    self.send(backup, PeerMessage::Release { replicas }, 0);
+                }
+            }
+            other => panic!("a master is told {other:?}"),
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let deadlines = [self.data.next_deadline(), self.chain_keeper.next_deadline()];
+        deadlines.into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,187 @@
+//! A server that holds replicas for others: the real machine, and a disk that is a map.
+
+use protocols::replication::{Asked, Backup, BackupEffect, BackupEvent};
+use protocols::{Outbox, Ticket};
+use std::collections::BTreeMap;
+use types::{Instant, ServerId};
+use wire::peer::PeerMessage;
+use wire::replica::ReplicaId;
+
+/// A message between servers and how many bytes go with it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Envelope {
+    pub(crate) from: ServerId,
+    pub(crate) to: ServerId,
+    pub(crate) message: PeerMessage,
+    pub(crate) bytes: u32,
+}
+
+/// What stands on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) length: u32,
+    pub(crate) stable: u32,
+    /// It cannot be read any more.
+    pub(crate) is_spoiled: bool,
+}
+
+/// What the disk does in its own time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Take { replica: ReplicaId, is_new: bool, range: (u32, u32) },
+    Sync(ReplicaId),
+    Free(ReplicaId),
+}
+
+/// What leaves a server.
+#[derive(Debug, Default)]
+pub(crate) struct Outside {
+    pub(crate) messages: Vec<Envelope>,
+    pub(crate) work: Vec<Work>,
+    pub(crate) reports: Vec<ServerId>,
+    pub(crate) freed: Vec<ServerId>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) id: ServerId,
+    pub(crate) backup: Backup,
+    pub(crate) disk: BTreeMap<ReplicaId, Stored>,
+    pub(crate) is_alive: bool,
+    /// No other replica can be begun.
+    pub(crate) is_full: bool,
+    /// What the disk does next fails.
+    pub(crate) fails: bool,
+    /// What is taken counts as stable: nobody promises that it survives a loss of power.
+    pub(crate) is_stable_at_once: bool,
+    payloads: BTreeMap<Ticket, (u32, u32)>,
+    tickets: u64,
+}
+
+impl Server {
+    /// A server that finds a disk.
+    pub(crate) fn new(now: Instant, id: ServerId, disk: BTreeMap<ReplicaId, Stored>) -> Server {
+        let mut backup = Backup::new();
+        for (replica, stored) in &disk {
+            let Stored { length, stable, .. } = *stored;
+            let event = BackupEvent::Found { replica: *replica, length, stable };
+            backup.handle(now, event, &mut Outbox::new());
+        }
+        Server {
+            id,
+            backup,
+            disk,
+            is_alive: true,
+            is_full: false,
+            fails: false,
+            is_stable_at_once: true,
+            payloads: BTreeMap::new(),
+            tickets: 0,
+        }
+    }
+
+    pub(crate) fn receive(&mut self, now: Instant, envelope: &Envelope) -> Outside {
+        let from = envelope.from;
+        let event = match &envelope.message {
+            PeerMessage::Append(append) => {
+                let to = append.from + envelope.bytes;
+                self.tickets += 1;
+                let payload = Some(Ticket(self.tickets)).filter(|_| envelope.bytes > 0);
+                payload.map(|ticket| self.payloads.insert(ticket, (append.from, to)));
+                let asked = Asked {
+                    replica: append.replica,
+                    from: append.from,
+                    to,
+                    is_last: append.is_last,
+                    sent: append.sent,
+                };
+                BackupEvent::Append { from, asked, payload }
+            }
+            PeerMessage::Release { replicas } => {
+                BackupEvent::Release { log: from, replicas: replicas.clone() }
+            }
+            other => panic!("a backup is told {other:?}"),
+        };
+        self.handle(now, event)
+    }
+
+    pub(crate) fn handle(&mut self, now: Instant, event: BackupEvent) -> Outside {
+        let mut outbox = Outbox::new();
+        self.backup.handle(now, event, &mut outbox);
+        let mut out = Outside::default();
+        for effect in outbox.drain() {
+            let (to, message) = match effect {
+                BackupEffect::Take { replica, is_new, payload } => {
+                    let range = payload.map_or((0, 0), |ticket| self.payloads[&ticket]);
+                    out.work.push(Work::Take { replica, is_new, range });
+                    continue;
+                }
+                BackupEffect::Sync { replica } => {
+                    out.work.push(Work::Sync(replica));
+                    continue;
+                }
+                BackupEffect::Free { replica } => {
+                    out.work.push(Work::Free(replica));
+                    continue;
+                }
+                BackupEffect::Report { log } => {
+                    out.reports.push(log);
+                    continue;
+                }
+                BackupEffect::LogFreed { log } => {
+                    out.freed.push(log);
+                    continue;
+                }
+                BackupEffect::Answer(answer) => (answer.replica.log, PeerMessage::Appended(answer)),
+                BackupEffect::Released { log, replicas } => {
+                    (log, PeerMessage::Released { replicas })
+                }
+                BackupEffect::Ask { log, replicas } => (log, PeerMessage::Needed { replicas }),
+            };
+            out.messages.push(Envelope { from: self.id, to, message, bytes: 0 });
+        }
+        self.payloads.clear();
+        out
+    }
+
+    pub(crate) fn carry_out(&mut self, now: Instant, work: Work) -> Outside {
+        let event = match work {
+            Work::Take { replica, is_new: true, .. } if self.is_full => {
+                BackupEvent::Full { replica }
+            }
+            Work::Take { replica, .. } | Work::Sync(replica) if self.fails => self.spoil(replica),
+            Work::Take { replica, is_new, range } => self.take(replica, is_new, range),
+            Work::Sync(replica) => self.sync(replica),
+            Work::Free(replica) => {
+                self.disk.remove(&replica);
+                BackupEvent::Freed { replica }
+            }
+        };
+        self.handle(now, event)
+    }
+
+    fn take(&mut self, replica: ReplicaId, is_new: bool, (from, to): (u32, u32)) -> BackupEvent {
+        let before = self.disk.get(&replica).copied();
+        assert_eq!(before.is_none(), is_new, "{replica} is begun once");
+        let length = before.map_or(0, |stored| stored.length);
+        assert_eq!(length, from, "a piece goes behind the last one");
+        let stable = if self.is_stable_at_once { to } else { before.map_or(0, |it| it.stable) };
+        self.disk.insert(replica, Stored { length: to, stable, is_spoiled: false });
+        BackupEvent::Taken { replica, length: to, stable }
+    }
+
+    fn sync(&mut self, replica: ReplicaId) -> BackupEvent {
+        let Some(stored) = self.disk.get_mut(&replica).filter(|stored| !stored.is_spoiled) else {
+            return BackupEvent::Synced { replica, stable: 0 };
+        };
+        stored.stable = stored.length;
+        BackupEvent::Synced { replica, stable: stored.stable }
+    }
+
+    /// The disk cannot be trusted with this replica any more.
+    fn spoil(&mut self, replica: ReplicaId) -> BackupEvent {
+        self.disk.entry(replica).or_insert(Stored { length: 0, stable: 0, is_spoiled: true });
+        self.disk.entry(replica).and_modify(|stored| stored.is_spoiled = true);
+        BackupEvent::Failed { replica }
+    }
+}
