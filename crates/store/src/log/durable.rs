@@ -108,6 +108,15 @@ impl Log {
         dependency.all(|position| self.segments.is_acknowledged(position))
     }
 
+    /// All that is written now and not acknowledged, by whomever, also what others may be shown
+    /// already since it is safe somewhere else. Looks at every segment.
+    pub fn unacknowledged(&self) -> Option<Dependency> {
+        let mut ends = self.segments.unacknowledged();
+        let mut all = Dependency::new(ends.next()?);
+        ends.for_each(|end| all.note(end));
+        Some(all)
+    }
+
     /// Something may have become safe.
     pub(super) fn advance(&self) {
         self.ours().ledger.advance(&self.segments);
@@ -206,17 +215,22 @@ impl Log {
         }
     }
 
-    /// Where a segment of the log begins in memory, and what stands there.
-    ///
-    /// # Panics
-    /// If the segment is not the log's: our bug.
-    pub(crate) fn written<'t>(
+    /// Where a segment of the log begins in memory, and what of it has been handed out; `None`: it is
+    /// not the log's, or no more.
+    pub(crate) fn handed_out<'p>(
         &self,
         segment: SegmentId,
-        turn: &'t Turn<'_>,
-    ) -> (Address, &'t [u8]) {
-        let place = self.ours().ledger.place(segment).expect("the segment is the log's");
-        (self.segments.address(place, 0), self.segments.written(place, turn))
+        turn: &Turn<'p>,
+    ) -> Option<(Address, &'p [u8])> {
+        let place = self.ours().ledger.place(segment)?;
+        Some((self.segments.address(place, 0), self.segments.handed_out(place, turn)))
+    }
+
+    /// Asks whoever writes the segment to go on in another one, at the latest when it hands out the
+    /// next time: it shows the segment as closed then. Any thread may ask; what is not open, or not
+    /// the log's any more, stays as it is.
+    pub fn end_segment(&self, segment: SegmentId) {
+        self.ours().ledger.end(&self.segments, segment);
     }
 
     /// Copies from the one segment stand in the other.

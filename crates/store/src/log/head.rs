@@ -109,9 +109,14 @@ impl Head {
     /// it leaves comes again. Nothing of a log that is not durable.
     #[inline]
     pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
+        if !self.log.is_durable() {
+            return;
+        }
+        if let Some(ended) = self.open.take_if(|open| open.is_ending()) {
+            self.log.end(ended, &mut self.backlog);
+        }
         let is_all = self.backlog.is_empty();
-        if self.log.is_durable()
-            && !(is_all && self.open.as_ref().is_none_or(|open| !open.has_unsaved()))
+        if !(is_all && self.open.as_ref().is_none_or(|open| !open.has_unsaved()))
             && self.backlog.hand_out(self.open.as_mut(), save)
         {
             self.log.advance();
@@ -251,9 +256,14 @@ impl Survivors {
     /// Shows what has not been given to the replicas; see [`Head::hand_out`].
     #[inline]
     pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
+        if !self.log.is_durable() {
+            return;
+        }
+        if let Some(ended) = self.open.take_if(|open| open.is_ending()) {
+            self.log.end(ended, &mut self.backlog);
+        }
         let is_all = self.backlog.is_empty();
-        if self.log.is_durable()
-            && !(is_all && self.open.as_ref().is_none_or(|open| !open.has_unsaved()))
+        if !(is_all && self.open.as_ref().is_none_or(|open| !open.has_unsaved()))
             && self.backlog.hand_out(self.open.as_mut(), save)
         {
             self.log.advance();

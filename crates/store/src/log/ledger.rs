@@ -106,6 +106,14 @@ impl Ledger {
         self.say(&mut self.lock(), LogChange::Closed { segment, length });
     }
 
+    /// Asks the segment's writer to go on in another one.
+    pub(super) fn end(&self, segments: &Segments, segment: SegmentId) {
+        // Under the lock: its place cannot be another segment's before.
+        if let Some(place) = self.lock().places.get(&segment) {
+            segments.set_ending(*place);
+        }
+    }
+
     /// Copies from the one have come into the other.
     pub(super) fn note_origin(&self, into: SegmentId, from: SegmentId) {
         let mut state = self.lock();

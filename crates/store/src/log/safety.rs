@@ -60,8 +60,18 @@ impl Segments {
     /// The present end of every segment that is not wholly stable: what was written before is safe
     /// when all of these are.
     pub(super) fn barrier(&self) -> Vec<Position> {
+        self.ends().filter(|end| !self.is_stable(end)).collect()
+    }
+
+    /// The present end of every segment that is not wholly acknowledged.
+    pub(super) fn unacknowledged(&self) -> impl Iterator<Item = Position> {
+        self.ends().filter(|end| !self.is_acknowledged(end))
+    }
+
+    /// The present end of every segment that holds entries.
+    fn ends(&self) -> impl Iterator<Item = Position> {
         let places = (0..self.count() as u32).map(Place);
-        let ends = places.filter_map(|place| {
+        places.filter_map(|place| {
             let glance = self.glance(place);
             let holds_entries = match glance.state {
                 SegmentState::Open
@@ -73,9 +83,8 @@ impl Segments {
                 SegmentState::Free | SegmentState::Retired | SegmentState::Chunks => false,
             };
             let position = Position { place, segment: self.id(place), end: glance.written };
-            (holds_entries && !self.is_stable(&position)).then_some(position)
-        });
-        ends.collect()
+            holds_entries.then_some(position)
+        })
     }
 
     /// Everything in it is safe: it was read from the replicas.

@@ -127,8 +127,12 @@ pub(super) struct Tail {
     pub(super) acknowledged: AtomicU32,
     /// Bytes that the replicas have for good.
     pub(super) stable: AtomicU32,
+    /// Bytes that have been given to the replicas, or were read from them. Only the writer stores it.
+    handed_out: AtomicU32,
     /// Whether what is written here is safe somewhere else until it is here.
     pub(super) is_copy: AtomicBool,
+    /// Whether its writer has been asked to go on in another segment.
+    is_ending: AtomicBool,
 }
 
 /// What a segment is filled with.
@@ -194,7 +198,9 @@ impl Segments {
                 written: AtomicU32::new(0),
                 acknowledged: AtomicU32::new(0),
                 stable: AtomicU32::new(0),
+                handed_out: AtomicU32::new(0),
                 is_copy: AtomicBool::new(false),
+                is_ending: AtomicBool::new(false),
             },
         });
         Segments {
@@ -272,13 +278,15 @@ impl Segments {
         unsafe { slice::from_raw_parts(start.as_ptr(), bytes) }
     }
 
-    /// What has been written of a segment.
-    pub(super) fn written<'t>(&self, place: Place, turn: &'t Turn<'_>) -> &'t [u8] {
+    /// What has been handed out of a segment, which is the log's at some moment of the turn.
+    pub(super) fn handed_out<'p>(&self, place: Place, turn: &Turn<'p>) -> &'p [u8] {
         assert!(turn.keeps(self), "a turn of another store");
-        let length = self.glance(place).written as usize;
+        let length = self.segment(place).tail.handed_out.load(Ordering::Acquire) as usize;
         let start = self.arena.at((place.0 as usize) << self.shift, length);
-        // SAFETY: in the arena, by `at`, which the turn keeps. Bytes below `written` do not change
-        // while the turn lasts (see "Who may touch which bytes").
+        // SAFETY: in the arena, by `at`, which the turn's participant keeps for as long as it is
+        // borrowed; it begins no other turn meanwhile. Bytes that were handed out are written, and
+        // do not change while the turn lasts: their writer changes only what was not handed out
+        // (see "Who may touch which bytes", and `OpenSegment::revise`).
         unsafe { slice::from_raw_parts(start.as_ptr(), length) }
     }
 
@@ -470,6 +478,11 @@ impl Segments {
         &self.segment(place).tail
     }
 
+    /// Asks the segment's writer to go on in another one.
+    pub(super) fn set_ending(&self, place: Place) {
+        self.segment(place).tail.is_ending.store(true, Ordering::Relaxed);
+    }
+
     /// Whether its writer is done with it, and has handed out all of it.
     pub(super) fn is_handed_out(&self, place: Place) -> bool {
         self.segment(place).is_handed_out.load(Ordering::Acquire)
@@ -554,6 +567,8 @@ impl Reclaim for Segments {
         segment.tail.written.store(0, Ordering::Relaxed);
         segment.tail.acknowledged.store(0, Ordering::Relaxed);
         segment.tail.stable.store(0, Ordering::Relaxed);
+        segment.tail.handed_out.store(0, Ordering::Relaxed);
+        segment.tail.is_ending.store(false, Ordering::Relaxed);
         self.change(place, SegmentState::Retired, SegmentState::Free);
         self.give(place);
     }
@@ -668,6 +683,14 @@ impl OpenSegment {
     /// All that is written counts as handed out.
     pub(super) fn set_handed_out(&mut self) {
         self.handed_out = self.written;
+        let handed_out = &self.segments.segment(self.place).tail.handed_out;
+        handed_out.store(self.written as u32, Ordering::Release);
+    }
+
+    /// Whether nothing more is to be written to it.
+    #[inline]
+    pub(super) fn is_ending(&self) -> bool {
+        self.segments.segment(self.place).tail.is_ending.load(Ordering::Relaxed)
     }
 
     /// As [`OpenSegment::set_handed_out`], and that it is closed.

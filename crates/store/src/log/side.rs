@@ -124,7 +124,13 @@ impl SideLog {
 
     /// Shows what has not been given to the replicas; see [`super::Head::hand_out`].
     pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
-        if self.log.is_durable() && self.backlog.hand_out(self.open.as_mut(), save) {
+        if !self.log.is_durable() {
+            return;
+        }
+        if self.open.as_ref().is_some_and(OpenSegment::is_ending) {
+            self.seal_open();
+        }
+        if self.backlog.hand_out(self.open.as_mut(), save) {
             self.log.advance();
         }
     }

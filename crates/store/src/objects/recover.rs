@@ -301,7 +301,8 @@ struct Entries<'t> {
 
 impl<'t> Entries<'t> {
     fn new(store: &'t Store, segment: SegmentId, turn: &'t Turn<'t>) -> Entries<'t> {
-        let (first, bytes) = store.log.written(segment, turn);
+        let whole = store.log.handed_out(segment, turn);
+        let (first, bytes) = whole.expect("the segment is the log's");
         Entries { first, bytes, offset: 0 }
     }
 

@@ -2,6 +2,7 @@
 
 use super::Worker;
 use crate::log::{Dependency, Unsaved};
+use types::SegmentId;
 
 impl Worker {
     /// Shows whatever this worker has written and not handed out, and each closed segment once at
@@ -16,6 +17,13 @@ impl Worker {
             side_log.hand_out(&mut save);
         }
         self.head.hand_out(&mut save);
+    }
+
+    /// The bytes of a segment from one place to another, which have been handed out, by whatever
+    /// worker. `None`: they have not, or the segment is not the durable log's any more.
+    pub fn read_segment(&self, segment: SegmentId, from: u32, to: u32) -> Option<&[u8]> {
+        let (_, bytes) = self.store.log.handed_out(segment, &self.participant.turn())?;
+        bytes.get(from as usize..to as usize)
     }
 
     /// What the operations since the last call wrote or showed that is not acknowledged. A reply

@@ -4,7 +4,7 @@ use crate::common::{NOW, TABLE, key, tablet};
 use crate::disk::{Disk, config};
 use std::sync::Arc;
 use store::{Arrival, ArrivalPlan, Need, Store, TabletMap, TabletState, Worker};
-use types::{HashRange, KeyHash, MigrationId, ServerId};
+use types::{HashRange, KeyHash, MigrationId, SegmentId, ServerId};
 
 pub(crate) fn serving() -> TabletMap {
     TabletMap::new(vec![tablet(HashRange::ALL, TabletState::Serving)])
@@ -217,4 +217,67 @@ fn what_a_migration_brought_is_there_after_a_crash() {
     let usage = target.store.usage().log;
     let indexed = target.workers[0].range_bytes(HashRange::ALL);
     assert_eq!(usage.live_bytes, indexed + usage.pinned_bytes);
+}
+
+#[test]
+fn what_was_handed_out_can_be_read_by_every_worker_and_nothing_else() {
+    let mut disk = Disk::default();
+    let (store, mut workers) = disk.recover(config(64 << 20, 4 << 20, 2), (serving(), NOW), |_| {});
+    let segment = |disk: &Disk| *disk.segments.keys().next().unwrap();
+    workers[0].put(TABLE, key(&store, b"a"), b"1", None).unwrap();
+    disk.save(&store, &mut workers[0], || true);
+    let (first, length) = (segment(&disk), disk.segments[&segment(&disk)].bytes.len() as u32);
+    workers[0].put(TABLE, key(&store, b"b"), b"1", None).unwrap();
+    for worker in &workers {
+        let bytes = &disk.segments[&first].bytes;
+        assert_eq!(worker.read_segment(first, 0, length), Some(&bytes[..]));
+        assert_eq!(worker.read_segment(first, 8, 16), Some(&bytes[8..16]));
+        assert_eq!(worker.read_segment(first, 0, length + 8), None, "it is not handed out");
+        assert_eq!(worker.read_segment(SegmentId(first.0 + 1), 0, 0), None);
+    }
+    disk.save(&store, &mut workers[0], || true);
+    let bytes = &disk.segments[&first].bytes;
+    assert_eq!(workers[1].read_segment(first, 0, bytes.len() as u32), Some(&bytes[..]));
+}
+
+#[test]
+fn a_segment_that_is_to_end_gets_nothing_more() {
+    let mut server = Server::new();
+    server.set("a", "1");
+    server.save();
+    let first = *server.disk.segments.keys().next().unwrap();
+    server.store.log().end_segment(first);
+    server.save();
+    let length = server.disk.segments[&first].bytes.len();
+    assert!(server.disk.segments[&first].is_closed, "its writer had nothing to hand out");
+    server.set("b", "1");
+    server.store.log().end_segment(first);
+    server.set("c", "1");
+    server.save();
+    assert_eq!(server.disk.segments[&first].bytes.len(), length);
+    let second = *server.disk.segments.keys().next_back().unwrap();
+    assert!(second > first && !server.disk.segments[&second].is_closed);
+    server.set("d", "1");
+    server.store.log().end_segment(second);
+    server.save();
+    assert!(server.disk.segments[&second].is_closed, "also with what was not handed out");
+    let mut server = server.crash();
+    for name in ["a", "b", "c", "d"] {
+        assert_eq!(server.get(name).as_deref(), Some("1"), "{name}");
+    }
+}
+
+#[test]
+fn what_is_not_acknowledged_can_be_asked_for() {
+    let mut server = Server::new();
+    assert!(server.store.log().unacknowledged().is_none());
+    server.set("a", "1");
+    let before = server.store.log().unacknowledged().unwrap();
+    assert!(!server.store.log().is_acknowledged(&before));
+    server.save();
+    assert!(server.store.log().is_acknowledged(&before));
+    assert!(server.store.log().unacknowledged().is_none());
+    server.set("b", "1");
+    assert!(server.store.log().is_acknowledged(&before), "what came later does not count");
+    assert!(server.store.log().unacknowledged().is_some());
 }
