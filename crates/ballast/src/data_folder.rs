@@ -1,5 +1,5 @@
-//! Where a server alone keeps its data: a folder with the replicas of its log, and the file of the
-//! coordinator that it carries in itself.
+//! Where a server keeps data. A server alone: a folder with the replicas of its log, and the file of
+//! the coordinator that it carries in itself. One of a cluster: replicas of others' logs.
 //!
 //! | name | what |
 //! | --- | --- |
@@ -7,12 +7,33 @@
 //! | `coordinator.redb` | which tablets there are and under which tenures, the seed of key hashes |
 
 use anyhow::{Context, bail};
+use backup::{Opened, Replicas, Unreadable};
 use runtime::files::{DataDirectory, boot_id};
 use server::engine::{Kept, Mode};
 use server::shell::FileDisk;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use wire::replica::BootId;
+
+/// Opens the folder of a server of a cluster: what it keeps there are the logs of others.
+pub(crate) fn backup_folder(folder: &Path) -> anyhow::Result<Replicas> {
+    let shown = folder.display();
+    if folder.join("coordinator.redb").exists() {
+        bail!(
+            "the folder {shown} holds the data of a server that was alone, which a cluster would not \
+             see: choose another folder with --data-dir"
+        );
+    }
+    let directory = DataDirectory::open(folder)
+        .with_context(|| "choose another folder with --data-dir, or --durability none")?;
+    let disk = Arc::new(FileDisk::open(&directory)?);
+    let Opened { replicas, unreadable } = Replicas::open(disk, BootId(boot_id()?))
+        .with_context(|| format!("what is in the folder {shown} cannot be used"))?;
+    for Unreadable { number, why } in unreadable {
+        tracing::warn!(%number, %why, "a file holds no replica that can be read");
+    }
+    Ok(replicas)
+}
 
 /// See the module's text. The folder is this process's alone until it ends.
 pub(crate) struct DataFolder {

@@ -20,6 +20,8 @@ pub(crate) enum Event {
     ShutDown,
     /// The server cannot go on.
     Failed(String),
+    /// It cannot go on as who it is.
+    Fenced(String),
 }
 
 /// See the module's text.
@@ -64,6 +66,11 @@ impl Host for Process {
     fn fail(&self, reason: String) {
         // Who does not listen any more is ending already.
         let _ = self.events.send(Event::Failed(reason));
+    }
+
+    fn begin_anew(&self, reason: String) {
+        // Who does not listen any more is ending already.
+        let _ = self.events.send(Event::Fenced(reason));
     }
 
     fn file(&self) -> Option<String> {

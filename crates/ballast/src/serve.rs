@@ -1,20 +1,22 @@
 //! `ballast serve`: one server, alone or as a part of a cluster.
 
 use crate::coordinator_command;
-use crate::data_folder::DataFolder;
+use crate::data_folder::{DataFolder, backup_folder};
 use crate::host::{Event, Process};
 use crate::metrics;
 use crate::settings_arguments::SettingArguments;
 use crate::signals;
 use anyhow::{Context, bail};
+use backup::Replicas;
 use clap::Args;
 use runtime::{Class, Config, DriverKind, Listener, Reactors};
 use server::configuration::{Driver, Durability};
 use server::control::ControlLink;
-use server::engine::{Identity, Keeper, Mode, Node};
+use server::engine::{Identity, Keeping, Mode, Node, Plan, Replication};
 use server::shell::{BUS_PORT, CLIENT_PORT, Mail, Server, ToControl, reactor_for};
 use server::{Configuration, Settings};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -32,9 +34,6 @@ use wire::control::{FromCoordinator, Join};
 pub(crate) struct ServeArguments {
     #[command(flatten)]
     pub(crate) settings: SettingArguments,
-    /// Copies of each write on other servers' disks. Only 0 so far.
-    #[arg(long, default_value_t = 0)]
-    replicas: u16,
     /// Do not ask the operating system for huge pages.
     #[arg(long)]
     no_huge_pages: bool,
@@ -57,7 +56,7 @@ pub(crate) fn run(
     arguments: &ServeArguments,
     mut configuration: Configuration,
 ) -> anyhow::Result<()> {
-    let mode = mode_of(arguments, &configuration)?;
+    let mode = mode_of(&configuration)?;
     refuse_more_memory_than_there_is(configuration.maxmemory.0)?;
     configuration.huge_pages &= !arguments.no_huge_pages;
     let listeners = listen(&configuration)?;
@@ -68,18 +67,24 @@ pub(crate) fn run(
         "" => configuration.bind.addresses[0].0.to_string(),
         announced => announced.to_string(),
     };
-    let folder = mode.map(|mode| DataFolder::open(Path::new(&configuration.data_dir), mode));
-    let folder = folder.transpose()?;
-    let coordinator = coordinator(&configuration, folder.as_ref())?;
+    let data_dir = Path::new(&configuration.data_dir);
+    let folder = match mode {
+        Some(mode) if configuration.join.is_empty() => {
+            Folder::Own(DataFolder::open(data_dir, mode)?)
+        }
+        Some(mode) => Folder::Others(backup_folder(data_dir)?, mode),
+        None => Folder::None,
+    };
+    let coordinator = coordinator(&configuration, folder.own())?;
     let (events, received) = channel();
     let who = Join {
         protocol: wire::PROTOCOL_VERSION,
         host: host.clone(),
         client_port: ports[0],
         bus_port: ports[1],
-        rejoin: folder.as_ref().and_then(|folder| folder.kept.owner()),
-        replicas: 0,
-        rack: String::new(),
+        rejoin: folder.own().and_then(|folder| folder.kept.owner()),
+        replicas: if folder.is_of_others() { configuration.replicas } else { 0 },
+        rack: configuration.rack.clone(),
     };
     let (link, identity, seed) = join(&coordinator, who, (&events, &received))?;
     let config = reactors(&configuration);
@@ -91,8 +96,8 @@ pub(crate) fn run(
         reactors: config.reactors,
         is_cluster: !configuration.join.is_empty(),
     };
-    let (store, keeper) = store(&configuration, config.reactors, folder, (identity, seed))?;
-    let node = Node::with_keeper(settings, identity, store.clone(), keeper, link.connected());
+    let (store, keeping) = store(&configuration, config.reactors, folder, (identity, seed))?;
+    let node = Node::keeping(settings, identity, store.clone(), keeping, link.connected());
     node.configure(configuration.clone());
     keep_memory_ready(store, ready_bytes(&configuration))?;
     start_metrics(&configuration, &node)?;
@@ -111,11 +116,15 @@ pub(crate) fn run(
         ports[0], identity.server, identity.cluster, config.reactors
     );
     let mailboxes = reactors.mailboxes();
-    let result = forward(&received, |message| {
+    let can_begin_anew = node.replication().is_some();
+    let result = forward(&received, can_begin_anew, |message| {
         mailboxes.of(reactor_for(&message)).send(Mail::Control(message));
     });
     reactors.stop();
-    result
+    match result? {
+        Ending::InOrder => Ok(()),
+        Ending::Anew => Err(begin_anew()),
+    }
 }
 
 /// The address of the coordinator: another process, or one that is started in this one.
@@ -136,22 +145,54 @@ fn coordinator(
 fn store(
     configuration: &Configuration,
     reactors: u16,
-    folder: Option<DataFolder>,
+    folder: Folder,
     (identity, seed): (Identity, HashSeed),
-) -> anyhow::Result<(Arc<Store>, Option<Arc<Keeper>>)> {
+) -> anyhow::Result<(Arc<Store>, Keeping)> {
     let store = Store::new(StoreConfig {
         memory_bytes: configuration.maxmemory.0,
         reactors,
         seed,
         huge_pages: configuration.huge_pages,
-        durable: folder.is_some(),
-        segment_bytes: folder.as_ref().and_then(|folder| folder.kept.segment_bytes()),
+        durable: !matches!(folder, Folder::None),
+        segment_bytes: folder.own().and_then(|folder| folder.kept.segment_bytes()),
     })?;
-    let keeper = folder.map(|DataFolder { kept, mode, .. }| {
-        kept.keep((identity.cluster, identity.server), store.log().segment_bytes(), mode)
-    });
-    let keeper = keeper.transpose()?.map(Arc::new);
-    Ok((store, keeper))
+    let keeping = match folder {
+        Folder::None => Keeping::Nothing,
+        Folder::Own(DataFolder { kept, mode, .. }) => {
+            let whose = (identity.cluster, identity.server);
+            let keeper = kept.keep(whose, store.log().segment_bytes(), mode)?;
+            Keeping::Alone(Arc::new(keeper))
+        }
+        Folder::Others(replicas, mode) => {
+            let plan = Plan { mode, replicas: configuration.replicas };
+            let replication = Replication::new(plan, identity.server, reactors, replicas);
+            Keeping::Replicated(Arc::new(replication))
+        }
+    };
+    Ok((store, keeping))
+}
+
+/// What a server's folder is for.
+enum Folder {
+    /// It keeps nothing.
+    None,
+    /// Its own log.
+    Own(DataFolder),
+    /// The logs of others, who keep its own.
+    Others(Replicas, Mode),
+}
+
+impl Folder {
+    fn own(&self) -> Option<&DataFolder> {
+        match self {
+            Folder::Own(folder) => Some(folder),
+            Folder::None | Folder::Others(..) => None,
+        }
+    }
+
+    fn is_of_others(&self) -> bool {
+        matches!(self, Folder::Others(..))
+    }
 }
 
 fn ready_bytes(configuration: &Configuration) -> usize {
@@ -172,31 +213,18 @@ fn start_metrics(configuration: &Configuration, node: &Arc<Node>) -> anyhow::Res
 }
 
 /// How the log is kept, if it is.
-fn mode_of(
-    arguments: &ServeArguments,
-    configuration: &Configuration,
-) -> anyhow::Result<Option<Mode>> {
+fn mode_of(configuration: &Configuration) -> anyhow::Result<Option<Mode>> {
     if !wire::crc32c_self_check() {
         bail!("this processor computes wrong checksums: data would be lost. Use another machine");
     }
-    if arguments.replicas != 0 {
-        bail!("copies on other servers are not there yet: leave out --replicas, or give 0");
-    }
     let is_alone = configuration.join.is_empty();
-    let mode = match configuration.durability {
+    Ok(match configuration.durability {
         Durability::None => None,
         Durability::Auto => is_alone.then_some(Mode::Interval),
         Durability::Memory => Some(Mode::Memory),
         Durability::Interval => Some(Mode::Interval),
         Durability::Disk => Some(Mode::Disk),
-    };
-    if mode.is_some() && !is_alone {
-        bail!(
-            "a server of a cluster keeps its data in memory alone so far: leave out --durability, \
-             or give none"
-        );
-    }
-    Ok(mode)
+    })
 }
 
 /// Memory is only mapped at start: that there is not enough would be seen too late.
@@ -296,7 +324,7 @@ fn join(
         Ok(Event::Said(other)) => {
             bail!("the coordinator at {coordinator} speaks out of turn: {other:?}")
         }
-        Ok(Event::Failed(reason)) => bail!("{reason}"),
+        Ok(Event::Failed(reason) | Event::Fenced(reason)) => bail!("{reason}"),
         Ok(Event::ShutDown) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
             bail!("no coordinator answers at {coordinator}: start one with 'ballast coordinator'")
         }
@@ -363,19 +391,49 @@ fn yield_to_everybody() {
     }
 }
 
+/// Why the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// Somebody wants it to.
+    InOrder,
+    /// Others serve what it held: another process takes its place, as a server that holds nothing.
+    Anew,
+}
+
+/// Replaces this process by a new one with the same arguments. Only returns if that fails.
+fn begin_anew() -> anyhow::Error {
+    let itself = std::env::current_exe();
+    let replaced = itself.map(|itself| {
+        std::process::Command::new(itself).args(std::env::args_os().skip(1)).exec()
+    });
+    let error = match replaced {
+        Ok(error) | Err(error) => error,
+    };
+    anyhow::Error::new(error).context("the server cannot begin anew: start it again")
+}
+
 /// Passes on what the coordinator says, until the process is to end.
 ///
 /// # Errors
 /// If the coordinator says that another server serves what this one holds: it must not answer
 /// anybody any more.
-fn forward(received: &Receiver<Event>, pass_on: impl Fn(FromCoordinator)) -> anyhow::Result<()> {
+fn forward(
+    received: &Receiver<Event>,
+    can_begin_anew: bool,
+    pass_on: impl Fn(FromCoordinator),
+) -> anyhow::Result<Ending> {
     loop {
         let message = match received.recv() {
             Ok(Event::Said(message)) => message,
             Ok(Event::Failed(reason)) => bail!("{reason}"),
-            Ok(Event::ShutDown) | Err(_) => return Ok(()),
+            Ok(Event::Fenced(_)) => return Ok(Ending::Anew),
+            Ok(Event::ShutDown) | Err(_) => return Ok(Ending::InOrder),
         };
         if let FromCoordinator::Rejected { reason, is_fenced: true } = message {
+            if can_begin_anew {
+                tracing::error!(reason, "the server begins anew");
+                return Ok(Ending::Anew);
+            }
             bail!("the coordinator refuses this server: {reason}");
         }
         pass_on(message);
@@ -394,7 +452,7 @@ mod tests {
         messages.into_iter().for_each(|message| events.send(Event::Said(message)).unwrap());
         events.send(Event::ShutDown).unwrap();
         let passed = RefCell::new(0);
-        let result = forward(&received, |_| *passed.borrow_mut() += 1);
+        let result = forward(&received, false, |_| *passed.borrow_mut() += 1);
         (passed.into_inner(), result.is_err())
     }
 

@@ -12,7 +12,7 @@
 mod held;
 mod order;
 
-use crate::engine::{Engine, Payload, Route, Synced, Wake};
+use crate::engine::{DiskDone, Engine, Payload, Route, Wake};
 use crate::front::{Client, Next, Ticket, Turn, Waits, foresee_clients};
 use crate::operators::clients::Facts;
 use held::Held;
@@ -361,9 +361,9 @@ impl Core {
         self.held.settle(&mut self.engine, io);
     }
 
-    /// What [`crate::engine::Outgoing::syncs`] asked for has been done.
-    pub fn on_synced(&mut self, synced: Synced) {
-        self.engine.on_synced(self.now, synced);
+    /// What was left in [`crate::engine::Outgoing::disk`] has been done.
+    pub fn on_disk(&mut self, done: DiskDone) {
+        self.engine.on_disk(self.now, done);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::planted::{self, Planted};
 use server::core::{ConnectionId, Connections, Core};
-use server::engine::{Engine, Payload, Route, Sending, Sync, Synced, Wake};
+use server::engine::{Engine, Payload, Route, Sending, DiskDone, DiskJob, Wake};
 use std::collections::{BTreeMap, VecDeque};
 use store::Worker;
 use types::{HashRange, Instant, KeyHash, ServerId, UnixMillis};
@@ -21,8 +21,8 @@ pub(crate) enum Inbound {
     Opened(ConnectionId),
     /// What a client has sent.
     Bytes(ConnectionId, Vec<u8>),
-    /// What came of syncing files.
-    Synced(Synced),
+    /// What came of work for the disk.
+    Disk(DiskDone),
 }
 
 /// A message from another server.
@@ -51,7 +51,7 @@ pub(crate) enum Outbound {
     Peer(Sending),
     Control(ToCoordinator),
     Bytes(ConnectionId, Vec<u8>),
-    Sync(Sync),
+    Disk(DiskJob),
 }
 
 /// The server's end of a client's connection.
@@ -165,7 +165,7 @@ impl Reactor {
                     self.core.on_peer(from, route, message, payload);
                 }
                 Inbound::Control(message) => self.core.on_control(*message),
-                Inbound::Synced(synced) => self.core.on_synced(synced),
+                Inbound::Disk(done) => self.core.on_disk(done),
                 Inbound::Opened(connection) => self.heard.push((connection, None)),
                 Inbound::Bytes(connection, bytes) => self.heard.push((connection, Some(bytes))),
             }
@@ -249,7 +249,7 @@ impl Reactor {
     fn carry_out(&mut self, around: &mut Surroundings<'_>) -> bool {
         let outgoing = &mut self.core.engine.out;
         around.out.extend(outgoing.control.drain(..).map(Outbound::Control));
-        around.out.extend(outgoing.syncs.drain(..).map(Outbound::Sync));
+        around.out.extend(outgoing.disk.drain(..).map(Outbound::Disk));
         let has_work = !outgoing.peers.is_empty();
         for sending in outgoing.peers.drain(..) {
             if let (Some(Planted::ForgottenWhenSent), PeerMessage::PullReply(reply)) =

@@ -3,7 +3,7 @@
 use crate::inspect::Inspector;
 use crate::reactor::Reactor;
 use coordinator::ConnectionId;
-use server::engine::{Engine, Identity, Kept, Mode, Node};
+use server::engine::{Engine, Identity, Keeping, Kept, Mode, Node};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::{Store, StoreConfig, Tablet, TabletState};
@@ -90,12 +90,13 @@ impl Server {
             is_cluster: true,
         };
         let whose = (identity.cluster, identity.server);
-        let keeper = kept.map(|(kept, mode)| {
+        let keeping = kept.map(|(kept, mode)| {
             let keeper = kept.keep(whose, store.log().segment_bytes(), mode);
-            Arc::new(keeper.expect("what a server has kept is whole"))
+            Keeping::Alone(Arc::new(keeper.expect("what a server has kept is whole")))
         });
+        let keeping = keeping.unwrap_or(Keeping::Nothing);
         let link_state = Arc::default();
-        let node = Node::with_keeper(settings, identity, Arc::clone(&store), keeper, link_state);
+        let node = Node::keeping(settings, identity, Arc::clone(&store), keeping, link_state);
         let wake_all = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&wake_all);
         node.set_wake_all(move || flag.store(true, Ordering::Relaxed));

@@ -30,7 +30,7 @@ use disks::Disk;
 use fastrand::Rng;
 use faults::Cuts;
 use leaders::Leaders;
-use server::engine::{Identity, Mode, Sync};
+use server::engine::{Identity, Mode, DiskJob};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{
@@ -93,7 +93,7 @@ enum Next {
     /// The coordinator hears that a connection has ended.
     Hangup(ConnectionId),
     /// A disk has done what a reactor asked for.
-    Sync(usize, usize, Box<Sync>),
+    Disk(usize, usize, Box<DiskJob>),
     /// A process starts where one has died.
     Start(usize),
     /// A coordinator is called.
@@ -372,9 +372,9 @@ impl World {
             Next::Fault => self.fault(),
             Next::Rejoin(server) => self.rejoin(server),
             Next::Hangup(connection) => self.hang_up(connection),
-            Next::Sync(server, reactor, sync) => {
-                let synced = Inbound::Synced(sync.carry_out());
-                self.servers[server].reactors[reactor].inbox.push_back(synced);
+            Next::Disk(server, reactor, job) => {
+                let done = Inbound::Disk(job.carry_out());
+                self.servers[server].reactors[reactor].inbox.push_back(done);
                 self.wake(server, reactor);
             }
             Next::Start(server) => self.start_again(server),

@@ -120,17 +120,33 @@ pub static SETTINGS: &[Setting] = &[
         "durability",
         AtStart,
         durability,
-        "When a write counts as safe: 'memory' when the operating system has it (it survives the end of the process), 'interval' like that and once a second on the disk, 'disk' when it is on the disk, 'none' when it has been executed (nothing is kept). 'auto': interval for a server alone, none in a cluster."
+        "When a write counts as safe: 'memory' when the operating system has it (it survives the end of the process), 'interval' like that and once a second on the disk, 'disk' when it is on the disk, 'none' when it has been executed (nothing is kept). 'auto': interval for a server alone, none in a cluster. In a cluster other servers keep it, and all servers must say the same."
     ),
     setting!(
         "data-dir" or "dir",
         AtStart,
         data_dir,
-        "Folder in which a server alone keeps its log. It is made if it is not there. Each server has one of its own.",
+        "Folder in which a server keeps its log, or the logs of others if it is part of a cluster. It is made if it is not there. Each server has one of its own.",
         |folder: &String| match folder.is_empty() {
             true => Err("argument must be the name of a folder".to_string()),
             false => Ok(()),
         }
+    ),
+    setting!(
+        "replicas",
+        AtStart,
+        replicas,
+        "Servers of a cluster that keep each part of this one's log on their disks, if it is kept: fewer may fail at once without a loss. There must be more servers than that.",
+        |count: &u16| match count {
+            1..=16 => Ok(()),
+            _ => Err("argument must be between 1 and 16; --durability none keeps nothing".to_string()),
+        }
+    ),
+    setting!(
+        "rack",
+        AtStart,
+        rack,
+        "What fails together with this server, by a name of your choice: its log is kept in other racks as far as there are any. Empty: it fails alone."
     ),
     setting!(
         "reactors",

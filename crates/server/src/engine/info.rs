@@ -1,6 +1,6 @@
 //! The sections of `INFO`, with the fields that clients, tools and exporters read.
 
-use super::{Engine, Node};
+use super::{Engine, Mode, Node};
 use crate::commands::{Command, REDIS_VERSION};
 use crate::operators::counts::{self, Counter, Counts, Summary};
 use crate::operators::host::Usage;
@@ -193,20 +193,24 @@ fn persistence(shown: &Shown<'_>) -> Lines {
     let began = (shown.wall.0 / 1000).saturating_sub(shown.uptime.as_secs());
     let keeper = shown.node().keeper();
     let progress = keeper.and_then(|keeper| keeper.progress());
+    let replication = shown.node().replication();
+    let mode = keeper.map(|it| it.mode()).or(replication.map(|it| it.plan().mode));
     let works = keeper.is_none_or(|keeper| keeper.is_working());
     let status = if works { "ok" } else { "err" };
     let loading = if progress.is_some() { "1" } else { "0" };
     let mut fields = lines(vec![
         ("loading", loading.into()),
         ("async_loading", "0".into()),
-        ("durability", keeper.map_or("none", |keeper| keeper.mode().name()).into()),
+        ("durability", mode.map_or("none", Mode::name).into()),
         ("rdb_changes_since_last_save", "0".into()),
         ("rdb_bgsave_in_progress", "0".into()),
         ("rdb_last_save_time", began.to_string()),
         ("rdb_last_bgsave_status", status.into()),
         ("rdb_last_bgsave_time_sec", "-1".into()),
         ("rdb_current_bgsave_time_sec", "-1".into()),
-        ("aof_enabled", if keeper.is_some() { "1" } else { "0" }.into()),
+        ("log_replicas", replication.map_or(0, |it| it.plan().replicas).to_string()),
+        ("log_segments_under_replicated", replication.map_or(0, |it| it.under_replicated()).to_string()),
+        ("aof_enabled", if mode.is_some() { "1" } else { "0" }.into()),
         ("aof_rewrite_in_progress", "0".into()),
         ("aof_rewrite_scheduled", "0".into()),
         ("aof_last_rewrite_time_sec", "-1".into()),

@@ -22,15 +22,17 @@ mod flush;
 mod info;
 mod node;
 mod outgoing;
+mod replicated;
 mod source_side;
 mod tablets;
 mod target_side;
 mod work;
 
-pub use durable::{Keeper, Kept, KeptError, Mode, Progress, Sync, Synced};
+pub use durable::{Keeper, Kept, KeptError, Mode, Progress};
 pub(crate) use info::{Section, called};
-pub use node::{Identity, Node};
-pub use outgoing::{Outgoing, Payload, Route, Sending, To, Wake};
+pub use node::{Identity, Keeping, Node};
+pub use outgoing::{DiskDone, DiskJob, Outgoing, Payload, Route, Sending, To, Wake};
+pub use replicated::{BackupDone, BackupJob, Plan, Replication};
 
 use crate::Configuration;
 use crate::data::{Data, Staged};
@@ -41,6 +43,8 @@ use durable::Saving;
 use early::Early;
 use flush::Flush;
 use protocols::migration::{SourceEvent, TargetEvent};
+use protocols::replication::BackupEvent;
+use replicated::{BackupPart, Master};
 use source_side::{PriorityToServe, PullToServe};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -86,6 +90,10 @@ pub struct Engine {
     /// What keeps the log, if it is kept.
     keeper: Option<Arc<Keeper>>,
     saving: Saving,
+    /// What keeps the log on other servers, if they keep it.
+    replication: Option<Arc<Replication>>,
+    master: Option<Master>,
+    backups: BackupPart,
     /// Whether replies wait for what they tell of to be acknowledged.
     holds: bool,
     cleaner: Cleaner,
@@ -126,6 +134,9 @@ impl Engine {
             started: None,
             keeper: node.keeper().cloned(),
             saving: Saving::default(),
+            master: node.replication().map(|it| Master::new(it.plan(), node.me())),
+            replication: node.replication().cloned(),
+            backups: BackupPart::default(),
             holds: false,
             cleaner: Cleaner::default(),
             node,
@@ -250,14 +261,16 @@ impl Engine {
             PeerMessage::PullReply(reply) => self.pull_replied(now, from, reply, payload),
             PeerMessage::PriorityPull(pull) => self.serve_priority(from, route, pull),
             PeerMessage::PriorityReply(reply) => self.priority_replied(now, from, reply, payload),
+            PeerMessage::Append(append) => {
+                self.append_arrived(now, (from, route), append, payload);
+            }
+            PeerMessage::Appended(answer) => self.appended(now, from, answer),
+            PeerMessage::Release { replicas } => self.release_arrived(now, from, replicas),
+            PeerMessage::Released { replicas } => self.released(from, replicas),
+            PeerMessage::Needed { replicas } => self.needed(from, replicas),
             // Nobody here has asked, and nothing is kept for others: a message that is dropped is
             // one that was lost.
-            PeerMessage::Append(_)
-            | PeerMessage::Appended(_)
-            | PeerMessage::Release { .. }
-            | PeerMessage::Released { .. }
-            | PeerMessage::Needed { .. }
-            | PeerMessage::RecoveryRead(_)
+            PeerMessage::RecoveryRead(_)
             | PeerMessage::RecoveryReply(_) => {}
         }
     }
@@ -291,16 +304,20 @@ impl Engine {
                 self.drive_target(now, migration, TargetEvent::Finished);
             }
             FromCoordinator::Answer { request, answer } => self.answered(request, answer),
-            // Servers keep no logs of others, and recover none.
-            FromCoordinator::ChainNoted { .. } => {}
+            FromCoordinator::ChainNoted { number } => self.chain_noted(now, number),
+            FromCoordinator::Fence { log } if self.replication.is_some() => {
+                self.on_backup(now, BackupEvent::Fence { log });
+            }
+            FromCoordinator::FreeLog { log } if self.replication.is_some() => {
+                self.on_backup(now, BackupEvent::Recovered { log });
+            }
+            // Who keeps no logs of others has nothing of them.
             FromCoordinator::Fence { log } => {
                 let nothing = ToCoordinator::Fenced { log, replicas: Vec::new(), more: false };
                 self.out.control.push(nothing);
             }
             FromCoordinator::ReadDirectory { log, replica, first } => {
-                let (bodies, more) = (Vec::new(), false);
-                let nothing = ToCoordinator::DirectoryRead { log, replica, first, bodies, more };
-                self.out.control.push(nothing);
+                self.read_directory(log, replica, first);
             }
             FromCoordinator::Recover(part) => {
                 let (dead, range, epoch) = (part.dead, part.range, part.epoch);
@@ -311,6 +328,14 @@ impl Engine {
             FromCoordinator::FreeLog { log } => {
                 self.out.control.push(ToCoordinator::LogFreed { log });
             }
+        }
+    }
+
+    /// What was left in [`Outgoing::disk`] has been done.
+    pub fn on_disk(&mut self, now: Instant, done: DiskDone) {
+        match done {
+            DiskDone::Synced(synced) => self.on_synced(now, synced),
+            DiskDone::Backup(done) => self.on_backup_done(now, done),
         }
     }
 
@@ -413,8 +438,9 @@ impl Engine {
             Ok(_) | Err(_) => None,
         };
         let saving = self.saving.next_deadline();
+        let replication = self.replication_deadline();
         let cleaner = self.cleaner.next_deadline();
-        [machines, self.early_deadline(), expiry, cleaner, saving].into_iter().flatten().min()
+        [machines, self.early_deadline(), expiry, cleaner, saving, replication].into_iter().flatten().min()
     }
 
     /// Time has passed.
@@ -427,6 +453,7 @@ impl Engine {
             node.note_machines(&machines);
         }
         self.tick_early(now);
+        self.tick_replication(now);
         // As often as the walk has a step to make, at most.
         self.take_census(now);
         self.walk_expired(now);

@@ -3,6 +3,7 @@
 use super::census::Census;
 use super::durable::Keeper;
 use super::outgoing::Payload;
+use super::replicated::Replication;
 use super::tablets;
 use super::work::WorkQueue;
 use crate::operators::Operators;
@@ -30,12 +31,23 @@ pub struct Identity {
     pub server: ServerId,
 }
 
+/// Who keeps a server's log.
+pub enum Keeping {
+    /// Nobody: what it holds is gone with it.
+    Nothing,
+    /// The server itself, which is alone.
+    Alone(Arc<Keeper>),
+    /// Other servers.
+    Replicated(Arc<Replication>),
+}
+
 /// One server, shared by its reactors. See the module's text.
 pub struct Node {
     settings: Settings,
     identity: Identity,
     store: Arc<Store>,
     keeper: Option<Arc<Keeper>>,
+    replication: Option<Arc<Replication>>,
     map: ArcSwap<ClusterMap>,
     /// Rises whenever tablets or map change, so that reactors try held operations again.
     tablets_version: AtomicU64,
@@ -115,17 +127,22 @@ impl Node {
         store: Arc<Store>,
         is_linked: Arc<AtomicBool>,
     ) -> Arc<Node> {
-        Node::with_keeper(settings, identity, store, None, is_linked)
+        Node::keeping(settings, identity, store, Keeping::Nothing, is_linked)
     }
 
-    /// As [`Node::new`], of a server whose log is kept, if there is a keeper.
-    pub fn with_keeper(
+    /// As [`Node::new`], of a server whose log is kept, or not.
+    pub fn keeping(
         settings: Settings,
         identity: Identity,
         store: Arc<Store>,
-        keeper: Option<Arc<Keeper>>,
+        keeping: Keeping,
         is_linked: Arc<AtomicBool>,
     ) -> Arc<Node> {
+        let (keeper, replication) = match keeping {
+            Keeping::Nothing => (None, None),
+            Keeping::Alone(keeper) => (Some(keeper), None),
+            Keeping::Replicated(replication) => (None, Some(replication)),
+        };
         let map = ClusterMap {
             version: 0,
             cluster: identity.cluster,
@@ -139,6 +156,7 @@ impl Node {
             identity,
             store,
             keeper,
+            replication,
             map: ArcSwap::from_pointee(map),
             tablets_version: AtomicU64::new(0),
             changing: Mutex::new(()),
@@ -202,6 +220,17 @@ impl Node {
         self.keeper.as_ref()
     }
 
+    /// What has its log kept by others, if they keep it.
+    pub fn replication(&self) -> Option<&Arc<Replication>> {
+        self.replication.as_ref()
+    }
+
+    /// Operations that have waited for the right to be executed are tried again.
+    pub(super) fn serves_again(&self) {
+        self.tablets_version.fetch_add(1, Ordering::Release);
+        self.wake_all();
+    }
+
     /// What was kept is all there: the server serves.
     pub(super) fn loaded(&self) {
         let records = self.store.usage().log.live_bytes;
@@ -215,6 +244,14 @@ impl Node {
         tracing::error!(reason, "the server cannot go on");
         if let Some(host) = self.operators.host() {
             host.fail(reason);
+        }
+    }
+
+    /// Others serve what the server holds: the process begins anew, as another server.
+    pub(super) fn begin_anew(&self, reason: &str) {
+        tracing::error!(reason, "the server begins anew");
+        if let Some(host) = self.operators.host() {
+            host.begin_anew(reason.to_owned());
         }
     }
 

@@ -1,6 +1,7 @@
 //! What an engine wants sent. Plain data: the shell, or a simulator, carries it out.
 
-use super::durable::Sync;
+use super::durable::{Sync, Synced};
+use super::replicated::{BackupDone, BackupJob};
 use types::ServerId;
 use wire::control::{Answer, ToCoordinator};
 use wire::peer::PeerMessage;
@@ -61,6 +62,34 @@ pub enum Wake {
     Answer(u64, Answer),
 }
 
+/// Work for the disk that may take longer than any turn.
+#[derive(Debug)]
+pub enum DiskJob {
+    /// Of a server that keeps its own log.
+    Sync(Sync),
+    /// Of one that keeps others'.
+    Backup(BackupJob),
+}
+
+/// What came of a [`DiskJob`].
+#[derive(Debug)]
+pub enum DiskDone {
+    /// See [`DiskJob::Sync`].
+    Synced(Synced),
+    /// See [`DiskJob::Backup`].
+    Backup(BackupDone),
+}
+
+impl DiskJob {
+    /// Does it. May take milliseconds, and seconds on a busy disk.
+    pub fn carry_out(self) -> DiskDone {
+        match self {
+            DiskJob::Sync(sync) => DiskDone::Synced(sync.carry_out()),
+            DiskJob::Backup(job) => DiskDone::Backup(job.carry_out()),
+        }
+    }
+}
+
 /// Everything an engine wants done outside of itself, in order.
 #[derive(Debug, Default)]
 pub struct Outgoing {
@@ -68,8 +97,8 @@ pub struct Outgoing {
     pub peers: Vec<Sending>,
     /// To the coordinator.
     pub control: Vec<ToCoordinator>,
-    /// Files to be synced; [`crate::core::Core::on_synced`] follows each.
-    pub syncs: Vec<Sync>,
+    /// For the disk, in this order; [`crate::core::Core::on_disk`] follows each.
+    pub disk: Vec<DiskJob>,
     /// To parked operations.
     pub wakes: Vec<Wake>,
 }

@@ -7,6 +7,7 @@ use crate::operators::pause::Paused;
 use crate::operators::{lock, monitor, slow};
 use crate::session::Session;
 use std::time::Duration;
+use store::Stall;
 use types::Instant;
 
 /// Whether a command that exists, with a sensible number of arguments, may be executed now.
@@ -27,6 +28,9 @@ pub(super) fn admit(
     let needs_data = !command.has(flag::LOADING) || ["exec", "watch"].contains(&command.name);
     if turn.engine.is_loading() && needs_data {
         return Err(refused("LOADING Redis is loading the dataset in memory"));
+    }
+    if needs_data && turn.engine.lacks_lease(turn.now) {
+        return Err(Undone::Stall(Stall::Held));
     }
     if command.has(flag::WRITE) && turn.engine.cannot_keep() {
         return Err(refused(CANNOT_KEEP));

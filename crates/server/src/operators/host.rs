@@ -47,6 +47,9 @@ pub trait Host: Send + Sync {
     /// Ends the process: it cannot do its work.
     fn fail(&self, reason: String);
 
+    /// Ends the process and begins it anew: what it held is served by others.
+    fn begin_anew(&self, reason: String);
+
     /// The file that the settings came from, if any.
     fn file(&self) -> Option<String>;
 

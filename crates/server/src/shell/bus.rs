@@ -111,14 +111,14 @@ impl Bus {
         }
     }
 
-    /// A connection is gone.
-    pub(super) fn closed(&mut self, connection: ConnectionId) {
+    /// A connection is gone. To whom it led, if we had opened it.
+    pub(super) fn closed(&mut self, connection: ConnectionId) -> Option<ServerId> {
         self.forget_stranger(connection);
-        if let Some(Link { opened_to: Some(to), .. }) = self.links.remove(&connection)
-            && self.opened.get(&to) == Some(&connection)
-        {
+        let to = self.links.remove(&connection)?.opened_to?;
+        if self.opened.get(&to) == Some(&connection) {
             self.opened.remove(&to);
         }
+        Some(to.0)
     }
 
     /// Sends a message. What cannot be sent is dropped: the protocols repeat what matters.

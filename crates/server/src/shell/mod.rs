@@ -10,7 +10,7 @@ mod syncing;
 pub use disk::FileDisk;
 
 use crate::core::Core;
-use crate::engine::{Engine, Node, Synced};
+use crate::engine::{DiskDone, Engine, Node};
 use bus::Bus;
 use runtime::{Clock, Closed, ConnectTag, ConnectionId, Input, Io, Mailbox, Opened, Port, Service};
 use std::io;
@@ -29,8 +29,8 @@ pub const BUS_PORT: Port = Port(1);
 pub enum Mail {
     /// From the coordinator. See [`reactor_for`].
     Control(FromCoordinator),
-    /// Files of this reactor have been synced, or not.
-    Synced(Synced),
+    /// The disk has done something for this reactor, or failed to.
+    Disk(DiskDone),
 }
 
 /// The reactor that a message of the coordinator goes to.
@@ -89,8 +89,8 @@ impl Server {
         for message in std::mem::take(&mut self.core.engine.out.control) {
             (self.control)(message);
         }
-        for sync in std::mem::take(&mut self.core.engine.out.syncs) {
-            self.disk.begin(sync);
+        for job in std::mem::take(&mut self.core.engine.out.disk) {
+            self.disk.begin(job);
         }
     }
 }
@@ -155,13 +155,15 @@ impl Service for Server {
 
     fn closed(&mut self, connection: ConnectionId, _why: Closed, _io: &mut Io) {
         self.core.closed(connection);
-        self.bus.closed(connection);
+        if let Some(server) = self.bus.closed(connection) {
+            self.core.engine.connection_lost(self.core.now(), server);
+        }
     }
 
     fn mail(&mut self, mail: Mail, _io: &mut Io) {
         match mail {
             Mail::Control(message) => self.core.on_control(message),
-            Mail::Synced(synced) => self.core.on_synced(synced),
+            Mail::Disk(done) => self.core.on_disk(done),
         }
     }
 

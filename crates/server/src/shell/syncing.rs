@@ -1,14 +1,14 @@
-//! The thread that has files synced for one reactor: that may take longer than any turn.
+//! The thread that works with the disk for one reactor: that may take longer than any turn.
 
 use super::Mail;
-use crate::engine::Sync;
+use crate::engine::DiskJob;
 use runtime::Mailbox;
 use std::sync::mpsc::{Sender, channel};
 
 /// See the module's text. The thread ends with its reactor.
 pub(super) struct DiskThread {
     mailbox: Mailbox<Mail>,
-    requests: Option<Sender<Sync>>,
+    requests: Option<Sender<DiskJob>>,
 }
 
 impl DiskThread {
@@ -17,27 +17,27 @@ impl DiskThread {
         DiskThread { mailbox, requests: None }
     }
 
-    /// Has it done. [`Mail::Synced`] follows.
-    pub(super) fn begin(&mut self, sync: Sync) {
+    /// Has it done. [`Mail::Disk`] follows.
+    pub(super) fn begin(&mut self, job: DiskJob) {
         if self.requests.is_none() {
             self.requests = self.start();
         }
         let unsent = match &self.requests {
-            Some(requests) => requests.send(sync).err().map(|unsent| unsent.0),
-            None => Some(sync),
+            Some(requests) => requests.send(job).err().map(|unsent| unsent.0),
+            None => Some(job),
         };
-        if let Some(sync) = unsent {
+        if let Some(job) = unsent {
             // Slow is better than never.
-            self.mailbox.send(Mail::Synced(sync.carry_out()));
+            self.mailbox.send(Mail::Disk(job.carry_out()));
         }
     }
 
-    fn start(&self) -> Option<Sender<Sync>> {
-        let (requests, received) = channel::<Sync>();
+    fn start(&self) -> Option<Sender<DiskJob>> {
+        let (requests, received) = channel::<DiskJob>();
         let mailbox = self.mailbox.clone();
         let run = move || {
-            while let Ok(sync) = received.recv() {
-                mailbox.send(Mail::Synced(sync.carry_out()));
+            while let Ok(job) = received.recv() {
+                mailbox.send(Mail::Disk(job.carry_out()));
             }
         };
         match std::thread::Builder::new().name("disk".into()).spawn(run) {

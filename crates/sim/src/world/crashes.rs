@@ -111,7 +111,7 @@ impl World {
         }
         self.plan.retain(|_, next| match next {
             Next::Turn(at, _) | Next::Arrive(at, _, _) | Next::Rejoin(at) => *at != place,
-            Next::Sync(at, _, _) => *at != place,
+            Next::Disk(at, _, _) => *at != place,
             Next::Down(at, _, _) | Next::Sever(at, _) => *at != place,
             Next::Up(..)
             | Next::Answer(..)

@@ -19,11 +19,11 @@ impl World {
             Outbound::Peer(sending) => self.send(place, reactor, sending),
             Outbound::Control(message) => self.send_up(place, message),
             Outbound::Bytes(connection, bytes) => self.send_reply(connection, bytes),
-            Outbound::Sync(sync) => {
+            Outbound::Disk(job) => {
                 // Now and then a disk takes its time.
                 let is_busy = self.rng.u32(..20) == 0;
                 let delay = self.micros(20..if is_busy { 100_000 } else { 2_000 });
-                self.plan_in(delay, Next::Sync(place, reactor, Box::new(sync)));
+                self.plan_in(delay, Next::Disk(place, reactor, Box::new(job)));
             }
         }
     }

@@ -8,7 +8,7 @@
 //! 4. When all have been entered, tombstones leave the index, and the server serves.
 
 use super::chain::{CHAIN, Chain};
-use super::{Keeper, Mode};
+use super::{Acknowledgments, Keeper, Mode};
 use crate::engine::Engine;
 use backup::{Disk, Opened, Replicas, Unreadable};
 use protocols::directory::Directory;
@@ -164,8 +164,7 @@ impl Kept {
             replicas: self.replicas,
             chain: Mutex::new(Chain::new(directory, next, (unnamed, earlier), header)),
             loading,
-            acknowledgments: AtomicU64::new(0),
-            holders: AtomicUsize::new(0),
+            acknowledgments: Acknowledgments::default(),
             is_failing: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
         };

@@ -55,14 +55,30 @@ pub struct Keeper {
     replicas: Replicas,
     chain: Mutex<Chain>,
     pub(super) loading: Loading,
-    /// Rises when more was acknowledged.
-    acknowledgments: AtomicU64,
-    /// Reactors that hold replies.
-    holders: AtomicUsize,
+    pub(super) acknowledgments: Acknowledgments,
     /// Whether the last attempt to write failed.
     is_failing: AtomicBool,
     /// Whether a sync has failed: what the disk has is not known any more.
     is_broken: AtomicBool,
+}
+
+/// How reactors that hold replies learn that more was acknowledged.
+#[derive(Debug, Default)]
+pub(super) struct Acknowledgments {
+    /// Rises when more was acknowledged.
+    count: AtomicU64,
+    /// Reactors that hold replies.
+    holders: AtomicUsize,
+}
+
+impl Acknowledgments {
+    /// More has been acknowledged: whether other reactors must be woken for it than the caller, who
+    /// holds replies or does not.
+    pub(super) fn tell(&self, caller_holds: bool) -> bool {
+        // In one order with `Engine::note_held`, which looks here once more afterwards.
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.holders.load(Ordering::SeqCst) > usize::from(caller_holds)
+    }
 }
 
 /// Files to be synced, in this order.
@@ -120,14 +136,6 @@ impl Keeper {
 
     fn chain(&self) -> MutexGuard<'_, Chain> {
         self.chain.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// More has been acknowledged: whether other reactors must be woken for it than the caller, who
-    /// holds replies or does not.
-    fn acknowledged(&self, caller_holds: bool) -> bool {
-        // In one order with `Engine::note_held`, which looks here once more afterwards.
-        self.acknowledgments.fetch_add(1, Ordering::SeqCst);
-        self.holders.load(Ordering::SeqCst) > usize::from(caller_holds)
     }
 
     /// What came of an attempt to write.
@@ -207,18 +215,24 @@ impl Engine {
 
     /// Rises whenever more was acknowledged.
     pub(crate) fn acknowledgments(&self) -> u64 {
-        self.keeper.as_ref().map_or(0, |it| it.acknowledgments.load(Ordering::SeqCst))
+        self.acknowledgments_of_log().map_or(0, |it| it.count.load(Ordering::SeqCst))
     }
 
     /// Whether this reactor holds replies: then it is woken when more was acknowledged.
     pub(crate) fn note_held(&mut self, holds: bool) {
-        if let Some(keeper) = self.keeper.as_ref()
-            && holds != std::mem::replace(&mut self.holds, holds)
+        let was_holding = std::mem::replace(&mut self.holds, holds);
+        if let Some(Acknowledgments { holders, .. }) = self.acknowledgments_of_log()
+            && holds != was_holding
         {
             match holds {
-                true => keeper.holders.fetch_add(1, Ordering::SeqCst),
-                false => keeper.holders.fetch_sub(1, Ordering::SeqCst),
+                true => holders.fetch_add(1, Ordering::SeqCst),
+                false => holders.fetch_sub(1, Ordering::SeqCst),
             };
         }
+    }
+
+    fn acknowledgments_of_log(&self) -> Option<&Acknowledgments> {
+        let replicated = self.replication.as_ref().map(|replication| &replication.acknowledgments);
+        replicated.or_else(|| self.keeper.as_ref().map(|keeper| &keeper.acknowledgments))
     }
 }

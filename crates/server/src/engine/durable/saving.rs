@@ -2,6 +2,7 @@
 
 use super::{File, Keeper, Mode, Sync, Synced};
 use crate::engine::Engine;
+use crate::engine::outgoing::DiskJob;
 use backup::Replica;
 use std::collections::BTreeMap;
 use std::io;
@@ -125,6 +126,8 @@ impl Engine {
     pub(crate) fn commit(&mut self, now: Instant) {
         if let Some(keeper) = self.keeper.clone() {
             self.commit_to(&keeper, now);
+        } else if let Some(replication) = self.replication.clone() {
+            self.replicate(&replication, now);
         }
     }
 
@@ -174,7 +177,7 @@ impl Engine {
     }
 
     fn tell_acknowledged(&self, keeper: &Keeper) {
-        if keeper.acknowledged(self.holds) {
+        if keeper.acknowledgments.tell(self.holds) {
             self.node.wake_all();
         }
     }
@@ -207,12 +210,12 @@ impl Engine {
         self.saving.next_sync = None;
         if !files.is_empty() {
             self.saving.is_syncing = true;
-            self.out.syncs.push(Sync { files });
+            self.out.disk.push(DiskJob::Sync(Sync { files }));
         }
     }
 
-    /// What [`super::super::Outgoing::syncs`] asked for has been done.
-    pub(crate) fn on_synced(&mut self, now: Instant, synced: Synced) {
+    /// Files have been synced, or not.
+    pub(in crate::engine) fn on_synced(&mut self, now: Instant, synced: Synced) {
         let Some(keeper) = self.keeper.clone() else { return };
         let keeper = &keeper;
         self.saving.is_syncing = false;

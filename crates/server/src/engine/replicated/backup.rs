@@ -1,0 +1,475 @@
+//! What this server takes, keeps and frees for the logs of others.
+//!
+//! The machine that decides is shared by all reactors; a reactor locks it for a fraction of a
+//! microsecond per message, and has the disk work outside of the lock: the machine lets one piece per
+//! replica be with the disk at a time. Answers leave on the connection of their question.
+
+use super::{CHAIN, Mode, Replication, lock};
+use crate::engine::outgoing::{DiskJob, Sending, To};
+use crate::engine::{Engine, Payload, Route};
+use ::backup::{AppendError, Replica, Replicas};
+use protocols::replication::{Asked, Backup, BackupEffect, BackupEvent};
+use protocols::{Outbox, Ticket};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use types::{Instant, SegmentId, ServerId};
+use wire::control::{
+    DIRECTORY_BYTES_PER_MESSAGE, REPLICAS_PER_MESSAGE, ReplicaInfo, ToCoordinator,
+};
+use wire::peer::{Append, PeerMessage};
+use wire::replica::{PIECE_HEADER_BYTES, ReplicaEpoch, ReplicaHeader, ReplicaId};
+
+/// How long what was taken may be on no disk, in [`Mode::Interval`]. The second is Redis's.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What all reactors share.
+pub(super) struct BackupSide {
+    machine: Backup,
+    /// Replicas that take pieces.
+    open: BTreeMap<ReplicaId, Arc<Replica>>,
+}
+
+/// What one reactor knows of the replicas whose pieces come to it.
+#[derive(Default)]
+pub(in crate::engine) struct BackupPart {
+    /// Where the last question about a replica came from.
+    routes: BTreeMap<ReplicaId, Route>,
+    /// Replicas that have taken more than the disk has, and when it is to follow.
+    unsynced: BTreeMap<ReplicaId, Arc<Replica>>,
+    sync_at: Option<Instant>,
+    is_syncing: bool,
+    next_ticket: u64,
+}
+
+/// A piece whose message is being dealt with.
+type Staged = Option<(Ticket, Piece)>;
+
+struct Piece {
+    header: [u8; PIECE_HEADER_BYTES],
+    payload: Payload,
+}
+
+/// Work for the disk that may take long.
+pub struct BackupJob {
+    disk: Arc<Replicas>,
+    work: Work,
+}
+
+enum Work {
+    Begin { header: ReplicaHeader, first: Option<Piece> },
+    Sync(Vec<(ReplicaId, Arc<Replica>)>),
+    Free(ReplicaId),
+}
+
+/// What came of a [`BackupJob`].
+pub struct BackupDone(Done);
+
+enum Done {
+    Begun(ReplicaId, Result<Arc<Replica>, String>),
+    Synced(Vec<(ReplicaId, Result<u32, String>)>),
+    Freed(ReplicaId),
+}
+
+impl std::fmt::Debug for BackupJob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.work {
+            Work::Begin { header, .. } => write!(f, "begin {}", header.id),
+            Work::Sync(replicas) => write!(f, "sync {} replicas", replicas.len()),
+            Work::Free(replica) => write!(f, "free {replica}"),
+        }
+    }
+}
+
+impl std::fmt::Debug for BackupDone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Done::Begun(replica, _) => write!(f, "begun {replica}"),
+            Done::Synced(replicas) => write!(f, "synced {} replicas", replicas.len()),
+            Done::Freed(replica) => write!(f, "freed {replica}"),
+        }
+    }
+}
+
+impl BackupJob {
+    /// Does it. May take milliseconds, and seconds on a busy disk.
+    pub fn carry_out(self) -> BackupDone {
+        BackupDone(match self.work {
+            Work::Begin { header, first } => {
+                Done::Begun(header.id, begin(&self.disk, header, first))
+            }
+            Work::Sync(replicas) => {
+                let synced = |(id, replica): (ReplicaId, Arc<Replica>)| {
+                    (id, replica.sync().map_err(|error| error.to_string()))
+                };
+                Done::Synced(replicas.into_iter().map(synced).collect())
+            }
+            Work::Free(replica) => {
+                free(&self.disk, replica);
+                Done::Freed(replica)
+            }
+        })
+    }
+}
+
+/// Makes a replica with its first piece, or nothing.
+fn begin(
+    disk: &Replicas,
+    header: ReplicaHeader,
+    first: Option<Piece>,
+) -> Result<Arc<Replica>, String> {
+    let replica = disk.create(header).map_err(|error| error.to_string())?;
+    if let Some(piece) = first
+        && let Err(error) = replica.append(&piece.header, piece.payload.bytes())
+    {
+        free(disk, header.id);
+        return Err(error.to_string());
+    }
+    Ok(replica)
+}
+
+fn free(disk: &Replicas, replica: ReplicaId) {
+    if let Err(error) = disk.free(replica) {
+        tracing::warn!(%error, "a replica that is not needed any more cannot be freed");
+    }
+}
+
+impl BackupSide {
+    /// With everything that was found on the disk.
+    pub(super) fn new(disk: &Replicas) -> BackupSide {
+        let mut machine = Backup::new();
+        for (header, length) in found(disk) {
+            let event = BackupEvent::Found { replica: header.id, length, stable: length };
+            machine.handle(Instant(0), event, &mut Outbox::new());
+        }
+        BackupSide { machine, open: BTreeMap::new() }
+    }
+}
+
+/// What stands on the disk, with its length. What cannot be read is as good as not there.
+fn found(disk: &Replicas) -> Vec<(ReplicaHeader, u32)> {
+    let headers = disk.logs().into_iter().flat_map(|log| disk.list(log));
+    let mut found = Vec::new();
+    for header in headers {
+        match disk.read(header.id, |_| ()) {
+            Ok(end) if !end.is_damaged(header.boot != disk.boot()) => {
+                found.push((header, end.length));
+            }
+            Ok(end) => tracing::warn!(
+                replica = %header.id,
+                "what stands at byte {} of its file is not what was written: it is not used",
+                end.place
+            ),
+            Err(error) => tracing::warn!(replica = %header.id, %error, "it cannot be read"),
+        }
+    }
+    found
+}
+
+impl Engine {
+    /// A master has sent an append.
+    pub(in crate::engine) fn append_arrived(
+        &mut self,
+        now: Instant,
+        (from, route): (ServerId, Route),
+        append: Append,
+        payload: Payload,
+    ) {
+        let Some(replication) = self.replication.clone() else { return };
+        let bytes = payload.bytes().len() as u32;
+        let Some(to) = append.from.checked_add(bytes) else { return };
+        let asked = Asked {
+            replica: append.replica,
+            from: append.from,
+            to,
+            is_last: append.is_last,
+            sent: append.sent,
+        };
+        self.backups.routes.insert(append.replica, route);
+        self.backups.next_ticket += 1;
+        let ticket = Ticket(self.backups.next_ticket);
+        let piece = append.header.filter(|_| bytes > 0).map(|header| Piece { header, payload });
+        let staged = piece.map(|piece| (ticket, piece));
+        let payload = staged.as_ref().map(|(ticket, _)| *ticket);
+        let header = ReplicaHeader {
+            cluster: self.node.cluster(),
+            id: append.replica,
+            kind: append.kind,
+            segment_bytes: append.segment_bytes,
+            boot: replication.disk.boot(),
+        };
+        let event = BackupEvent::Append { from, asked, payload };
+        self.drive_backup(&replication, now, event, (Some(header), staged));
+    }
+
+    /// A master does not need replicas any more.
+    pub(in crate::engine) fn release_arrived(
+        &mut self,
+        now: Instant,
+        log: ServerId,
+        replicas: Vec<ReplicaId>,
+    ) {
+        self.on_backup(now, BackupEvent::Release { log, replicas });
+    }
+
+    /// Something has happened to the backup, other than an append.
+    pub(in crate::engine) fn on_backup(&mut self, now: Instant, event: BackupEvent) {
+        if let Some(replication) = self.replication.clone() {
+            self.drive_backup(&replication, now, event, (None, None));
+        }
+    }
+
+    fn drive_backup(
+        &mut self,
+        replication: &Replication,
+        now: Instant,
+        event: BackupEvent,
+        (header, mut staged): (Option<ReplicaHeader>, Staged),
+    ) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let mut effects = Outbox::new();
+            replication.backup().machine.handle(now, event, &mut effects);
+            for effect in effects.drain() {
+                let piece = staged.take_if(|_| matches!(effect, BackupEffect::Take { .. }));
+                let piece = piece.map(|(_, piece)| piece);
+                events.extend(self.carry_out_backup(replication, now, effect, (header, piece)));
+            }
+        }
+        if let Some((_, piece)) = staged {
+            self.give_buffer(piece.payload.buffer);
+        }
+    }
+
+    /// What follows at once.
+    fn carry_out_backup(
+        &mut self,
+        replication: &Replication,
+        now: Instant,
+        effect: BackupEffect,
+        (header, piece): (Option<ReplicaHeader>, Option<Piece>),
+    ) -> Option<BackupEvent> {
+        match effect {
+            BackupEffect::Take { replica, is_new: true, .. } => match header {
+                Some(header) => {
+                    self.leave_job(replication, Work::Begin { header, first: piece });
+                }
+                None => return Some(BackupEvent::Full { replica }),
+            },
+            BackupEffect::Take { replica, is_new: false, .. } => {
+                return Some(self.take_piece(replication, now, replica, piece));
+            }
+            BackupEffect::Sync { replica } => {
+                if let Some(open) = replication.backup().open.get(&replica).cloned() {
+                    self.sync_soon(replication, now, open, Duration::ZERO);
+                }
+            }
+            BackupEffect::Free { replica } => {
+                replication.backup().open.remove(&replica);
+                self.leave_job(replication, Work::Free(replica));
+            }
+            BackupEffect::Answer(answer) => {
+                if let Some(route) = self.backups.routes.get(&answer.replica) {
+                    let message = PeerMessage::Appended(answer);
+                    let to = To::Back(*route);
+                    let payload = Vec::new();
+                    self.out.peers.push(Sending { to, is_priority: false, message, payload });
+                }
+            }
+            BackupEffect::Released { log, replicas } => {
+                for replica in &replicas {
+                    self.backups.routes.remove(replica);
+                }
+                self.out.send(log, PeerMessage::Released { replicas });
+            }
+            BackupEffect::Ask { log, replicas } => self.ask_about(log, replicas),
+            BackupEffect::Report { log } => self.report_kept(replication, log),
+            BackupEffect::LogFreed { log } => {
+                self.out.control.push(ToCoordinator::LogFreed { log });
+            }
+        }
+        None
+    }
+
+    fn leave_job(&mut self, replication: &Replication, work: Work) {
+        let disk = replication.disk.clone();
+        self.out.disk.push(DiskJob::Backup(BackupJob { disk, work }));
+    }
+
+    fn take_piece(
+        &mut self,
+        replication: &Replication,
+        now: Instant,
+        id: ReplicaId,
+        piece: Option<Piece>,
+    ) -> BackupEvent {
+        let open = replication.backup().open.get(&id).cloned();
+        let (Some(replica), Some(piece)) = (open, piece) else {
+            return self.spoil(replication, id, "it was not begun by this process");
+        };
+        let taken: Result<(), AppendError> = replica.append(&piece.header, piece.payload.bytes());
+        self.give_buffer(piece.payload.buffer);
+        match taken {
+            Ok(()) => self.taken(replication, now, replica),
+            Err(error) => self.spoil(replication, id, &error.to_string()),
+        }
+    }
+
+    /// A replica has taken a piece, or was begun.
+    fn taken(
+        &mut self,
+        replication: &Replication,
+        now: Instant,
+        open: Arc<Replica>,
+    ) -> BackupEvent {
+        let (replica, length) = (open.id(), open.length());
+        let stable = match replication.plan.mode {
+            Mode::Memory => length,
+            Mode::Interval | Mode::Disk => open.stable(),
+        };
+        if stable < length {
+            let pause = match replication.plan.mode {
+                Mode::Interval => INTERVAL,
+                Mode::Memory | Mode::Disk => Duration::ZERO,
+            };
+            self.sync_soon(replication, now, open, pause);
+        }
+        BackupEvent::Taken { replica, length, stable }
+    }
+
+    /// A replica can take nothing more, and must not be found at the next start.
+    fn spoil(&mut self, replication: &Replication, replica: ReplicaId, why: &str) -> BackupEvent {
+        tracing::warn!(%replica, why, "a replica is given up");
+        replication.backup().open.remove(&replica);
+        self.backups.unsynced.remove(&replica);
+        free(&replication.disk, replica);
+        BackupEvent::Failed { replica }
+    }
+
+    fn sync_soon(
+        &mut self,
+        replication: &Replication,
+        now: Instant,
+        open: Arc<Replica>,
+        pause: Duration,
+    ) {
+        self.backups.unsynced.insert(open.id(), open);
+        let at = now + pause;
+        let planned = self.backups.sync_at.get_or_insert(at);
+        *planned = at.min(*planned);
+        self.sync_backups(replication, now);
+    }
+
+    fn sync_backups(&mut self, replication: &Replication, now: Instant) {
+        let is_due = self.backups.sync_at.is_some_and(|at| at <= now);
+        if is_due && !self.backups.is_syncing {
+            self.backups.sync_at = None;
+            self.backups.is_syncing = true;
+            let unsynced = std::mem::take(&mut self.backups.unsynced);
+            self.leave_job(replication, Work::Sync(unsynced.into_iter().collect()));
+        }
+    }
+
+    /// The disk is done with something.
+    pub(in crate::engine) fn on_backup_done(&mut self, now: Instant, done: BackupDone) {
+        let Some(replication) = self.replication.clone() else { return };
+        let replication = &replication;
+        let events = match done.0 {
+            Done::Begun(_, Ok(open)) => {
+                replication.backup().open.insert(open.id(), open.clone());
+                vec![self.taken(replication, now, open)]
+            }
+            Done::Begun(replica, Err(why)) => {
+                tracing::warn!(%replica, why, "there is no room for a replica");
+                vec![BackupEvent::Full { replica }]
+            }
+            Done::Freed(replica) => vec![BackupEvent::Freed { replica }],
+            Done::Synced(synced) => {
+                self.backups.is_syncing = false;
+                let event = |(replica, result): (ReplicaId, Result<u32, String>)| match result {
+                    Ok(stable) => BackupEvent::Synced { replica, stable },
+                    Err(why) => self.spoil(replication, replica, &why),
+                };
+                synced.into_iter().map(event).collect()
+            }
+        };
+        for event in events {
+            self.drive_backup(replication, now, event, (None, None));
+        }
+        self.sync_backups(replication, now);
+    }
+
+    /// Nothing was heard of these for long: their master is asked, or the coordinator if it is gone.
+    fn ask_about(&mut self, log: ServerId, replicas: Vec<ReplicaId>) {
+        let map = self.node.map();
+        let is_alive = map.servers.iter().any(|server| server.id == log && !server.is_dead);
+        match is_alive {
+            true => self.out.send(log, PeerMessage::Needed { replicas }),
+            false => self.out.control.push(ToCoordinator::IsNeeded { log }),
+        }
+    }
+
+    /// Tells the coordinator what there is of a log that is fenced.
+    fn report_kept(&mut self, replication: &Replication, log: ServerId) {
+        let info = |(id, length, _): (ReplicaId, u32, u32)| ReplicaInfo {
+            segment: id.segment,
+            epoch: id.epoch,
+            is_directory: id.segment.0 >= CHAIN,
+            length,
+        };
+        let kept: Vec<ReplicaInfo> =
+            lock(&replication.backup).machine.kept(log).map(info).collect();
+        let mut messages = kept.chunks(REPLICAS_PER_MESSAGE).peekable();
+        if messages.peek().is_none() {
+            let nothing = ToCoordinator::Fenced { log, replicas: Vec::new(), more: false };
+            return self.out.control.push(nothing);
+        }
+        while let Some(replicas) = messages.next() {
+            let (replicas, more) = (replicas.to_vec(), messages.peek().is_some());
+            self.out.control.push(ToCoordinator::Fenced { log, replicas, more });
+        }
+    }
+
+    /// Sends a replica of a log's directory to the coordinator, from one piece on.
+    pub(in crate::engine) fn read_directory(
+        &mut self,
+        log: ServerId,
+        replica: (SegmentId, ReplicaEpoch),
+        first: u32,
+    ) {
+        let id = ReplicaId { log, segment: replica.0, epoch: replica.1 };
+        let mut all: Vec<Vec<u8>> = Vec::new();
+        let disk = self.replication.as_ref().map(|replication| replication.disk.clone());
+        match disk.map(|disk| disk.read(id, |body| all.push(body.to_vec()))) {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => tracing::warn!(%error, "a log directory cannot be read"),
+            None => {}
+        }
+        let total = all.len();
+        let mut bytes = 0;
+        let fits = |body: &Vec<u8>| {
+            bytes += body.len();
+            bytes == body.len() || bytes <= DIRECTORY_BYTES_PER_MESSAGE
+        };
+        let bodies: Vec<Vec<u8>> = all.into_iter().skip(first as usize).take_while(fits).collect();
+        let more = first as usize + bodies.len() < total;
+        self.out.control.push(ToCoordinator::DirectoryRead { log, replica, first, bodies, more });
+    }
+
+    /// Time has passed for what this server keeps.
+    pub(super) fn tick_backup(&mut self, replication: &Replication, now: Instant) {
+        self.sync_backups(replication, now);
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if self.reactor == super::CHAIN_REACTOR && is_due(replication.backup().machine.next_deadline())
+        {
+            self.drive_backup(replication, now, BackupEvent::Tick, (None, None));
+        }
+    }
+
+    pub(super) fn backup_deadline(&self, replication: &Replication) -> Option<Instant> {
+        let is_first = self.reactor == super::CHAIN_REACTOR;
+        let machine = is_first.then(|| replication.backup().machine.next_deadline()).flatten();
+        let sync = self.backups.sync_at.filter(|_| !self.backups.is_syncing);
+        [machine, sync].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,435 @@
+//! One reactor's part of keeping the log: its replicator, and the pieces that it sends.
+//!
+//! The replicator deals in lengths. What makes them bytes is here: a piece's bytes are read from its
+//! segment in memory, and its header is made by the replica's own writer, which remembers how the
+//! last piece began so that it can be made once more.
+
+use super::{CHAIN_REACTOR, Letter, Plan, Replication, candidates};
+use crate::engine::Engine;
+use crate::engine::outgoing::{Outgoing, Sending, To};
+use protocols::Outbox;
+use protocols::replication::{Piece, Replicator, ReplicatorEffect, ReplicatorEvent, Settings};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use store::log::LogChange;
+use types::{ClusterId, Instant, SegmentId, ServerId, Version};
+use wire::directory::Content;
+use wire::peer::{Append, Appended, PeerMessage};
+use wire::replica::{Identity, PIECE_HEADER_BYTES, PieceWriter, ReplicaId, ReplicaKind};
+
+/// See the module's text.
+pub(in crate::engine) struct Master {
+    replicator: Replicator,
+    pieces: Pieces,
+    /// The map that its replicator was told of.
+    map: u64,
+    dead: BTreeSet<ServerId>,
+    /// A segment was asked to end, and has to be handed out once more.
+    has_ended: bool,
+    /// What this turn has handed out, to be told to the replicator.
+    handed_out: Vec<ReplicatorEvent>,
+}
+
+/// What makes the headers of the pieces of many replicas.
+#[derive(Default)]
+pub(super) struct Pieces {
+    writers: BTreeMap<(SegmentId, ServerId), Writer>,
+}
+
+struct Writer {
+    replica: ReplicaId,
+    /// At the beginning of the last piece, and at its end.
+    before: PieceWriter,
+    after: PieceWriter,
+}
+
+/// What all messages of one log have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Sender {
+    pub(super) cluster: ClusterId,
+    pub(super) kind: ReplicaKind,
+    pub(super) segment_bytes: u32,
+    /// Not below any version in what is sent.
+    pub(super) version: Version,
+}
+
+impl Pieces {
+    /// The header of a piece of these bytes; `None` if it has none.
+    fn header(
+        &mut self,
+        backup: ServerId,
+        piece: &Piece,
+        bytes: &[u8],
+        sender: &Sender,
+    ) -> Option<[u8; PIECE_HEADER_BYTES]> {
+        let key = (piece.replica.segment, backup);
+        let begin = || {
+            let writer = PieceWriter::new(Identity::of(sender.cluster, piece.replica));
+            Writer { replica: piece.replica, before: writer, after: writer }
+        };
+        let writer = self.writers.entry(key).or_insert_with(begin);
+        if writer.replica != piece.replica {
+            *writer = begin();
+        }
+        if bytes.is_empty() {
+            return None;
+        }
+        if piece.from == writer.after.length() {
+            writer.before = writer.after;
+        }
+        assert_eq!(piece.from, writer.before.length(), "{piece} goes on where another one ended");
+        writer.after = writer.before;
+        Some(writer.after.next(bytes, piece.stable, sender.version))
+    }
+
+    /// What a closed segment holds that has been sent to its end.
+    fn content(&self, segment: SegmentId) -> Option<Content> {
+        let writers = self.writers.range((segment, ServerId(0))..=(segment, ServerId(u32::MAX)));
+        let longest = writers.map(|(_, writer)| writer.after).max_by_key(PieceWriter::length)?;
+        Some(Content { length: longest.length(), crc: longest.crc() })
+    }
+
+    pub(super) fn forget(&mut self, segment: SegmentId) {
+        self.writers.retain(|(of, _), _| *of != segment);
+    }
+
+    /// Sends a piece whose bytes are these.
+    pub(super) fn send(
+        &mut self,
+        (backup, piece): (ServerId, &Piece),
+        bytes: &[u8],
+        sender: &Sender,
+        out: &mut Outgoing,
+    ) {
+        let append = Append {
+            replica: piece.replica,
+            kind: sender.kind,
+            segment_bytes: sender.segment_bytes,
+            from: piece.from,
+            is_last: piece.is_last,
+            sent: piece.sent,
+            header: self.header(backup, piece, bytes, sender),
+        };
+        out.peers.push(Sending {
+            to: To::Server(backup),
+            is_priority: false,
+            message: PeerMessage::Append(append),
+            payload: bytes.to_vec(),
+        });
+    }
+}
+
+impl Master {
+    pub(in crate::engine) fn new(plan: Plan, log: ServerId) -> Master {
+        let settings = Settings {
+            log,
+            kind: ReplicaKind::Data,
+            replicas: usize::from(plan.replicas),
+            promise: plan.promise(),
+        };
+        Master {
+            replicator: Replicator::new(settings),
+            pieces: Pieces::default(),
+            map: 0,
+            dead: BTreeSet::new(),
+            has_ended: false,
+            handed_out: Vec::new(),
+        }
+    }
+
+    pub(in crate::engine) fn next_deadline(&self) -> Option<Instant> {
+        self.replicator.next_deadline()
+    }
+}
+
+impl Engine {
+    /// Tells the replicators what has happened since the last call, and carries out what they want.
+    pub(in crate::engine) fn replicate(&mut self, replication: &Replication, now: Instant) {
+        if replication.is_fenced.load(Ordering::Relaxed) {
+            return;
+        }
+        self.follow_map(replication, now);
+        if self.node.store().log().has_changes() {
+            self.follow_log(replication);
+        }
+        self.read_letters(replication, now);
+        self.hand_out_pieces(replication, now);
+        if self.master.as_mut().is_some_and(|master| std::mem::take(&mut master.has_ended)) {
+            self.hand_out_pieces(replication, now);
+        }
+        let is_called = || replication.chain_waits.swap(false, Ordering::AcqRel);
+        if self.reactor == CHAIN_REACTOR && is_called() {
+            self.drive_chain(replication, now, None);
+        }
+    }
+
+    /// Who lives, and who does not.
+    fn follow_map(&mut self, replication: &Replication, now: Instant) {
+        let map = self.node.map();
+        let Some(master) = &mut self.master else { return };
+        if map.version == master.map {
+            return;
+        }
+        master.map = map.version;
+        let (living, dead) = candidates(&map, self.node.me());
+        let died: Vec<ServerId> = dead.difference(&master.dead).copied().collect();
+        master.dead = dead;
+        let died = died.into_iter().map(|backup| ReplicatorEvent::Died { backup });
+        for event in std::iter::once(ReplicatorEvent::Candidates(living)).chain(died) {
+            self.drive_master(replication, now, event.clone());
+            if self.reactor == CHAIN_REACTOR {
+                self.drive_chain(replication, now, Some(event));
+            }
+        }
+    }
+
+    /// What has become of the log's segments. That there are new ones is learned when they are
+    /// handed out, by whom they are written.
+    fn follow_log(&mut self, replication: &Replication) {
+        let log = self.node.store().clone();
+        for change in log.log().take_changes() {
+            let LogChange::Dead(segment) = change else { continue };
+            let owner = replication.owners().get(&segment).copied();
+            match owner {
+                Some(owner) => {
+                    replication.post(owner, Letter::Dead(segment));
+                    if owner != self.reactor {
+                        self.node.wake_all();
+                    }
+                }
+                // It never held anything.
+                None => log.log().release(segment),
+            }
+        }
+    }
+
+    fn read_letters(&mut self, replication: &Replication, now: Instant) {
+        for letter in replication.take_letters(self.reactor) {
+            match letter {
+                Letter::Event(event) => self.drive_master(replication, now, event),
+                Letter::Dead(segment) => self.end_segment(replication, now, segment),
+                Letter::Needed { backup, replicas } => self.answer_needed(backup, &replicas),
+            }
+        }
+    }
+
+    /// Nothing in a segment of ours is needed any more: its memory is free, and its replicas are as
+    /// soon as no directory names them.
+    fn end_segment(&mut self, replication: &Replication, now: Instant, segment: SegmentId) {
+        self.drive_master(replication, now, ReplicatorEvent::Leaving { segment });
+        self.node.store().log().release(segment);
+        let is_named = replication.chain().leave_out(segment, self.reactor);
+        if is_named {
+            replication.call_chain(&self.node, self.reactor);
+        } else {
+            self.drive_master(replication, now, ReplicatorEvent::Dropped { segment });
+        }
+    }
+
+    /// Tells the replicator what this reactor's segments have got.
+    fn hand_out_pieces(&mut self, replication: &Replication, now: Instant) {
+        let Some(master) = &mut self.master else { return };
+        let mut events = std::mem::take(&mut master.handed_out);
+        let (replicator, me) = (&master.replicator, self.node.me());
+        self.worker.hand_out(|unsaved| {
+            let (segment, length) = (unsaved.segment, unsaved.from + unsaved.bytes.len() as u32);
+            let is_new = unsaved.from == 0 && !replicator.contains(segment);
+            if is_new && length == 0 {
+                // Nobody has written to it, and nobody will.
+                return true;
+            }
+            if is_new {
+                replication.owners().insert(segment, self.reactor);
+                let random = mixed(segment.0 ^ u64::from(me.0) << 40 ^ now.0);
+                events.push(ReplicatorEvent::Opened { segment, length, random });
+            } else if !unsaved.bytes.is_empty() {
+                events.push(ReplicatorEvent::Appended { segment, length });
+            }
+            if unsaved.is_closed {
+                events.push(ReplicatorEvent::Closed { segment });
+            }
+            true
+        });
+        for event in events.drain(..) {
+            self.drive_master(replication, now, event);
+        }
+        if let Some(master) = &mut self.master {
+            master.handed_out = events;
+        }
+    }
+
+    /// Lets something happen to this reactor's replicator, and carries out what it wants.
+    pub(super) fn drive_master(
+        &mut self,
+        replication: &Replication,
+        now: Instant,
+        event: ReplicatorEvent,
+    ) {
+        let Some(master) = &mut self.master else { return };
+        if let ReplicatorEvent::Dropped { segment } = event {
+            master.pieces.forget(segment);
+            replication.owners().remove(&segment);
+        }
+        let mut effects = Outbox::new();
+        master.replicator.handle(now, event, &mut effects);
+        let mut has_acknowledged = false;
+        for effect in effects.drain() {
+            has_acknowledged |= self.carry_out_master(replication, effect);
+        }
+        if has_acknowledged && replication.acknowledgments.tell(self.holds) {
+            self.node.wake_all();
+        }
+    }
+
+    /// Whether more is acknowledged now.
+    fn carry_out_master(&mut self, replication: &Replication, effect: ReplicatorEffect) -> bool {
+        let store = self.node.store().clone();
+        match effect {
+            ReplicatorEffect::Send { backup, piece } => self.send_piece(backup, &piece),
+            ReplicatorEffect::Name { segment } => {
+                replication.chain().open(segment, self.reactor);
+                replication.call_chain(&self.node, self.reactor);
+            }
+            ReplicatorEffect::Acknowledged { segment, length } => {
+                store.log().raise_acknowledged(segment, length);
+                return true;
+            }
+            ReplicatorEffect::Stable { segment, length } => {
+                store.log().raise_stable(segment, length);
+                return true;
+            }
+            ReplicatorEffect::Close { segment } => {
+                store.log().end_segment(segment);
+                if let Some(master) = &mut self.master {
+                    master.has_ended = true;
+                }
+            }
+            ReplicatorEffect::Whole { segment } => {
+                let content = self.master.as_ref().and_then(|it| it.pieces.content(segment));
+                if let Some(content) = content {
+                    replication.chain().close(segment, content, self.reactor);
+                    replication.call_chain(&self.node, self.reactor);
+                }
+            }
+            ReplicatorEffect::UnderReplicated { segments } => {
+                let short = &replication.short[usize::from(self.reactor.0)];
+                short.store(segments, Ordering::Relaxed);
+            }
+            ReplicatorEffect::Release { backup, replicas } => {
+                self.out.send(backup, PeerMessage::Release { replicas });
+            }
+            ReplicatorEffect::Fenced => replication.fence(&self.node),
+            ReplicatorEffect::Lease { .. } | ReplicatorEffect::Announce { .. } => {
+                unreachable!("the chain's business")
+            }
+        }
+        false
+    }
+
+    fn send_piece(&mut self, backup: ServerId, piece: &Piece) {
+        let store = self.node.store();
+        let sender = Sender {
+            cluster: self.node.cluster(),
+            kind: ReplicaKind::Data,
+            segment_bytes: store.log().segment_bytes() as u32,
+            version: store.version(),
+        };
+        // What has left memory is not sent any more: the replicator has been told so before.
+        let bytes = self.worker.read_segment(piece.replica.segment, piece.from, piece.to);
+        if let (Some(bytes), Some(master)) = (bytes, &mut self.master) {
+            master.pieces.send((backup, piece), bytes, &sender, &mut self.out);
+        }
+    }
+
+    /// A backup has answered an append.
+    pub(in crate::engine) fn appended(&mut self, now: Instant, backup: ServerId, answer: Appended) {
+        let Some(replication) = self.replication.clone() else { return };
+        let is_chain = answer.replica.segment.0 >= super::CHAIN;
+        let event = ReplicatorEvent::Answered { backup, answer };
+        if !is_chain {
+            self.drive_master(&replication, now, event);
+        } else if self.reactor == CHAIN_REACTOR {
+            self.drive_chain(&replication, now, Some(event));
+        }
+    }
+
+    /// A backup has freed replicas, of whomever's segments.
+    pub(in crate::engine) fn released(&mut self, backup: ServerId, replicas: Vec<ReplicaId>) {
+        let Some(replication) = self.replication.clone() else { return };
+        let event = ReplicatorEvent::Released { backup, replicas };
+        replication.chain().post(event.clone());
+        replication.post_to_all(&event);
+        self.node.wake_all();
+    }
+
+    /// A backup asks whether replicas are needed.
+    pub(in crate::engine) fn needed(&mut self, backup: ServerId, replicas: Vec<ReplicaId>) {
+        let Some(replication) = self.replication.clone() else { return };
+        if replication.is_fenced.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut asked: BTreeMap<_, Vec<ReplicaId>> = BTreeMap::new();
+        let mut needless = Vec::new();
+        for replica in replicas.into_iter().filter(|replica| replica.log == self.node.me()) {
+            if replica.segment.0 >= super::CHAIN {
+                if !replication.chain().needs(backup, replica) {
+                    needless.push(replica);
+                }
+            } else if let Some(owner) = replication.owners().get(&replica.segment) {
+                asked.entry(*owner).or_default().push(replica);
+            } else {
+                needless.push(replica);
+            }
+        }
+        if !asked.is_empty() {
+            self.node.wake_all();
+        }
+        for (owner, replicas) in asked {
+            replication.post(owner, Letter::Needed { backup, replicas });
+        }
+        self.release_needless(backup, needless);
+    }
+
+    fn answer_needed(&mut self, backup: ServerId, replicas: &[ReplicaId]) {
+        let Some(master) = &self.master else { return };
+        let is_needless = |replica: &&ReplicaId| !master.replicator.needs(backup, **replica);
+        let needless = replicas.iter().filter(is_needless).copied().collect();
+        self.release_needless(backup, needless);
+    }
+
+    fn release_needless(&mut self, backup: ServerId, replicas: Vec<ReplicaId>) {
+        if !replicas.is_empty() {
+            self.out.send(backup, PeerMessage::Release { replicas });
+        }
+    }
+
+    /// Time has passed for this reactor's replicators.
+    pub(in crate::engine) fn tick_replication(&mut self, now: Instant) {
+        let Some(replication) = self.replication.clone() else { return };
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if is_due(self.master.as_ref().and_then(Master::next_deadline)) {
+            self.drive_master(&replication, now, ReplicatorEvent::Tick);
+        }
+        if self.reactor == CHAIN_REACTOR && is_due(replication.chain().next_deadline()) {
+            self.drive_chain(&replication, now, Some(ReplicatorEvent::Tick));
+        }
+        self.tick_backup(&replication, now);
+    }
+
+    /// When [`Engine::tick_replication`] is due, if nothing happens before.
+    pub(in crate::engine) fn replication_deadline(&self) -> Option<Instant> {
+        let replication = self.replication.as_ref()?;
+        let is_first = self.reactor == CHAIN_REACTOR;
+        let chain = is_first.then(|| replication.chain().next_deadline()).flatten();
+        let master = self.master.as_ref().and_then(Master::next_deadline);
+        [chain, master, self.backup_deadline(replication)].into_iter().flatten().min()
+    }
+}
+
+/// Bits in which every bit of `seed` has a part (Steele, Lea and Flood, *Fast splittable pseudorandom
+/// number generators*, OOPSLA 2014): who keeps a segment need not be unforeseeable.
+pub(super) fn mixed(seed: u64) -> u64 {
+    let a = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let b = (a ^ a >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    b ^ b >> 31
+}

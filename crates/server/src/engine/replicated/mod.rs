@@ -1,0 +1,235 @@
+//! A server of a cluster that keeps its log on the disks of others, and theirs on its own. See
+//! `docs/design/replication.md`.
+//!
+//! - [`Replication`]: what all reactors share;
+//! - [`master`](self): one reactor's part: places and sends what its segments get;
+//! - [`chain`](self): the log directory's own segments, and the read lease that hangs on them;
+//! - [`backup`](self): what this server takes, keeps and frees for the logs of others.
+//!
+//! The machines are `protocols::replication`. Each reactor drives a replicator for the segments that
+//! it writes; the first one drives the chain's, too. What one has to tell another is put into its
+//! [`Inbox`]. The disk is touched in the turn for pieces of replicas that exist; whatever may take
+//! long is left in the engine's outbox, as a [`BackupJob`].
+
+mod backup;
+mod chain;
+mod master;
+
+pub use backup::{BackupDone, BackupJob};
+
+use super::Engine;
+use super::durable::{Acknowledgments, Mode};
+use super::node::Node;
+use ::backup::Replicas;
+use backup::BackupSide;
+use chain::Chain;
+use protocols::replication::{Candidate, Promise, Rack, ReplicatorEvent};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use types::{Instant, ReactorId, SegmentId, ServerId};
+use wire::control::ClusterMap;
+use wire::replica::ReplicaId;
+
+pub(super) use backup::BackupPart;
+pub(super) use master::Master;
+
+/// Segments of the chain are numbered from here, so that no number is one of the log's as well.
+const CHAIN: u64 = 1 << 63;
+
+/// How a server's log is kept by others.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// When a write is acknowledged.
+    pub mode: Mode,
+    /// Replicas of each segment, at least one.
+    pub replicas: u16,
+}
+
+impl Plan {
+    fn promise(self) -> Promise {
+        match self.mode {
+            Mode::Memory | Mode::Interval => Promise::Taken,
+            Mode::Disk => Promise::Stable,
+        }
+    }
+}
+
+/// See the module's text.
+pub struct Replication {
+    plan: Plan,
+    pub(super) acknowledgments: Acknowledgments,
+    /// What stands on this server's disk.
+    disk: Arc<Replicas>,
+    backup: Mutex<BackupSide>,
+    chain: Mutex<Chain>,
+    /// Whether the chain has something for the first reactor to do.
+    chain_waits: AtomicBool,
+    /// Who writes, or has written, each segment of this log.
+    owners: Mutex<BTreeMap<SegmentId, ReactorId>>,
+    inboxes: Box<[Inbox]>,
+    /// Until when operations may be executed, in nanoseconds.
+    lease: AtomicU64,
+    is_fenced: AtomicBool,
+    /// By reactor: segments with fewer replicas than wanted.
+    short: Box<[AtomicUsize]>,
+}
+
+/// What others have to tell a reactor.
+#[derive(Default)]
+struct Inbox {
+    letters: Mutex<Vec<Letter>>,
+    has_letters: AtomicBool,
+}
+
+enum Letter {
+    /// For its replicator.
+    Event(ReplicatorEvent),
+    /// Nothing in the segment is needed any more.
+    Dead(SegmentId),
+    /// A backup asks about replicas of its segments.
+    Needed { backup: ServerId, replicas: Vec<ReplicaId> },
+}
+
+impl Replication {
+    /// Of a server with this number, whose disk holds these replicas.
+    pub fn new(plan: Plan, me: ServerId, reactors: u16, disk: Replicas) -> Replication {
+        assert!(plan.replicas > 0, "a log that nobody keeps is not replicated");
+        let disk = Arc::new(disk);
+        Replication {
+            plan,
+            acknowledgments: Acknowledgments::default(),
+            backup: Mutex::new(BackupSide::new(&disk)),
+            disk,
+            chain: Mutex::new(Chain::new(plan, me)),
+            chain_waits: AtomicBool::new(true),
+            owners: Mutex::default(),
+            inboxes: (0..reactors).map(|_| Inbox::default()).collect(),
+            lease: AtomicU64::new(0),
+            is_fenced: AtomicBool::new(false),
+            short: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
+        }
+    }
+
+    /// How it is kept.
+    pub fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    /// What this server keeps of others.
+    pub fn disk(&self) -> &Arc<Replicas> {
+        &self.disk
+    }
+
+    /// Segments of this log with fewer replicas than wanted.
+    pub fn under_replicated(&self) -> usize {
+        let data: usize = self.short.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        data + self.chain().short()
+    }
+
+    /// Whether operations may be executed: nobody else serves what this server holds.
+    pub fn is_leased(&self, now: Instant) -> bool {
+        now.0 < self.lease.load(Ordering::Acquire)
+    }
+
+    fn chain(&self) -> MutexGuard<'_, Chain> {
+        lock(&self.chain)
+    }
+
+    fn backup(&self) -> MutexGuard<'_, BackupSide> {
+        lock(&self.backup)
+    }
+
+    fn owners(&self) -> MutexGuard<'_, BTreeMap<SegmentId, ReactorId>> {
+        lock(&self.owners)
+    }
+
+    /// Tells a reactor something, which it reads when it hands out the next time.
+    fn post(&self, to: ReactorId, letter: Letter) {
+        let inbox = &self.inboxes[usize::from(to.0)];
+        lock(&inbox.letters).push(letter);
+        inbox.has_letters.store(true, Ordering::Release);
+    }
+
+    fn post_to_all(&self, event: &ReplicatorEvent) {
+        let reactors = 0..self.inboxes.len() as u16;
+        reactors.for_each(|to| self.post(ReactorId(to), Letter::Event(event.clone())));
+    }
+
+    fn take_letters(&self, reactor: ReactorId) -> Vec<Letter> {
+        let inbox = &self.inboxes[usize::from(reactor.0)];
+        let has_letters = inbox.has_letters.load(Ordering::Relaxed)
+            && inbox.has_letters.swap(false, Ordering::Acquire);
+        if has_letters { std::mem::take(&mut *lock(&inbox.letters)) } else { Vec::new() }
+    }
+
+    /// The chain has something to do, which its reactor does in its next turn.
+    fn call_chain(&self, node: &Node, caller: ReactorId) {
+        self.chain_waits.store(true, Ordering::Release);
+        if caller != CHAIN_REACTOR {
+            node.wake_all();
+        }
+    }
+
+    /// The coordinator takes this server for dead: what it holds is served by others.
+    fn fence(&self, node: &Node) {
+        if !self.is_fenced.swap(true, Ordering::AcqRel) {
+            self.lease.store(0, Ordering::Release);
+            node.begin_anew(FENCED);
+        }
+    }
+}
+
+/// Who drives the chain.
+const CHAIN_REACTOR: ReactorId = ReactorId(0);
+
+const FENCED: &str = "the cluster has taken this server for dead, and others serve what it held: it \
+                      was cut off, or stood still, for too long";
+
+/// What a map says about who can keep replicas for `me`: the living, and the dead.
+fn candidates(map: &ClusterMap, me: ServerId) -> (Vec<Candidate>, BTreeSet<ServerId>) {
+    let (dead, living): (Vec<_>, Vec<_>) = map.servers.iter().partition(|server| server.is_dead);
+    let racks: BTreeSet<&str> =
+        living.iter().map(|it| &*it.rack).filter(|rack| !rack.is_empty()).collect();
+    let rack_of = |server: &wire::control::ServerInfo| {
+        // Who names none stands alone. Numbers of servers are far below half of what there is.
+        let named = racks.iter().position(|rack| *rack == server.rack);
+        Rack(named.map_or(server.id.0 | 1 << 31, |at| at as u32))
+    };
+    let others = living.iter().filter(|server| server.id != me);
+    let candidates = others.map(|server| Candidate {
+        server: server.id,
+        rack: rack_of(server),
+        is_usable: server.connected,
+    });
+    (candidates.collect(), dead.into_iter().map(|server| server.id).collect())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// Whether operations on data must wait: others may serve what this server holds.
+    ///
+    /// The clock is read here, after the request was received: a process that has stood still in
+    /// between must not serve by what it knew before.
+    #[inline]
+    pub(crate) fn lacks_lease(&self, now: Instant) -> bool {
+        match &self.replication {
+            None => false,
+            Some(replication) => !replication.is_leased(self.read_stopwatch(now)),
+        }
+    }
+
+    /// A connection to a server has ended: what was sent to it may be lost.
+    pub fn connection_lost(&mut self, now: Instant, to: ServerId) {
+        if let Some(replication) = self.replication.clone() {
+            let event = ReplicatorEvent::ConnectionLost { backup: to };
+            self.drive_master(&replication, now, event.clone());
+            if self.reactor == CHAIN_REACTOR {
+                self.drive_chain(&replication, now, Some(event));
+            }
+        }
+    }
+}
