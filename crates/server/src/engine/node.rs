@@ -15,7 +15,7 @@ use protocols::migration::{Source, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use store::log::{GracePeriod, Reservation};
+use store::log::{Dependency, GracePeriod, Reservation};
 use store::{Arrival, Store, Tablet, TabletMap};
 use types::{
     ClusterId, HashRange, Instant, MigrationId, ReactorId, ServerId, Slot, TableId, slot_of,
@@ -93,12 +93,28 @@ pub(super) struct Machines {
     pub(super) targets: BTreeMap<MigrationId, TargetSide>,
 }
 
+/// What a freeze waits for.
+pub(super) enum FreezeWait {
+    /// Every reactor to begin a turn: then nobody writes to the range any more.
+    Turns(GracePeriod),
+    /// What was written before to be safe: the target will show it to everybody.
+    Safety(Dependency),
+}
+
+/// How far a cut is.
+pub(super) enum Cut {
+    /// These reactors have not spliced.
+    Splicing(BTreeSet<ReactorId>),
+    /// Everything that was written up to then is not safe yet.
+    Securing(Dependency),
+}
+
 /// A source and what its driver must remember for it.
 pub(super) struct SourceSide {
     pub(super) machine: Source,
     pub(super) intent: Option<Box<Intent>>,
-    /// The freeze that waits for every reactor to begin a turn: attempt, range, and since when.
-    pub(super) freezing: Option<(u32, HashRange, GracePeriod)>,
+    /// The freeze that waits: attempt, range, and for what.
+    pub(super) freezing: Option<(u32, HashRange, FreezeWait)>,
     /// Who serves the range, from the accepted flip until it is released here.
     pub(super) leaving: Option<(HashRange, ServerId)>,
 }
@@ -112,8 +128,8 @@ pub(super) struct TargetSide {
     pub(super) accepting: Option<GracePeriod>,
     pub(super) payloads: BTreeMap<Ticket, Payload>,
     pub(super) next_ticket: u64,
-    /// Reactors that have not spliced for the cut that is going on.
-    pub(super) cutting: Option<BTreeSet<ReactorId>>,
+    /// The cut that is going on.
+    pub(super) cutting: Option<Cut>,
     /// When the flip was accepted.
     pub(super) since: Instant,
 }

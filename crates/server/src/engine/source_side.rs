@@ -1,6 +1,6 @@
 //! Carries out what the sources of migrations want done on this server.
 
-use super::node::{Machines, SourceSide};
+use super::node::{FreezeWait, Machines, SourceSide};
 use super::outgoing::{Sending, To};
 use super::tablets::{serves, with_state};
 use super::work::Work;
@@ -8,7 +8,8 @@ use super::{Engine, Route};
 use planted::Bug;
 use protocols::Outbox;
 use protocols::migration::{FrozenState, SourceEffect, SourceEvent};
-use store::{Stall, TableSet, TabletState};
+use store::log::Dependency;
+use store::{Stall, Store, TableSet, TabletState};
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
 use wire::peer::{PeerMessage, PriorityAnswer, PriorityPull, PriorityReply, Pull, PullReply};
 
@@ -64,7 +65,7 @@ impl Engine {
                 if serves(self.node.store().tablets().iter(), range, epoch) {
                     if self.freeze(range) {
                         let grace = self.node.store().grace_period();
-                        side.freezing = Some((attempt, range, grace));
+                        side.freezing = Some((attempt, range, FreezeWait::Turns(grace)));
                     }
                 } else {
                     side.machine.handle(now, SourceEvent::FreezeRefused { attempt }, more);
@@ -108,15 +109,15 @@ impl Engine {
         self.node.change_tablets(|tablets| with_state(tablets, range, state));
     }
 
-    /// Goes on with freezes whose grace period is over.
+    /// Goes on with freezes that need not wait any more.
     pub(super) fn poll_freezes(&mut self, machines: &mut Machines, now: Instant) {
         let store = self.node.store().clone();
         let frozen: Vec<_> = machines
             .sources
             .iter_mut()
             .filter_map(|(id, side)| {
-                let (attempt, range, _) =
-                    side.freezing.take_if(|(_, _, grace)| store.is_over(grace))?;
+                let is_over = |(_, _, wait): &mut (u32, HashRange, FreezeWait)| wait.is_over(&store);
+                let (attempt, range, _) = side.freezing.take_if(is_over)?;
                 Some((*id, attempt, range))
             })
             .collect();
@@ -261,3 +262,26 @@ impl Engine {
 
 /// Buckets whose records one quantum forgets: each is a cache miss or two, about 40 us together.
 const FORGET_BUCKETS: usize = 32;
+
+impl FreezeWait {
+    fn is_over(&mut self, store: &Store) -> bool {
+        if let FreezeWait::Turns(grace) = self {
+            if !store.is_over(grace) {
+                return false;
+            }
+            match unacknowledged(store) {
+                None => return true,
+                Some(dependency) => *self = FreezeWait::Safety(dependency),
+            }
+        }
+        match self {
+            FreezeWait::Turns(_) => false,
+            FreezeWait::Safety(dependency) => store.log().is_acknowledged(dependency),
+        }
+    }
+}
+
+/// What is written by now and not safe, if the log is kept.
+pub(super) fn unacknowledged(store: &Store) -> Option<Dependency> {
+    store.log().is_durable().then(|| store.log().unacknowledged()).flatten()
+}

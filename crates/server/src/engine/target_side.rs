@@ -1,8 +1,9 @@
 //! Carries out what the targets of migrations want done on this server.
 
 use super::Engine;
-use super::node::{Machines, TargetSide};
+use super::node::{Cut, Machines, TargetSide};
 use super::outgoing::{Payload, Wake};
+use super::source_side::unacknowledged;
 use super::tablets::{carve, tenures};
 use super::work::{Replay, Work};
 use planted::Bug;
@@ -92,7 +93,7 @@ impl Engine {
             }
             TargetEffect::Cut => {
                 let reactors = self.node.settings().reactors;
-                side.cutting = Some((0..reactors).map(ReactorId).collect());
+                side.cutting = Some(Cut::Splicing((0..reactors).map(ReactorId).collect()));
                 self.node.wake_all();
             }
             TargetEffect::Tell(message) => self.out.control.push(message),
@@ -224,14 +225,23 @@ impl Engine {
             if side.accepting.take_if(|grace| store.is_over(grace)).is_some() {
                 events.insert(*id, TargetEvent::Serving);
             }
-            if let Some(reactors) = &mut side.cutting
+            if let Some(Cut::Splicing(reactors)) = &mut side.cutting
                 && reactors.remove(&self.reactor)
             {
                 self.worker.splice(*id);
                 if reactors.is_empty() {
-                    side.cutting = None;
-                    events.insert(*id, TargetEvent::CutCommitted);
+                    side.cutting = unacknowledged(&store).map(Cut::Securing);
+                    if side.cutting.is_none() {
+                        events.insert(*id, TargetEvent::CutCommitted);
+                    }
                 }
+            }
+            let is_secure = |cut: &mut Cut| match cut {
+                Cut::Splicing(_) => false,
+                Cut::Securing(dependency) => store.log().is_acknowledged(dependency),
+            };
+            if side.cutting.take_if(is_secure).is_some() {
+                events.insert(*id, TargetEvent::CutCommitted);
             }
         }
         for (id, event) in events {

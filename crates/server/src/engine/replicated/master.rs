@@ -276,7 +276,9 @@ impl Engine {
         for effect in effects.drain() {
             has_acknowledged |= self.carry_out_master(replication, effect);
         }
-        if has_acknowledged && replication.acknowledgments.tell(self.holds) {
+        // A freeze or a cut may wait for that, too.
+        let is_waited_for = self.node.waiting_machines.load(Ordering::Acquire) > 0;
+        if has_acknowledged && (replication.acknowledgments.tell(self.holds) || is_waited_for) {
             self.node.wake_all();
         }
     }
