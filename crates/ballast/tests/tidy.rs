@@ -43,6 +43,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
             "types",
             "wire",
             "store",
+            "backup",
             "resp",
             "protocols",
             "runtime",

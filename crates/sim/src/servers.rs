@@ -2,8 +2,10 @@
 
 use crate::inspect::Inspector;
 use crate::reactor::Reactor;
+use backup::Replicas;
 use coordinator::ConnectionId;
-use server::engine::{Engine, Identity, Keeping, Kept, Mode, Node};
+use server::engine::{Engine, Identity, Keeping, Kept, Mode, Node, Plan, Replication};
+use server::host::{Host, Job, Usage};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::{Store, StoreConfig, Tablet, TabletState};
@@ -25,6 +27,7 @@ pub(crate) struct Server {
     /// The tablets' version that was looked at last.
     pub(crate) tablets_version: u64,
     wake_all: Arc<AtomicBool>,
+    has_ended: Arc<AtomicBool>,
     pub(crate) link: Link,
     /// The process is gone, and no other one stands in its place yet.
     pub(crate) is_dead: bool,
@@ -49,15 +52,94 @@ pub(crate) fn server_at(port: u16) -> Option<usize> {
     port.checked_sub(FIRST_PORT).map(usize::from)
 }
 
+/// How servers keep what they hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Keeps {
+    /// Each on its own disk.
+    Own(Mode),
+    /// On the disks of others.
+    Others(Plan),
+}
+
+impl Keeps {
+    pub(crate) fn mode(self) -> Mode {
+        match self {
+            Keeps::Own(mode) | Keeps::Others(Plan { mode, .. }) => mode,
+        }
+    }
+
+    /// Replicas that others have of what a server holds.
+    pub(crate) fn replicas(self) -> u16 {
+        match self {
+            Keeps::Own(_) => 0,
+            Keeps::Others(plan) => plan.replicas,
+        }
+    }
+}
+
+/// What a process finds on its disk.
+pub(crate) enum Folder {
+    Own(Kept, Mode),
+    Others(Replicas, Plan),
+}
+
+impl Folder {
+    fn segment_bytes(&self) -> Option<usize> {
+        match self {
+            Folder::Own(kept, _) => kept.segment_bytes(),
+            Folder::Others(..) => None,
+        }
+    }
+}
+
+/// The process of a server, as far as the server ends it.
+struct Process {
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Host for Process {
+    fn usage(&self) -> Usage {
+        Usage::default()
+    }
+
+    fn reactors(&self) -> Vec<server::host::Counts> {
+        Vec::new()
+    }
+
+    fn begin(&self, request: u64, job: Job) {
+        unreachable!("nobody in a run asks for {job:?}, as {request}");
+    }
+
+    fn shut_down(&self) {
+        unreachable!("nobody in a run asks for that");
+    }
+
+    fn fail(&self, reason: String) {
+        panic!("{reason}");
+    }
+
+    fn begin_anew(&self, _reason: String) {
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    fn file(&self) -> Option<String> {
+        None
+    }
+
+    fn driver(&self) -> &'static str {
+        "none"
+    }
+}
+
 /// What a server says first to the coordinator.
-pub(crate) fn join(place: usize, rejoin: Option<(ClusterId, ServerId)>) -> Join {
+pub(crate) fn join(place: usize, rejoin: Option<(ClusterId, ServerId)>, replicas: u16) -> Join {
     Join {
         protocol: PROTOCOL_VERSION,
         host: format!("server{place}"),
         client_port: FIRST_PORT + place as u16,
         bus_port: FIRST_PORT + 1000 + place as u16,
         rejoin,
-        replicas: 0,
+        replicas,
         rack: String::new(),
     }
 }
@@ -67,7 +149,7 @@ impl Server {
         place: usize,
         identity: Identity,
         (seed, memory_bytes): (u64, usize),
-        kept: Option<(Kept, Mode)>,
+        folder: Option<Folder>,
         link: ConnectionId,
     ) -> Server {
         let config = StoreConfig {
@@ -76,11 +158,11 @@ impl Server {
             reactors: REACTORS + 1,
             seed: HashSeed::new(seed),
             huge_pages: false,
-            durable: kept.is_some(),
-            segment_bytes: kept.as_ref().and_then(|(kept, _)| kept.segment_bytes()),
+            durable: folder.is_some(),
+            segment_bytes: folder.as_ref().and_then(Folder::segment_bytes),
         };
         let store = Store::new(config).expect("there is enough memory for a small store");
-        let Join { host, client_port, bus_port, .. } = join(place, None);
+        let Join { host, client_port, bus_port, .. } = join(place, None, 0);
         let settings = server::Settings {
             host,
             client_port,
@@ -90,17 +172,25 @@ impl Server {
             is_cluster: true,
         };
         let whose = (identity.cluster, identity.server);
-        let keeping = kept.map(|(kept, mode)| {
-            let keeper = kept.keep(whose, store.log().segment_bytes(), mode);
-            Keeping::Alone(Arc::new(keeper.expect("what a server has kept is whole")))
-        });
-        let keeping = keeping.unwrap_or(Keeping::Nothing);
+        let keeping = match folder {
+            None => Keeping::Nothing,
+            Some(Folder::Own(kept, mode)) => {
+                let keeper = kept.keep(whose, store.log().segment_bytes(), mode);
+                Keeping::Alone(Arc::new(keeper.expect("what a server has kept is whole")))
+            }
+            Some(Folder::Others(replicas, plan)) => {
+                let replication = Replication::new(plan, identity.server, REACTORS, replicas);
+                Keeping::Replicated(Arc::new(replication))
+            }
+        };
         let link_state = Arc::default();
         let node = Node::keeping(settings, identity, Arc::clone(&store), keeping, link_state);
         let wake_all = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&wake_all);
         node.set_wake_all(move || flag.store(true, Ordering::Relaxed));
         node.set_linked(true);
+        let has_ended = Arc::new(AtomicBool::new(false));
+        node.set_host(Box::new(Process { has_ended: has_ended.clone() }));
         let engines = (0..REACTORS).map(|r| Engine::new(Arc::clone(&node), ReactorId(r)));
         let reactors = engines.map(Reactor::new).collect();
         let inspector = Inspector::new(store.worker(ReactorId(REACTORS)));
@@ -112,6 +202,7 @@ impl Server {
             inspector,
             tablets_version: 0,
             wake_all,
+            has_ended,
             link,
             is_dead: false,
             paused_until: Instant(0),
@@ -131,14 +222,21 @@ impl Server {
         match &self.node.keeper() {
             // It comes back, with everything.
             Some(keeper) if self.is_dead || keeper.progress().is_some() => false,
-            _ if self.is_dead => true,
+            None if self.is_dead => self.node.replication().is_none(),
             _ => self.link.connection.is_some() && tablets.iter().all(is_settled),
         }
     }
 
-    /// Ranges whose operations it executes.
-    pub(crate) fn served(&self) -> Vec<HashRange> {
-        if self.is_dead { Vec::new() } else { self.inspector.served() }
+    /// Ranges whose operations it executes at this moment.
+    pub(crate) fn served(&self, now: Instant) -> Vec<HashRange> {
+        let replication = self.node.replication();
+        let is_leased = replication.is_none_or(|replication| replication.is_leased(now));
+        if self.is_dead || !is_leased { Vec::new() } else { self.inspector.served() }
+    }
+
+    /// Whether the process has ended itself, to begin anew.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
     }
 
     /// Whether every reactor is to begin a turn soon, asked once.

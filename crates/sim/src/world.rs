@@ -20,7 +20,7 @@ use crate::failure::{Failure, Report, Rule};
 use crate::network::Weather;
 use crate::planted::Planted;
 use crate::reactor::{Inbound, Outbound, Reactor, Surroundings};
-use crate::servers::{Server, join};
+use crate::servers::{Keeps, Server, join};
 use crate::settings::{Knob, Settings};
 use crate::trace::Trace;
 use crate::workload::{Job, Workload};
@@ -30,7 +30,7 @@ use disks::Disk;
 use fastrand::Rng;
 use faults::Cuts;
 use leaders::Leaders;
-use server::engine::{Identity, Mode, DiskJob};
+use server::engine::{DiskJob, Identity, Mode, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{
@@ -57,6 +57,9 @@ const SCARCE_ONE_IN: u32 = 8;
 
 /// In one run in so many servers keep their logs.
 const KEPT_ONE_IN: u32 = 4;
+
+/// Makes other numbers of a seed.
+const REPLICATED: u64 = 0x7265_706c_6963_6173;
 
 /// One run in so many is long.
 const LONG_ONE_IN: u32 = 16;
@@ -124,7 +127,9 @@ struct World {
     /// What each server has.
     memory_bytes: usize,
     /// How servers keep their logs, if they do.
-    kept: Option<Mode>,
+    kept: Option<Keeps>,
+    /// Whether ranges move in a run whose servers keep what they hold.
+    moves_kept: bool,
     /// The disks of the servers.
     disks: Vec<Disk>,
     /// Everything that the run does by itself takes so many times as long.
@@ -206,6 +211,11 @@ impl World {
         let scarce = [72 << 20, 88 << 20, 120 << 20][rng.usize(..3)];
         let is_kept = rng.u32(..KEPT_ONE_IN) == 0 && settings.has(Knob::Kept);
         let mode = [Mode::Memory, Mode::Interval, Mode::Disk][rng.usize(..3)];
+        // From numbers of its own, so that other runs stay as they are.
+        let mut replicated = Rng::with_seed(settings.seed ^ REPLICATED);
+        let is_others = is_kept && replicated.bool() && settings.has(Knob::Replicated);
+        let plan = Plan { mode, replicas: replicated.u16(1..=2) };
+        let keeps = if is_others { Keeps::Others(plan) } else { Keeps::Own(mode) };
         let is_long = rng.u32(..LONG_ONE_IN) == 0 && settings.has(Knob::Long);
         let trace = Trace::new(settings.is_printed);
         let leaders = Leaders::new(identity, settings.seed, settings.planted);
@@ -217,7 +227,8 @@ impl World {
             weather,
             faults,
             memory_bytes: if is_scarce { scarce } else { MEMORY_BYTES },
-            kept: is_kept.then_some(mode),
+            kept: is_kept.then_some(keeps),
+            moves_kept: is_others && replicated.u32(..3) == 0,
             disks: (0..SERVERS).map(|_| Disk::default()).collect(),
             slowness: if is_long { LONG_SLOWNESS } else { 1 },
             away_until: Instant(0),
@@ -261,9 +272,10 @@ impl World {
         let Some(connection) = self.open_connection() else { return false };
         // Nobody is connected under this number yet, so the welcome is for this server.
         // A process with the log of the one before it is the same server.
-        let before = self.servers.get(place).filter(|_| self.kept.is_some());
+        let is_own = self.kept.is_some_and(|keeps| keeps.replicas() == 0);
+        let before = self.servers.get(place).filter(|_| is_own);
         let rejoin = before.map(|before| (identity.cluster, before.id));
-        let message = ToCoordinator::Join(join(place, rejoin));
+        let message = ToCoordinator::Join(join(place, rejoin, self.replicas()));
         let effects = self.coordinate(connection, Event::Received { connection, message });
         let welcomed = effects.iter().find_map(|effect| match effect {
             Effect::Send { message: FromCoordinator::Welcome { server, .. }, .. } => Some(*server),
@@ -274,7 +286,7 @@ impl World {
             return false;
         };
         let who = Identity { cluster: identity.cluster, server };
-        let kept = self.kept.map(|mode| (self.disks[place].open(), mode));
+        let kept = self.kept.map(|keeps| self.disks[place].open(keeps));
         let about = (identity.seed, self.memory_bytes);
         let server = Server::new(place, who, about, kept, connection);
         match self.servers.get_mut(place) {
@@ -288,6 +300,11 @@ impl World {
         self.carry_out(effects);
         self.note_linked(place, connection);
         true
+    }
+
+    /// Replicas that others have of what each server holds.
+    fn replicas(&self) -> u16 {
+        self.kept.map_or(0, Keeps::replicas)
     }
 
     fn plan_the_run(&mut self) {
@@ -436,6 +453,9 @@ impl World {
         }
         self.check_progress(place);
         self.check_owners(place);
+        if self.servers[place].has_ended() {
+            return self.crash(place);
+        }
         if self.servers[place].take_wake_all() {
             (0..self.servers[place].reactors.len()).for_each(|other| self.wake(place, other));
         }

@@ -1,6 +1,7 @@
 //! What only the process around a server can do: read its own use of the machine, write files, end.
 
 use crate::Configuration;
+pub use runtime::Counts;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,7 @@ pub trait Host: Send + Sync {
     fn usage(&self) -> Usage;
 
     /// What each reactor has done so far.
-    fn reactors(&self) -> Vec<runtime::Counts>;
+    fn reactors(&self) -> Vec<Counts>;
 
     /// Does a job for this request. See [`Job`].
     fn begin(&self, request: u64, job: Job);

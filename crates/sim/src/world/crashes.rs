@@ -89,23 +89,26 @@ impl World {
     }
 
     /// One of the servers that live.
-    pub(super) fn some_server(&mut self) -> usize {
+    pub(super) fn some_server(&mut self) -> Option<usize> {
         let live: Vec<usize> = (0..SERVERS).filter(|&place| !self.servers[place].is_dead).collect();
-        live[self.rng.usize(..live.len())]
+        (!live.is_empty()).then(|| live[self.rng.usize(..live.len())])
     }
 
     /// The process vanishes, with its memory and everything that was on its way to it.
     pub(super) fn crash(&mut self, place: usize) {
+        if self.servers[place].is_dead {
+            return;
+        }
         // Somebody has to be left to ask.
-        if self.servers.iter().filter(|server| !server.is_dead).count() < 2 {
+        if self.replicas() == 0 && self.servers.iter().filter(|server| !server.is_dead).count() < 2 {
             return;
         }
         let id = self.servers[place].id;
         self.trace.note(self.now, format_args!("{id} dies"));
         match self.kept {
-            Some(mode) => {
+            Some(keeps) => {
                 self.losses.dead.insert(id, place);
-                self.lose_memory(place, mode);
+                self.lose_memory(place, keeps.mode());
             }
             None => self.note_losses(place),
         }

@@ -1,7 +1,8 @@
 //! The disks of servers that keep their logs.
 
 use super::World;
-use backup::MemoryDisk;
+use crate::servers::{Folder, Keeps};
+use backup::{MemoryDisk, Replicas};
 use server::engine::{Kept, Mode};
 use std::sync::Arc;
 use wire::replica::BootId;
@@ -16,9 +17,19 @@ pub(super) struct Disk {
 
 impl Disk {
     /// What is on it.
-    pub(super) fn open(&self) -> Kept {
+    pub(super) fn open(&self, keeps: Keeps) -> Folder {
         let boot = BootId([self.boots; 16]);
-        Kept::find(Arc::new(self.disk.clone()), boot).expect("what a server has kept is whole")
+        let disk = Arc::new(self.disk.clone());
+        match keeps {
+            Keeps::Own(mode) => {
+                let kept = Kept::find(disk, boot).expect("what a server has kept is whole");
+                Folder::Own(kept, mode)
+            }
+            Keeps::Others(plan) => {
+                let opened = Replicas::open(disk, boot).expect("this disk can be read");
+                Folder::Others(opened.replicas, plan)
+            }
+        }
     }
 }
 

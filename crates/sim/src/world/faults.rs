@@ -49,7 +49,10 @@ impl World {
             self.leaders.trouble = [10, 40, 200][self.rng.usize(..3)];
             self.leaders.set_trouble(true);
         }
-        if self.kept.is_some() && self.settings.has(Knob::Crash) {
+        if self.moves_kept {
+            // What becomes of a move whose side dies is not there yet.
+            self.faults.retain(|fault| *fault != Knob::Crash);
+        } else if self.kept.is_some() && self.settings.has(Knob::Crash) {
             self.faults.push(Knob::Crash);
         }
         let delay = self.micros(20_000..200_000);
@@ -61,7 +64,7 @@ impl World {
         if self.part != Part::Working || self.faults.is_empty() {
             return;
         }
-        let place = self.some_server();
+        let Some(place) = self.some_server() else { return self.plan_fault() };
         match self.faults[self.rng.usize(..self.faults.len())] {
             Knob::Link => self.break_link(place),
             Knob::Cut => self.cut(place),
@@ -79,6 +82,7 @@ impl World {
             | Knob::Pipelines
             | Knob::Flushes
             | Knob::Kept
+            | Knob::Replicated
             | Knob::Expiry => unreachable!("no fault"),
             Knob::Crash => {
                 self.crash(place);
@@ -88,6 +92,10 @@ impl World {
                 }
             }
         }
+        self.plan_fault();
+    }
+
+    fn plan_fault(&mut self) {
         let again = self.micros(5_000..200_000) * self.slowness;
         self.plan_in(again, Next::Fault);
     }

@@ -49,7 +49,7 @@ impl World {
         if std::mem::replace(&mut self.servers[place].tablets_version, version) == version {
             return;
         }
-        let ranges = self.servers.iter().map(Server::served).collect::<Vec<_>>();
+        let ranges = self.servers.iter().map(|server| server.served(self.now)).collect::<Vec<_>>();
         self.check_rise(place);
         let here = &ranges[place];
         if let Some(failure) = self.check_lost(place, here) {
@@ -176,7 +176,20 @@ impl World {
         let unsettled = unsettled.map(|server| {
             (Rule::ServersSettle, format!("{} is cut off, or holds what is moving", server.id))
         });
-        moving.chain(unsettled).collect()
+        moving.chain(unsettled).chain(self.unowned()).collect()
+    }
+
+    /// Ranges whose owner is not there any more, though others keep what it held.
+    fn unowned(&self) -> Option<(Rule, String)> {
+        if self.kept.is_none_or(|keeps| keeps.replicas() == 0) {
+            return None;
+        }
+        let maps = self.servers.iter().filter(|server| !server.is_dead);
+        let map = maps.map(|server| server.node.map()).max_by_key(|map| map.version)?;
+        let mut lost = map.tablets.iter().filter(|tablet| self.place(tablet.owner).is_none());
+        let tablet = lost.next()?;
+        let text = format!("{} is owned by {}, which is gone", tablet.range, tablet.owner);
+        Some((Rule::ServersSettle, text))
     }
 
     fn describe_unrest(&self) -> Failure {

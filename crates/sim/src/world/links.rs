@@ -46,11 +46,12 @@ impl World {
             return;
         }
         let Some(connection) = self.open_connection() else { return self.plan_rejoin(place) };
+        let replicas = self.replicas();
         let server = &mut self.servers[place];
         server.link.connection = Some(connection);
         server.node.set_linked(true);
         let rejoin = Some((server.node.cluster(), server.id));
-        let message = ToCoordinator::Join(join(place, rejoin));
+        let message = ToCoordinator::Join(join(place, rejoin, replicas));
         let effects = self.coordinate(connection, Event::Received { connection, message });
         self.carry_out(effects);
         self.note_linked(place, connection);

@@ -17,7 +17,7 @@ const CANCEL_ONE_IN: u32 = 20;
 
 impl World {
     pub(super) fn ask_for_a_move(&mut self) {
-        if self.part != Part::Working || self.kept.is_some() {
+        if self.part != Part::Working || self.kept.is_some() && !self.moves_kept {
             return;
         }
         let ask = match self.rng.u32(..CANCEL_ONE_IN) {

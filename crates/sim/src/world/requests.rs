@@ -166,7 +166,7 @@ impl World {
                 let is_lost = self.part == Part::Working && self.rng.u32(..30) == 0;
                 let known = known.filter(|_| !is_lost);
                 (
-                    known.unwrap_or_else(|| self.some_server()),
+                    known.or_else(|| self.some_server()).unwrap_or(0),
                     self.workload.registers[register].table,
                 )
             }
