@@ -44,6 +44,9 @@ struct Arguments {
     /// What to leave out, separated by commas: see --list-knobs.
     #[arg(long, value_parser = knob, value_delimiter = ',')]
     without: Vec<Knob>,
+    /// Servers keep each other's logs in every run.
+    #[arg(long)]
+    replicated: bool,
     /// Print every event.
     #[arg(long)]
     trace: bool,
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         registers: arguments.registers,
         until: arguments.until.map(Duration::from_millis),
         without: arguments.without.iter().copied().collect(),
+        is_replicated: arguments.replicated,
         ..Settings::new(arguments.seed.unwrap_or(arguments.first_seed))
     };
     let here = || std::thread::available_parallelism().map_or(1, usize::from);

@@ -22,6 +22,8 @@ pub struct Settings {
     pub until: Option<Duration>,
     /// What is left out, though the seed would have it.
     pub without: BTreeSet<Knob>,
+    /// Whether servers keep each other's logs, whatever the seed would have.
+    pub is_replicated: bool,
 }
 
 impl Settings {
@@ -35,6 +37,7 @@ impl Settings {
             registers: None,
             until: None,
             without: BTreeSet::new(),
+            is_replicated: false,
         }
     }
 
@@ -58,6 +61,9 @@ impl fmt::Display for Settings {
         }
         if let Some(until) = self.until {
             write!(f, " --until {}", until.as_millis())?;
+        }
+        if self.is_replicated {
+            f.write_str(" --replicated")?;
         }
         if !self.without.is_empty() {
             let names: Vec<_> = self.without.iter().map(|knob| knob.name()).collect();

@@ -214,6 +214,8 @@ impl World {
         // From numbers of its own, so that other runs stay as they are.
         let mut replicated = Rng::with_seed(settings.seed ^ REPLICATED);
         let is_others = is_kept && replicated.bool() && settings.has(Knob::Replicated);
+        let (is_kept, is_others) =
+            (is_kept || settings.is_replicated, is_others || settings.is_replicated);
         let plan = Plan { mode, replicas: replicated.u16(1..=2) };
         let keeps = if is_others { Keeps::Others(plan) } else { Keeps::Own(mode) };
         let is_long = rng.u32(..LONG_ONE_IN) == 0 && settings.has(Knob::Long);
