@@ -96,9 +96,10 @@ impl Files {
         Some(free.swap_remove(at).number)
     }
 
-    /// Whether there is a free file with room for such a segment.
-    pub(crate) fn has_free(&self, segment_bytes: u32) -> bool {
-        lock(&self.free).iter().any(|f| f.is_good && f.segment_bytes == segment_bytes)
+    /// Whether there are so many free files with room for such a segment.
+    pub(crate) fn has_free(&self, segment_bytes: u32, count: usize) -> bool {
+        let free = lock(&self.free);
+        free.iter().filter(|f| f.is_good && f.segment_bytes == segment_bytes).count() >= count
     }
 
     /// This file holds nothing.

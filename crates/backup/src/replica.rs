@@ -80,12 +80,11 @@ struct Written {
 }
 
 impl Replica {
-    /// Begins a replica in a file: its header is on the disk when this returns.
+    /// Begins a replica in a file. Its header is on the disk with the first sync.
     pub(crate) fn begin(held: Arc<Held>, file: Box<dyn DiskFile>) -> io::Result<Replica> {
         let header = held.header.encode();
         let mut block = [IoSlice::new(&header), IoSlice::new(&ZEROS[HEADER_BYTES..])];
         file.write(0, &mut block)?;
-        file.sync()?;
         let written =
             Written { length: 0, crc: wire::crc32c(&[]), place: PIECES_FROM, is_lost: false };
         Ok(Replica {
@@ -106,6 +105,11 @@ impl Replica {
     /// What its pieces are bound to.
     pub fn identity(&self) -> Identity {
         self.identity
+    }
+
+    /// The header is on the disk when this returns.
+    pub(crate) fn sync_header(&self) -> io::Result<()> {
+        self.file.sync()
     }
 
     /// Takes the next piece: a header, as `wire::replica::PieceWriter` makes it, and its bytes.

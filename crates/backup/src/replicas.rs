@@ -107,6 +107,32 @@ impl Replicas {
             self.disk.open(held.number)
         };
         let begun = file.and_then(|file| Replica::begin(Arc::clone(&held), file));
+        let begun = begun.and_then(|begun| begun.sync_header().map(|()| begun));
+        self.begun(held, begun)
+    }
+
+    /// Makes a replica in a file that is ready ([`Replicas::prepare`]), without waiting for the disk;
+    /// `None`: there is none. A loss of power before the first sync takes it back.
+    pub fn create_at_once(&self, header: ReplicaHeader) -> io::Result<Option<Arc<Replica>>> {
+        if !self.files.has_free(header.segment_bytes, 1) {
+            return Ok(None);
+        }
+        let header = ReplicaHeader { boot: self.boot, ..header };
+        let (held, is_new) = self.claim(header)?;
+        if is_new {
+            // Somebody else was faster.
+            held.free();
+            held.spoil();
+            lock(&self.held).remove(&header.id);
+            return Ok(None);
+        }
+        let file = self.disk.open(held.number);
+        let begun = file.and_then(|file| Replica::begin(Arc::clone(&held), file));
+        self.begun(held, begun).map(Some)
+    }
+
+    fn begun(&self, held: Arc<Held>, begun: io::Result<Replica>) -> io::Result<Arc<Replica>> {
+        let header = held.header;
         if begun.is_err() {
             held.spoil();
             held.free();
@@ -118,10 +144,10 @@ impl Replicas {
         Ok(Arc::new(begun?))
     }
 
-    /// Makes a file for a segment of this size ready, if none is: the next replica need not wait for
-    /// that.
-    pub fn prepare(&self, segment_bytes: u32, blocks: Blocks) -> io::Result<()> {
-        if self.files.has_free(segment_bytes) {
+    /// Makes a file for a segment of this size ready, if fewer than `stock` are: the next replica need
+    /// not wait for that.
+    pub fn prepare(&self, segment_bytes: u32, stock: usize, blocks: Blocks) -> io::Result<()> {
+        if self.files.has_free(segment_bytes, stock) {
             return Ok(());
         }
         let number = self.files.fresh_number();

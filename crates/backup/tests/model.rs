@@ -69,7 +69,7 @@ impl World {
                 self.restart();
             }
             92..94 => self.lose_power(),
-            94 => drop(self.replicas.prepare(SEGMENT_BYTES, Blocks::Written)),
+            94 => drop(self.replicas.prepare(SEGMENT_BYTES, 1, Blocks::Written)),
             _ => self.check(),
         }
     }

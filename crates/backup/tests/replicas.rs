@@ -151,7 +151,7 @@ fn on_a_full_disk_no_replica_is_made_and_nothing_is_left_of_it() {
     disk.set_faults(FULL);
     assert_eq!(replicas.create(header(id(1))).unwrap_err().kind(), ErrorKind::StorageFull);
     assert_eq!(
-        replicas.prepare(SEGMENT_BYTES, Blocks::Written).unwrap_err().kind(),
+        replicas.prepare(SEGMENT_BYTES, 1, Blocks::Written).unwrap_err().kind(),
         ErrorKind::StorageFull
     );
     for faults in [
@@ -160,7 +160,7 @@ fn on_a_full_disk_no_replica_is_made_and_nothing_is_left_of_it() {
     ] {
         disk.set_faults(faults);
         assert!(replicas.create(header(id(1))).is_err());
-        assert!(replicas.prepare(SEGMENT_BYTES, Blocks::Written).is_err());
+        assert!(replicas.prepare(SEGMENT_BYTES, 1, Blocks::Written).is_err());
     }
     assert_eq!(replicas.list(LOG), []);
     disk.set_faults(Faults::default());
@@ -266,12 +266,12 @@ fn a_file_of_another_size_is_not_used() {
 fn a_file_that_was_made_ready_is_used_by_the_next_replica() {
     let disk = MemoryDisk::new();
     let replicas = open(&disk);
-    replicas.prepare(SEGMENT_BYTES, Blocks::Written).unwrap();
-    replicas.prepare(SEGMENT_BYTES, Blocks::Written).unwrap();
+    replicas.prepare(SEGMENT_BYTES, 1, Blocks::Written).unwrap();
+    replicas.prepare(SEGMENT_BYTES, 1, Blocks::Written).unwrap();
     assert_eq!(files(&disk), 1, "one is enough");
     Writing::new(&replicas, id(1)).append(b"ready").unwrap();
     assert_eq!(files(&disk), 1);
-    replicas.prepare(SEGMENT_BYTES, Blocks::Written).unwrap();
+    replicas.prepare(SEGMENT_BYTES, 1, Blocks::Written).unwrap();
     disk.kill_process();
     let replicas = open(&disk);
     assert_eq!(files(&disk), 1, "what has no replica yet is made again");
@@ -365,4 +365,17 @@ fn several_threads_append_sync_read_and_free() {
     });
     assert_eq!(replicas.list(LOG), []);
     assert!(disk.list().unwrap().len() <= 8);
+}
+
+#[test]
+fn in_a_file_that_is_ready_a_replica_is_made_without_a_sync_and_in_no_other() {
+    let disk = MemoryDisk::new();
+    let replicas = open(&disk);
+    assert!(replicas.create_at_once(header(id(1))).unwrap().is_none());
+    assert_eq!(files(&disk), 0, "nothing is begun");
+    replicas.prepare(SEGMENT_BYTES, 1, Blocks::Written).unwrap();
+    assert!(replicas.create_at_once(header(id(1))).unwrap().is_some());
+    assert!(replicas.create_at_once(header(id(2))).unwrap().is_none());
+    disk.kill_process();
+    assert_eq!(open(&disk).list(LOG), [header(id(1))]);
 }

@@ -51,7 +51,7 @@ fn replicas_are_found_again_and_files_are_used_again() {
         write(&replicas, 1, &[b"first", &large, b"last"]);
         write(&replicas, 2, &[b"freed"]);
         replicas.free(header(2).id).unwrap();
-        replicas.prepare(SEGMENT_BYTES, Blocks::Written).unwrap();
+        replicas.prepare(SEGMENT_BYTES, 1, Blocks::Written).unwrap();
         write(&replicas, 3, &[b"in the place of the second"]);
     }
     let Opened { replicas, .. } = open(root.path());

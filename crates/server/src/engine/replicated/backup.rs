@@ -7,7 +7,7 @@
 use super::{CHAIN, Mode, Replication, lock};
 use crate::engine::outgoing::{DiskJob, Sending, To};
 use crate::engine::{Engine, Payload, Route};
-use ::backup::{AppendError, Replica, Replicas};
+use ::backup::{AppendError, Blocks, Replica, Replicas};
 use protocols::replication::{Asked, Backup, BackupEffect, BackupEvent};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, VecDeque};
@@ -22,6 +22,9 @@ use wire::replica::{PIECE_HEADER_BYTES, ReplicaEpoch, ReplicaHeader, ReplicaId};
 
 /// How long what was taken may be on no disk, in [`Mode::Interval`]. The second is Redis's.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Files that are ready for replicas: several masters may go on to other segments at a time.
+const FILES_READY: usize = 4;
 
 /// What all reactors share.
 pub(super) struct BackupSide {
@@ -58,6 +61,8 @@ pub struct BackupJob {
 
 enum Work {
     Begin { header: ReplicaHeader, first: Option<Piece> },
+    /// Make files ready for segments of this size.
+    Prepare { segment_bytes: u32 },
     Sync(Vec<(ReplicaId, Arc<Replica>)>),
     Free(ReplicaId),
 }
@@ -69,12 +74,14 @@ enum Done {
     Begun(ReplicaId, Result<Arc<Replica>, String>),
     Synced(Vec<(ReplicaId, Result<u32, String>)>),
     Freed(ReplicaId),
+    Prepared,
 }
 
 impl std::fmt::Debug for BackupJob {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.work {
             Work::Begin { header, .. } => write!(f, "begin {}", header.id),
+            Work::Prepare { .. } => f.write_str("prepare a file"),
             Work::Sync(replicas) => write!(f, "sync {} replicas", replicas.len()),
             Work::Free(replica) => write!(f, "free {replica}"),
         }
@@ -87,6 +94,7 @@ impl std::fmt::Debug for BackupDone {
             Done::Begun(replica, _) => write!(f, "begun {replica}"),
             Done::Synced(replicas) => write!(f, "synced {} replicas", replicas.len()),
             Done::Freed(replica) => write!(f, "freed {replica}"),
+            Done::Prepared => f.write_str("prepared a file"),
         }
     }
 }
@@ -97,6 +105,13 @@ impl BackupJob {
         BackupDone(match self.work {
             Work::Begin { header, first } => {
                 Done::Begun(header.id, begin(&self.disk, header, first))
+            }
+            Work::Prepare { segment_bytes } => {
+                let made = self.disk.prepare(segment_bytes, FILES_READY, Blocks::Promised);
+                if let Err(error) = made {
+                    tracing::warn!(%error, "no file can be made for replicas");
+                }
+                Done::Prepared
             }
             Work::Sync(replicas) => {
                 let synced = |(id, replica): (ReplicaId, Arc<Replica>)| {
@@ -251,9 +266,7 @@ impl Engine {
     ) -> Option<BackupEvent> {
         match effect {
             BackupEffect::Take { replica, is_new: true, .. } => match header {
-                Some(header) => {
-                    self.leave_job(replication, Work::Begin { header, first: piece });
-                }
+                Some(header) => return self.begin_replica(replication, now, header, piece),
                 None => return Some(BackupEvent::Full { replica }),
             },
             BackupEffect::Take { replica, is_new: false, .. } => {
@@ -289,6 +302,40 @@ impl Engine {
             }
         }
         None
+    }
+
+    /// Begins a replica, at once if a file is ready.
+    fn begin_replica(
+        &mut self,
+        replication: &Replication,
+        now: Instant,
+        header: ReplicaHeader,
+        first: Option<Piece>,
+    ) -> Option<BackupEvent> {
+        // The directory names a segment when its replicas have been begun. Where that is to survive a
+        // loss of power, so must they.
+        let begun = match replication.plan.mode {
+            Mode::Memory => replication.disk.create_at_once(header),
+            Mode::Interval | Mode::Disk => Ok(None),
+        };
+        let segment_bytes = header.segment_bytes;
+        let Ok(Some(replica)) = begun else {
+            self.leave_job(replication, Work::Begin { header, first });
+            self.leave_job(replication, Work::Prepare { segment_bytes });
+            return None;
+        };
+        self.leave_job(replication, Work::Prepare { segment_bytes });
+        if let Some(piece) = first {
+            let taken = replica.append(&piece.header, piece.payload.bytes());
+            self.give_buffer(piece.payload.buffer);
+            if let Err(error) = taken {
+                free(&replication.disk, header.id);
+                tracing::warn!(replica = %header.id, %error, "a replica cannot be begun");
+                return Some(BackupEvent::Full { replica: header.id });
+            }
+        }
+        replication.backup().open.insert(header.id, replica.clone());
+        Some(self.taken(replication, now, replica))
     }
 
     fn leave_job(&mut self, replication: &Replication, work: Work) {
@@ -384,6 +431,7 @@ impl Engine {
                 vec![BackupEvent::Full { replica }]
             }
             Done::Freed(replica) => vec![BackupEvent::Freed { replica }],
+            Done::Prepared => Vec::new(),
             Done::Synced(synced) => {
                 self.backups.is_syncing = false;
                 let event = |(replica, result): (ReplicaId, Result<u32, String>)| match result {
