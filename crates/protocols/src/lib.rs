@@ -6,6 +6,7 @@
 //!
 //! - [`directory`]: which segments make up a server's log;
 //! - [`migration`]: moves a range of key hashes from one server to another while it is used;
+//! - [`recovery`]: serves again what a dead server held;
 //! - [`replication`]: keeps a server's log on the disks of others.
 //!
 //! **Invariant:** no socket, no clock, no randomness, no thread, no lock, and no knowledge of the
@@ -15,6 +16,7 @@
 
 pub mod directory;
 pub mod migration;
+pub mod recovery;
 pub mod replication;
 
 mod outbox;
