@@ -10,7 +10,7 @@
 
 use super::events::MasterEffect;
 use super::places::{Absences, At, Flaw, Segment, Stage};
-use super::timing::{AHEAD_MAX, BROKEN_AGAIN, FETCHES_MAX, READ_AGAIN};
+use super::timing::{AHEAD_MAX, BROKEN_AGAIN, FETCHES_MAX, READ_AGAIN, REPLAYS_MAX};
 use crate::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{HashRange, Instant, SegmentId, ServerId, Version};
@@ -300,7 +300,9 @@ impl Segments {
         {
             self.fetch(id);
         }
-        for (id, fetch) in &mut self.fetches {
+        // Those of fetches that were given up wait as well.
+        let is_behind = self.replays.len() >= REPLAYS_MAX;
+        for (id, fetch) in self.fetches.iter_mut().filter(|_| !is_behind) {
             if let Bulk::Next(from) = fetch.bulk
                 && fetch.unreplayed < AHEAD_MAX
             {

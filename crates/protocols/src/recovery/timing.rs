@@ -8,6 +8,10 @@ pub const FETCHES_MAX: usize = 8;
 /// Replies of one segment that wait for their replay before the next one is asked for.
 pub const AHEAD_MAX: usize = 2;
 
+/// Replies that wait for their replay, before nothing more is asked for. What is under way comes on
+/// top: a reply for each fetch.
+pub const REPLAYS_MAX: usize = FETCHES_MAX * AHEAD_MAX;
+
 /// A backup that has not answered by then is silent: what it was asked for is read elsewhere, if
 /// there is another place. It reads a segment in 5 ms from a good disk, and in 80 from a slow one.
 pub const READ_AGAIN: Duration = Duration::from_millis(250);

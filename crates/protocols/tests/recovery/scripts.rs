@@ -117,7 +117,7 @@ impl World {
             if let Some((server, message)) = self.in_transit.pop_front() {
                 self.receive(server, message);
             } else if !self.is_slow && !self.replays.is_empty() {
-                self.replay();
+                self.replay(None);
             } else {
                 return;
             }
@@ -150,8 +150,10 @@ impl World {
         Ticket(self.tickets)
     }
 
-    fn replay(&mut self) {
-        let Some(ticket) = self.replays.pop_front() else { return };
+    /// This one, or the first of those that wait.
+    fn replay(&mut self, which: Option<Ticket>) {
+        let place = self.replays.iter().position(|it| which.is_none_or(|which| *it == which));
+        let Some(ticket) = place.and_then(|place| self.replays.remove(place)) else { return };
         let is_right = self.payloads[&ticket].is_right;
         let event = if std::mem::take(&mut self.is_full) {
             MasterEvent::ReplayFailed { ticket, why: ReplayFailure::OutOfMemory }
@@ -250,7 +252,7 @@ impl goldenscript::Runner for World {
             "release" => self.in_transit.extend(std::mem::take(&mut self.held)),
             "slow" => self.is_slow = true,
             "quick" => self.is_slow = false,
-            "replay" => self.replay(),
+            "replay" => self.replay(words.first().map(|word| Ticket(number(word).into()))),
             "full" => self.is_full = true,
             "refuse" => self.refusal = Some(words[0].to_owned()),
             "secured" => self.tell(MasterEvent::Secured),
