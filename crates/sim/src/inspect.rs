@@ -73,7 +73,10 @@ impl Inspector {
     fn has_progressed(&mut self, tablets: &TabletMap) -> bool {
         let arrivals = tablets.iter().filter_map(|tablet| match &tablet.state {
             TabletState::Arriving(arrival) => Some(arrival),
-            TabletState::Serving | TabletState::Frozen | TabletState::Leaving => None,
+            TabletState::Serving
+            | TabletState::Frozen
+            | TabletState::Leaving
+            | TabletState::Recovering(_) => None,
         });
         let (mut has_progressed, mut count) = (false, 0);
         for arrival in arrivals {
@@ -115,7 +118,7 @@ impl Inspector {
         let tablets = self.worker.store().tablets();
         let served = tablets.iter().filter(|tablet| match tablet.state {
             TabletState::Serving | TabletState::Arriving(_) => true,
-            TabletState::Frozen | TabletState::Leaving => false,
+            TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => false,
         });
         served.map(|tablet| tablet.range).collect()
     }
@@ -146,7 +149,13 @@ impl Inspector {
         }
         let is_above = |&(_, hash): &(TableId, KeyHash)| match tablets.at(hash).map(|t| &t.state) {
             Some(TabletState::Arriving(arrival)) => !arrival.is_below_progress(hash),
-            Some(TabletState::Serving | TabletState::Frozen | TabletState::Leaving) | None => false,
+            Some(
+                TabletState::Serving
+                | TabletState::Frozen
+                | TabletState::Leaving
+                | TabletState::Recovering(_),
+            )
+            | None => false,
         };
         let keys = registers
             .iter()
@@ -173,10 +182,11 @@ impl Inspector {
         let mut may_bury = self.worker.store().log().is_durable();
         let tablets = self.worker.store().tablets();
         for tablet in tablets.iter() {
-            may_bury |= matches!(tablet.state, TabletState::Arriving(_));
+            may_bury |=
+                matches!(tablet.state, TabletState::Arriving(_) | TabletState::Recovering(_));
             let is_served = match tablet.state {
                 TabletState::Serving | TabletState::Arriving(_) => true,
-                TabletState::Frozen | TabletState::Leaving => false,
+                TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => false,
             };
             let mut batch = Vec::new();
             let mut cursor = Some(tablet.range.first());

@@ -202,7 +202,13 @@ pub(crate) fn insert_regardless(worker: &mut Worker, batch: &[u8]) {
             Key { hash: key_hash(worker.store().seed(), entry.entry.key), bytes: entry.entry.key };
         let is_passed = match tablets.at(key.hash).map(|tablet| &tablet.state) {
             Some(TabletState::Arriving(arrival)) => arrival.is_below_progress(key.hash),
-            Some(TabletState::Serving | TabletState::Frozen | TabletState::Leaving) | None => false,
+            Some(
+                TabletState::Serving
+                | TabletState::Frozen
+                | TabletState::Leaving
+                | TabletState::Recovering(_),
+            )
+            | None => false,
         };
         let is_here = worker.collect_hash(TABLE, key.hash, &mut Vec::new()) == Ok(true);
         if let Body::Object { value, .. } = entry.entry.body

@@ -1,6 +1,7 @@
 //! Every byte layout that crosses a socket between servers, or stands on a disk. Pure functions.
 //!
 //! - [`entry`]: one record of a log, as it stands in a segment, and as migration sends it;
+//! - [`entries`]: the records of a segment, one behind the other;
 //! - [`batch`]: many entries in one payload, grouped into runs of one table and slot;
 //! - [`frame`]: what a bus connection carries: a header with CRC, a message, a raw payload;
 //! - [`peer`]: messages between servers; [`control`]: messages between servers and coordinator;
@@ -17,6 +18,7 @@
 pub mod batch;
 pub mod control;
 pub mod directory;
+pub mod entries;
 pub mod entry;
 pub mod frame;
 pub mod peer;

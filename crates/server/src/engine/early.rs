@@ -86,7 +86,8 @@ impl Engine {
                 TabletState::Arriving(_)
                 | TabletState::Serving
                 | TabletState::Frozen
-                | TabletState::Leaving,
+                | TabletState::Leaving
+                | TabletState::Recovering(_),
             )
             | None => return false,
         };

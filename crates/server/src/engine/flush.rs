@@ -1,8 +1,8 @@
 //! FLUSHDB: empties tables on this server, in steps, as one moment for everybody who watches.
 //!
 //! 1. The coordinator has given new tenures (that is when the flush begins here). A range that is
-//!    frozen may be served here again: the flush waits until it is known who owns it. A range that is
-//!    being flushed is not frozen.
+//!    frozen may be served here again, one that is being recovered is going to be served here: the
+//!    flush waits until it is known who owns it. A range that is being flushed is not frozen.
 //! 2. The table's operations are held: tablets with the table in `flushing` are published.
 //! 3. When every reactor has begun a turn, nobody is inside the table. From here on nothing that a
 //!    migration still brings for it is taken. Its records are dropped, a bounded step at a time.
@@ -31,7 +31,10 @@ fn refuse_what_arrives(node: &Node, table: TableId) {
     for tablet in node.store().tablets().iter().filter(|tablet| tablet.flushing.contains(table)) {
         match &tablet.state {
             TabletState::Arriving(arrival) => arrival.flush_table(table),
-            TabletState::Serving | TabletState::Frozen | TabletState::Leaving => {}
+            TabletState::Serving
+            | TabletState::Frozen
+            | TabletState::Leaving
+            | TabletState::Recovering(_) => {}
         }
     }
 }
@@ -50,7 +53,10 @@ impl Engine {
     fn hold_for_flush(&mut self) -> bool {
         let Some(flush) = self.flushes.front_mut() else { return false };
         let tables = flush.tables;
-        let is_frozen = |tablet: &Tablet| matches!(tablet.state, TabletState::Frozen);
+        let is_frozen = |tablet: &Tablet| match tablet.state {
+            TabletState::Frozen | TabletState::Recovering(_) => true,
+            TabletState::Serving | TabletState::Arriving(_) | TabletState::Leaving => false,
+        };
         if self.node.store().tablets().iter().any(is_frozen) {
             return false;
         }
@@ -62,7 +68,7 @@ impl Engine {
                     TabletState::Serving | TabletState::Arriving(_) => {
                         tablet.flushing = tablet.flushing.union(tables);
                     }
-                    TabletState::Frozen | TabletState::Leaving => {}
+                    TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => {}
                 }
             }
             tablets_now

@@ -39,7 +39,10 @@ pub(super) fn serves<'t>(
     for tablet in tablets {
         let is_served = match tablet.state {
             TabletState::Serving => tablet.epoch == epoch,
-            TabletState::Frozen | TabletState::Leaving | TabletState::Arriving(_) => false,
+            TabletState::Frozen
+            | TabletState::Leaving
+            | TabletState::Arriving(_)
+            | TabletState::Recovering(_) => false,
         };
         if is_served {
             missing = missing.into_iter().flat_map(|m| m.without(tablet.range)).flatten().collect();
@@ -78,8 +81,9 @@ pub(super) fn tenures(list: &[Tenure]) -> [Tenure; TABLES_MAX] {
 /// What a new map changes: ranges that are ours and that we do not hold are served from here on
 /// (the coordinator gave them to us empty), and tablets that both know get the map's tenures.
 ///
-/// A range that we hold in another way than the map says is in the middle of a migration, and the
-/// migration's own messages decide.
+/// A range that we recover is ours, and served, when a map says so under its epoch. One that we hold in
+/// another way than the map says is in the middle of a migration, and the migration's own messages
+/// decide.
 pub(super) fn adopt(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) -> Vec<Tablet> {
     tablets.sort_by_key(|tablet| tablet.range);
     let mut given = Vec::new();
@@ -92,6 +96,9 @@ pub(super) fn adopt(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) ->
             unknown = unknown.into_iter().flat_map(|u| u.without(tablet.range)).flatten().collect();
             if tablet.epoch == info.epoch && info.range.covers(tablet.range) {
                 tablet.tenures = tenures(&info.tenures);
+                if let TabletState::Recovering(_) = tablet.state {
+                    tablet.state = TabletState::Serving;
+                }
             }
         }
         given.extend(unknown.into_iter().map(|range| Tablet { range, ..serving(info) }));
@@ -104,6 +111,8 @@ pub(super) fn adopt(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use store::{Recovery, RecoveryPlan};
     use types::{ClusterId, Slot};
 
     fn slots(first: u16, last: u16) -> HashRange {
@@ -133,6 +142,7 @@ mod tests {
                     TabletState::Frozen => "frozen",
                     TabletState::Leaving => "leaving",
                     TabletState::Arriving(_) => "arriving",
+                    TabletState::Recovering(_) => "recovering",
                 };
                 format!("{} {state} {} {}", t.range, t.epoch, t.tenures[0])
             })
@@ -179,6 +189,20 @@ mod tests {
         let other_epoch = TabletInfo { tenures: vec![Tenure(9)], ..info(0, 9, 1, 4) };
         let tablets = adopt(tablets, &map(vec![other_epoch]), ServerId(1));
         assert_eq!(describe(&tablets), ["slots 0-9 serving e3 n8"]);
+    }
+
+    #[test]
+    fn what_is_recovered_is_served_when_a_map_gives_it_under_its_epoch() {
+        let plan = RecoveryPlan { number: 1, range: slots(10, 19), old_tenures: Vec::new() };
+        let state = TabletState::Recovering(Arc::new(Recovery::new(plan)));
+        let recovering = vec![Tablet { state, ..serving(&info(10, 19, 1, 7)) }];
+        let adopted = |map| describe(&adopt(recovering.clone(), &map, ServerId(1)));
+        let waits = ["slots 10-19 recovering e7 n7"];
+        assert_eq!(adopted(map(vec![info(0, 99, 2, 3)])), waits, "it is still the dead server's");
+        assert_eq!(adopted(map(vec![info(10, 19, 2, 8)])), waits, "it is somebody else's now");
+        assert_eq!(adopted(map(vec![info(10, 19, 1, 8)])), waits, "under another epoch");
+        let ours = map(vec![info(0, 9, 2, 3), info(10, 19, 1, 7)]);
+        assert_eq!(adopted(ours), ["slots 10-19 serving e7 n7"]);
     }
 
     /// What [`adopt`] does, looking at every tablet for every piece of the map.

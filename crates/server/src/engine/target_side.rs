@@ -166,7 +166,8 @@ impl Engine {
                 TabletState::Arriving(_)
                 | TabletState::Serving
                 | TabletState::Frozen
-                | TabletState::Leaving => Some(tablet),
+                | TabletState::Leaving
+                | TabletState::Recovering(_) => Some(tablet),
             })
         });
         self.node.work.push(Work::Sweep(arrival));

@@ -203,6 +203,8 @@ impl World {
                 TabletState::Frozen => {}
                 // The rest has arrived at the target, or is excused below.
                 TabletState::Leaving => continue,
+                // It was never its own: somebody else recovers it.
+                TabletState::Recovering(_) => continue,
             }
             excused.push(tablet.range);
         }

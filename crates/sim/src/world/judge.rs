@@ -83,7 +83,7 @@ impl World {
             let tablet = tablets.at(slot.first_hash());
             let served = tablet.filter(|tablet| match tablet.state {
                 TabletState::Serving | TabletState::Arriving(_) => true,
-                TabletState::Frozen | TabletState::Leaving => false,
+                TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => false,
             });
             let Some(tablet) = served else { continue };
             let highest = self.epochs.entry(slot).or_insert(tablet.epoch);

@@ -142,7 +142,7 @@ impl World {
         let tablet = tablets.at(hash)?;
         match tablet.state {
             TabletState::Serving | TabletState::Arriving(_) => Some(tablet.epoch),
-            TabletState::Frozen | TabletState::Leaving => None,
+            TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => None,
         }
     }
 

@@ -1,4 +1,5 @@
-//! Side logs: where a migration's target puts what it replays, one per reactor and migration.
+//! Side logs: where the target of a migration, or the recoverer of a dead server's range, puts what
+//! it replays: one per reactor and migration or recovery.
 //!
 //! A side log's segments are not the log's until they are spliced. Its entries are found through
 //! the index like all others, and die like all others; only the cleaner leaves them alone. With
@@ -120,6 +121,13 @@ impl SideLog {
         }
         self.bytes += bytes as u64;
         self.open.as_mut().ok_or(OutOfMemory)
+    }
+
+    /// The last entry appended has not come into the index; see [`super::Head::revoke`].
+    pub fn revoke(&mut self, last: Address, bytes: u32) {
+        let open = self.open.as_mut().expect("it has just been appended to");
+        open.revise(last, |entry| set_tenure(entry, Tenure(0)));
+        self.log.kill(last, bytes);
     }
 
     /// Shows what has not been given to the replicas; see [`super::Head::hand_out`].

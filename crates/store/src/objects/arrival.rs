@@ -13,6 +13,7 @@
 //!
 //! Asking for records, and judging what has been replayed: `protocols::migration`.
 
+use super::replay::{ReplayCounters, ReplayCounts};
 use super::tablets::TableSet;
 use super::view::View;
 use crate::log::Reservation;
@@ -39,9 +40,7 @@ pub struct Arrival {
     flushed: AtomicU16,
     /// Segments set aside for what arrives; given back when the arrival is dropped.
     reservation: Option<Arc<Reservation>>,
-    records: AtomicU64,
-    bytes: AtomicU64,
-    dropped: AtomicU64,
+    counts: ReplayCounts,
 }
 
 /// A part of the range that is pulled on its own.
@@ -77,17 +76,6 @@ pub struct ArrivalPlan {
     pub reservation: Option<Arc<Reservation>>,
 }
 
-/// How much has arrived so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ArrivalCounters {
-    /// Records put into the index by replay.
-    pub records: u64,
-    /// Their bytes in the log.
-    pub bytes: u64,
-    /// Records that replay did not need: a newer version was here, or they had arrived before.
-    pub dropped: u64,
-}
-
 impl Arrival {
     /// An arrival of which nothing has arrived.
     ///
@@ -118,9 +106,7 @@ impl Arrival {
             expected,
             flushed: AtomicU16::new(0),
             reservation,
-            records: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
+            counts: ReplayCounts::default(),
         }
     }
 
@@ -218,12 +204,8 @@ impl Arrival {
     }
 
     /// How much has arrived so far.
-    pub fn counters(&self) -> ArrivalCounters {
-        ArrivalCounters {
-            records: self.records.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
-            dropped: self.dropped.load(Ordering::Relaxed),
-        }
+    pub fn counters(&self) -> ReplayCounters {
+        self.counts.load()
     }
 
     /// Whether a record that is not here may still come: the one question of every miss.
@@ -270,11 +252,9 @@ impl Arrival {
         self.reservation.as_ref()
     }
 
-    /// Counts what a quantum of replay has done.
-    pub(super) fn count(&self, done: ArrivalCounters) {
-        self.records.fetch_add(done.records, Ordering::Relaxed);
-        self.bytes.fetch_add(done.bytes, Ordering::Relaxed);
-        self.dropped.fetch_add(done.dropped, Ordering::Relaxed);
+    /// Where what has arrived is counted.
+    pub(super) fn counts(&self) -> &ReplayCounts {
+        &self.counts
     }
 
     #[inline]

@@ -35,7 +35,7 @@ impl Worker {
         let turn = self.participant.turn();
         let ours = self.tablets.iter().filter(|tablet| match tablet.state {
             TabletState::Serving | TabletState::Frozen | TabletState::Arriving(_) => true,
-            TabletState::Leaving => false,
+            TabletState::Leaving | TabletState::Recovering(_) => false,
         });
         ours.flat_map(|tablet| slots_of(tablet.range)).map(|slot| index.records(slot, &turn)).sum()
     }

@@ -54,7 +54,7 @@ impl Worker {
         let tablet = tablets.iter().find(|tablet| {
             let is_ours = match tablet.state {
                 TabletState::Serving | TabletState::Arriving(_) => true,
-                TabletState::Frozen | TabletState::Leaving => false,
+                TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => false,
             };
             cursor <= tablet.range.last() && is_ours && tablet.flushing.contains(table)
         })?;

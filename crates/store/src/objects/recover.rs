@@ -12,7 +12,7 @@
 
 use super::store::Store;
 use super::tablets::TabletMap;
-use super::view::{Found, Placed, View, kind_of};
+use super::view::{Found, Placed, View, kind_of, rank};
 use super::{Key, Stall, Worker};
 use crate::address::Address;
 use crate::index::{Kind, Word};
@@ -21,13 +21,11 @@ use planted::Bug;
 use std::collections::BTreeMap;
 use types::{HashRange, KeyHash, SegmentId, TableId, Tenure, Version, key_hash};
 use wire::Corrupt;
+use wire::entries::{EntryReader, ReadEntry};
 use wire::entry::{Body, Dead, Entry, Location};
 
 /// Entries parsed ahead of the one that is entered.
 const WINDOW: usize = 32;
-
-/// Of an entry that may be of the same key: what it takes to compare the keys.
-const RIVAL_BYTES: usize = 64;
 
 /// Why a segment cannot be entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -145,8 +143,8 @@ impl Worker {
         let turn = self.participant.turn();
         let dead = Dead::UpTo(self.store.log.last_segment());
         for segment in self.store.log.segments_in_log() {
-            for read in Entries::new(&self.store, segment, &turn) {
-                let Ok((_, entry)) = read else { break };
+            let (_, mut entries) = entries_of(&self.store, segment, 0, &turn);
+            while let Some(Ok(ReadEntry { entry, .. })) = entries.next_unchecked() {
                 let is_lost = named_by(&entry).is_some_and(|named| {
                     lost.get(&named.segment).is_some_and(|length| named.offset >= *length)
                 });
@@ -165,13 +163,12 @@ impl Worker {
 
 impl<'t> Entering<'t> {
     fn run(&mut self, offset: u32, mut entries_max: usize) -> Result<Option<u32>, RecoverError> {
-        let mut entries = Entries::new(self.store, self.segment, self.turn);
-        entries.go_to(offset);
+        let (first, mut entries) = entries_of(self.store, self.segment, offset, self.turn);
         let mut window: Vec<Read<'t>> = Vec::with_capacity(WINDOW);
         while entries_max > 0 && !entries.is_at_end() {
             window.clear();
-            let from = entries.offset;
-            let failed = self.fill(&mut entries, entries_max.min(WINDOW), &mut window);
+            let count = entries_max.min(WINDOW);
+            let failed = self.fill((first, &mut entries), count, &mut window);
             self.prefetch_rivals(&window);
             entries_max = entries_max.saturating_sub(WINDOW);
             let highest = window.iter().map(|read| read.entry.version).max();
@@ -189,22 +186,22 @@ impl<'t> Entering<'t> {
                 }
             }
             failed.map_err(RecoverError::Corrupt)?;
-            debug_assert!(entries.offset > from);
         }
-        Ok((!entries.is_at_end()).then_some(entries.offset))
+        Ok((!entries.is_at_end()).then_some(entries.offset() as u32))
     }
 
     /// Parses the next entries and asks for their buckets.
     fn fill(
         &mut self,
-        entries: &mut Entries<'t>,
+        (first, entries): (Address, &mut EntryReader<'t>),
         count: usize,
         window: &mut Vec<Read<'t>>,
     ) -> Result<(), Corrupt> {
         let log = &self.store.log;
         for _ in 0..count {
-            let Some((address, entry)) = entries.next().transpose()? else { break };
-            let bytes = entry.encoded_bytes() as u32;
+            let Some(read) = entries.next_unchecked().transpose()? else { break };
+            let ReadEntry { offset, entry, encoded } = read;
+            let (address, bytes) = (first.plus(offset as u32), encoded.len() as u32);
             if let Body::CopiesOf(origin) = entry.body {
                 log.note_origin(self.segment, origin);
             }
@@ -225,12 +222,9 @@ impl<'t> Entering<'t> {
     /// Asks for what may stand under the same keys already. The buckets are here by now.
     fn prefetch_rivals(&self, window: &[Read<'t>]) {
         for read in window {
-            let Some(index) = read.table.and_then(|table| self.store.index(table)) else {
-                continue;
-            };
-            index.candidates(read.hash, self.turn, |word| {
-                self.store.log.prefetch(word.address(), RIVAL_BYTES);
-            });
+            if let Some(table) = read.table {
+                View::new(self.store, table, self.turn).prefetch_rivals(read.hash);
+            }
         }
     }
 
@@ -261,11 +255,8 @@ impl<'t> Entering<'t> {
     }
 
     fn is_newer(&self, new: (&Entry<'_>, Word), old: (&Entry<'_>, Word)) -> bool {
-        let of_objects = planted::is(Bug::TieToObject);
-        let rank = |(entry, word): (&Entry<'_>, Word)| {
-            (entry.version, (word.kind() == Kind::Tombstone) != of_objects)
-        };
-        match rank(new).cmp(&rank(old)) {
+        let rank_of = |(entry, word): (&Entry<'_>, Word)| rank(entry.version, word.kind());
+        match rank_of(new).cmp(&rank_of(old)) {
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Greater => true,
             std::cmp::Ordering::Equal => {
@@ -291,46 +282,14 @@ fn named_by(entry: &Entry<'_>) -> Option<Location> {
     }
 }
 
-/// The entries of an adopted segment, one after the other.
-struct Entries<'t> {
-    /// Where the segment stands in memory.
-    first: Address,
-    bytes: &'t [u8],
-    offset: u32,
-}
-
-impl<'t> Entries<'t> {
-    fn new(store: &'t Store, segment: SegmentId, turn: &'t Turn<'t>) -> Entries<'t> {
-        let whole = store.log.handed_out(segment, turn);
-        let (first, bytes) = whole.expect("the segment is the log's");
-        Entries { first, bytes, offset: 0 }
-    }
-
-    fn go_to(&mut self, offset: u32) {
-        self.offset = offset;
-    }
-
-    fn is_at_end(&self) -> bool {
-        self.offset as usize >= self.bytes.len()
-    }
-}
-
-impl<'t> Iterator for Entries<'t> {
-    type Item = Result<(Address, Entry<'t>), Corrupt>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        let rest = self.bytes.get(self.offset as usize..)?;
-        if rest.is_empty() {
-            return None;
-        }
-        let entry = match Entry::parse(rest) {
-            Ok(entry) if entry.encoded_bytes() <= rest.len() => entry,
-            Ok(_) => return Some(Err(Corrupt::Short { what: "log entry" })),
-            Err(corrupt) => return Some(Err(corrupt)),
-        };
-        let address = self.first.plus(self.offset);
-        self.offset += entry.encoded_bytes() as u32;
-        Some(Ok((address, entry)))
-    }
+/// Where an adopted segment stands in memory, and its entries from an offset on.
+fn entries_of<'t>(
+    store: &'t Store,
+    segment: SegmentId,
+    from: u32,
+    turn: &'t Turn<'t>,
+) -> (Address, EntryReader<'t>) {
+    let whole = store.log.handed_out(segment, turn);
+    let (first, bytes) = whole.expect("the segment is the log's");
+    (first, EntryReader::from(bytes, from as usize))
 }

@@ -1,18 +1,23 @@
-//! Replay: what a pull brought is put into the index, unless something newer is here.
+//! Replay: what was read elsewhere is put into the index, unless something newer is here.
 //!
-//! Half of the cost of a migration is here, so: a window of records is parsed and their buckets
-//! asked for before the first one is inserted, the run of a batch tells the slot so that only the
-//! hash within it is computed, and a leaf stays locked while the next record belongs to it.
+//! It is read in a batch of a migration (this file), or in the log of a dead server
+//! (`replay_log.rs`). Half of the cost of a migration is here, so: a window of records is parsed and
+//! their buckets asked for before the first one is inserted, the run of a batch tells the slot so
+//! that only the hash within it is computed, and a leaf stays locked while the next record belongs
+//! to it.
 
-use super::arrival::{Arrival, ArrivalCounters, Progress};
+use super::arrival::{Arrival, Progress};
 use super::leaves::HeldLeaf;
+use super::recovery::Recovery;
 use super::store::Store;
 use super::tablets::{TabletMap, TabletState};
-use super::view::{Found, Placed, View, kind_of};
+use super::view::{Found, Placed, View, kind_of, rank};
+use super::worker::Cause;
 use super::{Key, Stall, Worker};
 use crate::address::Address;
 use crate::index::{Kind, Word};
 use crate::log::{Log, OutOfMemory, SideLog, Turn};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use types::{HashRange, KeyHash, MigrationId, TableId, Tenure, Version, key_hash_in_slot};
 use wire::Corrupt;
@@ -46,6 +51,41 @@ pub enum ReplayError {
     OutOfMemory,
 }
 
+/// How much has been replayed so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplayCounters {
+    /// Records put into the index by replay.
+    pub records: u64,
+    /// Their bytes in the log.
+    pub bytes: u64,
+    /// Records that replay did not need: a newer version was here, or they had arrived before.
+    pub dropped: u64,
+}
+
+/// The same, counted by all workers.
+#[derive(Debug, Default)]
+pub(super) struct ReplayCounts {
+    records: AtomicU64,
+    bytes: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl ReplayCounts {
+    fn add(&self, done: &Replayed) {
+        self.records.fetch_add(done.records, Ordering::Relaxed);
+        self.bytes.fetch_add(done.bytes, Ordering::Relaxed);
+        self.dropped.fetch_add(done.dropped, Ordering::Relaxed);
+    }
+
+    pub(super) fn load(&self) -> ReplayCounters {
+        ReplayCounters {
+            records: self.records.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            dropped: self.dropped.load(Ordering::Relaxed),
+        }
+    }
+}
+
 impl Worker {
     /// Replays a batch from an offset on, at most so many records. Stops early at a leaf that
     /// somebody else keeps locked; `from` is 0 or what an earlier call returned as `next`.
@@ -56,59 +96,104 @@ impl Worker {
         from: usize,
         entries_max: usize,
     ) -> Result<Replayed, ReplayError> {
+        let reader = BatchReader::resume(batch, from)?;
+        let mut source = Batch { reader, bytes: batch.len(), arrival };
+        self.replay_from(Bringer::Arrival(arrival), &mut source, entries_max)
+    }
+
+    pub(super) fn replay_from<'b>(
+        &mut self,
+        bringer: Bringer<'_>,
+        source: &mut impl Source<'b>,
+        entries_max: usize,
+    ) -> Result<Replayed, ReplayError> {
         let turn = self.participant.turn();
-        let side_log = side_log_of(&mut self.side_logs, &self.store.log, arrival);
+        let side_log = side_log_of(&mut self.side_logs, &self.store.log, bringer);
         let place =
-            Destination { store: &self.store, tablets: &self.tablets, arrival, turn: &turn };
-        let mut replay = Replay { place, side_log, stay: None, done: Replayed::default() };
-        let result = replay.run(BatchReader::resume(batch, from)?, entries_max);
-        let done = replay.done;
-        arrival.count(ArrivalCounters {
-            records: done.records,
-            bytes: done.bytes,
-            dropped: done.dropped,
-        });
-        result.map(|next| Replayed { next: next.filter(|&next| next < batch.len()), ..done })
+            Destination { store: &self.store, tablets: &self.tablets, bringer, turn: &turn };
+        let (stay, done, buried) = (None, Replayed::default(), Vec::new());
+        let mut replay = Replay { place, side_log, stay, done, buried };
+        let result = replay.run(source, entries_max);
+        let Replay { done, mut buried, .. } = replay;
+        match bringer {
+            Bringer::Arrival(arrival) => arrival.counts().add(&done),
+            Bringer::Recovery(recovery) => {
+                recovery.counts().add(&done);
+                recovery.note_buried(&mut buried);
+            }
+        }
+        result.map(|next| Replayed { next, ..done })
     }
 
     /// What this worker has replayed of a migration joins the log.
     pub fn splice(&mut self, migration: MigrationId) {
-        if let Some(at) = self.side_logs.iter().position(|(id, _)| *id == migration) {
+        self.splice_all_of(Cause::Migration(migration));
+    }
+
+    pub(super) fn splice_all_of(&mut self, cause: Cause) {
+        if let Some(at) = self.side_logs.iter().position(|(known, _)| *known == cause) {
             self.side_logs.swap_remove(at).1.splice(&mut self.spliced);
         }
     }
 
     /// Bytes that this worker has replayed of a migration and not spliced.
     pub fn side_bytes(&self, migration: MigrationId) -> u64 {
-        let side_log = self.side_logs.iter().find(|(id, _)| *id == migration);
-        side_log.map_or(0, |(_, side_log)| side_log.bytes())
+        let is_it = |(cause, _): &&(Cause, SideLog)| *cause == Cause::Migration(migration);
+        self.side_logs.iter().find(is_it).map_or(0, |(_, side_log)| side_log.bytes())
     }
 }
 
 fn side_log_of<'s>(
-    side_logs: &'s mut Vec<(MigrationId, SideLog)>,
+    side_logs: &'s mut Vec<(Cause, SideLog)>,
     log: &Arc<Log>,
-    arrival: &Arrival,
+    bringer: Bringer<'_>,
 ) -> &'s mut SideLog {
-    let migration = arrival.migration();
-    let at = side_logs.iter().position(|(id, _)| *id == migration).unwrap_or_else(|| {
-        let side_log = match arrival.reservation() {
+    let (cause, reservation) = match bringer {
+        Bringer::Arrival(arrival) => (Cause::Migration(arrival.migration()), arrival.reservation()),
+        Bringer::Recovery(recovery) => (Cause::Recovery(recovery.number()), None),
+    };
+    let at = side_logs.iter().position(|(known, _)| *known == cause).unwrap_or_else(|| {
+        let side_log = match reservation {
             Some(reservation) => reservation.side_log(),
             None => log.side_log(),
         };
-        side_logs.push((migration, side_log));
+        side_logs.push((cause, side_log));
         side_logs.len() - 1
     });
     &mut side_logs[at].1
 }
 
+/// For whom records are replayed.
+#[derive(Clone, Copy)]
+pub(super) enum Bringer<'t> {
+    /// A range that arrives.
+    Arrival(&'t Arc<Arrival>),
+    /// A range that is recovered.
+    Recovery(&'t Arc<Recovery>),
+}
+
+/// Where records are read.
+pub(super) trait Source<'b> {
+    /// Parses the next records, at most so many, and asks for what their insertion touches. None:
+    /// there are no more.
+    fn fill(
+        &mut self,
+        place: &Destination<'_>,
+        count: usize,
+        window: &mut Vec<Parsed<'b>>,
+    ) -> Result<(), Corrupt>;
+
+    /// Where to go on; `None`: at the end.
+    fn next_offset(&self) -> Option<usize>;
+}
+
 /// Where records go.
 #[derive(Clone, Copy)]
-struct Destination<'t> {
-    store: &'t Store,
+pub(super) struct Destination<'t> {
+    pub(super) store: &'t Store,
     tablets: &'t TabletMap,
-    arrival: &'t Arc<Arrival>,
-    turn: &'t Turn<'t>,
+    bringer: Bringer<'t>,
+    pub(super) turn: &'t Turn<'t>,
 }
 
 /// One quantum of replay.
@@ -118,6 +203,8 @@ struct Replay<'t, 's> {
     /// Where the record before this one belonged.
     stay: Option<Stay<'t>>,
     done: Replayed,
+    /// Tombstones of a recovery that have been put into the index.
+    buried: Vec<(TableId, KeyHash)>,
 }
 
 /// A range of one table in which records are wanted, or not.
@@ -132,23 +219,77 @@ struct Stay<'t> {
 #[derive(Clone, Copy)]
 struct Wanted<'t> {
     view: View<'t>,
-    progress: Progress<'t>,
+    limit: Limit<'t>,
     /// Under which they are stored.
     tenure: Tenure,
 }
 
+/// How long records are wanted.
+#[derive(Clone, Copy)]
+enum Limit<'t> {
+    /// Until the progress has passed them.
+    Progress(Progress<'t>),
+    /// Until everything has been replayed.
+    Recovery(&'t Recovery),
+}
+
+impl Limit<'_> {
+    #[inline]
+    fn has_passed(self, hash: KeyHash) -> bool {
+        match self {
+            Limit::Progress(progress) => progress.has_passed(hash),
+            Limit::Recovery(recovery) => recovery.is_over(),
+        }
+    }
+}
+
 /// A record that has been parsed.
 #[derive(Clone, Copy)]
-struct Parsed<'b> {
-    table: TableId,
-    hash: KeyHash,
-    key: &'b [u8],
-    version: Version,
-    kind: Kind,
-    entry: Entry<'b>,
-    encoded: &'b [u8],
-    /// Where it begins in the batch.
-    offset: usize,
+pub(super) struct Parsed<'b> {
+    /// `None`: it counts for nothing.
+    pub(super) table: Option<TableId>,
+    pub(super) hash: KeyHash,
+    pub(super) entry: Entry<'b>,
+    pub(super) encoded: &'b [u8],
+    /// Where it begins in its source.
+    pub(super) offset: usize,
+}
+
+/// A batch of a migration.
+struct Batch<'b> {
+    reader: BatchReader<'b>,
+    bytes: usize,
+    arrival: &'b Arrival,
+}
+
+impl<'b> Source<'b> for Batch<'b> {
+    fn fill(
+        &mut self,
+        place: &Destination<'_>,
+        count: usize,
+        window: &mut Vec<Parsed<'b>>,
+    ) -> Result<(), Corrupt> {
+        for _ in 0..count {
+            let offset = self.reader.offset();
+            let Some(record) = self.reader.next().transpose()? else { break };
+            let BatchEntry { table, slot, entry, encoded } = record;
+            let hash = key_hash_in_slot(place.store.seed(), slot, entry.key);
+            let parsed = Parsed { table: Some(table), hash, entry, encoded, offset };
+            let is_same_slot =
+                |last: &Parsed<'_>| last.table == parsed.table && last.hash.slot() == slot;
+            if !window.last().is_some_and(is_same_slot) {
+                let view = View::new(place.store, table, place.turn);
+                self.arrival.make_leaf(&view, slot);
+            }
+            place.store.index_or_new(table).prefetch(hash, place.turn);
+            window.push(parsed);
+        }
+        Ok(())
+    }
+
+    fn next_offset(&self) -> Option<usize> {
+        Some(self.reader.offset()).filter(|&offset| offset < self.bytes)
+    }
 }
 
 /// Why a quantum of replay ends before its budget.
@@ -160,20 +301,20 @@ enum Halt {
 
 impl<'t> Replay<'t, '_> {
     /// Returns where to go on.
-    fn run(
+    fn run<'b>(
         &mut self,
-        mut reader: BatchReader<'_>,
+        source: &mut impl Source<'b>,
         mut entries_max: usize,
     ) -> Result<Option<usize>, ReplayError> {
         let mut window = Vec::with_capacity(WINDOW);
         while entries_max > 0 {
             window.clear();
-            self.fill(&mut reader, entries_max.min(WINDOW), &mut window)?;
+            source.fill(&self.place, entries_max.min(WINDOW), &mut window)?;
             if window.is_empty() {
                 return Ok(None);
             }
             entries_max -= window.len();
-            let highest = window.iter().map(|parsed| parsed.version).max();
+            let highest = window.iter().map(|parsed| parsed.entry.version).max();
             self.place.store.raise_version(highest.unwrap_or(Version(0)));
             // For one window only: a client that wants the leaf waits for less than a microsecond.
             let mut held = HeldLeaf::none();
@@ -185,76 +326,62 @@ impl<'t> Replay<'t, '_> {
                 }
             }
         }
-        Ok(Some(reader.offset()))
-    }
-
-    /// Parses the next records and asks for their buckets.
-    fn fill<'b>(
-        &mut self,
-        reader: &mut BatchReader<'b>,
-        count: usize,
-        window: &mut Vec<Parsed<'b>>,
-    ) -> Result<(), Corrupt> {
-        let seed = self.place.store.seed();
-        for _ in 0..count {
-            let offset = reader.offset();
-            let Some(record) = reader.next().transpose()? else { break };
-            let BatchEntry { table, slot, entry, encoded } = record;
-            let hash = key_hash_in_slot(seed, slot, entry.key);
-            let is_same_slot = |last: &Parsed<'_>| last.table == table && last.hash.slot() == slot;
-            if !window.last().is_some_and(is_same_slot) {
-                let view = View::new(self.place.store, table, self.place.turn);
-                self.place.arrival.make_leaf(&view, slot);
-            }
-            self.place.store.index_or_new(table).prefetch(hash, self.place.turn);
-            let Entry { key, version, .. } = entry;
-            let kind = kind_of(&entry);
-            window.push(Parsed { table, hash, key, version, kind, entry, encoded, offset });
-        }
-        Ok(())
+        Ok(source.next_offset())
     }
 
     #[inline]
     fn insert(&mut self, parsed: &Parsed<'_>, held: &mut HeldLeaf<'t>) -> Result<(), Halt> {
-        let Some(wanted) = self.wanted(parsed.table, parsed.hash) else {
+        let &Parsed { table, hash, ref entry, .. } = parsed;
+        let Some(wanted) = table.and_then(|table| self.wanted(table, hash)) else {
             self.done.dropped += 1;
             return Ok(());
         };
-        let Wanted { view, progress, tenure } = wanted;
-        let leaf = match held.lock(&view, parsed.hash) {
+        let Wanted { view, limit, tenure } = wanted;
+        let leaf = match held.lock(&view, hash) {
             Ok(leaf) => leaf,
             Err(Stall::OutOfMemory) => return Err(Halt::Failed(ReplayError::OutOfMemory)),
             Err(_) => return Err(Halt::At(parsed.offset)),
         };
-        let found = view.find_locked(leaf, Key { hash: parsed.hash, bytes: parsed.key });
-        let is_old = matches!(&found, Found::Here(_, here) if here.version >= parsed.version);
-        // Judged under the lock: what has been swept below the progress must not come back.
-        if is_old || progress.has_passed(parsed.hash) {
+        let kind = kind_of(entry);
+        let found = view.find_locked(leaf, Key { hash, bytes: entry.key });
+        let is_old = matches!(&found, Found::Here(word, here)
+            if rank(here.version, word.kind()) >= rank(entry.version, kind));
+        // Judged under the lock: what has been swept must not come back.
+        if is_old || limit.has_passed(hash) {
             self.done.dropped += 1;
             return Ok(());
         }
         let (address, bytes) = self.append(parsed, tenure, found.old())?;
-        let word = Word::new(parsed.hash, parsed.kind, address);
+        let word = Word::new(hash, kind, address);
         let new = Placed { word, bytes };
         match found.old() {
             Some(old) => {
-                leaf.replace(parsed.hash, old.tuple(), new.tuple());
+                leaf.replace(hash, old.tuple(), new.tuple());
                 view.retire(old);
             }
             None => {
-                if let Err(no_room) = leaf.insert(parsed.hash, word, new.bytes) {
-                    view.log.kill(address, new.bytes);
+                if let Err(no_room) = leaf.insert(hash, word, new.bytes) {
+                    self.side_log.revoke(address, new.bytes);
                     return Err(no_room.into());
                 }
             }
         }
-        match parsed.kind {
-            Kind::Tombstone => self.place.arrival.note_buried(parsed.table, parsed.hash),
+        match kind {
+            Kind::Tombstone => self.note_buried(view.table, hash),
             Kind::Object | Kind::Expiring => {}
         }
         self.done.records += 1;
         self.done.bytes += u64::from(new.bytes);
         Ok(())
+    }
+
+    /// A tombstone stands in the index; its leaf is locked.
+    fn note_buried(&mut self, table: TableId, hash: KeyHash) {
+        match self.place.bringer {
+            Bringer::Arrival(arrival) => arrival.note_buried(table, hash),
+            // Nothing is swept before all is replayed.
+            Bringer::Recovery(_) => self.buried.push((table, hash)),
+        }
     }
 
     /// Appends the record as it came, unless it names what it replaced, which means nothing in
@@ -277,7 +404,7 @@ impl<'t> Replay<'t, '_> {
             Body::Tombstone { .. } => {
                 Some(Body::Tombstone { dead: here.map_or(Dead::Nothing, Dead::At) })
             }
-            Body::CopiesOf(_) => unreachable!("no batch has notes"),
+            Body::CopiesOf(_) => unreachable!("no table has notes"),
         };
         match body {
             None => {
@@ -302,18 +429,34 @@ impl<'t> Replay<'t, '_> {
     }
 
     fn enter(&mut self, table: TableId, hash: KeyHash) -> Option<Wanted<'t>> {
-        let Destination { store, tablets, arrival, turn } = self.place;
+        let Destination { store, tablets, bringer, turn } = self.place;
         let tablet = tablets.at(hash)?;
-        let is_current = match &tablet.state {
-            TabletState::Arriving(current) => Arc::ptr_eq(current, arrival),
-            TabletState::Serving | TabletState::Frozen | TabletState::Leaving => false,
+        let found = match (&tablet.state, bringer) {
+            (TabletState::Arriving(current), Bringer::Arrival(arrival))
+                if Arc::ptr_eq(current, arrival) && !arrival.is_flushed(table) =>
+            {
+                let progress = arrival.progress_at(hash);
+                Some((Limit::Progress(progress), progress.range()))
+            }
+            (TabletState::Recovering(current), Bringer::Recovery(recovery))
+                if Arc::ptr_eq(current, recovery) =>
+            {
+                Some((Limit::Recovery(recovery), recovery.range()))
+            }
+            (
+                TabletState::Arriving(_)
+                | TabletState::Recovering(_)
+                | TabletState::Serving
+                | TabletState::Frozen
+                | TabletState::Leaving,
+                Bringer::Arrival(_) | Bringer::Recovery(_),
+            ) => None,
         };
         let mut stay = Stay { table, range: tablet.range, wanted: None };
-        if is_current && !tablet.flushing.contains(table) && !arrival.is_flushed(table) {
-            let progress = arrival.progress_at(hash);
-            stay.range = progress.range().intersection(tablet.range)?;
+        if let Some((limit, range)) = found.filter(|_| !tablet.flushing.contains(table)) {
+            stay.range = range.intersection(tablet.range)?;
             let tenure = tablet.tenures[usize::from(table.0)];
-            stay.wanted = Some(Wanted { view: View::new(store, table, turn), progress, tenure });
+            stay.wanted = Some(Wanted { view: View::new(store, table, turn), limit, tenure });
         }
         self.stay = Some(stay);
         stay.wanted

@@ -1,22 +1,57 @@
-//! What is needed only while a range arrives goes when the progress has passed it: tombstones.
+//! What is needed only while a range arrives goes when the progress has passed it, or when all of a
+//! recovery has been replayed: tombstones.
 
 use super::arrival::Arrival;
 use super::graves::{Grave, Graves};
-use super::tablets::{TabletMap, TabletState};
+use super::recovery::Recovery;
+use super::tablets::TabletState;
 use super::view::{Placed, View};
 use super::{Stall, Worker};
 use crate::index::Kind;
 use std::sync::Arc;
-use types::{KeyHash, key_hash};
+use types::{KeyHash, TableId, key_hash};
 
 impl Worker {
     /// Drops up to `max` tombstones that the progress has passed. `false`: there is none left.
     pub fn sweep(&mut self, arrival: &Arrival, max: usize) -> bool {
-        let turn = self.participant.turn();
         let mut passed = Vec::new();
         arrival.take_buried(max, &mut passed);
-        for &(table, hash) in &passed {
-            if !is_still_here(&self.tablets, arrival, hash) {
+        let left = self.unbury(&passed, |state| match state {
+            TabletState::Arriving(current) => std::ptr::eq(Arc::as_ptr(current), arrival),
+            TabletState::Serving | TabletState::Frozen => true,
+            TabletState::Leaving | TabletState::Recovering(_) => false,
+        });
+        left.into_iter().for_each(|(table, hash)| arrival.note_buried(table, hash));
+        !passed.is_empty()
+    }
+
+    /// Drops up to `max` tombstones of a recovery of which everything has been replayed: nothing is
+    /// any more, from now on. `false`: there is none left.
+    pub fn sweep_recovery(&mut self, recovery: &Recovery, max: usize) -> bool {
+        recovery.end();
+        let passed = recovery.take_buried(max);
+        let mut left = self.unbury(&passed, |state| match state {
+            TabletState::Recovering(current) => std::ptr::eq(Arc::as_ptr(current), recovery),
+            TabletState::Serving | TabletState::Frozen => true,
+            TabletState::Leaving | TabletState::Arriving(_) => false,
+        });
+        recovery.note_buried(&mut left);
+        !passed.is_empty()
+    }
+
+    /// Drops the tombstones with these hashes, as far as they may still be from where they were noted:
+    /// `is_still_here` knows by the tablet's state. Once the range has left, its records are forgotten
+    /// with their tombstones; what stands there afterwards belongs to who came later, who needs it.
+    /// Returns those that could not be dropped now.
+    fn unbury(
+        &mut self,
+        buried: &[(TableId, KeyHash)],
+        is_still_here: impl Fn(&TabletState) -> bool,
+    ) -> Vec<(TableId, KeyHash)> {
+        let turn = self.participant.turn();
+        let mut left = Vec::new();
+        for &(table, hash) in buried {
+            if !self.tablets.at(hash).is_some_and(|tablet| is_still_here(&tablet.state)) {
                 continue;
             }
             let view = View::new(&self.store, table, &turn);
@@ -25,21 +60,10 @@ impl Worker {
                 true => mourn_tombstones(&view, &self.store, hash, &mut self.graves),
             };
             if done.is_err() {
-                arrival.note_buried(table, hash);
+                left.push((table, hash));
             }
         }
-        !passed.is_empty()
-    }
-}
-
-/// Whether tombstones with this hash may be from this arrival. Once the range has left, its records
-/// are forgotten with their tombstones; what stands there afterwards belongs to a later arrival, which
-/// needs it.
-fn is_still_here(tablets: &TabletMap, arrival: &Arrival, hash: KeyHash) -> bool {
-    match tablets.at(hash).map(|tablet| &tablet.state) {
-        Some(TabletState::Arriving(current)) => std::ptr::eq(Arc::as_ptr(current), arrival),
-        Some(TabletState::Serving | TabletState::Frozen) => true,
-        Some(TabletState::Leaving) | None => false,
+        left
     }
 }
 

@@ -7,6 +7,7 @@
 //! Invariants: tablets are sorted and never overlap; a hash outside of all of them is not ours.
 
 use super::arrival::Arrival;
+use super::recovery::Recovery;
 use std::sync::Arc;
 use types::limits::TABLES_MAX;
 use types::{HashRange, KeyHash, OwnershipEpoch, SLOT_COUNT, TableId, Tenure};
@@ -24,6 +25,8 @@ pub enum TabletState {
     /// Target of a migration: operations are served, but records above the progress may be
     /// missing.
     Arriving(Arc<Arrival>),
+    /// Of a dead server, and to be ours when its log has been replayed: operations are held.
+    Recovering(Arc<Recovery>),
 }
 
 /// A range of key hashes that this server holds, in all tables.

@@ -6,13 +6,17 @@ use super::{Key, Record, Stall};
 use crate::address::Address;
 use crate::index::{Find, Index, Kind, LeafGuard, WalkBudget, Word};
 use crate::log::{Dependency, Log, Turn};
+use planted::Bug;
 use std::cell::RefCell;
 use std::ops::ControlFlow;
-use types::{HashRange, KeyHash, TableId, UnixMillis};
+use types::{HashRange, KeyHash, TableId, UnixMillis, Version};
 use wire::entry::{Body, Entry};
 
 /// Looks at a leaf whose writer is publishing before the writer is taken to be away.
 const SPINS: usize = 64;
+
+/// Of an entry that may be of the same key: what it takes to compare the keys.
+const RIVAL_BYTES: usize = 64;
 
 /// Where the key of an entry ends, as a rule: what a walk asks for.
 const KEY_ENDS: usize = 64;
@@ -127,6 +131,14 @@ impl<'t> View<'t> {
         })
     }
 
+    /// Asks for what may stand under the same key already. The hash's bucket is here by now.
+    #[inline]
+    pub(super) fn prefetch_rivals(&self, hash: KeyHash) {
+        self.index.candidates(hash, self.turn, |word| {
+            self.log.prefetch(word.address(), RIVAL_BYTES);
+        });
+    }
+
     /// A word was found in the leaf: returns when all that was published with it can be found.
     #[inline(never)]
     fn wait_for_publication(&self, hash: KeyHash) -> Result<(), Stall> {
@@ -226,6 +238,14 @@ pub(super) fn kind_of(entry: &Entry<'_>) -> Kind {
         Body::Tombstone { .. } => Kind::Tombstone,
         Body::CopiesOf(_) => unreachable!("the index never points at a note"),
     }
+}
+
+/// Which of two entries of a key counts, of those that were read from a log in any order: the higher
+/// one. Of equal versions the tombstone, so that one that a cleaner derived from an object wins over
+/// what the object replaced.
+#[inline]
+pub(super) fn rank(version: Version, kind: Kind) -> (Version, bool) {
+    (version, (kind == Kind::Tombstone) != planted::is(Bug::TieToObject))
 }
 
 /// The record that an entry stands for, if it exists at this time.

@@ -1,6 +1,6 @@
 //! One reactor's way into the store.
 //!
-//! A worker owns what only its reactor touches: the log head, the side logs of migrations, the
+//! A worker owns what only its reactor touches: the log head, the side logs of what it replays, the
 //! picture of the tablets for this turn, and memory that operations use again and again. What it
 //! can do is spread over the files of this folder, one per kind of work.
 
@@ -27,8 +27,8 @@ pub struct Worker {
     pub(super) store: Arc<Store>,
     pub(super) participant: Participant,
     pub(super) head: Head,
-    /// One per migration of which this worker has replayed something and not spliced.
-    pub(super) side_logs: Vec<(MigrationId, SideLog)>,
+    /// One per migration or recovery of which this worker has replayed something and not spliced.
+    pub(super) side_logs: Vec<(Cause, SideLog)>,
     /// As published when the turn began.
     pub(super) tablets: Arc<TabletMap>,
     generation: u64,
@@ -45,6 +45,15 @@ pub struct Worker {
     pub(super) victim: Option<VictimSegment>,
     /// Words of a walk, with the lowest hashes that they may have, until it has been decided what becomes of them.
     pub(super) words: Vec<(KeyHash, Word)>,
+}
+
+/// What a side log is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// A migration.
+    Migration(MigrationId),
+    /// The recovery of this number.
+    Recovery(u64),
 }
 
 /// What an operation may do with a hash that is ours.
@@ -131,7 +140,7 @@ impl Tablet {
         let arrival = match &self.state {
             TabletState::Serving => None,
             TabletState::Arriving(arrival) => Some(arrival),
-            TabletState::Frozen => return Err(Stall::Held),
+            TabletState::Frozen | TabletState::Recovering(_) => return Err(Stall::Held),
             TabletState::Leaving if planted::is(Bug::CopyServedAfterLeaving) => None,
             TabletState::Leaving => return Err(Stall::NotOwned),
         };

@@ -1,0 +1,74 @@
+//! Replay of the log of a dead server into a range that is being recovered.
+//!
+//! Entries come as they stood in that log, without regard to hashes: each may lie in another leaf, and
+//! a good part of them is newer or older than one of the same key that has been replayed already. So
+//! also what stands under the same hash is asked for before the first of a window is entered.
+
+use super::recovery::Recovery;
+use super::replay::{Bringer, Destination, Parsed, Source};
+use super::view::View;
+use super::worker::Cause;
+use super::{ReplayError, Replayed, Worker};
+use std::sync::Arc;
+use types::key_hash;
+use wire::Corrupt;
+use wire::entries::{EntryReader, ReadEntry};
+
+impl Worker {
+    /// Replays entries of a dead server's log, as they stand in its segments one behind the other,
+    /// from an offset on, at most so many. In any order, by any worker, and again. What does not
+    /// count is dropped: of another range, another stay, a note, of a tablet that is not in this
+    /// recovery any more. Stops early at a leaf that somebody else keeps locked; `from` is 0 or
+    /// what an earlier call returned as `next`.
+    pub fn replay_log(
+        &mut self,
+        recovery: &Arc<Recovery>,
+        entries: &[u8],
+        from: usize,
+        entries_max: usize,
+    ) -> Result<Replayed, ReplayError> {
+        let mut source = Log { reader: EntryReader::from(entries, from), recovery };
+        self.replay_from(Bringer::Recovery(recovery), &mut source, entries_max)
+    }
+
+    /// What this worker has replayed of a recovery joins the log. Also of one that is given up.
+    pub fn splice_recovery(&mut self, recovery: &Recovery) {
+        self.splice_all_of(Cause::Recovery(recovery.number()));
+    }
+}
+
+/// A stretch of the dead server's log.
+struct Log<'b> {
+    reader: EntryReader<'b>,
+    recovery: &'b Recovery,
+}
+
+impl<'b> Source<'b> for Log<'b> {
+    fn fill(
+        &mut self,
+        place: &Destination<'_>,
+        count: usize,
+        window: &mut Vec<Parsed<'b>>,
+    ) -> Result<(), Corrupt> {
+        for _ in 0..count {
+            let Some(read) = self.reader.next_checked().transpose()? else { break };
+            let ReadEntry { offset, entry, encoded } = read;
+            let hash = key_hash(place.store.seed(), entry.key);
+            let table = self.recovery.table_of(entry.tenure);
+            if let Some(table) = table {
+                place.store.index_or_new(table).prefetch_for_change(hash, place.turn);
+            }
+            window.push(Parsed { table, hash, entry, encoded, offset });
+        }
+        for parsed in &*window {
+            if let Some(table) = parsed.table {
+                View::new(place.store, table, place.turn).prefetch_rivals(parsed.hash);
+            }
+        }
+        Ok(())
+    }
+
+    fn next_offset(&self) -> Option<usize> {
+        (!self.reader.is_at_end()).then(|| self.reader.offset())
+    }
+}
