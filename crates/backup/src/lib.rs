@@ -14,11 +14,13 @@
 //! the first byte that the disk itself has lost.
 //! **Invariant:** no file is used again, or removed, while its replica has not been freed; what
 //! cannot be read is left alone and told.
-//! **Invariant:** knows neither which segments a log has nor what is in them.
+//! **Invariant:** knows neither which segments a log has nor what is in them, but for the keys of
+//! entries that a recovery asks for.
 
 #![forbid(unsafe_code)]
 
 mod disk;
+mod entries;
 mod files;
 mod memory;
 mod replica;

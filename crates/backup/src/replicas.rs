@@ -1,5 +1,6 @@
 //! Which replicas a disk holds.
 
+use crate::entries::Kept;
 use crate::files::{Files, FreeFile, Held, lock};
 use crate::{Disk, DiskFile, FileNumber, Replica};
 use std::collections::BTreeMap;
@@ -22,6 +23,8 @@ pub struct Replicas {
     boot: BootId,
     files: Arc<Files>,
     held: Mutex<BTreeMap<ReplicaId, Arc<Held>>>,
+    /// What recoveries have read.
+    kept: Kept,
 }
 
 /// What opening a disk has found.
@@ -73,7 +76,8 @@ impl Replicas {
                 Contents::Unreadable(why) => unreadable.push(Unreadable { number, why }),
             }
         }
-        let replicas = Replicas { disk, boot, files, held: Mutex::new(held) };
+        let (held, kept) = (Mutex::new(held), Kept::default());
+        let replicas = Replicas { disk, boot, files, held, kept };
         Ok(Opened { replicas, unreadable })
     }
 
@@ -183,6 +187,7 @@ impl Replicas {
         if let Some(held) = lock(&self.held).remove(&id) {
             held.free();
         }
+        self.kept.forget(id);
         self.files.trim(&*self.disk)
     }
 
@@ -212,6 +217,21 @@ impl Replicas {
         }
     }
 
+    /// The bytes of each whole piece of a replica, for those who write one thing in each.
+    pub fn bodies(&self, id: ReplicaId) -> io::Result<(Vec<Vec<u8>>, ReadEnd)> {
+        let mut bodies = Vec::new();
+        let end = self.read(id, |body| bodies.push(body.to_vec()))?;
+        Ok((bodies, end))
+    }
+
+    /// All replicas, in order of log, segment and epoch, and up to where each is whole. Reads all of
+    /// them: at a start, when it is not known yet.
+    pub fn found(&self) -> Vec<(ReplicaHeader, io::Result<ReadEnd>)> {
+        let headers: Vec<_> = lock(&self.held).values().map(|held| held.header).collect();
+        let check = |header: ReplicaHeader| (header, self.read(header.id, |_| {}));
+        headers.into_iter().map(check).collect()
+    }
+
     /// Tells that a replica is going to be read soon.
     pub fn read_ahead(&self, id: ReplicaId) -> io::Result<()> {
         self.disk.open(self.find(id)?.number)?.read_ahead();
@@ -224,7 +244,11 @@ impl Replicas {
         self.disk.open(self.find(id)?.number)?.sync()
     }
 
-    fn find(&self, id: ReplicaId) -> io::Result<Arc<Held>> {
+    pub(crate) fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
+    pub(crate) fn find(&self, id: ReplicaId) -> io::Result<Arc<Held>> {
         let found = lock(&self.held).get(&id).cloned();
         let none = || io::Error::new(io::ErrorKind::NotFound, format!("no replica of {id} here"));
         found.ok_or_else(none)
