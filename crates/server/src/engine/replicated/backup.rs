@@ -163,10 +163,9 @@ impl BackupSide {
 
 /// What stands on the disk, with its length. What cannot be read is as good as not there.
 fn found(disk: &Replicas) -> Vec<(ReplicaHeader, u32)> {
-    let headers = disk.logs().into_iter().flat_map(|log| disk.list(log));
     let mut found = Vec::new();
-    for header in headers {
-        match disk.read(header.id, |_| ()) {
+    for (header, end) in disk.found() {
+        match end {
             Ok(end) if !end.is_damaged(header.boot != disk.boot()) => {
                 found.push((header, end.length));
             }
@@ -486,13 +485,14 @@ impl Engine {
         first: u32,
     ) {
         let id = ReplicaId { log, segment: replica.0, epoch: replica.1 };
-        let mut all: Vec<Vec<u8>> = Vec::new();
-        let disk = self.replication.as_ref().map(|replication| replication.disk.clone());
-        match disk.map(|disk| disk.read(id, |body| all.push(body.to_vec()))) {
-            Some(Ok(_)) => {}
-            Some(Err(error)) => tracing::warn!(%error, "a log directory cannot be read"),
-            None => {}
-        }
+        let all = match self.replication.as_ref().map(|replication| replication.disk.bodies(id)) {
+            Some(Ok((bodies, _))) => bodies,
+            Some(Err(error)) => {
+                tracing::warn!(%error, "a log directory cannot be read");
+                Vec::new()
+            }
+            None => Vec::new(),
+        };
         let total = all.len();
         let mut bytes = 0;
         let fits = |body: &Vec<u8>| {
