@@ -7,8 +7,8 @@
 mod recovery;
 
 pub use recovery::{
-    DIRECTORY_BYTES_PER_MESSAGE, MISSING_SHOWN_MAX, PLACES_MAX, REPLICAS_PER_MESSAGE, RecoveryPart,
-    RecoveryReport, RecoverySegment, RecoveryState, ReplicaInfo, ReplicaPlace,
+    DIRECTORY_BYTES_PER_MESSAGE, MISSING_SHOWN_MAX, PLACES_MAX, REPLICAS_PER_MESSAGE, RecoveryLog,
+    RecoveryPart, RecoveryReport, RecoverySegment, RecoveryState, ReplicaInfo, ReplicaPlace,
     SEGMENTS_PER_MESSAGE,
 };
 
@@ -127,7 +127,7 @@ pub enum ToCoordinator {
     /// Recovery master: all entries of the part are in my log, and on my backups. Repeated until
     /// the map says that the part is mine.
     Recovered {
-        /// Whose log.
+        /// Whose log: the first of the part's.
         dead: ServerId,
         /// The part.
         range: HashRange,
@@ -136,7 +136,7 @@ pub enum ToCoordinator {
     },
     /// Recovery master: I cannot recover the part, and have dropped what I had of it.
     NotRecovered {
-        /// Whose log.
+        /// Whose log: the first of the part's.
         dead: ServerId,
         /// The part.
         range: HashRange,

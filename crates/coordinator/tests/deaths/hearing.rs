@@ -21,7 +21,7 @@ impl History {
                 let epochs: BTreeSet<_> = map.tablets.iter().map(|tablet| tablet.epoch).collect();
                 let gone = |dead| !map.servers.iter().any(|server| server.id == dead);
                 let process = self.process(machine);
-                process.parts.retain(|epoch, part| !epochs.contains(epoch) && !gone(part.dead));
+                process.parts.retain(|epoch, part| !epochs.contains(epoch) && !gone(dead_of(part)));
             }
             FromCoordinator::ChainNoted { number } => {
                 let log = &mut self.process(machine).log;
@@ -61,7 +61,7 @@ impl History {
     }
 
     pub(super) fn recover(&mut self, machine: usize, part: RecoveryPart) {
-        let (dead, range, epoch) = (part.dead, part.range, part.epoch);
+        let (dead, range, epoch) = (dead_of(&part), part.range, part.epoch);
         if self.random.u8(..) < 10 {
             self.meet("handed back");
             let reason = "no".to_owned();

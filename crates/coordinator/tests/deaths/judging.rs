@@ -7,9 +7,10 @@ impl History {
     /// all that counted must be there.
     pub(super) fn judge(&mut self, connection: ConnectionId, part: &RecoveryPart) {
         let seed = self.seed;
-        self.handed_out.insert(part.dead);
+        let dead = dead_of(part);
+        self.handed_out.insert(dead);
         let to = self.machine_at(connection);
-        assert!(to.is_none_or(|machine| self.id_of(machine) != Some(part.dead)), "seed {seed}");
+        assert!(to.is_none_or(|machine| self.id_of(machine) != Some(dead)), "seed {seed}");
         for report in self.world.coordinator().reports() {
             let is_under_way = matches!(
                 report.state,
@@ -22,21 +23,21 @@ impl History {
             let epoch = *self.tenures.entry(*tenure).or_insert(part.epoch);
             assert_eq!(epoch, part.epoch, "seed {seed}: {tenure} was given before");
         }
-        if !self.given_up.contains(&part.dead) {
+        if !self.given_up.contains(&dead) {
             let told: BTreeSet<SegmentId> = part.segments.iter().map(|s| s.segment).collect();
-            let counted = self.counted.get(&part.dead).cloned().unwrap_or_default();
+            let counted = self.counted.get(&dead).cloned().unwrap_or_default();
             assert!(told.is_superset(&counted), "seed {seed}: {counted:?} but told of {told:?}");
             assert_eq!(part.segments.len() as u32, part.segments_total);
-            if let Some(zombie) = self.process_of(part.dead) {
+            if let Some(zombie) = self.process_of(dead) {
                 let until = self.lease_end(zombie);
-                assert!(until <= self.world.now(), "seed {seed}: {} serves", part.dead);
+                assert!(until <= self.world.now(), "seed {seed}: {dead} serves");
                 self.meet("zombie");
             }
         }
         for place in part.segments.iter().flat_map(|s| s.places.iter().map(move |p| (s, p))) {
             let (segment, place) = place;
             let machine = self.process_of(place.backup).expect("places are connected servers");
-            let replica = &self.disks[machine].get(&(part.dead, false, segment.segment));
+            let replica = &self.disks[machine].get(&(dead, false, segment.segment));
             assert!(replica.is_some_and(|bytes| bytes.len() == place.length as usize));
         }
     }

@@ -391,8 +391,8 @@ impl History {
             .parts
             .values()
             .map(|part| {
-                let RecoveryPart { dead, range, epoch, .. } = *part;
-                ToCoordinator::Recovered { dead, range, epoch }
+                let (range, epoch) = (part.range, part.epoch);
+                ToCoordinator::Recovered { dead: dead_of(part), range, epoch }
             })
             .collect();
         let accepted: Vec<MigrationId> = process.accepted.iter().copied().collect();
@@ -414,4 +414,8 @@ impl History {
             }
         }
     }
+}
+
+fn dead_of(part: &RecoveryPart) -> ServerId {
+    part.dead().expect("a part has a log")
 }

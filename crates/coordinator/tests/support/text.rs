@@ -2,8 +2,8 @@
 
 use types::{HashRange, ServerId, Tenure};
 use wire::control::{
-    Answer, ClusterMap, FromCoordinator, Intent, MigrationReport, RecoveryPart, RecoveryReport,
-    RecoverySegment, ServerInfo, TabletInfo,
+    Answer, ClusterMap, FromCoordinator, Intent, MigrationReport, RecoveryLog, RecoveryPart,
+    RecoveryReport, RecoverySegment, ServerInfo, TabletInfo,
 };
 
 pub fn message(message: &FromCoordinator) -> String {
@@ -56,11 +56,12 @@ fn intent(intent: &Intent) -> String {
 }
 
 fn recover(part: &RecoveryPart) -> String {
+    let log = |log: &RecoveryLog| format!("{} {}", log.dead, tenures(&log.old_tenures));
+    let keeping = if part.keeps { " keeping what there is" } else { "" };
     format!(
-        "recover {} {} {} as {} {} from {}",
-        part.dead,
+        "recover {}{keeping} of {} as {} {} from {}",
         part.range,
-        tenures(&part.old_tenures),
+        joined(&part.logs, log),
         part.epoch,
         tenures(&part.tenures),
         joined(&part.segments, segment)
@@ -70,7 +71,12 @@ fn recover(part: &RecoveryPart) -> String {
 fn segment(segment: &RecoverySegment) -> String {
     let length = segment.content.map_or("open".into(), |content| content.length.to_string());
     let places = segment.places.iter().map(|place| place.backup.to_string());
-    format!("{} ({length}, {})", segment.segment, places.collect::<Vec<_>>().join(" "))
+    format!(
+        "{} {} ({length}, {})",
+        segment.log,
+        segment.segment,
+        places.collect::<Vec<_>>().join(" ")
+    )
 }
 
 pub fn recovery(report: &RecoveryReport) -> String {

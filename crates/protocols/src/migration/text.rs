@@ -214,9 +214,9 @@ pub fn from_coordinator(message: &FromCoordinator) -> impl fmt::Display {
         }
         FromCoordinator::Recover(part) => write!(
             f,
-            "recover {} {} {}: {} of {} segments",
-            part.dead,
+            "recover {} of {} {}: {} of {} segments",
             part.range,
+            list(&part.logs.iter().map(|log| log.dead).collect::<Vec<_>>()),
             part.epoch,
             part.segments.len(),
             part.segments_total

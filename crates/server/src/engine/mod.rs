@@ -270,8 +270,7 @@ impl Engine {
             PeerMessage::Needed { replicas } => self.needed(from, replicas),
             // Nobody here has asked, and nothing is kept for others: a message that is dropped is
             // one that was lost.
-            PeerMessage::RecoveryRead(_)
-            | PeerMessage::RecoveryReply(_) => {}
+            PeerMessage::RecoveryRead(_) | PeerMessage::RecoveryReply(_) => {}
         }
     }
 
@@ -320,7 +319,8 @@ impl Engine {
                 self.read_directory(log, replica, first);
             }
             FromCoordinator::Recover(part) => {
-                let (dead, range, epoch) = (part.dead, part.range, part.epoch);
+                let Some(dead) = part.dead() else { return };
+                let (range, epoch) = (part.range, part.epoch);
                 let reason = "this server cannot recover logs".to_owned();
                 let refusal = ToCoordinator::NotRecovered { dead, range, epoch, reason };
                 self.out.control.push(refusal);
@@ -440,7 +440,10 @@ impl Engine {
         let saving = self.saving.next_deadline();
         let replication = self.replication_deadline();
         let cleaner = self.cleaner.next_deadline();
-        [machines, self.early_deadline(), expiry, cleaner, saving, replication].into_iter().flatten().min()
+        [machines, self.early_deadline(), expiry, cleaner, saving, replication]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Time has passed.

@@ -37,6 +37,8 @@ pub struct ReplicaPlace {
 /// A segment of a dead server's log, and where it can be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoverySegment {
+    /// Whose log it is of: one of the part's. Each log numbers its segments by itself.
+    pub log: ServerId,
     /// The segment.
     pub segment: SegmentId,
     /// What it holds, if it was whole. `None`: any replica will do, and the first is the longest.
@@ -45,19 +47,33 @@ pub struct RecoverySegment {
     pub places: Vec<ReplicaPlace>,
 }
 
-/// A part of what a dead server held, to be served by its receiver.
+/// A dead server's log that a part is recovered from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RecoveryPart {
+pub struct RecoveryLog {
     /// Whose log it is.
     pub dead: ServerId,
+    /// By table: the log's entries of the range count if they carry one of these.
+    pub old_tenures: Vec<Tenure>,
+}
+
+/// A part of what a dead server held, to be served by its receiver.
+///
+/// What counts is, of each key, the entry of the highest version: over all logs together, and over
+/// what the receiver keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryPart {
     /// The part.
     pub range: HashRange,
-    /// By table: entries of the range count if they carry one of these.
-    pub old_tenures: Vec<Tenure>,
     /// The part's epoch under its new owner. Also its name: it is given for one part, once.
     pub epoch: OwnershipEpoch,
     /// By table: the tenures of what the new owner writes.
     pub tenures: Vec<Tenure>,
+    /// The receiver is the living side of a migration: what it holds of the range counts too, and
+    /// carries these tenures already. Else it holds nothing of it.
+    pub keeps: bool,
+    /// One log; both sides' if the range was moving and neither side is left. The first names the
+    /// part together with its epoch and range.
+    pub logs: Vec<RecoveryLog>,
     /// Which list of segments this belongs to. A higher one takes the place of all lower ones;
     /// what has been read by a lower one needs not be read again.
     pub list: u64,
@@ -65,6 +81,13 @@ pub struct RecoveryPart {
     pub segments_total: u32,
     /// At most [`SEGMENTS_PER_MESSAGE`] of them.
     pub segments: Vec<RecoverySegment>,
+}
+
+impl RecoveryPart {
+    /// Whose part it is called: the first log's dead server. `None`: no coordinator sends this.
+    pub fn dead(&self) -> Option<ServerId> {
+        self.logs.first().map(|log| log.dead)
+    }
 }
 
 /// Where the recovery of a dead server stands. Each state says what it waits for.
@@ -130,7 +153,7 @@ pub const DIRECTORY_BYTES_PER_MESSAGE: usize = 512 << 10;
 
 /// Most bytes of a place, a segment, a replica: seven bits to a byte.
 const PLACE_BYTES: usize = 5 + 5 + 5;
-const SEGMENT_BYTES: usize = 10 + 1 + 10 + 1 + PLACES_MAX * PLACE_BYTES;
+const SEGMENT_BYTES: usize = 5 + 10 + 1 + 10 + 1 + PLACES_MAX * PLACE_BYTES;
 const REPLICA_BYTES: usize = 10 + 5 + 1 + 5;
 /// Far more than the other fields of a message take.
 const REST: usize = 8 << 10;

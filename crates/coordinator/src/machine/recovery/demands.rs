@@ -10,7 +10,9 @@ use crate::records::{Part, Recovery, RecoveryStage};
 use crate::store::MetaStore;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{Instant, OwnershipEpoch, ServerId};
-use wire::control::{FromCoordinator, RecoveryPart, RecoverySegment, SEGMENTS_PER_MESSAGE};
+use wire::control::{
+    FromCoordinator, RecoveryLog, RecoveryPart, RecoverySegment, SEGMENTS_PER_MESSAGE,
+};
 
 /// One demand: for whose recovery, of whom, what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,7 +138,7 @@ impl<S: MetaStore> Coordinator<S> {
     fn segments_of(&self, recovery: &Recovery) -> Option<Vec<RecoverySegment>> {
         let judged = self.judged(recovery)?;
         let evidence = self.evidence.get(&recovery.dead)?;
-        (evidence.proof(&judged) == Proof::Whole).then(|| evidence.segments(&judged))
+        (evidence.proof(&judged) == Proof::Whole).then(|| evidence.segments(recovery.dead, &judged))
     }
 
     fn part_in_messages(
@@ -151,14 +153,14 @@ impl<S: MetaStore> Coordinator<S> {
         let list = (self.ledger.term() << 32) + self.lists;
         let segments_total = segments.len() as u32;
         let message = |segments: &[RecoverySegment]| {
-            let (old_tenures, tenures) = (old_tenures.clone(), tenures.clone());
-            let segments = segments.to_vec();
+            let logs = vec![RecoveryLog { dead, old_tenures: old_tenures.clone() }];
+            let (tenures, segments) = (tenures.clone(), segments.to_vec());
             let part = RecoveryPart {
-                dead,
                 range,
-                old_tenures,
                 epoch,
                 tenures,
+                keeps: false,
+                logs,
                 list,
                 segments_total,
                 segments,

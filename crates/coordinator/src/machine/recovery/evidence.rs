@@ -307,12 +307,12 @@ impl Evidence {
 
     /// The segments of a log that is whole, with where to read them. What was given up is not
     /// among them, unless it has turned up.
-    pub(super) fn segments(&self, judged: &Judged<'_>) -> Vec<RecoverySegment> {
+    pub(super) fn segments(&self, log: ServerId, judged: &Judged<'_>) -> Vec<RecoverySegment> {
         let named = self.named(judged).unwrap_or_default();
         let segment = |named: (SegmentId, Option<Content>)| {
             let places = self.places(named, judged);
             let (segment, content) = named;
-            (!places.is_empty()).then_some(RecoverySegment { segment, content, places })
+            (!places.is_empty()).then_some(RecoverySegment { log, segment, content, places })
         };
         named.into_iter().filter_map(segment).collect()
     }
