@@ -144,7 +144,7 @@ impl Bench {
 
     fn create_ready(&mut self) -> Vec<Arc<Replica>> {
         let start = now();
-        self.replicas.prepare(SEGMENT_BYTES, Blocks::Written).expect("the disk has room");
+        self.replicas.prepare(SEGMENT_BYTES, 1, Blocks::Written).expect("the disk has room");
         show("prepare", vec![now().since(start)]);
         self.create("create, made ready", 1)
     }

@@ -10,7 +10,7 @@ use wire::peer::{RecoveryNext, RecoveryRead, RecoveryReply};
 /// Which part of what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartName {
-    /// Whose log.
+    /// Whose log; the first one's, if there are several.
     pub dead: ServerId,
     /// What of it.
     pub range: HashRange,
@@ -19,9 +19,9 @@ pub struct PartName {
 }
 
 impl PartName {
-    /// The name of the part that a message is about.
-    pub fn of(part: &RecoveryPart) -> PartName {
-        PartName { dead: part.dead, range: part.range, epoch: part.epoch }
+    /// The name of the part that a message is about; `None`: no coordinator sends this.
+    pub fn of(part: &RecoveryPart) -> Option<PartName> {
+        Some(PartName { dead: part.dead()?, range: part.range, epoch: part.epoch })
     }
 }
 
@@ -92,8 +92,8 @@ pub enum MasterEvent {
 /// What a recovery master wants done, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MasterEffect {
-    /// Make the tablet *recovering* and say [`MasterEvent::Begun`]. To be refused if there are
-    /// entries of the range already, or no room for any.
+    /// Make the tablet *recovering* and say [`MasterEvent::Begun`]. To be refused if there is no room,
+    /// or if there are entries of the range already, unless what is here counts too.
     Begin,
     /// Send this to a backup.
     Read {
@@ -141,7 +141,11 @@ impl fmt::Display for MasterEvent {
         match self {
             MasterEvent::Part(part) => {
                 let (here, total) = (part.segments.len(), part.segments_total);
-                write!(f, "{}: list {}, {here} of {total} segments", PartName::of(part), part.list)
+                match PartName::of(part) {
+                    Some(name) => write!(f, "{name}: ")?,
+                    None => f.write_str("of no log: ")?,
+                }
+                write!(f, "list {}, {here} of {total} segments", part.list)
             }
             MasterEvent::Begun(Ok(())) => f.write_str("begun"),
             MasterEvent::Begun(Err(reason)) => write!(f, "cannot begin: {reason}"),

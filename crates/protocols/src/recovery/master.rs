@@ -64,7 +64,7 @@ pub struct Progress {
 impl Master {
     /// A master that knows nothing but its part's name.
     pub fn new(name: PartName) -> Master {
-        let segments = Segments::new(name.dead, name.range);
+        let segments = Segments::new(name.range);
         Master { name, segments, state: State::Unknown }
     }
 
@@ -122,7 +122,7 @@ impl Master {
 
 impl Master {
     fn part(&mut self, part: &RecoveryPart, out: &mut Outbox<MasterEffect>) {
-        if PartName::of(part) != self.name {
+        if PartName::of(part) != Some(self.name) {
             return;
         }
         match self.state {

@@ -134,8 +134,8 @@ impl Segment {
     }
 
     /// Why it cannot be read, for people.
-    pub(super) fn complaint(&self, id: SegmentId) -> String {
-        let mut text = format!("{id} cannot be read");
+    pub(super) fn complaint(&self, (log, id): (ServerId, SegmentId)) -> String {
+        let mut text = format!("{id} of log {log} cannot be read");
         for (nth, place) in self.places.iter().enumerate() {
             let what = match place.flaw {
                 Some(Flaw::Missing) => "cannot read it",

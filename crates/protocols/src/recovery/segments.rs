@@ -1,4 +1,4 @@
-//! The segments of a dead server's log, as far as they have been read.
+//! The segments of the logs that a part is recovered from, as far as they have been read.
 //!
 //! A segment waits in the queue of the backup where it is to be read next. A few are *fetched* at a
 //! time, each in reads that follow one another, from whoever has the fewest fetches: so all backups
@@ -22,15 +22,14 @@ use wire::replica::ReplicaId;
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Segments {
-    log: ServerId,
     range: HashRange,
     /// The newest one.
     list: Option<List>,
-    segments: BTreeMap<SegmentId, Segment>,
+    segments: BTreeMap<Id, Segment>,
     unread: usize,
-    queues: BTreeMap<ServerId, BTreeSet<SegmentId>>,
-    fetches: BTreeMap<SegmentId, Fetch>,
-    stranded: BTreeSet<SegmentId>,
+    queues: BTreeMap<ServerId, BTreeSet<Id>>,
+    fetches: BTreeMap<Id, Fetch>,
+    stranded: BTreeSet<Id>,
     replays: BTreeMap<Ticket, Replay>,
     silent: BTreeSet<ServerId>,
     dead: BTreeSet<ServerId>,
@@ -38,6 +37,9 @@ pub(super) struct Segments {
     /// Fetches so far: their names.
     fetches_begun: u64,
 }
+
+/// Whose log, and which segment of it.
+type Id = (ServerId, SegmentId);
 
 /// One list of the coordinator's, as far as it has come.
 #[derive(Clone, Copy, Debug)]
@@ -77,15 +79,14 @@ enum Bulk {
 /// A payload that is being replayed.
 #[derive(Clone, Copy, Debug)]
 struct Replay {
-    segment: SegmentId,
+    segment: Id,
     fetch: u64,
     at: At,
 }
 
 impl Segments {
-    pub(super) fn new(log: ServerId, range: HashRange) -> Segments {
+    pub(super) fn new(range: HashRange) -> Segments {
         Segments {
-            log,
             range,
             list: None,
             segments: BTreeMap::new(),
@@ -119,7 +120,7 @@ impl Segments {
 
     /// `false`: the list has named it before.
     fn name_one(&mut self, list: u64, named: &RecoverySegment) -> bool {
-        let id = named.segment;
+        let id = (named.log, named.segment);
         let is_new = !self.segments.contains_key(&id);
         let segment = self.segments.entry(id).or_insert_with(Segment::new);
         if !is_new && segment.list == list {
@@ -145,7 +146,7 @@ impl Segments {
     }
 
     /// Takes a segment away from wherever it waits.
-    fn take_out(&mut self, id: SegmentId) {
+    fn take_out(&mut self, id: Id) {
         match self.segments[&id].stage {
             Stage::Queued(backup) => {
                 if let Some(queue) = self.queues.get_mut(&backup) {
@@ -162,7 +163,7 @@ impl Segments {
     }
 
     /// Lets a segment wait where it is to be read next.
-    fn queue(&mut self, id: SegmentId) {
+    fn queue(&mut self, id: Id) {
         self.take_out(id);
         let absences = Absences { dead: &self.dead, silent: &self.silent };
         let Some(segment) = self.segments.get_mut(&id) else { return };
@@ -185,7 +186,7 @@ impl Segments {
 
     /// A segment cannot be read from this place. If that is where it is being read, it will be read
     /// elsewhere.
-    fn give_up(&mut self, id: SegmentId, at: At, flaw: Flaw) {
+    fn give_up(&mut self, id: Id, at: At, flaw: Flaw) {
         let Some(segment) = self.segments.get_mut(&id) else { return };
         segment.note_flaw(at, flaw);
         let is_fetched = self.fetches.get(&id).is_some_and(|fetch| fetch.at == at);
@@ -204,11 +205,11 @@ impl Segments {
         out: &mut Outbox<MasterEffect>,
     ) -> bool {
         self.silent.remove(&from);
-        let ReplicaId { log, segment: id, epoch } = reply.replica;
-        let at = (from, epoch);
+        let ReplicaId { log, segment, epoch } = reply.replica;
+        let (id, at) = ((log, segment), (from, epoch));
         let is_asked = |fetch: &&mut Fetch| {
             let is_next = matches!(fetch.bulk, Bulk::Asked { from, .. } if from == reply.from);
-            fetch.at == at && is_next && log == self.log && reply.range == self.range
+            fetch.at == at && is_next && reply.range == self.range
         };
         let Some(fetch) = self.fetches.get_mut(&id).filter(is_asked) else { return false };
         let Some(segment) = self.segments.get_mut(&id) else { return false };
@@ -241,7 +242,7 @@ impl Segments {
     }
 
     /// If all of a segment is replayed it has been read.
-    fn finish(&mut self, id: SegmentId) {
+    fn finish(&mut self, id: Id) {
         let is_replayed = |fetch: &Fetch| fetch.bulk == Bulk::End && fetch.unreplayed == 0;
         if !self.fetches.get(&id).is_some_and(is_replayed) {
             return;
@@ -282,7 +283,7 @@ impl Segments {
         self.dead.insert(backup);
         self.silent.remove(&backup);
         let held = self.fetches.iter().filter(|(_, fetch)| fetch.at.0 == backup);
-        let held: Vec<SegmentId> = held.map(|(id, _)| *id).collect();
+        let held: Vec<Id> = held.map(|(id, _)| *id).collect();
         held.into_iter().for_each(|id| self.queue(id));
         self.queue_all_of(backup);
     }
@@ -302,13 +303,13 @@ impl Segments {
         }
         // Those of fetches that were given up wait as well.
         let is_behind = self.replays.len() >= REPLAYS_MAX;
-        for (id, fetch) in self.fetches.iter_mut().filter(|_| !is_behind) {
+        for ((log, segment), fetch) in self.fetches.iter_mut().filter(|_| !is_behind) {
             if let Bulk::Next(from) = fetch.bulk
                 && fetch.unreplayed < AHEAD_MAX
             {
                 fetch.bulk = Bulk::Asked { from, again: now + READ_AGAIN, is_lost: false };
                 let (backup, epoch) = fetch.at;
-                let replica = ReplicaId { log: self.log, segment: *id, epoch };
+                let replica = ReplicaId { log: *log, segment: *segment, epoch };
                 let read = RecoveryRead { replica, range: self.range, from };
                 out.push(MasterEffect::Read { backup, read });
             }
@@ -316,7 +317,7 @@ impl Segments {
     }
 
     /// A read was not answered in time: it is made again, elsewhere if possible.
-    fn unanswered(&mut self, id: SegmentId) {
+    fn unanswered(&mut self, id: Id) {
         let (Some(fetch), Some(segment)) = (self.fetches.get_mut(&id), self.segments.get_mut(&id))
         else {
             return;
@@ -338,7 +339,7 @@ impl Segments {
     }
 
     /// The segment to be fetched next: the first one that waits for whoever has least to do.
-    fn next_queued(&self) -> Option<SegmentId> {
+    fn next_queued(&self) -> Option<Id> {
         let count = |backup| self.fetches.values().filter(|fetch| fetch.at.0 == backup).count();
         let queues = self.queues.iter().filter_map(|(&backup, queue)| {
             let (is_silent, count) = (self.silent.contains(&backup), count(backup));
@@ -348,7 +349,7 @@ impl Segments {
         queues.min().map(|(_, id)| id)
     }
 
-    fn fetch(&mut self, id: SegmentId) {
+    fn fetch(&mut self, id: Id) {
         let absences = Absences { dead: &self.dead, silent: &self.silent };
         let at = self.segments[&id].choose(&absences);
         self.take_out(id);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use types::{HashRange, OwnershipEpoch, SegmentId, ServerId, Slot, Version};
-use wire::control::{RecoveryPart, RecoverySegment};
+use wire::control::{RecoveryLog, RecoveryPart, RecoverySegment};
 use wire::peer::{RecoveryNext, RecoveryRead, RecoveryReply};
 use wire::replica::{ReplicaEpoch, ReplicaId};
 
@@ -68,11 +68,11 @@ pub(crate) fn range() -> HashRange {
 /// One message of the coordinator.
 pub(crate) fn part(list: u64, total: usize, segments: Vec<RecoverySegment>) -> RecoveryPart {
     RecoveryPart {
-        dead: DEAD,
         range: range(),
-        old_tenures: Vec::new(),
         epoch: OwnershipEpoch(9),
         tenures: Vec::new(),
+        keeps: false,
+        logs: vec![RecoveryLog { dead: DEAD, old_tenures: Vec::new() }],
         list,
         segments_total: total as u32,
         segments,

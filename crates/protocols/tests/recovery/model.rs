@@ -113,7 +113,7 @@ impl World {
             now: Instant(0),
             events: BTreeMap::new(),
             count: 0,
-            master: Master::new(PartName::of(&part(0, 0, Vec::new()))),
+            master: Master::new(PartName::of(&part(0, 0, Vec::new())).unwrap()),
             backups: Backups::default(),
             log: BTreeMap::new(),
             dead: BTreeSet::new(),
@@ -386,6 +386,7 @@ impl World {
         };
         let content = Content { length: known.length, crc: CRC };
         RecoverySegment {
+            log: super::backups::DEAD,
             segment,
             content: known.is_closed.then_some(content),
             places: living.map(place).collect(),

@@ -63,7 +63,7 @@ impl World {
     fn new() -> World {
         World {
             now: Instant(0),
-            master: Master::new(PartName::of(&part(0, 0, Vec::new()))),
+            master: Master::new(PartName::of(&part(0, 0, Vec::new())).unwrap()),
             backups: Backups::default(),
             in_transit: VecDeque::new(),
             held: Vec::new(),
@@ -208,7 +208,7 @@ fn named(text: &str) -> RecoverySegment {
         ReplicaPlace { backup: server(who), epoch: ReplicaEpoch(0), length }
     });
     let content = length.map(|length| Content { length, crc: 7 });
-    RecoverySegment { segment: id, content, places: places.collect() }
+    RecoverySegment { log: super::backups::DEAD, segment: id, content, places: places.collect() }
 }
 
 fn number(word: &str) -> u32 {
