@@ -2,7 +2,7 @@
 
 use super::{Engine, Mode, Node};
 use crate::commands::{Command, REDIS_VERSION};
-use crate::operators::counts::{self, Counter, Counts, Summary};
+use crate::operators::counts::{self, Background, Counter, Counts, Summary};
 use crate::operators::host::Usage;
 use crate::operators::lock;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) struct Section {
 }
 
 /// All there are, in their order.
-pub(crate) static SECTIONS: [Section; 14] = [
+pub(crate) static SECTIONS: [Section; 15] = [
     section("Server", true, server),
     section("Clients", true, clients),
     section("Memory", true, memory),
@@ -37,6 +37,7 @@ pub(crate) static SECTIONS: [Section; 14] = [
         lines(vec![("cluster_enabled", u8::from(shown.node().is_cluster()).to_string())])
     }),
     section("Ballast", true, ballast),
+    section("Recovery", true, recovery),
     section("Keyspace", true, keyspace),
 ];
 
@@ -209,7 +210,10 @@ fn persistence(shown: &Shown<'_>) -> Lines {
         ("rdb_last_bgsave_time_sec", "-1".into()),
         ("rdb_current_bgsave_time_sec", "-1".into()),
         ("log_replicas", replication.map_or(0, |it| it.plan().replicas).to_string()),
-        ("log_segments_under_replicated", replication.map_or(0, |it| it.under_replicated()).to_string()),
+        (
+            "log_segments_under_replicated",
+            replication.map_or(0, |it| it.under_replicated()).to_string(),
+        ),
         ("aof_enabled", if mode.is_some() { "1" } else { "0" }.into()),
         ("aof_rewrite_in_progress", "0".into()),
         ("aof_rewrite_scheduled", "0".into()),
@@ -352,6 +356,15 @@ fn ballast(shown: &Shown<'_>) -> Lines {
         ("background_share_percent", node.background_share().to_string()),
         ("replicas", "0".into()),
     ])
+}
+
+/// What is recovered here of dead servers, what was, and what it costs.
+fn recovery(shown: &Shown<'_>) -> Lines {
+    let mut fields = shown.node().recovery_fields();
+    let spent: u64 =
+        shown.counts.iter().map(|counts| counts.background_ns(Background::Recover)).sum();
+    fields.push(("recovery_replay_usec".to_owned(), (spent / 1000).to_string()));
+    fields
 }
 
 fn keyspace(shown: &Shown<'_>) -> Lines {

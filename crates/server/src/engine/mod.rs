@@ -22,6 +22,7 @@ mod flush;
 mod info;
 mod node;
 mod outgoing;
+mod recovering;
 mod replicated;
 mod source_side;
 mod tablets;
@@ -32,6 +33,7 @@ pub use durable::{Keeper, Kept, KeptError, Mode, Progress};
 pub(crate) use info::{Section, called};
 pub use node::{Identity, Keeping, Node};
 pub use outgoing::{DiskDone, DiskJob, Outgoing, Payload, Route, Sending, To, Wake};
+pub use recovering::{ReadDone, ReadJob};
 pub use replicated::{BackupDone, BackupJob, Plan, Replication};
 
 use crate::Configuration;
@@ -44,6 +46,7 @@ use early::Early;
 use flush::Flush;
 use protocols::migration::{SourceEvent, TargetEvent};
 use protocols::replication::BackupEvent;
+use recovering::Reading;
 use replicated::{BackupPart, Master};
 use source_side::{PriorityToServe, PullToServe};
 use std::collections::{BTreeMap, VecDeque};
@@ -94,6 +97,8 @@ pub struct Engine {
     replication: Option<Arc<Replication>>,
     master: Option<Master>,
     backups: BackupPart,
+    /// What masters of recoveries wait for.
+    readings: Vec<Reading>,
     /// Whether replies wait for what they tell of to be acknowledged.
     holds: bool,
     cleaner: Cleaner,
@@ -137,6 +142,7 @@ impl Engine {
             master: node.replication().map(|it| Master::new(it.plan(), node.me())),
             replication: node.replication().cloned(),
             backups: BackupPart::default(),
+            readings: Vec::new(),
             holds: false,
             cleaner: Cleaner::default(),
             node,
@@ -227,6 +233,7 @@ impl Engine {
         let mut machines = node.machines();
         self.poll_freezes(&mut machines, now);
         self.poll_targets(&mut machines, now);
+        self.poll_recoveries(&mut machines, now);
         node.note_machines(&machines);
     }
 
@@ -268,9 +275,8 @@ impl Engine {
             PeerMessage::Release { replicas } => self.release_arrived(now, from, replicas),
             PeerMessage::Released { replicas } => self.released(from, replicas),
             PeerMessage::Needed { replicas } => self.needed(from, replicas),
-            // Nobody here has asked, and nothing is kept for others: a message that is dropped is
-            // one that was lost.
-            PeerMessage::RecoveryRead(_) | PeerMessage::RecoveryReply(_) => {}
+            PeerMessage::RecoveryRead(read) => self.recovery_read_arrived(now, route, read),
+            PeerMessage::RecoveryReply(reply) => self.recovery_replied(now, from, reply, payload),
         }
     }
 
@@ -280,7 +286,10 @@ impl Engine {
         match message {
             // The link's business, before there is an engine.
             FromCoordinator::Welcome { .. } | FromCoordinator::Rejected { .. } => {}
-            FromCoordinator::Map(map) => self.node.adopt(map),
+            FromCoordinator::Map(map) => {
+                self.node.adopt(map);
+                self.follow_map_of_recoveries(now);
+            }
             FromCoordinator::Measure { migration, range } => self.measure(migration, range),
             FromCoordinator::Prepare(intent) => {
                 let (id, intent) = (intent.migration, Box::new(intent));
@@ -318,13 +327,7 @@ impl Engine {
             FromCoordinator::ReadDirectory { log, replica, first } => {
                 self.read_directory(log, replica, first);
             }
-            FromCoordinator::Recover(part) => {
-                let Some(dead) = part.dead() else { return };
-                let (range, epoch) = (part.range, part.epoch);
-                let reason = "this server cannot recover logs".to_owned();
-                let refusal = ToCoordinator::NotRecovered { dead, range, epoch, reason };
-                self.out.control.push(refusal);
-            }
+            FromCoordinator::Recover(part) => self.recover(now, part),
             FromCoordinator::FreeLog { log } => {
                 self.out.control.push(ToCoordinator::LogFreed { log });
             }
@@ -336,6 +339,7 @@ impl Engine {
         match done {
             DiskDone::Synced(synced) => self.on_synced(now, synced),
             DiskDone::Backup(done) => self.on_backup_done(now, done),
+            DiskDone::Read(done) => self.on_read(now, done),
         }
     }
 
@@ -418,6 +422,18 @@ impl Engine {
                 self.forget(now, migration, range, cursor);
                 return Some(Background::Export);
             }
+            Some(Work::ReplayLog(replay)) => {
+                self.replay_log(now, replay);
+                return Some(Background::Recover);
+            }
+            Some(Work::ForgetReplayed { epoch, range, cursor }) => {
+                self.forget_replayed(epoch, range, cursor);
+                return Some(Background::Recover);
+            }
+            Some(Work::SweepRecovery(recovery)) => {
+                self.sweep_recovered(recovery);
+                return Some(Background::Recover);
+            }
             Some(Work::Sweep(arrival)) => {
                 if self.worker.sweep(&arrival, SWEEP_MAX) || !arrival.is_complete() {
                     self.node.work.push(Work::Sweep(arrival));
@@ -453,6 +469,7 @@ impl Engine {
             let mut machines = node.machines();
             self.tick_sources(&mut machines, now);
             self.tick_targets(&mut machines, now);
+            self.tick_recoveries(&mut machines, now);
             node.note_machines(&machines);
         }
         self.tick_early(now);

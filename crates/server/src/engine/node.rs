@@ -3,6 +3,7 @@
 use super::census::Census;
 use super::durable::Keeper;
 use super::outgoing::Payload;
+use super::recovering::{RecoveryCounts, RecoverySide};
 use super::replicated::Replication;
 use super::tablets;
 use super::work::WorkQueue;
@@ -18,7 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use store::log::{Dependency, GracePeriod, Reservation};
 use store::{Arrival, Store, Tablet, TabletMap};
 use types::{
-    ClusterId, HashRange, Instant, MigrationId, ReactorId, ServerId, Slot, TableId, slot_of,
+    ClusterId, HashRange, Instant, MigrationId, OwnershipEpoch, ReactorId, ServerId, Slot, TableId,
+    slot_of,
 };
 use wire::control::{ClusterMap, Intent};
 
@@ -73,6 +75,9 @@ pub struct Node {
     /// When the background walk over all records, which reclaims expired ones, goes on, and where.
     pub(super) expiry: Mutex<ExpiryWalk>,
     pub(super) census: Census,
+    pub(super) recovery_counts: RecoveryCounts,
+    /// Ranges of which something is being forgotten that was replayed for nothing.
+    pub(super) forgetting: Mutex<BTreeMap<OwnershipEpoch, HashRange>>,
 }
 
 /// The walk that reclaims expired records: one for all reactors, in steps.
@@ -85,12 +90,13 @@ pub(super) struct ExpiryWalk {
     pub(super) buckets_left: usize,
 }
 
-/// The machines of all migrations that this server has part in. One lock: a migration's messages
+/// The machines of all migrations and recoveries that this server has part in. One lock: a migration's messages
 /// are thousands a second at most, and operations never come here.
 #[derive(Default)]
 pub(super) struct Machines {
     pub(super) sources: BTreeMap<MigrationId, SourceSide>,
     pub(super) targets: BTreeMap<MigrationId, TargetSide>,
+    pub(super) recoveries: BTreeMap<OwnershipEpoch, RecoverySide>,
 }
 
 /// What a freeze waits for.
@@ -188,6 +194,8 @@ impl Node {
             operators,
             expiry: Mutex::default(),
             census: Census::default(),
+            recovery_counts: RecoveryCounts::default(),
+            forgetting: Mutex::default(),
         })
     }
 
@@ -365,17 +373,21 @@ impl Node {
                 .map(|side| {
                     usize::from(side.accepting.is_some()) + usize::from(side.cutting.is_some())
                 })
-                .sum::<usize>();
+                .sum::<usize>()
+            + machines.recoveries.values().filter(|side| side.is_waiting()).count();
         let sources = machines.sources.values().filter_map(|side| side.machine.next_deadline());
         let targets = machines.targets.values().filter_map(|side| side.machine.next_deadline());
-        let deadline = sources.chain(targets).min().map_or(u64::MAX, |at| at.0);
+        let parts = machines.recoveries.values().filter_map(|side| side.machine.next_deadline());
+        let deadline = sources.chain(targets).chain(parts).min().map_or(u64::MAX, |at| at.0);
         let sources = machines.sources.values().filter(|side| !side.machine.is_over());
         let targets = machines.targets.values().filter(|side| !side.machine.is_over());
         let intents = sources
             .filter_map(|side| side.intent.as_ref())
             .chain(targets.filter_map(|side| side.intent.as_ref()));
-        let share = intents.map(|intent| intent.policy.background_share.clamp(1, 100)).max();
-        let share = share.unwrap_or(BACKGROUND_SHARE);
+        let shares = intents.map(|intent| intent.policy.background_share.clamp(1, 100));
+        let mut masters = machines.recoveries.values().map(|side| &side.machine);
+        let recovery = masters.any(|machine| !machine.is_over()).then_some(RECOVERY_SHARE);
+        let share = shares.chain(recovery).max().unwrap_or(BACKGROUND_SHARE);
         self.waiting_machines.store(waiting, Ordering::Release);
         self.machine_deadline.store(deadline, Ordering::Release);
         self.background_share.store(share, Ordering::Relaxed);
@@ -466,13 +478,16 @@ const IDLE_MACHINES_MAX: usize = 64;
 /// The background's minimum share while no migration asks for another (design: 10 %).
 const BACKGROUND_SHARE: u8 = 10;
 
+/// And while a part is being recovered: nobody is answered there until it is.
+const RECOVERY_SHARE: u8 = 50;
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use protocols::Outbox;
     use protocols::migration::{SourceEvent, TargetEvent};
     use store::StoreConfig;
-    use types::{HashSeed, OwnershipEpoch};
+    use types::HashSeed;
     use wire::control::{ServerInfo, TabletInfo};
 
     #[test]

@@ -1,6 +1,7 @@
 //! What an engine wants sent. Plain data: the shell, or a simulator, carries it out.
 
 use super::durable::{Sync, Synced};
+use super::recovering::{ReadDone, ReadJob};
 use super::replicated::{BackupDone, BackupJob};
 use types::ServerId;
 use wire::control::{Answer, ToCoordinator};
@@ -69,6 +70,8 @@ pub enum DiskJob {
     Sync(Sync),
     /// Of one that keeps others'.
     Backup(BackupJob),
+    /// Of what it keeps of the dead. Many may come at a time, and nothing else should wait for them.
+    Read(ReadJob),
 }
 
 /// What came of a [`DiskJob`].
@@ -78,6 +81,8 @@ pub enum DiskDone {
     Synced(Synced),
     /// See [`DiskJob::Backup`].
     Backup(BackupDone),
+    /// See [`DiskJob::Read`].
+    Read(ReadDone),
 }
 
 impl DiskJob {
@@ -86,6 +91,7 @@ impl DiskJob {
         match self {
             DiskJob::Sync(sync) => DiskDone::Synced(sync.carry_out()),
             DiskJob::Backup(job) => DiskDone::Backup(job.carry_out()),
+            DiskJob::Read(job) => DiskDone::Read(job.carry_out()),
         }
     }
 }

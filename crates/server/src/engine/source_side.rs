@@ -116,7 +116,8 @@ impl Engine {
             .sources
             .iter_mut()
             .filter_map(|(id, side)| {
-                let is_over = |(_, _, wait): &mut (u32, HashRange, FreezeWait)| wait.is_over(&store);
+                let is_over =
+                    |(_, _, wait): &mut (u32, HashRange, FreezeWait)| wait.is_over(&store);
                 let (attempt, range, _) = side.freezing.take_if(is_over)?;
                 Some((*id, attempt, range))
             })
@@ -261,7 +262,7 @@ impl Engine {
 }
 
 /// Buckets whose records one quantum forgets: each is a cache miss or two, about 40 us together.
-const FORGET_BUCKETS: usize = 32;
+pub(super) const FORGET_BUCKETS: usize = 32;
 
 impl FreezeWait {
     fn is_over(&mut self, store: &Store) -> bool {

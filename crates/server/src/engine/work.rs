@@ -1,11 +1,12 @@
 //! Background work that any reactor of a server may take, in the order in which it came up.
 
 use super::outgoing::Payload;
+use super::recovering::ReplayLog;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use store::Arrival;
-use types::{HashRange, KeyHash, MigrationId, ServerId};
+use store::{Arrival, Recovery};
+use types::{HashRange, KeyHash, MigrationId, OwnershipEpoch, ServerId};
 use wire::peer::Pull;
 
 /// One piece of work. Each quantum does a bounded part of it and puts back the rest.
@@ -19,6 +20,12 @@ pub(super) enum Work {
     Forget { migration: MigrationId, range: HashRange, cursor: KeyHash },
     /// Drop tombstones that the progress has passed.
     Sweep(Arc<Arrival>),
+    /// Replay what a backup has sent of a dead server's log.
+    ReplayLog(ReplayLog),
+    /// Drop what was replayed of a part that will not be ours.
+    ForgetReplayed { epoch: OwnershipEpoch, range: HashRange, cursor: KeyHash },
+    /// Drop tombstones of a part that was recovered.
+    SweepRecovery(Arc<Recovery>),
 }
 
 /// A pull's reply on its way into the store.

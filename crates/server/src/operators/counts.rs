@@ -39,14 +39,17 @@ pub(crate) enum Background {
     Clean,
     /// Tables emptied.
     Flush,
+    /// What dead servers held: replayed, and swept or forgotten.
+    Recover,
 }
 
 impl Background {
-    pub(crate) const ALL: [(Background, &'static str); 4] = [
+    pub(crate) const ALL: [(Background, &'static str); 5] = [
         (Background::Export, "export"),
         (Background::Import, "import"),
         (Background::Clean, "clean"),
         (Background::Flush, "flush"),
+        (Background::Recover, "recover"),
     ];
 }
 

@@ -10,7 +10,7 @@ mod syncing;
 pub use disk::FileDisk;
 
 use crate::core::Core;
-use crate::engine::{DiskDone, Engine, Node};
+use crate::engine::{DiskDone, DiskJob, Engine, Node};
 use bus::Bus;
 use runtime::{Clock, Closed, ConnectTag, ConnectionId, Input, Io, Mailbox, Opened, Port, Service};
 use std::io;
@@ -63,6 +63,8 @@ pub struct Server {
     core: Core,
     bus: Bus,
     disk: DiskThread,
+    /// For reads, which nothing else should wait for.
+    reader: DiskThread,
     control: ToControl,
 }
 
@@ -78,7 +80,13 @@ impl Server {
         let mut engine = Engine::new(node, reactor);
         let clock = Clock::new();
         engine.set_stopwatch(Box::new(move || clock.now()));
-        Server { core: Core::new(engine), bus, disk: DiskThread::new(mailbox), control }
+        Server {
+            core: Core::new(engine),
+            bus,
+            disk: DiskThread::new(mailbox.clone()),
+            reader: DiskThread::new(mailbox),
+            control,
+        }
     }
 
     /// Sends what the engine has left.
@@ -90,7 +98,10 @@ impl Server {
             (self.control)(message);
         }
         for job in std::mem::take(&mut self.core.engine.out.disk) {
-            self.disk.begin(job);
+            match &job {
+                DiskJob::Read(_) => self.reader.begin(job),
+                DiskJob::Sync(_) | DiskJob::Backup(_) => self.disk.begin(job),
+            }
         }
     }
 }

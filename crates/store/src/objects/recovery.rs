@@ -42,15 +42,16 @@ pub struct RecoveryPlan {
     pub number: u64,
     /// What is recovered.
     pub range: HashRange,
-    /// By table: the tenures under which the dead server wrote what counts.
-    pub old_tenures: Vec<Tenure>,
+    /// By log, and there by table: the tenures under which dead servers wrote what counts. No two
+    /// servers write under the same.
+    pub old_tenures: Vec<Vec<Tenure>>,
 }
 
 /// The recovery of a range.
 pub struct Recovery {
     number: u64,
     range: HashRange,
-    old_tenures: Vec<Tenure>,
+    old_tenures: Vec<Vec<Tenure>>,
     /// Everything has been replayed, and tombstones may go.
     is_over: AtomicBool,
     /// Tombstones in the index.
@@ -90,7 +91,8 @@ impl Recovery {
     /// The table of an entry that the dead server wrote under this tenure, if it counts.
     #[inline]
     pub(super) fn table_of(&self, tenure: Tenure) -> Option<TableId> {
-        let table = self.old_tenures.iter().position(|&of_table| of_table == tenure)?;
+        let in_log = |tenures: &Vec<Tenure>| tenures.iter().position(|&it| it == tenure);
+        let table = self.old_tenures.iter().find_map(in_log)?;
         (tenure != Tenure(0)).then_some(TableId(table as u8))
     }
 

@@ -159,6 +159,10 @@ impl BackupSide {
         }
         BackupSide { machine, open: BTreeMap::new() }
     }
+
+    pub(super) fn machine(&self) -> &Backup {
+        &self.machine
+    }
 }
 
 /// What stands on the disk, with its length. What cannot be read is as good as not there.
@@ -508,7 +512,8 @@ impl Engine {
     pub(super) fn tick_backup(&mut self, replication: &Replication, now: Instant) {
         self.sync_backups(replication, now);
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if self.reactor == super::CHAIN_REACTOR && is_due(replication.backup().machine.next_deadline())
+        if self.reactor == super::CHAIN_REACTOR
+            && is_due(replication.backup().machine.next_deadline())
         {
             self.drive_backup(replication, now, BackupEvent::Tick, (None, None));
         }

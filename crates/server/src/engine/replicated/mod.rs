@@ -121,6 +121,11 @@ impl Replication {
         &self.disk
     }
 
+    /// Whether nothing more is taken for this log.
+    pub(super) fn is_log_fenced(&self, log: ServerId) -> bool {
+        self.backup().machine().is_fenced(log)
+    }
+
     /// Segments of this log with fewer replicas than wanted.
     pub fn under_replicated(&self) -> usize {
         let data: usize = self.short.iter().map(|count| count.load(Ordering::Relaxed)).sum();
@@ -224,6 +229,7 @@ impl Engine {
 
     /// A connection to a server has ended: what was sent to it may be lost.
     pub fn connection_lost(&mut self, now: Instant, to: ServerId) {
+        self.recovery_connection_lost(now, to);
         if let Some(replication) = self.replication.clone() {
             let event = ReplicatorEvent::ConnectionLost { backup: to };
             self.drive_master(&replication, now, event.clone());

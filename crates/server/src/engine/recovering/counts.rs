@@ -1,0 +1,73 @@
+//! What is counted of recoveries, over all parts since the server began.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use store::ReplayCounters;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct RecoveryCounts {
+    parts_recovered: AtomicU64,
+    parts_given_up: AtomicU64,
+    /// Of parts that are over.
+    records: AtomicU64,
+    bytes: AtomicU64,
+    /// Entries that came from backups.
+    received_bytes: AtomicU64,
+    /// What was read for masters here and elsewhere, and how long they waited for it.
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    read_ns: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+impl RecoveryCounts {
+    pub(super) fn read(&self, bytes: usize, spent: Duration) {
+        add(&self.reads, 1);
+        add(&self.read_bytes, bytes as u64);
+        add(&self.read_ns, spent.as_nanos() as u64);
+    }
+
+    pub(super) fn received(&self, bytes: usize) {
+        add(&self.received_bytes, bytes as u64);
+    }
+
+    /// A part is ours.
+    pub(super) fn recovered(&self, counters: ReplayCounters) {
+        add(&self.parts_recovered, 1);
+        self.over(counters);
+    }
+
+    /// A part was handed back or belongs to somebody else.
+    pub(super) fn given_up(&self, counters: ReplayCounters) {
+        add(&self.parts_given_up, 1);
+        self.over(counters);
+    }
+
+    fn over(&self, counters: ReplayCounters) {
+        add(&self.records, counters.records);
+        add(&self.bytes, counters.bytes);
+    }
+
+    /// For `INFO`, with what the parts that are not over have replayed.
+    pub(super) fn fields(&self, now: ReplayCounters) -> Vec<(String, String)> {
+        let fields = [
+            ("recovery_parts_recovered", &self.parts_recovered, 0),
+            ("recovery_parts_given_up", &self.parts_given_up, 0),
+            ("recovery_records", &self.records, now.records),
+            ("recovery_bytes", &self.bytes, now.bytes),
+            ("recovery_received_bytes", &self.received_bytes, 0),
+            ("recovery_reads_served", &self.reads, 0),
+            ("recovery_read_bytes", &self.read_bytes, 0),
+        ];
+        let field = |(name, counter, more): (&str, &AtomicU64, u64)| {
+            (name.to_owned(), (counter.load(Ordering::Relaxed) + more).to_string())
+        };
+        let micros = self.read_ns.load(Ordering::Relaxed) / 1000;
+        let spent = ("recovery_read_usec".to_owned(), micros.to_string());
+        fields.into_iter().map(field).chain([spent]).collect()
+    }
+}

@@ -1,0 +1,551 @@
+//! Carries out what recovery masters want done on this server, one for each part of a dead server's
+//! ranges that was handed to it.
+//!
+//! - [`reading`](self): what this server's disk has of dead servers' logs;
+//! - [`counts`](self): what operators see of both sides.
+//!
+//! The tablet of a part is *recovering* from the beginning until the coordinator's map makes it ours
+//! under the part's epoch (`tablets.rs`); what is replayed goes into the reactors' side logs, which
+//! join the log when everything is there. What is not to be ours is spliced as well, and forgotten.
+//!
+//! **Invariant:** nothing is read before every reactor has taken up the tablet: a reactor that did not
+//! know of it would drop what it replays.
+//! **Invariant:** nothing begins in a range of which an earlier attempt is still being forgotten.
+
+mod counts;
+mod reading;
+
+pub(super) use counts::RecoveryCounts;
+pub(super) use reading::Reading;
+pub use reading::{ReadDone, ReadJob};
+
+use super::Engine;
+use super::node::{Cut, Machines, Node};
+use super::outgoing::Payload;
+use super::source_side::unacknowledged;
+use super::tablets::{carve, tenures};
+use super::work::Work;
+use protocols::recovery::{Master, MasterEffect, MasterEvent, PartName, Progress, ReplayFailure};
+use protocols::{Outbox, Ticket};
+use reading::Asker;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use store::log::GracePeriod;
+use store::{Recovery, RecoveryPlan, ReplayCounters, ReplayError, TableSet, Tablet, TabletState};
+use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ReactorId, ServerId, Tenure, Version};
+use wire::control::{ClusterMap, RecoveryLog, RecoveryPart, ToCoordinator};
+use wire::peer::{PeerMessage, RecoveryRead, RecoveryReply};
+
+/// A recovery master and what its driver must remember for it.
+pub(super) struct RecoverySide {
+    pub(super) machine: Master,
+    /// Whose entries count, and under which tenures.
+    logs: Vec<RecoveryLog>,
+    /// By table: under which is written here.
+    tenures: Vec<Tenure>,
+    recovery: Option<Arc<Recovery>>,
+    waits: Option<Wait>,
+    payloads: BTreeMap<Ticket, Payload>,
+    next_ticket: u64,
+    /// Whom the machine knows to be dead.
+    dead: BTreeSet<ServerId>,
+}
+
+/// What a part waits for.
+enum Wait {
+    /// For every reactor to know of its tablet.
+    Begin(GracePeriod),
+    /// For everything that was written for it to be safe.
+    Secure(Cut),
+    /// For these reactors to let go of what they have replayed.
+    Abandon(Arc<Recovery>, BTreeSet<ReactorId>),
+}
+
+/// A reply on its way into the store.
+#[derive(Debug)]
+pub(super) struct ReplayLog {
+    recovery: Arc<Recovery>,
+    epoch: OwnershipEpoch,
+    ticket: Ticket,
+    payload: Payload,
+    /// Bytes of the payload that are dealt with.
+    from: usize,
+}
+
+impl RecoverySide {
+    fn new(name: PartName, part: &RecoveryPart) -> RecoverySide {
+        RecoverySide {
+            machine: Master::new(name),
+            logs: part.logs.clone(),
+            tenures: part.tenures.clone(),
+            recovery: None,
+            waits: None,
+            payloads: BTreeMap::new(),
+            next_ticket: 0,
+            dead: BTreeSet::new(),
+        }
+    }
+
+    /// Whether reactors must look here in each turn.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waits.is_some()
+    }
+
+    fn is_over(&self) -> bool {
+        self.machine.is_over() && self.waits.is_none()
+    }
+
+    fn keep(&mut self, payload: Payload) -> Ticket {
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        self.payloads.insert(ticket, payload);
+        ticket
+    }
+
+    fn counters(&self) -> ReplayCounters {
+        self.recovery.as_ref().map_or_else(ReplayCounters::default, |it| it.counters())
+    }
+}
+
+impl Node {
+    fn forgetting(&self) -> MutexGuard<'_, BTreeMap<OwnershipEpoch, HashRange>> {
+        self.forgetting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether something of the range is being forgotten that was replayed for nothing.
+    pub(super) fn is_being_forgotten(&self, range: HashRange) -> bool {
+        self.forgetting().values().any(|other| other.overlaps(range))
+    }
+
+    /// The section `Recovery` of `INFO`.
+    pub(super) fn recovery_fields(&self) -> Vec<(String, String)> {
+        let machines = self.machines();
+        let sides = || machines.recoveries.values();
+        let progress = sides().map(|side| side.machine.progress());
+        let progress = progress.fold(Progress::default(), |sum, part| Progress {
+            segments_read: sum.segments_read + part.segments_read,
+            segments_total: sum.segments_total + part.segments_total,
+        });
+        let counters = sides().map(RecoverySide::counters);
+        let counters = counters.fold(ReplayCounters::default(), |sum, part| ReplayCounters {
+            records: sum.records + part.records,
+            bytes: sum.bytes + part.bytes,
+            dropped: sum.dropped + part.dropped,
+        });
+        let field = |name: &str, value: usize| (name.to_owned(), value.to_string());
+        let mut fields = vec![
+            field("recovery_parts", sides().count()),
+            field("recovery_segments", progress.segments_total),
+            field("recovery_segments_read", progress.segments_read),
+        ];
+        fields.extend(self.recovery_counts.fields(counters));
+        let part = |side: &RecoverySide| {
+            (format!("recovery_part_{}", side.machine.name().epoch), side.machine.to_string())
+        };
+        fields.extend(sides().map(part));
+        fields
+    }
+}
+
+impl Engine {
+    /// The coordinator hands a part to this server, or says once more where it can be read.
+    pub(super) fn recover(&mut self, now: Instant, part: Box<RecoveryPart>) {
+        let Some(name) = PartName::of(&part) else { return };
+        let PartName { dead, range, epoch } = name;
+        if self.replication.is_none() {
+            let reason = "this server's log is not kept by others".to_owned();
+            let refusal = ToCoordinator::NotRecovered { dead, range, epoch, reason };
+            return self.out.control.push(refusal);
+        }
+        let node = self.node.clone();
+        let mut machines = node.machines();
+        let of_range = machines.recoveries.iter();
+        let others: Vec<OwnershipEpoch> = of_range
+            .filter(|(_, side)| side.machine.name().range.overlaps(range))
+            .map(|(other, _)| *other)
+            .filter(|other| *other != epoch)
+            .collect();
+        // What was handed out before this was handed back, or taken away.
+        if others.iter().all(|other| *other < epoch) {
+            for other in others {
+                self.drive_recovery_in(
+                    &mut machines,
+                    now,
+                    other,
+                    MasterEvent::Decided { is_ours: false },
+                );
+            }
+            let new = || {
+                tracing::info!(%dead, %range, %epoch, "a part of a dead server's ranges is recovered");
+                RecoverySide::new(name, &part)
+            };
+            machines.recoveries.entry(epoch).or_insert_with(new);
+            self.note_deaths(&mut machines, now, epoch, &node.map());
+            self.drive_recovery_in(&mut machines, now, epoch, MasterEvent::Part(part));
+        }
+        node.note_machines(&machines);
+    }
+
+    /// The coordinator's map tells who is dead, and whose the parts are.
+    pub(super) fn follow_map_of_recoveries(&mut self, now: Instant) {
+        let node = self.node.clone();
+        let mut machines = node.machines();
+        let map = node.map();
+        let epochs: Vec<OwnershipEpoch> = machines.recoveries.keys().copied().collect();
+        for epoch in epochs {
+            self.note_deaths(&mut machines, now, epoch, &map);
+            let side = machines.recoveries.get(&epoch);
+            let decided = side.and_then(|side| decision(&map, side.machine.name(), node.me()));
+            if let Some(is_ours) = decided {
+                let event = MasterEvent::Decided { is_ours };
+                self.drive_recovery_in(&mut machines, now, epoch, event);
+            }
+        }
+        node.note_machines(&machines);
+    }
+
+    fn note_deaths(
+        &mut self,
+        machines: &mut Machines,
+        now: Instant,
+        epoch: OwnershipEpoch,
+        map: &ClusterMap,
+    ) {
+        let Some(side) = machines.recoveries.get_mut(&epoch) else { return };
+        let dead = map.servers.iter().filter(|server| server.is_dead).map(|server| server.id);
+        let died: Vec<ServerId> = dead.filter(|id| side.dead.insert(*id)).collect();
+        for backup in died {
+            self.drive_recovery_in(machines, now, epoch, MasterEvent::Died { backup });
+        }
+    }
+
+    /// Lets something happen to all masters.
+    fn tell_recoveries(&mut self, now: Instant, event: &MasterEvent) {
+        let node = self.node.clone();
+        let mut machines = node.machines();
+        let epochs: Vec<OwnershipEpoch> = machines.recoveries.keys().copied().collect();
+        for epoch in epochs {
+            self.drive_recovery_in(&mut machines, now, epoch, event.clone());
+        }
+        node.note_machines(&machines);
+    }
+
+    fn drive_recovery(&mut self, now: Instant, epoch: OwnershipEpoch, event: MasterEvent) {
+        let node = self.node.clone();
+        let mut machines = node.machines();
+        self.drive_recovery_in(&mut machines, now, epoch, event);
+        node.note_machines(&machines);
+    }
+
+    fn drive_recovery_in(
+        &mut self,
+        machines: &mut Machines,
+        now: Instant,
+        epoch: OwnershipEpoch,
+        event: MasterEvent,
+    ) {
+        let Some(side) = machines.recoveries.get_mut(&epoch) else { return };
+        let mut effects = Outbox::new();
+        side.machine.handle(now, event, &mut effects);
+        while let Some(effect) = effects.take_first() {
+            self.carry_out_recovery(side, now, effect, &mut effects);
+        }
+        if side.is_over() {
+            machines.recoveries.remove(&epoch);
+        }
+    }
+
+    fn carry_out_recovery(
+        &mut self,
+        side: &mut RecoverySide,
+        now: Instant,
+        effect: MasterEffect,
+        more: &mut Outbox<MasterEffect>,
+    ) {
+        match effect {
+            MasterEffect::Begin => {
+                if let Err(reason) = self.begin_recovery(side) {
+                    side.machine.handle(now, MasterEvent::Begun(Err(reason)), more);
+                }
+            }
+            MasterEffect::Read { backup, read } => self.read_at(now, backup, read),
+            MasterEffect::Replay { ticket } => self.leave_replay(side, ticket),
+            MasterEffect::Discard { ticket } => {
+                if let Some(payload) = side.payloads.remove(&ticket) {
+                    self.give_buffer(payload.buffer);
+                }
+            }
+            MasterEffect::Secure { version } => self.secure(side, version),
+            MasterEffect::Tell(message) => {
+                if let ToCoordinator::NotRecovered { reason, .. } = &message {
+                    tracing::warn!(part = %side.machine.name(), reason, "a part is handed back");
+                }
+                self.out.control.push(message);
+            }
+            MasterEffect::Finish => {
+                let Some(recovery) = side.recovery.take() else { return };
+                tracing::info!(part = %side.machine.name(), "a part is recovered, and served");
+                self.node.recovery_counts.recovered(recovery.counters());
+                self.node.work.push(Work::SweepRecovery(recovery));
+            }
+            MasterEffect::Abandon => self.abandon(side),
+        }
+    }
+
+    /// A part begins only where nothing is left from an earlier stay, and with some room.
+    fn begin_recovery(&mut self, side: &mut RecoverySide) -> Result<(), String> {
+        let PartName { range, epoch, .. } = side.machine.name();
+        let store = self.node.store();
+        if store.tablets().iter().any(|tablet| tablet.range.overlaps(range)) {
+            return Err("the server holds a part of the range".to_owned());
+        }
+        if !self.worker.is_empty(range) || self.node.is_being_forgotten(range) {
+            return Err("the server still holds records of the range from an earlier stay".into());
+        }
+        let usage = store.usage().log;
+        let segments = u64::from(self.node.settings().reactors) + 1;
+        if usage.free_bytes < segments * store.log().segment_bytes() as u64 {
+            return Err("the server has no room".to_owned());
+        }
+        let old_tenures = side.logs.iter().map(|log| log.old_tenures.clone()).collect();
+        let plan = RecoveryPlan { number: epoch.0, range, old_tenures };
+        let recovery = Arc::new(Recovery::new(plan));
+        let tablet = Tablet {
+            range,
+            epoch,
+            tenures: tenures(&side.tenures),
+            state: TabletState::Recovering(recovery.clone()),
+            flushing: TableSet::NONE,
+        };
+        self.node.change_tablets(|mut tablets| {
+            tablets.push(tablet);
+            tablets
+        });
+        side.recovery = Some(recovery);
+        side.waits = Some(Wait::Begin(self.node.store().grace_period()));
+        Ok(())
+    }
+
+    fn read_at(&mut self, now: Instant, backup: ServerId, read: RecoveryRead) {
+        if backup == self.node.me() {
+            self.read_for(now, Asker::Here, read);
+        } else {
+            self.out.send(backup, PeerMessage::RecoveryRead(read));
+        }
+    }
+
+    fn leave_replay(&mut self, side: &mut RecoverySide, ticket: Ticket) {
+        let (payload, recovery) = (side.payloads.remove(&ticket), side.recovery.clone());
+        let (Some(payload), Some(recovery)) = (payload, recovery) else { return };
+        let epoch = side.machine.name().epoch;
+        let replay = ReplayLog { recovery, epoch, ticket, payload, from: 0 };
+        self.node.work.push(Work::ReplayLog(replay));
+        if self.node.work.len() > 1 {
+            self.node.wake_all();
+        }
+    }
+
+    fn secure(&mut self, side: &mut RecoverySide, version: Version) {
+        self.node.store().raise_version(version);
+        side.waits = Some(Wait::Secure(Cut::Splicing(self.all_reactors())));
+        self.node.wake_all();
+    }
+
+    fn all_reactors(&self) -> BTreeSet<ReactorId> {
+        (0..self.node.settings().reactors).map(ReactorId).collect()
+    }
+
+    /// Takes the tablet away; what was replayed is spliced, so that the cleaner finds it, and then
+    /// forgotten.
+    fn abandon(&mut self, side: &mut RecoverySide) {
+        side.waits = None;
+        let Some(recovery) = side.recovery.take() else { return };
+        let PartName { range, epoch, .. } = side.machine.name();
+        self.node.recovery_counts.given_up(recovery.counters());
+        self.node.forgetting().insert(epoch, range);
+        self.node.change_tablets(|tablets| {
+            carve(tablets, range, |tablet| match &tablet.state {
+                TabletState::Recovering(it) if Arc::ptr_eq(it, &recovery) => None,
+                TabletState::Recovering(_)
+                | TabletState::Serving
+                | TabletState::Frozen
+                | TabletState::Leaving
+                | TabletState::Arriving(_) => Some(tablet),
+            })
+        });
+        side.waits = Some(Wait::Abandon(recovery, self.all_reactors()));
+        self.node.wake_all();
+    }
+
+    /// A backup has answered a read.
+    pub(super) fn recovery_replied(
+        &mut self,
+        now: Instant,
+        from: ServerId,
+        reply: RecoveryReply,
+        payload: Payload,
+    ) {
+        let node = self.node.clone();
+        let mut machines = node.machines();
+        let is_asker = |side: &RecoverySide| {
+            let is_of_part = |log: &RecoveryLog| log.dead == reply.replica.log;
+            side.machine.name().range == reply.range && side.logs.iter().any(is_of_part)
+        };
+        // The youngest, if there was another one for the same range before.
+        let asker = machines.recoveries.iter_mut().rfind(|(_, side)| is_asker(side));
+        let Some((&epoch, side)) = asker else { return self.give_buffer(payload.buffer) };
+        self.node.recovery_counts.received(payload.bytes().len());
+        let payload = match payload.bytes().is_empty() {
+            true => {
+                self.give_buffer(payload.buffer);
+                None
+            }
+            false => Some(side.keep(payload)),
+        };
+        self.drive_recovery_in(
+            &mut machines,
+            now,
+            epoch,
+            MasterEvent::Replied { from, reply, payload },
+        );
+        node.note_machines(&machines);
+    }
+
+    /// Replays a bounded part of what a backup has sent.
+    pub(super) fn replay_log(&mut self, now: Instant, mut replay: ReplayLog) {
+        let entries = replay.payload.bytes();
+        let done = self.worker.replay_log(&replay.recovery, entries, replay.from, REPLAY_ENTRIES);
+        let (epoch, ticket) = (replay.epoch, replay.ticket);
+        let event = match done {
+            Ok(done) => {
+                if let Some(next) = done.next {
+                    replay.from = next;
+                    return self.node.work.put_back(Work::ReplayLog(replay));
+                }
+                MasterEvent::Replayed { ticket }
+            }
+            Err(error) => {
+                tracing::warn!(recovery = ?replay.recovery, %error, "entries cannot be replayed");
+                let why = match error {
+                    ReplayError::OutOfMemory => ReplayFailure::OutOfMemory,
+                    ReplayError::Corrupt(_) => ReplayFailure::Corrupt,
+                };
+                MasterEvent::ReplayFailed { ticket, why }
+            }
+        };
+        self.give_buffer(replay.payload.buffer);
+        self.drive_recovery(now, epoch, event);
+    }
+
+    /// A step of taking out the tombstones of a part that is served.
+    pub(super) fn sweep_recovered(&mut self, recovery: Arc<Recovery>) {
+        if self.worker.sweep_recovery(&recovery, super::SWEEP_MAX) {
+            self.node.work.push(Work::SweepRecovery(recovery));
+        }
+    }
+
+    /// A step of forgetting what was replayed for nothing.
+    pub(super) fn forget_replayed(
+        &mut self,
+        epoch: OwnershipEpoch,
+        range: HashRange,
+        cursor: KeyHash,
+    ) {
+        match self.worker.forget(range, cursor, super::source_side::FORGET_BUCKETS) {
+            Some(cursor) => {
+                self.node.work.push(Work::ForgetReplayed { epoch, range, cursor });
+            }
+            None => drop(self.node.forgetting().remove(&epoch)),
+        }
+    }
+
+    /// Does this reactor's part of what masters wait for, and goes on with those that need not wait
+    /// any more.
+    pub(super) fn poll_recoveries(&mut self, machines: &mut Machines, now: Instant) {
+        let waiting = machines.recoveries.iter().filter(|(_, side)| side.is_waiting());
+        let waiting: Vec<OwnershipEpoch> = waiting.map(|(epoch, _)| *epoch).collect();
+        for epoch in waiting {
+            let Some(side) = machines.recoveries.get_mut(&epoch) else { continue };
+            if let Some(event) = self.poll_recovery(side) {
+                self.drive_recovery_in(machines, now, epoch, event);
+            } else if side.is_over() {
+                machines.recoveries.remove(&epoch);
+            }
+        }
+    }
+
+    fn poll_recovery(&mut self, side: &mut RecoverySide) -> Option<MasterEvent> {
+        let store = self.node.store().clone();
+        match side.waits.as_mut()? {
+            Wait::Begin(grace) => {
+                if !store.is_over(grace) {
+                    return None;
+                }
+                side.waits = None;
+                Some(MasterEvent::Begun(Ok(())))
+            }
+            Wait::Secure(cut) => {
+                if let Cut::Splicing(reactors) = cut
+                    && reactors.remove(&self.reactor)
+                    && let Some(recovery) = &side.recovery
+                {
+                    self.worker.splice_recovery(recovery);
+                }
+                if !is_secure(cut, &store) {
+                    return None;
+                }
+                side.waits = None;
+                Some(MasterEvent::Secured)
+            }
+            Wait::Abandon(recovery, reactors) => {
+                if reactors.remove(&self.reactor) {
+                    self.worker.splice_recovery(recovery);
+                }
+                if reactors.is_empty() {
+                    side.waits = None;
+                    let PartName { range, epoch, .. } = side.machine.name();
+                    let cursor = range.first();
+                    self.node.work.push(Work::ForgetReplayed { epoch, range, cursor });
+                }
+                None
+            }
+        }
+    }
+
+    /// Time has passed for the masters.
+    pub(super) fn tick_recoveries(&mut self, machines: &mut Machines, now: Instant) {
+        let is_due = |side: &RecoverySide| side.machine.next_deadline().is_some_and(|at| at <= now);
+        let due = machines.recoveries.iter().filter(|(_, side)| is_due(side));
+        for epoch in due.map(|(epoch, _)| *epoch).collect::<Vec<_>>() {
+            self.drive_recovery_in(machines, now, epoch, MasterEvent::Tick);
+        }
+    }
+}
+
+/// Whether everything that was written up to the cut is safe.
+fn is_secure(cut: &mut Cut, store: &store::Store) -> bool {
+    if let Cut::Splicing(reactors) = cut {
+        if !reactors.is_empty() {
+            return false;
+        }
+        match unacknowledged(store) {
+            None => return true,
+            Some(dependency) => *cut = Cut::Securing(dependency),
+        }
+    }
+    match cut {
+        Cut::Splicing(_) => false,
+        Cut::Securing(dependency) => store.log().is_acknowledged(dependency),
+    }
+}
+
+/// Whether a part is ours, if it is not the dead server's any more.
+fn decision(map: &ClusterMap, part: PartName, me: ServerId) -> Option<bool> {
+    let inside = || map.tablets.iter().filter(|tablet| tablet.range.overlaps(part.range));
+    let is_open = inside().next().is_none() || inside().any(|tablet| tablet.owner == part.dead);
+    let is_ours = || inside().any(|it| (it.owner, it.epoch) == (me, part.epoch));
+    (!is_open).then(is_ours)
+}
+
+/// Entries that one quantum replays: as with a migration, about 40 us.
+const REPLAY_ENTRIES: usize = 410;

@@ -1,0 +1,137 @@
+//! What this server's disk has of dead servers' logs, for those who recover them.
+//!
+//! A read waits for the disk, and looks at each entry: it is left in the engine's outbox, as a
+//! [`ReadJob`]. A master may ask this server that it stands on itself.
+
+use crate::engine::outgoing::{DiskJob, Payload, Sending, To};
+use crate::engine::{Engine, Route};
+use ::backup::Replicas;
+use protocols::recovery::MasterEvent;
+use std::fmt;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{HashSeed, Instant};
+use wire::peer::{PeerMessage, RecoveryNext, RecoveryRead, RecoveryReply};
+
+/// Bytes of entries in one reply: 3,000 of 160 bytes, which are replayed in 1 ms.
+const REPLY_BYTES: usize = 512 << 10;
+
+/// Who wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// A master on this server.
+    Here,
+    /// One on the server at the other end.
+    There(Route),
+}
+
+/// A question that the disk is busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) struct Reading {
+    asker: Asker,
+    read: RecoveryRead,
+    since: Instant,
+}
+
+/// Reads entries of a replica.
+pub struct ReadJob {
+    disk: Arc<Replicas>,
+    seed: HashSeed,
+    reading: Reading,
+    buffer: Vec<u8>,
+}
+
+/// What came of a [`ReadJob`].
+pub struct ReadDone {
+    reading: Reading,
+    next: RecoveryNext,
+    entries: Vec<u8>,
+}
+
+impl fmt::Debug for ReadJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RecoveryRead { replica, range, from } = self.reading.read;
+        write!(f, "read {range} of {replica} from {from}")
+    }
+}
+
+impl fmt::Debug for ReadDone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RecoveryRead { replica, range, .. } = self.reading.read;
+        write!(f, "{} bytes of {range} of {replica}", self.entries.len())
+    }
+}
+
+impl ReadJob {
+    /// Does it. May take as long as the disk needs for a segment.
+    pub fn carry_out(self) -> ReadDone {
+        let ReadJob { disk, seed, reading, buffer: mut entries } = self;
+        let next = disk.entries(&reading.read, &seed, REPLY_BYTES, &mut entries);
+        let next = next.unwrap_or_else(|error| {
+            if error.kind() != ErrorKind::NotFound {
+                tracing::warn!(%error, "a replica of a dead server's log cannot be read");
+            }
+            entries.clear();
+            RecoveryNext::Missing
+        });
+        ReadDone { reading, next, entries }
+    }
+}
+
+impl Engine {
+    /// A master asks what this server has. It is told nothing about a log that is still written to.
+    pub(in crate::engine) fn recovery_read_arrived(
+        &mut self,
+        now: Instant,
+        route: Route,
+        read: RecoveryRead,
+    ) {
+        self.read_for(now, Asker::There(route), read);
+    }
+
+    pub(super) fn read_for(&mut self, now: Instant, asker: Asker, read: RecoveryRead) {
+        let Some(replication) = self.replication.clone() else { return };
+        let is_same = |busy: &Reading| (busy.asker, busy.read) == (asker, read);
+        // Who asks again is waiting, and nothing is sped up by that.
+        if !replication.is_log_fenced(read.replica.log) || self.readings.iter().any(is_same) {
+            return;
+        }
+        let reading = Reading { asker, read, since: now };
+        self.readings.push(reading);
+        let buffer = self.take_buffer(REPLY_BYTES);
+        let (disk, seed) = (replication.disk().clone(), self.node.store().seed().clone());
+        self.out.disk.push(DiskJob::Read(ReadJob { disk, seed, reading, buffer }));
+    }
+
+    /// The disk has read something.
+    pub(in crate::engine) fn on_read(&mut self, now: Instant, done: ReadDone) {
+        let ReadDone { reading, next, entries } = done;
+        self.readings.retain(|busy| *busy != reading);
+        let spent: Duration = now.since(reading.since);
+        self.node.recovery_counts.read(entries.len(), spent);
+        let RecoveryRead { replica, range, from } = reading.read;
+        let reply = RecoveryReply { replica, range, from, next };
+        match reading.asker {
+            Asker::Here => {
+                let payload = Payload { buffer: entries, start: 0 };
+                self.recovery_replied(now, self.node.me(), reply, payload);
+            }
+            Asker::There(route) => self.out.peers.push(Sending {
+                to: To::Back(route),
+                is_priority: false,
+                message: PeerMessage::RecoveryReply(reply),
+                payload: entries,
+            }),
+        }
+    }
+
+    /// A connection on which answers may have been on their way has ended.
+    pub(in crate::engine) fn recovery_connection_lost(
+        &mut self,
+        now: Instant,
+        backup: types::ServerId,
+    ) {
+        self.tell_recoveries(now, &MasterEvent::ConnectionLost { backup });
+    }
+}
