@@ -96,11 +96,23 @@ impl Held {
         // What this turn has said is behind what is held already: it must be out of the output
         // before anything is let go into it.
         let mut fresh = std::mem::take(&mut self.fresh);
-        for Fresh { connection, from, dependency } in fresh.drain(..) {
+        fresh.retain(|Fresh { connection, dependency, .. }| {
             let waits = dependency.as_ref().is_some_and(|it| !engine.is_acknowledged(it));
-            if waits || self.lines.contains_key(&connection) {
-                self.hold(connection, from, dependency, io);
+            if waits {
+                self.lines.entry(*connection).or_default();
             }
+            self.lines.contains_key(connection)
+        });
+        // From the last one on, so that each takes what its own requests have said and no more.
+        let take = |Fresh { connection, from, .. }: &Fresh| {
+            let output = io.output(*connection);
+            if output.len() > *from { output.split_off(*from) } else { Vec::new() }
+        };
+        let mut replies: Vec<Vec<u8>> = fresh.iter().rev().map(take).collect();
+        for (Fresh { connection, dependency, .. }, replies) in
+            fresh.drain(..).zip(replies.drain(..).rev())
+        {
+            self.hold(connection, Batch { replies, dependency }, io);
         }
         self.fresh = fresh;
         engine.note_held(!self.lines.is_empty());
@@ -119,19 +131,10 @@ impl Held {
         }
     }
 
-    fn hold(
-        &mut self,
-        connection: ConnectionId,
-        from: usize,
-        dependency: Option<Dependency>,
-        io: &mut impl Connections,
-    ) {
-        let output = io.output(connection);
-        // Nothing is there if an earlier part of this turn's output took it along.
-        let replies = if output.len() > from { output.split_off(from) } else { Vec::new() };
+    fn hold(&mut self, connection: ConnectionId, batch: Batch, io: &mut impl Connections) {
         let line = self.lines.entry(connection).or_default();
-        line.bytes += replies.len();
-        line.batches.push_back(Batch { replies, dependency });
+        line.bytes += batch.replies.len();
+        line.batches.push_back(batch);
         if line.bytes > CLIENT_BACKLOG_MAX && !line.is_paused {
             line.is_paused = true;
             io.pause_reading(connection);
