@@ -46,7 +46,7 @@ impl Host for Process {
         let (file, mailboxes) = (self.file.clone(), self.mailboxes.clone());
         let work = move || {
             let answer = match carry_out(job, file.as_deref()) {
-                Ok(()) => Answer::Flushed,
+                Ok(()) => Answer::Flushed { map: 0 },
                 Err(error) => Answer::Refused(format!("{error:#}")),
             };
             let message = FromCoordinator::Answer { request, answer };

@@ -452,8 +452,11 @@ pub enum Answer {
     Cancelled(u32),
     /// Migrations, as asked for.
     Migrations(Vec<MigrationReport>),
-    /// Done; the new tenures come with the next map.
-    Flushed,
+    /// Done; the new tenures come with this map.
+    Flushed {
+        /// The map's version.
+        map: u64,
+    },
     /// All recoveries under way.
     Recoveries(Vec<RecoveryReport>),
     /// The recovery goes on without what was missing: so many segments, or the directory (0).

@@ -150,7 +150,8 @@ impl<S: MetaStore> Coordinator<S> {
         for flush in ready {
             let Flush { connection, server, request, table } = flush;
             self.renew_tenures(at, server, table)?;
-            Asker { connection, server, request }.answer(Answer::Flushed, out);
+            let map = self.next_map_version();
+            Asker { connection, server, request }.answer(Answer::Flushed { map }, out);
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ impl<S: MetaStore> Coordinator<S> {
     pub fn map(&self) -> ClusterMap {
         let live = self.ledger.migrations().values().filter(|migration| migration.is_live());
         ClusterMap {
-            version: (self.ledger.term() << 32) + self.maps,
+            version: self.next_map_version() - 1,
             cluster: self.ledger.identity().cluster,
             servers: self.server_infos(),
             tablets: self
@@ -29,6 +29,11 @@ impl<S: MetaStore> Coordinator<S> {
                 .collect(),
             moving: live.map(|m| (m.range, m.source, m.target)).collect(),
         }
+    }
+
+    /// The version that the map will have that is pushed next.
+    pub(super) fn next_map_version(&self) -> u64 {
+        (self.ledger.term() << 32) + self.maps + 1
     }
 
     /// A server that is gone and that nothing depends on is of no interest to anybody.

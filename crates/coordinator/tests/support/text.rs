@@ -107,7 +107,7 @@ fn answer(answer: &Answer) -> String {
         Answer::Started(migrations) => format!("started {}", joined(migrations, |m| m.to_string())),
         Answer::Cancelled(count) => format!("cancelled {count}"),
         Answer::Migrations(reports) => format!("migrations{}", joined(reports, report)),
-        Answer::Flushed => "flushed".into(),
+        Answer::Flushed { .. } => "flushed".into(),
         Answer::Recoveries(reports) => format!("recoveries{}", joined(reports, recovery)),
         Answer::LossAccepted(count) => format!("loss of {count} accepted"),
         Answer::Refused(reason) => format!("refused: {reason}"),

@@ -432,7 +432,7 @@ pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) -> Done {
         Answer::Cancelled(0) => Err(refused("ERR No migrations ongoing")),
         Answer::Started(_)
         | Answer::Cancelled(_)
-        | Answer::Flushed
+        | Answer::Flushed { .. }
         | Answer::Migrations(_)
         | Answer::Recoveries(_)
         | Answer::LossAccepted(_) => call.ok(),

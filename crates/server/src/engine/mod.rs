@@ -49,7 +49,7 @@ use protocols::replication::BackupEvent;
 use recovering::Reading;
 use replicated::{BackupPart, Master};
 use source_side::{PriorityToServe, PullToServe};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -82,7 +82,7 @@ pub struct Engine {
     priority_to_serve: Vec<(ServerId, PriorityToServe)>,
     flushes: VecDeque<Flush>,
     /// Requests to the coordinator that ask for a flush, by number.
-    flushing: BTreeMap<u64, Option<TableId>>,
+    flushing: BTreeSet<u64>,
     next_request: u64,
     /// The tablets' version that parked operations were last tried with.
     tablets_version: u64,
@@ -132,7 +132,7 @@ impl Engine {
             pulls_to_serve: VecDeque::new(),
             priority_to_serve: Vec::new(),
             flushes: VecDeque::new(),
-            flushing: BTreeMap::new(),
+            flushing: BTreeSet::new(),
             next_request: u64::from(reactor.0) << REQUEST_REACTOR_SHIFT,
             tablets_version: 0,
             buffers: Vec::new(),
@@ -288,6 +288,7 @@ impl Engine {
             FromCoordinator::Welcome { .. } | FromCoordinator::Rejected { .. } => {}
             FromCoordinator::Map(map) => {
                 self.node.adopt(map);
+                self.flush_if_renewed();
                 self.follow_map_of_recoveries(now);
             }
             FromCoordinator::Measure { migration, range } => self.measure(migration, range),
@@ -356,8 +357,8 @@ impl Engine {
         }
         self.next_request += 1;
         let request = self.next_request;
-        if let Ask::Flush { table } = &ask {
-            self.flushing.insert(request, *table);
+        if let Ask::Flush { .. } = &ask {
+            self.flushing.insert(request);
         }
         self.out.control.push(ToCoordinator::Ask { request, ask });
         Some(request)
@@ -374,7 +375,7 @@ impl Engine {
 
     fn answered(&mut self, request: u64, answer: Answer) {
         match (self.flushing.remove(&request), &answer) {
-            (Some(table), Answer::Flushed) => self.begin_flush(request, table),
+            (true, Answer::Flushed { map }) => self.begin_flush(Some(request), *map),
             _ => self.out.wakes.push(Wake::Answer(request, answer)),
         }
     }

@@ -352,9 +352,18 @@ impl Node {
 
     /// Replaces the tablets and lets every reactor know.
     pub(super) fn change_tablets(&self, change: impl FnOnce(Vec<Tablet>) -> Vec<Tablet>) {
+        self.change_tablets_if(|tablets| Some(change(tablets)));
+    }
+
+    /// The same, if there is something to be changed.
+    pub(super) fn change_tablets_if(
+        &self,
+        change: impl FnOnce(Vec<Tablet>) -> Option<Vec<Tablet>>,
+    ) {
         let guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let tablets = self.store.tablets().iter().cloned().collect();
-        self.store.publish(TabletMap::new(change(tablets)));
+        let Some(changed) = change(tablets) else { return };
+        self.store.publish(TabletMap::new(changed));
         drop(guard);
         self.tablets_version.fetch_add(1, Ordering::Release);
         self.wake_all();

@@ -5,7 +5,7 @@
 
 use store::{TableSet, Tablet, TabletState};
 use types::limits::TABLES_MAX;
-use types::{HashRange, OwnershipEpoch, ServerId, Tenure};
+use types::{HashRange, OwnershipEpoch, ServerId, TableId, Tenure};
 use wire::control::{ClusterMap, TabletInfo};
 
 /// Applies `change` to the parts of tablets that lie in `range`; what it makes `None` goes.
@@ -79,7 +79,8 @@ pub(super) fn tenures(list: &[Tenure]) -> [Tenure; TABLES_MAX] {
 }
 
 /// What a new map changes: ranges that are ours and that we do not hold are served from here on
-/// (the coordinator gave them to us empty), and tablets that both know get the map's tenures.
+/// (the coordinator gave them to us empty). Other tenures of what we hold are the business of
+/// [`renewed`].
 ///
 /// A range that we recover is ours, and served, when a map says so under its epoch. One that we hold in
 /// another way than the map says is in the middle of a migration, and the migration's own messages
@@ -94,11 +95,11 @@ pub(super) fn adopt(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) ->
         let sharing = tablets[from..].iter_mut();
         for tablet in sharing.take_while(|tablet| tablet.range.first() <= info.range.last()) {
             unknown = unknown.into_iter().flat_map(|u| u.without(tablet.range)).flatten().collect();
-            if tablet.epoch == info.epoch && info.range.covers(tablet.range) {
-                tablet.tenures = tenures(&info.tenures);
-                if let TabletState::Recovering(_) = tablet.state {
-                    tablet.state = TabletState::Serving;
-                }
+            if tablet.epoch == info.epoch
+                && info.range.covers(tablet.range)
+                && let TabletState::Recovering(_) = tablet.state
+            {
+                tablet.state = TabletState::Serving;
             }
         }
         given.extend(unknown.into_iter().map(|range| Tablet { range, ..serving(info) }));
@@ -106,6 +107,22 @@ pub(super) fn adopt(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) ->
     tablets.append(&mut given);
     tablets.sort_by_key(|tablet| tablet.range);
     tablets
+}
+
+/// The tenures that the map gives a tablet of ours, and the tables for which they are others than
+/// those that the tablet has: whatever stands there under the old ones is void.
+pub(super) fn renewed(
+    tablet: &Tablet,
+    map: &ClusterMap,
+    me: ServerId,
+) -> ([Tenure; TABLES_MAX], TableSet) {
+    let at = map.tablets.partition_point(|info| info.range.last() < tablet.range.first());
+    let info = map.tablets.get(at).filter(|info| {
+        (info.owner, info.epoch) == (me, tablet.epoch) && info.range.covers(tablet.range)
+    });
+    let new = info.map_or(tablet.tenures, |info| tenures(&info.tenures));
+    let tables = (0..TABLES_MAX).filter(|table| new[*table] != tablet.tenures[*table]);
+    (new, tables.fold(TableSet::NONE, |set, table| set.with(TableId(table as u8))))
 }
 
 #[cfg(test)]
@@ -181,14 +198,21 @@ mod tests {
     }
 
     #[test]
-    fn tenures_follow_the_map_and_epochs_do_not() {
-        let tablets = adopt(Vec::new(), &map(vec![info(0, 9, 1, 3)]), ServerId(1));
-        let flushed = TabletInfo { tenures: vec![Tenure(8)], ..info(0, 9, 1, 3) };
-        let tablets = adopt(tablets, &map(vec![flushed]), ServerId(1));
-        assert_eq!(describe(&tablets), ["slots 0-9 serving e3 n8"]);
-        let other_epoch = TabletInfo { tenures: vec![Tenure(9)], ..info(0, 9, 1, 4) };
-        let tablets = adopt(tablets, &map(vec![other_epoch]), ServerId(1));
-        assert_eq!(describe(&tablets), ["slots 0-9 serving e3 n8"]);
+    fn other_tenures_are_told_of_tablets_that_have_the_maps_epoch() {
+        let me = ServerId(1);
+        let tablets = adopt(Vec::new(), &map(vec![info(0, 9, 1, 3)]), me);
+        let flushed = |first, last, epoch| {
+            let mut info = info(first, last, 1, epoch);
+            info.tenures[2] = Tenure(8);
+            map(vec![info])
+        };
+        let adopted = adopt(tablets, &flushed(0, 9, 3), me);
+        assert_eq!(describe(&adopted), ["slots 0-9 serving e3 n3"], "not before it is empty");
+        let (tenures, tables) = renewed(&adopted[0], &flushed(0, 9, 3), me);
+        assert_eq!((tenures[1], tenures[2], tables), (Tenure(3), Tenure(8), TableSet::of(TableId(2))));
+        for other in [flushed(0, 9, 4), flushed(0, 8, 3), map(vec![info(0, 9, 2, 3)])] {
+            assert_eq!(renewed(&adopted[0], &other, me), (adopted[0].tenures, TableSet::NONE));
+        }
     }
 
     #[test]
@@ -212,9 +236,6 @@ mod tests {
             for tablet in &mut tablets {
                 let rest = unknown.into_iter().flat_map(|range| range.without(tablet.range));
                 unknown = rest.flatten().collect();
-                if tablet.epoch == info.epoch && info.range.covers(tablet.range) {
-                    tablet.tenures = tenures(&info.tenures);
-                }
             }
             tablets.extend(unknown.into_iter().map(|range| Tablet { range, ..serving(info) }));
         }

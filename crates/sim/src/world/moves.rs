@@ -67,7 +67,7 @@ impl World {
             }
             Answer::Refused(_)
             | Answer::Cancelled(_)
-            | Answer::Flushed
+            | Answer::Flushed { .. }
             | Answer::Recoveries(_)
             | Answer::LossAccepted(_) => {}
         }
