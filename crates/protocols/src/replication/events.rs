@@ -91,6 +91,14 @@ pub enum ReplicatorEvent {
         /// Which are gone.
         replicas: Vec<ReplicaId>,
     },
+    /// A backup has heard nothing of these replicas for long. Those that nobody needs are released;
+    /// it asks again about the others.
+    Needed {
+        /// Who asks.
+        backup: ServerId,
+        /// About what.
+        replicas: Vec<ReplicaId>,
+    },
     /// What was sent to this server and not answered may be lost.
     ConnectionLost {
         /// To whom.

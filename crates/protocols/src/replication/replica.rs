@@ -24,6 +24,8 @@ pub(super) struct Replica {
     flight: Option<Flight>,
     /// When the backup is asked if it has not answered by then; `None` before the first piece.
     ask_at: Option<Instant>,
+    /// It is asked although there is nothing else to ask.
+    is_asked: bool,
     /// The backup has been told that nothing will follow.
     knows_last: bool,
     /// The latest time at which something was sent that the backup has acknowledged.
@@ -76,6 +78,7 @@ impl Replica {
             is_open: false,
             flight: None,
             ask_at: None,
+            is_asked: false,
             knows_last: false,
             confirmed: None,
         }
@@ -129,8 +132,15 @@ impl Replica {
         self.has = self.has.max(length);
         self.stable = self.stable.max(stable);
         self.is_open = true;
+        self.is_asked = false;
         self.confirmed = self.confirmed.max(Some(sent));
         Ok(())
+    }
+
+    /// To be asked, only to hear that it is there.
+    pub(super) fn ask(&mut self, now: Instant) {
+        self.is_asked = true;
+        self.ask_at = Some(now);
     }
 
     /// What was on its way may be lost.
@@ -173,7 +183,8 @@ impl Replica {
     }
 
     fn wants_answer(&self, pace: Pace) -> bool {
-        pace.is_steady || !self.is_open || self.flight.is_some() || self.stable < self.has
+        let is_unfinished = !self.is_open || self.flight.is_some() || self.stable < self.has;
+        pace.is_steady || self.is_asked || is_unfinished
     }
 
     /// When [`Replica::send`] has something to ask.

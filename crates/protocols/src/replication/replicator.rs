@@ -41,6 +41,8 @@ pub struct Replicator {
     /// Of the chain.
     lease: Lease,
     told: Told,
+    /// Backups that have asked about replicas, and when for the first time.
+    askers: BTreeMap<ServerId, Instant>,
     /// A backup has fenced the log: nothing will be acknowledged any more.
     is_fenced: bool,
 }
@@ -82,6 +84,7 @@ impl Replicator {
             releases: Releases::default(),
             lease: Lease::default(),
             told: Told::default(),
+            askers: BTreeMap::new(),
             is_fenced: false,
         }
     }
@@ -114,6 +117,9 @@ impl Replicator {
             ReplicatorEvent::Released { backup, replicas } => {
                 self.releases.released(backup, &replicas);
             }
+            ReplicatorEvent::Needed { backup, replicas } => {
+                self.answer_needed(now, backup, replicas, out);
+            }
             ReplicatorEvent::ConnectionLost { backup } => self.connection_lost(now, backup),
             ReplicatorEvent::Died { backup } => self.died(backup, out),
             ReplicatorEvent::Tick => {}
@@ -136,9 +142,11 @@ impl Replicator {
         segments.chain(forgiven).chain(self.releases.next_deadline()).chain(self.told.lease).min()
     }
 
-    /// Whether a backup must keep what it has of a replica. Also what came back with another
-    /// server's disk is kept, as long as there is not enough of the segment elsewhere.
-    pub fn needs(&self, backup: ServerId, replica: ReplicaId) -> bool {
+
+    /// Whether a backup must keep what it has of a replica, as far as is known of others. Also what
+    /// came back with another server's disk is kept, as long as there is not enough of the segment
+    /// elsewhere.
+    pub fn is_needed(&self, backup: ServerId, replica: ReplicaId) -> bool {
         let Some(segment) = self.segments.get(&replica.segment) else { return false };
         let is_spare = segment.stage >= Stage::Kept && !self.short.contains(&replica.segment);
         !is_spare || segment.needs(backup, replica.epoch)
@@ -315,6 +323,7 @@ impl Replicator {
     }
 
     fn died(&mut self, backup: ServerId, out: &mut Outbox<ReplicatorEffect>) {
+        self.askers.remove(&backup);
         self.placement.note_dead(backup);
         self.releases.note_dead(backup);
         let holds = |segment: &Segment| segment.replicas.iter().any(|it| it.backup == backup);
@@ -322,6 +331,45 @@ impl Replicator {
             self.segments.iter().filter(|(_, segment)| holds(segment)).map(|(id, _)| *id).collect();
         held.into_iter().for_each(|id| self.note_loss(id, backup, Loss::Died, out));
         self.segments.values_mut().for_each(|it| it.former.retain(|former| *former != backup));
+    }
+
+    fn answer_needed(
+        &mut self,
+        now: Instant,
+        backup: ServerId,
+        replicas: Vec<ReplicaId>,
+        out: &mut Outbox<ReplicatorEffect>,
+    ) {
+        let since = *self.askers.entry(backup).or_insert(now);
+        let is_needless = |replica: &ReplicaId| {
+            replica.log == self.settings.log && !self.needs((backup, since), *replica)
+        };
+        let needless: Vec<ReplicaId> = replicas.into_iter().filter(is_needless).collect();
+        if !needless.is_empty() {
+            out.push(ReplicatorEffect::Release { backup, replicas: needless });
+        }
+    }
+
+    /// Whether a backup, which has asked for the first time at `since`, must keep what it has of a
+    /// replica. It may have come with the very disk on which the segment is believed to be, by a
+    /// master that has not heard of a server's death: so all others who have the segment must have
+    /// been heard from since, and are asked.
+    fn needs(&mut self, (backup, since): (ServerId, Instant), replica: ReplicaId) -> bool {
+        if self.is_needed(backup, replica) {
+            return true;
+        }
+        let id = replica.segment;
+        let Some(segment) = self.segments.get_mut(&id) else { return false };
+        let is_silent = |it: &&mut Replica| {
+            it.backup != backup && it.confirmed().is_none_or(|at| at < since)
+        };
+        let mut silent = segment.replicas.iter_mut().filter(is_silent).peekable();
+        let has_silent = silent.peek().is_some();
+        silent.for_each(|replica| replica.ask(since));
+        if has_silent {
+            self.active.insert(id);
+        }
+        has_silent
     }
 
     fn connection_lost(&mut self, now: Instant, backup: ServerId) {
@@ -524,7 +572,7 @@ impl Replicator {
             }
             out.push(ReplicatorEffect::Whole { segment: id });
         }
-        if segment.stage == Stage::Kept {
+        if segment.stage >= Stage::Kept {
             self.active.remove(&id);
             self.may_copy = true;
         }

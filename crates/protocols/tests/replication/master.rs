@@ -317,15 +317,11 @@ impl Master {
                 self.both(now, ReplicatorEvent::Released { backup, replicas });
             }
             PeerMessage::Needed { replicas } => {
-                let is_needless = |replica: &ReplicaId| {
-                    let is_chain = replica.segment.0 >= CHAIN;
-                    let keeper = if is_chain { &self.chain_keeper } else { &self.data };
-                    !keeper.needs(backup, *replica)
-                };
-                let replicas: Vec<_> = replicas.into_iter().filter(is_needless).collect();
-                if !replicas.is_empty() && !self.is_fenced {
-                    self.send(backup, PeerMessage::Release { replicas }, 0);
-                }
+                let (chain, data): (Vec<ReplicaId>, Vec<ReplicaId>) =
+                    replicas.into_iter().partition(|replica| replica.segment.0 >= CHAIN);
+                let asked = |replicas| ReplicatorEvent::Needed { backup, replicas };
+                self.todo.push_back((ReplicaKind::Directory, asked(chain)));
+                self.data(now, asked(data));
             }
             other => panic!("a master is told {other:?}"),
         }

@@ -570,7 +570,7 @@ impl World {
         {
             let is_chain = replica.segment.0 >= CHAIN;
             let keeper = if is_chain { &master.chain_keeper } else { &master.data };
-            assert!(keeper.needs(server, *replica), "seed {seed}: {server} keeps {replica}");
+            assert!(keeper.is_needed(server, *replica), "seed {seed}: {server} keeps {replica}");
             let end = master.lengths.get(&replica.segment);
             if end == Some(&stored.length) && !stored.is_spoiled {
                 *full.entry(replica.segment).or_default() += 1;

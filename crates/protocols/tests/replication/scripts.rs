@@ -206,12 +206,7 @@ impl World {
                 self.tell(ReplicatorEvent::Released { backup, replicas });
             }
             PeerMessage::Needed { replicas } => {
-                let is_needless = |replica: &ReplicaId| !self.master.needs(backup, *replica);
-                let replicas: Vec<_> = replicas.into_iter().filter(is_needless).collect();
-                if !replicas.is_empty() {
-                    let message = PeerMessage::Release { replicas };
-                    self.send(Envelope { from: MASTER, to: backup, message, bytes: 0 });
-                }
+                self.tell(ReplicatorEvent::Needed { backup, replicas });
             }
             other => panic!("a master is told {other:?}"),
         }

@@ -274,7 +274,7 @@ impl Engine {
             PeerMessage::Appended(answer) => self.appended(now, from, answer),
             PeerMessage::Release { replicas } => self.release_arrived(now, from, replicas),
             PeerMessage::Released { replicas } => self.released(from, replicas),
-            PeerMessage::Needed { replicas } => self.needed(from, replicas),
+            PeerMessage::Needed { replicas } => self.needed(now, from, replicas),
             PeerMessage::RecoveryRead(read) => self.recovery_read_arrived(now, route, read),
             PeerMessage::RecoveryReply(reply) => self.recovery_replied(now, from, reply, payload),
         }

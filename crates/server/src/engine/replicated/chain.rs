@@ -20,7 +20,7 @@ use types::{Instant, ReactorId, SegmentId, ServerId};
 use wire::control::ToCoordinator;
 use wire::directory::Content;
 use wire::peer::PeerMessage;
-use wire::replica::{ReplicaId, ReplicaKind};
+use wire::replica::ReplicaKind;
 
 /// How far the chain has got, or a part of it: segment and length there.
 type Position = (SegmentId, u32);
@@ -86,10 +86,6 @@ impl Chain {
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.replicator.next_deadline()
-    }
-
-    pub(super) fn needs(&self, backup: ServerId, replica: ReplicaId) -> bool {
-        self.replicator.needs(backup, replica)
     }
 
     /// For the replicator, when its reactor comes to it.

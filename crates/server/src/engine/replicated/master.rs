@@ -12,7 +12,7 @@ use protocols::replication::{Piece, Replicator, ReplicatorEffect, ReplicatorEven
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use store::log::LogChange;
-use types::{ClusterId, Instant, SegmentId, ServerId, Version};
+use types::{ClusterId, Instant, ReactorId, SegmentId, ServerId, Version};
 use wire::directory::Content;
 use wire::peer::{Append, Appended, PeerMessage};
 use wire::replica::{Identity, PIECE_HEADER_BYTES, PieceWriter, ReplicaId, ReplicaKind};
@@ -208,7 +208,6 @@ impl Engine {
             match letter {
                 Letter::Event(event) => self.drive_master(replication, now, event),
                 Letter::Dead(segment) => self.end_segment(replication, now, segment),
-                Letter::Needed { backup, replicas } => self.answer_needed(backup, &replicas),
             }
         }
     }
@@ -364,44 +363,37 @@ impl Engine {
         self.node.wake_all();
     }
 
-    /// A backup asks whether replicas are needed.
-    pub(in crate::engine) fn needed(&mut self, backup: ServerId, replicas: Vec<ReplicaId>) {
+    /// A backup asks whether replicas are needed. Each reactor knows of the segments that it writes,
+    /// and what nobody knows is needed by nobody.
+    pub(in crate::engine) fn needed(
+        &mut self,
+        now: Instant,
+        backup: ServerId,
+        replicas: Vec<ReplicaId>,
+    ) {
         let Some(replication) = self.replication.clone() else { return };
         if replication.is_fenced.load(Ordering::Relaxed) {
             return;
         }
-        let mut asked: BTreeMap<_, Vec<ReplicaId>> = BTreeMap::new();
-        let mut needless = Vec::new();
-        for replica in replicas.into_iter().filter(|replica| replica.log == self.node.me()) {
-            if replica.segment.0 >= super::CHAIN {
-                if !replication.chain().needs(backup, replica) {
-                    needless.push(replica);
-                }
-            } else if let Some(owner) = replication.owners().get(&replica.segment) {
-                asked.entry(*owner).or_default().push(replica);
-            } else {
-                needless.push(replica);
-            }
+        let (chain, data): (Vec<ReplicaId>, Vec<ReplicaId>) =
+            replicas.into_iter().partition(|replica| replica.segment.0 >= super::CHAIN);
+        let mut asked: BTreeMap<ReactorId, Vec<ReplicaId>> = BTreeMap::new();
+        for replica in data {
+            let owner = replication.owners().get(&replica.segment).copied();
+            asked.entry(owner.unwrap_or(self.reactor)).or_default().push(replica);
         }
-        if !asked.is_empty() {
-            self.node.wake_all();
+        if !chain.is_empty() {
+            replication.chain().post(ReplicatorEvent::Needed { backup, replicas: chain });
+            replication.call_chain(&self.node, self.reactor);
         }
         for (owner, replicas) in asked {
-            replication.post(owner, Letter::Needed { backup, replicas });
-        }
-        self.release_needless(backup, needless);
-    }
-
-    fn answer_needed(&mut self, backup: ServerId, replicas: &[ReplicaId]) {
-        let Some(master) = &self.master else { return };
-        let is_needless = |replica: &&ReplicaId| !master.replicator.needs(backup, **replica);
-        let needless = replicas.iter().filter(is_needless).copied().collect();
-        self.release_needless(backup, needless);
-    }
-
-    fn release_needless(&mut self, backup: ServerId, replicas: Vec<ReplicaId>) {
-        if !replicas.is_empty() {
-            self.out.send(backup, PeerMessage::Release { replicas });
+            let event = ReplicatorEvent::Needed { backup, replicas };
+            if owner == self.reactor {
+                self.drive_master(&replication, now, event);
+            } else {
+                replication.post(owner, Letter::Event(event));
+                self.node.wake_all();
+            }
         }
     }
 

@@ -29,7 +29,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use types::{Instant, ReactorId, SegmentId, ServerId};
 use wire::control::ClusterMap;
-use wire::replica::ReplicaId;
 
 pub(super) use backup::BackupPart;
 pub(super) use master::Master;
@@ -87,8 +86,6 @@ enum Letter {
     Event(ReplicatorEvent),
     /// Nothing in the segment is needed any more.
     Dead(SegmentId),
-    /// A backup asks about replicas of its segments.
-    Needed { backup: ServerId, replicas: Vec<ReplicaId> },
 }
 
 impl Replication {
