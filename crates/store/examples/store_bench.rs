@@ -1,5 +1,6 @@
 //! What the store's operations cost, in nanoseconds each, on records of 30 + 100 bytes: those of a
-//! client, and those of a migration over source and target.
+//! client, those of a migration over source and target, and those of a recovery from a dead
+//! server's log.
 //!
 //! Measures the time that the thread had a CPU, so that others on the machine disturb it less.
 //!
@@ -14,15 +15,16 @@ use std::sync::Arc;
 use store::index::{Index, Kind, Slab, WalkBudget, Word};
 use store::log::{Log, LogConfig, Participant, SideLog};
 use store::{
-    Address, Arrival, ArrivalPlan, Key, Need, Store, StoreConfig, TableSet, Tablet, TabletMap,
-    TabletState, Worker,
+    Address, Arrival, ArrivalPlan, Key, Need, Recovery, RecoveryPlan, Store, StoreConfig, TableSet,
+    Tablet, TabletMap, TabletState, Worker,
 };
 use types::limits::TABLES_MAX;
 use types::{
     HashRange, HashSeed, KeyHash, MigrationId, OwnershipEpoch, ReactorId, ServerId, TableId,
-    Tenure, UnixMillis, key_hash, key_hash_in_slot,
+    Tenure, UnixMillis, Version, key_hash, key_hash_in_slot,
 };
 use wire::batch::BatchReader;
+use wire::entry::{Body, Entry};
 
 const TABLE: TableId = TableId(0);
 const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
@@ -62,6 +64,8 @@ fn main() {
     });
     println!("update, random        {update:6.0} ns");
     migrate(&source, &mut worker, records, huge_pages);
+    drop((worker, source));
+    [false, true].into_iter().for_each(|expects| recover(records, huge_pages, expects));
 }
 
 /// Moves everything to another store, without a network between them: pulls of eight partitions in
@@ -232,6 +236,56 @@ fn replay(worker: &mut Worker, arrival: &Arc<Arrival>, batch: &[u8]) {
     while let Some(offset) = from {
         worker.begin_turn(NOW);
         from = worker.replay(arrival, batch, offset, 256).expect("there is room").next;
+    }
+}
+
+/// Replays the log of a server that wrote every record once, and then half of them once more; the
+/// segments come from the last to the first.
+fn recover(records: usize, huge_pages: bool, expects: bool) {
+    let store = store(records, huge_pages);
+    store.log().prepare_segments(usize::MAX, usize::MAX);
+    let mut worker = store.worker(ReactorId(0));
+    let plan = RecoveryPlan { number: 1, range: HashRange::ALL, old_tenures: vec![Tenure(9)] };
+    let recovery = Arc::new(Recovery::new(plan));
+    if expects {
+        recovery.expect((records * 160 * 3 / 2) as u64);
+    }
+    publish(&store, TabletState::Recovering(Arc::clone(&recovery)));
+    worker.begin_turn(NOW);
+    let mut random = fastrand::Rng::with_seed(5);
+    let again: Vec<usize> = (0..records / 2).map(|_| random.usize(..records)).collect();
+    let versions: Vec<(usize, u64)> = (0..records).chain(again).zip(1..).collect();
+    let (mut first, mut second, mut sent) = (0.0, 0.0, Vec::with_capacity(PULL_BYTES));
+    for (part, spent) in [(&versions[..records], &mut first), (&versions[records..], &mut second)] {
+        for chunk in part.chunks(PULL_BYTES / 160).rev() {
+            sent.clear();
+            chunk.iter().for_each(|&(number, version)| append_record(&mut sent, number, version));
+            *spent += time(|| replay_log(&mut worker, &recovery, &sent));
+        }
+    }
+    worker.splice_recovery(&recovery);
+    println!("replay_log, {}", if expects { "told how much there is" } else { "not told" });
+    println!("- fresh               {:6.0} ns", first / records as f64);
+    println!("- newer               {:6.0} ns", second / (records / 2) as f64);
+    let index_bytes = store.usage().index_bytes as f64;
+    println!("- memory per record   {:6.1} bytes of index", index_bytes / records as f64);
+}
+
+/// Appends an entry as it stands in a log.
+fn append_record(log: &mut Vec<u8>, number: usize, version: u64) {
+    let body = Body::Object { expiry: None, replaces: None, value: &[7; 100] };
+    let (tenure, version, key) = (Tenure(9), Version(version), &key_of(number)[..]);
+    let entry = Entry { tenure, version, key, body };
+    let from = log.len();
+    log.resize(from + entry.encoded_bytes(), 0);
+    entry.encode(&mut log[from..]);
+}
+
+fn replay_log(worker: &mut Worker, recovery: &Arc<Recovery>, entries: &[u8]) {
+    let mut from = Some(0);
+    while let Some(offset) = from {
+        worker.begin_turn(NOW);
+        from = worker.replay_log(recovery, entries, offset, 256).expect("there is room").next;
     }
 }
 

@@ -1,5 +1,5 @@
 //! Several reactors at once, as threads: nobody sees half of a change, nothing acknowledged is lost,
-//! while the index grows, the cleaner relocates, records expire, and a range arrives.
+//! while the index grows, the cleaner relocates, records expire, and a range arrives or is recovered.
 
 mod common;
 
@@ -8,9 +8,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use store::{
-    Arrival, ArrivalPlan, Changes, Key, Need, Record, Stall, Store, TabletMap, TabletState, Worker,
+    Arrival, ArrivalPlan, Changes, Key, Need, Record, Recovery, RecoveryPlan, Stall, Store,
+    TabletMap, TabletState, Worker,
 };
-use types::{HashRange, KeyHash, MigrationId, ReactorId, ServerId, UnixMillis};
+use types::{HashRange, KeyHash, MigrationId, ReactorId, ServerId, Tenure, UnixMillis, Version};
+use wire::entry::{Body, Dead, Entry};
 
 const THREADS: u16 = 4;
 /// Accounts of one slot each pair; money goes back and forth within a pair.
@@ -273,4 +275,66 @@ fn no_increment_is_lost_while_threads_replay_what_arrives() {
         let live = store.usage().log.live_bytes;
         assert_eq!(live, worker.range_bytes(HashRange::ALL), "log and index disagree");
     }
+}
+
+#[test]
+fn a_log_that_several_threads_replay_at_once_is_as_if_one_had() {
+    const KEYS: u64 = 3000;
+    let old = Tenure(70);
+    // Of each key three versions; of one in three the last is a tombstone.
+    let entries: Vec<Vec<u8>> = (0..3 * KEYS)
+        .map(|number| {
+            let (key, version) = (number % KEYS, Version(number + 1));
+            let body = match number / KEYS == 2 && key.is_multiple_of(3) {
+                true => Body::Tombstone { dead: Dead::Nothing },
+                false => {
+                    Body::Object { expiry: None, replaces: None, value: &version.0.to_le_bytes() }
+                }
+            };
+            let name = format!("{{{}}}{key}", key % 20);
+            let entry = Entry { tenure: old, version, key: name.as_bytes(), body };
+            let mut bytes = vec![0; entry.encoded_bytes()];
+            entry.encode(&mut bytes);
+            bytes
+        })
+        .collect();
+    let store = common::store(256 << 20, THREADS);
+    let plan = RecoveryPlan { number: 1, range: HashRange::ALL, old_tenures: vec![old] };
+    let recovery = Arc::new(Recovery::new(plan));
+    let recovering = TabletState::Recovering(Arc::clone(&recovery));
+    store.publish(TabletMap::new(vec![tablet(HashRange::ALL, recovering)]));
+    let barrier = std::sync::Barrier::new(usize::from(THREADS));
+    std::thread::scope(|scope| {
+        for reactor in 0..THREADS {
+            let (store, recovery, entries, barrier) = (&store, &recovery, &entries, &barrier);
+            scope.spawn(move || {
+                let mut worker = store.worker(ReactorId(reactor));
+                let mut mine = entries.clone();
+                fastrand::Rng::with_seed(u64::from(reactor)).shuffle(&mut mine);
+                let mine = mine.concat();
+                let mut from = Some(0);
+                while let Some(offset) = from {
+                    worker.begin_turn(NOW);
+                    from = worker.replay_log(recovery, &mine, offset, 50).unwrap().next;
+                }
+                worker.sleep();
+                barrier.wait();
+                worker.begin_turn(NOW);
+                while worker.sweep_recovery(recovery, 10) {}
+                worker.splice_recovery(recovery);
+            });
+        }
+    });
+    store.publish(TabletMap::new(vec![tablet(HashRange::ALL, TabletState::Serving)]));
+    let mut worker = store.worker(ReactorId(0));
+    worker.begin_turn(NOW);
+    for key in 0..KEYS {
+        let name = format!("{{{}}}{key}", key % 20);
+        let key_of = common::key(&store, name.as_bytes());
+        let seen = worker.read_one(TABLE, key_of, |record| record.map(|record| record.version));
+        let last = Version(2 * KEYS + key + 1);
+        assert_eq!(seen, Ok((!key.is_multiple_of(3)).then_some(last)), "{name}");
+    }
+    assert_eq!(worker.table_records(TABLE), KEYS - KEYS / 3, "tombstones are gone");
+    assert_eq!(store.usage().log.live_bytes, worker.range_bytes(HashRange::ALL));
 }

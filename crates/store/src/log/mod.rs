@@ -265,6 +265,12 @@ impl Log {
         self.segments.segment_bytes()
     }
 
+    /// Memory for entries and index together.
+    #[inline]
+    pub(crate) fn total_bytes(&self) -> u64 {
+        (self.count * self.segment_bytes()) as u64
+    }
+
     /// Most bytes that entries appended in one go may take together.
     #[inline]
     pub fn batch_bytes_max(&self) -> usize {
@@ -274,7 +280,7 @@ impl Log {
     /// How much memory is used for what. Looks at every segment: not for the data path.
     pub fn usage(&self) -> Usage {
         let pinned_bytes = self.durable.as_ref().map_or(0, |durable| durable.pins.bytes());
-        let total_bytes = (self.count * self.segment_bytes()) as u64;
+        let total_bytes = self.total_bytes();
         let usage = usage::usage(&self.segments, self.chunks.used_bytes());
         Usage { total_bytes, pinned_bytes, ..usage }
     }

@@ -4,7 +4,7 @@
 //! a good part of them is newer or older than one of the same key that has been replayed already. So
 //! also what stands under the same hash is asked for before the first of a window is entered.
 
-use super::recovery::Recovery;
+use super::recovery::{Recovery, Seen};
 use super::replay::{Bringer, Destination, Parsed, Source};
 use super::view::View;
 use super::worker::Cause;
@@ -27,8 +27,11 @@ impl Worker {
         from: usize,
         entries_max: usize,
     ) -> Result<Replayed, ReplayError> {
-        let mut source = Log { reader: EntryReader::from(entries, from), recovery };
-        self.replay_from(Bringer::Recovery(recovery), &mut source, entries_max)
+        let reader = EntryReader::from(entries, from);
+        let mut source = Log { reader, recovery, seen: Seen::default() };
+        let replayed = self.replay_from(Bringer::Recovery(recovery), &mut source, entries_max);
+        recovery.note_seen(&source.seen);
+        replayed
     }
 
     /// What this worker has replayed of a recovery joins the log. Also of one that is given up.
@@ -41,6 +44,7 @@ impl Worker {
 struct Log<'b> {
     reader: EntryReader<'b>,
     recovery: &'b Recovery,
+    seen: Seen<u64>,
 }
 
 impl<'b> Source<'b> for Log<'b> {
@@ -54,9 +58,14 @@ impl<'b> Source<'b> for Log<'b> {
             let Some(read) = self.reader.next_checked().transpose()? else { break };
             let ReadEntry { offset, entry, encoded } = read;
             let hash = key_hash(place.store.seed(), entry.key);
-            let table = self.recovery.table_of(entry.tenure);
+            let in_range = self.recovery.range().contains(hash);
+            let table = self.recovery.table_of(entry.tenure).filter(|_| in_range);
             if let Some(table) = table {
-                place.store.index_or_new(table).prefetch_for_change(hash, place.turn);
+                self.seen.by_table[usize::from(table.0)] += 1;
+                self.seen.bytes += encoded.len() as u64;
+                let view = View::new(place.store, table, place.turn);
+                self.recovery.make_leaf(&view, hash.slot());
+                view.index.prefetch_for_change(hash, place.turn);
             }
             window.push(Parsed { table, hash, entry, encoded, offset });
         }

@@ -3,8 +3,12 @@
 use crate::common::{NOW, TABLE, key, tablet};
 use crate::disk::{Disk, config};
 use std::sync::Arc;
-use store::{Arrival, ArrivalPlan, Need, Store, TabletMap, TabletState, Worker};
-use types::{HashRange, KeyHash, MigrationId, SegmentId, ServerId};
+use store::{
+    Arrival, ArrivalPlan, Need, Recovery, RecoveryPlan, Store, TabletMap, TabletState, Worker,
+};
+use types::{HashRange, KeyHash, MigrationId, SegmentId, ServerId, Tenure, Version};
+use wire::entries::EntryReader;
+use wire::entry::{Body, Dead, Entry, Location};
 
 pub(crate) fn serving() -> TabletMap {
     TabletMap::new(vec![tablet(HashRange::ALL, TabletState::Serving)])
@@ -280,4 +284,72 @@ fn what_is_not_acknowledged_can_be_asked_for() {
     server.set("b", "1");
     assert!(server.store.log().is_acknowledged(&before), "what came later does not count");
     assert!(server.store.log().unacknowledged().is_some());
+}
+
+#[test]
+fn a_replayed_entry_that_was_refused_is_not_there_after_a_crash() {
+    // As for writes: the log has room while the index has not.
+    let small = || config(16 * SMALL, SMALL, 1);
+    let mut disk = Disk::default();
+    let old_tenures = vec![Tenure(90)];
+    let recovery = Arc::new(Recovery::new(RecoveryPlan {
+        number: 1,
+        range: HashRange::ALL,
+        old_tenures: old_tenures.clone(),
+    }));
+    let state = TabletState::Recovering(Arc::clone(&recovery));
+    let recovering = TabletMap::new(vec![tablet(HashRange::ALL, state)]);
+    let (store, mut workers) = disk.recover(small(), (recovering, NOW), |_| {});
+    let mut refused = Vec::new();
+    for number in 0..50_000 {
+        workers[0].begin_turn(NOW);
+        let name = format!("{{{}}}{number}", number % 300);
+        let body = Body::Object { expiry: None, replaces: None, value: b"" };
+        let (tenure, key) = (old_tenures[0], name.as_bytes());
+        let entry = Entry { tenure, version: Version(number + 1), key, body };
+        let mut bytes = vec![0; entry.encoded_bytes()];
+        entry.encode(&mut bytes);
+        if workers[0].replay_log(&recovery, &bytes, 0, 1).is_err() {
+            refused.push(name);
+        }
+    }
+    workers[0].splice_recovery(&recovery);
+    disk.save(&store, &mut workers[0], || true);
+    assert!(refused.len() > 20_000, "{} were refused", refused.len());
+    drop(workers);
+    let (store, mut workers) = disk.recover(small(), (serving(), NOW), |_| {});
+    let is_there = |name: &String| {
+        let key = key(&store, name.as_bytes());
+        workers[0].read_one(TABLE, key, |record| record.is_some()).unwrap()
+    };
+    assert_eq!(refused.into_iter().find(is_there), None);
+}
+
+#[test]
+fn what_is_recovered_names_nothing_of_the_log_that_it_was_read_from() {
+    let mut server = Server::new();
+    let recovery = Arc::new(Recovery::new(RecoveryPlan {
+        number: 1,
+        range: HashRange::ALL,
+        old_tenures: vec![Tenure(90)],
+    }));
+    let recovering = TabletState::Recovering(Arc::clone(&recovery));
+    server.store.publish(TabletMap::new(vec![tablet(HashRange::ALL, recovering)]));
+    server.turn();
+    let elsewhere = Location { segment: SegmentId(7), offset: 64 };
+    let object = Body::Object { expiry: None, replaces: Some(elsewhere), value: b"value" };
+    let bodies = [object, Body::Tombstone { dead: Dead::At(elsewhere) }];
+    for (number, body) in bodies.into_iter().enumerate() {
+        let key = format!("{number}");
+        let entry = Entry { tenure: Tenure(90), version: Version(1), key: key.as_bytes(), body };
+        let mut bytes = vec![0; entry.encoded_bytes()];
+        entry.encode(&mut bytes);
+        server.workers[0].replay_log(&recovery, &bytes, 0, 1).unwrap();
+    }
+    server.save();
+    let replica = server.disk.segments.values().next().unwrap();
+    let mut written = EntryReader::from(&replica.bytes, 0);
+    let mut next = || written.next_checked().unwrap().unwrap().entry.body;
+    assert_eq!(next(), Body::Object { expiry: None, replaces: None, value: b"value" });
+    assert_eq!(next(), Body::Tombstone { dead: Dead::Nothing });
 }

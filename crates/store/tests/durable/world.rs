@@ -2,7 +2,11 @@
 //!
 //! Everything happens on one thread, in an order drawn from a seed: writes, deletes and reads by
 //! several workers, handing out, syncing, cleaning, dropping, releasing, the clock, flushes. At
-//! any moment the process is killed or the power is cut, and the world goes on with what the disk holds.
+//! any moment the process is killed or the power is cut, and the world goes on with what the disk holds:
+//! the same server, or another one that recovers its log (`successor.rs`).
+
+#[path = "successor.rs"]
+mod successor;
 
 use crate::common::{TABLE, key};
 use crate::disk::{Disk, Replica, config};
@@ -51,6 +55,7 @@ pub(crate) struct World {
     tenure: u64,
     histories: BTreeMap<usize, History>,
     numbers: u64,
+    remains: successor::Remains,
     pub(crate) crashes: u64,
     pub(crate) refused: u64,
     pub(crate) written: u64,
@@ -74,6 +79,7 @@ impl World {
             tenure,
             histories: BTreeMap::new(),
             numbers: 0,
+            remains: successor::Remains::default(),
             crashes: 0,
             refused: 0,
             written: 0,
@@ -107,6 +113,7 @@ impl World {
             982..986 => self.now = UnixMillis(self.now.0 + self.rng.u64(..1000)),
             986..990 => self.expire(at),
             990..991 if self.rng.u8(..20) == 0 => self.flush(),
+            996..999 => self.settle_recovery(at),
             991..996 if self.rng.u8(..self.scale.calm) == 0 => self.crash(),
             _ => {}
         }
@@ -341,11 +348,12 @@ impl World {
             .map(|(key, history)| (*key, self.kept(history, is_power_cut)))
             .collect();
         self.workers.clear();
-        self.disk = left;
-        let seed = self.rng.u64(..);
-        let order = |segments: &mut Vec<SegmentId>| Rng::with_seed(seed).shuffle(segments);
-        let serving = (tablets(self.tenure, false), self.now);
-        (self.store, self.workers) = self.disk.recover(self.scale.config(), serving, order);
+        self.remains = successor::Remains::default();
+        if self.rng.u8(..3) == 0 {
+            self.be_succeeded(&left);
+        } else {
+            self.come_back(left);
+        }
         self.check_bytes();
         self.histories.clear();
         for (key, states) in allowed {
@@ -353,6 +361,14 @@ impl World {
         }
         let twins = TWINS.map(|twin| self.histories.get(&twin).map(|history| history[0].value));
         assert_eq!(twins[0], twins[1], "half of a write of two keys is there");
+    }
+
+    fn come_back(&mut self, left: Disk) {
+        self.disk = left;
+        let seed = self.rng.u64(..);
+        let order = |segments: &mut Vec<SegmentId>| Rng::with_seed(seed).shuffle(segments);
+        let serving = (tablets(self.tenure, false), self.now);
+        (self.store, self.workers) = self.disk.recover(self.scale.config(), serving, order);
     }
 
     /// The states of which one must be there after a crash.
@@ -475,13 +491,17 @@ fn number(value: &[u8]) -> u64 {
     u64::from_le_bytes(*value.first_chunk().expect("values begin with their number"))
 }
 
+/// By table, from this one on.
+fn tenures(first: u64) -> [Tenure; TABLES_MAX] {
+    std::array::from_fn(|table| Tenure(first + table as u64))
+}
+
 fn tablets(tenure: u64, is_flushed: bool) -> TabletMap {
-    let tenures = std::array::from_fn::<_, TABLES_MAX, _>(|table| Tenure(tenure + table as u64));
     let flushing = if is_flushed { TableSet::ALL } else { TableSet::NONE };
     TabletMap::new(vec![Tablet {
         range: HashRange::ALL,
         epoch: OwnershipEpoch(1),
-        tenures,
+        tenures: tenures(tenure),
         state: TabletState::Serving,
         flushing,
     }])

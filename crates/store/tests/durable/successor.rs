@@ -1,0 +1,259 @@
+//! A server that does not come back: another one recovers its log, in parts and in any order, and the
+//! world goes on with that one.
+
+use super::{Scale, World, name, number, tenures};
+use crate::common::TABLE;
+use crate::disk::Disk;
+use fastrand::Rng;
+use std::sync::Arc;
+use store::{
+    Recovery, RecoveryPlan, ReplayError, Stall, TableSet, Tablet, TabletMap, TabletState, Worker,
+};
+use types::limits::TABLES_MAX;
+use types::{HashRange, KeyHash, OwnershipEpoch};
+use wire::entries::EntryReader;
+
+/// Steps of replay that end for want of memory, one after the other, before the store is too small.
+const REFUSED_MAX: usize = 20;
+
+/// What is left to be done, and may never be done again, when the log has been replayed.
+#[derive(Default)]
+pub(super) struct Remains {
+    /// Recoveries that are not swept.
+    sweeping: Vec<Arc<Recovery>>,
+    /// What is sent again, too late.
+    late: Vec<Piece>,
+}
+
+/// A stretch of the dead server's log on its way to one part.
+#[derive(Clone)]
+struct Piece {
+    recovery: Arc<Recovery>,
+    entries: Arc<Vec<u8>>,
+    from: usize,
+}
+
+impl World {
+    /// Another server takes over what the disk holds.
+    pub(super) fn be_succeeded(&mut self, left: &Disk) {
+        let mut twin = Twin::new(self.scale, left, self.tenure, self.now);
+        let old_tenure = self.tenure;
+        self.disk = Disk::default();
+        let none = (TabletMap::default(), self.now);
+        (self.store, self.workers) = self.disk.recover(self.scale.config(), none, |_| {});
+        let stretches = stretches(left, &mut self.rng);
+        loop {
+            let parts = self.begin_recovery(old_tenure);
+            let pieces = pieces(&parts, &stretches, &mut self.rng);
+            if self.replay_all(&parts, pieces.clone()) {
+                self.remains = Remains { sweeping: parts, late: pieces };
+                break;
+            }
+            self.abandon(&parts);
+        }
+        if self.rng.bool() {
+            // The words of what is swept go when that is stable.
+            (0..10).for_each(|_| {
+                self.settle_recovery(0);
+                self.rest();
+            });
+        }
+        self.serve();
+        for number in 0..self.scale.keys {
+            let name = name(number);
+            let hashed = self.hashed(&name);
+            assert_eq!(see(&mut self.workers[0], hashed), twin.see(hashed), "key {number}");
+        }
+    }
+
+    /// One to three parts, under tenures that nobody has had.
+    fn begin_recovery(&mut self, old_tenure: u64) -> Vec<Arc<Recovery>> {
+        self.tenure += TABLES_MAX as u64;
+        let ranges = HashRange::ALL.divide(self.rng.usize(1..=3));
+        let expected = [0, 1 << 18, 1 << 21, u64::MAX][self.rng.usize(..4)];
+        let recovery = |(number, range)| {
+            let number = self.tenure + number as u64;
+            let old_tenures = tenures(old_tenure).to_vec();
+            let recovery = Recovery::new(RecoveryPlan { number, range, old_tenures });
+            recovery.expect(expected);
+            Arc::new(recovery)
+        };
+        let parts: Vec<Arc<Recovery>> = ranges.into_iter().enumerate().map(recovery).collect();
+        let tablet = |recovery: &Arc<Recovery>| Tablet {
+            range: recovery.range(),
+            epoch: OwnershipEpoch(2),
+            tenures: tenures(self.tenure),
+            state: TabletState::Recovering(Arc::clone(recovery)),
+            flushing: TableSet::NONE,
+        };
+        self.store.publish(TabletMap::new(parts.iter().map(tablet).collect()));
+        (0..self.workers.len()).for_each(|at| self.turn(at));
+        parts
+    }
+
+    /// Replays pieces in any order, while everything else goes on. `false`: it was given up.
+    fn replay_all(&mut self, parts: &[Arc<Recovery>], mut pieces: Vec<Piece>) -> bool {
+        let gives_up_at = if self.rng.u8(..4) == 0 { self.rng.usize(..=pieces.len()) } else { 0 };
+        let mut refused = 0;
+        while !pieces.is_empty() {
+            if pieces.len() == gives_up_at {
+                return false;
+            }
+            let (which, at) =
+                (self.rng.usize(..pieces.len()), self.rng.usize(..self.workers.len()));
+            let Piece { recovery, entries, from } = &pieces[which];
+            let most = self.rng.usize(1..100);
+            match self.workers[at].replay_log(recovery, entries, *from, most) {
+                Ok(replayed) => {
+                    refused = 0;
+                    match replayed.next {
+                        Some(next) => pieces[which].from = next,
+                        None => drop(pieces.swap_remove(which)),
+                    }
+                }
+                Err(ReplayError::OutOfMemory) => {
+                    refused += 1;
+                    assert!(refused < REFUSED_MAX, "the log of a like server has no room");
+                    self.splice(parts);
+                    self.rest();
+                }
+                Err(ReplayError::Corrupt(corrupt)) => panic!("{corrupt}"),
+            }
+            self.go_on_beside(at, parts);
+        }
+        true
+    }
+
+    /// What else happens to a range that is being recovered.
+    fn go_on_beside(&mut self, at: usize, parts: &[Arc<Recovery>]) {
+        match self.rng.u32(..40) {
+            0 => self.splice(parts),
+            1..4 => {
+                let takes = self.rng.u8(1..4);
+                let rng = &mut self.rng;
+                self.disk.save(&self.store, &mut self.workers[at], || rng.u8(..4) < takes);
+            }
+            4..6 => self.sync_some(),
+            6..12 => {
+                self.turn(at);
+                self.workers[at].clean();
+            }
+            12..14 => self.drop_some(),
+            14..16 => self.turn(at),
+            16 => self.expire(at),
+            17 => {
+                let name = name(self.key_of());
+                let hashed = self.hashed(&name);
+                let read = self.workers[at].read_one(TABLE, hashed, |_| ());
+                assert_eq!(read, Err(Stall::Held), "what is there is not known");
+            }
+            _ => {}
+        }
+    }
+
+    fn splice(&mut self, parts: &[Arc<Recovery>]) {
+        for worker in &mut self.workers {
+            parts.iter().for_each(|recovery| worker.splice_recovery(recovery));
+        }
+    }
+
+    /// Everything that was replayed goes.
+    fn abandon(&mut self, parts: &[Arc<Recovery>]) {
+        self.store.publish(TabletMap::default());
+        (0..self.workers.len()).for_each(|at| self.turn(at));
+        let mut cursor = Some(KeyHash(0));
+        while let Some(from) = cursor {
+            cursor = self.workers[0].forget(HashRange::ALL, from, 100);
+        }
+        self.splice(parts);
+        assert!(self.workers[0].is_empty(HashRange::ALL), "something is left");
+        self.check_bytes();
+    }
+
+    /// What was replayed is safe, and served.
+    fn serve(&mut self) {
+        let parts = self.remains.sweeping.clone();
+        self.splice(&parts);
+        for worker in &mut self.workers {
+            self.disk.save(&self.store, worker, || true);
+        }
+        assert!(self.store.log().unacknowledged().is_none(), "all has been saved");
+        self.disk.sync_all(&self.store);
+        self.store.publish(super::tablets(self.tenure, false));
+        (0..self.workers.len()).for_each(|at| self.turn(at));
+    }
+
+    /// Sweeps a bit of what has been recovered, and has some of it come once more.
+    fn sweep_some(&mut self, parts: &[Arc<Recovery>]) {
+        for recovery in parts {
+            let at = self.rng.usize(..self.workers.len());
+            let most = self.rng.usize(1..20);
+            self.workers[at].sweep_recovery(recovery, most);
+        }
+    }
+
+    /// Goes on with what a recovery has left.
+    pub(super) fn settle_recovery(&mut self, at: usize) {
+        let parts = self.remains.sweeping.clone();
+        self.sweep_some(&parts);
+        if !self.remains.late.is_empty() {
+            let late = self.rng.usize(..self.remains.late.len());
+            let Piece { recovery, entries, .. } = self.remains.late.swap_remove(late);
+            let replayed = self.workers[at].replay_log(&recovery, &entries, 0, usize::MAX).unwrap();
+            assert_eq!((replayed.records, replayed.next), (0, None), "it is too late");
+        }
+    }
+}
+
+/// The log's segments cut at entries, in any order.
+fn stretches(left: &Disk, rng: &mut Rng) -> Vec<Arc<Vec<u8>>> {
+    let mut stretches = Vec::new();
+    for segment in &left.directory {
+        let Some(replica) = left.segments.get(segment) else { continue };
+        let mut reader = EntryReader::from(&replica.bytes, 0);
+        while !reader.is_at_end() {
+            let from = reader.offset();
+            for _ in 0..rng.usize(1..200) {
+                if let Some(read) = reader.next_checked() {
+                    read.unwrap();
+                }
+            }
+            stretches.push(Arc::new(replica.bytes[from..reader.offset()].to_vec()));
+        }
+    }
+    stretches
+}
+
+/// Every stretch for every part, some of them twice.
+fn pieces(parts: &[Arc<Recovery>], stretches: &[Arc<Vec<u8>>], rng: &mut Rng) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    for recovery in parts {
+        for entries in stretches {
+            let piece = Piece { recovery: recovery.clone(), entries: entries.clone(), from: 0 };
+            let times = 1 + usize::from(rng.u8(..5) == 0);
+            pieces.extend(std::iter::repeat_n(piece, times));
+        }
+    }
+    pieces
+}
+
+/// What the dead server would have, had it come back.
+struct Twin {
+    workers: Vec<Worker>,
+}
+
+impl Twin {
+    fn new(scale: Scale, left: &Disk, tenure: u64, now: types::UnixMillis) -> Twin {
+        let serving = (super::tablets(tenure, false), now);
+        let (_, workers) = left.clone().recover(scale.config(), serving, |_| {});
+        Twin { workers }
+    }
+
+    fn see(&mut self, key: store::Key<'_>) -> Option<u64> {
+        see(&mut self.workers[0], key)
+    }
+}
+
+fn see(worker: &mut Worker, key: store::Key<'_>) -> Option<u64> {
+    worker.read_one(TABLE, key, |record| record.map(|record| number(record.value))).unwrap()
+}
