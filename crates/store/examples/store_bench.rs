@@ -245,7 +245,8 @@ fn recover(records: usize, huge_pages: bool, expects: bool) {
     let store = store(records, huge_pages);
     store.log().prepare_segments(usize::MAX, usize::MAX);
     let mut worker = store.worker(ReactorId(0));
-    let plan = RecoveryPlan { number: 1, range: HashRange::ALL, old_tenures: vec![Tenure(9)] };
+    let plan =
+        RecoveryPlan { number: 1, range: HashRange::ALL, old_tenures: vec![vec![Tenure(9)]] };
     let recovery = Arc::new(Recovery::new(plan));
     if expects {
         recovery.expect((records * 160 * 3 / 2) as u64);

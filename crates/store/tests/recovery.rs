@@ -30,7 +30,7 @@ fn tombstone(key: &str, version: u64) -> Vec<u8> {
 
 fn recovery(number: u64, range: HashRange) -> Arc<Recovery> {
     // A table that no tenure was given for has this one.
-    let old_tenures = vec![OLD, Tenure(OLD.0 + 1), Tenure(0)];
+    let old_tenures = vec![vec![OLD, Tenure(OLD.0 + 1), Tenure(0)]];
     Arc::new(Recovery::new(RecoveryPlan { number, range, old_tenures }))
 }
 

@@ -299,7 +299,7 @@ fn a_log_that_several_threads_replay_at_once_is_as_if_one_had() {
         })
         .collect();
     let store = common::store(256 << 20, THREADS);
-    let plan = RecoveryPlan { number: 1, range: HashRange::ALL, old_tenures: vec![old] };
+    let plan = RecoveryPlan { number: 1, range: HashRange::ALL, old_tenures: vec![vec![old]] };
     let recovery = Arc::new(Recovery::new(plan));
     let recovering = TabletState::Recovering(Arc::clone(&recovery));
     store.publish(TabletMap::new(vec![tablet(HashRange::ALL, recovering)]));

@@ -79,6 +79,11 @@ impl Master {
         Progress { segments_read, segments_total }
     }
 
+    /// Bytes of the segments that are read, of every range, as far as is known.
+    pub fn log_bytes(&self) -> u64 {
+        self.segments.bytes()
+    }
+
     /// Whether nothing is left to do, and nobody has to hear of it.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Finished | State::Ended { refusal: None })

@@ -100,6 +100,12 @@ impl Segment {
         living.peek().is_some() && living.all(|place| place.flaw.is_some())
     }
 
+    /// Its bytes, as far as is known.
+    pub(super) fn length(&self) -> u32 {
+        let longest = self.places.iter().map(|place| place.length).max();
+        self.content.map(|content| content.length).or(longest).unwrap_or(0)
+    }
+
     fn living(&self, dead: &BTreeSet<ServerId>) -> impl Iterator<Item = &Place> {
         self.places.iter().filter(move |place| !dead.contains(&place.at.0))
     }

@@ -394,6 +394,11 @@ impl Segments {
         (self.segments.len() - self.unread, total)
     }
 
+    /// Bytes of all segments, of every range.
+    pub(super) fn bytes(&self) -> u64 {
+        self.segments.values().map(|segment| u64::from(segment.length())).sum()
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let asked = self.fetches.values().filter_map(|fetch| match fetch.bulk {
             Bulk::Asked { again, .. } => Some(again),

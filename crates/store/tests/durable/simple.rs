@@ -291,11 +291,11 @@ fn a_replayed_entry_that_was_refused_is_not_there_after_a_crash() {
     // As for writes: the log has room while the index has not.
     let small = || config(16 * SMALL, SMALL, 1);
     let mut disk = Disk::default();
-    let old_tenures = vec![Tenure(90)];
+    let old = Tenure(90);
     let recovery = Arc::new(Recovery::new(RecoveryPlan {
         number: 1,
         range: HashRange::ALL,
-        old_tenures: old_tenures.clone(),
+        old_tenures: vec![vec![old]],
     }));
     let state = TabletState::Recovering(Arc::clone(&recovery));
     let recovering = TabletMap::new(vec![tablet(HashRange::ALL, state)]);
@@ -305,7 +305,7 @@ fn a_replayed_entry_that_was_refused_is_not_there_after_a_crash() {
         workers[0].begin_turn(NOW);
         let name = format!("{{{}}}{number}", number % 300);
         let body = Body::Object { expiry: None, replaces: None, value: b"" };
-        let (tenure, key) = (old_tenures[0], name.as_bytes());
+        let (tenure, key) = (old, name.as_bytes());
         let entry = Entry { tenure, version: Version(number + 1), key, body };
         let mut bytes = vec![0; entry.encoded_bytes()];
         entry.encode(&mut bytes);
@@ -331,7 +331,7 @@ fn what_is_recovered_names_nothing_of_the_log_that_it_was_read_from() {
     let recovery = Arc::new(Recovery::new(RecoveryPlan {
         number: 1,
         range: HashRange::ALL,
-        old_tenures: vec![Tenure(90)],
+        old_tenures: vec![vec![Tenure(90)]],
     }));
     let recovering = TabletState::Recovering(Arc::clone(&recovery));
     server.store.publish(TabletMap::new(vec![tablet(HashRange::ALL, recovering)]));

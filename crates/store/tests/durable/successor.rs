@@ -73,7 +73,7 @@ impl World {
         let expected = [0, 1 << 18, 1 << 21, u64::MAX][self.rng.usize(..4)];
         let recovery = |(number, range)| {
             let number = self.tenure + number as u64;
-            let old_tenures = tenures(old_tenure).to_vec();
+            let old_tenures = vec![tenures(old_tenure).to_vec()];
             let recovery = Recovery::new(RecoveryPlan { number, range, old_tenures });
             recovery.expect(expected);
             Arc::new(recovery)

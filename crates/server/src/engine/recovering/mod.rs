@@ -13,6 +13,7 @@
 //! **Invariant:** nothing begins in a range of which an earlier attempt is still being forgotten.
 
 mod counts;
+mod extent;
 mod reading;
 
 pub(super) use counts::RecoveryCounts;
@@ -25,6 +26,7 @@ use super::outgoing::Payload;
 use super::source_side::unacknowledged;
 use super::tablets::{carve, tenures};
 use super::work::Work;
+use extent::Extent;
 use protocols::recovery::{Master, MasterEffect, MasterEvent, PartName, Progress, ReplayFailure};
 use protocols::{Outbox, Ticket};
 use reading::Asker;
@@ -49,6 +51,7 @@ pub(super) struct RecoverySide {
     next_ticket: u64,
     /// Whom the machine knows to be dead.
     dead: BTreeSet<ServerId>,
+    extent: Extent,
 }
 
 /// What a part waits for.
@@ -83,6 +86,7 @@ impl RecoverySide {
             payloads: BTreeMap::new(),
             next_ticket: 0,
             dead: BTreeSet::new(),
+            extent: Extent::default(),
         }
     }
 
@@ -182,6 +186,9 @@ impl Engine {
             machines.recoveries.entry(epoch).or_insert_with(new);
             self.note_deaths(&mut machines, now, epoch, &node.map());
             self.drive_recovery_in(&mut machines, now, epoch, MasterEvent::Part(part));
+            if let Some(side) = machines.recoveries.get_mut(&epoch) {
+                side.extent.set_log(side.machine.log_bytes());
+            }
         }
         node.note_machines(&machines);
     }
@@ -395,6 +402,10 @@ impl Engine {
         let asker = machines.recoveries.iter_mut().rfind(|(_, side)| is_asker(side));
         let Some((&epoch, side)) = asker else { return self.give_buffer(payload.buffer) };
         self.node.recovery_counts.received(payload.bytes().len());
+        side.extent.note(reply.from, reply.next, payload.bytes().len());
+        if let Some(recovery) = &side.recovery {
+            recovery.expect(side.extent.of_range());
+        }
         let payload = match payload.bytes().is_empty() {
             true => {
                 self.give_buffer(payload.buffer);
