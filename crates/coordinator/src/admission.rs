@@ -9,7 +9,7 @@
 //! own epoch and a flip is checked against one.
 
 use crate::ledger::Ledger;
-use crate::records::Migration;
+use crate::records::{Migration, Recovery};
 use crate::store::MetaStore;
 use types::limits::{PARTITIONS_MAX, TABLES_MAX};
 use types::{HashRange, KeyHash, SLOT_COUNT, ServerId, Slot};
@@ -20,6 +20,9 @@ use wire::frame::MESSAGE_BYTES_MAX;
 pub const SERVERS_MAX: usize = 1024;
 /// Tablets of the cluster. Each migration may cut two borders.
 pub const TABLETS_MAX: usize = 4096;
+/// Beyond these: borders of what was moving when a side of its migration died. That cannot be
+/// refused.
+pub(crate) const LINEAGE_TABLETS_MAX: usize = 512;
 /// Migrations that have not ended.
 pub const MIGRATIONS_MAX: usize = 1024;
 /// Ended migrations that are remembered, as many as Valkey's `cluster-slot-migration-log-max-len`.
@@ -45,7 +48,9 @@ const REPORT_BYTES: usize = RANGE + REASON_BYTES_MAX + 13 * NUMBER;
 
 // The whole map and the whole list of migrations each fit into a message.
 const _: () = assert!(
-    SERVERS_MAX * SERVER_BYTES + TABLETS_MAX * TABLET_BYTES + MIGRATIONS_MAX * MOVING_BYTES
+    SERVERS_MAX * SERVER_BYTES
+        + (TABLETS_MAX + LINEAGE_TABLETS_MAX) * TABLET_BYTES
+        + MIGRATIONS_MAX * MOVING_BYTES
         < MESSAGE_BYTES_MAX
 );
 const _: () = assert!((MIGRATIONS_MAX + HISTORY_MAX) * REPORT_BYTES < MESSAGE_BYTES_MAX);
@@ -53,7 +58,9 @@ const _: () = assert!((MIGRATIONS_MAX + HISTORY_MAX) * REPORT_BYTES < MESSAGE_BY
 const RECOVERY_BYTES: usize = REASON_BYTES_MAX + 8 * NUMBER + MISSING_SHOWN_MAX * NUMBER;
 // The whole list of recoveries does, too. A migration may be waited for because of either side.
 const _: () = assert!(
-    SERVERS_MAX * RECOVERY_BYTES + TABLETS_MAX * (2 * RANGE + SERVER) + 2 * MIGRATIONS_MAX * NUMBER
+    SERVERS_MAX * RECOVERY_BYTES
+        + (TABLETS_MAX + LINEAGE_TABLETS_MAX) * (2 * RANGE + SERVER)
+        + 2 * MIGRATIONS_MAX * NUMBER
         < MESSAGE_BYTES_MAX
 );
 
@@ -270,10 +277,22 @@ fn check_room<S: MetaStore>(ledger: &Ledger<S>, moves: usize) -> Result<(), Stri
     Ok(())
 }
 
-/// How many more borders can be cut, after all those that have been promised: two for each
-/// migration, one for each part of a recovery.
+/// How many more borders can be cut, after all those that have been promised.
 pub(crate) fn room_for_borders<S: MetaStore>(ledger: &Ledger<S>) -> usize {
+    TABLETS_MAX.saturating_sub(ledger.tablets().len() + promised_borders(ledger))
+}
+
+/// The same for what was moving when a side of its migration died.
+pub(crate) fn room_for_lineage<S: MetaStore>(ledger: &Ledger<S>) -> usize {
+    let tablets_max = TABLETS_MAX + LINEAGE_TABLETS_MAX;
+    tablets_max.saturating_sub(ledger.tablets().len() + promised_borders(ledger))
+}
+
+/// Two for each migration, one for each part of a recovery, which is one of several of a range; but
+/// two if it is what a migration had left.
+fn promised_borders<S: MetaStore>(ledger: &Ledger<S>) -> usize {
     let moves = ledger.migrations().values().filter(|m| m.can_be_withdrawn()).count();
-    let parts: usize = ledger.recoveries().values().map(|recovery| recovery.parts().len()).sum();
-    TABLETS_MAX.saturating_sub(ledger.tablets().len() + 2 * moves + parts)
+    let parts = ledger.recoveries().values().flat_map(Recovery::parts);
+    let parts: usize = parts.map(|part| if part.lineage.is_some() { 2 } else { 1 }).sum();
+    2 * moves + parts
 }

@@ -23,7 +23,7 @@ use types::{
 use wire::control::{Intent, MigrationPolicy, MigrationState, Progress};
 
 /// Version of the records. A store of another version is not opened.
-pub(crate) const FORMAT: u16 = 3;
+pub(crate) const FORMAT: u16 = 4;
 
 /// What makes a cluster this cluster. Drawn at random by whoever creates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -164,10 +164,13 @@ pub(crate) enum Stage {
         /// How the migration ends if not.
         otherwise: Ending,
     },
-    /// The target owns the range; these parts of it still depend on the source.
-    Moving { remaining: Vec<HashRange> },
-    /// Nothing depends on the source, which is asked to forget its copy.
-    Releasing,
+    /// The target owns the range.
+    Moving(Dependency),
+    /// A side died before the target had everything. What depended on the source is being recovered:
+    /// by the other side, from the log of the one that died; from both logs if both did.
+    Recovering(Dependency),
+    /// Nothing depends on the source, which is asked to forget what it still has.
+    Releasing { ending: Ending },
     /// Over.
     Ended {
         ending: Ending,
@@ -175,6 +178,16 @@ pub(crate) enum Stage {
         /// away. Should the target come back it is asked, and let in only if it never accepted.
         unheard: Option<Terms>,
     },
+}
+
+/// What the target of a migration does not have for good.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Dependency {
+    /// Of these ranges, in ascending order. Never empty.
+    pub(crate) remaining: Vec<HashRange>,
+    /// By table: under which the source held them. 0, which no entry has: nothing of the table
+    /// counts any more, since the target has flushed it.
+    pub(crate) source_tenures: Vec<Tenure>,
 }
 
 /// What an intent adds to its migration.
@@ -206,8 +219,9 @@ impl Migration {
             | Stage::Withdrawing { .. }
             | Stage::Deciding { .. }
             | Stage::Orphaned { .. }
-            | Stage::Moving { .. }
-            | Stage::Releasing => true,
+            | Stage::Moving(_)
+            | Stage::Recovering(_)
+            | Stage::Releasing { .. } => true,
             Stage::Ended { .. } => false,
         }
     }
@@ -227,7 +241,10 @@ impl Migration {
             | Stage::Withdrawing { .. }
             | Stage::Deciding { .. }
             | Stage::Orphaned { .. } => true,
-            Stage::Moving { .. } | Stage::Releasing | Stage::Ended { .. } => false,
+            Stage::Moving(_)
+            | Stage::Recovering(_)
+            | Stage::Releasing { .. }
+            | Stage::Ended { .. } => false,
         }
     }
 
@@ -239,8 +256,9 @@ impl Migration {
             | Stage::Measuring
             | Stage::Preparing(_)
             | Stage::Withdrawing { .. }
-            | Stage::Moving { .. }
-            | Stage::Releasing
+            | Stage::Moving(_)
+            | Stage::Recovering(_)
+            | Stage::Releasing { .. }
             | Stage::Ended { .. } => false,
         }
     }
@@ -260,23 +278,35 @@ impl Migration {
         }
     }
 
-    /// The stage in the words of operators, and why it failed.
-    pub(crate) fn state(&self) -> (MigrationState, &str) {
+    /// What has not arrived, if anybody still depends on it.
+    pub(crate) fn dependency(&self) -> Option<&Dependency> {
         match &self.stage {
-            Stage::Queued => (MigrationState::Queued, ""),
-            Stage::Measuring
+            Stage::Moving(dependency) | Stage::Recovering(dependency) => Some(dependency),
+            Stage::Queued
+            | Stage::Measuring
             | Stage::Preparing(_)
             | Stage::Flipping(_)
             | Stage::Withdrawing { .. }
             | Stage::Deciding { .. }
-            | Stage::Orphaned { .. } => (MigrationState::Preparing, ""),
-            Stage::Moving { .. } => (MigrationState::Moving, ""),
-            Stage::Releasing => (MigrationState::Releasing, ""),
-            Stage::Ended { ending, .. } => match ending {
-                Ending::Success => (MigrationState::Success, ""),
-                Ending::Cancelled => (MigrationState::Cancelled, ""),
-                Ending::Failed(message) => (MigrationState::Failed, message),
-            },
+            | Stage::Orphaned { .. }
+            | Stage::Releasing { .. }
+            | Stage::Ended { .. } => None,
+        }
+    }
+
+    /// Whether what has not arrived is being recovered, since a side is dead.
+    pub(crate) fn is_recovering(&self) -> bool {
+        matches!(self.stage, Stage::Recovering(_))
+    }
+}
+
+impl Ending {
+    /// In the words of operators.
+    pub(crate) fn state(&self) -> (MigrationState, String) {
+        match self {
+            Ending::Success => (MigrationState::Success, String::new()),
+            Ending::Cancelled => (MigrationState::Cancelled, String::new()),
+            Ending::Failed(message) => (MigrationState::Failed, message.clone()),
         }
     }
 }
@@ -306,13 +336,16 @@ pub(crate) enum RecoveryStage {
     Freeing,
 }
 
-/// A part that was handed out. Its old tenures are those of the tablet in which it lies.
+/// A part that was handed out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
     pub(crate) range: HashRange,
     pub(crate) master: ServerId,
     pub(crate) epoch: OwnershipEpoch,
     pub(crate) tenures: Vec<Tenure>,
+    /// The migration that was moving it, if its target did not have all of it. A master that is a
+    /// side of the migration keeps what it has.
+    pub(crate) lineage: Option<MigrationId>,
 }
 
 /// What operators have decided to go on without. What was missing later is not among it.

@@ -7,7 +7,7 @@ use crate::outbox::{ConnectionId, Effect, Moment, Outbox};
 use crate::records::{Ending, Migration, Stage};
 use crate::store::MetaStore;
 use types::limits::TABLES_MAX;
-use types::{MigrationId, ServerId, TableId};
+use types::{MigrationId, ServerId, TableId, Tenure};
 use wire::control::{Answer, Ask, FromCoordinator, Progress};
 
 /// Requests for tenures that may wait at a time.
@@ -115,7 +115,10 @@ impl<S: MetaStore> Coordinator<S> {
                 Stage::Orphaned { terms, .. } => {
                     Stage::Orphaned { terms: terms.clone(), otherwise: Ending::Cancelled }
                 }
-                Stage::Moving { .. } | Stage::Releasing | Stage::Ended { .. } => continue,
+                Stage::Moving(_)
+                | Stage::Recovering(_)
+                | Stage::Releasing { .. }
+                | Stage::Ended { .. } => continue,
             };
             cancelled += 1;
             edit.put_migration(Migration { stage, updated: at.wall, ..migration.clone() });
@@ -140,12 +143,14 @@ impl<S: MetaStore> Coordinator<S> {
 
     /// Grants every flush whose server's ranges are certain.
     ///
-    /// While a flip towards the server is undecided it may hold the range under the tenures of the
-    /// intent already. Tenures given past it would be wrong for what it wrote since.
+    /// While a flip is undecided, its target may hold the range under the tenures of the intent
+    /// already, and what its source has is under those that the map shows: tenures given past them
+    /// would be wrong for what either wrote since. The same holds for what is being recovered from
+    /// both logs.
     pub(super) fn settle_flushes(&mut self, at: Moment, out: &mut Outbox) -> Result<(), Stopped> {
         let (ready, waiting) = std::mem::take(&mut self.flushes)
             .into_iter()
-            .partition(|flush| !self.is_about_to_own(flush.server));
+            .partition(|flush| !self.has_uncertain_tenures(flush.server));
         self.flushes = waiting;
         for flush in ready {
             let Flush { connection, server, request, table } = flush;
@@ -156,9 +161,10 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    fn is_about_to_own(&self, server: ServerId) -> bool {
-        let is_towards = |m: &Migration| m.target == server && m.is_undecided();
-        self.ledger.migrations().values().any(is_towards)
+    fn has_uncertain_tenures(&self, server: ServerId) -> bool {
+        let is_side = |m: &&Migration| m.source == server || m.target == server;
+        let mut sides = self.ledger.migrations().values().filter(is_side);
+        sides.any(|m| m.is_undecided() || m.is_recovering())
     }
 
     fn renew_tenures(
@@ -177,6 +183,18 @@ impl<S: MetaStore> Coordinator<S> {
                 None => tablet.tenures = edit.counters.draw_tenures(),
             }
             edit.put_tablet(tablet);
+        }
+        // What sources still have of it does not arrive, and does not come back.
+        for migration in self.ledger.migrations().values().filter(|m| m.target == server) {
+            if let Stage::Moving(dependency) = &migration.stage {
+                let mut dependency = dependency.clone();
+                match table {
+                    Some(table) => dependency.source_tenures[usize::from(table.0)] = Tenure(0),
+                    None => dependency.source_tenures.fill(Tenure(0)),
+                }
+                let stage = Stage::Moving(dependency);
+                edit.put_migration(Migration { stage, ..migration.clone() });
+            }
         }
         self.commit(at, edit)?;
         // The asker waits for a map, even if it owns nothing.

@@ -121,9 +121,10 @@ impl<S: MetaStore> Coordinator<S> {
             Stage::Orphaned { terms, otherwise } => {
                 Stage::Ended { ending: otherwise, unheard: Some(terms) }
             }
+            Stage::Moving(dependency) => Stage::Recovering(dependency),
             // What the source should forget has died with it.
-            Stage::Releasing => Stage::Ended { ending: Ending::Success, unheard: None },
-            Stage::Queued | Stage::Moving { .. } | Stage::Ended { .. } => {
+            Stage::Releasing { ending } => Stage::Ended { ending, unheard: None },
+            Stage::Queued | Stage::Recovering(_) | Stage::Ended { .. } => {
                 unreachable!("{id} needs nobody")
             }
         };
@@ -142,8 +143,9 @@ impl<S: MetaStore> Coordinator<S> {
             | Stage::Withdrawing { .. }
             | Stage::Deciding { .. }
             | Stage::Orphaned { .. }
-            | Stage::Moving { .. }
-            | Stage::Releasing => {}
+            | Stage::Moving(_)
+            | Stage::Recovering(_)
+            | Stage::Releasing { .. } => {}
         }
         Ok(())
     }
@@ -258,8 +260,8 @@ impl<S: MetaStore> Coordinator<S> {
 }
 
 /// The servers that a migration does not wait for longer than [`super::Settings::absence_max`], the
-/// target first. Once it can no longer be withdrawn it waits for both however long it takes: what
-/// one of them knows or holds, nobody else does.
+/// target first. Once it can no longer be withdrawn it waits for both however long it takes, unless
+/// one is dead: what one of them knows or holds, nobody else does.
 fn needed(migration: &Migration) -> [Option<ServerId>; 2] {
     let (source, target) = (Some(migration.source), Some(migration.target));
     match migration.stage {
@@ -267,8 +269,9 @@ fn needed(migration: &Migration) -> [Option<ServerId>; 2] {
         Stage::Withdrawing { .. } | Stage::Deciding { .. } => [target, None],
         Stage::Queued
         | Stage::Orphaned { .. }
-        | Stage::Moving { .. }
-        | Stage::Releasing
+        | Stage::Moving(_)
+        | Stage::Recovering(_)
+        | Stage::Releasing { .. }
         | Stage::Ended { .. } => [None, None],
     }
 }
@@ -276,15 +279,17 @@ fn needed(migration: &Migration) -> [Option<ServerId>; 2] {
 /// The servers, beyond these, without which the migration goes on if they are dead for good.
 fn mourned(migration: &Migration) -> [Option<ServerId>; 2] {
     match migration.stage {
-        Stage::Orphaned { .. } => [Some(migration.target), Some(migration.source)],
-        Stage::Releasing => [Some(migration.source), None],
+        Stage::Orphaned { .. } | Stage::Moving(_) => {
+            [Some(migration.target), Some(migration.source)]
+        }
+        Stage::Releasing { .. } => [Some(migration.source), None],
         Stage::Queued
         | Stage::Measuring
         | Stage::Preparing(_)
         | Stage::Flipping(_)
         | Stage::Withdrawing { .. }
         | Stage::Deciding { .. }
-        | Stage::Moving { .. }
+        | Stage::Recovering(_)
         | Stage::Ended { .. } => [None, None],
     }
 }

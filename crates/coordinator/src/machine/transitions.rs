@@ -8,7 +8,7 @@ use super::Coordinator;
 use crate::admission::REASON_BYTES_MAX;
 use crate::ledger::{Edit, Stopped};
 use crate::outbox::{Moment, Outbox};
-use crate::records::{Ending, Migration, Stage, Tablet, Terms};
+use crate::records::{Dependency, Ending, Migration, Stage, Tablet, Terms};
 use crate::store::MetaStore;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -56,11 +56,13 @@ pub(super) fn demand(migration: &Migration) -> Option<Demand> {
             let message = FromCoordinator::Start(migration.intent(terms));
             (migration.source, message, DEMAND_AGAIN)
         }
-        Stage::Moving { remaining } => {
+        Stage::Moving(Dependency { remaining, .. }) => {
             let message = FromCoordinator::Forget { migration: id, remaining: remaining.clone() };
             (migration.source, message, DEMAND_AGAIN)
         }
-        Stage::Releasing => {
+        // The recovery demands what there is to do.
+        Stage::Recovering(_) => return None,
+        Stage::Releasing { .. } => {
             let message = FromCoordinator::Forget { migration: id, remaining: Vec::new() };
             (migration.source, message, DEMAND_AGAIN)
         }
@@ -143,7 +145,9 @@ impl<S: MetaStore> Coordinator<S> {
                 self.advance(at, self.ledger.edit(), &migration, stage)?;
                 self.send(server, outcome(id, false), out);
             }
-            Stage::Moving { .. } | Stage::Releasing => self.send(server, outcome(id, true), out),
+            Stage::Moving(_) | Stage::Recovering(_) | Stage::Releasing { .. } => {
+                self.send(server, outcome(id, true), out);
+            }
             Stage::Ended { ending: Ending::Success, .. } => {
                 self.send(server, outcome(id, true), out);
             }
@@ -184,8 +188,9 @@ impl<S: MetaStore> Coordinator<S> {
             | Stage::Measuring
             | Stage::Preparing(_)
             | Stage::Withdrawing { .. }
-            | Stage::Moving { .. }
-            | Stage::Releasing
+            | Stage::Moving(_)
+            | Stage::Recovering(_)
+            | Stage::Releasing { .. }
             | Stage::Ended { .. } => Ok(()),
         }
     }
@@ -216,8 +221,9 @@ impl<S: MetaStore> Coordinator<S> {
             | Stage::Measuring
             | Stage::Preparing(_)
             | Stage::Flipping(_)
-            | Stage::Moving { .. }
-            | Stage::Releasing
+            | Stage::Moving(_)
+            | Stage::Recovering(_)
+            | Stage::Releasing { .. }
             | Stage::Ended { unheard: None, .. } => return Ok(()),
         };
         let stage = Stage::Ended { ending, unheard: None };
@@ -252,16 +258,53 @@ impl<S: MetaStore> Coordinator<S> {
         // Only who has accepted has anything to shrink: this overtook the news.
         self.accepted(at, &migration, out)?;
         let Some(migration) = self.of_target(server, id) else { return Ok(()) };
-        let Stage::Moving { remaining } = &migration.stage else { return Ok(()) };
-        let next = intersection(remaining, given);
-        if next == *remaining {
+        // What is being recovered already is not any less for it.
+        if self.has_lineage_parts(id) {
             return Ok(());
         }
-        let stage = match next.is_empty() {
-            true => Stage::Releasing,
-            false => Stage::Moving { remaining: next },
+        match migration.dependency() {
+            Some(Dependency { remaining, .. }) => {
+                let next = intersection(remaining, given);
+                self.depend(at, self.ledger.edit(), &migration, next)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Only these ranges still depend on the source.
+    pub(super) fn depend(
+        &mut self,
+        at: Moment,
+        edit: Edit,
+        migration: &Migration,
+        remaining: Vec<HashRange>,
+    ) -> Result<(), Stopped> {
+        let Some(Dependency { remaining: before, source_tenures }) = migration.dependency() else {
+            return Ok(());
         };
-        self.advance(at, self.ledger.edit(), &migration, stage)
+        if remaining == *before {
+            return Ok(());
+        }
+        let dependency = Dependency { remaining, source_tenures: source_tenures.clone() };
+        let stage = match (dependency.remaining.is_empty(), migration.is_recovering()) {
+            (true, _) => Stage::Releasing { ending: self.ending_of(migration) },
+            (false, true) => Stage::Recovering(dependency),
+            (false, false) => Stage::Moving(dependency),
+        };
+        self.advance(at, edit, migration, stage)
+    }
+
+    /// How a migration that has flipped ends, as it stands.
+    pub(super) fn ending_of(&self, migration: &Migration) -> Ending {
+        let Migration { source, target, .. } = *migration;
+        match (self.is_dead(source), self.is_dead(target)) {
+            (_, false) => Ending::Success,
+            (false, true) => {
+                let message = format!("{target} died; what it did not have returned to {source}");
+                Ending::Failed(message)
+            }
+            (true, true) => Ending::Failed(format!("{source} and {target} died")),
+        }
     }
 
     /// Step 8: the source holds nothing any more, and the dependency is gone.
@@ -272,10 +315,8 @@ impl<S: MetaStore> Coordinator<S> {
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
         let Some(migration) = self.of_source(server, id) else { return Ok(()) };
-        if migration.stage != Stage::Releasing {
-            return Ok(());
-        }
-        let stage = Stage::Ended { ending: Ending::Success, unheard: None };
+        let Stage::Releasing { ending } = &migration.stage else { return Ok(()) };
+        let stage = Stage::Ended { ending: ending.clone(), unheard: None };
         self.advance(at, self.ledger.edit(), &migration, stage)?;
         self.send(migration.target, FromCoordinator::Finished { migration: id }, out);
         Ok(())
@@ -307,8 +348,9 @@ impl<S: MetaStore> Coordinator<S> {
             | Stage::Measuring
             | Stage::Preparing(_)
             | Stage::Withdrawing { .. }
-            | Stage::Moving { .. }
-            | Stage::Releasing
+            | Stage::Moving(_)
+            | Stage::Recovering(_)
+            | Stage::Releasing { .. }
             | Stage::Ended { .. } => Ok(()),
         }
     }
@@ -321,6 +363,8 @@ impl<S: MetaStore> Coordinator<S> {
         terms: &Terms,
     ) -> Result<(), Stopped> {
         assert!(self.is_still_there(migration, terms), "{} lost its tablet", migration.id);
+        let held = self.tablet_to_move(migration).map(|tablet| tablet.tenures.clone());
+        let source_tenures = held.unwrap_or_default();
         let mut edit = self.ledger.edit();
         self.cut_out(&mut edit, migration.range);
         edit.put_tablet(Tablet {
@@ -329,8 +373,8 @@ impl<S: MetaStore> Coordinator<S> {
             epoch: terms.target_epoch,
             tenures: terms.target_tenures.clone(),
         });
-        let stage = Stage::Moving { remaining: vec![migration.range] };
-        self.advance(at, edit, migration, stage)
+        let dependency = Dependency { remaining: vec![migration.range], source_tenures };
+        self.advance(at, edit, migration, Stage::Moving(dependency))
     }
 
     /// Takes a range out of the tablets that it lies in. What is left of them stays as it was.
@@ -395,7 +439,7 @@ fn is_ascending(ranges: &[HashRange]) -> bool {
 }
 
 /// What lies in both lists.
-fn intersection(one: &[HashRange], other: &[HashRange]) -> Vec<HashRange> {
+pub(super) fn intersection(one: &[HashRange], other: &[HashRange]) -> Vec<HashRange> {
     let with_other = |&range: &HashRange| other.iter().filter_map(move |o| range.intersection(*o));
     one.iter().flat_map(with_other).collect()
 }

@@ -1,10 +1,10 @@
 //! What others see of the configuration: the map that servers get, the reports that people get.
 
 use super::Coordinator;
-use crate::records::{Migration, RecoveryStage};
+use crate::records::{Ending, Migration, RecoveryStage, Stage};
 use crate::store::MetaStore;
 use types::ServerId;
-use wire::control::{ClusterMap, MigrationReport, ServerInfo, TabletInfo};
+use wire::control::{ClusterMap, MigrationReport, MigrationState, ServerInfo, TabletInfo};
 
 impl<S: MetaStore> Coordinator<S> {
     /// The map as it was last pushed to servers.
@@ -72,7 +72,7 @@ impl<S: MetaStore> Coordinator<S> {
         let newest_first = self.ledger.migrations().values().rev().filter(|m| is_meant(m));
         newest_first
             .map(|migration| {
-                let (state, message) = migration.state();
+                let (state, message) = self.state_of(migration);
                 let (progress, updated) = self.progress_of(migration);
                 MigrationReport {
                     migration: migration.id,
@@ -81,12 +81,34 @@ impl<S: MetaStore> Coordinator<S> {
                     source: migration.source,
                     target: migration.target,
                     state,
-                    message: message.to_owned(),
+                    message,
                     created: migration.created,
                     updated,
                     progress,
                 }
             })
             .collect()
+    }
+
+    /// Where a migration stands in the words of operators, and why it failed.
+    fn state_of(&self, migration: &Migration) -> (MigrationState, String) {
+        let state = match &migration.stage {
+            Stage::Queued => MigrationState::Queued,
+            Stage::Measuring
+            | Stage::Preparing(_)
+            | Stage::Flipping(_)
+            | Stage::Withdrawing { .. }
+            | Stage::Deciding { .. }
+            | Stage::Orphaned { .. } => MigrationState::Preparing,
+            Stage::Moving(_) => MigrationState::Moving,
+            // Its target is not going to have the range.
+            Stage::Recovering(_) => match self.ending_of(migration) {
+                Ending::Success => MigrationState::Moving,
+                ending @ (Ending::Cancelled | Ending::Failed(_)) => return ending.state(),
+            },
+            Stage::Releasing { ending: Ending::Success } => MigrationState::Releasing,
+            Stage::Releasing { ending } | Stage::Ended { ending, .. } => return ending.state(),
+        };
+        (state, String::new())
     }
 }

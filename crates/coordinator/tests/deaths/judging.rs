@@ -94,7 +94,7 @@ impl History {
         let map = self.world.coordinator().map();
         let mut waiting = BTreeSet::new();
         for report in self.world.coordinator().recoveries() {
-            let is_at_rest = report.state == RecoveryState::WaitingForLineage;
+            let is_at_rest = report.state == RecoveryState::WaitingForMigrations;
             assert!(is_at_rest, "seed {seed}: {report:?}");
             waiting.extend(report.ranges.iter().copied());
         }

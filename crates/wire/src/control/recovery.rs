@@ -107,8 +107,9 @@ pub enum RecoveryState {
     WaitingForServers,
     /// For the servers to which parts were handed out.
     Recovering,
-    /// For migrations that were moving when the server died. Everything else of it is served.
-    WaitingForLineage,
+    /// For migrations: to be decided, for their sources to forget, or for the log of the other side,
+    /// which is dead as well. Everything else of it is served.
+    WaitingForMigrations,
     /// For servers to free what they hold of the log. Everything is served.
     Freeing,
 }

@@ -8,10 +8,10 @@ use crate::machine::transitions::DEMAND_AGAIN;
 use crate::outbox::{Moment, Outbox};
 use crate::records::{Part, Recovery, RecoveryStage};
 use crate::store::MetaStore;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use types::{Instant, OwnershipEpoch, ServerId};
 use wire::control::{
-    FromCoordinator, RecoveryLog, RecoveryPart, RecoverySegment, SEGMENTS_PER_MESSAGE,
+    FromCoordinator, RecoveryPart, RecoverySegment, SEGMENTS_PER_MESSAGE,
 };
 
 /// One demand: for whose recovery, of whom, what.
@@ -65,25 +65,31 @@ impl<S: MetaStore> Coordinator<S> {
     pub(in crate::machine) fn demand_of_again(&mut self, server: ServerId) {
         self.demanded.retain(|wanted, _| wanted.server != server);
         // What it holds can be read again.
-        for (&dead, evidence) in &self.evidence {
-            if evidence.has_answered(server) {
-                recall_parts(&mut self.demanded, dead);
-            }
+        let held = self.evidence.iter().filter(|(_, evidence)| evidence.has_answered(server));
+        let held: Vec<ServerId> = held.map(|(&dead, _)| dead).collect();
+        for dead in held {
+            self.tell_masters(dead);
         }
     }
 
     /// Nothing that a dead server said counts any more, and who reads from it is told.
     pub(in crate::machine) fn forget_holder(&mut self, server: ServerId) {
-        for (&dead, evidence) in &mut self.evidence {
-            if evidence.forget(server) {
-                recall_parts(&mut self.demanded, dead);
-            }
+        let held = self.evidence.iter_mut().filter_map(|(&dead, evidence)| {
+            let held = evidence.forget(server);
+            held.then_some(dead)
+        });
+        let held: Vec<ServerId> = held.collect();
+        for dead in held {
+            self.tell_masters(dead);
         }
     }
 
     /// The log may be whole, or read from elsewhere: who has a part of it is told at once.
     pub(super) fn tell_masters(&mut self, dead: ServerId) {
-        recall_parts(&mut self.demanded, dead);
+        let readers = self.readers_of(dead);
+        let is_meant =
+            |wanted: &Wanted| matches!(wanted.what, What::Part(_)) && readers.contains(&wanted.dead);
+        self.demanded.retain(|wanted, _| !is_meant(wanted));
     }
 
     fn wanted(&self) -> BTreeSet<Wanted> {
@@ -125,46 +131,32 @@ impl<S: MetaStore> Coordinator<S> {
             }
             What::Part(epoch) => {
                 let part = recovery.parts().iter().find(|part| part.epoch == epoch).cloned();
-                let segments = self.segments_of(recovery);
-                match part.zip(segments) {
-                    Some((part, segments)) => self.part_in_messages(dead, part, segments),
-                    None => Vec::new(),
-                }
+                part.map_or_else(Vec::new, |part| self.part_in_messages(dead, part))
             }
         }
     }
 
     /// The segments of a log that is whole.
-    fn segments_of(&self, recovery: &Recovery) -> Option<Vec<RecoverySegment>> {
-        let judged = self.judged(recovery)?;
-        let evidence = self.evidence.get(&recovery.dead)?;
-        (evidence.proof(&judged) == Proof::Whole).then(|| evidence.segments(recovery.dead, &judged))
+    fn segments_of(&self, log: ServerId) -> Option<Vec<RecoverySegment>> {
+        let judged = self.judged(self.ledger.recoveries().get(&log)?)?;
+        let evidence = self.evidence.get(&log)?;
+        (evidence.proof(&judged) == Proof::Whole).then(|| evidence.segments(log, &judged))
     }
 
-    fn part_in_messages(
-        &mut self,
-        dead: ServerId,
-        part: Part,
-        segments: Vec<RecoverySegment>,
-    ) -> Vec<FromCoordinator> {
+    /// Nothing, unless all its logs are whole.
+    fn part_in_messages(&mut self, dead: ServerId, part: Part) -> Vec<FromCoordinator> {
+        let (logs, keeps) = (self.logs_of_part(dead, &part), self.is_kept(&part));
+        let segments = logs.iter().map(|log| self.segments_of(log.dead));
+        let Some(segments) = segments.collect::<Option<Vec<_>>>() else { return Vec::new() };
+        let segments = segments.concat();
         self.lists += 1;
-        let Part { range, epoch, tenures, .. } = part;
-        let old_tenures = self.tablet_around(range).tenures.clone();
         let list = (self.ledger.term() << 32) + self.lists;
         let segments_total = segments.len() as u32;
+        let Part { range, epoch, tenures, .. } = part;
         let message = |segments: &[RecoverySegment]| {
-            let logs = vec![RecoveryLog { dead, old_tenures: old_tenures.clone() }];
-            let (tenures, segments) = (tenures.clone(), segments.to_vec());
-            let part = RecoveryPart {
-                range,
-                epoch,
-                tenures,
-                keeps: false,
-                logs,
-                list,
-                segments_total,
-                segments,
-            };
+            let (tenures, logs, segments) = (tenures.clone(), logs.clone(), segments.to_vec());
+            let part =
+                RecoveryPart { range, epoch, tenures, keeps, logs, list, segments_total, segments };
             FromCoordinator::Recover(Box::new(part))
         };
         match segments.is_empty() {
@@ -172,9 +164,4 @@ impl<S: MetaStore> Coordinator<S> {
             false => segments.chunks(SEGMENTS_PER_MESSAGE).map(message).collect(),
         }
     }
-}
-
-/// Makes the parts of a log due.
-fn recall_parts(demanded: &mut BTreeMap<Wanted, Instant>, dead: ServerId) {
-    demanded.retain(|wanted, _| wanted.dead != dead || !matches!(wanted.what, What::Part(_)));
 }

@@ -13,24 +13,28 @@
 //! and whether it is time to free. Steps 1 and 2 are made again by a coordinator that starts again.
 //! What is demanded of whom follows from both (`demands.rs`).
 //!
-//! What lies in a migration that is under way is not handed out: while it is undecided nobody knows
-//! who owns it, and when it has flipped both logs are needed.
+//! What lies in a migration that is under way is not handed out while it is undecided who owns it,
+//! or while its source is about to release it. What a migration was moving when a side died is told
+//! of in `lineage.rs`.
 
 mod demands;
 mod dividing;
 mod evidence;
+mod lineage;
 
 pub(super) use demands::Wanted;
 pub(super) use evidence::{DirectoryQuestion, Evidence};
 
 use super::Coordinator;
-use crate::admission::{REASON_BYTES_MAX, room_for_borders};
+use crate::admission::{REASON_BYTES_MAX, room_for_borders, room_for_lineage};
 use crate::ledger::Stopped;
 use crate::outbox::{Moment, Outbox};
 use crate::records::{Migration, Part, Recovery, RecoveryStage, Server, Tablet};
 use crate::store::MetaStore;
 use demands::What;
 use evidence::{Judged, Proof};
+use lineage::{Estate, Heirs};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{HashRange, OwnershipEpoch, SegmentId, ServerId};
 use wire::control::{
@@ -107,14 +111,19 @@ impl<S: MetaStore> Coordinator<S> {
             return Ok(());
         };
         let mut edit = self.ledger.edit();
-        assert_eq!(self.tablet_around(range).owner, dead, "{range} was handed out twice");
+        let Part { master: owner, tenures, lineage, .. } = part;
+        let before = self.tablet_around(range).owner;
+        let may_lose = before == dead || (lineage.is_some() && before == owner);
+        assert!(may_lose, "{range} was handed out twice");
         self.cut_out(&mut edit, range);
-        let Part { master: owner, tenures, .. } = part;
         edit.put_tablet(Tablet { range, owner, epoch, tenures });
         if let Some(recovery) = recovery.with_parts(|other| other.epoch != epoch) {
             edit.put_recovery(recovery);
         }
-        self.commit(at, edit)
+        match lineage.and_then(|id| self.ledger.migrations().get(&id).cloned()) {
+            Some(migration) => self.inherit(at, edit, &migration, range),
+            None => self.commit(at, edit),
+        }
     }
 
     /// The part is for somebody else.
@@ -195,11 +204,10 @@ impl<S: MetaStore> Coordinator<S> {
     /// Takes every recovery as far as it can go.
     pub(super) fn advance_recoveries(&mut self, at: Moment) -> Result<(), Stopped> {
         self.refusals.retain(|_, until| *until > at.now);
+        // Of all first: what one hands out may need the log of another.
+        self.evidence.values_mut().for_each(|evidence| evidence.pass(at.now));
         let dead: Vec<ServerId> = self.ledger.recoveries().keys().copied().collect();
         for dead in dead {
-            if let Some(evidence) = self.evidence.get_mut(&dead) {
-                evidence.pass(at.now);
-            }
             let recovery = self.ledger.recoveries()[&dead].clone();
             match &recovery.stage {
                 RecoveryStage::Recovering { .. } if self.is_log_needed(dead) => {
@@ -223,43 +231,72 @@ impl<S: MetaStore> Coordinator<S> {
 
     /// Step 3: everything that can be handed out is.
     fn hand_out(&mut self, at: Moment, recovery: Recovery) -> Result<(), Stopped> {
-        let ranges = self.ranges_to_hand_out(&recovery);
-        if ranges.is_empty() || !self.may_be_handed_out(&recovery) {
-            return Ok(());
-        }
-        let masters = self.recovery_masters();
-        if masters.is_empty() {
-            return Ok(());
-        }
+        let is_ready = |estate: &Estate| self.may_be_handed_out(&self.logs_of(estate));
+        let mut estates = self.estates(&recovery);
+        estates.retain(is_ready);
+        let mut room = room_for_lineage(&self.ledger);
+        estates.retain(|estate| {
+            let borders = if estate.lineage.is_some() { 2 } else { 0 };
+            let fits = borders <= room;
+            room -= if fits { borders } else { 0 };
+            fits
+        });
         let RecoveryStage::Recovering { mut parts, loss } = recovery.stage else { return Ok(()) };
+        let before = parts.len();
         let mut edit = self.ledger.edit();
-        for (range, master) in dividing::divide(&ranges, &masters, room_for_borders(&self.ledger)) {
+        for (range, master) in self.divided(&estates) {
+            let estate = estates.iter().find(|estate| estate.range.covers(range));
+            let lineage = estate.and_then(|estate| estate.lineage);
             let epoch = edit.counters.draw_epoch();
-            let tenures = edit.counters.draw_tenures();
-            parts.push(Part { range, master, epoch, tenures });
+            let tenures = self.tenures_for(&mut edit.counters, lineage, (range, master));
+            parts.push(Part { range, master, epoch, tenures, lineage });
+        }
+        if parts.len() == before {
+            return Ok(());
         }
         let stage = RecoveryStage::Recovering { parts, loss };
         edit.put_recovery(Recovery { stage, ..recovery });
         self.commit(at, edit)
     }
 
-    fn may_be_handed_out(&self, recovery: &Recovery) -> bool {
-        let Some(judged) = self.judged(recovery) else { return false };
-        let Some(evidence) = self.evidence.get(&recovery.dead) else { return false };
-        evidence.is_lease_over(&judged) && evidence.proof(&judged) == Proof::Whole
+    /// Which server gets what. Nobody gets what it may not, nor what there is nobody for.
+    fn divided(&self, estates: &[Estate]) -> Vec<(HashRange, ServerId)> {
+        let masters = self.recovery_masters();
+        let mut groups: BTreeMap<Heirs, Vec<HashRange>> = BTreeMap::new();
+        for estate in estates {
+            groups.entry(estate.heirs).or_default().push(estate.range);
+        }
+        let mut room = room_for_borders(&self.ledger);
+        let mut divided = Vec::new();
+        for (heirs, ranges) in groups {
+            let masters: Vec<ServerId> = match heirs {
+                Heirs::Only(server) => {
+                    let can = self.can_be_asked(server);
+                    can.then_some(server).into_iter().collect()
+                }
+                Heirs::Anybody => masters.clone(),
+                Heirs::AllBut(server) => {
+                    masters.iter().copied().filter(|master| *master != server).collect()
+                }
+            };
+            if !masters.is_empty() {
+                let parts = dividing::divide(&ranges, &masters, room);
+                room -= parts.len() - ranges.len();
+                divided.extend(parts);
+            }
+        }
+        divided
     }
 
-    /// What the dead server owns, was not handed out, and does not lie in a migration.
-    fn ranges_to_hand_out(&self, recovery: &Recovery) -> Vec<HashRange> {
-        let under_way = self.ledger.migrations().values().filter(|m| m.is_under_way());
-        let parts = recovery.parts().iter().map(|part| part.range);
-        let taken: Vec<HashRange> = under_way.map(|m| m.range).chain(parts).collect();
-        let rest = |owned: HashRange| {
-            taken.iter().fold(vec![owned], |rest, &taken| {
-                rest.iter().flat_map(|range| range.without(taken)).flatten().collect()
+    /// Whether each of these logs is whole, and its master serves nothing more.
+    fn may_be_handed_out(&self, logs: &[ServerId]) -> bool {
+        logs.iter().all(|dead| {
+            let recovery = self.ledger.recoveries().get(dead);
+            let judged = recovery.and_then(|recovery| self.judged(recovery));
+            judged.zip(self.evidence.get(dead)).is_some_and(|(judged, evidence)| {
+                evidence.is_lease_over(&judged) && evidence.proof(&judged) == Proof::Whole
             })
-        };
-        self.owned_by(recovery.dead).flat_map(rest).collect()
+        })
     }
 
     fn owned_by(&self, server: ServerId) -> impl Iterator<Item = HashRange> {
@@ -269,12 +306,12 @@ impl<S: MetaStore> Coordinator<S> {
 
     /// Who can take a part: what it recovers has to outlive it.
     fn recovery_masters(&self) -> Vec<ServerId> {
-        let can = |server: &&Server| {
-            server.keeps_log()
-                && self.connection_of(server.id).is_some()
-                && !self.refusals.contains_key(&server.id)
-        };
+        let can = |server: &&Server| server.keeps_log() && self.can_be_asked(server.id);
         self.ledger.servers().values().filter(can).map(|server| server.id).collect()
+    }
+
+    fn can_be_asked(&self, server: ServerId) -> bool {
+        self.connection_of(server).is_some() && !self.refusals.contains_key(&server)
     }
 
     /// Whether something that the server had can still come from its log only.
@@ -357,10 +394,12 @@ impl<S: MetaStore> Coordinator<S> {
         let Some(judged) = self.judged(recovery) else {
             return (RecoveryState::Freeing, Vec::new());
         };
-        let rest = !self.ranges_to_hand_out(recovery).is_empty();
+        let estates = self.estates(recovery);
+        let rest = !estates.is_empty();
+        let is_read = !recovery.parts().is_empty() || self.is_half_of_a_lineage(recovery.dead);
         let state = match self.proof(recovery) {
             // Nothing more is needed of the log until migrations go on.
-            _ if !rest && recovery.parts().is_empty() => RecoveryState::WaitingForLineage,
+            _ if !rest && !is_read => RecoveryState::WaitingForMigrations,
             Proof::Collecting => RecoveryState::Collecting,
             Proof::ReadingDirectory => RecoveryState::ReadingDirectory,
             Proof::DirectoryMissing => RecoveryState::DirectoryMissing,
@@ -368,7 +407,11 @@ impl<S: MetaStore> Coordinator<S> {
             Proof::Whole if !rest => RecoveryState::Recovering,
             Proof::Whole => match self.evidence.get(&recovery.dead) {
                 Some(evidence) if evidence.is_lease_over(&judged) => {
-                    RecoveryState::WaitingForServers
+                    let is_ready = |estate| self.may_be_handed_out(&self.logs_of(estate));
+                    match estates.iter().any(is_ready) {
+                        true => RecoveryState::WaitingForServers,
+                        false => RecoveryState::WaitingForMigrations,
+                    }
                 }
                 Some(_) | None => RecoveryState::WaitingForLease,
             },
