@@ -229,9 +229,13 @@ impl Server {
 
     /// Ranges whose operations it executes at this moment.
     pub(crate) fn served(&self, now: Instant) -> Vec<HashRange> {
+        if self.may_serve(now) { self.inspector.served() } else { Vec::new() }
+    }
+
+    /// Whether it executes operations at all.
+    pub(crate) fn may_serve(&self, now: Instant) -> bool {
         let replication = self.node.replication();
-        let is_leased = replication.is_none_or(|replication| replication.is_leased(now));
-        if self.is_dead || !is_leased { Vec::new() } else { self.inspector.served() }
+        !self.is_dead && replication.is_none_or(|replication| replication.is_leased(now))
     }
 
     /// Whether the process has ended itself, to begin anew.

@@ -78,6 +78,10 @@ impl World {
             self.failure = Some(Rule::MapsRise.broken(text));
         }
         *seen = map;
+        // Who was taken for dead may not know it yet.
+        if !server.may_serve(self.now) {
+            return;
+        }
         let tablets = server.node.store().tablets();
         for slot in self.workload.slots() {
             let tablet = tablets.at(slot.first_hash());
