@@ -51,6 +51,8 @@ pub struct Node {
     keeper: Option<Arc<Keeper>>,
     replication: Option<Arc<Replication>>,
     map: ArcSwap<ClusterMap>,
+    /// Servers of earlier maps that are dead, also those that the newest does not name any more.
+    dead: Mutex<BTreeSet<ServerId>>,
     /// Rises whenever tablets or map change, so that reactors try held operations again.
     tablets_version: AtomicU64,
     /// Taken to change the tablets: read, change, publish.
@@ -180,6 +182,7 @@ impl Node {
             keeper,
             replication,
             map: ArcSwap::from_pointee(map),
+            dead: Mutex::default(),
             tablets_version: AtomicU64::new(0),
             changing: Mutex::new(()),
             machines: Mutex::default(),
@@ -340,14 +343,31 @@ impl Node {
 
     /// Takes a map unless it is older than the one known, and serves what it newly gives us.
     pub(super) fn adopt(&self, map: ClusterMap) {
-        if map.version < self.map.load().version {
+        let known = self.map.load();
+        if map.version < known.version {
             return;
         }
+        self.note_deaths(&known, &map);
         let me = self.me();
         self.change_tablets(|tablets| tablets::adopt(tablets, &map, me));
         self.map.store(Arc::new(map));
         self.tablets_version.fetch_add(1, Ordering::Release);
         self.wake_all();
+    }
+
+    /// A server is dead when a map says so, and when it is in none any more: not everybody sees every
+    /// map.
+    fn note_deaths(&self, known: &ClusterMap, new: &ClusterMap) {
+        let living: BTreeSet<ServerId> =
+            new.servers.iter().filter(|server| !server.is_dead).map(|server| server.id).collect();
+        let all = known.servers.iter().chain(&new.servers).map(|server| server.id);
+        let dead = all.filter(|id| !living.contains(id));
+        self.dead.lock().unwrap_or_else(PoisonError::into_inner).extend(dead);
+    }
+
+    /// Servers that will never come back under their numbers.
+    pub(super) fn dead(&self) -> BTreeSet<ServerId> {
+        self.dead.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Replaces the tablets and lets every reactor know.
@@ -499,8 +519,9 @@ mod tests {
     use types::HashSeed;
     use wire::control::{ServerInfo, TabletInfo};
 
-    #[test]
-    fn clients_are_not_sent_to_our_own_address_for_what_an_earlier_process_held() {
+    const CLUSTER: ClusterId = ClusterId(1);
+
+    fn small_node() -> Arc<Node> {
         let settings = Settings {
             host: "here".to_owned(),
             client_port: 1,
@@ -517,39 +538,53 @@ mod tests {
             durable: false,
             segment_bytes: None,
         };
-        let identity = Identity { cluster: ClusterId(1), server: ServerId(3) };
+        let identity = Identity { cluster: CLUSTER, server: ServerId(3) };
         let store = Store::new(store).expect("memory for a small store");
-        let node = Node::new(settings, identity, store, Arc::default());
-        for (owner, port, said) in
-            [(ServerId(1), 1, "CLUSTERDOWN Hash slot not served"), (ServerId(2), 9, "MOVED ")]
-        {
-            let id = owner;
-            let server = ServerInfo {
-                id,
-                host: "here".into(),
-                client_port: port,
-                bus_port: 2,
-                connected: false,
-                rack: String::new(),
-                is_dead: false,
-                in_recovery: false,
-            };
+        Node::new(settings, identity, store, Arc::default())
+    }
+
+    fn server(id: u32, client_port: u16, is_dead: bool) -> ServerInfo {
+        ServerInfo {
+            id: ServerId(id),
+            host: "here".into(),
+            client_port,
+            bus_port: 2,
+            connected: false,
+            rack: String::new(),
+            is_dead,
+            in_recovery: false,
+        }
+    }
+
+    fn map(version: u64, servers: Vec<ServerInfo>, tablets: Vec<TabletInfo>) -> ClusterMap {
+        ClusterMap { version, cluster: CLUSTER, servers, tablets, moving: Vec::new() }
+    }
+
+    #[test]
+    fn clients_are_not_sent_to_our_own_address_for_what_an_earlier_process_held() {
+        let node = small_node();
+        for (owner, port, said) in [(1, 1, "CLUSTERDOWN Hash slot not served"), (2, 9, "MOVED ")] {
             let tablet = TabletInfo {
                 range: HashRange::ALL,
-                owner,
+                owner: ServerId(owner),
                 epoch: OwnershipEpoch(1),
                 tenures: Vec::new(),
             };
-            node.map.store(Arc::new(ClusterMap {
-                version: 1,
-                cluster: identity.cluster,
-                servers: vec![server],
-                tablets: vec![tablet],
-                moving: Vec::new(),
-            }));
+            node.map.store(Arc::new(map(1, vec![server(owner, port, false)], vec![tablet])));
             let error = node.redirection(b"key").expect("somebody is known");
             assert!(error.starts_with(said), "{error}");
         }
+    }
+
+    #[test]
+    fn who_stands_in_no_map_any_more_is_dead() {
+        let node = small_node();
+        let dead = || node.dead().into_iter().map(|id| id.0).collect::<Vec<_>>();
+        let all = vec![server(1, 1, false), server(2, 2, false), server(4, 4, true)];
+        node.adopt(map(1, all, Vec::new()));
+        assert_eq!(dead(), [4]);
+        node.adopt(map(2, vec![server(2, 2, false), server(5, 5, false)], Vec::new()));
+        assert_eq!(dead(), [1, 4]);
     }
 
     #[test]

@@ -184,7 +184,7 @@ impl Engine {
                 RecoverySide::new(name, &part)
             };
             machines.recoveries.entry(epoch).or_insert_with(new);
-            self.note_deaths(&mut machines, now, epoch, &node.map());
+            self.note_deaths(&mut machines, now, epoch);
             self.drive_recovery_in(&mut machines, now, epoch, MasterEvent::Part(part));
             if let Some(side) = machines.recoveries.get_mut(&epoch) {
                 side.extent.set_log(side.machine.log_bytes());
@@ -200,7 +200,7 @@ impl Engine {
         let map = node.map();
         let epochs: Vec<OwnershipEpoch> = machines.recoveries.keys().copied().collect();
         for epoch in epochs {
-            self.note_deaths(&mut machines, now, epoch, &map);
+            self.note_deaths(&mut machines, now, epoch);
             let side = machines.recoveries.get(&epoch);
             let decided = side.and_then(|side| decision(&map, side.machine.name(), node.me()));
             if let Some(is_ours) = decided {
@@ -211,15 +211,9 @@ impl Engine {
         node.note_machines(&machines);
     }
 
-    fn note_deaths(
-        &mut self,
-        machines: &mut Machines,
-        now: Instant,
-        epoch: OwnershipEpoch,
-        map: &ClusterMap,
-    ) {
+    fn note_deaths(&mut self, machines: &mut Machines, now: Instant, epoch: OwnershipEpoch) {
         let Some(side) = machines.recoveries.get_mut(&epoch) else { return };
-        let dead = map.servers.iter().filter(|server| server.is_dead).map(|server| server.id);
+        let dead = self.node.dead().into_iter();
         let died: Vec<ServerId> = dead.filter(|id| side.dead.insert(*id)).collect();
         for backup in died {
             self.drive_recovery_in(machines, now, epoch, MasterEvent::Died { backup });

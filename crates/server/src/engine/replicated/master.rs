@@ -171,7 +171,7 @@ impl Engine {
             return;
         }
         master.map = map.version;
-        let (living, dead) = candidates(&map, self.node.me());
+        let (living, dead) = (candidates(&map, self.node.me()), self.node.dead());
         let died: Vec<ServerId> = dead.difference(&master.dead).copied().collect();
         master.dead = dead;
         let died = died.into_iter().map(|backup| ReplicatorEvent::Died { backup });

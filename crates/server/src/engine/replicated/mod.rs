@@ -188,23 +188,23 @@ const CHAIN_REACTOR: ReactorId = ReactorId(0);
 const FENCED: &str = "the cluster has taken this server for dead, and others serve what it held: it \
                       was cut off, or stood still, for too long";
 
-/// What a map says about who can keep replicas for `me`: the living, and the dead.
-fn candidates(map: &ClusterMap, me: ServerId) -> (Vec<Candidate>, BTreeSet<ServerId>) {
-    let (dead, living): (Vec<_>, Vec<_>) = map.servers.iter().partition(|server| server.is_dead);
+/// What a map says about who can keep replicas for `me`.
+fn candidates(map: &ClusterMap, me: ServerId) -> Vec<Candidate> {
+    let living = || map.servers.iter().filter(|server| !server.is_dead);
     let racks: BTreeSet<&str> =
-        living.iter().map(|it| &*it.rack).filter(|rack| !rack.is_empty()).collect();
+        living().map(|it| &*it.rack).filter(|rack| !rack.is_empty()).collect();
     let rack_of = |server: &wire::control::ServerInfo| {
         // Who names none stands alone. Numbers of servers are far below half of what there is.
         let named = racks.iter().position(|rack| *rack == server.rack);
         Rack(named.map_or(server.id.0 | 1 << 31, |at| at as u32))
     };
-    let others = living.iter().filter(|server| server.id != me);
+    let others = living().filter(|server| server.id != me);
     let candidates = others.map(|server| Candidate {
         server: server.id,
         rack: rack_of(server),
         is_usable: server.connected,
     });
-    (candidates.collect(), dead.into_iter().map(|server| server.id).collect())
+    candidates.collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
