@@ -1,6 +1,7 @@
 //! Carries out what recovery masters want done on this server, one for each part of a dead server's
 //! ranges that was handed to it.
 //!
+//! - [`effects`](self): tablets that begin and go, reads, replays;
 //! - [`reading`](self): what this server's disk has of dead servers' logs;
 //! - [`counts`](self): what operators see of both sides.
 //!
@@ -13,6 +14,7 @@
 //! **Invariant:** nothing begins in a range of which an earlier attempt is still being forgotten.
 
 mod counts;
+mod effects;
 mod extent;
 mod reading;
 
@@ -24,19 +26,17 @@ use super::Engine;
 use super::node::{Cut, Machines, Node};
 use super::outgoing::Payload;
 use super::source_side::unacknowledged;
-use super::tablets::{carve, tenures};
 use super::work::Work;
 use extent::Extent;
-use protocols::recovery::{Master, MasterEffect, MasterEvent, PartName, Progress, ReplayFailure};
+use protocols::recovery::{Master, MasterEvent, PartName, Progress};
 use protocols::{Outbox, Ticket};
-use reading::Asker;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use store::log::GracePeriod;
-use store::{Recovery, RecoveryPlan, ReplayCounters, ReplayError, TableSet, Tablet, TabletState};
-use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ReactorId, ServerId, Tenure, Version};
+use store::{Recovery, ReplayCounters};
+use types::{HashRange, Instant, OwnershipEpoch, ReactorId, ServerId, Tenure};
 use wire::control::{ClusterMap, RecoveryLog, RecoveryPart, ToCoordinator};
-use wire::peer::{PeerMessage, RecoveryRead, RecoveryReply};
+use wire::peer::RecoveryReply;
 
 /// A recovery master and what its driver must remember for it.
 pub(super) struct RecoverySide {
@@ -52,6 +52,8 @@ pub(super) struct RecoverySide {
     /// Whom the machine knows to be dead.
     dead: BTreeSet<ServerId>,
     extent: Extent,
+    /// Whether it was said that the part is handed back.
+    is_refused: bool,
 }
 
 /// What a part waits for.
@@ -87,6 +89,7 @@ impl RecoverySide {
             next_ticket: 0,
             dead: BTreeSet::new(),
             extent: Extent::default(),
+            is_refused: false,
         }
     }
 
@@ -256,128 +259,6 @@ impl Engine {
         }
     }
 
-    fn carry_out_recovery(
-        &mut self,
-        side: &mut RecoverySide,
-        now: Instant,
-        effect: MasterEffect,
-        more: &mut Outbox<MasterEffect>,
-    ) {
-        match effect {
-            MasterEffect::Begin => {
-                if let Err(reason) = self.begin_recovery(side) {
-                    side.machine.handle(now, MasterEvent::Begun(Err(reason)), more);
-                }
-            }
-            MasterEffect::Read { backup, read } => self.read_at(now, backup, read),
-            MasterEffect::Replay { ticket } => self.leave_replay(side, ticket),
-            MasterEffect::Discard { ticket } => {
-                if let Some(payload) = side.payloads.remove(&ticket) {
-                    self.give_buffer(payload.buffer);
-                }
-            }
-            MasterEffect::Secure { version } => self.secure(side, version),
-            MasterEffect::Tell(message) => {
-                if let ToCoordinator::NotRecovered { reason, .. } = &message {
-                    tracing::warn!(part = %side.machine.name(), reason, "a part is handed back");
-                }
-                self.out.control.push(message);
-            }
-            MasterEffect::Finish => {
-                let Some(recovery) = side.recovery.take() else { return };
-                tracing::info!(part = %side.machine.name(), "a part is recovered, and served");
-                self.node.recovery_counts.recovered(recovery.counters());
-                self.node.work.push(Work::SweepRecovery(recovery));
-            }
-            MasterEffect::Abandon => self.abandon(side),
-        }
-    }
-
-    /// A part begins only where nothing is left from an earlier stay, and with some room.
-    fn begin_recovery(&mut self, side: &mut RecoverySide) -> Result<(), String> {
-        let PartName { range, epoch, .. } = side.machine.name();
-        let store = self.node.store();
-        if store.tablets().iter().any(|tablet| tablet.range.overlaps(range)) {
-            return Err("the server holds a part of the range".to_owned());
-        }
-        if !self.worker.is_empty(range) || self.node.is_being_forgotten(range) {
-            return Err("the server still holds records of the range from an earlier stay".into());
-        }
-        let usage = store.usage().log;
-        let segments = u64::from(self.node.settings().reactors) + 1;
-        if usage.free_bytes < segments * store.log().segment_bytes() as u64 {
-            return Err("the server has no room".to_owned());
-        }
-        let old_tenures = side.logs.iter().map(|log| log.old_tenures.clone()).collect();
-        let plan = RecoveryPlan { number: epoch.0, range, old_tenures };
-        let recovery = Arc::new(Recovery::new(plan));
-        let tablet = Tablet {
-            range,
-            epoch,
-            tenures: tenures(&side.tenures),
-            state: TabletState::Recovering(recovery.clone()),
-            flushing: TableSet::NONE,
-        };
-        self.node.change_tablets(|mut tablets| {
-            tablets.push(tablet);
-            tablets
-        });
-        side.recovery = Some(recovery);
-        side.waits = Some(Wait::Begin(self.node.store().grace_period()));
-        Ok(())
-    }
-
-    fn read_at(&mut self, now: Instant, backup: ServerId, read: RecoveryRead) {
-        if backup == self.node.me() {
-            self.read_for(now, Asker::Here, read);
-        } else {
-            self.out.send(backup, PeerMessage::RecoveryRead(read));
-        }
-    }
-
-    fn leave_replay(&mut self, side: &mut RecoverySide, ticket: Ticket) {
-        let (payload, recovery) = (side.payloads.remove(&ticket), side.recovery.clone());
-        let (Some(payload), Some(recovery)) = (payload, recovery) else { return };
-        let epoch = side.machine.name().epoch;
-        let replay = ReplayLog { recovery, epoch, ticket, payload, from: 0 };
-        self.node.work.push(Work::ReplayLog(replay));
-        if self.node.work.len() > 1 {
-            self.node.wake_all();
-        }
-    }
-
-    fn secure(&mut self, side: &mut RecoverySide, version: Version) {
-        self.node.store().raise_version(version);
-        side.waits = Some(Wait::Secure(Cut::Splicing(self.all_reactors())));
-        self.node.wake_all();
-    }
-
-    fn all_reactors(&self) -> BTreeSet<ReactorId> {
-        (0..self.node.settings().reactors).map(ReactorId).collect()
-    }
-
-    /// Takes the tablet away; what was replayed is spliced, so that the cleaner finds it, and then
-    /// forgotten.
-    fn abandon(&mut self, side: &mut RecoverySide) {
-        side.waits = None;
-        let Some(recovery) = side.recovery.take() else { return };
-        let PartName { range, epoch, .. } = side.machine.name();
-        self.node.recovery_counts.given_up(recovery.counters());
-        self.node.forgetting().insert(epoch, range);
-        self.node.change_tablets(|tablets| {
-            carve(tablets, range, |tablet| match &tablet.state {
-                TabletState::Recovering(it) if Arc::ptr_eq(it, &recovery) => None,
-                TabletState::Recovering(_)
-                | TabletState::Serving
-                | TabletState::Frozen
-                | TabletState::Leaving
-                | TabletState::Arriving(_) => Some(tablet),
-            })
-        });
-        side.waits = Some(Wait::Abandon(recovery, self.all_reactors()));
-        self.node.wake_all();
-    }
-
     /// A backup has answered a read.
     pub(super) fn recovery_replied(
         &mut self,
@@ -414,54 +295,6 @@ impl Engine {
             MasterEvent::Replied { from, reply, payload },
         );
         node.note_machines(&machines);
-    }
-
-    /// Replays a bounded part of what a backup has sent.
-    pub(super) fn replay_log(&mut self, now: Instant, mut replay: ReplayLog) {
-        let entries = replay.payload.bytes();
-        let done = self.worker.replay_log(&replay.recovery, entries, replay.from, REPLAY_ENTRIES);
-        let (epoch, ticket) = (replay.epoch, replay.ticket);
-        let event = match done {
-            Ok(done) => {
-                if let Some(next) = done.next {
-                    replay.from = next;
-                    return self.node.work.put_back(Work::ReplayLog(replay));
-                }
-                MasterEvent::Replayed { ticket }
-            }
-            Err(error) => {
-                tracing::warn!(recovery = ?replay.recovery, %error, "entries cannot be replayed");
-                let why = match error {
-                    ReplayError::OutOfMemory => ReplayFailure::OutOfMemory,
-                    ReplayError::Corrupt(_) => ReplayFailure::Corrupt,
-                };
-                MasterEvent::ReplayFailed { ticket, why }
-            }
-        };
-        self.give_buffer(replay.payload.buffer);
-        self.drive_recovery(now, epoch, event);
-    }
-
-    /// A step of taking out the tombstones of a part that is served.
-    pub(super) fn sweep_recovered(&mut self, recovery: Arc<Recovery>) {
-        if self.worker.sweep_recovery(&recovery, super::SWEEP_MAX) {
-            self.node.work.push(Work::SweepRecovery(recovery));
-        }
-    }
-
-    /// A step of forgetting what was replayed for nothing.
-    pub(super) fn forget_replayed(
-        &mut self,
-        epoch: OwnershipEpoch,
-        range: HashRange,
-        cursor: KeyHash,
-    ) {
-        match self.worker.forget(range, cursor, super::source_side::FORGET_BUCKETS) {
-            Some(cursor) => {
-                self.node.work.push(Work::ForgetReplayed { epoch, range, cursor });
-            }
-            None => drop(self.node.forgetting().remove(&epoch)),
-        }
     }
 
     /// Does this reactor's part of what masters wait for, and goes on with those that need not wait
@@ -551,6 +384,3 @@ fn decision(map: &ClusterMap, part: PartName, me: ServerId) -> Option<bool> {
     let is_ours = || inside().any(|it| (it.owner, it.epoch) == (me, part.epoch));
     (!is_open).then(is_ours)
 }
-
-/// Entries that one quantum replays: as with a migration, about 40 us.
-const REPLAY_ENTRIES: usize = 410;

@@ -1,0 +1,193 @@
+//! What recovery masters want done: tablets that begin and go, reads, replays.
+
+use super::reading::Asker;
+use super::{RecoverySide, ReplayLog, Wait};
+use crate::engine::Engine;
+use crate::engine::node::Cut;
+use crate::engine::tablets::{carve, tenures};
+use crate::engine::work::Work;
+use protocols::recovery::{MasterEffect, MasterEvent, PartName, ReplayFailure};
+use protocols::{Outbox, Ticket};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use store::{Recovery, RecoveryPlan, ReplayError, TableSet, Tablet, TabletState};
+use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ReactorId, ServerId, Version};
+use wire::control::ToCoordinator;
+use wire::peer::{PeerMessage, RecoveryRead};
+
+impl Engine {
+    pub(super) fn carry_out_recovery(
+        &mut self,
+        side: &mut RecoverySide,
+        now: Instant,
+        effect: MasterEffect,
+        more: &mut Outbox<MasterEffect>,
+    ) {
+        match effect {
+            MasterEffect::Begin => {
+                if let Err(reason) = self.begin_recovery(side) {
+                    side.machine.handle(now, MasterEvent::Begun(Err(reason)), more);
+                }
+            }
+            MasterEffect::Read { backup, read } => self.read_at(now, backup, read),
+            MasterEffect::Replay { ticket } => self.leave_replay(side, ticket),
+            MasterEffect::Discard { ticket } => {
+                if let Some(payload) = side.payloads.remove(&ticket) {
+                    self.give_buffer(payload.buffer);
+                }
+            }
+            MasterEffect::Secure { version } => self.secure(side, version),
+            MasterEffect::Tell(message) => {
+                if let ToCoordinator::NotRecovered { reason, .. } = &message
+                    && !std::mem::replace(&mut side.is_refused, true)
+                {
+                    tracing::warn!(part = %side.machine.name(), reason, "a part is handed back");
+                }
+                self.out.control.push(message);
+            }
+            MasterEffect::Finish => {
+                let Some(recovery) = side.recovery.take() else { return };
+                tracing::info!(part = %side.machine.name(), "a part is recovered, and served");
+                self.node.recovery_counts.recovered(recovery.counters());
+                self.node.work.push(Work::SweepRecovery(recovery));
+            }
+            MasterEffect::Abandon => self.abandon(side),
+        }
+    }
+
+    /// A part begins only where nothing is left from an earlier stay, and with some room.
+    fn begin_recovery(&mut self, side: &mut RecoverySide) -> Result<(), String> {
+        let PartName { range, epoch, .. } = side.machine.name();
+        let store = self.node.store();
+        if store.tablets().iter().any(|tablet| tablet.range.overlaps(range)) {
+            return Err("the server holds a part of the range".to_owned());
+        }
+        if !self.worker.is_empty(range) || self.node.is_being_forgotten(range) {
+            return Err("the server still holds records of the range from an earlier stay".into());
+        }
+        let usage = store.usage().log;
+        let segments = u64::from(self.node.settings().reactors) + 1;
+        if usage.free_bytes < segments * store.log().segment_bytes() as u64 {
+            return Err("the server has no room".to_owned());
+        }
+        let old_tenures = side.logs.iter().map(|log| log.old_tenures.clone()).collect();
+        let plan = RecoveryPlan { number: epoch.0, range, old_tenures };
+        let recovery = Arc::new(Recovery::new(plan));
+        let tablet = Tablet {
+            range,
+            epoch,
+            tenures: tenures(&side.tenures),
+            state: TabletState::Recovering(recovery.clone()),
+            flushing: TableSet::NONE,
+        };
+        self.node.change_tablets(|mut tablets| {
+            tablets.push(tablet);
+            tablets
+        });
+        side.recovery = Some(recovery);
+        side.waits = Some(Wait::Begin(self.node.store().grace_period()));
+        Ok(())
+    }
+
+    fn read_at(&mut self, now: Instant, backup: ServerId, read: RecoveryRead) {
+        if backup == self.node.me() {
+            self.read_for(now, Asker::Here, read);
+        } else {
+            self.out.send(backup, PeerMessage::RecoveryRead(read));
+        }
+    }
+
+    fn leave_replay(&mut self, side: &mut RecoverySide, ticket: Ticket) {
+        let (payload, recovery) = (side.payloads.remove(&ticket), side.recovery.clone());
+        let (Some(payload), Some(recovery)) = (payload, recovery) else { return };
+        let epoch = side.machine.name().epoch;
+        let replay = ReplayLog { recovery, epoch, ticket, payload, from: 0 };
+        self.node.work.push(Work::ReplayLog(replay));
+        if self.node.work.len() > 1 {
+            self.node.wake_all();
+        }
+    }
+
+    fn secure(&mut self, side: &mut RecoverySide, version: Version) {
+        self.node.store().raise_version(version);
+        side.waits = Some(Wait::Secure(Cut::Splicing(self.all_reactors())));
+        self.node.wake_all();
+    }
+
+    fn all_reactors(&self) -> BTreeSet<ReactorId> {
+        (0..self.node.settings().reactors).map(ReactorId).collect()
+    }
+
+    /// Takes the tablet away; what was replayed is spliced, so that the cleaner finds it, and then
+    /// forgotten.
+    fn abandon(&mut self, side: &mut RecoverySide) {
+        side.waits = None;
+        let Some(recovery) = side.recovery.take() else { return };
+        let PartName { range, epoch, .. } = side.machine.name();
+        self.node.recovery_counts.given_up(recovery.counters());
+        self.node.forgetting().insert(epoch, range);
+        self.node.change_tablets(|tablets| {
+            carve(tablets, range, |tablet| match &tablet.state {
+                TabletState::Recovering(it) if Arc::ptr_eq(it, &recovery) => None,
+                TabletState::Recovering(_)
+                | TabletState::Serving
+                | TabletState::Frozen
+                | TabletState::Leaving
+                | TabletState::Arriving(_) => Some(tablet),
+            })
+        });
+        side.waits = Some(Wait::Abandon(recovery, self.all_reactors()));
+        self.node.wake_all();
+    }
+
+    /// Replays a bounded part of what a backup has sent.
+    pub(in crate::engine) fn replay_log(&mut self, now: Instant, mut replay: ReplayLog) {
+        let entries = replay.payload.bytes();
+        let done = self.worker.replay_log(&replay.recovery, entries, replay.from, REPLAY_ENTRIES);
+        let (epoch, ticket) = (replay.epoch, replay.ticket);
+        let event = match done {
+            Ok(done) => {
+                if let Some(next) = done.next {
+                    replay.from = next;
+                    return self.node.work.put_back(Work::ReplayLog(replay));
+                }
+                MasterEvent::Replayed { ticket }
+            }
+            Err(error) => {
+                tracing::warn!(recovery = ?replay.recovery, %error, "entries cannot be replayed");
+                let why = match error {
+                    ReplayError::OutOfMemory => ReplayFailure::OutOfMemory,
+                    ReplayError::Corrupt(_) => ReplayFailure::Corrupt,
+                };
+                MasterEvent::ReplayFailed { ticket, why }
+            }
+        };
+        self.give_buffer(replay.payload.buffer);
+        self.drive_recovery(now, epoch, event);
+    }
+
+    /// A step of taking out the tombstones of a part that is served.
+    pub(in crate::engine) fn sweep_recovered(&mut self, recovery: Arc<Recovery>) {
+        if self.worker.sweep_recovery(&recovery, crate::engine::SWEEP_MAX) {
+            self.node.work.push(Work::SweepRecovery(recovery));
+        }
+    }
+
+    /// A step of forgetting what was replayed for nothing.
+    pub(in crate::engine) fn forget_replayed(
+        &mut self,
+        epoch: OwnershipEpoch,
+        range: HashRange,
+        cursor: KeyHash,
+    ) {
+        match self.worker.forget(range, cursor, crate::engine::source_side::FORGET_BUCKETS) {
+            Some(cursor) => {
+                self.node.work.push(Work::ForgetReplayed { epoch, range, cursor });
+            }
+            None => drop(self.node.forgetting().remove(&epoch)),
+        }
+    }
+}
+
+/// Entries that one quantum replays: as with a migration, about 40 us.
+const REPLAY_ENTRIES: usize = 410;
