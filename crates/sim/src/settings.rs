@@ -109,6 +109,7 @@ knobs! {
     Store, "store", "The metadata store fails now and then, with or without effect.";
     Kept, "kept", "Servers keep their logs and come back with what they had; then nothing moves.";
     Replicated, "replicated", "Servers keep each other's logs, and recover what was a dead one's.";
+    Lineage, "lineage", "Ranges move between servers that keep each other's logs, and die.";
     Crash, "crash", "A server dies, and perhaps another process starts where it stood.";
     Memory, "memory", "Servers have so little memory that moves and writes may be refused.";
     Long, "long", "A few runs are slow and long, with absences of up to eight seconds.";

@@ -36,7 +36,8 @@ impl<S: MetaStore> Coordinator<S> {
         (self.ledger.term() << 32) + self.maps + 1
     }
 
-    /// A server that is gone and that nothing depends on is of no interest to anybody.
+    /// A server that is gone and that nothing depends on is of no interest to anybody. But who is not
+    /// named is dead to those who keep logs: one that may keep theirs is named until it is.
     fn server_infos(&self) -> Vec<ServerInfo> {
         let used = self.used_servers();
         let is_shown =
@@ -44,7 +45,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.ledger
             .servers()
             .values()
-            .filter(|server| is_shown(server.id))
+            .filter(|server| is_shown(server.id) || server.replicas > 0 && !server.fenced)
             .map(|server| ServerInfo {
                 id: server.id,
                 host: server.host.clone(),

@@ -86,6 +86,12 @@ pub enum SourceEvent {
         /// In ascending order.
         remaining: Vec<HashRange>,
     },
+    /// The target has died, and this part of what it did not have is ours again: it is not the
+    /// migration's business any more.
+    Returned {
+        /// What of the range.
+        range: HashRange,
+    },
     /// A [`SourceEffect::Forget`] has been carried out.
     Forgotten {
         /// As in the effect.
@@ -174,6 +180,7 @@ impl Source {
             }
             SourceEvent::Outcome { accepted } => self.end_flip(accepted, out),
             SourceEvent::Forget { remaining } => self.forget(&remaining, out),
+            SourceEvent::Returned { range } => self.returned(range, out),
             SourceEvent::Forgotten { range } => self.forgotten(range, out),
             SourceEvent::Tick => {}
         }
@@ -339,6 +346,7 @@ impl Source {
                     forgetting.push(range);
                 }
                 *kept = ranges::intersection(kept, remaining);
+                self.release_if_empty(out);
             }
             // Our answer was lost.
             State::Released => {
@@ -354,15 +362,39 @@ impl Source {
     }
 
     fn forgotten(&mut self, range: HashRange, out: &mut Outbox<SourceEffect>) {
-        let State::Leaving { kept, forgetting } = &mut self.state else {
+        let State::Leaving { forgetting, .. } = &mut self.state else {
             unreachable!("{} forgot {range} unasked: {:?}", self.migration, self.state);
         };
         let place = forgetting.iter().position(|&asked| asked == range);
         forgetting.swap_remove(place.expect("a range is forgotten once, and only if asked"));
-        if kept.is_empty() && forgetting.is_empty() {
+        self.release_if_empty(out);
+    }
+
+    fn release_if_empty(&mut self, out: &mut Outbox<SourceEffect>) {
+        if let State::Leaving { kept, forgetting } = &self.state
+            && kept.is_empty()
+            && forgetting.is_empty()
+        {
             out.push(SourceEffect::Release);
             out.push(SourceEffect::Tell(ToCoordinator::Released { migration: self.migration }));
             self.state = State::Released;
+        }
+    }
+
+    fn returned(&mut self, range: HashRange, out: &mut Outbox<SourceEffect>) {
+        // It had accepted, as far as anybody can tell.
+        self.leave(out);
+        match &mut self.state {
+            State::Leaving { kept, .. } => *kept = ranges::without(kept, &[range]),
+            // No flip was sent, and none will be: the range has never left.
+            State::Freezing { intent, .. } => {
+                out.push(SourceEffect::Thaw { range: intent.range });
+                self.state = State::Leaving { kept: Vec::new(), forgetting: Vec::new() };
+            }
+            State::Waiting | State::Resting { .. } | State::GivenUp { .. } => {
+                self.state = State::Leaving { kept: Vec::new(), forgetting: Vec::new() };
+            }
+            State::Flipping { .. } | State::Released | State::Withdrawn => {}
         }
     }
 
@@ -443,6 +475,7 @@ impl fmt::Display for SourceEvent {
             }
             SourceEvent::Outcome { accepted } => write!(f, "outcome {}", text::verdict(*accepted)),
             SourceEvent::Forget { remaining } => write!(f, "keep only {}", text::list(remaining)),
+            SourceEvent::Returned { range } => write!(f, "{range} returns"),
             SourceEvent::Forgotten { range } => write!(f, "forgotten {range}"),
             SourceEvent::Tick => f.write_str("tick"),
         }

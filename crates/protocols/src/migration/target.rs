@@ -62,6 +62,8 @@ pub enum TargetEvent {
     Decide,
     /// The coordinator: the migration is over.
     Finished,
+    /// The source has died after the flip: nothing more comes from it.
+    SourceDied,
     /// A source: I serve nothing of the range any more.
     Flip {
         /// Who says so.
@@ -197,6 +199,7 @@ impl Target {
             TargetEvent::Reserved(result) => self.reserved(now, result, out),
             TargetEvent::Decide => self.decide(out),
             TargetEvent::Finished => self.finish(out),
+            TargetEvent::SourceDied => self.source_died(out),
             TargetEvent::Flip { from, flip } => self.flip(from, *flip, out),
             TargetEvent::Serving => self.begin(now, out),
             TargetEvent::PullReply { from, reply, payload } => {
@@ -333,6 +336,28 @@ impl Target {
             // The coordinator says so only after our last cut; a bus that says it earlier is wrong.
             State::Accepting { .. } | State::Pulling { .. } => {}
             State::Refused { .. } | State::Never | State::Done { .. } => {}
+        }
+    }
+
+    /// What has not arrived is read from the source's log, by others than us.
+    fn source_died(&mut self, out: &mut Outbox<TargetEffect>) {
+        match &self.state {
+            State::Accepting { intent, .. } => {
+                let source = intent.source;
+                out.push(TargetEffect::Finish);
+                self.state = State::Done { source };
+            }
+            State::Pulling { source, .. } | State::Settling { source, .. } => {
+                let source = *source;
+                out.push(TargetEffect::Finish);
+                self.state = State::Done { source };
+            }
+            State::Unknown
+            | State::Reserving { .. }
+            | State::Prepared { .. }
+            | State::Refused { .. }
+            | State::Never
+            | State::Done { .. } => {}
         }
     }
 
@@ -476,6 +501,7 @@ impl fmt::Display for TargetEvent {
             TargetEvent::Reserved(Err(reason)) => write!(f, "no room: {reason}"),
             TargetEvent::Decide => f.write_str("decide"),
             TargetEvent::Finished => f.write_str("finished"),
+            TargetEvent::SourceDied => f.write_str("the source has died"),
             TargetEvent::Flip { from, flip } => {
                 write!(f, "{from} flips {} at floor {}", flip.range, flip.version_floor)
             }

@@ -2,14 +2,14 @@
 
 use super::node::{FreezeWait, Machines, SourceSide};
 use super::outgoing::{Sending, To};
-use super::tablets::{serves, with_state};
+use super::tablets::{carve, serves, with_state};
 use super::work::Work;
 use super::{Engine, Route};
 use planted::Bug;
 use protocols::Outbox;
 use protocols::migration::{FrozenState, SourceEffect, SourceEvent};
 use store::log::Dependency;
-use store::{Stall, Store, TableSet, TabletState};
+use store::{Stall, Store, TableSet, Tablet, TabletState};
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
 use wire::peer::{PeerMessage, PriorityAnswer, PriorityPull, PriorityReply, Pull, PullReply};
 
@@ -34,7 +34,7 @@ impl Engine {
         node.note_machines(&machines);
     }
 
-    fn drive_source_in(
+    pub(super) fn drive_source_in(
         &mut self,
         machines: &mut Machines,
         now: Instant,
@@ -86,8 +86,7 @@ impl Engine {
             }
             SourceEffect::Release => {
                 if let Some((range, _)) = side.leaving.take() {
-                    self.node
-                        .change_tablets(|tablets| super::tablets::carve(tablets, range, |_| None));
+                    self.node.change_tablets(|tablets| carve(tablets, range, unless_leaving));
                 }
             }
             SourceEffect::Tell(message) => self.out.control.push(message),
@@ -279,6 +278,17 @@ impl FreezeWait {
             FreezeWait::Turns(_) => false,
             FreezeWait::Safety(dependency) => store.log().is_acknowledged(dependency),
         }
+    }
+}
+
+/// What has returned from a dead target stays.
+fn unless_leaving(tablet: Tablet) -> Option<Tablet> {
+    match tablet.state {
+        TabletState::Leaving => None,
+        TabletState::Serving
+        | TabletState::Frozen
+        | TabletState::Arriving(_)
+        | TabletState::Recovering(_) => Some(tablet),
     }
 }
 

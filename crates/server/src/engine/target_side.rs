@@ -25,7 +25,7 @@ impl Engine {
         node.note_machines(&machines);
     }
 
-    fn drive_target_in(
+    pub(super) fn drive_target_in(
         &mut self,
         machines: &mut Machines,
         now: Instant,
@@ -158,6 +158,8 @@ impl Engine {
     }
 
     fn finish(&mut self, side: &mut TargetSide) {
+        // If the source has died, nobody waits for these any more.
+        (side.accepting, side.cutting) = (None, None);
         let Some(arrival) = side.arrival.take() else { return };
         let migration = arrival.migration();
         self.node.change_tablets(|tablets| {

@@ -49,10 +49,7 @@ impl World {
             self.leaders.trouble = [10, 40, 200][self.rng.usize(..3)];
             self.leaders.set_trouble(true);
         }
-        if self.moves_kept {
-            // What becomes of a move whose side dies is not there yet.
-            self.faults.retain(|fault| *fault != Knob::Crash);
-        } else if self.kept.is_some() && self.settings.has(Knob::Crash) {
+        if self.kept.is_some() && self.settings.has(Knob::Crash) {
             self.faults.push(Knob::Crash);
         }
         let delay = self.micros(20_000..200_000);
@@ -83,6 +80,7 @@ impl World {
             | Knob::Flushes
             | Knob::Kept
             | Knob::Replicated
+            | Knob::Lineage
             | Knob::Expiry => unreachable!("no fault"),
             Knob::Crash => {
                 self.crash(place);

@@ -156,6 +156,16 @@ impl Arrival {
         (progress != END).then_some(KeyHash(progress))
     }
 
+    /// What of the range has not arrived, ascending.
+    pub fn missing(&self) -> Vec<HashRange> {
+        let rest = |partition: &Partition| {
+            let progress = partition.progress.load(Ordering::Acquire);
+            let first = KeyHash(progress.max(partition.range.first().0));
+            (progress != END).then(|| HashRange::try_from((first, partition.range.last())).ok())
+        };
+        self.partitions.iter().filter_map(|partition| rest(partition).flatten()).collect()
+    }
+
     /// Whether every partition has arrived.
     pub fn is_complete(&self) -> bool {
         self.partitions.iter().all(|p| p.progress.load(Ordering::Acquire) == END)

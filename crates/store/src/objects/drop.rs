@@ -64,8 +64,9 @@ impl Worker {
         next.or_else(|| behind(tablet.range.last()))
     }
 
-    /// Drops the records of one table. Returns where to go on.
-    fn drop_records(
+    /// Drops the records of one table, in a bounded step. Returns where to go on. Nobody else may work on
+    /// the range.
+    pub fn drop_records(
         &mut self,
         table: TableId,
         range: HashRange,

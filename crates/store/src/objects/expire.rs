@@ -47,7 +47,7 @@ impl Worker {
     }
 }
 
-/// Removes the key if its record has expired. Where something may still arrive this leaves a
+/// Removes the key if its record has expired. In a range that arrives this leaves a
 /// tombstone: an older version without expiry must not come back. Elsewhere also a durable store
 /// needs none, since the record itself says that it has expired; but it must be stable first: who
 /// finds nothing could not tell that it waits for that.
@@ -61,7 +61,7 @@ pub(super) fn reclaim(
         found @ Found::Here(_, entry) if entry.is_expired(writer.store.clock()) => {
             let log = writer.view.log;
             let Some(old) = found.old() else { return Ok(()) };
-            if !log.is_durable() || access.may_arrive(writer.view.table, key.hash) {
+            if !log.is_durable() || access.arrival.is_some() {
                 writer.remove(&mut leaf, (key, access), Some(old))?;
             } else if log.is_stable(&log.end_of(old.word.address(), old.bytes))
                 || planted::is(Bug::ReclaimedUnstable)

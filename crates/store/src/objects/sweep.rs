@@ -21,7 +21,15 @@ impl Worker {
             TabletState::Serving | TabletState::Frozen => true,
             TabletState::Leaving | TabletState::Recovering(_) => false,
         });
-        left.into_iter().for_each(|(table, hash)| arrival.note_buried(table, hash));
+        // What its source still had is being read from that one's log.
+        let is_recovered = |hash: KeyHash| {
+            let tablet = self.tablets.at(hash);
+            tablet.is_some_and(|tablet| matches!(tablet.state, TabletState::Recovering(_)))
+        };
+        let recovered = passed.iter().copied().filter(|(_, hash)| is_recovered(*hash));
+        left.into_iter()
+            .chain(recovered)
+            .for_each(|(table, hash)| arrival.note_buried(table, hash));
         !passed.is_empty()
     }
 

@@ -85,7 +85,9 @@ impl<'t> Writer<'_, 't> {
         }
     }
 
-    /// Sees to it that the word of a tombstone goes in time: of this hash, version and place.
+    /// Sees to it that the word of a tombstone goes in time: of this hash, version and place. What
+    /// arrives may have to be read once more from what its source has written, if that dies: so in a
+    /// durable store it stays until the migration is over.
     pub(super) fn mourn(
         &mut self,
         access: Access<'_>,
@@ -94,7 +96,9 @@ impl<'t> Writer<'_, 't> {
     ) {
         let table = self.view.table;
         match access.arrival {
-            Some(arrival) if may_arrive => arrival.note_buried(table, hash),
+            Some(arrival) if may_arrive || self.view.log.is_durable() => {
+                arrival.note_buried(table, hash);
+            }
             Some(_) | None => {
                 let written = self.view.log.end_of(tombstone.word.address(), tombstone.bytes);
                 self.graves.push_back(Grave { table, hash, version, written });

@@ -1,7 +1,7 @@
 //! What recovery masters want done: tablets that begin and go, reads, replays.
 
 use super::reading::Asker;
-use super::{RecoverySide, ReplayLog, Wait};
+use super::{RecoverySide, ReplayLog, Voided, Wait};
 use crate::engine::Engine;
 use crate::engine::node::Cut;
 use crate::engine::tablets::{carve, tenures};
@@ -57,6 +57,9 @@ impl Engine {
 
     /// A part begins only where nothing is left from an earlier stay, and with some room.
     fn begin_recovery(&mut self, side: &mut RecoverySide) -> Result<(), String> {
+        if side.keeps {
+            return self.begin_with_what_is_here(side);
+        }
         let PartName { range, epoch, .. } = side.machine.name();
         let store = self.node.store();
         if store.tablets().iter().any(|tablet| tablet.range.overlaps(range)) {
@@ -85,7 +88,7 @@ impl Engine {
             tablets
         });
         side.recovery = Some(recovery);
-        side.waits = Some(Wait::Begin(self.node.store().grace_period()));
+        side.waits = Some(Wait::Begin(self.node.store().grace_period(), Voided::nothing()));
         Ok(())
     }
 
@@ -125,6 +128,11 @@ impl Engine {
         let Some(recovery) = side.recovery.take() else { return };
         let PartName { range, epoch, .. } = side.machine.name();
         self.node.recovery_counts.given_up(recovery.counters());
+        if side.keeps {
+            // It stays as it is, and waits for another attempt.
+            side.waits = Some(Wait::Abandon(recovery, self.all_reactors()));
+            return self.node.wake_all();
+        }
         self.node.forgetting().insert(epoch, range);
         self.node.change_tablets(|tablets| {
             carve(tablets, range, |tablet| match &tablet.state {

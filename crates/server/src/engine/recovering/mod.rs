@@ -16,6 +16,7 @@
 mod counts;
 mod effects;
 mod extent;
+mod lineage;
 mod reading;
 
 pub(super) use counts::RecoveryCounts;
@@ -34,7 +35,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use store::log::GracePeriod;
 use store::{Recovery, ReplayCounters};
-use types::{HashRange, Instant, OwnershipEpoch, ReactorId, ServerId, Tenure};
+use types::{
+    HashRange, Instant, KeyHash, OwnershipEpoch, ReactorId, ServerId, TableId, Tenure,
+};
 use wire::control::{ClusterMap, RecoveryLog, RecoveryPart, ToCoordinator};
 use wire::peer::RecoveryReply;
 
@@ -45,6 +48,8 @@ pub(super) struct RecoverySide {
     logs: Vec<RecoveryLog>,
     /// By table: under which is written here.
     tenures: Vec<Tenure>,
+    /// What is here counts, too.
+    keeps: bool,
     recovery: Option<Arc<Recovery>>,
     waits: Option<Wait>,
     payloads: BTreeMap<Ticket, Payload>,
@@ -58,12 +63,19 @@ pub(super) struct RecoverySide {
 
 /// What a part waits for.
 enum Wait {
-    /// For every reactor to know of its tablet.
-    Begin(GracePeriod),
+    /// For every reactor to know of its tablet, and then for what is void of these tables to go.
+    Begin(GracePeriod, Voided),
     /// For everything that was written for it to be safe.
     Secure(Cut),
     /// For these reactors to let go of what they have replayed.
     Abandon(Arc<Recovery>, BTreeSet<ReactorId>),
+}
+
+/// What a server keeps of a range and does not count any more: of these tables, from a hash on.
+#[derive(Debug)]
+struct Voided {
+    tables: Vec<TableId>,
+    from: KeyHash,
 }
 
 /// A reply on its way into the store.
@@ -83,6 +95,7 @@ impl RecoverySide {
             machine: Master::new(name),
             logs: part.logs.clone(),
             tenures: part.tenures.clone(),
+            keeps: part.keeps,
             recovery: None,
             waits: None,
             payloads: BTreeMap::new(),
@@ -186,6 +199,9 @@ impl Engine {
                 tracing::info!(%dead, %range, %epoch, "a part of a dead server's ranges is recovered");
                 RecoverySide::new(name, &part)
             };
+            if part.keeps && !machines.recoveries.contains_key(&epoch) {
+                self.end_migrations_of(&mut machines, now, range);
+            }
             machines.recoveries.entry(epoch).or_insert_with(new);
             self.note_deaths(&mut machines, now, epoch);
             self.drive_recovery_in(&mut machines, now, epoch, MasterEvent::Part(part));
@@ -314,9 +330,10 @@ impl Engine {
 
     fn poll_recovery(&mut self, side: &mut RecoverySide) -> Option<MasterEvent> {
         let store = self.node.store().clone();
+        let range = side.machine.name().range;
         match side.waits.as_mut()? {
-            Wait::Begin(grace) => {
-                if !store.is_over(grace) {
+            Wait::Begin(grace, voided) => {
+                if !store.is_over(grace) || !voided.drop_some(&mut self.worker, range) {
                     return None;
                 }
                 side.waits = None;
@@ -339,7 +356,9 @@ impl Engine {
                 if reactors.remove(&self.reactor) {
                     self.worker.splice_recovery(recovery);
                 }
-                if reactors.is_empty() {
+                if reactors.is_empty() && side.keeps {
+                    side.waits = None;
+                } else if reactors.is_empty() {
                     side.waits = None;
                     let PartName { range, epoch, .. } = side.machine.name();
                     let cursor = range.first();

@@ -1,0 +1,143 @@
+//! Parts of which this server has something already: the living side of a migration whose other side
+//! has died recovers what was moving, with what it holds.
+//!
+//! The source takes back what the target did not have: its frozen copy counts on, with what the target
+//! has written. The target gets what had not arrived from the source's log; what had is served on.
+//! Until a part is complete nobody is answered from it: any record in it may be an old one.
+
+use super::{RecoverySide, Voided, Wait};
+use crate::engine::Engine;
+use crate::engine::node::Machines;
+use crate::engine::tablets::{carve, tenures};
+use protocols::migration::{SourceEvent, TargetEvent};
+use protocols::recovery::PartName;
+use std::sync::Arc;
+use store::{Recovery, RecoveryPlan, Tablet, TabletState, Worker};
+use types::limits::TABLES_MAX;
+use types::{HashRange, Instant, KeyHash, MigrationId, TableId};
+
+/// Buckets that one step empties.
+const VOID_BUCKETS: usize = 64;
+
+impl Voided {
+    pub(super) fn nothing() -> Voided {
+        Voided { tables: Vec::new(), from: KeyHash(0) }
+    }
+
+    /// Drops some of it. Whether nothing is left.
+    pub(super) fn drop_some(&mut self, worker: &mut Worker, range: HashRange) -> bool {
+        let Some(table) = self.tables.last().copied() else { return true };
+        let first = self.from.max(range.first());
+        let rest = HashRange::new(first, range.last());
+        match worker.drop_records(table, rest, VOID_BUCKETS) {
+            Some(cursor) if cursor <= range.last() => self.from = cursor,
+            Some(_) | None => {
+                self.from = KeyHash(0);
+                self.tables.pop();
+            }
+        }
+        self.tables.is_empty()
+    }
+}
+
+impl Engine {
+    /// The other side of migrations of this range has died. What moved is nobody's until it has been
+    /// recovered.
+    pub(super) fn end_migrations_of(
+        &mut self,
+        machines: &mut Machines,
+        now: Instant,
+        range: HashRange,
+    ) {
+        let sources = machines.sources.iter().filter(|(_, side)| {
+            let intent = side.intent.as_ref();
+            !side.machine.is_over() && intent.is_some_and(|intent| intent.range.overlaps(range))
+        });
+        for id in sources.map(|(id, _)| *id).collect::<Vec<MigrationId>>() {
+            self.drive_source_in(machines, now, id, SourceEvent::Returned { range });
+        }
+        let targets = machines.targets.iter().filter_map(|(id, side)| {
+            let arrival = side.arrival.clone()?;
+            arrival.range().overlaps(range).then_some((*id, arrival))
+        });
+        for (id, arrival) in targets.collect::<Vec<_>>() {
+            for missing in arrival.missing() {
+                self.suspend(missing);
+            }
+            self.drive_target_in(machines, now, id, TargetEvent::SourceDied);
+        }
+        self.node.change_tablets(|tablets| carve(tablets, range, without_source));
+    }
+
+    /// Operations on a range that is arriving wait.
+    fn suspend(&self, range: HashRange) {
+        self.node.change_tablets(|tablets| {
+            carve(tablets, range, |tablet| match &tablet.state {
+                TabletState::Arriving(_) => Some(suspended(tablet)),
+                TabletState::Serving
+                | TabletState::Frozen
+                | TabletState::Leaving
+                | TabletState::Recovering(_) => Some(tablet),
+            })
+        });
+    }
+
+    /// Begins a part with what is here of it.
+    pub(super) fn begin_with_what_is_here(&mut self, side: &mut RecoverySide) -> Result<(), String> {
+        let PartName { range, epoch, .. } = side.machine.name();
+        let mut unknown = vec![range];
+        for tablet in self.node.store().tablets().iter() {
+            let is_ours = match tablet.state {
+                TabletState::Recovering(_) | TabletState::Serving => true,
+                TabletState::Frozen | TabletState::Leaving | TabletState::Arriving(_) => false,
+            };
+            if is_ours {
+                let rest = unknown.into_iter().flat_map(|it| it.without(tablet.range));
+                unknown = rest.flatten().collect();
+            }
+        }
+        if !unknown.is_empty() {
+            return Err("the server does not hold what was moving".to_owned());
+        }
+        let old_tenures = side.logs.iter().map(|log| log.old_tenures.clone()).collect();
+        let plan = RecoveryPlan { number: epoch.0, range, old_tenures };
+        let recovery = Arc::new(Recovery::new(plan));
+        let new = tenures(&side.tenures);
+        let mut voided = Vec::new();
+        self.node.change_tablets(|tablets| {
+            carve(tablets, range, |tablet| match &tablet.state {
+                TabletState::Recovering(_) => {
+                    let is_void = |table: &usize| tablet.tenures[*table] != new[*table];
+                    voided.extend((0..TABLES_MAX).filter(is_void));
+                    let state = TabletState::Recovering(recovery.clone());
+                    Some(Tablet { state, epoch, tenures: new, ..tablet })
+                }
+                TabletState::Serving => Some(Tablet { epoch, ..tablet }),
+                TabletState::Frozen | TabletState::Leaving | TabletState::Arriving(_) => {
+                    Some(tablet)
+                }
+            })
+        });
+        voided.sort_unstable();
+        voided.dedup();
+        let tables = voided.into_iter().map(|table| TableId(table as u8)).collect();
+        let grace = self.node.store().grace_period();
+        side.recovery = Some(recovery);
+        side.waits = Some(Wait::Begin(grace, Voided { tables, from: KeyHash(0) }));
+        Ok(())
+    }
+}
+
+/// A tablet that waits for a part to be begun.
+fn suspended(tablet: Tablet) -> Tablet {
+    let plan = RecoveryPlan { number: u64::MAX, range: tablet.range, old_tenures: Vec::new() };
+    Tablet { state: TabletState::Recovering(Arc::new(Recovery::new(plan))), ..tablet }
+}
+
+/// What returns from a target that has died.
+fn without_source(tablet: Tablet) -> Option<Tablet> {
+    match tablet.state {
+        TabletState::Leaving | TabletState::Frozen => Some(suspended(tablet)),
+        TabletState::Serving | TabletState::Arriving(_) | TabletState::Recovering(_) => Some(tablet),
+    }
+}
