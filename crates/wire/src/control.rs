@@ -134,7 +134,7 @@ pub enum ToCoordinator {
         /// As handed out.
         epoch: OwnershipEpoch,
     },
-    /// Recovery master: I cannot recover the part, and have dropped what I had of it.
+    /// Recovery master: I cannot recover the part, and what I had of it counts for nothing.
     NotRecovered {
         /// Whose log: the first of the part's.
         dead: ServerId,
