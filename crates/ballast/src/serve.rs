@@ -67,14 +67,7 @@ pub(crate) fn run(
         "" => configuration.bind.addresses[0].0.to_string(),
         announced => announced.to_string(),
     };
-    let data_dir = Path::new(&configuration.data_dir);
-    let folder = match mode {
-        Some(mode) if configuration.join.is_empty() => {
-            Folder::Own(DataFolder::open(data_dir, mode)?)
-        }
-        Some(mode) => Folder::Others(backup_folder(data_dir)?, mode),
-        None => Folder::None,
-    };
+    let folder = Folder::open(&configuration, mode)?;
     let coordinator = coordinator(&configuration, folder.own())?;
     let (events, received) = channel();
     let who = Join {
@@ -183,6 +176,17 @@ enum Folder {
 }
 
 impl Folder {
+    fn open(configuration: &Configuration, mode: Option<Mode>) -> anyhow::Result<Folder> {
+        let path = Path::new(&configuration.data_dir);
+        Ok(match mode {
+            Some(mode) if configuration.join.is_empty() => {
+                Folder::Own(DataFolder::open(path, mode)?)
+            }
+            Some(mode) => Folder::Others(backup_folder(path)?, mode),
+            None => Folder::None,
+        })
+    }
+
     fn own(&self) -> Option<&DataFolder> {
         match self {
             Folder::Own(folder) => Some(folder),
@@ -403,9 +407,8 @@ enum Ending {
 /// Replaces this process by a new one with the same arguments. Only returns if that fails.
 fn begin_anew() -> anyhow::Error {
     let itself = std::env::current_exe();
-    let replaced = itself.map(|itself| {
-        std::process::Command::new(itself).args(std::env::args_os().skip(1)).exec()
-    });
+    let replaced = itself
+        .map(|itself| std::process::Command::new(itself).args(std::env::args_os().skip(1)).exec());
     let error = match replaced {
         Ok(error) | Err(error) => error,
     };

@@ -5,7 +5,7 @@
 
 use crate::planted::{self, Planted};
 use server::core::{ConnectionId, Connections, Core};
-use server::engine::{Engine, Payload, Route, Sending, DiskDone, DiskJob, Wake};
+use server::engine::{DiskDone, DiskJob, Engine, Payload, Route, Sending, Wake};
 use std::collections::{BTreeMap, VecDeque};
 use store::Worker;
 use types::{HashRange, Instant, KeyHash, ServerId, UnixMillis};

@@ -212,11 +212,7 @@ impl Server {
 
     /// Whether it hears the coordinator, and serves all that it holds but for the ranges of which it
     /// has no news any more. Who is dead is at rest, unless it has kept its log.
-    pub(crate) fn is_settled(
-        &self,
-        now: Instant,
-        cannot_end: impl Fn(HashRange) -> bool,
-    ) -> bool {
+    pub(crate) fn is_settled(&self, now: Instant, cannot_end: impl Fn(HashRange) -> bool) -> bool {
         // Who has none may be taken for dead, and not know.
         let replication = self.node.replication();
         let is_leased = replication.is_none_or(|replication| replication.is_leased(now));
@@ -230,9 +226,7 @@ impl Server {
             // It comes back, with everything.
             Some(keeper) if self.is_dead || keeper.progress().is_some() => false,
             None if self.is_dead => self.node.replication().is_none(),
-            _ => {
-                self.link.connection.is_some() && is_leased && tablets.iter().all(is_settled)
-            }
+            _ => self.link.connection.is_some() && is_leased && tablets.iter().all(is_settled),
         }
     }
 

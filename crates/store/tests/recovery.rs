@@ -244,7 +244,7 @@ fn an_index_that_is_told_how_much_there_will_be_is_not_much_larger() {
         (0..60_000).flat_map(|number| object(OLD, &format!("key {number}"), 1, "value")).collect();
     let index_bytes = |expected: u64| {
         let mut recovering = Recovering::new();
-        recovering.recovery.expect(expected);
+        recovering.recovery.foresee(expected);
         // Some first: by them it is guessed how many entries there are.
         for part in entries.chunks(entries.len() / 60_000 * 1000) {
             recovering.replay(part);

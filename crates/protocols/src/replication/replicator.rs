@@ -142,7 +142,6 @@ impl Replicator {
         segments.chain(forgiven).chain(self.releases.next_deadline()).chain(self.told.lease).min()
     }
 
-
     /// Whether a backup must keep what it has of a replica, as far as is known of others. Also what
     /// came back with another server's disk is kept, as long as there is not enough of the segment
     /// elsewhere.
@@ -360,9 +359,8 @@ impl Replicator {
         }
         let id = replica.segment;
         let Some(segment) = self.segments.get_mut(&id) else { return false };
-        let is_silent = |it: &&mut Replica| {
-            it.backup != backup && it.confirmed().is_none_or(|at| at < since)
-        };
+        let is_silent =
+            |it: &&mut Replica| it.backup != backup && it.confirmed().is_none_or(|at| at < since);
         let mut silent = segment.replicas.iter_mut().filter(is_silent).peekable();
         let has_silent = silent.peek().is_some();
         silent.for_each(|replica| replica.ask(since));

@@ -139,7 +139,9 @@ pub static SETTINGS: &[Setting] = &[
         "Servers of a cluster that keep each part of this one's log on their disks, if it is kept: fewer may fail at once without a loss. There must be more servers than that.",
         |count: &u16| match count {
             1..=16 => Ok(()),
-            _ => Err("argument must be between 1 and 16; --durability none keeps nothing".to_string()),
+            _ =>
+                Err("argument must be between 1 and 16; --durability none keeps nothing"
+                    .to_string()),
         }
     ),
     setting!(

@@ -209,7 +209,10 @@ mod tests {
         let adopted = adopt(tablets, &flushed(0, 9, 3), me);
         assert_eq!(describe(&adopted), ["slots 0-9 serving e3 n3"], "not before it is empty");
         let (tenures, tables) = renewed(&adopted[0], &flushed(0, 9, 3), me);
-        assert_eq!((tenures[1], tenures[2], tables), (Tenure(3), Tenure(8), TableSet::of(TableId(2))));
+        assert_eq!(
+            (tenures[1], tenures[2], tables),
+            (Tenure(3), Tenure(8), TableSet::of(TableId(2)))
+        );
         for other in [flushed(0, 9, 4), flushed(0, 8, 3), map(vec![info(0, 9, 2, 3)])] {
             assert_eq!(renewed(&adopted[0], &other, me), (adopted[0].tenures, TableSet::NONE));
         }

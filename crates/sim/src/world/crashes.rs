@@ -100,7 +100,8 @@ impl World {
             return;
         }
         // Somebody has to be left to ask.
-        if self.replicas() == 0 && self.servers.iter().filter(|server| !server.is_dead).count() < 2 {
+        if self.replicas() == 0 && self.servers.iter().filter(|server| !server.is_dead).count() < 2
+        {
             return;
         }
         let id = self.servers[place].id;

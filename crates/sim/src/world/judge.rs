@@ -176,7 +176,8 @@ impl World {
         let moving = moving.iter().map(|report| (Rule::MigrationsEnd, format!("{report:?}")));
         // A target that has not heard that its migration has ended keeps tombstones.
         let cannot_end = |range: HashRange| lost.iter().any(|report| report.range.covers(range));
-        let unsettled = self.servers.iter().filter(|server| !server.is_settled(self.now, cannot_end));
+        let unsettled =
+            self.servers.iter().filter(|server| !server.is_settled(self.now, cannot_end));
         let unsettled = unsettled.map(|server| {
             (Rule::ServersSettle, format!("{} is cut off, or holds what is moving", server.id))
         });

@@ -113,7 +113,7 @@ impl Recovery {
 
     /// About so many bytes of entries of the range will be replayed. A hint that spares the index
     /// much of its growing: the segments' bytes, times the range's part of what was the dead server's.
-    pub fn expect(&self, bytes: u64) {
+    pub fn foresee(&self, bytes: u64) {
         self.expected.bytes.store(bytes, Ordering::Relaxed);
     }
 

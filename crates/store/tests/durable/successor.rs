@@ -75,7 +75,7 @@ impl World {
             let number = self.tenure + number as u64;
             let old_tenures = vec![tenures(old_tenure).to_vec()];
             let recovery = Recovery::new(RecoveryPlan { number, range, old_tenures });
-            recovery.expect(expected);
+            recovery.foresee(expected);
             Arc::new(recovery)
         };
         let parts: Vec<Arc<Recovery>> = ranges.into_iter().enumerate().map(recovery).collect();

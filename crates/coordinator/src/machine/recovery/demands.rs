@@ -10,9 +10,7 @@ use crate::records::{Part, Recovery, RecoveryStage};
 use crate::store::MetaStore;
 use std::collections::BTreeSet;
 use types::{Instant, OwnershipEpoch, ServerId};
-use wire::control::{
-    FromCoordinator, RecoveryPart, RecoverySegment, SEGMENTS_PER_MESSAGE,
-};
+use wire::control::{FromCoordinator, RecoveryPart, RecoverySegment, SEGMENTS_PER_MESSAGE};
 
 /// One demand: for whose recovery, of whom, what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,8 +85,9 @@ impl<S: MetaStore> Coordinator<S> {
     /// The log may be whole, or read from elsewhere: who has a part of it is told at once.
     pub(super) fn tell_masters(&mut self, dead: ServerId) {
         let readers = self.readers_of(dead);
-        let is_meant =
-            |wanted: &Wanted| matches!(wanted.what, What::Part(_)) && readers.contains(&wanted.dead);
+        let is_meant = |wanted: &Wanted| {
+            matches!(wanted.what, What::Part(_)) && readers.contains(&wanted.dead)
+        };
         self.demanded.retain(|wanted, _| !is_meant(wanted));
     }
 

@@ -270,8 +270,12 @@ impl Evidence {
             let replicas = holder.replicas.range(all_of(segment));
             replicas.map(move |(&(_, epoch), &length)| ReplicaPlace { backup, epoch, length })
         });
-        let is_right =
-            |place: &ReplicaPlace| content.is_none_or(|content| place.length == content.length);
+        // Of an open segment a copy may lack what was acknowledged: only originals count. Without the
+        // directory nobody knows which are open.
+        let is_right = |place: &ReplicaPlace| match content {
+            Some(content) => place.length == content.length,
+            None => place.epoch == ReplicaEpoch::default() || self.directory.is_none(),
+        };
         let mut places: Vec<ReplicaPlace> = replicas.filter(is_right).collect();
         if content.is_none() {
             places.sort_by_key(|place| std::cmp::Reverse(place.length));

@@ -83,7 +83,10 @@ impl Engine {
     }
 
     /// Begins a part with what is here of it.
-    pub(super) fn begin_with_what_is_here(&mut self, side: &mut RecoverySide) -> Result<(), String> {
+    pub(super) fn begin_with_what_is_here(
+        &mut self,
+        side: &mut RecoverySide,
+    ) -> Result<(), String> {
         let PartName { range, epoch, .. } = side.machine.name();
         let mut unknown = vec![range];
         for tablet in self.node.store().tablets().iter() {
@@ -138,6 +141,8 @@ fn suspended(tablet: Tablet) -> Tablet {
 fn without_source(tablet: Tablet) -> Option<Tablet> {
     match tablet.state {
         TabletState::Leaving | TabletState::Frozen => Some(suspended(tablet)),
-        TabletState::Serving | TabletState::Arriving(_) | TabletState::Recovering(_) => Some(tablet),
+        TabletState::Serving | TabletState::Arriving(_) | TabletState::Recovering(_) => {
+            Some(tablet)
+        }
     }
 }

@@ -35,9 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use store::log::GracePeriod;
 use store::{Recovery, ReplayCounters};
-use types::{
-    HashRange, Instant, KeyHash, OwnershipEpoch, ReactorId, ServerId, TableId, Tenure,
-};
+use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ReactorId, ServerId, TableId, Tenure};
 use wire::control::{ClusterMap, RecoveryLog, RecoveryPart, ToCoordinator};
 use wire::peer::RecoveryReply;
 
@@ -295,7 +293,7 @@ impl Engine {
         self.node.recovery_counts.received(payload.bytes().len());
         side.extent.note(reply.from, reply.next, payload.bytes().len());
         if let Some(recovery) = &side.recovery {
-            recovery.expect(side.extent.of_range());
+            recovery.foresee(side.extent.of_range());
         }
         let payload = match payload.bytes().is_empty() {
             true => {

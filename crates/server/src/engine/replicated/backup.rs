@@ -60,9 +60,14 @@ pub struct BackupJob {
 }
 
 enum Work {
-    Begin { header: ReplicaHeader, first: Option<Piece> },
+    Begin {
+        header: ReplicaHeader,
+        first: Option<Piece>,
+    },
     /// Make files ready for segments of this size.
-    Prepare { segment_bytes: u32 },
+    Prepare {
+        segment_bytes: u32,
+    },
     Sync(Vec<(ReplicaId, Arc<Replica>)>),
     Free(ReplicaId),
 }
