@@ -31,6 +31,9 @@ pub(crate) struct Scale {
     pub(crate) calm: u8,
     /// One value in so many expires.
     pub(crate) expiring: u8,
+    /// Whether another server may recover the log. What takes many crashes of the same log to go wrong
+    /// is found where none does.
+    pub(crate) has_successors: bool,
 }
 
 /// What a write left under its key.
@@ -349,7 +352,7 @@ impl World {
             .collect();
         self.workers.clear();
         self.remains = successor::Remains::default();
-        if self.rng.u8(..3) == 0 {
+        if self.scale.has_successors && self.rng.bool() {
             self.be_succeeded(&left);
         } else {
             self.come_back(left);
@@ -475,6 +478,7 @@ impl Scale {
             value_bytes_max: if seed % 5 < 3 { 2000 } else { 100 },
             calm: [3, 30][(seed / 4 % 2) as usize],
             expiring: [4, 30][(seed / 2 % 2) as usize],
+            has_successors: seed / 16 % 2 == 1,
         }
     }
 
