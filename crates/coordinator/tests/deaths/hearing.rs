@@ -18,6 +18,7 @@ impl History {
                 self.kill(machine);
             }
             FromCoordinator::Map(map) => {
+                self.adopt(machine, &map);
                 let epochs: BTreeSet<_> = map.tablets.iter().map(|tablet| tablet.epoch).collect();
                 let gone = |dead| !map.servers.iter().any(|server| server.id == dead);
                 let process = self.process(machine);
@@ -62,10 +63,12 @@ impl History {
 
     pub(super) fn recover(&mut self, machine: usize, part: RecoveryPart) {
         let (dead, range, epoch) = (dead_of(&part), part.range, part.epoch);
+        self.begin_part(machine, &part);
         if self.random.u8(..) < 10 {
             self.meet("handed back");
             let reason = "no".to_owned();
             self.process(machine).parts.remove(&epoch);
+            self.abandon_part(machine, &part);
             self.tell(machine, ToCoordinator::NotRecovered { dead, range, epoch, reason });
             return;
         }
@@ -83,40 +86,23 @@ impl History {
                 process.intents.entry(migration).or_insert(Some(intent));
                 self.tell(machine, ToCoordinator::Prepared { migration, refused: None });
             }
-            FromCoordinator::Start(intent) => self.flip(machine, intent.migration, intent.target),
+            FromCoordinator::Start(intent) => self.flip(machine, &intent),
             FromCoordinator::Decide { migration } => {
-                let accepted = process.accepted.contains(&migration);
+                let accepted = process.accepted.contains_key(&migration);
                 if !accepted {
                     process.intents.insert(migration, None);
                 }
                 self.tell(machine, ToCoordinator::Decided { migration, accepted });
             }
             FromCoordinator::Forget { migration, remaining } => {
-                if remaining.is_empty() {
-                    self.tell(machine, ToCoordinator::Released { migration });
-                }
+                self.forget(machine, migration, &remaining);
             }
-            FromCoordinator::Outcome { .. }
-            | FromCoordinator::Finished { .. }
-            | FromCoordinator::Answer { .. } => {}
+            FromCoordinator::Outcome { migration, accepted } => {
+                self.outcome(machine, migration, accepted);
+            }
+            FromCoordinator::Finished { migration } => self.finish(machine, migration),
+            FromCoordinator::Answer { .. } => {}
             other => panic!("{other:?}"),
         }
-    }
-
-    /// The source flips to its target, which may hear it, and whose answer may come back.
-    pub(super) fn flip(&mut self, machine: usize, migration: MigrationId, target: ServerId) {
-        let heard = self.random.u8(..) < 200;
-        let target = self.process_of(target).filter(|_| heard);
-        if let Some(target) = target
-            && let Some(Some(_)) = self.process(target).intents.get(&migration)
-        {
-            self.process(target).accepted.insert(migration);
-            self.tell(target, ToCoordinator::Flipped { migration });
-            if self.random.bool() {
-                self.tell(machine, ToCoordinator::Flipped { migration });
-                return;
-            }
-        }
-        self.tell(machine, ToCoordinator::FlipUnanswered { migration });
     }
 }

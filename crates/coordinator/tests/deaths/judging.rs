@@ -7,35 +7,49 @@ impl History {
     /// all that counted must be there.
     pub(super) fn judge(&mut self, connection: ConnectionId, part: &RecoveryPart) {
         let seed = self.seed;
-        let dead = dead_of(part);
-        self.handed_out.insert(dead);
-        let to = self.machine_at(connection);
-        assert!(to.is_none_or(|machine| self.id_of(machine) != Some(dead)), "seed {seed}");
+        let to = self.machine_at(connection).expect("parts go to who is there");
+        let reports = self.world.coordinator().recoveries();
+        let parts = reports.iter().filter(|report| report.dead == dead_of(part));
+        let found = parts.flat_map(|report| &report.parts).find(|(range, _)| *range == part.range);
+        let receiver = found.expect("the part is reported").1;
+        for log in &part.logs {
+            self.judge_log(log.dead, part, receiver);
+        }
+        self.judge_items(to, part);
         for report in self.world.coordinator().reports() {
-            let is_under_way = matches!(
-                report.state,
-                MigrationState::Preparing | MigrationState::Moving | MigrationState::Releasing
-            );
-            let overlaps = is_under_way && report.range.overlaps(part.range);
+            let is_undecided = report.state == MigrationState::Preparing;
+            let overlaps = is_undecided && report.range.overlaps(part.range);
             assert!(!overlaps, "seed {seed}: {} is handed out in {report:?}", part.range);
         }
         for tenure in &part.tenures {
-            let epoch = *self.tenures.entry(*tenure).or_insert(part.epoch);
-            assert_eq!(epoch, part.epoch, "seed {seed}: {tenure} was given before");
+            let held = self.tenures.entry(*tenure).or_insert(receiver);
+            let is_new = *held == receiver && (part.keeps || self.handed(*tenure, part.epoch));
+            assert!(is_new, "seed {seed}: {tenure} was given before");
         }
+        assert_eq!(part.segments.len() as u32, part.segments_total);
+    }
+
+    /// Whether the tenure was not given with another part.
+    fn handed(&mut self, tenure: Tenure, epoch: OwnershipEpoch) -> bool {
+        *self.part_tenures.entry(tenure).or_insert(epoch) == epoch
+    }
+
+    fn judge_log(&mut self, dead: ServerId, part: &RecoveryPart, receiver: ServerId) {
+        let seed = self.seed;
+        self.handed_out.insert(dead);
+        assert!(receiver != dead, "seed {seed}");
+        let of_log = || part.segments.iter().filter(|segment| segment.log == dead);
         if !self.given_up.contains(&dead) {
-            let told: BTreeSet<SegmentId> = part.segments.iter().map(|s| s.segment).collect();
+            let told: BTreeSet<SegmentId> = of_log().map(|s| s.segment).collect();
             let counted = self.counted.get(&dead).cloned().unwrap_or_default();
             assert!(told.is_superset(&counted), "seed {seed}: {counted:?} but told of {told:?}");
-            assert_eq!(part.segments.len() as u32, part.segments_total);
             if let Some(zombie) = self.process_of(dead) {
                 let until = self.lease_end(zombie);
                 assert!(until <= self.world.now(), "seed {seed}: {dead} serves");
                 self.meet("zombie");
             }
         }
-        for place in part.segments.iter().flat_map(|s| s.places.iter().map(move |p| (s, p))) {
-            let (segment, place) = place;
+        for (segment, place) in of_log().flat_map(|s| s.places.iter().map(move |p| (s, p))) {
             let machine = self.process_of(place.backup).expect("places are connected servers");
             let replica = &self.disks[machine].get(&(dead, false, segment.segment));
             assert!(replica.is_some_and(|bytes| bytes.len() == place.length as usize));
@@ -78,13 +92,44 @@ impl History {
             assert!(tablet.range.is_whole_slots());
             let (Slot(first), Slot(last)) = tablet.range.slots();
             for slot in first..=last.min(SLOTS) {
-                let known = self.epochs.entry(slot).or_insert(tablet.epoch);
-                assert!(*known <= tablet.epoch, "seed {seed}: the epoch of {slot} falls");
-                *known = tablet.epoch;
+                let now = (tablet.epoch, tablet.tenures[0]);
+                let known = self.epochs.insert(slot, now).unwrap_or(now);
+                assert!(known.0 <= tablet.epoch, "seed {seed}: the epoch of {slot} falls");
+                let is_renewed = known.0 == tablet.epoch && known.1 != now.1;
+                // It was given and flushed in one step.
+                let is_flushed = known.0 != tablet.epoch && self.holds_otherwise(slot, tablet);
+                if is_renewed || is_flushed {
+                    self.note_flush(slot);
+                }
             }
             for tenure in &tablet.tenures {
-                let epoch = *self.tenures.entry(*tenure).or_insert(tablet.epoch);
-                assert_eq!(epoch, tablet.epoch, "seed {seed}: {tenure} was given twice");
+                let holder = *self.tenures.entry(*tenure).or_insert(tablet.owner);
+                assert_eq!(holder, tablet.owner, "seed {seed}: {tenure} was given twice");
+            }
+        }
+        self.check_parts(&map);
+    }
+
+    /// Whether the slot's owner holds it under this epoch already, but under another tenure.
+    fn holds_otherwise(&self, slot: u16, tablet: &TabletInfo) -> bool {
+        let machine = self.process_of(tablet.owner).and_then(|at| self.machines[at].as_ref());
+        let held = machine.and_then(|(_, process)| process.held.get(&slot));
+        held.is_some_and(|h| h.epoch == tablet.epoch && h.tenure != tablet.tenures[0])
+    }
+
+    /// A hash that a dead server owns is in one part at most; no other one is in any, but what its
+    /// owner keeps.
+    fn check_parts(&self, map: &ClusterMap) {
+        let mut seen: Vec<HashRange> = Vec::new();
+        for report in self.world.coordinator().recoveries() {
+            for (range, master) in report.parts {
+                let twice = seen.iter().find(|other| other.overlaps(range));
+                assert_eq!(twice, None, "seed {}: {range} is in two parts", self.seed);
+                seen.push(range);
+                let owner = map.tablets.iter().find(|tablet| tablet.range.covers(range));
+                let owner = owner.map(|tablet| tablet.owner);
+                let may_be = owner == Some(report.dead) || owner == Some(master);
+                assert!(may_be, "seed {}: {range} of {owner:?} is in a part", self.seed);
             }
         }
     }
@@ -92,31 +137,17 @@ impl History {
     pub(super) fn check_end(&mut self) {
         let seed = self.seed;
         let map = self.world.coordinator().map();
-        let mut waiting = BTreeSet::new();
-        for report in self.world.coordinator().recoveries() {
-            let is_at_rest = report.state == RecoveryState::WaitingForMigrations;
-            assert!(is_at_rest, "seed {seed}: {report:?}");
-            waiting.extend(report.ranges.iter().copied());
-        }
-        for tablet in &map.tablets {
-            let owner = map.servers.iter().find(|server| server.id == tablet.owner).unwrap();
-            if owner.is_dead {
-                let moves = map.moving.iter().any(|moving| moving.0.covers(tablet.range));
-                assert!(moves && waiting.contains(&tablet.range), "seed {seed}: {tablet:?}");
-                self.meet("waits for lineage");
-            }
-        }
-        for (range, source, target) in &map.moving {
-            let is_dead = |id: &ServerId| map.servers.iter().any(|s| s.id == *id && s.is_dead);
-            assert!(is_dead(source) || is_dead(target), "seed {seed}: {range} has not ended");
-        }
+        let recoveries = self.world.coordinator().recoveries();
+        assert_eq!(recoveries, [], "seed {seed}");
+        assert_eq!(map.moving, [], "seed {seed}");
         let living: BTreeSet<ServerId> =
             (0..MACHINES).filter_map(|machine| self.id_of(machine)).collect();
-        let needed: BTreeSet<ServerId> =
-            self.world.coordinator().recoveries().iter().map(|report| report.dead).collect();
-        for name in self.disks.iter().flat_map(|disk| disk.keys()) {
-            let is_kept = living.contains(&name.0) || needed.contains(&name.0);
-            assert!(is_kept, "seed {seed}: {name:?} was not freed");
+        for tablet in &map.tablets {
+            assert!(living.contains(&tablet.owner), "seed {seed}: {tablet:?}");
         }
+        for name in self.disks.iter().flat_map(|disk| disk.keys()) {
+            assert!(living.contains(&name.0), "seed {seed}: {name:?} was not freed");
+        }
+        self.check_items();
     }
 }

@@ -3,24 +3,29 @@
 //!
 //! Masters write to their backups as rules 1 to 6 of `docs/design/replication.md` say, at once and
 //! without loss; only what the coordinator says and hears takes time, and breaks off. At every step
-//! each hash has one owner, epochs rise, no tenure is given twice, nothing is handed out while its
-//! dead owner can serve or acknowledge, and whoever recovers a part is told of every segment that
-//! counted. In the end the dead own nothing but what waits for its lineage.
+//! each hash has one owner and is in one part at most, epochs rise, no tenure is held by two servers,
+//! nothing is handed out while its dead owner can serve or acknowledge, and whoever recovers a part
+//! is told of every segment that counted, and gets by it everything that was acknowledged. In the end
+//! the dead own nothing, no migration is left, and no log of theirs is kept.
 
 mod hearing;
 mod judging;
+mod serving;
 #[path = "../support/mod.rs"]
 mod support;
 mod writing;
 
 use coordinator::{ConnectionId, Effect, Event};
+use serving::Held;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use support::{Storage, World, join_of, migrate, slots};
-use types::{HashRange, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, Slot, Tenure};
+use types::{
+    HashRange, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, Slot, TableId, Tenure,
+};
 use wire::control::{
-    Ask, FromCoordinator, Intent, MigrationState, RecoveryPart, RecoveryState, ReplicaInfo,
-    ToCoordinator,
+    Ask, ClusterMap, FromCoordinator, Intent, MigrationState, RecoveryPart, RecoveryState,
+    ReplicaInfo, TabletInfo, ToCoordinator,
 };
 use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
@@ -47,7 +52,17 @@ fn whoever_dies_everything_has_one_owner_and_nothing_that_counted_is_lost() {
         }
     }
     println!("{met:#?}");
-    for name in ["died", "recovered", "SegmentsMissing", "handed back", "zombie", "adopted disk"] {
+    for name in [
+        "died",
+        "recovered",
+        "SegmentsMissing",
+        "handed back",
+        "zombie",
+        "adopted disk",
+        "kept",
+        "two logs",
+        "flushed what arrives",
+    ] {
         assert!(met.contains_key(name), "nothing was {name}: the histories are too tame");
     }
 }
@@ -67,7 +82,9 @@ struct Process {
     parts: BTreeMap<OwnershipEpoch, RecoveryPart>,
     /// `None`: never.
     intents: BTreeMap<MigrationId, Option<Intent>>,
-    accepted: BTreeSet<MigrationId>,
+    /// Migrations to here that are not over, with their sources.
+    accepted: BTreeMap<MigrationId, ServerId>,
+    held: BTreeMap<u16, Held>,
 }
 
 /// A master's own picture of its log.
@@ -109,8 +126,16 @@ struct History {
     given_up: BTreeSet<ServerId>,
     /// Logs of which parts were handed out.
     handed_out: BTreeSet<ServerId>,
-    epochs: BTreeMap<u16, OwnershipEpoch>,
-    tenures: BTreeMap<Tenure, OwnershipEpoch>,
+    /// With the tenure, by slot.
+    epochs: BTreeMap<u16, (OwnershipEpoch, Tenure)>,
+    /// Who got it.
+    tenures: BTreeMap<Tenure, ServerId>,
+    part_tenures: BTreeMap<Tenure, OwnershipEpoch>,
+    /// Items of a server's log, by slot, with the tenures under which they were written.
+    logs: BTreeMap<(ServerId, u16), BTreeMap<u64, Tenure>>,
+    /// What was acknowledged, and not flushed since.
+    required: BTreeMap<u16, BTreeSet<u64>>,
+    flushed: BTreeMap<u16, BTreeSet<u64>>,
     met: BTreeMap<String, usize>,
 }
 
@@ -131,6 +156,10 @@ impl History {
             handed_out: BTreeSet::new(),
             epochs: BTreeMap::new(),
             tenures: BTreeMap::new(),
+            part_tenures: BTreeMap::new(),
+            logs: BTreeMap::new(),
+            required: BTreeMap::new(),
+            flushed: BTreeMap::new(),
             met: BTreeMap::new(),
         };
         for machine in 0..MACHINES {
@@ -386,26 +415,27 @@ impl History {
         if !self.is_disturbed {
             self.accept_losses(machine);
         }
+        for _ in 0..5 {
+            self.acknowledge(machine);
+        }
         let process = self.process(machine);
-        let recovered: Vec<ToCoordinator> = process
-            .parts
-            .values()
-            .map(|part| {
-                let (range, epoch) = (part.range, part.epoch);
-                ToCoordinator::Recovered { dead: dead_of(part), range, epoch }
-            })
-            .collect();
-        let accepted: Vec<MigrationId> = process.accepted.iter().copied().collect();
-        for message in recovered {
-            if self.random.bool() {
-                self.tell(machine, message);
+        let parts: Vec<RecoveryPart> = process.parts.values().cloned().collect();
+        let accepted = process.accepted.clone();
+        for part in parts {
+            if self.random.bool() && self.replay(machine, &part) {
+                let (dead, range, epoch) = (dead_of(&part), part.range, part.epoch);
+                self.tell(machine, ToCoordinator::Recovered { dead, range, epoch });
                 self.meet("recovered");
             }
         }
-        for migration in accepted {
-            if self.random.u8(..) < 40 {
-                self.tell(machine, ToCoordinator::Shrink { migration, remaining: Vec::new() });
+        for (migration, source) in accepted {
+            if self.random.u8(..) < 60 {
+                self.pull(machine, migration, source);
             }
+        }
+        if self.is_disturbed && self.random.u8(..) < 4 {
+            let ask = Ask::Flush { table: Some(TableId(0)) };
+            self.tell(machine, ToCoordinator::Ask { request: 3, ask });
         }
         let logs: BTreeSet<ServerId> = self.disks[machine].keys().map(|name| name.0).collect();
         for log in logs {

@@ -54,23 +54,22 @@ impl<S: MetaStore> Coordinator<S> {
             let inside = intersection(&free, &[migration.range]);
             free = without(&free, &[migration.range]);
             let Some(Dependency { remaining, .. }) = recovering(migration) else { continue };
-            let lineage = Some(migration.id);
-            if migration.target == dead {
-                let source = migration.source;
-                let (heirs, rest) = match self.is_dead(source) {
-                    true => (Heirs::Anybody, Heirs::Anybody),
-                    false => (Heirs::Only(source), Heirs::AllBut(source)),
-                };
-                let moving = intersection(&inside, remaining).into_iter();
-                estates.extend(moving.map(|range| Estate { dead, range, lineage, heirs }));
-                let arrived = without(&inside, remaining).into_iter();
-                let estate = |range| Estate { dead, range, lineage: None, heirs: rest };
-                estates.extend(arrived.map(estate));
-            } else if migration.source == dead && !self.is_dead(migration.target) {
-                let heirs = Heirs::Only(migration.target);
-                let moving = remaining.iter().copied();
-                estates.extend(moving.map(|range| Estate { dead, range, lineage, heirs }));
-            }
+            let Migration { id, source, target, .. } = *migration;
+            let (heirs, rest) = match (self.is_dead(source), self.is_dead(target)) {
+                (_, false) => (Heirs::Only(target), Heirs::Anybody),
+                (false, true) => (Heirs::Only(source), Heirs::AllBut(source)),
+                (true, true) => (Heirs::Anybody, Heirs::Anybody),
+            };
+            let moving = match (target == dead, source == dead && !self.is_dead(target)) {
+                (true, _) => intersection(&inside, remaining),
+                (false, true) => remaining.clone(),
+                (false, false) => Vec::new(),
+            };
+            let estate = |range| Estate { dead, range, lineage: Some(id), heirs };
+            estates.extend(moving.into_iter().map(estate));
+            // What others have recovered of it, before they died, is like what the target had.
+            let arrived = without(&inside, remaining).into_iter();
+            estates.extend(arrived.map(|range| Estate { dead, range, lineage: None, heirs: rest }));
         }
         let estate = |range| Estate { dead, range, lineage: None, heirs: Heirs::Anybody };
         estates.extend(free.into_iter().map(estate));

@@ -1,0 +1,375 @@
+//! What the servers hold, slot by slot: in memory, and in their logs. What was acknowledged is an
+//! *item*, a number that no other has.
+//!
+//! A server does here what its engine does for operations, migrations and recoveries, at once: an
+//! item is in memory and in the log, or nowhere. The judge knows what was acknowledged and not
+//! flushed, and asks at every handing out whether the part's logs, and what its receiver keeps, have
+//! all of that and nothing that was flushed.
+
+use super::*;
+
+/// What a process holds of a slot.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) state: State,
+    pub(super) epoch: OwnershipEpoch,
+    pub(super) tenure: Tenure,
+    pub(super) items: BTreeSet<u64>,
+    /// What was held when a part began that keeps it.
+    before: Option<Box<Held>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Serving,
+    /// The source has sent a flip.
+    Frozen(MigrationId),
+    Leaving(MigrationId),
+    /// Whether everything has arrived.
+    Arriving(MigrationId, bool),
+    Recovering,
+}
+
+impl State {
+    fn serves(self) -> bool {
+        matches!(self, State::Serving | State::Arriving(..))
+    }
+}
+
+/// Slots as ranges.
+pub(super) fn ranges_of(slots_left: &BTreeSet<u16>) -> Vec<HashRange> {
+    let mut runs: Vec<(u16, u16)> = Vec::new();
+    for &slot in slots_left {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == slot => *last = slot,
+            _ => runs.push((slot, slot)),
+        }
+    }
+    runs.into_iter().map(|(first, last)| slots(first, last)).collect()
+}
+
+/// The slots of a range that anything happens in.
+pub(super) fn slots_in(range: HashRange) -> impl Iterator<Item = u16> {
+    let (Slot(first), Slot(last)) = range.slots();
+    first..=last.min(SLOTS)
+}
+
+impl History {
+    /// Whether what the process writes now is acknowledged.
+    pub(super) fn can_acknowledge(&self, machine: usize) -> bool {
+        let Some((_, process)) = &self.machines[machine] else { return false };
+        let (Some(me), Some((number, on))) = (process.id, &process.log.chain) else { return false };
+        process.log.next.is_none() && self.all_take(me, (true, *number), on)
+    }
+
+    /// A client writes.
+    pub(super) fn acknowledge(&mut self, machine: usize) {
+        let slot = self.random.u16(..=SLOTS);
+        let me = self.id_of(machine).unwrap();
+        let held = self.process(machine).held.get(&slot);
+        if !held.is_some_and(|held| held.state.serves()) || !self.can_acknowledge(machine) {
+            return;
+        }
+        for other in (0..MACHINES).filter(|&other| other != machine) {
+            let held = self.machines[other].as_ref().and_then(|(_, p)| p.held.get(&slot));
+            let also = held.is_some_and(|held| held.state.serves()) && self.can_acknowledge(other);
+            assert!(!also, "seed {}: slot {slot} is served twice", self.seed);
+        }
+        self.numbers += 1;
+        let item = self.numbers;
+        let held = self.process(machine).held.get_mut(&slot).unwrap();
+        held.items.insert(item);
+        let (epoch, tenure) = (held.epoch, held.tenure);
+        self.logs.entry((me, slot)).or_default().insert(item, tenure);
+        // What is written while a flush is on its way may be before it.
+        let map = self.world.coordinator().map();
+        let hash = Slot(slot).first_hash();
+        let tablet = map.tablets.iter().find(|tablet| tablet.range.contains(hash)).unwrap();
+        if tablet.epoch != epoch || tablet.tenures[0] == tenure {
+            self.required.entry(slot).or_default().insert(item);
+        }
+    }
+
+    /// The coordinator has given a slot other tenures without another owner.
+    pub(super) fn note_flush(&mut self, slot: u16) {
+        let items = self.required.remove(&slot).unwrap_or_default();
+        self.flushed.entry(slot).or_default().extend(items);
+        self.meet("flushed");
+    }
+
+    pub(super) fn adopt(&mut self, machine: usize, map: &ClusterMap) {
+        let Some(me) = self.id_of(machine) else { return };
+        let mut met = 0;
+        let reports = self.world.coordinator().reports();
+        let is_undecided = |id: MigrationId| {
+            reports.iter().any(|r| r.migration == id && r.state == MigrationState::Preparing)
+        };
+        let held_now = &mut self.process(machine).held;
+        for tablet in map.tablets.iter().filter(|tablet| tablet.owner == me) {
+            let (epoch, tenure) = (tablet.epoch, tablet.tenures[0]);
+            for slot in slots_in(tablet.range) {
+                let Some(held) = held_now.get_mut(&slot) else {
+                    let (state, items) = (State::Serving, BTreeSet::new());
+                    held_now.insert(slot, Held { state, epoch, tenure, items, before: None });
+                    continue;
+                };
+                if held.epoch != epoch {
+                    continue;
+                }
+                if held.state == State::Recovering {
+                    held.state = State::Serving;
+                }
+                if held.tenure != tenure {
+                    let is_uncertain = match held.state {
+                        State::Frozen(migration) => is_undecided(migration),
+                        State::Leaving(_) | State::Recovering => true,
+                        State::Serving | State::Arriving(..) => false,
+                    };
+                    assert!(!is_uncertain, "slot {slot} of {me} is flushed as {:?}", held.state);
+                    held.tenure = tenure;
+                    held.items.clear();
+                    if let State::Arriving(_, has_arrived) = &mut held.state {
+                        *has_arrived = true;
+                        met += 1;
+                    }
+                }
+            }
+        }
+        if met > 0 {
+            self.meet("flushed what arrives");
+        }
+    }
+
+    /// The source freezes, if it has not, and flips to its target, which may hear it, and whose
+    /// answer may come back.
+    pub(super) fn flip(&mut self, machine: usize, intent: &Intent) {
+        let migration = intent.migration;
+        let held_now = &mut self.process(machine).held;
+        let all: Vec<u16> = slots_in(intent.range).collect();
+        let all_are = |held_now: &BTreeMap<u16, Held>, state: State| {
+            all.iter().all(|slot| held_now.get(slot).is_some_and(|held| held.state == state))
+        };
+        if all_are(held_now, State::Leaving(migration)) {
+            return self.tell(machine, ToCoordinator::Flipped { migration });
+        }
+        let is_ours = |slot: &u16| held_now[slot].epoch == intent.source_epoch;
+        let may_freeze = all_are(held_now, State::Serving) && all.iter().all(is_ours);
+        if !may_freeze && !all_are(held_now, State::Frozen(migration)) {
+            return self.tell(machine, ToCoordinator::FlipUnanswered { migration });
+        }
+        for slot in &all {
+            held_now.get_mut(slot).unwrap().state = State::Frozen(migration);
+        }
+        let heard = self.random.u8(..) < 200;
+        let target = self.process_of(intent.target).filter(|_| heard);
+        if let Some(target) = target
+            && self.accept(target, migration)
+        {
+            self.tell(target, ToCoordinator::Flipped { migration });
+            if self.random.bool() {
+                self.tell(machine, ToCoordinator::Flipped { migration });
+                return self.leave(machine, migration);
+            }
+        }
+        self.tell(machine, ToCoordinator::FlipUnanswered { migration });
+    }
+
+    fn accept(&mut self, target: usize, migration: MigrationId) -> bool {
+        let process = self.process(target);
+        let Some(Some(intent)) = process.intents.get(&migration) else { return false };
+        let (epoch, tenure) = (intent.target_epoch, intent.target_tenures[0]);
+        if process.accepted.insert(migration, intent.source).is_none() {
+            for slot in slots_in(intent.range) {
+                let (state, items) = (State::Arriving(migration, false), BTreeSet::new());
+                process.held.insert(slot, Held { state, epoch, tenure, items, before: None });
+            }
+        }
+        true
+    }
+
+    pub(super) fn outcome(&mut self, machine: usize, migration: MigrationId, accepted: bool) {
+        if accepted {
+            return self.leave(machine, migration);
+        }
+        for held in self.process(machine).held.values_mut() {
+            if held.state == State::Frozen(migration) {
+                held.state = State::Serving;
+            }
+        }
+    }
+
+    fn leave(&mut self, machine: usize, migration: MigrationId) {
+        for held in self.process(machine).held.values_mut() {
+            if held.state == State::Frozen(migration) {
+                held.state = State::Leaving(migration);
+            }
+        }
+    }
+
+    /// The source forgets what its target has for good, and at last its tablet.
+    pub(super) fn forget(&mut self, machine: usize, id: MigrationId, remaining: &[HashRange]) {
+        self.leave(machine, id);
+        let held = &mut self.process(machine).held;
+        for (slot, held) in held.iter_mut().filter(|(_, held)| held.state == State::Leaving(id)) {
+            let hash = Slot(*slot).first_hash();
+            if !remaining.iter().any(|range| range.contains(hash)) {
+                held.items.clear();
+            }
+        }
+        if remaining.is_empty() {
+            held.retain(|_, held| held.state != State::Leaving(id));
+            self.tell(machine, ToCoordinator::Released { migration: id });
+        }
+    }
+
+    /// The target pulls some slots, and says what it lacks.
+    pub(super) fn pull(&mut self, machine: usize, migration: MigrationId, source: ServerId) {
+        let me = self.id_of(machine).unwrap();
+        let lacks = |(slot, held): (&u16, &Held)| {
+            (held.state == State::Arriving(migration, false)).then_some(*slot)
+        };
+        let mut missing: BTreeSet<u16> =
+            self.process(machine).held.iter().filter_map(lacks).collect();
+        let source = self.process_of(source).filter(|_| self.can_acknowledge(machine));
+        for slot in missing.clone() {
+            let Some(source) = source.filter(|_| self.random.u8(..) < 80) else { continue };
+            let Some(theirs) = self.process(source).held.get(&slot).cloned() else { continue };
+            if !matches!(theirs.state, State::Frozen(m) | State::Leaving(m) if m == migration) {
+                continue;
+            }
+            let ours = self.process(machine).held.get_mut(&slot).unwrap();
+            ours.state = State::Arriving(migration, true);
+            ours.items.extend(theirs.items.iter().copied());
+            let tenure = ours.tenure;
+            let log = self.logs.entry((me, slot)).or_default();
+            log.extend(theirs.items.iter().map(|&item| (item, tenure)));
+            missing.remove(&slot);
+        }
+        let has_any = |held: &Held| matches!(held.state, State::Arriving(m, _) if m == migration);
+        if self.process(machine).held.values().any(has_any) {
+            let remaining = ranges_of(&missing);
+            self.tell(machine, ToCoordinator::Shrink { migration, remaining });
+        }
+    }
+
+    /// The dependency of the target is gone.
+    pub(super) fn finish(&mut self, machine: usize, migration: MigrationId) {
+        let process = self.process(machine);
+        process.accepted.remove(&migration);
+        for held in process.held.values_mut() {
+            if matches!(held.state, State::Arriving(m, _) if m == migration) {
+                held.state = State::Serving;
+            }
+        }
+    }
+
+    /// A part was handed to this process: its slots wait, with what is kept of them.
+    pub(super) fn begin_part(&mut self, machine: usize, part: &RecoveryPart) {
+        let seed = self.seed;
+        let held_now = &mut self.process(machine).held;
+        for slot in slots_in(part.range) {
+            let held = held_now.get(&slot);
+            let items = match held {
+                Some(held) if held.state == State::Recovering && held.epoch == part.epoch => {
+                    continue;
+                }
+                None => {
+                    assert!(!part.keeps, "seed {seed}: nothing of slot {slot} to keep");
+                    BTreeSet::new()
+                }
+                Some(held) => {
+                    assert!(part.keeps, "seed {seed}: slot {slot} is here already: {held:?}");
+                    // Of a table that was flushed nothing counts.
+                    let counts = held.tenure == part.tenures[0];
+                    if counts { held.items.clone() } else { BTreeSet::new() }
+                }
+            };
+            let before = held.cloned().map(Box::new);
+            let (state, epoch, tenure) = (State::Recovering, part.epoch, part.tenures[0]);
+            held_now.insert(slot, Held { state, epoch, tenure, items, before });
+        }
+        if part.keeps {
+            self.meet("kept");
+        }
+        if part.logs.len() > 1 {
+            self.meet("two logs");
+        }
+    }
+
+    /// The part goes back: what was kept is kept, what was read is not.
+    pub(super) fn abandon_part(&mut self, machine: usize, part: &RecoveryPart) {
+        let held_now = &mut self.process(machine).held;
+        for slot in slots_in(part.range) {
+            if let Some(held) = held_now.remove(&slot)
+                && let Some(before) = held.before
+            {
+                held_now.insert(slot, *before);
+            }
+        }
+    }
+
+    /// Everything of the part is read, and in this process's own log. `false`: not now.
+    pub(super) fn replay(&mut self, machine: usize, part: &RecoveryPart) -> bool {
+        if !self.can_acknowledge(machine) {
+            return false;
+        }
+        let me = self.id_of(machine).unwrap();
+        for slot in slots_in(part.range) {
+            let read = self.read(part, slot);
+            let held = self.process(machine).held.get_mut(&slot);
+            let Some(held) = held.filter(|held| held.epoch == part.epoch) else { return false };
+            held.items.extend(read);
+            let (items, tenure) = (held.items.clone(), held.tenure);
+            self.logs.entry((me, slot)).or_default().extend(items.into_iter().map(|i| (i, tenure)));
+        }
+        true
+    }
+
+    /// What counts of a slot in the logs of a part.
+    fn read(&self, part: &RecoveryPart, slot: u16) -> BTreeSet<u64> {
+        let mut items = BTreeSet::new();
+        for log in &part.logs {
+            let counts =
+                |(item, tenure): (&u64, &Tenure)| (*tenure == log.old_tenures[0]).then_some(*item);
+            let of_slot = self.logs.get(&(log.dead, slot));
+            items.extend(of_slot.into_iter().flatten().filter_map(counts));
+        }
+        items
+    }
+
+    /// Whether whoever gets this part has everything by it, and nothing that was flushed.
+    pub(super) fn judge_items(&mut self, machine: usize, part: &RecoveryPart) {
+        for slot in slots_in(part.range) {
+            let mut items = self.read(part, slot);
+            if let Some(held) = self.process(machine).held.get(&slot).filter(|_| part.keeps)
+                && held.tenure == part.tenures[0]
+            {
+                items.extend(held.items.iter().copied());
+            }
+            if part.logs.iter().any(|log| self.given_up.contains(&log.dead)) {
+                continue;
+            }
+            let required = self.required.get(&slot).cloned().unwrap_or_default();
+            let lost: Vec<u64> = required.difference(&items).copied().collect();
+            assert!(lost.is_empty(), "seed {}: slot {slot} loses {lost:?} by {part:?}", self.seed);
+            let flushed = self.flushed.get(&slot).cloned().unwrap_or_default();
+            let back: Vec<u64> = items.intersection(&flushed).copied().collect();
+            assert!(back.is_empty(), "seed {}: {back:?} of slot {slot} come back", self.seed);
+        }
+    }
+
+    /// In the end every slot is served by its owner, who has everything.
+    pub(super) fn check_items(&self) {
+        let map = self.world.coordinator().map();
+        for slot in 0..=SLOTS {
+            let hash = Slot(slot).first_hash();
+            let tablet = map.tablets.iter().find(|tablet| tablet.range.contains(hash)).unwrap();
+            let owner = self.process_of(tablet.owner).expect("every owner lives");
+            let (_, process) = self.machines[owner].as_ref().unwrap();
+            let held = &process.held[&slot];
+            assert_eq!(held.state, State::Serving, "seed {}: slot {slot}", self.seed);
+            let required = self.required.get(&slot).cloned().unwrap_or_default();
+            assert!(held.items.is_superset(&required), "seed {}: slot {slot}", self.seed);
+        }
+    }
+}
