@@ -32,7 +32,8 @@ impl History {
                 }
             }
             FromCoordinator::Fence { log } => {
-                self.process(machine).fenced.entry(log).or_insert(now);
+                self.process(machine).fenced.insert(log);
+                self.leases.entry((machine, log)).or_insert(now);
                 let of_log = |name: &&(ServerId, bool, SegmentId)| name.0 == log;
                 let disk = &self.disks[machine];
                 let replicas = disk.keys().filter(of_log).map(|name| ReplicaInfo {
@@ -53,7 +54,7 @@ impl History {
             }
             FromCoordinator::Recover(part) => self.recover(machine, *part),
             FromCoordinator::FreeLog { log } => {
-                self.process(machine).fenced.entry(log).or_insert(now);
+                self.process(machine).fenced.insert(log);
                 self.disks[machine].retain(|name, _| name.0 != log);
                 self.tell(machine, ToCoordinator::LogFreed { log });
             }
@@ -64,7 +65,8 @@ impl History {
     pub(super) fn recover(&mut self, machine: usize, part: RecoveryPart) {
         let (dead, range, epoch) = (dead_of(&part), part.range, part.epoch);
         self.begin_part(machine, &part);
-        if self.random.u8(..) < 10 {
+        let may_refuse = !self.process(machine).recovered.contains(&epoch);
+        if self.random.u8(..) < 10 && may_refuse {
             self.meet("handed back");
             let reason = "no".to_owned();
             self.process(machine).parts.remove(&epoch);

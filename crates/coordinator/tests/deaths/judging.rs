@@ -63,17 +63,17 @@ impl History {
         let me = process.id.unwrap();
         let Some(chain) = &process.log.chain else { return Instant(0) };
         let backups = chain.1.iter().chain(process.log.next.iter().flat_map(|next| &next.1));
-        let ends = backups.map(|&backup| match &self.machines[backup] {
-            // Its successor knows nothing of this log.
-            None => self.world.now(),
-            Some((_, other)) if !self.disks[backup].contains_key(&(me, true, chain.0)) => {
-                other.fenced.get(&me).copied().unwrap_or_default()
-            }
-            Some((_, other)) => match other.fenced.get(&me) {
-                Some(at) => *at + LEASE,
-                None => Instant(u64::MAX),
-            },
-        });
+        let ends =
+            backups.map(|&backup| match (&self.machines[backup], self.leases.get(&(backup, me))) {
+                // Whoever runs there now answers under another number.
+                (_, Some(fenced)) => *fenced + LEASE,
+                (None, None) => self.world.now(),
+                // Its successor knows nothing of this log.
+                (Some(_), None) if !self.disks[backup].contains_key(&(me, true, chain.0)) => {
+                    Instant(0)
+                }
+                (Some(_), None) => Instant(u64::MAX),
+            });
         ends.min().unwrap_or_default()
     }
 

@@ -75,11 +75,13 @@ type Disk = BTreeMap<(ServerId, bool, SegmentId), Vec<u8>>;
 struct Process {
     id: Option<ServerId>,
     connection: Option<ConnectionId>,
-    /// When it was told to take nothing more for a log.
-    fenced: BTreeMap<ServerId, Instant>,
+    /// Logs that it takes nothing more for.
+    fenced: BTreeSet<ServerId>,
     log: Log,
     /// Parts that it was told to recover.
     parts: BTreeMap<OwnershipEpoch, RecoveryPart>,
+    /// Those that it has said to have recovered: they may be its own already.
+    recovered: BTreeSet<OwnershipEpoch>,
     /// `None`: never.
     intents: BTreeMap<MigrationId, Option<Intent>>,
     /// Migrations to here that are not over, with their sources.
@@ -122,6 +124,8 @@ struct History {
     is_disturbed: bool,
     /// What counted when its master was last able to count anything.
     counted: BTreeMap<ServerId, BTreeSet<SegmentId>>,
+    /// When a machine was first told to take nothing more for a log.
+    leases: BTreeMap<(usize, ServerId), Instant>,
     /// Logs of which an operator has given something up.
     given_up: BTreeSet<ServerId>,
     /// Logs of which parts were handed out.
@@ -152,6 +156,7 @@ impl History {
             numbers: 0,
             is_disturbed: true,
             counted: BTreeMap::new(),
+            leases: BTreeMap::new(),
             given_up: BTreeSet::new(),
             handed_out: BTreeSet::new(),
             epochs: BTreeMap::new(),
@@ -424,6 +429,7 @@ impl History {
         for part in parts {
             if self.random.bool() && self.replay(machine, &part) {
                 let (dead, range, epoch) = (dead_of(&part), part.range, part.epoch);
+                self.process(machine).recovered.insert(epoch);
                 self.tell(machine, ToCoordinator::Recovered { dead, range, epoch });
                 self.meet("recovered");
             }

@@ -268,11 +268,14 @@ impl History {
         let seed = self.seed;
         let held_now = &mut self.process(machine).held;
         for slot in slots_in(part.range) {
+            match held_now.get(&slot).map(|held| (held.state, held.epoch)) {
+                Some((State::Recovering, epoch)) if epoch == part.epoch => continue,
+                // It came once more after it was handed back.
+                Some((State::Recovering, _)) => end_part(held_now, slot),
+                Some(_) | None => {}
+            }
             let held = held_now.get(&slot);
             let items = match held {
-                Some(held) if held.state == State::Recovering && held.epoch == part.epoch => {
-                    continue;
-                }
                 None => {
                     assert!(!part.keeps, "seed {seed}: nothing of slot {slot} to keep");
                     BTreeSet::new()
@@ -300,11 +303,7 @@ impl History {
     pub(super) fn abandon_part(&mut self, machine: usize, part: &RecoveryPart) {
         let held_now = &mut self.process(machine).held;
         for slot in slots_in(part.range) {
-            if let Some(held) = held_now.remove(&slot)
-                && let Some(before) = held.before
-            {
-                held_now.insert(slot, *before);
-            }
+            end_part(held_now, slot);
         }
     }
 
@@ -347,7 +346,7 @@ impl History {
                 items.extend(held.items.iter().copied());
             }
             if part.logs.iter().any(|log| self.given_up.contains(&log.dead)) {
-                continue;
+                self.required.entry(slot).or_default().retain(|item| items.contains(item));
             }
             let required = self.required.get(&slot).cloned().unwrap_or_default();
             let lost: Vec<u64> = required.difference(&items).copied().collect();
@@ -372,4 +371,10 @@ impl History {
             assert!(held.items.is_superset(&required), "seed {}: slot {slot}", self.seed);
         }
     }
+}
+
+/// What was kept is there again.
+fn end_part(held_now: &mut BTreeMap<u16, Held>, slot: u16) {
+    let before = held_now.remove(&slot).and_then(|held| held.before);
+    held_now.extend(before.map(|before| (slot, *before)));
 }

@@ -9,7 +9,7 @@ impl History {
         let can = |other: &usize| {
             *other != machine
                 && self.machines[*other].as_ref().is_some_and(|(_, process)| {
-                    process.id.is_some() && !process.fenced.contains_key(&me)
+                    process.id.is_some() && !process.fenced.contains(&me)
                 })
         };
         let mut candidates: Vec<usize> = (0..MACHINES).filter(can).collect();
@@ -27,7 +27,7 @@ impl History {
     ) -> bool {
         backups.iter().all(|&backup| {
             self.disks[backup].contains_key(&(me, segment.0, segment.1))
-                && self.machines[backup].as_ref().is_some_and(|(_, p)| !p.fenced.contains_key(&me))
+                && self.machines[backup].as_ref().is_some_and(|(_, p)| !p.fenced.contains(&me))
         })
     }
 
