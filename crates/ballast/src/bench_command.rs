@@ -14,6 +14,7 @@ use bench::progress::Bars;
 use bench::recorder::Phase;
 use bench::records::Records;
 use bench::report::{grouped, seconds};
+use bench::routes::Slots;
 use bench::run::{Dataset, Plan, Wiring, run as run_load};
 use bench::scenario::Progress;
 use bench::timeline::Timeline;
@@ -93,6 +94,10 @@ struct LoadArguments {
     /// is exact and costs several times the processor time.
     #[arg(long, default_value_t = 100)]
     tick: u64,
+    /// Seconds that an operation is tried again whose server is gone or says that it cannot for
+    /// now, as when a server has died. Default: it has failed.
+    #[arg(long, default_value_t = 0.0)]
+    patience: f64,
     /// Do not fill the data set: take over what an earlier run left.
     #[arg(long)]
     keep: bool,
@@ -268,7 +273,9 @@ fn plan(
     let duration = duration.map(|duration| warm_up + duration);
     let tick = Duration::from_micros(arguments.tick);
     let wiring = Wiring { connections: arguments.connections, tick };
-    Plan { workload, pace, duration, warm_up, wiring, seed: arguments.seed }
+    let patience = seconds(arguments.patience);
+    let watched = Slots::default();
+    Plan { workload, pace, duration, warm_up, wiring, patience, watched, seed: arguments.seed }
 }
 
 fn pace(arguments: &LoadArguments) -> anyhow::Result<Pace> {

@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+use types::Instant;
 
 /// Room for replies at the start; it grows for larger ones.
 const INPUT_BYTES: usize = 64 << 10;
@@ -19,11 +21,23 @@ pub(crate) struct Connection<P> {
     output: Vec<u8>,
     /// How much of `output` the socket has taken.
     sent: usize,
+    /// Bytes that the socket has taken of earlier outputs.
+    sent_before: u64,
     input: Box<[u8]>,
     /// The part of `input` that holds replies not taken yet.
     filled: std::ops::Range<usize>,
     parser: ReplyParser,
-    pending: VecDeque<P>,
+    pending: VecDeque<Pending<P>>,
+    /// When something arrived last, or nothing was owed.
+    heard: Instant,
+}
+
+/// A request without an answer.
+#[derive(Debug)]
+struct Pending<P> {
+    request: P,
+    /// Where it begins in all that is sent on the connection.
+    begin: u64,
 }
 
 impl<P> Connection<P> {
@@ -45,10 +59,12 @@ impl<P> Connection<P> {
             socket: TcpStream::from(socket),
             output: Vec::new(),
             sent: 0,
+            sent_before: 0,
             input: vec![0; INPUT_BYTES].into_boxed_slice(),
             filled: 0..0,
             parser: ReplyParser::new(ReplyLimits::default()),
             pending: VecDeque::new(),
+            heard: Instant(0),
         })
     }
 
@@ -59,9 +75,23 @@ impl<P> Connection<P> {
 
     /// Remembers a request; its bytes go to the returned buffer.
     #[inline]
-    pub(crate) fn request(&mut self, pending: P) -> &mut Vec<u8> {
-        self.pending.push_back(pending);
+    pub(crate) fn request(&mut self, request: P) -> &mut Vec<u8> {
+        let begin = self.sent_before + self.output.len() as u64;
+        self.pending.push_back(Pending { request, begin });
         &mut self.output
+    }
+
+    /// Notes the time if nothing is owed: the server's silence counts from the next request.
+    #[inline]
+    pub(crate) fn note_idle(&mut self, now: Instant) {
+        if self.pending.is_empty() {
+            self.heard = now;
+        }
+    }
+
+    /// Whether it has owed answers for so long without a sign of life.
+    pub(crate) fn is_silent(&self, now: Instant, longest: Duration) -> bool {
+        !self.pending.is_empty() && now.since(self.heard) > longest
     }
 
     /// Sends what the socket takes. `true`: that was everything.
@@ -77,18 +107,20 @@ impl<P> Connection<P> {
                 Err(error) => return Err(error),
             }
         }
+        self.sent_before += self.output.len() as u64;
         self.output.clear();
         self.sent = 0;
         Ok(true)
     }
 
     /// Reads once what has arrived, as much as there is room for.
-    pub(crate) fn receive(&mut self) -> io::Result<()> {
+    pub(crate) fn receive(&mut self, now: Instant) -> io::Result<()> {
         self.make_room();
         match self.socket.read(&mut self.input[self.filled.end..]) {
             Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
             Ok(length) => {
                 self.filled.end += length;
+                self.heard = now;
                 Ok(())
             }
             Err(error) if is_transient(&error) => Ok(()),
@@ -121,14 +153,16 @@ impl<P> Connection<P> {
                 continue;
             }
             let pending = self.pending.pop_front().context("a reply that nobody asked for")?;
-            return Ok(Some((pending, reply)));
+            return Ok(Some((pending.request, reply)));
         }
         Ok(None)
     }
 
-    /// What was requested and not answered, when the connection is given up.
-    pub(crate) fn into_pending(self) -> VecDeque<P> {
-        self.pending
+    /// What was requested and not answered, when the connection is given up, and whether a byte of
+    /// it was sent.
+    pub(crate) fn into_pending(self) -> impl Iterator<Item = (P, bool)> {
+        let sent = self.sent_before + self.sent as u64;
+        self.pending.into_iter().map(move |pending| (pending.request, pending.begin < sent))
     }
 }
 

@@ -108,7 +108,37 @@ impl<P> Fleet<P> {
             *sending = Sending::Queued;
             self.unsent.push(line);
         }
+        connection.note_idle(now);
         Some(connection)
+    }
+
+    /// The server that a line leads to.
+    pub(crate) fn node(&self, line: Line) -> Node {
+        Node((line.0 as u32 / self.lines_per_node) as u16)
+    }
+
+    /// Whether a line is open: as far as is known, there is a server at its end.
+    #[inline]
+    pub(crate) fn is_open(&self, line: Line) -> bool {
+        matches!(self.lines.get(line.0), Some(LineState::Open { .. }))
+    }
+
+    /// Whether a line is open, or may be opened.
+    #[inline]
+    pub(crate) fn may_open(&self, line: Line, now: Instant) -> bool {
+        match self.lines.get(line.0) {
+            Some(LineState::Closed { retry }) => now >= *retry,
+            Some(LineState::Open { .. }) | None => true,
+        }
+    }
+
+    /// Lines whose servers have owed answers for so long without a sign of life.
+    pub(crate) fn silent_lines(&self, now: Instant, longest: Duration) -> Vec<Line> {
+        let is_silent = |line: &Line| match &self.lines[line.0] {
+            LineState::Open { connection, .. } => connection.is_silent(now, longest),
+            LineState::Closed { .. } => false,
+        };
+        (0..self.lines.len()).map(Line).filter(is_silent).collect()
     }
 
     /// Opens all lines to the servers known so far.
@@ -126,8 +156,7 @@ impl<P> Fleet<P> {
     }
 
     fn open(&mut self, line: Line, routes: &Routes) -> Result<()> {
-        let node = Node((line.0 as u32 / self.lines_per_node) as u16);
-        let connection = Connection::open(routes.address(node))?;
+        let connection = Connection::open(routes.address(self.node(line)))?;
         let data = EventData::new_u64(line.0 as u64);
         epoll::add(&self.epoll, &connection, data, EventFlags::IN)?;
         self.lines[line.0] = LineState::Open { connection, sending: Sending::Nothing };
@@ -142,21 +171,24 @@ impl<P> Fleet<P> {
         }
     }
 
-    /// Gives a line up, and returns what had no answer.
-    pub(crate) fn close(&mut self, line: Line, now: Instant) -> impl Iterator<Item = P> + use<P> {
+    /// Gives a line up, and returns what had no answer, and whether a byte of it was sent.
+    pub(crate) fn close(
+        &mut self,
+        line: Line,
+        now: Instant,
+    ) -> impl Iterator<Item = (P, bool)> + use<P> {
         let closed = LineState::Closed { retry: now + RECONNECT_AFTER };
         let pending = match std::mem::replace(&mut self.lines[line.0], closed) {
             // Dropping the socket takes it out of epoll.
-            LineState::Open { connection, .. } => connection.into_pending(),
-            LineState::Closed { .. } => Default::default(),
+            LineState::Open { connection, .. } => Some(connection.into_pending()),
+            LineState::Closed { .. } => None,
         };
-        pending.into_iter()
+        pending.into_iter().flatten()
     }
 
     /// All lines that are open, to give them up at the end.
     pub(crate) fn open_lines(&self) -> Vec<Line> {
-        let open = |line: &Line| matches!(self.lines[line.0], LineState::Open { .. });
-        (0..self.lines.len()).map(Line).filter(open).collect()
+        (0..self.lines.len()).map(Line).filter(|line| self.is_open(*line)).collect()
     }
 
     /// Sends everything requested since the last time. Lines that failed are added to `broken`.

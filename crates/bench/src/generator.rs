@@ -12,15 +12,17 @@ use crate::clock;
 use crate::fleet::{Fleet, Line};
 use crate::judge::{Failure, Judge, Shared};
 use crate::ledger::Ledger;
-use crate::operation::{Encoder, Operation, Pending};
+use crate::operation::{Encoder, Operation, Pending, Step};
 use crate::pace::{Pace, Schedule};
 use crate::recorder::Recording;
 use crate::records::Records;
-use crate::routes::{Node, Redirect, Routes, parse_redirect};
+use crate::routes::{Node, Redirect, Routes, Slots, parse_redirect};
+use crate::waiting::{Held, Refusal, Waiting, Why};
 use crate::workload::Operations;
 use anyhow::Result;
 use resp::{Reply, RequestWriter};
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -35,6 +37,9 @@ const DRAIN_MAX: Duration = Duration::from_secs(15);
 const LOOK_UP_EVERY: Duration = Duration::from_millis(20);
 /// A slot map is asked for at most this often; meanwhile each `MOVED` teaches its own slot.
 const ROUTES_EVERY: Duration = Duration::from_millis(20);
+/// A patient client gives a connection up on which nothing was answered for so long; a server
+/// lets no operation wait for longer than 5 s.
+const SILENCE_MAX: Duration = Duration::from_secs(7);
 /// A closed loop's client whose operation could not be sent stays away for so long.
 const REST: Duration = Duration::from_millis(10);
 
@@ -51,6 +56,11 @@ pub struct Task {
     pub end: Instant,
     /// How often the thread of an open loop looks at clock and sockets; 0 for at once.
     pub tick: Duration,
+    /// How long after its intended start an operation is tried again whose server is gone or says
+    /// that it cannot for now; 0: it has failed.
+    pub patience: Duration,
+    /// Slots whose answers are also looked at by themselves.
+    pub watched: Slots,
     /// Seed of the arrivals.
     pub seed: u64,
     /// Connections to each server.
@@ -75,6 +85,8 @@ enum Next {
     Send(Operation),
     /// It goes on elsewhere.
     Redirect(Operation, Redirect),
+    /// It waits until it can be tried again.
+    Wait(Operation, Refusal),
 }
 
 /// One thread of the load generator.
@@ -87,6 +99,11 @@ pub struct Generator {
     encoder: Encoder,
     routes: Routes,
     routes_asked: Instant,
+    /// Who was asked for them last because an owner could not be reached.
+    routes_asked_of: Node,
+    /// When silent lines were looked for last.
+    silence_looked_for: Instant,
+    waiting: Waiting,
     fleet: Fleet<Pending>,
     shared: Arc<Shared>,
     in_flight: usize,
@@ -125,10 +142,18 @@ impl Generator {
         };
         Ok(Generator {
             supply,
-            judge: Judge::new(records, ledger, task.start, Arc::clone(&shared)),
+            judge: Judge::new(
+                records,
+                ledger,
+                (task.start, task.watched.clone()),
+                Arc::clone(&shared),
+            ),
             encoder: Encoder::new(records),
             routes,
             routes_asked: Instant(0),
+            routes_asked_of: Node(0),
+            silence_looked_for: task.start,
+            waiting: Waiting::default(),
             fleet: Fleet::new(task.lines_per_node)?,
             shared,
             in_flight: 0,
@@ -148,6 +173,7 @@ impl Generator {
             if now >= wake {
                 wake = self.next_wake(now);
             }
+            self.try_again(now);
             self.fleet.flush(&mut self.broken);
             self.give_up_broken(now);
             self.judge.report();
@@ -161,8 +187,13 @@ impl Generator {
             }
         }
         let now = clock::now();
+        // Whatever is under way or waits is not tried again.
+        self.task.patience = Duration::ZERO;
         self.broken = self.fleet.open_lines();
         self.give_up_broken(now);
+        for held in self.waiting.take_all() {
+            self.fail(held.operation, Failure::NotDone(held.why), now);
+        }
         Ok(self.judge.finish(now))
     }
 
@@ -239,19 +270,19 @@ impl Generator {
         };
         let step = self.judge.first_step(action, record);
         self.in_flight += 1;
-        let operation = Operation { action, record, step, intended, client, redirects: 0 };
+        let slot = self.encoder.slot(record);
+        let operation = Operation { action, record, slot, step, intended, client, redirects: 0 };
         self.send(operation, Target::Owner, now);
     }
 
     fn send(&mut self, operation: Operation, target: Target, now: Instant) {
-        let slot = self.encoder.turn_to(operation.record);
         let (node, asking) = match target {
-            Target::Owner => (self.routes.owner(slot), false),
+            Target::Owner => (self.routes.owner(operation.slot), false),
             Target::Asking(node) => (node, true),
         };
         let line = self.fleet.line(node, operation.client);
         let Some(connection) = self.fleet.connection(line, &self.routes, now) else {
-            return self.fail(operation, Failure::NotSent, now);
+            return self.hold(operation, Why::Unreachable(node), now);
         };
         if asking {
             RequestWriter::write(&[b"ASKING"], connection.request(Pending::Asking));
@@ -262,21 +293,22 @@ impl Generator {
     /// Takes all answers that have arrived on a line.
     fn receive(&mut self, line: Line, now: Instant) {
         let Some(connection) = self.fleet.open_connection(line) else { return };
-        if connection.receive().is_err() {
+        if connection.receive(now).is_err() {
             return self.broken.push(line);
         }
         let asked = connection.address();
+        let is_patient = !self.task.patience.is_zero();
         loop {
             match connection.next_reply() {
                 Ok(Some((Pending::Operation(operation), reply))) => {
                     let client = operation.client;
-                    self.next.push(match redirect(reply, asked) {
-                        Some(to) => Next::Redirect(operation, to),
-                        None => match self.judge.answered(operation, reply, now) {
+                    let turned_away = turned_away(operation, reply, (asked, is_patient));
+                    self.next.push(turned_away.unwrap_or_else(|| {
+                        match self.judge.answered(operation, reply, now) {
                             Some(operation) => Next::Send(operation),
                             None => Next::Over { client },
-                        },
-                    });
+                        }
+                    }));
                 }
                 Ok(Some((Pending::Asking, _))) => {}
                 // A map that makes no sense is not worth ending the run: redirects teach as well.
@@ -299,6 +331,7 @@ impl Generator {
         match next {
             Next::Send(operation) => self.send(operation, Target::Owner, now),
             Next::Redirect(operation, to) => self.follow(operation, to, now),
+            Next::Wait(operation, refusal) => self.hold(operation, Why::Refused(refusal), now),
             Next::Over { client } => {
                 self.in_flight -= 1;
                 if let Supply::Closed { .. } = self.supply {
@@ -310,11 +343,10 @@ impl Generator {
 
     /// Sends an operation where a server said that it belongs.
     fn follow(&mut self, mut operation: Operation, to: Redirect, now: Instant) {
-        let client = operation.client;
         let target = match to {
             Redirect::Moved(slot, address) => {
                 let node = self.routes.moved(slot, address);
-                self.ask_for_routes(node, client, now);
+                self.ask_for_routes(node, operation.client, now);
                 Target::Owner
             }
             Redirect::Ask(address) => Target::Asking(self.routes.node(address)),
@@ -323,7 +355,7 @@ impl Generator {
         if self.judge.redirected(&mut operation, for_good, now) {
             self.send(operation, target, now);
         } else {
-            self.go_on(Next::Over { client }, now);
+            self.hold(operation, Why::Refused(Refusal::Redirected), now);
         }
     }
 
@@ -339,18 +371,81 @@ impl Generator {
         }
     }
 
-    /// Closes lines that failed; what waited on them has no answer.
+    /// Sends operations again that were held up, and looks for who can carry them out.
+    fn try_again(&mut self, now: Instant) {
+        if self.task.patience.is_zero() {
+            return;
+        }
+        if now.since(self.silence_looked_for) >= LOOK_UP_EVERY {
+            self.silence_looked_for = now;
+            self.broken.extend(self.fleet.silent_lines(now, SILENCE_MAX));
+        }
+        if self.waiting.is_empty() {
+            return;
+        }
+        self.ask_anybody_for_routes(now);
+        let (routes, fleet, patience) = (&self.routes, &self.fleet, self.task.patience);
+        let may_go = |held: &Held| {
+            let Held { operation, why, .. } = held;
+            let is_reachable = |node: Node| {
+                routes.owner(operation.slot) != node
+                    || fleet.may_open(fleet.line(node, operation.client), now)
+            };
+            now >= operation.intended + patience
+                || match *why {
+                    Why::Refused(_) => true,
+                    Why::Unreachable(node) => is_reachable(node),
+                }
+        };
+        for Held { mut operation, why, .. } in self.waiting.due(now, may_go) {
+            if now >= operation.intended + self.task.patience {
+                self.fail(operation, Failure::NotDone(why), now);
+            } else {
+                operation.redirects = 0;
+                self.send(operation, Target::Owner, now);
+            }
+        }
+    }
+
+    /// Asks the next server that can be reached for the slot map.
+    fn ask_anybody_for_routes(&mut self, now: Instant) {
+        let count = self.routes.nodes().count() as u16;
+        let after = self.routes_asked_of.0 + 1;
+        let mut others = (0..count).map(|step| Node((after + step) % count));
+        let reachable = others.find(|node| self.fleet.is_open(self.fleet.line(*node, 0)));
+        if let Some(node) = reachable
+            && now.since(self.routes_asked) >= ROUTES_EVERY
+        {
+            self.routes_asked_of = node;
+            self.ask_for_routes(node, 0, now);
+        }
+    }
+
+    /// Closes lines that failed. What was not sent, or only wanted to read, is tried again; writes
+    /// that were sent have no answer for good.
     fn give_up_broken(&mut self, now: Instant) {
+        let is_patient = !self.task.patience.is_zero();
         for line in std::mem::take(&mut self.broken) {
-            for pending in self.fleet.close(line, now) {
-                match pending {
-                    Pending::Operation(operation) => {
-                        self.fail(operation, Failure::Unanswered, now);
-                    }
-                    Pending::Asking | Pending::Routes => {}
+            let node = self.fleet.node(line);
+            for (pending, is_sent) in self.fleet.close(line, now) {
+                let Pending::Operation(operation) = pending else { continue };
+                let is_read = matches!(operation.step, Step::Get { .. });
+                if is_sent && !(is_patient && is_read) {
+                    self.fail(operation, Failure::Unanswered, now);
+                } else {
+                    self.hold(operation, Why::Unreachable(node), now);
                 }
             }
         }
+    }
+
+    /// An operation that cannot be carried out for now waits if it has the patience.
+    fn hold(&mut self, operation: Operation, why: Why, now: Instant) {
+        if now >= operation.intended + self.task.patience {
+            return self.fail(operation, Failure::NotDone(why), now);
+        }
+        self.judge.held();
+        self.waiting.hold(operation, why, now);
     }
 
     fn fail(&mut self, operation: Operation, failure: Failure, now: Instant) {
@@ -362,7 +457,18 @@ impl Generator {
     }
 }
 
-fn redirect(reply: Reply<'_>, asked: std::net::SocketAddr) -> Option<Redirect> {
+/// How an operation goes on that a server does not carry out, if it is to be tried elsewhere or
+/// later.
+#[inline]
+fn turned_away(
+    operation: Operation,
+    reply: Reply<'_>,
+    (asked, is_patient): (SocketAddr, bool),
+) -> Option<Next> {
     let Reply::Error(error) = reply else { return None };
-    parse_redirect(error, asked)
+    if let Some(to) = parse_redirect(error, asked) {
+        return Some(Next::Redirect(operation, to));
+    }
+    let refusal = Refusal::parse(error).filter(|_| is_patient)?;
+    Some(Next::Wait(operation, refusal))
 }

@@ -5,6 +5,8 @@ use crate::ledger::{Fault, Ledger};
 use crate::operation::{Operation, Step};
 use crate::recorder::{Marks, Recorder, Recording};
 use crate::records::{Records, Sequence};
+use crate::routes::Slots;
+use crate::waiting::Why;
 use crate::workload::Action;
 use resp::Reply;
 use std::sync::Arc;
@@ -13,6 +15,8 @@ use types::Instant;
 
 /// How often one operation is sent elsewhere before it counts as failed: redis-py's limit.
 const REDIRECTS_MAX: u8 = 16;
+/// As what an operation is counted whose connection broke before it was answered.
+pub(crate) const NO_ANSWER: &str = "(no answer)";
 /// Errors are counted by their text up to this length.
 const ERROR_BYTES_MAX: usize = 80;
 
@@ -30,8 +34,8 @@ pub struct Shared {
 /// How an operation fails without an answer of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Failure {
-    /// It was never sent, so it has changed nothing.
-    NotSent,
+    /// It was never sent, or every server refused it: it has changed nothing.
+    NotDone(Why),
     /// It was sent, and the connection broke or the run ended: it may have been carried out, or
     /// still be.
     Unanswered,
@@ -44,6 +48,8 @@ pub(crate) struct Judge {
     ledger: Ledger,
     recorder: Recorder,
     shared: Arc<Shared>,
+    /// Slots whose answers are looked at by themselves.
+    watched: Slots,
     /// Operations that ended and are not in `shared` yet.
     ended: u64,
 }
@@ -52,10 +58,10 @@ impl Judge {
     pub(crate) fn new(
         records: Records,
         ledger: Ledger,
-        start: Instant,
+        (start, watched): (Instant, Slots),
         shared: Arc<Shared>,
     ) -> Judge {
-        Judge { records, ledger, recorder: Recorder::new(start), shared, ended: 0 }
+        Judge { records, ledger, recorder: Recorder::new(start), shared, watched, ended: 0 }
     }
 
     /// The first step of an operation that starts.
@@ -134,6 +140,9 @@ impl Judge {
     fn completed(&mut self, operation: Operation, now: Instant) {
         let phase = self.shared.marks.phase(operation.intended);
         self.recorder.completed_one(operation.kind(), phase, operation.intended, now);
+        if self.watched.contains(operation.slot) {
+            self.recorder.watched_one(now);
+        }
         self.ended += 1;
     }
 
@@ -147,7 +156,7 @@ impl Judge {
         self.ended += 1;
     }
 
-    /// Counts a redirect; `false` if it was one too many and the operation has failed.
+    /// Counts a redirect; `false` if it was one too many.
     pub(crate) fn redirected(
         &mut self,
         operation: &mut Operation,
@@ -156,19 +165,20 @@ impl Judge {
     ) -> bool {
         self.recorder.redirected(for_good, now);
         operation.redirects += 1;
-        if operation.redirects > REDIRECTS_MAX {
-            self.refused(*operation, b"too many redirects", now);
-            return false;
-        }
-        true
+        operation.redirects <= REDIRECTS_MAX
+    }
+
+    /// An operation waits until it can be tried again.
+    pub(crate) fn held(&mut self) {
+        self.recorder.held();
     }
 
     /// An operation ends without an answer.
     pub(crate) fn failed(&mut self, operation: Operation, failure: Failure, now: Instant) {
         match failure {
-            Failure::NotSent => self.refused(operation, b"(not sent)", now),
+            Failure::NotDone(why) => self.refused(operation, why.text().as_bytes(), now),
             Failure::Unanswered => {
-                self.recorder.failed("(no answer)", now);
+                self.recorder.failed(NO_ANSWER, now);
                 self.ended += 1;
             }
         }
@@ -199,6 +209,8 @@ mod tests {
     use crate::ledger::Share;
     use crate::recorder::Findings;
     use crate::records::Record;
+    use crate::waiting::Refusal;
+    use types::Slot;
 
     const RECORD: Record = Record(2);
 
@@ -209,12 +221,21 @@ mod tests {
             ended: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         };
-        Judge::new(records, Ledger::new(Share::new(0, 1), 4), Instant(0), Arc::new(shared))
+        let watched = (Instant(0), Slots::default());
+        Judge::new(records, Ledger::new(Share::new(0, 1), 4), watched, Arc::new(shared))
     }
 
     fn start(judge: &mut Judge, action: Action) -> Operation {
         let step = judge.first_step(action, RECORD);
-        Operation { action, record: RECORD, step, intended: Instant(0), client: 0, redirects: 0 }
+        Operation {
+            action,
+            record: RECORD,
+            slot: Slot(0),
+            step,
+            intended: Instant(0),
+            client: 0,
+            redirects: 0,
+        }
     }
 
     fn answer(judge: &mut Judge, operation: Operation, reply: Reply<'_>) -> Option<Operation> {
@@ -273,6 +294,8 @@ mod tests {
             assert!(judge.redirected(&mut operation, true, Instant(0)));
         }
         assert!(!judge.redirected(&mut operation, true, Instant(0)));
+        let failure = Failure::NotDone(Why::Refused(Refusal::Redirected));
+        judge.failed(operation, failure, Instant(0));
         // It was never carried out: the record may still be missing.
         let read = start(&mut judge, Action::Read);
         answer(&mut judge, read, Reply::Null);

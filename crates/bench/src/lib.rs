@@ -27,4 +27,5 @@ pub mod routes;
 pub mod run;
 pub mod scenario;
 pub mod timeline;
+mod waiting;
 pub mod workload;

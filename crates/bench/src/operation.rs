@@ -13,6 +13,8 @@ use types::{Instant, Slot, slot_of};
 pub(crate) struct Operation {
     pub action: Action,
     pub record: Record,
+    /// Where the record belongs.
+    pub slot: Slot,
     pub step: Step,
     /// When it should have started: its latency counts from here.
     pub intended: Instant,
@@ -66,18 +68,23 @@ impl Encoder {
         Encoder { records, key: Vec::new(), value: Vec::new() }
     }
 
-    /// Turns to a record, and tells its slot.
+    /// The slot of a record.
     #[inline]
-    pub(crate) fn turn_to(&mut self, record: Record) -> Slot {
-        self.key.clear();
-        self.records.write_key(record, &mut self.key);
+    pub(crate) fn slot(&mut self, record: Record) -> Slot {
+        self.turn_to(record);
         slot_of(&self.key)
     }
 
-    /// Appends the command that `operation` waits for to what `connection` will send. The encoder
-    /// has turned to its record.
+    #[inline]
+    fn turn_to(&mut self, record: Record) {
+        self.key.clear();
+        self.records.write_key(record, &mut self.key);
+    }
+
+    /// Appends the command that `operation` waits for to what `connection` will send.
     #[inline]
     pub(crate) fn request(&mut self, operation: Operation, connection: &mut Connection<Pending>) {
+        self.turn_to(operation.record);
         let output = connection.request(Pending::Operation(operation));
         match operation.step {
             Step::Get { floor: _ } => RequestWriter::write(&[b"GET", &self.key], output),

@@ -4,6 +4,7 @@
 //! stands still for a second shows no answers in that second, and the operations that should have
 //! started in it show how long they had to wait.
 
+use crate::judge::NO_ANSWER;
 use crate::ledger::Fault;
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -176,6 +177,8 @@ pub struct Findings {
     pub moved: u64,
     /// Answers `ASK`.
     pub asked: u64,
+    /// How often an operation had to wait and be tried again.
+    pub retried: u64,
     /// Operations that failed, by what was answered or happened.
     pub errors: BTreeMap<String, u64>,
 }
@@ -189,6 +192,7 @@ impl Findings {
         self.wrong += other.wrong;
         self.moved += other.moved;
         self.asked += other.asked;
+        self.retried += other.retried;
         for (error, count) in &other.errors {
             *self.errors.entry(error.clone()).or_default() += count;
         }
@@ -199,9 +203,19 @@ impl Findings {
         self.errors.values().sum()
     }
 
+    /// Those of them whose connection broke before they were answered.
+    pub fn unanswered(&self) -> u64 {
+        self.errors.get(NO_ANSWER).copied().unwrap_or(0)
+    }
+
+    /// Reads that showed what they should not have.
+    pub fn faults(&self) -> u64 {
+        self.stale + self.missing + self.wrong
+    }
+
     /// Whether every operation succeeded and every read was right.
     pub fn is_clean(&self) -> bool {
-        self.errors.is_empty() && self.stale == 0 && self.missing == 0 && self.wrong == 0
+        self.errors.is_empty() && self.faults() == 0
     }
 }
 
@@ -212,8 +226,35 @@ pub struct Recorder {
     intervals: Vec<Interval>,
     phases: [Latencies; 4],
     findings: Findings,
+    gaps: Gaps,
+    watched_gaps: Gaps,
+}
+
+/// Times without an answer.
+#[derive(Debug)]
+struct Gaps {
     last_answer: Instant,
-    gaps: Vec<(Instant, Instant)>,
+    list: Vec<(Instant, Instant)>,
+}
+
+impl Gaps {
+    fn new(start: Instant) -> Gaps {
+        Gaps { last_answer: start, list: Vec::new() }
+    }
+
+    /// Notes that a server has answered, to know for how long none did.
+    #[inline]
+    fn answered(&mut self, now: Instant) {
+        if now.since(self.last_answer) >= GAP_MIN {
+            self.list.push((self.last_answer, now));
+        }
+        self.last_answer = now;
+    }
+
+    fn finish(mut self, now: Instant) -> Vec<(Instant, Instant)> {
+        self.answered(now);
+        self.list
+    }
 }
 
 /// What is left of a recorder at the end.
@@ -227,6 +268,8 @@ pub struct Recording {
     pub findings: Findings,
     /// Times of at least half a millisecond without an answer, in order.
     pub gaps: Vec<(Instant, Instant)>,
+    /// The same, looking only at the watched slots.
+    pub watched_gaps: Vec<(Instant, Instant)>,
     /// Processor time of the thread that recorded.
     pub cpu: Duration,
 }
@@ -239,8 +282,8 @@ impl Recorder {
             intervals: Vec::new(),
             phases: std::array::from_fn(|_| Latencies::new()),
             findings: Findings::default(),
-            last_answer: start,
-            gaps: Vec::new(),
+            gaps: Gaps::new(start),
+            watched_gaps: Gaps::new(start),
         }
     }
 
@@ -252,7 +295,7 @@ impl Recorder {
     /// An operation that should have started at `intended` has succeeded.
     #[inline]
     pub fn completed_one(&mut self, kind: Kind, phase: Phase, intended: Instant, now: Instant) {
-        self.answered(now);
+        self.gaps.answered(now);
         let latency = now.since(intended).as_nanos() as u64;
         let latencies = &mut self.phases[phase as usize];
         match kind {
@@ -262,6 +305,17 @@ impl Recorder {
         self.findings.completed += 1;
         self.interval(now).completed += 1;
         self.interval(intended).latency.saturating_record(latency);
+    }
+
+    /// The operation just completed was on a watched slot.
+    #[inline]
+    pub fn watched_one(&mut self, now: Instant) {
+        self.watched_gaps.answered(now);
+    }
+
+    /// An operation has to wait and be tried again.
+    pub fn held(&mut self) {
+        self.findings.retried += 1;
     }
 
     /// An operation has failed.
@@ -294,15 +348,6 @@ impl Recorder {
         }
     }
 
-    /// Notes that a server has answered, to know for how long none did.
-    #[inline]
-    fn answered(&mut self, now: Instant) {
-        if now.since(self.last_answer) >= GAP_MIN {
-            self.gaps.push((self.last_answer, now));
-        }
-        self.last_answer = now;
-    }
-
     #[inline]
     fn interval(&mut self, at: Instant) -> &mut Interval {
         let position = (at.since(self.start).as_nanos() / INTERVAL.as_nanos()) as usize;
@@ -313,13 +358,13 @@ impl Recorder {
     }
 
     /// Ends the recording, and the last gap with it. `cpu` is what the thread has used.
-    pub fn finish(mut self, now: Instant, cpu: Duration) -> Recording {
-        self.answered(now);
+    pub fn finish(self, now: Instant, cpu: Duration) -> Recording {
         Recording {
             intervals: self.intervals,
             phases: self.phases,
             findings: self.findings,
-            gaps: self.gaps,
+            gaps: self.gaps.finish(now),
+            watched_gaps: self.watched_gaps.finish(now),
             cpu,
         }
     }

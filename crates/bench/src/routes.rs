@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use resp::{Items, Reply};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use types::{SLOT_COUNT, Slot};
 
 /// A server, by the order in which the client heard of it.
@@ -14,6 +15,31 @@ pub struct Node(pub u16);
 pub struct Routes {
     addresses: Vec<SocketAddr>,
     owners: Box<[Node]>,
+}
+
+/// A set of slots.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Slots {
+    /// For each slot whether it is in the set; empty if none is.
+    members: Arc<[bool]>,
+}
+
+impl Slots {
+    /// Those for which this holds.
+    pub fn which(holds: impl FnMut(Slot) -> bool) -> Slots {
+        Slots { members: (0..SLOT_COUNT).map(Slot).map(holds).collect() }
+    }
+
+    /// Whether a slot is in the set.
+    #[inline]
+    pub fn contains(&self, slot: Slot) -> bool {
+        self.members.get(usize::from(slot.0)).is_some_and(|is_member| *is_member)
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Slot> {
+        (0..SLOT_COUNT).map(Slot).filter(|slot| self.contains(*slot))
+    }
 }
 
 /// Where a redirect sends a request.

@@ -7,7 +7,7 @@ use crate::ledger::{Ledger, Share};
 use crate::pace::Pace;
 use crate::recorder::{Marks, Phase, Recording};
 use crate::records::Records;
-use crate::routes::Routes;
+use crate::routes::{Routes, Slots};
 use crate::timeline::Timeline;
 use crate::workload::{Operations, Workload};
 use anyhow::{Context, Result, anyhow};
@@ -57,6 +57,11 @@ pub struct Plan {
     pub warm_up: Duration,
     /// How clients connect.
     pub wiring: Wiring,
+    /// How long after its intended start an operation is tried again whose server is gone or
+    /// says that it cannot for now. With 0 such an operation has failed.
+    pub patience: Duration,
+    /// Slots whose answers are also looked at by themselves.
+    pub watched: Slots,
     /// Everything that is drawn is drawn from this.
     pub seed: u64,
 }
@@ -104,6 +109,8 @@ pub fn start(plan: &Plan, dataset: Dataset, routes: &Routes) -> Result<Running> 
             start,
             end,
             tick: plan.wiring.tick,
+            patience: plan.patience,
+            watched: plan.watched.clone(),
             seed: !seed,
             lines_per_node: plan.wiring.connections,
         };

@@ -10,7 +10,7 @@ use crate::peers::Cluster;
 use crate::processes::{self, Usage};
 use crate::recorder::{Findings, Phase};
 use crate::records::Records;
-use crate::routes::Routes;
+use crate::routes::{Routes, Slots};
 use crate::run::{Dataset, Plan, Wiring, run, start};
 use crate::timeline::Timeline;
 use crate::workload::{Mix, Workload};
@@ -196,6 +196,8 @@ impl Scenario {
             duration: None,
             warm_up: Duration::ZERO,
             wiring: self.wiring,
+            patience: Duration::ZERO,
+            watched: Slots::default(),
             seed: self.seed,
         };
         let of = u64::from(self.records.count());
@@ -226,6 +228,8 @@ impl Scenario {
             duration: None,
             warm_up: WARM_UP,
             wiring: self.wiring,
+            patience: Duration::ZERO,
+            watched: Slots::default(),
             seed: self.seed,
         }
     }

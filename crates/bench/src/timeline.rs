@@ -23,6 +23,8 @@ pub struct Timeline {
     pub findings: Findings,
     /// Times of at least half a millisecond in which nobody got an answer.
     pub gaps: Vec<(Instant, Instant)>,
+    /// The same, looking only at the watched slots.
+    pub watched_gaps: Vec<(Instant, Instant)>,
     /// Processor time of the generator's threads.
     pub generator_cpu: Duration,
 }
@@ -86,9 +88,19 @@ impl Timeline {
     ) -> Timeline {
         let mut recordings = recordings.into_iter();
         let Some(first) = recordings.next() else { unreachable!("a run has at least one thread") };
-        let Recording { intervals, phases, findings, gaps, cpu: generator_cpu } = first;
-        let mut merged =
-            Timeline { start, end, begins, intervals, phases, findings, gaps, generator_cpu };
+        let Recording { intervals, phases, findings, gaps, watched_gaps, cpu: generator_cpu } =
+            first;
+        let mut merged = Timeline {
+            start,
+            end,
+            begins,
+            intervals,
+            phases,
+            findings,
+            gaps,
+            watched_gaps,
+            generator_cpu,
+        };
         for recording in recordings {
             merged.add(recording);
         }
@@ -107,6 +119,7 @@ impl Timeline {
         }
         self.findings.add(&recording.findings);
         self.gaps = intersect(&self.gaps, &recording.gaps);
+        self.watched_gaps = intersect(&self.watched_gaps, &recording.watched_gaps);
         self.generator_cpu += recording.cpu;
     }
 
@@ -146,9 +159,24 @@ impl Timeline {
     /// The longest time without any answer that overlaps `from` to `until`. Shorter ones than
     /// half a millisecond count as none.
     pub fn longest_gap(&self, from: Instant, until: Instant) -> Duration {
-        let overlapping = self.gaps.iter().filter(|gap| gap.0 < until && gap.1 > from);
-        overlapping.map(|gap| gap.1.since(gap.0)).max().unwrap_or_default()
+        longest(&self.gaps, from, until).map_or(Duration::ZERO, |gap| gap.1.since(gap.0))
     }
+
+    /// The longest time without any answer from the watched slots that overlaps `from` to `until`:
+    /// the last answer before it and the first one after it. `None`: it was below half a
+    /// millisecond.
+    pub fn watched_gap(&self, from: Instant, until: Instant) -> Option<(Instant, Instant)> {
+        longest(&self.watched_gaps, from, until)
+    }
+}
+
+fn longest(
+    gaps: &[(Instant, Instant)],
+    from: Instant,
+    until: Instant,
+) -> Option<(Instant, Instant)> {
+    let overlapping = gaps.iter().filter(|gap| gap.0 < until && gap.1 > from);
+    overlapping.copied().max_by_key(|gap| gap.1.since(gap.0))
 }
 
 /// Times that lie in a gap of both lists. Both are in order and without overlap.

@@ -5,12 +5,14 @@ use bench::control::Control;
 use bench::pace::Pace;
 use bench::recorder::Findings;
 use bench::records::Records;
+use bench::routes::Slots;
 use bench::run::{Dataset, Plan, Wiring, run};
 use bench::workload::Workload;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use types::slot_of;
 
@@ -32,6 +34,69 @@ enum Fault {
     Moved(SocketAddr),
     /// Sends every command of the lower half of the slots there once.
     Asks(SocketAddr),
+    /// Serves the lower half of the slots and sends all others on, until it dies in the middle of
+    /// a command.
+    Dies(&'static Inheritance),
+    /// Serves the upper half of the slots, and in the end the lower half as well.
+    Inherits(&'static Inheritance),
+}
+
+/// A server that dies, and the one that serves what it held some time afterwards.
+#[derive(Debug, Default)]
+struct Inheritance {
+    /// The server that dies, and its heir.
+    servers: OnceLock<[SocketAddr; 2]>,
+    is_dead: AtomicBool,
+    /// How often the heir was asked for what it was about to inherit.
+    asked: AtomicU32,
+}
+
+impl PartialEq for Inheritance {
+    fn eq(&self, other: &Inheritance) -> bool {
+        self.servers == other.servers
+    }
+}
+
+impl Eq for Inheritance {}
+
+/// Commands that a server carries out before it dies.
+const LIFE: u64 = 700;
+/// How often an heir refuses what it has not inherited yet.
+const REFUSALS: u32 = 50;
+
+impl Inheritance {
+    fn is_over(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) >= REFUSALS
+    }
+
+    /// What one of the two says to a command on this slot; `None`: it carries it out.
+    fn refusal(&self, is_heir: bool, slot: u16) -> Option<String> {
+        let [dying, heir] = self.servers.get().unwrap();
+        match (is_heir, slot < 8_192) {
+            (false, true) | (true, false) => None,
+            (false, false) => Some(format!("-MOVED {slot} {heir}\r\n")),
+            (true, true) if self.is_over() => None,
+            (true, true) if self.is_dead.load(Ordering::Relaxed) => {
+                let is_odd = self.asked.fetch_add(1, Ordering::Relaxed) % 2 == 1;
+                let words = ["-CLUSTERDOWN Hash slot not served", "-TRYAGAIN Please"];
+                Some(format!("{}\r\n", words[usize::from(is_odd)]))
+            }
+            (true, true) => Some(format!("-MOVED {slot} {dying}\r\n")),
+        }
+    }
+
+    /// What the heir says to `CLUSTER SLOTS`: it does not hear of the death at once.
+    fn slots(&self) -> String {
+        let [dying, heir] = self.servers.get().unwrap();
+        let is_dead = self.is_dead.load(Ordering::Relaxed);
+        let lower = if is_dead { heir } else { dying };
+        let range = |(first, last, server): (u16, u16, &SocketAddr)| {
+            let (host, port) = (server.ip().to_string(), server.port());
+            let length = host.len();
+            format!("*3\r\n:{first}\r\n:{last}\r\n*2\r\n${length}\r\n{host}\r\n:{port}\r\n")
+        };
+        format!("*2\r\n{}{}", range((0, 8_191, lower)), range((8_192, 16_383, heir)))
+    }
 }
 
 #[derive(Default)]
@@ -50,10 +115,24 @@ fn serve(fault: Fault, data: &Arc<Mutex<Data>>) -> SocketAddr {
     std::thread::spawn(move || {
         for client in listener.incoming() {
             let data = data.clone();
-            std::thread::spawn(move || converse(&client.unwrap(), fault, &data));
+            if is_dead(fault) {
+                return;
+            }
+            std::thread::spawn(move || {
+                let client = client.unwrap();
+                converse(&client, fault, &data);
+                if is_dead(fault) {
+                    // Whoever accepts is woken, and finds that it is over.
+                    let _ = TcpStream::connect(address);
+                }
+            });
         }
     });
     address
+}
+
+fn is_dead(fault: Fault) -> bool {
+    matches!(fault, Fault::Dies(inheritance) if inheritance.is_dead.load(Ordering::Relaxed))
 }
 
 fn converse(client: &TcpStream, fault: Fault, data: &Mutex<Data>) {
@@ -61,8 +140,22 @@ fn converse(client: &TcpStream, fault: Fault, data: &Mutex<Data>) {
     let mut output = client;
     let mut is_asking = false;
     while let Some(words) = request(&mut reader) {
+        if let Fault::Dies(inheritance) = fault
+            && data.lock().unwrap().commands >= LIFE
+        {
+            inheritance.is_dead.store(true, Ordering::Relaxed);
+        }
+        if is_dead(fault) {
+            return;
+        }
         let reply = match &words[0][..] {
             b"ASKING" => b"+OK\r\n".to_vec(),
+            b"CLUSTER" if matches!(fault, Fault::Dies(_) | Fault::Inherits(_)) => {
+                let (Fault::Dies(inheritance) | Fault::Inherits(inheritance)) = fault else {
+                    unreachable!("it is one of them")
+                };
+                inheritance.slots().into_bytes()
+            }
             b"CLUSTER" => b"-ERR This instance has cluster support disabled\r\n".to_vec(),
             _ => match (redirect(fault, &words[1]), is_asking) {
                 (Some(redirect), false) => redirect,
@@ -81,6 +174,12 @@ fn redirect(fault: Fault, key: &[u8]) -> Option<Vec<u8>> {
     let (word, to) = match fault {
         Fault::Moved(to) => ("MOVED", to),
         Fault::Asks(to) => ("ASK", to),
+        Fault::Dies(inheritance) => {
+            return inheritance.refusal(false, slot).map(String::into_bytes);
+        }
+        Fault::Inherits(inheritance) => {
+            return inheritance.refusal(true, slot).map(String::into_bytes);
+        }
         Fault::Nothing
         | Fault::LosesWrites
         | Fault::ReadsStale
@@ -141,6 +240,10 @@ fn number(reader: &mut impl BufRead) -> Option<usize> {
 
 /// Writes every record twice, then reads every one. What was seen while writing, and then.
 fn play(server: SocketAddr) -> (Findings, Findings) {
+    play_with(server, Duration::ZERO)
+}
+
+fn play_with(server: SocketAddr, patience: Duration) -> (Findings, Findings) {
     let routes = Control::connect(server).unwrap().routes().unwrap();
     let mut dataset = Dataset::new(Records::new(RECORDS, 30, 100).unwrap(), 2);
     let mut pass = |workload| {
@@ -150,6 +253,8 @@ fn play(server: SocketAddr) -> (Findings, Findings) {
             duration: None,
             warm_up: Duration::ZERO,
             wiring: Wiring { connections: 2, tick: Duration::ZERO },
+            patience,
+            watched: Slots::default(),
             seed: 7,
         };
         let untouched = Dataset::new(Records::new(1, 30, 100).unwrap(), 1);
@@ -161,6 +266,16 @@ fn play(server: SocketAddr) -> (Findings, Findings) {
     let mut written = pass(Workload::Load);
     written.add(&pass(Workload::Load));
     (written, pass(Workload::Verify))
+}
+
+/// As [`play`], with a server that dies in the middle of it.
+fn play_inheritance(patience: Duration) -> (Findings, Findings) {
+    let inheritance: &'static Inheritance = Box::leak(Box::default());
+    let data = Arc::default();
+    let dying = serve(Fault::Dies(inheritance), &data);
+    let heir = serve(Fault::Inherits(inheritance), &data);
+    inheritance.servers.set([dying, heir]).unwrap();
+    play_with(heir, patience)
 }
 
 fn findings(fault: Fault) -> (Findings, Findings) {
@@ -212,4 +327,22 @@ fn redirects_of_both_kinds_are_followed_and_are_no_errors() {
     assert!(written.is_clean() && read.is_clean(), "{written:?} {read:?}");
     // Nobody learns from an ASK: half of the slots are asked for each time.
     assert!(written.asked > 400 && written.moved == 0, "{written:?}");
+}
+
+#[test]
+fn patient_clients_wait_until_somebody_serves_what_a_dead_server_held() {
+    let (written, read) = play_inheritance(Duration::from_secs(10));
+    assert_eq!(written.errors_total(), written.unanswered(), "{written:?}");
+    assert!(written.unanswered() <= 8, "each client has one write under way: {written:?}");
+    assert_eq!(written.completed + written.unanswered(), 1_000);
+    assert!(written.retried >= u64::from(REFUSALS), "{written:?}");
+    assert!(read.is_clean(), "{read:?}");
+}
+
+#[test]
+fn clients_without_patience_count_what_a_dead_server_does_not_answer() {
+    let (written, _) = play_inheritance(Duration::ZERO);
+    assert!(written.errors_total() > written.unanswered(), "{written:?}");
+    assert_eq!(written.completed + written.errors_total(), 1_000);
+    assert_eq!(written.retried, 0);
 }
