@@ -316,8 +316,13 @@ fn tell(name: &str, timeline: &Timeline) {
 
 fn compare(arguments: &CompareArguments) -> anyhow::Result<()> {
     std::fs::create_dir_all(&arguments.output)?;
-    let setup =
-        Setup { servers: 2, ports: Ports::Free, logs: arguments.output.clone(), keeper: keeper()? };
+    let setup = Setup {
+        servers: 2,
+        ports: Ports::Free,
+        logs: arguments.output.clone(),
+        data: None,
+        keeper: keeper()?,
+    };
     let basis = basis(arguments)?;
     let figures: Vec<Figure> = match &arguments.figures[..] {
         [] => Figure::ALL.to_vec(),

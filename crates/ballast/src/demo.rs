@@ -1,8 +1,10 @@
 //! `ballast demo`: two servers on this machine, load on them, half of the data moves from one to
-//! the other, and every record is read back.
+//! the other, and every record is read back. With `--crash` one of four is killed instead.
 
 use crate::bench_command::{keeper, policy_words};
 use anyhow::{anyhow, ensure};
+use bench::crash::Crash;
+use bench::crash_report::CrashReport;
 use bench::distribution::Distribution;
 use bench::pace::{Arrivals, Pace};
 use bench::peers::{Cluster, Setup, System};
@@ -16,22 +18,34 @@ use bench::scenario::{Load, Scenario};
 use bench::workload::Mix;
 use clap::Args;
 use server::configuration::Bytes;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use types::Slot;
 
 /// How large the demo is, and how it moves.
 #[derive(Args)]
 pub(crate) struct DemoArguments {
-    /// Records to load.
-    #[arg(long, default_value_t = 2_000_000)]
-    records: u32,
+    /// Kill a server under load, whose log others keep, and watch how they serve what it held. Half
+    /// of the requests are writes then.
+    #[arg(long)]
+    crash: bool,
+    /// Servers, with --crash.
+    #[arg(long, default_value_t = 4, requires = "crash",
+        value_parser = clap::value_parser!(u16).range(3..=64))]
+    servers: u16,
+    /// How many other servers keep a server's log, with --crash.
+    #[arg(long, default_value_t = 2, requires = "crash")]
+    replicas: u16,
+    /// Records to load. Default: 2,000,000; 1,000,000 with --crash.
+    #[arg(long)]
+    records: Option<u32>,
     /// Bytes of a value; keys have 30.
     #[arg(long, default_value_t = 100)]
     value_size: usize,
-    /// Requests per second: 95 % reads, 5 % writes, Zipf 0.99. 0 for none.
-    #[arg(long, default_value_t = 30_000.0)]
-    rate: f64,
-    /// Seconds of load before the move, and again after it.
+    /// Requests per second: 95 % reads, 5 % writes, Zipf 0.99. 0 for none. Default: 30,000; 20,000
+    /// with --crash.
+    #[arg(long)]
+    rate: Option<f64>,
+    /// Seconds of load before the move or the crash, and again after it.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
     /// Reactors of each server.
@@ -41,9 +55,10 @@ pub(crate) struct DemoArguments {
     #[arg(long)]
     memory: Option<Bytes>,
     /// How to move, in the words of CLUSTER MIGRATESLOTS: "SHARE 20 PULL-BYTES 65536".
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", conflicts_with = "crash")]
     policy: String,
-    /// First of five ports to use on this machine. Default: any that are free.
+    /// First of the ports to use on this machine, two for each server and one more. Default: any
+    /// that are free.
     #[arg(long)]
     port: Option<u16>,
     /// Where to draw the timeline; `.svg` and `.png` are added.
@@ -51,6 +66,9 @@ pub(crate) struct DemoArguments {
     output: PathBuf,
 }
 
+/// How large it is where nobody says so: records, and requests per second.
+const USUAL: (u32, f64) = (2_000_000, 30_000.0);
+const USUAL_CRASH: (u32, f64) = (1_000_000, 20_000.0);
 /// What a record takes in a server beside key and value: header, place in the index, and the part
 /// of segments that is not full.
 const OVERHEAD_BYTES: usize = 80;
@@ -60,26 +78,59 @@ const SERVER_BYTES: usize = 128 << 20;
 const LEDGER_BYTES: usize = 8;
 
 pub(crate) fn run(arguments: DemoArguments) -> anyhow::Result<()> {
-    let scenario = scenario(&arguments)?;
-    ensure_memory(&scenario.records)?;
-    let ports = arguments.port.map_or(Ports::Free, Ports::From);
-    let logs = std::env::temp_dir().join(format!("ballast-demo-{}", std::process::id()));
-    std::fs::create_dir_all(&logs)?;
-    let setup = Setup { servers: 2, ports, logs: logs.clone(), keeper: keeper()? };
-    let system = system(&arguments, &scenario.records)?;
-    let report = play(&scenario, &system, &setup)
-        .map_err(|error| anyhow!("{error:#} (the servers' logs are in {})", logs.display()))?;
-    report.drawing().save(&arguments.output)?;
-    println!("{}", report.table());
+    let records = arguments.records.unwrap_or(arguments.usual().0);
+    let records = Records::new(records, 30, arguments.value_size)?;
+    ensure_memory(arguments.memory_bytes(&records), &records)?;
+    let folder = std::env::temp_dir().join(format!("ballast-demo-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let played = match arguments.crash {
+        true => crash(&arguments, records, &folder),
+        false => migrate(&arguments, records, &folder),
+    };
+    let is_clean = played
+        .map_err(|error| anyhow!("{error:#} (the servers' logs are in {})", folder.display()))?;
     println!("  drawn        {}", arguments.output.with_extension("svg").display());
     ensure!(
-        report.is_clean(),
+        is_clean,
         "something was lost, stale or refused (the servers' logs are in {})",
-        logs.display()
+        folder.display()
     );
-    // What is left behind are logs that nobody needs.
-    let _ = std::fs::remove_dir_all(&logs);
+    // What is left behind are files that nobody needs.
+    let _ = std::fs::remove_dir_all(&folder);
     Ok(())
+}
+
+/// Shows a move, and tells whether nothing went wrong.
+fn migrate(arguments: &DemoArguments, records: Records, folder: &Path) -> anyhow::Result<bool> {
+    let scenario = scenario(arguments, records);
+    let setup = arguments.setup(2, folder)?;
+    let report = play(&scenario, &migrate_system(arguments, &records)?, &setup)?;
+    report.drawing().save(&arguments.output)?;
+    println!("{}", report.table());
+    Ok(report.is_clean())
+}
+
+/// Shows a crash, and tells whether nothing went wrong.
+fn crash(arguments: &DemoArguments, records: Records, folder: &Path) -> anyhow::Result<bool> {
+    let DemoArguments { servers, replicas, .. } = *arguments;
+    ensure!(
+        (1..servers - 1).contains(&replicas),
+        "with {servers} servers and one of them dead a log can have 1 to {} replicas",
+        servers - 2
+    );
+    let mut setup = arguments.setup(servers, folder)?;
+    setup.data = Some(folder.to_path_buf());
+    let crash =
+        Crash { records, threads: 1, wiring: Wiring::default(), load: arguments.load(), seed: 1 };
+    let mut cluster = Cluster::start(&crash_system(arguments, &records)?, &setup)?;
+    println!("\n  {}\n", introduction(&cluster));
+    let mut bars = Bars::new();
+    let crashed = crash.play(&mut cluster, &mut |progress| bars.show(progress))?;
+    bars.clear();
+    let report = CrashReport::new(&crash, (servers, replicas), crashed);
+    report.drawing().save(&arguments.output)?;
+    println!("{}", report.table());
+    Ok(report.is_clean())
 }
 
 fn play(scenario: &Scenario, system: &System, setup: &Setup) -> anyhow::Result<Report> {
@@ -93,38 +144,83 @@ fn play(scenario: &Scenario, system: &System, setup: &Setup) -> anyhow::Result<R
 fn introduction(cluster: &Cluster) -> String {
     let ports: Vec<String> =
         cluster.addresses().iter().map(|address| address.port().to_string()).collect();
-    format!("a coordinator and two servers on this machine, ports {}", ports.join(" and "))
+    let count = match ports.len() {
+        2 => "two".to_string(),
+        more => more.to_string(),
+    };
+    format!("a coordinator and {count} servers on this machine, ports {}", ports.join(", "))
 }
 
-fn scenario(arguments: &DemoArguments) -> anyhow::Result<Scenario> {
-    let around = seconds(arguments.seconds);
-    Ok(Scenario {
-        records: Records::new(arguments.records, 30, arguments.value_size)?,
-        threads: 1,
-        wiring: Wiring::default(),
-        load: (arguments.rate > 0.0).then_some(Load {
-            mix: Mix::B,
+impl DemoArguments {
+    fn usual(&self) -> (u32, f64) {
+        if self.crash { USUAL_CRASH } else { USUAL }
+    }
+
+    fn rate(&self) -> f64 {
+        self.rate.unwrap_or(self.usual().1)
+    }
+
+    fn load(&self) -> Load {
+        let around = seconds(self.seconds);
+        Load {
+            // What is lost in a crash is what was written.
+            mix: if self.crash { Mix::A } else { Mix::B },
             distribution: Distribution::Zipf,
-            pace: Pace::Open { rate: arguments.rate, arrivals: Arrivals::Poisson },
+            pace: Pace::Open { rate: self.rate().max(1.0), arrivals: Arrivals::Poisson },
             before: around,
             after: around,
-        }),
+        }
+    }
+
+    fn setup(&self, servers: u16, folder: &Path) -> anyhow::Result<Setup> {
+        let ports = self.port.map_or(Ports::Free, Ports::From);
+        let logs = folder.to_path_buf();
+        Ok(Setup { servers, ports, logs, data: None, keeper: keeper()? })
+    }
+
+    /// Memory that all servers together will use.
+    fn memory_bytes(&self, records: &Records) -> usize {
+        match self.crash {
+            true => usize::from(self.servers) * self.crash_server_bytes(records),
+            // The source holds everything, the target half of it.
+            false => server_bytes(records) / 2 * 3,
+        }
+    }
+
+    /// Memory of one of several servers that survives one of the others: what it holds, its part
+    /// of what the dead one held, and as much again for what was overwritten.
+    fn crash_server_bytes(&self, records: &Records) -> usize {
+        let share = data_bytes(records) / usize::from(self.servers);
+        SERVER_BYTES + 2 * (share + share / usize::from(self.servers - 1))
+    }
+}
+
+fn scenario(arguments: &DemoArguments, records: Records) -> Scenario {
+    Scenario {
+        records,
+        threads: 1,
+        wiring: Wiring::default(),
+        load: (arguments.rate() > 0.0).then(|| arguments.load()),
         slots: (Slot(0), Slot(8_191)),
         policy: policy_words(&arguments.policy),
         seed: 1,
-    })
+    }
+}
+
+/// Memory of all records, wherever they are.
+fn data_bytes(records: &Records) -> usize {
+    let each = records.key_bytes() + records.value_bytes() + OVERHEAD_BYTES;
+    records.count() as usize * each
 }
 
 /// Memory of a server that holds all records.
 fn server_bytes(records: &Records) -> usize {
-    let each = records.key_bytes() + records.value_bytes() + OVERHEAD_BYTES;
-    SERVER_BYTES + records.count() as usize * each
+    SERVER_BYTES + data_bytes(records)
 }
 
 /// Better no demo than one that the system kills in the middle.
-fn ensure_memory(records: &Records) -> anyhow::Result<()> {
-    // The source holds everything, the target half of it.
-    let needed = server_bytes(records) / 2 * 3 + records.count() as usize * LEDGER_BYTES;
+fn ensure_memory(servers: usize, records: &Records) -> anyhow::Result<()> {
+    let needed = servers + records.count() as usize * LEDGER_BYTES;
     let free = available_bytes()?;
     let megabytes = |bytes: u64| grouped(bytes >> 20);
     ensure!(
@@ -136,8 +232,19 @@ fn ensure_memory(records: &Records) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn system(arguments: &DemoArguments, records: &Records) -> anyhow::Result<System> {
+fn migrate_system(arguments: &DemoArguments, records: &Records) -> anyhow::Result<System> {
     let memory = arguments.memory.map_or_else(|| server_bytes(records), |bytes| bytes.0);
+    system(arguments, memory, &[])
+}
+
+fn crash_system(arguments: &DemoArguments, records: &Records) -> anyhow::Result<System> {
+    let usual = || arguments.crash_server_bytes(records);
+    let memory = arguments.memory.map_or_else(usual, |bytes| bytes.0);
+    let replicas = arguments.replicas.to_string();
+    system(arguments, memory, &["--durability", "memory", "--replicas", &replicas])
+}
+
+fn system(arguments: &DemoArguments, memory: usize, more: &[&str]) -> anyhow::Result<System> {
     // What arrives needs half of it, and has it ready.
     let (memory, ready) = (memory.to_string(), (memory / 2).to_string());
     let reactors = arguments.reactors.to_string();
@@ -145,6 +252,6 @@ fn system(arguments: &DemoArguments, records: &Records) -> anyhow::Result<System
         ["--memory", &memory, "--ready-memory", &ready, "--reactors", &reactors, "--shared-cores"];
     Ok(System::Ballast {
         binary: std::env::current_exe()?,
-        serve_arguments: serve.map(String::from).to_vec(),
+        serve_arguments: serve.iter().chain(more).map(|word| word.to_string()).collect(),
     })
 }

@@ -45,7 +45,7 @@ enum Command {
     /// Starts a coordinator and two servers on this machine, loads records into the first, offers
     /// requests, moves half of the slots to the second, and reads every record back. Draws what
     /// the clients saw, and fails if anything was lost, stale or refused. Leaves nothing else
-    /// behind.
+    /// behind. With --crash: four servers that keep each other's logs, one of which is killed.
     Demo(demo::DemoArguments),
     /// Offer load to servers of the Redis protocol and measure, or compare with a rival.
     Bench(bench_command::BenchArguments),

@@ -72,6 +72,18 @@ impl Control {
         Ok(matches!(self.ask(arguments)?, Value::Error(_)))
     }
 
+    /// The same for several, which are all sent before the first answer is waited for: not more
+    /// than fit into the buffers of a socket.
+    pub fn are_refused(&mut self, commands: &[[&str; 2]]) -> Result<Vec<bool>> {
+        let mut requests = Vec::new();
+        for command in commands {
+            RequestWriter::write(&command.map(str::as_bytes), &mut requests);
+        }
+        self.socket.write_all(&requests)?;
+        let refused = |reply: Reply<'_>| Ok(matches!(reply, Reply::Error(_)));
+        commands.iter().map(|command| self.receive(command, refused)).collect()
+    }
+
     fn ask(&mut self, arguments: &[&str]) -> Result<Value> {
         self.exchange(arguments, |reply| Ok(Value::from(reply)))
     }
@@ -98,11 +110,22 @@ impl Control {
         let mut request = Vec::new();
         RequestWriter::write(&bytes, &mut request);
         self.socket.write_all(&request)?;
-        self.input.clear();
+        self.receive(arguments, read)
+    }
+
+    /// Waits for the next reply, which is to `arguments`.
+    fn receive<T>(
+        &mut self,
+        arguments: &[&str],
+        read: impl FnOnce(Reply<'_>) -> Result<T>,
+    ) -> Result<T> {
         loop {
             let mut rest = &self.input[..];
             if let Some(received) = self.parser.next(&mut rest)? {
-                return read(received.reply);
+                let result = read(received.reply);
+                let taken = self.input.len() - rest.len();
+                self.input.drain(..taken);
+                return result;
             }
             let mut piece = [0; 16 << 10];
             let length = self.socket.read(&mut piece).with_context(|| {

@@ -1,4 +1,4 @@
-//! Draws a timeline: throughput above, latencies on a logarithmic scale below, the move shaded.
+//! Draws a timeline: throughput above, latencies on a logarithmic scale below, what happened shaded or marked.
 //!
 //! The drawing is SVG, written here. PNG is the same SVG rendered with an embedded font, so both
 //! look alike and neither needs fonts, a display or a browser on the machine that draws.
@@ -24,6 +24,7 @@ const INK: &str = "#1f2933";
 const FAINT_INK: &str = "#66717d";
 const GRID: &str = "#e4e8ec";
 const SHADE: &str = "#f6c344";
+const MARK: &str = "#8a1c1c";
 const AREA: &str = "#2f6fab";
 /// Color of each line of the lower panel: p50, p99, p99.9.
 const LINES: [(&str, &str); 3] = [("p50", "#3a9d5d"), ("p99", "#e07b28"), ("p99.9", "#c0392b")];
@@ -39,8 +40,10 @@ pub struct Drawing {
     pub verdict: String,
     /// The timeline, in order.
     pub points: Vec<Point>,
-    /// Begin and end of the move on the timeline, in seconds, and what to write beside it.
-    pub moved: Option<(f64, f64, String)>,
+    /// Begin and end of what the drawing is about, in seconds, and what to write above it.
+    pub shaded: Option<(f64, f64, String)>,
+    /// Moments on the timeline, in seconds, and what to write beside them, in order.
+    pub marks: Vec<(f64, String)>,
 }
 
 impl Drawing {
@@ -52,9 +55,12 @@ impl Drawing {
         for point in &mut self.points {
             point.second -= origin;
         }
-        if let Some((from, until, _)) = &mut self.moved {
+        if let Some((from, until, _)) = &mut self.shaded {
             *from -= origin;
             *until -= origin;
+        }
+        for (second, _) in &mut self.marks {
+            *second -= origin;
         }
         self
     }
@@ -76,6 +82,7 @@ impl Drawing {
         self.shade(&mut out, &time);
         self.throughput(&mut out, &time);
         self.latency(&mut out, &time);
+        self.mark(&mut out, &time);
         for tick in &time.ticks {
             let place = (time.at(*tick), LATENCY.1 + 22.0);
             text(&mut out, place, (13.0, FAINT_INK, "middle"), &short(*tick));
@@ -124,7 +131,7 @@ impl Drawing {
     }
 
     fn shade(&self, out: &mut String, time: &Axis) {
-        let Some((from, until, label)) = &self.moved else { return };
+        let Some((from, until, label)) = &self.shaded else { return };
         let (left, right) = (time.at(*from), time.at(*until));
         for (top, bottom) in [THROUGHPUT, LATENCY] {
             let _ = writeln!(
@@ -138,6 +145,26 @@ impl Drawing {
         let half = 4.0 * label.len() as f64;
         let center = ((left + right) / 2.0).clamp(LEFT + half, RIGHT - half);
         text(out, (center, THROUGHPUT.0 - 10.0), (14.0, "#8a6100", "middle"), label);
+    }
+
+    /// Lines through both panels. What they mean stands between the panels, in rows of its own, so
+    /// that moments close to each other can be told apart.
+    fn mark(&self, out: &mut String, time: &Axis) {
+        for (row, (second, label)) in self.marks.iter().enumerate() {
+            let x = time.at(*second);
+            for (top, bottom) in [THROUGHPUT, LATENCY] {
+                let _ = writeln!(
+                    out,
+                    "<path d=\"M{x:.1},{top}V{bottom}\" stroke=\"{MARK}\" stroke-width=\"1.2\" \
+                     stroke-dasharray=\"4 3\"/>"
+                );
+            }
+            // The first one has room on its left.
+            let y = THROUGHPUT.1 + 19.0 + 17.0 * row.saturating_sub(1) as f64;
+            let is_left = row == 0 || x > RIGHT - 220.0;
+            let (place, anchor) = if is_left { (x - 6.0, "end") } else { (x + 6.0, "start") };
+            text(out, (place, y), (13.0, MARK, anchor), label);
+        }
     }
 
     fn throughput(&self, out: &mut String, time: &Axis) {
@@ -326,7 +353,8 @@ mod tests {
             subtitle: String::new(),
             verdict: "nothing lost".to_string(),
             points,
-            moved: Some((2.0, 2.4, "325 MB moved".to_string())),
+            shaded: Some((2.0, 2.4, "325 MB moved".to_string())),
+            marks: vec![(2.0, "killed".to_string()), (2.2, "served again".to_string())],
         };
         let svg = drawing.svg();
         assert!(svg.contains("30,000 &lt;requests&gt; &amp; more"));
@@ -342,7 +370,8 @@ mod tests {
             subtitle: String::new(),
             verdict: String::new(),
             points: Vec::new(),
-            moved: None,
+            shaded: None,
+            marks: Vec::new(),
         };
         assert!(drawing.starting_at(1.0).png().is_ok());
     }
@@ -354,13 +383,15 @@ mod tests {
             subtitle: String::new(),
             verdict: String::new(),
             points: points(),
-            moved: Some((2.0, 2.4, String::new())),
+            shaded: Some((2.0, 2.4, String::new())),
+            marks: vec![(2.2, String::new())],
         };
         let drawing = drawing.starting_at(1.02);
         assert_eq!(drawing.points.len(), 40);
         assert_eq!(drawing.points[0].second, 0.0);
-        let (from, until, _) = drawing.moved.unwrap();
+        let (from, until, _) = drawing.shaded.unwrap();
         assert!((from - 1.0).abs() < 1e-9 && (until - 1.4).abs() < 1e-9);
+        assert!((drawing.marks[0].0 - 1.2).abs() < 1e-9);
     }
 
     #[test]

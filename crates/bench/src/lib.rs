@@ -2,10 +2,13 @@
 
 #![forbid(unsafe_code)]
 
+mod bulk;
 pub mod clock;
 pub mod compare;
 mod connection;
 pub mod control;
+pub mod crash;
+pub mod crash_report;
 pub mod distribution;
 pub mod draw;
 pub mod figures;

@@ -52,6 +52,9 @@ pub struct Setup {
     pub ports: Ports,
     /// Folder for what they say.
     pub logs: PathBuf,
+    /// Folder for what they keep, each in one of its own; nothing if they keep nothing. Only for
+    /// Ballast.
+    pub data: Option<PathBuf>,
     /// Program and leading arguments that become the command behind them and end with us, however
     /// we end: see [`crate::processes::become_child`]. Nothing if the servers may outlive a kill.
     pub keeper: Vec<PathBuf>,
@@ -74,6 +77,8 @@ pub struct Server {
     pub name: String,
     bus_port: u16,
     process: Process,
+    /// It was killed, by us.
+    is_dead: bool,
 }
 
 impl Cluster {
@@ -105,9 +110,18 @@ impl Cluster {
         self.servers.iter().map(|server| server.process.child.id()).collect()
     }
 
-    /// Whether everything still runs.
+    /// Ends a server as a failure of its machine does: it can do nothing about it.
+    pub fn kill(&mut self, server: usize) -> Result<()> {
+        let server = &mut self.servers[server];
+        server.process.child.kill().with_context(|| format!("killing {}", server.address))?;
+        server.is_dead = true;
+        Ok(())
+    }
+
+    /// Whether everything still runs that was not killed.
     pub fn check(&mut self) -> Result<()> {
-        let servers = self.servers.iter_mut().map(|server| &mut server.process);
+        let living = self.servers.iter_mut().filter(|server| !server.is_dead);
+        let servers = living.map(|server| &mut server.process);
         for process in servers.chain(&mut self.coordinator) {
             process.check()?;
         }
@@ -121,6 +135,10 @@ fn start_ballast(binary: &Path, serve_arguments: &[String], setup: &Setup) -> Re
     let coordinator_address = loopback(*coordinator_port);
     let mut command = setup.command(binary);
     command.args(["coordinator", "--port", &coordinator_port.to_string()]);
+    let data = |name: &str| setup.data.as_ref().map(|folder| folder.join(name));
+    if let Some(folder) = data("coordinator") {
+        command.arg("--data-dir").arg(folder);
+    }
     let mut coordinator = Process::spawn(command, "coordinator", &setup.logs)?;
     coordinator.wait_until_listening(coordinator_address)?;
     let mut servers = Vec::new();
@@ -128,7 +146,11 @@ fn start_ballast(binary: &Path, serve_arguments: &[String], setup: &Setup) -> Re
         let mut command = setup.command(binary);
         command.args(["serve", "--port", &pair[0].to_string(), "--bus-port", &pair[1].to_string()]);
         command.args(["--join", &coordinator_address.to_string()]).args(serve_arguments);
-        let process = Process::spawn(command, &format!("ballast-{}", number + 1), &setup.logs)?;
+        let name = format!("ballast-{}", number + 1);
+        if let Some(folder) = data(&name) {
+            command.arg("--data-dir").arg(folder);
+        }
+        let process = Process::spawn(command, &name, &setup.logs)?;
         servers.push(process.into_server(loopback(pair[0]), pair[1])?);
     }
     Ok(Cluster { servers, coordinator: Some(coordinator) })
@@ -234,7 +256,7 @@ impl Process {
             }
         };
         let name = text(control.call(&["CLUSTER", "MYID"])?)?;
-        Ok(Server { address, name, bus_port, process: self })
+        Ok(Server { address, name, bus_port, process: self, is_dead: false })
     }
 
     /// Waits until something listens there, for a process that does not speak Redis's protocol.

@@ -23,6 +23,8 @@ impl Bars {
             Progress::Verifying { done, of } => self.count("reading back", done, of),
             Progress::Serving { moved: false } => self.tick("serving, nothing moves"),
             Progress::Moving => self.tick("moving"),
+            Progress::Recovering => self.tick("a server is dead"),
+            Progress::Recovered => self.tick("all is served again"),
             Progress::Serving { moved: true } => self.tick("serving after the move"),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::processes;
 use crate::recorder::{Findings, Phase};
-use crate::scenario::{Cost, Memory, Outcome, Scenario};
+use crate::scenario::{Cost, Load, Memory, Outcome, Scenario};
 use crate::timeline::{PhaseSummary, Point, Timeline};
 use crate::{draw::Drawing, migrate::Moved};
 use anyhow::{Context, Result};
@@ -113,7 +113,8 @@ impl Report {
             ),
             verdict: self.verdict_in_words(),
             points: self.points.clone(),
-            moved: self.moving.map(|(from, until)| (from, until, moved)),
+            shaded: self.moving.map(|(from, until)| (from, until, moved)),
+            marks: Vec::new(),
         };
         let before = self.phase(Phase::Before).zip(self.moving);
         drawing.starting_at(before.map_or(0.0, |(before, moving)| moving.0 - before.seconds))
@@ -153,36 +154,7 @@ impl Report {
             grouped(self.loading_rate as u64),
             self.memory.total_bytes_per_record,
         );
-        if !self.phases.is_empty() {
-            let _ = writeln!(
-                out,
-                "  {:<9}{:>9}{:>13}{:>10}{:>10}{:>10}{:>10}{:>15}{:>11}",
-                "",
-                "seconds",
-                "requests/s",
-                "p50 ms",
-                "p99 ms",
-                "p99.9 ms",
-                "max ms",
-                "longest gap ms",
-                "stolen ms"
-            );
-        }
-        for (phase, steal) in self.phases.iter().zip(self.steal.into_iter().flatten()) {
-            let _ = writeln!(
-                out,
-                "  {:<9}{:>9.2}{:>13}{:>10.3}{:>10.3}{:>10.3}{:>10.3}{:>15.1}{:>11.0}",
-                format!("{:?}", phase.phase).to_lowercase(),
-                phase.seconds,
-                grouped(phase.throughput as u64),
-                phase.all.p50,
-                phase.all.p99,
-                phase.all.p99_9,
-                phase.all.max,
-                phase.longest_gap,
-                steal * 1e3,
-            );
-        }
+        out.push_str(&phases_table(&self.phases, &self.steal.unwrap_or_default()));
         let _ = write!(out, "\n{}", self.verdict());
         out
     }
@@ -207,22 +179,59 @@ impl Report {
     }
 }
 
+/// A line for each phase, and what the host took from this machine in it.
+pub(crate) fn phases_table(phases: &[PhaseSummary], steal: &[f64; 3]) -> String {
+    let mut out = String::new();
+    if !phases.is_empty() {
+        let _ = writeln!(
+            out,
+            "  {:<9}{:>9}{:>13}{:>10}{:>10}{:>10}{:>10}{:>15}{:>11}",
+            "",
+            "seconds",
+            "requests/s",
+            "p50 ms",
+            "p99 ms",
+            "p99.9 ms",
+            "max ms",
+            "longest gap ms",
+            "stolen ms"
+        );
+    }
+    for (phase, steal) in phases.iter().zip(steal) {
+        let _ = writeln!(
+            out,
+            "  {:<9}{:>9.2}{:>13}{:>10.3}{:>10.3}{:>10.3}{:>10.3}{:>15.1}{:>11.0}",
+            format!("{:?}", phase.phase).to_lowercase(),
+            phase.seconds,
+            grouped(phase.throughput as u64),
+            phase.all.p50,
+            phase.all.p99,
+            phase.all.p99_9,
+            phase.all.max,
+            phase.longest_gap,
+            steal * 1e3,
+        );
+    }
+    out
+}
+
 /// Writes the timeline of a run without a move as JSON, CSV, SVG and PNG.
 pub fn save_timeline(timeline: &Timeline, title: &str, path: &Path) -> Result<()> {
     let points = timeline.points();
     write(path, "json", &serde_json::to_string_pretty(&(phases(timeline), &points))?)?;
     write(path, "csv", &csv(&points))?;
     let (title, subtitle) = (title.to_string(), processes::machine());
-    Drawing { title, subtitle, verdict: String::new(), points, moved: None }.save(path)
+    let (verdict, shaded, marks) = (String::new(), None, Vec::new());
+    Drawing { title, subtitle, verdict, points, shaded, marks }.save(path)
 }
 
-fn write(path: &Path, extension: &str, content: &str) -> Result<()> {
+pub(crate) fn write(path: &Path, extension: &str, content: &str) -> Result<()> {
     let path = path.with_extension(extension);
     std::fs::write(&path, content).with_context(|| format!("writing {}", path.display()))
 }
 
 /// A timeline as comma-separated values.
-fn csv(points: &[Point]) -> String {
+pub(crate) fn csv(points: &[Point]) -> String {
     let mut out = "second,throughput,p50_ms,p99_ms,p99_9_ms,max_ms,errors,redirects\n".to_string();
     for point in points {
         let Point { second, throughput, latency, errors, redirects } = point;
@@ -254,14 +263,20 @@ impl Scenario {
 
     /// Its load in words.
     pub fn load_in_words(&self) -> String {
+        self.load.map_or("no load".to_string(), Load::in_words)
+    }
+}
+
+impl Load {
+    /// In words.
+    pub fn in_words(self) -> String {
         use crate::{distribution::Distribution, pace::Pace};
-        let Some(load) = self.load else { return "no load".to_string() };
-        let distribution = match load.distribution {
+        let distribution = match self.distribution {
             Distribution::Zipf => "Zipf 0.99",
             Distribution::Uniform => "uniform",
         };
-        let mix = load.mix.name();
-        match load.pace {
+        let mix = self.mix.name();
+        match self.pace {
             Pace::Open { rate, arrivals: _ } => {
                 format!("{} {mix} requests/s, {distribution}", grouped(rate as u64))
             }
@@ -270,7 +285,7 @@ impl Scenario {
     }
 }
 
-fn phases(timeline: &Timeline) -> Vec<PhaseSummary> {
+pub(crate) fn phases(timeline: &Timeline) -> Vec<PhaseSummary> {
     let shown = [Phase::Before, Phase::During, Phase::After];
     shown.into_iter().filter_map(|phase| timeline.phase(phase)).collect()
 }

@@ -1,6 +1,7 @@
 //! The one story that demo, comparison and figures tell: load two servers, offer load, move slots
 //! from the first to the second, and read every record back.
 
+use crate::bulk::{Bulk, used_until_resting};
 use crate::clock;
 use crate::control::Control;
 use crate::distribution::Distribution;
@@ -11,7 +12,7 @@ use crate::processes::{self, Usage};
 use crate::recorder::{Findings, Phase};
 use crate::records::Records;
 use crate::routes::{Routes, Slots};
-use crate::run::{Dataset, Plan, Wiring, run, start};
+use crate::run::{Dataset, Plan, Wiring, start};
 use crate::timeline::Timeline;
 use crate::workload::{Mix, Workload};
 use anyhow::{Result, bail};
@@ -19,15 +20,8 @@ use serde::Serialize;
 use std::time::Duration;
 use types::Slot;
 
-/// Clients that fill and read back a data set, together; enough to keep every server busy.
-const BULK_CLIENTS: u32 = 512;
 /// Before a server is judged it has worked for so long.
-const WARM_UP: Duration = Duration::from_secs(1);
-/// Servers are waited for after loading, and after a move without load, until they rest, so that
-/// what one side does later (to delete what it gave away) is counted, and nothing else: using less
-/// than this share of a processor over this time, but no longer than that.
-const REST: (f64, Duration, Duration) = (0.05, Duration::from_millis(100), Duration::from_secs(5));
-
+pub(crate) const WARM_UP: Duration = Duration::from_secs(1);
 /// What happens.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -79,6 +73,10 @@ pub enum Progress {
     },
     /// Slots move.
     Moving,
+    /// A server is dead, and not everything is served that it held.
+    Recovering,
+    /// Everything is served again.
+    Recovered,
     /// Records read back.
     Verifying {
         /// So far.
@@ -156,8 +154,7 @@ impl Scenario {
         }
         let empty = processes::resident_bytes(cluster.processes()[0])?;
         let dataset = Dataset::new(self.records, self.threads);
-        let (dataset, loaded) = self.pass(Workload::Load, dataset, &routes, progress)?;
-        ensure_loaded(&loaded.findings)?;
+        let (dataset, loaded) = self.bulk(&routes).load(dataset, progress)?;
         let memory = self.memory(cluster.processes()[0], empty)?;
         // What is left to do from loading, memory that is made ready first of all, is no part of
         // what is measured.
@@ -176,39 +173,14 @@ impl Scenario {
             }
         };
         cluster.check()?;
-        let (_, verified) = self.pass(Workload::Verify, dataset, &routes, progress)?;
+        let (_, verified) = self.bulk(&routes).verify(dataset, progress)?;
         let load_rate = loaded.phase(Phase::Before).map_or(0.0, |phase| phase.throughput);
         let verified = verified.findings;
         Ok(Outcome { load_rate, memory, moved, cost, under_load, verified })
     }
 
-    /// Writes or reads every record once.
-    fn pass(
-        &self,
-        workload: Workload,
-        dataset: Dataset,
-        routes: &Routes,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(Dataset, Timeline)> {
-        let plan = Plan {
-            workload,
-            pace: Pace::Closed { clients: BULK_CLIENTS },
-            duration: None,
-            warm_up: Duration::ZERO,
-            wiring: self.wiring,
-            patience: Duration::ZERO,
-            watched: Slots::default(),
-            seed: self.seed,
-        };
-        let of = u64::from(self.records.count());
-        run(&plan, dataset, routes, |done| {
-            progress(match workload {
-                Workload::Load => Progress::Loading { done, of },
-                Workload::Verify | Workload::Adopt | Workload::Mixed(..) => {
-                    Progress::Verifying { done, of }
-                }
-            });
-        })
+    fn bulk<'r>(&self, routes: &'r Routes) -> Bulk<'r> {
+        Bulk { routes, wiring: self.wiring, patience: Duration::ZERO, seed: self.seed }
     }
 
     fn memory(&self, process: u32, empty: u64) -> Result<Memory> {
@@ -298,29 +270,4 @@ fn under_load<T>(
     steal.push(processes::steal_time()?);
     let steal = std::array::from_fn(|phase| (steal[phase + 1] - steal[phase]).as_secs_f64());
     Ok((dataset, migrated?, Loaded { timeline, steal }))
-}
-
-/// A store that refuses what the data set needs cannot be measured.
-fn ensure_loaded(findings: &Findings) -> Result<()> {
-    let Some((error, _)) = findings.errors.iter().max_by_key(|(_, count)| **count) else {
-        return Ok(());
-    };
-    let refused = findings.errors_total();
-    bail!("{refused} of the records could not be written while loading: {error}")
-}
-
-fn used_until_resting(processes: &[u32]) -> Result<Duration> {
-    let (share, over, at_most) = REST;
-    let until = clock::now() + at_most;
-    let mut used = Duration::ZERO;
-    while clock::now() < until {
-        let usage = Usage::of(processes)?;
-        clock::sleep(over);
-        let more = usage.since()?.total();
-        used += more;
-        if more < over.mul_f64(share) {
-            break;
-        }
-    }
-    Ok(used)
 }
