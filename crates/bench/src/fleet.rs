@@ -43,7 +43,7 @@ enum LineState<P> {
         retry: Instant,
     },
     Open {
-        connection: Connection<P>,
+        connection: Box<Connection<P>>,
         sending: Sending,
     },
 }
@@ -156,9 +156,9 @@ impl<P> Fleet<P> {
     }
 
     fn open(&mut self, line: Line, routes: &Routes) -> Result<()> {
-        let connection = Connection::open(routes.address(self.node(line)))?;
+        let connection = Box::new(Connection::open(routes.address(self.node(line)))?);
         let data = EventData::new_u64(line.0 as u64);
-        epoll::add(&self.epoll, &connection, data, EventFlags::IN)?;
+        epoll::add(&self.epoll, &*connection, data, EventFlags::IN)?;
         self.lines[line.0] = LineState::Open { connection, sending: Sending::Nothing };
         Ok(())
     }
@@ -214,7 +214,7 @@ impl<P> Fleet<P> {
         };
         if was_blocked != (*sending == Sending::Blocked) {
             let data = EventData::new_u64(line.0 as u64);
-            if epoll::modify(&self.epoll, &*connection, data, interest).is_err() {
+            if epoll::modify(&self.epoll, &**connection, data, interest).is_err() {
                 broken.push(line);
             }
         }
