@@ -156,7 +156,7 @@ impl Whole {
     /// The bytes of an entry.
     fn entry(&self, number: usize) -> &[u8] {
         let rest = &self.bytes[self.offsets[number] as usize..];
-        #[expect(clippy::expect_used, reason = "whole entries were found when the replica was read")]
+        #[expect(clippy::expect_used, reason = "entries were parsed when they were read")]
         let header = rest.first_chunk().expect("it was parsed when the replica was read");
         &rest[..wire::entry::encoded_bytes_of(header)]
     }
