@@ -249,7 +249,7 @@ fn recover(records: usize, huge_pages: bool, expects: bool) {
         RecoveryPlan { number: 1, range: HashRange::ALL, old_tenures: vec![vec![Tenure(9)]] };
     let recovery = Arc::new(Recovery::new(plan));
     if expects {
-        recovery.expect((records * 160 * 3 / 2) as u64);
+        recovery.foresee((records * 160 * 3 / 2) as u64);
     }
     publish(&store, TabletState::Recovering(Arc::clone(&recovery)));
     worker.begin_turn(NOW);
