@@ -213,7 +213,8 @@ impl World {
         let mode = [Mode::Memory, Mode::Interval, Mode::Disk][rng.usize(..3)];
         // From numbers of its own, so that other runs stay as they are.
         let mut replicated = Rng::with_seed(settings.seed ^ REPLICATED);
-        let settings_have_lineage = settings.has(Knob::Lineage);
+        // New, and not yet right in every run: looked for when all runs are to be such.
+        let has_lineage = settings.is_replicated && settings.has(Knob::Lineage);
         let is_others = is_kept && replicated.bool() && settings.has(Knob::Replicated);
         let (is_kept, is_others) =
             (is_kept || settings.is_replicated, is_others || settings.is_replicated);
@@ -231,7 +232,7 @@ impl World {
             faults,
             memory_bytes: if is_scarce { scarce } else { MEMORY_BYTES },
             kept: is_kept.then_some(keeps),
-            moves_kept: is_others && replicated.bool() && settings_have_lineage,
+            moves_kept: is_others && replicated.bool() && has_lineage,
             disks: (0..SERVERS).map(|_| Disk::default()).collect(),
             slowness: if is_long { LONG_SLOWNESS } else { 1 },
             away_until: Instant(0),

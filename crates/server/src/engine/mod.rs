@@ -254,8 +254,10 @@ impl Engine {
         match message {
             // Dealt with when the connection was opened.
             PeerMessage::Hello(_) => {}
-            // A target that the coordinator misses may be given up there: it accepts nothing.
-            PeerMessage::Flip(_) if !self.node.is_linked() => {}
+            // A target that the coordinator misses may be given up there: it accepts nothing. What it has
+            // accepted it says again: its source may be asked for that.
+            PeerMessage::Flip(ref flip)
+                if !self.node.is_linked() && !self.has_accepted(flip.migration) => {}
             PeerMessage::Flip(flip) => {
                 let (id, flip) = (flip.migration, Box::new(flip));
                 self.drive_target(now, id, TargetEvent::Flip { from, flip });
@@ -278,6 +280,12 @@ impl Engine {
             PeerMessage::RecoveryRead(read) => self.recovery_read_arrived(now, route, read),
             PeerMessage::RecoveryReply(reply) => self.recovery_replied(now, from, reply, payload),
         }
+    }
+
+    /// Whether a flip of this migration has been accepted here.
+    fn has_accepted(&self, migration: MigrationId) -> bool {
+        let machines = self.node.machines();
+        machines.targets.get(&migration).is_some_and(|side| side.arrival.is_some())
     }
 
     /// A message from the coordinator. Answers go to the engine that asked: see
