@@ -134,7 +134,8 @@ pub enum ToCoordinator {
         /// As handed out.
         epoch: OwnershipEpoch,
     },
-    /// Recovery master: I cannot recover the part, and what I had of it counts for nothing.
+    /// Recovery master: I cannot recover the part, and what I had of it counts for nothing. Never after
+    /// [`ToCoordinator::Recovered`]: the part may be mine already.
     NotRecovered {
         /// Whose log: the first of the part's.
         dead: ServerId,
@@ -202,7 +203,8 @@ pub enum FromCoordinator {
         /// Whether the target serves the range.
         accepted: bool,
     },
-    /// To the source: only these ranges are still needed; forget the rest.
+    /// To the source: only these ranges are still needed; forget the rest. What returned to it from
+    /// a dead target, in a [`RecoveryPart`], is none of the migration's any more, and stays.
     Forget {
         /// The migration.
         migration: MigrationId,

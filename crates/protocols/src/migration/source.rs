@@ -352,6 +352,12 @@ impl Source {
             State::Released => {
                 out.push(SourceEffect::Tell(ToCoordinator::Released { migration: self.migration }));
             }
+            // The target died and counts as one that has accepted; what it did not have returned to
+            // a source that knew of no flip.
+            State::Waiting | State::Withdrawn if remaining.is_empty() => {
+                out.push(SourceEffect::Tell(ToCoordinator::Released { migration: self.migration }));
+                self.state = State::Released;
+            }
             State::Waiting
             | State::Freezing { .. }
             | State::Resting { .. }

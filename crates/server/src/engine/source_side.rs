@@ -2,7 +2,7 @@
 
 use super::node::{FreezeWait, Machines, SourceSide};
 use super::outgoing::{Sending, To};
-use super::tablets::{carve, serves, with_state};
+use super::tablets::{carve, renewed, serves, with_state};
 use super::work::Work;
 use super::{Engine, Route};
 use planted::Bug;
@@ -93,12 +93,18 @@ impl Engine {
         }
     }
 
-    /// `false`: the range is being flushed. The source will try again.
+    /// `false`: the range is being flushed, or about to be. The source will try again.
+    ///
+    /// What the coordinator has given other tenures is void once its owner is gone: it must not leave
+    /// under the old ones.
     fn freeze(&self, range: HashRange) -> bool {
+        let (map, me) = (self.node.map(), self.node.me());
         let mut is_free = false;
         self.node.change_tablets(|tablets| {
             let mut inside = tablets.iter().filter(|tablet| tablet.range.overlaps(range));
-            is_free = inside.all(|tablet| tablet.flushing == TableSet::NONE);
+            is_free = inside.all(|tablet| {
+                tablet.flushing == TableSet::NONE && renewed(tablet, &map, me).1.is_empty()
+            });
             if is_free { with_state(tablets, range, &TabletState::Frozen) } else { tablets }
         });
         is_free

@@ -52,7 +52,8 @@ pub struct RecoverySegment {
 pub struct RecoveryLog {
     /// Whose log it is.
     pub dead: ServerId,
-    /// By table: the log's entries of the range count if they carry one of these.
+    /// By table: the log's entries of the range count if they carry one of these. 0, which no entry
+    /// carries: none of the table count.
     pub old_tenures: Vec<Tenure>,
 }
 
@@ -69,7 +70,9 @@ pub struct RecoveryPart {
     /// By table: the tenures of what the new owner writes.
     pub tenures: Vec<Tenure>,
     /// The receiver is the living side of a migration: what it holds of the range counts too, and
-    /// carries these tenures already. Else it holds nothing of it.
+    /// carries these tenures already; of a table for which it has another tenure nothing counts.
+    /// If it hands the part back it holds what it held before. A source may be serving the range
+    /// still, if nobody knows whether it had flipped. Without this the receiver holds nothing of it.
     pub keeps: bool,
     /// One log; both sides' if the range was moving and neither side is left. The first names the
     /// part together with its epoch and range.

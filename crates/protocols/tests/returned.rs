@@ -1,0 +1,100 @@
+//! A source whose target died: whatever it had come to, what returns to it is forgotten no more, and
+//! it lets go of the rest when it is told to.
+
+use protocols::Outbox;
+use protocols::migration::{FrozenState, Source, SourceEffect, SourceEvent};
+use types::{
+    HashRange, Instant, MigrationId, OwnershipEpoch, ServerId, Slot, Tenure, UnixMillis, Version,
+};
+use wire::control::{Intent, MigrationPolicy, ToCoordinator};
+
+const MIGRATION: MigrationId = MigrationId(1);
+
+fn slots(first: u16, last: u16) -> HashRange {
+    HashRange::of_slots(Slot(first), Slot(last))
+}
+
+fn start() -> SourceEvent {
+    SourceEvent::Start(Box::new(Intent {
+        migration: MIGRATION,
+        range: slots(0, 9),
+        source: ServerId(1),
+        target: ServerId(2),
+        source_epoch: OwnershipEpoch(1),
+        target_epoch: OwnershipEpoch(2),
+        target_tenures: vec![Tenure(2)],
+        bytes: 0,
+        policy: MigrationPolicy::default(),
+    }))
+}
+
+fn frozen() -> SourceEvent {
+    let at = Box::new(FrozenState {
+        version_floor: Version(1),
+        expiry_clock: UnixMillis(0),
+        records: Vec::new(),
+    });
+    SourceEvent::Frozen { attempt: 1, at }
+}
+
+fn answered(accepted: bool) -> SourceEvent {
+    SourceEvent::FlipAnswered { from: ServerId(2), accepted }
+}
+
+fn keep(remaining: &[HashRange]) -> SourceEvent {
+    SourceEvent::Forget { remaining: remaining.to_vec() }
+}
+
+/// What a source does at the last event.
+fn effects_of(source: &mut Source, events: Vec<SourceEvent>) -> Vec<SourceEffect> {
+    let mut out = Outbox::new();
+    for event in events {
+        out.drain().for_each(drop);
+        source.handle(Instant(0), event, &mut out);
+    }
+    out.drain().collect()
+}
+
+fn is_released(effects: &[SourceEffect]) -> bool {
+    effects.iter().any(|effect| {
+        *effect == SourceEffect::Tell(ToCoordinator::Released { migration: MIGRATION })
+    })
+}
+
+#[test]
+fn whatever_the_source_had_come_to_it_releases_a_range_that_has_returned() {
+    let ways: [(&str, Vec<SourceEvent>); 6] = [
+        ("waiting", vec![]),
+        ("freezing", vec![start()]),
+        ("given up", vec![start(), SourceEvent::FreezeRefused { attempt: 1 }]),
+        ("flipping", vec![start(), frozen()]),
+        ("leaving", vec![start(), frozen(), answered(true)]),
+        ("withdrawn", vec![start(), frozen(), answered(false)]),
+    ];
+    for (name, mut events) in ways {
+        let mut source = Source::new(MIGRATION);
+        events.push(SourceEvent::Returned { range: slots(0, 9) });
+        effects_of(&mut source, events);
+        let effects = effects_of(&mut source, vec![keep(&[])]);
+        assert!(is_released(&effects), "{name}: {effects:?}");
+        let forgets = effects.iter().any(|effect| matches!(effect, SourceEffect::Forget { .. }));
+        assert!(!forgets, "{name}: {effects:?}");
+        assert!(source.is_over(), "{name}");
+        // It never flips after that, and says so as often as it is asked.
+        let effects = effects_of(&mut source, vec![start(), frozen()]);
+        assert_eq!(effects, [], "{name}");
+        assert!(is_released(&effects_of(&mut source, vec![keep(&[])])), "{name}");
+    }
+}
+
+#[test]
+fn what_has_not_returned_is_forgotten() {
+    let mut source = Source::new(MIGRATION);
+    effects_of(&mut source, vec![start(), frozen(), answered(true), keep(&[slots(4, 9)])]);
+    let returns = SourceEvent::Returned { range: slots(6, 9) };
+    effects_of(&mut source, vec![SourceEvent::Forgotten { range: slots(0, 3) }, returns]);
+    let effects = effects_of(&mut source, vec![keep(&[])]);
+    assert_eq!(effects, [SourceEffect::Forget { range: slots(4, 5) }]);
+    let last = SourceEvent::Forgotten { range: slots(4, 5) };
+    assert!(is_released(&effects_of(&mut source, vec![last])));
+}
