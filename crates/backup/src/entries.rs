@@ -3,7 +3,8 @@
 //! Several masters recover a part of a log each and ask for different ranges of the same segments, some
 //! of them at a time. So a replica is read once from the disk, checked, and kept for a while, with the
 //! key hash of each entry: a range is then found without looking at the entries. Whoever comes while it
-//! is being read waits for that and for no other replica.
+//! is being read waits for that and for no other replica. The memory of one that is not kept any more
+//! takes the next: fresh memory costs more than what is done with it.
 //!
 //! **Invariant:** nothing is appended to a replica that is kept here: its log is fenced, and its server
 //! dead.
@@ -12,19 +13,27 @@ use crate::Replicas;
 use crate::files::lock;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use types::{HashRange, HashSeed, KeyHash, key_hash};
 use wire::entries::{EntryReader, ReadEntry};
 use wire::entry::Body;
 use wire::peer::{RecoveryNext, RecoveryRead};
 use wire::replica::{ReadEnd, ReplicaId};
 
-/// Bytes of segments that are kept. Of a segment, one at least.
-const KEPT_BYTES_MAX: usize = 64 << 20;
+/// Bytes of segments that are kept. Of a segment, one at least. Masters of different parts are a few
+/// segments apart, as many as they read from one backup at a time.
+const KEPT_BYTES_MAX: usize = 128 << 20;
 
-/// Replicas that are kept, the one last asked for at the end.
+/// Replicas of which the memory waits for the next ones.
+const SPARE_MAX: usize = 2;
+
+/// Replicas that are kept.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(Mutex<VecDeque<(ReplicaId, Arc<Reading>)>>);
+pub(crate) struct Kept {
+    /// The one last asked for at the end.
+    all: Mutex<VecDeque<(ReplicaId, Arc<Reading>)>>,
+    spare: Mutex<Vec<Content>>,
+}
 
 /// A replica, from when somebody begins to read it.
 #[derive(Debug, Default)]
@@ -36,10 +45,16 @@ struct Reading {
 /// A replica that was read.
 #[derive(Debug)]
 struct Whole {
-    bytes: Vec<u8>,
+    content: Content,
     end: ReadEnd,
     /// Under which the keys were hashed.
     seed: u64,
+}
+
+/// What was read of a replica.
+#[derive(Debug, Default)]
+struct Content {
+    bytes: Vec<u8>,
     /// Where entries of records begin, ascending.
     offsets: Vec<u32>,
     /// The hash of each.
@@ -49,7 +64,7 @@ struct Whole {
 impl Kept {
     /// The replica's place, which is the last to go from now on.
     fn place(&self, id: ReplicaId) -> Arc<Reading> {
-        let mut all = lock(&self.0);
+        let mut all = lock(&self.all);
         let at = all.iter().position(|(kept, _)| *kept == id);
         let known = at.and_then(|at| all.remove(at)).unwrap_or_else(|| (id, Arc::default()));
         let reading = Arc::clone(&known.1);
@@ -60,14 +75,41 @@ impl Kept {
     /// Lets go of what was asked for the longest time ago, if it is too much.
     fn trim(&self, segment_bytes: u32) {
         let most = (KEPT_BYTES_MAX / segment_bytes.max(1) as usize).max(1);
-        let mut all = lock(&self.0);
+        let mut all = lock(&self.all);
         let surplus = all.len().saturating_sub(most);
-        let _gone: Vec<_> = all.drain(..surplus).collect();
+        let gone: Vec<_> = all.drain(..surplus).collect();
+        drop(all);
+        gone.into_iter().for_each(|(_, reading)| self.take_back(reading));
+    }
+
+    /// Nobody will ask for it. Whoever still reads it keeps it.
+    fn take_back(&self, reading: Arc<Reading>) {
+        let Some(reading) = Arc::into_inner(reading) else { return };
+        let whole = reading.whole.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = lock(&self.spare);
+        if let Some(whole) = whole.and_then(Arc::into_inner)
+            && spare.len() < SPARE_MAX
+        {
+            spare.push(whole.content);
+        }
+    }
+
+    /// Memory for one that is going to be read, with nothing in it.
+    fn empty(&self) -> Content {
+        let mut content = lock(&self.spare).pop().unwrap_or_default();
+        content.bytes.clear();
+        content.offsets.clear();
+        content.hashes.clear();
+        content
     }
 
     /// The replica is not needed any more.
     pub(crate) fn forget(&self, id: ReplicaId) {
-        lock(&self.0).retain(|(kept, _)| *kept != id);
+        let mut all = lock(&self.all);
+        all.retain(|(kept, _)| *kept != id);
+        if all.is_empty() {
+            lock(&self.spare).clear();
+        }
     }
 }
 
@@ -104,10 +146,10 @@ impl Replicas {
     }
 
     fn read_whole(&self, id: ReplicaId, seed: &HashSeed) -> io::Result<Whole> {
-        let mut bytes = Vec::new();
-        let end = self.read(id, |body| bytes.extend_from_slice(body))?;
-        let (mut offsets, mut hashes) = (Vec::new(), Vec::new());
-        let mut reader = EntryReader::from(&bytes, 0);
+        let mut content = self.kept().empty();
+        content.bytes.reserve(self.find(id)?.header.segment_bytes as usize);
+        let end = self.read(id, |body| content.bytes.extend_from_slice(body))?;
+        let mut reader = EntryReader::from(&content.bytes, 0);
         while let Some(read) = reader.next_checked() {
             let ReadEntry { offset, entry, .. } = read.map_err(|why| {
                 let text = format!(
@@ -118,13 +160,13 @@ impl Replicas {
             })?;
             match entry.body {
                 Body::Object { .. } | Body::Tombstone { .. } => {
-                    offsets.push(offset as u32);
-                    hashes.push(key_hash(seed, entry.key));
+                    content.offsets.push(offset as u32);
+                    content.hashes.push(key_hash(seed, entry.key));
                 }
                 Body::CopiesOf(_) => {}
             }
         }
-        Ok(Whole { bytes, end, seed: seed.number(), offsets, hashes })
+        Ok(Whole { content, end, seed: seed.number() })
     }
 }
 
@@ -137,15 +179,15 @@ impl Whole {
         out: &mut Vec<u8>,
     ) -> RecoveryNext {
         let before = out.len();
-        let first = self.offsets.partition_point(|&offset| offset < from);
-        for (number, hash) in self.hashes.iter().enumerate().skip(first) {
+        let first = self.content.offsets.partition_point(|&offset| offset < from);
+        for (number, hash) in self.content.hashes.iter().enumerate().skip(first) {
             if !range.contains(*hash) {
                 continue;
             }
             let entry = self.entry(number);
             let copied = out.len() - before;
             if copied > 0 && copied + entry.len() > bytes_max {
-                return RecoveryNext::From(self.offsets[number]);
+                return RecoveryNext::From(self.content.offsets[number]);
             }
             out.extend_from_slice(entry);
         }
@@ -155,7 +197,7 @@ impl Whole {
 
     /// The bytes of an entry.
     fn entry(&self, number: usize) -> &[u8] {
-        let rest = &self.bytes[self.offsets[number] as usize..];
+        let rest = &self.content.bytes[self.content.offsets[number] as usize..];
         #[expect(clippy::expect_used, reason = "entries were parsed when they were read")]
         let header = rest.first_chunk().expect("it was parsed when the replica was read");
         &rest[..wire::entry::encoded_bytes_of(header)]

@@ -192,7 +192,7 @@ fn what_was_not_asked_for_lately_is_read_again() {
         disk.readings()
     };
     // Two of these are kept.
-    (1..=3).for_each(|segment| write(&replicas, id(segment), 32 << 20, &records(3)));
+    (1..=3).for_each(|segment| write(&replicas, id(segment), 64 << 20, &records(3)));
     assert_eq!([ask(1), ask(2), ask(1), ask(2)], [1, 2, 2, 2]);
     assert_eq!([ask(1), ask(3), ask(1)], [2, 3, 3], "2 was asked for the longest time ago");
     assert_eq!(ask(2), 4);
@@ -200,7 +200,7 @@ fn what_was_not_asked_for_lately_is_read_again() {
     let asked = read(id(2), HashRange::ALL, 0);
     let missing = replicas.entries(&asked, &HashSeed::new(SEED), 100, &mut Vec::new());
     assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound, "it is freed");
-    write(&replicas, id(2), 32 << 20, &records(30));
+    write(&replicas, id(2), 64 << 20, &records(30));
     assert_eq!(ask(2), 5, "there is another one under its name");
 }
 

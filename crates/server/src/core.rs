@@ -217,6 +217,7 @@ impl Core {
 
     /// All input of this turn has been given.
     pub fn end_of_input(&mut self, io: &mut impl Connections) {
+        self.wake(io);
         for ticket in self.waits.take_turn() {
             self.retry(ticket, None, io);
         }
@@ -322,19 +323,19 @@ impl Core {
     }
 
     fn wake_for(&mut self, wake: Wake, io: &mut impl Connections) {
-        let tickets = match wake {
-            Wake::Record(table, hash) => self.waits.take_missing(table, hash),
-            Wake::Progress => self.waits.take_progress(),
-            Wake::Tablets => self.waits.take_for_new_tablets(),
+        match wake {
+            Wake::Record(table, hash) => {
+                for ticket in self.waits.take_missing(table, hash) {
+                    self.retry(ticket, None, io);
+                }
+            }
+            Wake::Progress => self.waits.wake_for_progress(),
+            Wake::Tablets => self.waits.wake_for_new_tablets(),
             Wake::Answer(request, answer) => {
                 if let Some(ticket) = self.waits.take_answer(request) {
                     self.retry(ticket, Some(answer), io);
                 }
-                return;
             }
-        };
-        for ticket in tickets {
-            self.retry(ticket, None, io);
         }
     }
 }

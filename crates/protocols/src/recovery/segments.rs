@@ -10,7 +10,9 @@
 
 use super::events::MasterEffect;
 use super::places::{Absences, At, Flaw, Segment, Stage};
-use super::timing::{AHEAD_MAX, BROKEN_AGAIN, FETCHES_MAX, READ_AGAIN, REPLAYS_MAX};
+use super::timing::{
+    AHEAD_MAX, BROKEN_AGAIN, FETCHES_FROM_ONE_MAX, FETCHES_MAX, READ_AGAIN, REPLAYS_MAX,
+};
 use crate::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{HashRange, Instant, SegmentId, ServerId, Version};
@@ -344,7 +346,8 @@ impl Segments {
         let queues = self.queues.iter().filter_map(|(&backup, queue)| {
             let (is_silent, count) = (self.silent.contains(&backup), count(backup));
             let first = *queue.first()?;
-            (!is_silent || count == 0).then_some(((is_silent, count, backup), first))
+            let most = if is_silent { 1 } else { FETCHES_FROM_ONE_MAX };
+            (count < most).then_some(((is_silent, count, backup), first))
         });
         queues.min().map(|(_, id)| id)
     }

@@ -365,7 +365,7 @@ impl Conversation {
         while let Some(number) = due {
             self.execute_waiting(number, turn);
             self.queue.take_replies(out);
-            due = self.queue.next_due(0).filter(|_| !planted::is(Bug::TurnForgotten));
+            due = self.queue.next_due().filter(|_| !planted::is(Bug::TurnForgotten));
         }
         self.next()
     }
@@ -420,7 +420,7 @@ impl Conversation {
         }
         self.queue.finish(number, reply);
         self.queue.take_replies(out);
-        match self.queue.next_due(0) {
+        match self.queue.next_due() {
             Some(due) => self.retry(due, None, turn, out),
             None => self.next(),
         }

@@ -37,13 +37,18 @@ pub(crate) enum Cause {
 /// How long a request may wait before it is answered with `-TRYAGAIN`.
 const PARK_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Requests that are tried again in one turn: about half a millisecond.
+const RETRIES_MAX: usize = 512;
+
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     missing: HashMap<(TableId, KeyHash), Vec<Ticket>>,
     progress: Vec<Ticket>,
     held: Vec<Ticket>,
-    turn: Vec<Ticket>,
+    /// To be tried again, a bounded number in each turn: a leaf was busy, or what they waited for has
+    /// come. So many may have waited that trying them all at once would keep everybody else waiting.
+    turn: VecDeque<Ticket>,
     paused: Vec<Ticket>,
     /// First come, first served.
     memory: VecDeque<Ticket>,
@@ -68,7 +73,7 @@ impl Waits {
             }
             Cause::Progress => self.progress.push(ticket),
             Cause::Held => self.held.push(ticket),
-            Cause::Turn => self.turn.push(ticket),
+            Cause::Turn => self.turn.push_back(ticket),
             Cause::Paused => self.paused.push(ticket),
             Cause::Memory => self.memory.push_back(ticket),
             Cause::Answer(request) => {
@@ -87,25 +92,25 @@ impl Waits {
         self.missing.remove(&(table, hash)).unwrap_or_default()
     }
 
-    /// Requests to try again since the progress of a migration has changed.
-    pub(crate) fn take_progress(&mut self) -> Vec<Ticket> {
-        std::mem::take(&mut self.progress)
+    /// The progress of a migration has changed: who waits for it is tried again.
+    pub(crate) fn wake_for_progress(&mut self) {
+        self.turn.extend(self.progress.drain(..));
     }
 
-    /// Requests to try again since tablets have changed: those that were held, and those that
-    /// wait for records, for the migration that would bring them may be over.
-    pub(crate) fn take_for_new_tablets(&mut self) -> Vec<Ticket> {
-        let mut tickets = std::mem::take(&mut self.held);
-        tickets.append(&mut self.progress);
+    /// Tablets have changed: those that were held are tried again, and those that wait for records,
+    /// for the migration that would bring them may be over.
+    pub(crate) fn wake_for_new_tablets(&mut self) {
+        self.turn.extend(self.held.drain(..));
+        self.turn.extend(self.progress.drain(..));
         let mut missing: Vec<_> = self.missing.drain().collect();
         missing.sort_unstable_by_key(|(place, _)| *place);
-        tickets.extend(missing.into_iter().flat_map(|(_, tickets)| tickets));
-        tickets
+        self.turn.extend(missing.into_iter().flat_map(|(_, tickets)| tickets));
     }
 
-    /// Requests to try again in this turn.
+    /// Requests to try again in this turn: the first ones, if there are many.
     pub(crate) fn take_turn(&mut self) -> Vec<Ticket> {
-        std::mem::take(&mut self.turn)
+        let count = self.turn.len().min(RETRIES_MAX);
+        self.turn.drain(..count).collect()
     }
 
     /// Requests to try again since nothing is paused any more.

@@ -36,7 +36,7 @@ impl Engine {
                     self.give_buffer(payload.buffer);
                 }
             }
-            MasterEffect::Secure { version } => self.secure(side, version),
+            MasterEffect::Secure { version } => self.secure(side, now, version),
             MasterEffect::Tell(message) => {
                 if let ToCoordinator::NotRecovered { reason, .. } = &message
                     && !std::mem::replace(&mut side.is_refused, true)
@@ -47,7 +47,14 @@ impl Engine {
             }
             MasterEffect::Finish => {
                 let Some(recovery) = side.recovery.take() else { return };
-                tracing::info!(part = %side.machine.name(), "a part is recovered, and served");
+                let replayed_at = side.replayed_at.unwrap_or(now);
+                tracing::info!(
+                    part = %side.machine.name(),
+                    records = recovery.counters().records,
+                    replay_ms = replayed_at.since(side.since).as_millis(),
+                    safe_ms = now.since(replayed_at).as_millis(),
+                    "a part is recovered, and served"
+                );
                 self.node.recovery_counts.recovered(recovery.counters());
                 self.node.work.push(Work::SweepRecovery(recovery));
             }
@@ -111,7 +118,8 @@ impl Engine {
         }
     }
 
-    fn secure(&mut self, side: &mut RecoverySide, version: Version) {
+    fn secure(&mut self, side: &mut RecoverySide, now: Instant, version: Version) {
+        side.replayed_at = Some(now);
         self.node.store().raise_version(version);
         side.waits = Some(Wait::Secure(Cut::Splicing(self.all_reactors())));
         self.node.wake_all();

@@ -57,6 +57,8 @@ pub(super) struct RecoverySide {
     extent: Extent,
     /// Whether it was said that the part is handed back.
     is_refused: bool,
+    since: Instant,
+    replayed_at: Option<Instant>,
 }
 
 /// What a part waits for.
@@ -88,7 +90,7 @@ pub(super) struct ReplayLog {
 }
 
 impl RecoverySide {
-    fn new(name: PartName, part: &RecoveryPart) -> RecoverySide {
+    fn new(now: Instant, name: PartName, part: &RecoveryPart) -> RecoverySide {
         RecoverySide {
             machine: Master::new(name),
             logs: part.logs.clone(),
@@ -101,6 +103,8 @@ impl RecoverySide {
             dead: BTreeSet::new(),
             extent: Extent::default(),
             is_refused: false,
+            since: now,
+            replayed_at: None,
         }
     }
 
@@ -195,7 +199,7 @@ impl Engine {
             }
             let new = || {
                 tracing::info!(%dead, %range, %epoch, "a part of a dead server's ranges is recovered");
-                RecoverySide::new(name, &part)
+                RecoverySide::new(now, name, &part)
             };
             if part.keeps && !machines.recoveries.contains_key(&epoch) {
                 self.end_migrations_of(&mut machines, now, range);
