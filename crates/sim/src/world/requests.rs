@@ -135,13 +135,18 @@ impl World {
         self.ask_job(slot);
     }
 
-    /// Under which epoch a server serves a hash.
+    /// Under which epoch a server serves a hash. A range that arrives counts when its target has said
+    /// that it has accepted: before that a reactor may still go by the picture that it took earlier,
+    /// and nobody can have heard that the range is there.
     fn held(&self, place: usize, hash: KeyHash) -> Option<OwnershipEpoch> {
         let server = Some(&self.servers[place]).filter(|server| !server.is_dead)?;
         let tablets = server.node.store().tablets();
         let tablet = tablets.at(hash)?;
         match tablet.state {
-            TabletState::Serving | TabletState::Arriving(_) => Some(tablet.epoch),
+            TabletState::Serving => Some(tablet.epoch),
+            TabletState::Arriving(ref arrival) => {
+                self.accepted.contains(&arrival.migration()).then_some(tablet.epoch)
+            }
             TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => None,
         }
     }
