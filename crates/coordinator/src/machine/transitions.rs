@@ -264,7 +264,8 @@ impl<S: MetaStore> Coordinator<S> {
         }
         match migration.dependency() {
             Some(Dependency { remaining, .. }) => {
-                let next = intersection(remaining, given);
+                // A slot has one owner: if a side dies now, none may be in two hands.
+                let next = intersection(remaining, &whole_slots(given));
                 self.depend(at, self.ledger.edit(), &migration, next)
             }
             None => Ok(()),
@@ -442,4 +443,16 @@ fn is_ascending(ranges: &[HashRange]) -> bool {
 pub(super) fn intersection(one: &[HashRange], other: &[HashRange]) -> Vec<HashRange> {
     let with_other = |&range: &HashRange| other.iter().filter_map(move |o| range.intersection(*o));
     one.iter().flat_map(with_other).collect()
+}
+
+/// The slots that these ranges lie in, which ascend.
+fn whole_slots(ranges: &[HashRange]) -> Vec<HashRange> {
+    let mut whole: Vec<HashRange> = Vec::new();
+    for (first, last) in ranges.iter().map(|range| range.slots()) {
+        match whole.last_mut().filter(|before| before.last() >= first.first_hash()) {
+            Some(before) => *before = HashRange::of_slots(before.slots().0, last),
+            None => whole.push(HashRange::of_slots(first, last)),
+        }
+    }
+    whole
 }
