@@ -128,8 +128,7 @@ struct World {
     memory_bytes: usize,
     /// How servers keep their logs, if they do.
     kept: Option<Keeps>,
-    /// Whether ranges move in a run whose servers keep what they hold. New, and not yet right in every
-    /// run: looked for when all runs are to be such.
+    /// Whether ranges move in a run whose servers keep what they hold.
     moves_kept: bool,
     /// The disks of the servers.
     disks: Vec<Disk>,
@@ -214,7 +213,7 @@ impl World {
         let mode = [Mode::Memory, Mode::Interval, Mode::Disk][rng.usize(..3)];
         // From numbers of its own, so that other runs stay as they are.
         let mut replicated = Rng::with_seed(settings.seed ^ REPLICATED);
-        let has_lineage = settings.is_replicated && settings.has(Knob::Lineage);
+        let has_lineage = settings.has(Knob::Lineage);
         let is_others = is_kept && replicated.bool() && settings.has(Knob::Replicated);
         let (is_kept, is_others) =
             (is_kept || settings.is_replicated, is_others || settings.is_replicated);

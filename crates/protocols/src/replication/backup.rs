@@ -5,6 +5,10 @@
 //! later, when a repeated message comes. So that is remembered until the master releases it, as a
 //! replica would be.
 //!
+//! What was found on the disk was written to a process before this one, under another number. It is kept,
+//! for a recovery or until it is not needed any more. A master that has not heard yet of that one's
+//! death may send to whoever stands at its address: it gets no answer, and what is here stays whole.
+//!
 //! **Invariant:** a log that is fenced here stays fenced. Nothing is acknowledged, taken or freed
 //! for its master from then on.
 //! **Invariant:** at most one piece is with the disk per replica.
@@ -33,6 +37,8 @@ pub struct Backup {
 #[derive(Debug)]
 struct Held {
     state: State,
+    /// A process before this one made it.
+    is_found: bool,
     /// When its master was last heard of it, or asked.
     heard: Instant,
     /// When that was sent which was answered last, or is to be answered.
@@ -219,6 +225,7 @@ impl Backup {
         match event {
             BackupEvent::Found { replica, length, stable } => {
                 self.hold(now, replica, State::Kept { length, stable }, Instant::default());
+                self.held.get_mut(&replica).into_iter().for_each(|held| held.is_found = true);
             }
             BackupEvent::Append { from, asked, payload } => {
                 self.append(now, from, &asked, payload, out);
@@ -271,7 +278,8 @@ impl Backup {
 
     fn hold(&mut self, now: Instant, replica: ReplicaId, state: State, sent: Instant) {
         let look_at = now + UNHEARD_MAX;
-        let before = self.held.insert(replica, Held { state, heard: now, sent, look_at });
+        let before =
+            self.held.insert(replica, Held { state, is_found: false, heard: now, sent, look_at });
         assert!(before.is_none(), "{replica} is there twice");
         self.looks.insert((look_at, replica));
     }
@@ -298,6 +306,7 @@ impl Backup {
             return refuse(replica, sent, Refusal::Fenced, out);
         }
         match self.held.get_mut(&replica) {
+            Some(held) if held.is_found => {}
             Some(held) => {
                 held.heard = now;
                 held.sent = held.sent.max(sent);
@@ -537,4 +546,26 @@ impl Held {
 
 fn refuse(replica: ReplicaId, sent: Instant, why: Refusal, out: &mut Outbox<BackupEffect>) {
     out.push(BackupEffect::Answer(Appended { replica, sent, result: AppendResult::Refused(why) }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_takes_nothing_and_stays_whole() {
+        let (log, at) = (ServerId(1), Instant(5));
+        let replica = ReplicaId { log, segment: SegmentId(1), epoch: ReplicaEpoch(0) };
+        let (mut backup, mut out) = (Backup::new(), Outbox::new());
+        let found = BackupEvent::Found { replica, length: 80, stable: 80 };
+        backup.handle(Instant(0), found, &mut out);
+        // A master believes that it speaks to the process that stood here before.
+        for from in [0, 80, 96] {
+            let asked = Asked { replica, from, to: 120, is_last: false, sent: at };
+            let append = BackupEvent::Append { from: log, asked, payload: Some(Ticket(1)) };
+            backup.handle(at, append, &mut out);
+            assert_eq!(out.drain().next(), None);
+        }
+        assert_eq!(backup.kept(log).collect::<Vec<_>>(), [(replica, 80, 80)]);
+    }
 }

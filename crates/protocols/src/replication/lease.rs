@@ -3,7 +3,8 @@
 //!
 //! A recovery rests on one backup of the chain's segment that the coordinator knows. While another
 //! one is being announced it may know either, so the backups of both count. A backup that is lost
-//! counts as before: its disk may come back, and be what a recovery rests on.
+//! counts as before: its disk may come back, and be what a recovery rests on. Before the coordinator
+//! knows any there is no lease: what such a server holds it hands out to others at once.
 //!
 //! **Invariant:** the lease ends at the latest [`LEASE`] after any one of them was fenced.
 
@@ -16,6 +17,8 @@ use types::{Instant, SegmentId, ServerId};
 pub(super) struct Lease {
     /// When each backup was last sent something that it has acknowledged.
     backups: BTreeMap<SegmentId, BTreeMap<ServerId, Option<Instant>>>,
+    /// The coordinator knows one of the chain's segments.
+    is_noted: bool,
 }
 
 impl Lease {
@@ -28,8 +31,9 @@ impl Lease {
         self.backups.insert(segment, backups.collect());
     }
 
-    /// The coordinator will never again name a segment before this one.
-    pub(super) fn forget_before(&mut self, segment: SegmentId) {
+    /// The coordinator knows this segment, and will never again name one before it.
+    pub(super) fn note(&mut self, segment: SegmentId) {
+        self.is_noted = true;
         self.backups = self.backups.split_off(&segment);
     }
 
@@ -43,7 +47,7 @@ impl Lease {
     /// `None`: there is no lease.
     pub(super) fn until(&self) -> Option<Instant> {
         let all = self.backups.values().flat_map(BTreeMap::values);
-        let oldest = all.min().copied().flatten();
+        let oldest = all.min().copied().flatten().filter(|_| self.is_noted);
         oldest.map(|sent| sent + LEASE)
     }
 }

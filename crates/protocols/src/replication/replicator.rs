@@ -196,7 +196,7 @@ impl Replicator {
             let earlier: Vec<SegmentId> = self.segments.keys().copied().collect();
             self.segments.extend(later);
             earlier.into_iter().for_each(|earlier| self.forget(earlier));
-            self.lease.forget_before(id);
+            self.lease.note(id);
         }
     }
 
