@@ -26,13 +26,18 @@ pub(crate) struct CoordinatorArguments {
     /// dead and recovered.
     #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u64).range(10..=5000))]
     failure_timeout: u64,
+    /// The same for one that is connected and says nothing: a process that stands still, a machine
+    /// that is gone, a network that is cut.
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=5000))]
+    silence_timeout: u64,
 }
 
 pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
     let listener = listen(SocketAddr::new(arguments.bind, arguments.port))?;
     println!("ballast coordinator: ready for servers on {}", listener.local_addr()?);
     let return_max = Duration::from_millis(arguments.failure_timeout);
-    let settings = Settings { return_max, ..Settings::default() };
+    let silence_max = Duration::from_millis(arguments.silence_timeout);
+    let settings = Settings { return_max, silence_max, ..Settings::default() };
     match &arguments.data_dir {
         None => serve(listener, MemoryStore::default(), fresh(), settings)?,
         Some(folder) => {

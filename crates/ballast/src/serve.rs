@@ -12,7 +12,7 @@ use clap::Args;
 use runtime::{Class, Config, DriverKind, Listener, Reactors};
 use server::configuration::{Driver, Durability};
 use server::control::ControlLink;
-use server::engine::{Identity, Keeping, Mode, Node, Plan, Replication};
+use server::engine::{Identity, Keeping, Mode, Node, Plan, Pulse, Replication};
 use server::shell::{BUS_PORT, CLIENT_PORT, Mail, Server, ToControl, reactor_for};
 use server::{Configuration, Settings};
 use std::net::SocketAddr;
@@ -95,6 +95,7 @@ pub(crate) fn run(
     keep_memory_ready(store, ready_bytes(&configuration))?;
     start_metrics(&configuration, &node)?;
     let reactors = start(&config, listeners, &node, link.clone())?;
+    link.watch(Pulse::new(node.store().clone()));
     signals::watch(events.clone())?;
     node.set_host(Box::new(Process {
         file: arguments.settings.file.clone(),

@@ -306,7 +306,8 @@ impl History {
             | FromCoordinator::Fence { .. }
             | FromCoordinator::ReadDirectory { .. }
             | FromCoordinator::Recover(_)
-            | FromCoordinator::FreeLog { .. } => panic!("seed {}: nobody dies here", self.seed),
+            | FromCoordinator::FreeLog { .. }
+            | FromCoordinator::Ping => panic!("seed {}: nobody dies here", self.seed),
         }
     }
 

@@ -9,6 +9,11 @@
 //! 80 bytes of segment 5. `s2: directory s1 4 3/open 5` sends a directory of 104 bytes that names
 //! segment 3, which is open, and segment 5, which is closed with 100. `s2: recovered s1 0-99 as=e7`
 //! ends a part.
+//!
+//! Servers answer pings at once, and neither is shown, but for those of `hang s1` (until `go-on s1`), of
+//! which `hang s1 s2` makes several; `show-pings` shows pings. `stand-still 300ms` lets time pass in
+//! which the coordinator does nothing at all. `s1: stalled` is an answer of a server one of whose
+//! reactors stands still.
 
 mod support;
 
@@ -84,9 +89,22 @@ impl Script {
     }
 
     fn wait(&mut self, duration: &str) -> Result<String, Failure> {
-        let millis: u64 = duration.strip_suffix("ms").ok_or("a wait is in ms")?.parse()?;
-        let effects = self.world.wait(Duration::from_millis(millis));
+        let effects = self.world.wait(millis(duration)?);
         Ok(self.print(&effects))
+    }
+
+    /// Servers that hang, or go on.
+    fn hang(&mut self, command: &Command) -> Result<String, Failure> {
+        let mut args = command.consume_args();
+        while let Some(text) = args.next_pos() {
+            let connection = *self.connections.get(&server(text)?).ok_or("it is not there")?;
+            if command.name == "hang" {
+                self.world.hanging.insert(connection);
+            } else {
+                self.world.hanging.remove(&connection);
+            }
+        }
+        Ok(String::new())
     }
 
     fn join(&mut self, command: &Command) -> Result<String, Failure> {
@@ -147,6 +165,16 @@ impl Runner for Script {
                 self.world.restart();
                 Ok(String::new())
             }
+            "stand-still" => {
+                let text = command.consume_args().next_pos().ok_or("how long?")?.to_owned();
+                self.world.stand_still(millis(&text)?);
+                Ok(String::new())
+            }
+            "show-pings" => {
+                self.world.shows_pings = true;
+                Ok(String::new())
+            }
+            "hang" | "go-on" => self.hang(command),
             "map" => Ok(text::cluster_map(&self.world.coordinator().map()) + "\n"),
             "recoveries" => {
                 let reports = self.world.coordinator().recoveries();
@@ -160,6 +188,10 @@ impl Runner for Script {
             other => Err(format!("unknown command {other}").into()),
         }
     }
+}
+
+fn millis(text: &str) -> Result<Duration, Failure> {
+    Ok(Duration::from_millis(text.strip_suffix("ms").ok_or("a time is in ms")?.parse()?))
 }
 
 fn message(command: &Command) -> Result<ToCoordinator, Failure> {
@@ -198,6 +230,9 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
             let table = args.next_pos().map(str::parse).transpose()?.map(TableId);
             ask(Ask::Flush { table })
         }
+        "pong" => ToCoordinator::Pong { is_stalled: false },
+        "stalled" => ToCoordinator::Pong { is_stalled: true },
+        "suspect" => ToCoordinator::Suspect { server: server(args.next_pos().ok_or("whom?")?)? },
         "recoveries" => ask(Ask::Recoveries),
         "accept-loss" => {
             let dead = server(args.next_pos().ok_or("of whom?")?)?;

@@ -5,11 +5,15 @@
 //! to be sent meanwhile is dropped, since both sides repeat what matters; only an `Ask` has to be
 //! asked again by whoever waits for its answer.
 //!
+//! Pings are answered here, so that no command and no disk delays the answer; what it says of the
+//! reactors is the [`Pulse`]'s.
+//!
 //! Nothing of the data path comes here: a server whose coordinator is away goes on serving.
 
+use crate::engine::Pulse;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -36,7 +40,11 @@ const WAITING_MAX: usize = 65_536;
 pub struct ControlLink {
     messages: Sender<ToCoordinator>,
     is_connected: Arc<AtomicBool>,
+    pulse: SharedPulse,
 }
+
+/// `None` until there are reactors.
+type SharedPulse = Arc<Mutex<Option<Pulse>>>;
 
 impl ControlLink {
     /// Connects to `coordinator` (as `host:port`) and joins. `on_message` is called on the link's
@@ -55,6 +63,7 @@ impl ControlLink {
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (messages, receiver) = channel(WAITING_MAX);
         let is_connected = Arc::new(AtomicBool::new(false));
+        let pulse = SharedPulse::default();
         let link = Link {
             coordinator,
             join,
@@ -62,11 +71,17 @@ impl ControlLink {
             on_message,
             receiver,
             is_connected: is_connected.clone(),
+            pulse: pulse.clone(),
         };
         std::thread::Builder::new()
             .name("control".into())
             .spawn(move || runtime.block_on(link.run()))?;
-        Ok(ControlLink { messages, is_connected })
+        Ok(ControlLink { messages, is_connected, pulse })
+    }
+
+    /// From here on answers to pings say whether the reactors go on.
+    pub fn watch(&self, pulse: Pulse) {
+        *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(pulse);
     }
 
     /// Sends a message, if the coordinator can be reached.
@@ -96,6 +111,7 @@ struct Link<F> {
     /// Closed when nobody wants the link any more.
     receiver: Receiver<ToCoordinator>,
     is_connected: Arc<AtomicBool>,
+    pulse: SharedPulse,
 }
 
 /// What became of an attempt to connect.
@@ -186,11 +202,17 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
     ) -> io::Result<()> {
         let mut alive = Vec::new();
         frame::encode(&(), 0, &mut alive);
+        // One is enough: an answer tells of now, whichever ping it is for.
+        let (pings, mut pinged) = channel(1);
         // Reading cannot be given up in the middle of a frame, so this future lives until the end.
-        let mut hearing = std::pin::pin!(hear(reader, &mut self.on_message));
+        let mut hearing = std::pin::pin!(hear(reader, &mut self.on_message, pings));
         loop {
             tokio::select! {
                 result = &mut hearing => return result,
+                Some(()) = pinged.recv() => {
+                    let pong = encoded(&pong(&self.pulse));
+                    send(&mut writer, &pong).await?;
+                }
                 message = timeout(ALIVE_AGAIN, self.receiver.recv()) => match message {
                     Ok(Some(message)) => send(&mut writer, &encoded(&message)).await?,
                     Ok(None) => return Ok(()),
@@ -205,12 +227,22 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
 async fn hear(
     mut reader: OwnedReadHalf,
     on_message: &mut impl FnMut(FromCoordinator),
+    pings: Sender<()>,
 ) -> io::Result<()> {
     loop {
-        if let Some(message) = timeout(SILENCE_MAX, read(&mut reader)).await?? {
-            on_message(message);
+        match timeout(SILENCE_MAX, read(&mut reader)).await?? {
+            // If one waits already, its answer is one to this ping as well.
+            Some(FromCoordinator::Ping) => drop(pings.try_send(())),
+            Some(message) => on_message(message),
+            None => {}
         }
     }
+}
+
+/// The answer to a ping.
+fn pong(pulse: &Mutex<Option<Pulse>>) -> ToCoordinator {
+    let mut pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
+    ToCoordinator::Pong { is_stalled: pulse.as_mut().is_some_and(Pulse::is_stalled) }
 }
 
 /// One frame; `None` is a sign of life.
@@ -334,6 +366,20 @@ mod tests {
         assert!(link.is_connected());
         link.send(MESSAGE);
         assert_eq!(coordinator.hear(), Some(MESSAGE));
+    }
+
+    #[test]
+    fn a_link_answers_pings_itself() {
+        let (listener, _link, messages) = start();
+        let mut coordinator = Accepted::from(&listener);
+        coordinator.welcome();
+        for _ in 0..3 {
+            coordinator.say(&FromCoordinator::Ping);
+            assert_eq!(coordinator.hear(), Some(ToCoordinator::Pong { is_stalled: false }));
+        }
+        coordinator.say(&map(1));
+        assert!(matches!(messages.recv(), Ok(FromCoordinator::Welcome { .. })));
+        assert_eq!(messages.recv(), Ok(map(1)), "nobody else hears of them");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::inspect::Inspector;
 use crate::reactor::Reactor;
 use backup::Replicas;
 use coordinator::ConnectionId;
-use server::engine::{Engine, Identity, Keeping, Kept, Mode, Node, Plan, Replication};
+use server::engine::{Engine, Identity, Keeping, Kept, Mode, Node, Plan, Pulse, Replication};
 use server::host::{Host, Job, Usage};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +24,8 @@ pub(crate) struct Server {
     pub(crate) node: Arc<Node>,
     pub(crate) reactors: Vec<Reactor>,
     pub(crate) inspector: Inspector,
+    /// What its link says to pings.
+    pub(crate) pulse: Pulse,
     /// The tablets' version that was looked at last.
     pub(crate) tablets_version: u64,
     wake_all: Arc<AtomicBool>,
@@ -200,6 +202,7 @@ impl Server {
             node,
             reactors,
             inspector,
+            pulse: Pulse::new(store),
             tablets_version: 0,
             wake_all,
             has_ended,

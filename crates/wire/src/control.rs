@@ -157,6 +157,17 @@ pub enum ToCoordinator {
         /// Whose log.
         log: ServerId,
     },
+    /// Answer to a [`FromCoordinator::Ping`], from the link's own thread.
+    Pong {
+        /// Since an earlier ping some reactor has neither begun a turn nor slept: the thread that
+        /// answers may live while a reactor hangs, and only reactors serve.
+        is_stalled: bool,
+    },
+    /// Master: this backup does not answer. The coordinator finds out for itself.
+    Suspect {
+        /// Who is silent.
+        server: ServerId,
+    },
 }
 
 /// From the coordinator to a server.
@@ -252,6 +263,8 @@ pub enum FromCoordinator {
         /// Whose log.
         log: ServerId,
     },
+    /// Are you there? Only to servers whose log others keep, all the time.
+    Ping,
 }
 
 /// A process that wants to be a server of the cluster.

@@ -4,9 +4,9 @@
 //! server is not let in under its number, whatever it says; and whatever waited for it goes on
 //! without it.
 //!
-//! A coordinator that hears nobody at all suspects itself: nobody dies while no server is connected,
-//! and after that, as after its own start, servers get as long to come back as migrations would
-//! wait for them.
+//! So is one that is connected and says nothing (`hearing.rs`). A coordinator that hears nobody at all
+//! suspects itself: nobody dies while no server is connected, and after that, as after its own start,
+//! servers get as long to come back as migrations would wait for them.
 
 use super::{Coordinator, Presence, membership::Rejection};
 use crate::ledger::{Edit, Stopped};
@@ -17,16 +17,18 @@ use std::collections::BTreeSet;
 use types::{Instant, ServerId};
 
 impl<S: MetaStore> Coordinator<S> {
-    /// When a server is declared dead, if it does not come back and nobody else goes.
+    /// When a server is declared dead, if it does not come back, or says nothing more, and others
+    /// are heard.
     pub(super) fn dead_at(&self, server: &Server) -> Option<Instant> {
         if self.is_alone || !server.keeps_log() || server.fenced {
             return None;
         }
-        match self.presence.get(&server.id) {
-            Some(Presence::Away { since }) => Some(*since + self.settings.return_max),
-            Some(Presence::Expected { since }) => Some(*since + self.settings.absence_max),
-            Some(Presence::Connected(_)) | None => None,
-        }
+        let due = match self.presence.get(&server.id)? {
+            Presence::Away { since } => *since + self.settings.return_max,
+            Presence::Expected { since } => *since + self.settings.absence_max,
+            Presence::Connected(_) => self.hearing.silent_at(server.id)?,
+        };
+        self.hearing.may_judge(due).then_some(due)
     }
 
     /// Whether the server was declared dead, and is recovered from its log.
@@ -34,6 +36,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.ledger.servers().get(&server).is_some_and(|record| record.fenced && record.keeps_log())
     }
 
+    /// Declares those dead whose time is over.
     pub(super) fn declare_absent_dead(
         &mut self,
         at: Moment,

@@ -71,6 +71,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.connections.insert(connection, Some(server));
         self.presence.insert(server, Presence::Connected(connection));
         self.end_solitude(at.now);
+        self.listen_to(at.now, server);
         self.map_is_stale = true;
         self.adopt_orphans(at, server)?;
         self.demand_again(at, server);
@@ -81,7 +82,8 @@ impl<S: MetaStore> Coordinator<S> {
 
     pub(super) fn closed(&mut self, at: Moment, connection: ConnectionId) {
         if let Some(Some(server)) = self.connections.remove(&connection) {
-            self.presence.insert(server, Presence::Away { since: at.now });
+            let since = self.hearing.miss(at.now, server);
+            self.presence.insert(server, Presence::Away { since });
             self.flushes.retain(|flush| flush.connection != connection);
             self.map_is_stale = true;
             self.is_alone = !self.connections.values().any(Option::is_some);

@@ -30,6 +30,7 @@
 
 mod asks;
 mod deaths;
+mod hearing;
 mod membership;
 mod recovery;
 mod settle;
@@ -40,6 +41,7 @@ use crate::ledger::{Edit, Ledger, Stopped};
 use crate::outbox::{ConnectionId, Effect, Event, Moment, Outbox};
 use crate::records::{Identity, Migration, Stage};
 use crate::store::MetaStore;
+use hearing::Hearing;
 use protocols::migration::timing::PREPARED_MAX;
 use recovery::{DirectoryQuestion, Evidence, Wanted};
 use std::collections::BTreeMap;
@@ -58,6 +60,11 @@ pub struct Settings {
     /// How long a server whose log others keep may be disconnected before it is declared dead.
     /// Not longer than `absence_max`.
     pub return_max: Duration,
+    /// How long such a server may say nothing on a connection that stands. A fifth of it is the
+    /// pause between two pings.
+    pub silence_max: Duration,
+    /// How long a reactor of such a server may stand still while the rest of the process answers.
+    pub stall_max: Duration,
 }
 
 impl Default for Settings {
@@ -65,7 +72,15 @@ impl Default for Settings {
         // A server reconnects within a second; clients' held requests wait for five.
         // A process that has died closes its connections at once, and one that lives connects again
         // within some round trips, if it is not stopped.
-        Settings { absence_max: Duration::from_secs(5), return_max: Duration::from_millis(150) }
+        Settings {
+            absence_max: Duration::from_secs(5),
+            return_max: Duration::from_millis(150),
+            // Five pings. A process that wants to run waits for some 50 ms where four want each
+            // processor.
+            silence_max: Duration::from_millis(500),
+            // Some commands take seconds, and so does a write to a disk that is busy.
+            stall_max: Duration::from_secs(5),
+        }
     }
 }
 
@@ -78,6 +93,7 @@ pub struct Coordinator<S> {
     connections: BTreeMap<ConnectionId, Option<ServerId>>,
     /// Of every server of the ledger.
     presence: BTreeMap<ServerId, Presence>,
+    hearing: Hearing,
     /// When each migration's demand is to be sent next. Of those that have one.
     due: BTreeMap<MigrationId, Instant>,
     /// What people were last told about live migrations.
@@ -145,6 +161,7 @@ impl<S: MetaStore> Coordinator<S> {
             ledger,
             connections: BTreeMap::new(),
             presence,
+            hearing: Hearing::new(settings.silence_max),
             due,
             progress: BTreeMap::new(),
             flushes: Vec::new(),
@@ -167,6 +184,8 @@ impl<S: MetaStore> Coordinator<S> {
     /// The only way to change a coordinator. After an error it is of no more use: what it pushed
     /// before stands, and the store can be opened again.
     pub fn handle(&mut self, at: Moment, event: Event, out: &mut Outbox) -> Result<(), Stopped> {
+        self.note_pause(at.now);
+        let is_pong = matches!(event, Event::Received { message: ToCoordinator::Pong { .. }, .. });
         match event {
             Event::Opened { connection } => {
                 let known = self.connections.insert(connection, None);
@@ -177,6 +196,10 @@ impl<S: MetaStore> Coordinator<S> {
             }
             Event::Closed { connection } => self.closed(at, connection),
             Event::Tick => {}
+        }
+        // Nothing is due because somebody is there: thousands of servers may say so.
+        if is_pong && !self.map_is_stale && !self.hearing.is_ping_due(at.now) {
+            return Ok(());
         }
         self.settle(at, out)
     }
@@ -201,8 +224,14 @@ impl<S: MetaStore> Coordinator<S> {
             self.reject(connection, reason.into(), out);
             return Ok(());
         };
+        self.note_heard(at.now, server);
         match message {
             ToCoordinator::Join(_) => unreachable!("handled above"),
+            ToCoordinator::Pong { is_stalled } => self.pong(at, server, is_stalled, out),
+            ToCoordinator::Suspect { server: suspect } => {
+                self.verify(at.now, suspect, out);
+                Ok(())
+            }
             ToCoordinator::Measured { migration, records, bytes } => {
                 self.measured(at, (server, migration), records, bytes)
             }
@@ -280,6 +309,8 @@ impl<S: MetaStore> Coordinator<S> {
             | ToCoordinator::Shrink { .. }
             | ToCoordinator::Progress { .. }
             | ToCoordinator::Released { .. }
+            | ToCoordinator::Pong { .. }
+            | ToCoordinator::Suspect { .. }
             | ToCoordinator::Ask { .. } => unreachable!("not about a log"),
         }
     }

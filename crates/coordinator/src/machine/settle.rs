@@ -14,6 +14,7 @@ use wire::control::FromCoordinator;
 impl<S: MetaStore> Coordinator<S> {
     pub(super) fn settle(&mut self, at: Moment, out: &mut Outbox) -> Result<(), Stopped> {
         self.declare_absent_dead(at, out)?;
+        self.send_pings(at.now, out);
         self.give_up_on_absent(at, out)?;
         self.start_queued(at)?;
         self.settle_flushes(at, out)?;
@@ -38,7 +39,8 @@ impl<S: MetaStore> Coordinator<S> {
             needed(migration).into_iter().flatten().filter_map(|server| self.given_up_at(server))
         });
         let deaths = self.ledger.servers().values().filter_map(|server| self.dead_at(server));
-        demands.chain(absences).chain(deaths).chain(self.recovery_deadline()).min()
+        let pings = self.hearing.next_ping();
+        demands.chain(absences).chain(deaths).chain(pings).chain(self.recovery_deadline()).min()
     }
 
     /// When migrations stop waiting for a server. `None`: it is connected.

@@ -8,6 +8,7 @@ use coordinator::{
     ConnectionId, Coordinator, Effect, Event, FileStore, Identity, MemoryStore, MetaStore, Moment,
     Outbox, Settings, Stopped,
 };
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 use types::{ClusterId, HashRange, Instant, ServerId, Slot, UnixMillis};
@@ -46,13 +47,23 @@ pub struct World {
     settings: Settings,
     now: Instant,
     connections: u64,
+    /// Servers that answer no pings: all others do, at once.
+    pub hanging: BTreeSet<ConnectionId>,
+    /// Whether pings are among the effects.
+    pub shows_pings: bool,
 }
 
 impl World {
     pub fn new(storage: Storage) -> World {
-        let settings = Settings::default();
-        let mut world =
-            World { storage, coordinator: None, settings, now: Instant(0), connections: 0 };
+        let mut world = World {
+            storage,
+            coordinator: None,
+            settings: Settings::default(),
+            now: Instant(0),
+            connections: 0,
+            hanging: BTreeSet::new(),
+            shows_pings: false,
+        };
         world.restart();
         world
     }
@@ -84,7 +95,21 @@ impl World {
         let at = Moment { now: self.now, wall: UnixMillis(1_000 + self.now.0 / 1_000_000) };
         let mut out = Outbox::new();
         self.coordinator.as_mut().unwrap().handle(at, event, &mut out)?;
-        Ok(out.drain().collect())
+        let mut effects = Vec::new();
+        for effect in out.drain() {
+            let Effect::Send { connection, message: FromCoordinator::Ping } = effect else {
+                effects.push(effect);
+                continue;
+            };
+            if self.shows_pings {
+                effects.push(effect);
+            }
+            if !self.hanging.contains(&connection) {
+                let message = ToCoordinator::Pong { is_stalled: false };
+                effects.extend(self.try_handle(Event::Received { connection, message })?);
+            }
+        }
+        Ok(effects)
     }
 
     pub fn handle(&mut self, event: Event) -> Vec<Effect> {
@@ -107,6 +132,11 @@ impl World {
         let connection = self.open_connection();
         let join = join_of(rejoin);
         (connection, self.say(connection, ToCoordinator::Join(join)))
+    }
+
+    /// Lets time pass in which the coordinator stands still.
+    pub fn stand_still(&mut self, duration: Duration) {
+        self.now = self.now + duration;
     }
 
     /// Lets time pass, and ticks whenever the coordinator wants it.

@@ -38,6 +38,7 @@ pub fn message(message: &FromCoordinator) -> String {
         }
         FromCoordinator::Recover(part) => recover(part),
         FromCoordinator::FreeLog { log } => format!("free {log}"),
+        FromCoordinator::Ping => "ping".to_owned(),
     }
 }
 

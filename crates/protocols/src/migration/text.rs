@@ -183,6 +183,9 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
         }
         ToCoordinator::LogFreed { log } => write!(f, "freed {log}"),
         ToCoordinator::IsNeeded { log } => write!(f, "is {log} needed?"),
+        ToCoordinator::Pong { is_stalled: false } => f.write_str("pong"),
+        ToCoordinator::Pong { is_stalled: true } => f.write_str("pong, but a reactor stands still"),
+        ToCoordinator::Suspect { server } => write!(f, "suspect {server}"),
     })
 }
 
@@ -222,5 +225,6 @@ pub fn from_coordinator(message: &FromCoordinator) -> impl fmt::Display {
             part.segments_total
         ),
         FromCoordinator::FreeLog { log } => write!(f, "free {log}"),
+        FromCoordinator::Ping => f.write_str("ping"),
     })
 }

@@ -185,6 +185,11 @@ pub enum ReplicatorEffect {
         /// At most [`wire::peer::REPLICAS_MAX`].
         replicas: Vec<ReplicaId>,
     },
+    /// Tell the coordinator that this backup does not answer.
+    Suspect {
+        /// Who.
+        backup: ServerId,
+    },
     /// Of the chain: until when operations may be executed, until told otherwise. `None`: not now.
     Lease {
         /// Until when.

@@ -30,6 +30,7 @@ mod releases;
 mod replica;
 mod replicator;
 mod segment;
+mod suspicions;
 mod text;
 pub mod timing;
 

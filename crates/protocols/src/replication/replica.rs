@@ -6,7 +6,7 @@
 //! to something that was sent *later* than the piece shows that it was lost; then the same piece is
 //! sent, so that a replica ends only where a piece ended that its master remembers.
 
-use super::timing::{BROKEN_AGAIN, COPY_BYTES};
+use super::timing::{BROKEN_AGAIN, COPY_BYTES, SUSPECT_AFTER};
 use std::time::Duration;
 use types::{Instant, ServerId};
 use wire::replica::ReplicaEpoch;
@@ -30,6 +30,8 @@ pub(super) struct Replica {
     knows_last: bool,
     /// The latest time at which something was sent that the backup has acknowledged.
     confirmed: Option<Instant>,
+    /// When the first thing was sent that the backup has said nothing after.
+    unanswered: Option<Instant>,
 }
 
 /// A piece from what the replica has up to `to`.
@@ -81,6 +83,7 @@ impl Replica {
             is_asked: false,
             knows_last: false,
             confirmed: None,
+            unanswered: None,
         }
     }
 
@@ -134,6 +137,7 @@ impl Replica {
         self.is_open = true;
         self.is_asked = false;
         self.confirmed = self.confirmed.max(Some(sent));
+        self.unanswered = None;
         Ok(())
     }
 
@@ -163,6 +167,7 @@ impl Replica {
         let is_last = of.is_closed && to == of.length;
         self.knows_last |= is_last;
         self.ask_at = Some(now + pace.again);
+        self.unanswered.get_or_insert(now);
         Some(Next { from: self.has, to, stable: self.stable, is_last })
     }
 
@@ -185,6 +190,11 @@ impl Replica {
     fn wants_answer(&self, pace: Pace) -> bool {
         let is_unfinished = !self.is_open || self.flight.is_some() || self.stable < self.has;
         pace.is_steady || self.is_asked || is_unfinished
+    }
+
+    /// Whether its backup has not answered for long.
+    pub(super) fn is_suspect(&self, now: Instant) -> bool {
+        self.unanswered.is_some_and(|sent| sent + SUSPECT_AFTER <= now)
     }
 
     /// When [`Replica::send`] has something to ask.

@@ -18,6 +18,7 @@ use super::placement::Placement;
 use super::releases::Releases;
 use super::replica::{Pace, Replica};
 use super::segment::{Segment, Stage};
+use super::suspicions::Suspicions;
 use super::timing::{AGAIN, BEAT, COPIES_MAX, SHORT_MAX};
 use crate::Outbox;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +39,7 @@ pub struct Replicator {
     may_copy: bool,
     placement: Placement,
     releases: Releases,
+    suspicions: Suspicions,
     /// Of the chain.
     lease: Lease,
     told: Told,
@@ -82,6 +84,7 @@ impl Replicator {
             may_copy: false,
             placement: Placement::default(),
             releases: Releases::default(),
+            suspicions: Suspicions::default(),
             lease: Lease::default(),
             told: Told::default(),
             askers: BTreeMap::new(),
@@ -325,6 +328,7 @@ impl Replicator {
         self.askers.remove(&backup);
         self.placement.note_dead(backup);
         self.releases.note_dead(backup);
+        self.suspicions.note_dead(backup);
         let holds = |segment: &Segment| segment.replicas.iter().any(|it| it.backup == backup);
         let held: Vec<SegmentId> =
             self.segments.iter().filter(|(_, segment)| holds(segment)).map(|(id, _)| *id).collect();
@@ -519,6 +523,9 @@ impl Replicator {
         }
         let of = segment.extent();
         for replica in &mut segment.replicas {
+            if replica.is_suspect(now) && self.suspicions.is_news(now, replica.backup) {
+                out.push(ReplicatorEffect::Suspect { backup: replica.backup });
+            }
             if let Some(next) = replica.send(now, of, pace) {
                 let Replica { backup, epoch, .. } = *replica;
                 let id = ReplicaId { log, segment: id, epoch };

@@ -60,6 +60,7 @@ impl fmt::Display for ReplicatorEffect {
             ReplicatorEffect::Release { backup, replicas } => {
                 write!(f, "release at {backup}: {}", List(replicas))
             }
+            ReplicatorEffect::Suspect { backup } => write!(f, "suspect {backup}"),
             ReplicatorEffect::Lease { until: Some(until) } => write!(f, "lease until {until}"),
             ReplicatorEffect::Lease { until: None } => f.write_str("no lease"),
             ReplicatorEffect::Announce { segment } => write!(f, "announce {segment}"),

@@ -15,6 +15,13 @@ pub const BEAT: Duration = Duration::from_millis(25);
 /// seldom more than a question to somebody who is slow.
 pub const AGAIN: Duration = Duration::from_millis(100);
 
+/// A backup that has not answered for so long is reported to the coordinator: after three beats, while
+/// the lease still runs. Some are only busy, and a false report costs two small messages ...
+pub const SUSPECT_AFTER: Duration = Duration::from_millis(75);
+
+/// ... at most so often by each machine.
+pub const SUSPECT_AGAIN: Duration = Duration::from_millis(100);
+
 /// What was on its way when a connection broke is asked for after this time: long enough for
 /// another connection within a rack.
 pub const BROKEN_AGAIN: Duration = Duration::from_millis(5);
@@ -40,5 +47,7 @@ pub const DRAWS: usize = 3;
 pub const UNHEARD_MAX: Duration = Duration::from_secs(10);
 
 const _: () = assert!(BEAT.as_nanos() * 4 <= LEASE.as_nanos());
+const _: () = assert!(BEAT.as_nanos() * 3 <= SUSPECT_AFTER.as_nanos());
+const _: () = assert!(SUSPECT_AFTER.as_nanos() < LEASE.as_nanos());
 const _: () = assert!(BROKEN_AGAIN.as_nanos() < BEAT.as_nanos());
 const _: () = assert!(AGAIN.as_nanos() < UNHEARD_MAX.as_nanos());

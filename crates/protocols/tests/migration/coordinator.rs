@@ -87,7 +87,9 @@ impl Coordinator {
             | ToCoordinator::Recovered { .. }
             | ToCoordinator::NotRecovered { .. }
             | ToCoordinator::LogFreed { .. }
-            | ToCoordinator::IsNeeded { .. } => Vec::new(),
+            | ToCoordinator::IsNeeded { .. }
+            | ToCoordinator::Pong { .. }
+            | ToCoordinator::Suspect { .. } => Vec::new(),
         }
     }
 }

@@ -104,7 +104,9 @@ fn kind(message: &Message) -> &'static str {
             | ToCoordinator::Recovered { .. }
             | ToCoordinator::NotRecovered { .. }
             | ToCoordinator::LogFreed { .. }
-            | ToCoordinator::IsNeeded { .. } => "other",
+            | ToCoordinator::IsNeeded { .. }
+            | ToCoordinator::Pong { .. }
+            | ToCoordinator::Suspect { .. } => "other",
             ToCoordinator::Measured { .. } => "measured",
             ToCoordinator::Prepared { .. } => "prepared",
             ToCoordinator::FlipUnanswered { .. } => "flip-unanswered",
@@ -124,7 +126,8 @@ fn kind(message: &Message) -> &'static str {
             | FromCoordinator::Fence { .. }
             | FromCoordinator::ReadDirectory { .. }
             | FromCoordinator::Recover(_)
-            | FromCoordinator::FreeLog { .. } => "other",
+            | FromCoordinator::FreeLog { .. }
+            | FromCoordinator::Ping => "other",
             FromCoordinator::Prepare(_) => "prepare",
             FromCoordinator::Start(_) => "start",
             FromCoordinator::Decide { .. } => "decide",

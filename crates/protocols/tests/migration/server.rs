@@ -144,7 +144,8 @@ impl Server {
             | FromCoordinator::Fence { .. }
             | FromCoordinator::ReadDirectory { .. }
             | FromCoordinator::Recover(_)
-            | FromCoordinator::FreeLog { .. } => {}
+            | FromCoordinator::FreeLog { .. }
+            | FromCoordinator::Ping => {}
         }
     }
 

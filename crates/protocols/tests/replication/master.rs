@@ -176,6 +176,8 @@ impl Master {
                     self.todo.push_back((ReplicaKind::Directory, event));
                 }
             }
+            // Who is dead is told by the world.
+            ReplicatorEffect::Suspect { .. } => {}
             ReplicatorEffect::Fenced => self.is_fenced = true,
         }
     }

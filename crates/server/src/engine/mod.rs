@@ -22,6 +22,7 @@ mod flush;
 mod info;
 mod node;
 mod outgoing;
+mod pulse;
 mod recovering;
 mod replicated;
 mod source_side;
@@ -33,6 +34,7 @@ pub use durable::{Keeper, Kept, KeptError, Mode, Progress};
 pub(crate) use info::{Section, called};
 pub use node::{Identity, Keeping, Node};
 pub use outgoing::{DiskDone, DiskJob, Outgoing, Payload, Route, Sending, To, Wake};
+pub use pulse::Pulse;
 pub use recovering::{ReadDone, ReadJob};
 pub use replicated::{BackupDone, BackupJob, Plan, Replication};
 
@@ -292,8 +294,10 @@ impl Engine {
     /// [`Engine::asked_by`].
     pub fn on_control(&mut self, now: Instant, message: FromCoordinator) {
         match message {
-            // The link's business, before there is an engine.
-            FromCoordinator::Welcome { .. } | FromCoordinator::Rejected { .. } => {}
+            // The link's business.
+            FromCoordinator::Welcome { .. }
+            | FromCoordinator::Rejected { .. }
+            | FromCoordinator::Ping => {}
             FromCoordinator::Map(map) => {
                 self.node.adopt(map);
                 self.flush_if_renewed();

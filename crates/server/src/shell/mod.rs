@@ -51,7 +51,8 @@ pub fn reactor_for(message: &FromCoordinator) -> ReactorId {
         | FromCoordinator::Fence { .. }
         | FromCoordinator::ReadDirectory { .. }
         | FromCoordinator::Recover(_)
-        | FromCoordinator::FreeLog { .. } => ReactorId(0),
+        | FromCoordinator::FreeLog { .. }
+        | FromCoordinator::Ping => ReactorId(0),
     }
 }
 

@@ -149,6 +149,9 @@ impl World {
         if self.servers[place].link.connection != Some(connection) {
             return;
         }
+        if message == FromCoordinator::Ping {
+            return self.answer_ping(place, connection);
+        }
         if let FromCoordinator::Rejected { is_fenced: true, .. } = message {
             // It holds what another server serves: the process ends.
             return self.crash(place);
@@ -158,6 +161,18 @@ impl World {
         let inbound = Inbound::Control(Box::new(message));
         self.servers[place].reactors[reactor].inbox.push_back(inbound);
         self.wake(place, reactor);
+    }
+
+    /// The link's own thread does, when the process does not stand still.
+    fn answer_ping(&mut self, place: usize, connection: ConnectionId) {
+        let server = &mut self.servers[place];
+        let until = server.paused_until;
+        if until > self.now {
+            let ping = Box::new(FromCoordinator::Ping);
+            return self.plan_at(until, Next::Down(place, connection, ping));
+        }
+        let is_stalled = server.pulse.is_stalled();
+        self.send_up(place, ToCoordinator::Pong { is_stalled });
     }
 
     /// What planted bugs make of a message from the coordinator.

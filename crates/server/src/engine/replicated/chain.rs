@@ -236,6 +236,9 @@ impl Engine {
             ReplicatorEffect::Announce { segment } => {
                 self.out.control.push(ToCoordinator::Chain { number: segment });
             }
+            ReplicatorEffect::Suspect { backup } => {
+                self.out.control.push(ToCoordinator::Suspect { server: backup });
+            }
             ReplicatorEffect::Fenced => replication.fence(&self.node),
             ReplicatorEffect::Name { .. } | ReplicatorEffect::Whole { .. } => {
                 unreachable!("said of the log's own segments")

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use store::log::LogChange;
 use types::{ClusterId, Instant, ReactorId, SegmentId, ServerId, Version};
+use wire::control::ToCoordinator;
 use wire::directory::Content;
 use wire::peer::{Append, Appended, PeerMessage};
 use wire::replica::{Identity, PIECE_HEADER_BYTES, PieceWriter, ReplicaId, ReplicaKind};
@@ -318,6 +319,9 @@ impl Engine {
             }
             ReplicatorEffect::Release { backup, replicas } => {
                 self.out.send(backup, PeerMessage::Release { replicas });
+            }
+            ReplicatorEffect::Suspect { backup } => {
+                self.out.control.push(ToCoordinator::Suspect { server: backup });
             }
             ReplicatorEffect::Fenced => replication.fence(&self.node),
             ReplicatorEffect::Lease { .. } | ReplicatorEffect::Announce { .. } => {

@@ -1,0 +1,66 @@
+//! Whether a server serves, as its coordinator wants to know it ten times a second.
+//!
+//! The thread that answers the coordinator has nothing to do with serving: it would go on answering
+//! while a reactor hangs in a loop, behind a lock, or in a write to a disk that does not come back.
+//! So an answer says whether all reactors have begun a turn since an earlier question, or slept, in
+//! which case the kernel wakes them. That is what a grace period of the store tells, for one store
+//! per question and reactor, and nothing for an operation.
+
+use std::sync::Arc;
+use store::Store;
+use store::log::GracePeriod;
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Pulse {
+    store: Arc<Store>,
+    /// Begun with an earlier question. `None`: it is over.
+    period: Option<GracePeriod>,
+}
+
+impl Pulse {
+    /// Of the server with this store.
+    pub fn new(store: Arc<Store>) -> Pulse {
+        Pulse { store, period: None }
+    }
+
+    /// A question. Whether some reactor has neither begun a turn nor slept since an earlier one.
+    pub fn is_stalled(&mut self) -> bool {
+        self.period.take_if(|period| self.store.is_over(period));
+        let is_stalled = self.period.is_some();
+        self.period.get_or_insert_with(|| self.store.grace_period());
+        is_stalled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::StoreConfig;
+    use types::{HashSeed, ReactorId, UnixMillis};
+
+    #[test]
+    fn a_server_is_stalled_as_long_as_one_reactor_begins_no_turn() {
+        let config = StoreConfig {
+            memory_bytes: 64 << 20,
+            reactors: 2,
+            seed: HashSeed::new(1),
+            huge_pages: false,
+            durable: false,
+            segment_bytes: None,
+        };
+        let store = Store::new(config).unwrap();
+        let mut workers = [0, 1].map(|reactor| store.worker(ReactorId(reactor)));
+        let mut pulse = Pulse::new(store.clone());
+        assert!(!pulse.is_stalled() && !pulse.is_stalled(), "who sleeps is woken when needed");
+        workers.iter_mut().for_each(|worker| worker.begin_turn(UnixMillis(1)));
+        assert!(!pulse.is_stalled(), "both have begun a turn");
+        workers[0].begin_turn(UnixMillis(2));
+        assert!(pulse.is_stalled(), "the second one has not since");
+        workers[0].begin_turn(UnixMillis(3));
+        assert!(pulse.is_stalled());
+        workers[1].sleep();
+        assert!(!pulse.is_stalled(), "nobody has to wait for who sleeps");
+        assert!(pulse.is_stalled(), "the first one is awake and has begun no turn");
+    }
+}
