@@ -3,7 +3,9 @@
 #![forbid(unsafe_code)]
 
 mod bench_command;
+mod cluster_command;
 mod coordinator_command;
+mod coordinator_connection;
 mod data_folder;
 mod demo;
 mod host;
@@ -38,6 +40,8 @@ enum Command {
     Serve(serve::ServeArguments),
     /// Start the coordinator of a cluster.
     Coordinator(coordinator_command::CoordinatorArguments),
+    /// Look at a cluster, and decide what only people can.
+    Cluster(cluster_command::ClusterArguments),
     /// Move slots from one server to another, and watch.
     Migrate(migrate::MigrateArguments),
     /// Watch half of the data of a server move to another one under load.
@@ -75,6 +79,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
         Command::Serve(arguments) => serve::run(&arguments, configuration),
         Command::Coordinator(arguments) => coordinator_command::run(arguments),
+        Command::Cluster(arguments) => cluster_command::run(arguments),
         Command::Migrate(arguments) => migrate::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::Bench(arguments) => bench_command::run(arguments),

@@ -26,8 +26,10 @@ use support::{Storage, World, join_of, slots, text};
 use types::{
     ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, TableId,
 };
+use wire::PROTOCOL_VERSION;
 use wire::control::{
-    Ask, FromCoordinator, MigrationPolicy, PriorityPulls, Progress, ReplicaInfo, ToCoordinator,
+    Ask, FromCoordinator, Loss, MigrationPolicy, PriorityPulls, Progress, ReplicaInfo,
+    ToCoordinator,
 };
 use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
@@ -233,10 +235,19 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
         "pong" => ToCoordinator::Pong { is_stalled: false },
         "stalled" => ToCoordinator::Pong { is_stalled: true },
         "suspect" => ToCoordinator::Suspect { server: server(args.next_pos().ok_or("whom?")?)? },
+        "operate" => ToCoordinator::Operate { protocol: PROTOCOL_VERSION },
+        "show-map" => ask(Ask::Map),
         "recoveries" => ask(Ask::Recoveries),
         "accept-loss" => {
             let dead = server(args.next_pos().ok_or("of whom?")?)?;
-            ask(Ask::AcceptLoss { dead })
+            let mut first = Vec::new();
+            while let Some(text) = args.next_pos() {
+                first.push(SegmentId(text.parse()?));
+            }
+            let total = first.len() as u32;
+            let is_directory = first.is_empty();
+            let loss = if is_directory { Loss::Directory } else { Loss::Segments { first, total } };
+            ask(Ask::AcceptLoss { dead, loss })
         }
         "chain" | "fenced" | "directory" | "recovered" | "not-recovered" | "freed" | "needed" => {
             about_log(command)?

@@ -7,9 +7,9 @@
 mod recovery;
 
 pub use recovery::{
-    DIRECTORY_BYTES_PER_MESSAGE, MISSING_SHOWN_MAX, PLACES_MAX, REPLICAS_PER_MESSAGE, RecoveryLog,
-    RecoveryPart, RecoveryReport, RecoverySegment, RecoveryState, ReplicaInfo, ReplicaPlace,
-    SEGMENTS_PER_MESSAGE,
+    DIRECTORY_BYTES_PER_MESSAGE, Loss, MISSING_SHOWN_MAX, PLACES_MAX, REPLICAS_PER_MESSAGE,
+    RecoveryLog, RecoveryPart, RecoveryReport, RecoverySegment, RecoveryState, ReplicaInfo,
+    ReplicaPlace, SEGMENTS_PER_MESSAGE,
 };
 
 use crate::replica::ReplicaEpoch;
@@ -167,6 +167,11 @@ pub enum ToCoordinator {
     Suspect {
         /// Who is silent.
         server: ServerId,
+    },
+    /// First on a connection of an operator, who is no server and may only [`ToCoordinator::Ask`].
+    Operate {
+        /// Its [`crate::PROTOCOL_VERSION`].
+        protocol: u16,
     },
 }
 
@@ -451,11 +456,16 @@ pub enum Ask {
     },
     /// All recoveries under way.
     Recoveries,
-    /// Recover a dead server without what is missing of its log.
+    /// Recover a dead server without what is missing of its log. Refused if that is anything else
+    /// than what is named here: nothing is given up unseen.
     AcceptLoss {
         /// Who died.
         dead: ServerId,
+        /// What is given up, as [`RecoveryReport::loss`] tells it.
+        loss: Loss,
     },
+    /// Who owns what.
+    Map,
 }
 
 /// What came of an [`Ask`].
@@ -478,6 +488,8 @@ pub enum Answer {
     LossAccepted(u32),
     /// Not possible; the text says why and what to do, without a trailing period.
     Refused(String),
+    /// Who owns what.
+    Map(Box<ClusterMap>),
 }
 
 /// Where a migration stands, in Valkey's words.

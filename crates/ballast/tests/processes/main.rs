@@ -12,6 +12,7 @@ mod differential;
 mod expiry;
 mod kept;
 mod live_migration;
+mod losses;
 mod moves;
 mod operators;
 mod servers;

@@ -17,7 +17,8 @@ const FLUSHES_MAX: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker {
     pub(super) connection: ConnectionId,
-    pub(super) server: ServerId,
+    /// `None`: an operator's connection.
+    pub(super) server: Option<ServerId>,
     pub(super) request: u64,
 }
 
@@ -56,10 +57,11 @@ impl<S: MetaStore> Coordinator<S> {
             }
             Ask::Flush { table } => self.ask_flush(asker, table, out),
             Ask::Recoveries => asker.answer(Answer::Recoveries(self.recoveries()), out),
-            Ask::AcceptLoss { dead } => {
-                let answer = self.accept_loss(at, dead)?;
+            Ask::AcceptLoss { dead, loss } => {
+                let answer = self.accept_loss(at, dead, &loss)?;
                 asker.answer(answer, out);
             }
+            Ask::Map => asker.answer(Answer::Map(Box::new(self.map())), out),
         }
         Ok(())
     }
@@ -130,13 +132,17 @@ impl<S: MetaStore> Coordinator<S> {
     }
 
     fn ask_flush(&mut self, asker: Asker, table: Option<TableId>, out: &mut Outbox) {
+        let Asker { connection, server, request } = asker;
+        let Some(server) = server else {
+            let reason = "Only a server can ask for what it owns to be flushed".to_owned();
+            return asker.answer(Answer::Refused(reason), out);
+        };
         if table.is_some_and(|table| usize::from(table.0) >= TABLES_MAX) {
             asker.answer(Answer::Refused("DB index is out of range".to_owned()), out);
         } else if self.flushes.len() >= FLUSHES_MAX {
             let reason = "Too many flushes are waiting for ranges that change owner; try again";
             asker.answer(Answer::Refused(reason.to_owned()), out);
         } else {
-            let Asker { connection, server, request } = asker;
             self.flushes.push(Flush { connection, server, request, table });
         }
     }
@@ -156,7 +162,8 @@ impl<S: MetaStore> Coordinator<S> {
             let Flush { connection, server, request, table } = flush;
             self.renew_tenures(at, server, table)?;
             let map = self.next_map_version();
-            Asker { connection, server, request }.answer(Answer::Flushed { map }, out);
+            Asker { connection, server: Some(server), request }
+                .answer(Answer::Flushed { map }, out);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! everything in memory that it had. The first server of a cluster gets all slots; later ones join
 //! empty, and operators move slots to them.
 
+use super::asks::Asker;
 use super::{Coordinator, Presence};
 use crate::admission::{SERVERS_MAX, check_address};
 use crate::ledger::Stopped;
@@ -13,7 +14,7 @@ use crate::store::MetaStore;
 use std::collections::BTreeSet;
 use types::{HashRange, ServerId};
 use wire::PROTOCOL_VERSION;
-use wire::control::{FromCoordinator, Join};
+use wire::control::{FromCoordinator, Join, ToCoordinator};
 
 /// Why a server is not let in, or not any more.
 pub(super) struct Rejection {
@@ -80,7 +81,37 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
+    /// A message on a connection that is no server's, or none yet.
+    pub(super) fn receive_of_operator(
+        &mut self,
+        at: Moment,
+        connection: ConnectionId,
+        message: ToCoordinator,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        let is_operator = self.operators.contains(&connection);
+        match message {
+            ToCoordinator::Operate { protocol: PROTOCOL_VERSION } => {
+                self.operators.insert(connection);
+                Ok(())
+            }
+            ToCoordinator::Operate { protocol } => {
+                self.reject(connection, other_version(protocol).into(), out);
+                Ok(())
+            }
+            ToCoordinator::Ask { request, ask } if is_operator => {
+                self.ask(at, Asker { connection, server: None, request }, ask, out)
+            }
+            _ => {
+                let reason = "the first message must be a join".to_owned();
+                self.reject(connection, reason.into(), out);
+                Ok(())
+            }
+        }
+    }
+
     pub(super) fn closed(&mut self, at: Moment, connection: ConnectionId) {
+        self.operators.remove(&connection);
         if let Some(Some(server)) = self.connections.remove(&connection) {
             let since = self.hearing.miss(at.now, server);
             self.presence.insert(server, Presence::Away { since });
@@ -99,6 +130,7 @@ impl<S: MetaStore> Coordinator<S> {
     ) {
         tracing::warn!(%connection, reason, "rejected");
         self.connections.remove(&connection);
+        self.operators.remove(&connection);
         let message = FromCoordinator::Rejected { reason, is_fenced };
         out.push(Effect::Send { connection, message });
         out.push(Effect::Close { connection });
@@ -114,12 +146,7 @@ impl<S: MetaStore> Coordinator<S> {
     /// The number under which the process is known, or why it cannot be let in.
     fn known_server(&self, join: &Join) -> Result<Option<ServerId>, Rejection> {
         if join.protocol != PROTOCOL_VERSION {
-            let (theirs, ours) = (join.protocol, PROTOCOL_VERSION);
-            return Err(format!(
-                "the server speaks version {theirs} of the bus protocol, the coordinator {ours}; \
-                 run the same version of ballast on both"
-            )
-            .into());
+            return Err(other_version(join.protocol).into());
         }
         check_address(join)?;
         let Some((cluster, server)) = join.rejoin else { return Ok(None) };
@@ -194,6 +221,14 @@ impl<S: MetaStore> Coordinator<S> {
         let dead = self.ledger.recoveries().keys().copied();
         owners.chain(live.flat_map(|m| [m.source, m.target])).chain(dead).collect()
     }
+}
+
+fn other_version(theirs: u16) -> String {
+    let ours = PROTOCOL_VERSION;
+    format!(
+        "version {theirs} of the bus protocol is spoken here, the coordinator speaks {ours}; run the \
+         same version of ballast on both"
+    )
 }
 
 const FENCED: &str = "the server was given up while it was away, and another one serves a range \

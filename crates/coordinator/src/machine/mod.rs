@@ -44,7 +44,7 @@ use crate::store::MetaStore;
 use hearing::Hearing;
 use protocols::migration::timing::PREPARED_MAX;
 use recovery::{DirectoryQuestion, Evidence, Wanted};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, MigrationId, ServerId, TableId, UnixMillis};
 use wire::control::{FromCoordinator, Progress, ToCoordinator};
@@ -91,6 +91,8 @@ pub struct Coordinator<S> {
     ledger: Ledger<S>,
     /// `None` until the connection has joined.
     connections: BTreeMap<ConnectionId, Option<ServerId>>,
+    /// Those of them that are no server's.
+    operators: BTreeSet<ConnectionId>,
     /// Of every server of the ledger.
     presence: BTreeMap<ServerId, Presence>,
     hearing: Hearing,
@@ -160,6 +162,7 @@ impl<S: MetaStore> Coordinator<S> {
             settings,
             ledger,
             connections: BTreeMap::new(),
+            operators: BTreeSet::new(),
             presence,
             hearing: Hearing::new(settings.silence_max),
             due,
@@ -220,9 +223,7 @@ impl<S: MetaStore> Coordinator<S> {
             return self.join(at, connection, join, out);
         }
         let Some(server) = joined else {
-            let reason = "the first message must be a join".to_owned();
-            self.reject(connection, reason.into(), out);
-            return Ok(());
+            return self.receive_of_operator(at, connection, message, out);
         };
         self.note_heard(at.now, server);
         match message {
@@ -254,9 +255,11 @@ impl<S: MetaStore> Coordinator<S> {
             }
             ToCoordinator::Released { migration } => self.released(at, (server, migration), out),
             ToCoordinator::Ask { request, ask } => {
-                let asker = asks::Asker { connection, server, request };
+                let asker = asks::Asker { connection, server: Some(server), request };
                 self.ask(at, asker, ask, out)
             }
+            // A server may ask anyway.
+            ToCoordinator::Operate { .. } => Ok(()),
             ToCoordinator::Chain { .. }
             | ToCoordinator::Fenced { .. }
             | ToCoordinator::DirectoryRead { .. }
@@ -311,6 +314,7 @@ impl<S: MetaStore> Coordinator<S> {
             | ToCoordinator::Released { .. }
             | ToCoordinator::Pong { .. }
             | ToCoordinator::Suspect { .. }
+            | ToCoordinator::Operate { .. }
             | ToCoordinator::Ask { .. } => unreachable!("not about a log"),
         }
     }

@@ -401,7 +401,8 @@ impl History {
             if is_missing && self.is_up(machine) {
                 self.meet(&format!("{:?}", report.state));
                 self.given_up.insert(report.dead);
-                let ask = Ask::AcceptLoss { dead: report.dead };
+                let Some(loss) = report.loss() else { continue };
+                let ask = Ask::AcceptLoss { dead: report.dead, loss };
                 self.tell(machine, ToCoordinator::Ask { request: 2, ask });
             }
         }

@@ -110,6 +110,7 @@ fn answer(answer: &Answer) -> String {
         Answer::Migrations(reports) => format!("migrations{}", joined(reports, report)),
         Answer::Flushed { .. } => "flushed".into(),
         Answer::Recoveries(reports) => format!("recoveries{}", joined(reports, recovery)),
+        Answer::Map(map) => cluster_map(map),
         Answer::LossAccepted(count) => format!("loss of {count} accepted"),
         Answer::Refused(reason) => format!("refused: {reason}"),
     }

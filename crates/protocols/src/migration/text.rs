@@ -185,6 +185,7 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
         ToCoordinator::IsNeeded { log } => write!(f, "is {log} needed?"),
         ToCoordinator::Pong { is_stalled: false } => f.write_str("pong"),
         ToCoordinator::Pong { is_stalled: true } => f.write_str("pong, but a reactor stands still"),
+        ToCoordinator::Operate { .. } => f.write_str("operate"),
         ToCoordinator::Suspect { server } => write!(f, "suspect {server}"),
     })
 }

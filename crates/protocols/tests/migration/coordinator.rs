@@ -89,7 +89,8 @@ impl Coordinator {
             | ToCoordinator::LogFreed { .. }
             | ToCoordinator::IsNeeded { .. }
             | ToCoordinator::Pong { .. }
-            | ToCoordinator::Suspect { .. } => Vec::new(),
+            | ToCoordinator::Suspect { .. }
+            | ToCoordinator::Operate { .. } => Vec::new(),
         }
     }
 }

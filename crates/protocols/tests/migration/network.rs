@@ -106,7 +106,8 @@ fn kind(message: &Message) -> &'static str {
             | ToCoordinator::LogFreed { .. }
             | ToCoordinator::IsNeeded { .. }
             | ToCoordinator::Pong { .. }
-            | ToCoordinator::Suspect { .. } => "other",
+            | ToCoordinator::Suspect { .. }
+            | ToCoordinator::Operate { .. } => "other",
             ToCoordinator::Measured { .. } => "measured",
             ToCoordinator::Prepared { .. } => "prepared",
             ToCoordinator::FlipUnanswered { .. } => "flip-unanswered",

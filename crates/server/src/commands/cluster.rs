@@ -435,7 +435,8 @@ pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) -> Done {
         | Answer::Flushed { .. }
         | Answer::Migrations(_)
         | Answer::Recoveries(_)
-        | Answer::LossAccepted(_) => call.ok(),
+        | Answer::LossAccepted(_)
+        | Answer::Map(_) => call.ok(),
     }
 }
 

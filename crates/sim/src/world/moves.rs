@@ -69,7 +69,8 @@ impl World {
             | Answer::Cancelled(_)
             | Answer::Flushed { .. }
             | Answer::Recoveries(_)
-            | Answer::LossAccepted(_) => {}
+            | Answer::LossAccepted(_)
+            | Answer::Map(_) => {}
         }
     }
 

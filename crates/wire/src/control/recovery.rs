@@ -8,6 +8,7 @@ use crate::directory::Content;
 use crate::frame::MESSAGE_BYTES_MAX;
 use crate::replica::ReplicaEpoch;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use types::{HashRange, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure, UnixMillis};
 
 /// One replica of a log's segment, as the backup that holds it reports it.
@@ -138,6 +139,55 @@ pub struct RecoveryReport {
     pub waits_for: Vec<MigrationId>,
     /// Why a part was last handed back, or empty.
     pub message: String,
+}
+
+impl RecoveryReport {
+    /// What is missing of the log, if that is what the recovery waits for.
+    pub fn loss(&self) -> Option<Loss> {
+        match self.state {
+            RecoveryState::DirectoryMissing => Some(Loss::Directory),
+            RecoveryState::SegmentsMissing => {
+                Some(Loss::Segments { first: self.missing.clone(), total: self.missing_total })
+            }
+            RecoveryState::Collecting
+            | RecoveryState::ReadingDirectory
+            | RecoveryState::WaitingForLease
+            | RecoveryState::WaitingForServers
+            | RecoveryState::Recovering
+            | RecoveryState::WaitingForMigrations
+            | RecoveryState::Freeing => None,
+        }
+    }
+}
+
+/// What is missing of a log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Loss {
+    /// Its directory: nobody knows what else is.
+    Directory,
+    /// Segments.
+    Segments {
+        /// The first of them, at most [`MISSING_SHOWN_MAX`].
+        first: Vec<SegmentId>,
+        /// How many there are.
+        total: u32,
+    },
+}
+
+/// As operators read and write it: `directory`, or `segments 3,4,9`, or `segments 3,4,9+120` for 120
+/// more than are named.
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Loss::Segments { first, total } = self else { return f.write_str("directory") };
+        f.write_str("segments ")?;
+        for (place, segment) in first.iter().enumerate() {
+            write!(f, "{}{}", if place == 0 { "" } else { "," }, segment.0)?;
+        }
+        match (*total as usize).saturating_sub(first.len()) {
+            0 => Ok(()),
+            more => write!(f, "+{more}"),
+        }
+    }
 }
 
 /// Missing segments that a report names.

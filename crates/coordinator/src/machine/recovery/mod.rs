@@ -38,7 +38,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{HashRange, OwnershipEpoch, SegmentId, ServerId};
 use wire::control::{
-    Answer, FromCoordinator, MISSING_SHOWN_MAX, RecoveryReport, RecoveryState, ReplicaInfo,
+    Answer, FromCoordinator, Loss, MISSING_SHOWN_MAX, RecoveryReport, RecoveryState, ReplicaInfo,
 };
 
 /// A server that has handed a part back is not given another one for so long.
@@ -169,7 +169,12 @@ impl<S: MetaStore> Coordinator<S> {
     }
 
     /// Goes on with what there is of a log.
-    pub(super) fn accept_loss(&mut self, at: Moment, dead: ServerId) -> Result<Answer, Stopped> {
+    pub(super) fn accept_loss(
+        &mut self,
+        at: Moment,
+        dead: ServerId,
+        named: &Loss,
+    ) -> Result<Answer, Stopped> {
         let Some(recovery) = self.ledger.recoveries().get(&dead) else {
             return Ok(Answer::Refused(format!("{dead} is not being recovered")));
         };
@@ -177,6 +182,13 @@ impl<S: MetaStore> Coordinator<S> {
             return Ok(Answer::Refused(format!("everything of {dead} is served")));
         };
         let (mut loss, parts) = (loss.clone(), parts.clone());
+        match self.recovery_report(recovery).loss() {
+            Some(missing) if missing != *named => {
+                let reason = format!("what is missing of the log of {dead} is: {missing}");
+                return Ok(Answer::Refused(reason));
+            }
+            Some(_) | None => {}
+        }
         let count = match self.proof(recovery) {
             Proof::SegmentsMissing(missing) => {
                 let count = missing.len() as u32;

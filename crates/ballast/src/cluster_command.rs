@@ -1,0 +1,205 @@
+//! `ballast cluster`: what an operator asks of a coordinator. It shows how the cluster is, above all
+//! what a recovery waits for, and takes the decisions that no program should take.
+
+use crate::coordinator_connection::CoordinatorConnection;
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use std::fmt::Write;
+use types::{HashRange, ServerId, Slot};
+use wire::control::{
+    Answer, Ask, ClusterMap, Loss, RecoveryReport, RecoveryState, ServerInfo, TabletInfo,
+};
+
+/// Look at a cluster, and decide what only people can.
+#[derive(Args)]
+pub(crate) struct ClusterArguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show servers, who owns which slots, what moves, and what recoveries wait for.
+    Status {
+        #[command(flatten)]
+        coordinator: Coordinator,
+    },
+    /// Recover a dead server without what is missing of its log. What was written there and nowhere
+    /// else is lost, for good: also if a disk that has it comes back later.
+    AcceptLoss {
+        #[command(flatten)]
+        coordinator: Coordinator,
+        /// The dead server, as in s3.
+        server: String,
+        /// What is given up, in the words of `ballast cluster status`: "directory", or "segments"
+        /// with their numbers. Nothing happens if anything else is missing.
+        #[arg(long, value_name = "WHAT")]
+        lost: String,
+    },
+}
+
+#[derive(Args)]
+struct Coordinator {
+    /// The cluster's coordinator.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7000")]
+    coordinator: String,
+}
+
+pub(crate) fn run(arguments: ClusterArguments) -> anyhow::Result<()> {
+    match arguments.command {
+        Command::Status { coordinator: Coordinator { coordinator } } => {
+            let mut connection = CoordinatorConnection::open(&coordinator)?;
+            let (map, recoveries) = (map(&mut connection)?, recoveries(&mut connection)?);
+            print!("{}", Status { map, recoveries, coordinator }.text());
+            Ok(())
+        }
+        Command::AcceptLoss { coordinator: Coordinator { coordinator }, server, lost } => {
+            accept_loss(&coordinator, &server, &lost)
+        }
+    }
+}
+
+fn map(connection: &mut CoordinatorConnection) -> anyhow::Result<ClusterMap> {
+    match connection.ask(Ask::Map)? {
+        Answer::Map(map) => Ok(*map),
+        other => bail!("the coordinator answers {other:?}"),
+    }
+}
+
+fn recoveries(connection: &mut CoordinatorConnection) -> anyhow::Result<Vec<RecoveryReport>> {
+    match connection.ask(Ask::Recoveries)? {
+        Answer::Recoveries(recoveries) => Ok(recoveries),
+        other => bail!("the coordinator answers {other:?}"),
+    }
+}
+
+fn accept_loss(coordinator: &str, server: &str, lost: &str) -> anyhow::Result<()> {
+    let number = server.strip_prefix('s').unwrap_or(server).parse();
+    let dead = ServerId(number.with_context(|| format!("'{server}' is no server: give s3"))?);
+    let mut connection = CoordinatorConnection::open(coordinator)?;
+    let recoveries = recoveries(&mut connection)?;
+    let Some(report) = recoveries.iter().find(|report| report.dead == dead) else {
+        bail!("{dead} is not being recovered: see 'ballast cluster status'");
+    };
+    let Some(loss) = report.loss() else {
+        bail!("nothing is known to be missing of the log of {dead}: {}", words(report));
+    };
+    if loss.to_string() != lost {
+        bail!("what is missing of the log of {dead} is: {loss}");
+    }
+    // What has changed since then the coordinator refuses.
+    connection.ask(Ask::AcceptLoss { dead, loss: loss.clone() })?;
+    println!("{dead} is recovered without: {loss}");
+    Ok(())
+}
+
+struct Status {
+    map: ClusterMap,
+    recoveries: Vec<RecoveryReport>,
+    coordinator: String,
+}
+
+impl Status {
+    fn text(&self) -> String {
+        let mut text = format!("cluster {}\n", self.map.cluster);
+        for server in &self.map.servers {
+            let owned = self.map.tablets.iter().filter(|tablet| tablet.owner == server.id);
+            let owned: Vec<HashRange> = owned.map(|tablet: &TabletInfo| tablet.range).collect();
+            let ServerInfo { id, host, client_port, .. } = server;
+            let _ =
+                writeln!(text, "{id} {host}:{client_port} {}: {}", state(server), slots(&owned));
+        }
+        for (range, source, target) in &self.map.moving {
+            let _ = writeln!(text, "{} moves from {source} to {target}", slots(&[*range]));
+        }
+        for report in &self.recoveries {
+            let RecoveryReport { dead, ranges, message, .. } = report;
+            let _ = writeln!(text, "\nrecovery of {dead}: {}", words(report));
+            if !ranges.is_empty() {
+                let _ = writeln!(text, "  not served yet: {}", slots(ranges));
+            }
+            for (range, master) in &report.parts {
+                let _ = writeln!(text, "  {} is being recovered by {master}", slots(&[*range]));
+            }
+            if !message.is_empty() {
+                let _ = writeln!(text, "  last handed back because: {message}");
+            }
+            if let Some(loss) = report.loss() {
+                text.push_str(&self.ways(*dead, &loss));
+            }
+        }
+        text
+    }
+
+    /// What an operator can do about something that is missing.
+    fn ways(&self, dead: ServerId, loss: &Loss) -> String {
+        let what = match loss {
+            Loss::Directory => {
+                "  Without the directory nobody knows what else is missing: all that anybody has \
+                 is read,\n  writes may be gone, and keys that were deleted may be back.\n"
+            }
+            Loss::Segments { .. } => {
+                "  What was written to these segments and nowhere else is gone, and keys that \
+                 were deleted there\n  may be back. It is not known which.\n"
+            }
+        };
+        format!(
+            "  missing: {loss}\n  It goes on when a server starts on a disk that has it. To go on \
+             without:\n{what}  ballast cluster accept-loss {dead} --lost '{loss}' --coordinator {}\n",
+            self.coordinator
+        )
+    }
+}
+
+fn state(server: &ServerInfo) -> &'static str {
+    match (server.is_dead, server.in_recovery, server.connected) {
+        (true, true, _) => "dead, being recovered",
+        (true, false, _) => "dead",
+        (false, _, true) => "connected",
+        (false, _, false) => "away",
+    }
+}
+
+fn words(report: &RecoveryReport) -> String {
+    match report.state {
+        RecoveryState::Collecting => "servers are being asked what they hold of its log".into(),
+        RecoveryState::ReadingDirectory => "the directory of its log is being read".into(),
+        RecoveryState::DirectoryMissing => {
+            "waits, nobody who is connected has the directory of its log".into()
+        }
+        RecoveryState::SegmentsMissing => format!(
+            "waits, nobody who is connected has {} of the segments of its log",
+            report.missing_total
+        ),
+        RecoveryState::WaitingForLease => "waits until it serves nothing more for certain".into(),
+        RecoveryState::WaitingForServers => {
+            "waits for a server that keeps its log and has room".into()
+        }
+        RecoveryState::Recovering => "under way".into(),
+        RecoveryState::WaitingForMigrations => {
+            let numbers: Vec<String> = report.waits_for.iter().map(|id| id.to_string()).collect();
+            format!("waits for migrations: {}", numbers.join(", "))
+        }
+        RecoveryState::Freeing => "everything is served, replicas are being freed".into(),
+    }
+}
+
+/// Slots in as few words as possible. A range may begin or end within a slot.
+fn slots(ranges: &[HashRange]) -> String {
+    let mut runs: Vec<(u16, u16)> = Vec::new();
+    for range in ranges {
+        let (Slot(first), Slot(last)) = range.slots();
+        match runs.last_mut() {
+            Some((_, end)) if first <= *end + 1 => *end = last.max(*end),
+            _ => runs.push((first, last)),
+        }
+    }
+    let run = |&(first, last): &(u16, u16)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    match &runs[..] {
+        [] => "no slots".into(),
+        runs => format!("slots {}", runs.iter().map(run).collect::<Vec<_>>().join(" ")),
+    }
+}

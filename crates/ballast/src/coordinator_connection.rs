@@ -1,0 +1,69 @@
+//! An operator's connection to a coordinator: one question at a time.
+
+use anyhow::{Context, bail};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
+use wire::frame::{self, HEADER_BYTES, Header};
+
+/// Far more than a question takes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// See the module's text.
+pub(crate) struct CoordinatorConnection {
+    stream: TcpStream,
+    asked: u64,
+}
+
+impl CoordinatorConnection {
+    /// Connects to `host:port`.
+    pub(crate) fn open(address: &str) -> anyhow::Result<CoordinatorConnection> {
+        let stream = TcpStream::connect(address)
+            .with_context(|| format!("no coordinator answers at {address}: is it running?"))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut connection = CoordinatorConnection { stream, asked: 0 };
+        connection.say(&ToCoordinator::Operate { protocol: wire::PROTOCOL_VERSION })?;
+        Ok(connection)
+    }
+
+    /// Asks; a refusal is an error.
+    pub(crate) fn ask(&mut self, ask: Ask) -> anyhow::Result<Answer> {
+        self.asked += 1;
+        self.say(&ToCoordinator::Ask { request: self.asked, ask })?;
+        loop {
+            match self.hear()? {
+                Some(FromCoordinator::Answer { request, answer }) if request == self.asked => {
+                    return match answer {
+                        Answer::Refused(reason) => bail!("the coordinator refuses: {reason}"),
+                        answer => Ok(answer),
+                    };
+                }
+                Some(FromCoordinator::Rejected { reason, .. }) => {
+                    bail!("the coordinator refuses: {reason}")
+                }
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    fn say(&mut self, message: &ToCoordinator) -> anyhow::Result<()> {
+        let mut bytes = Vec::new();
+        frame::encode(message, 0, &mut bytes);
+        self.stream.write_all(&bytes).context("the coordinator has closed the connection")
+    }
+
+    /// One frame; `None` is a sign of life.
+    fn hear(&mut self) -> anyhow::Result<Option<FromCoordinator>> {
+        let mut header = [0; HEADER_BYTES];
+        self.stream.read_exact(&mut header).context("the coordinator does not answer")?;
+        let header = Header::parse(&header).context("this is no coordinator of ballast")?;
+        let mut message = vec![0; header.message_bytes];
+        self.stream.read_exact(&mut message).context("the coordinator does not answer")?;
+        if message.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(header.message(&message).context("this is no coordinator of this version")?))
+    }
+}
