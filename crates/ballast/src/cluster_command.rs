@@ -7,7 +7,8 @@ use clap::{Args, Subcommand};
 use std::fmt::Write;
 use types::{HashRange, ServerId, Slot};
 use wire::control::{
-    Answer, Ask, ClusterMap, Loss, RecoveryReport, RecoveryState, ServerInfo, TabletInfo,
+    Answer, Ask, ClusterMap, Loss, RebuildReport, RecoveryReport, RecoveryState, ServerInfo,
+    TabletInfo,
 };
 
 /// Look at a cluster, and decide what only people can.
@@ -36,6 +37,19 @@ enum Command {
         #[arg(long, value_name = "WHAT")]
         lost: String,
     },
+    /// Make a coordinator's file anew from what the servers know. The coordinator must have been
+    /// started with --rebuild on an empty folder, at the old one's address; servers come to it by
+    /// themselves. Shows what there is; with --go does it.
+    Rebuild {
+        #[command(flatten)]
+        coordinator: Coordinator,
+        /// Servers that are missing and are to be taken for dead, as in s3,s5: all of them.
+        #[arg(long, value_name = "SERVERS", value_delimiter = ',')]
+        without: Vec<String>,
+        /// Do it.
+        #[arg(long)]
+        go: bool,
+    },
 }
 
 #[derive(Args)]
@@ -56,6 +70,9 @@ pub(crate) fn run(arguments: ClusterArguments) -> anyhow::Result<()> {
         Command::AcceptLoss { coordinator: Coordinator { coordinator }, server, lost } => {
             accept_loss(&coordinator, &server, &lost)
         }
+        Command::Rebuild { coordinator: Coordinator { coordinator }, without, go } => {
+            rebuild(&coordinator, &without, go)
+        }
     }
 }
 
@@ -74,8 +91,7 @@ fn recoveries(connection: &mut CoordinatorConnection) -> anyhow::Result<Vec<Reco
 }
 
 fn accept_loss(coordinator: &str, server: &str, lost: &str) -> anyhow::Result<()> {
-    let number = server.strip_prefix('s').unwrap_or(server).parse();
-    let dead = ServerId(number.with_context(|| format!("'{server}' is no server: give s3"))?);
+    let dead = server_called(server)?;
     let mut connection = CoordinatorConnection::open(coordinator)?;
     let recoveries = recoveries(&mut connection)?;
     let Some(report) = recoveries.iter().find(|report| report.dead == dead) else {
@@ -90,6 +106,39 @@ fn accept_loss(coordinator: &str, server: &str, lost: &str) -> anyhow::Result<()
     // What has changed since then the coordinator refuses.
     connection.ask(Ask::AcceptLoss { dead, loss: loss.clone() })?;
     println!("{dead} is recovered without: {loss}");
+    Ok(())
+}
+
+fn server_called(name: &str) -> anyhow::Result<ServerId> {
+    let number = name.strip_prefix('s').unwrap_or(name).parse();
+    Ok(ServerId(number.with_context(|| format!("'{name}' is no server: give one as in s3"))?))
+}
+
+fn rebuild(coordinator: &str, without: &[String], go: bool) -> anyhow::Result<()> {
+    let without: Vec<ServerId> =
+        without.iter().map(|name| server_called(name)).collect::<anyhow::Result<_>>()?;
+    let mut connection = CoordinatorConnection::open(coordinator)?;
+    let Answer::Rebuild(report) = connection.ask(Ask::Rebuild { without, go })? else {
+        bail!("the coordinator does not say what there is");
+    };
+    let names = |servers: &[ServerId]| match servers {
+        [] => "nobody".to_owned(),
+        _ => servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+    };
+    let RebuildReport { found, absent, is_done } = report;
+    println!("have told what they hold: {}", names(&found));
+    println!("missing: {}", names(&absent));
+    match (is_done, &absent[..]) {
+        (true, _) => println!("the coordinator's file is written anew, and the cluster goes on"),
+        (false, []) => {
+            println!("to go on: ballast cluster rebuild --go --coordinator {coordinator}")
+        }
+        (false, _) => println!(
+            "They may still come. To go on without them, so that what they own is recovered from \
+             their logs:\n  ballast cluster rebuild --without {} --go --coordinator {coordinator}",
+            names(&absent)
+        ),
+    }
     Ok(())
 }
 

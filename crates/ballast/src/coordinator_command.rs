@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::Args;
-use coordinator::{FileStore, Identity, MemoryStore, Settings, serve};
+use coordinator::{FileStore, Identity, MemoryStore, Settings, serve, serve_rebuild};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,6 +30,10 @@ pub(crate) struct CoordinatorArguments {
     /// that is gone, a network that is cut.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=5000))]
     silence_timeout: u64,
+    /// The coordinator's file is lost: make a new one, in an empty folder, from what servers know. See
+    /// `ballast cluster rebuild`.
+    #[arg(long, requires = "data_dir")]
+    rebuild: bool,
 }
 
 pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
@@ -44,7 +48,10 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("the folder {} cannot be made", folder.display()))?;
             let store = open(&folder.join("coordinator.redb"))?;
-            serve(listener, store, fresh(), settings)?;
+            match arguments.rebuild {
+                true => serve_rebuild(listener, store, settings)?,
+                false => serve(listener, store, fresh(), settings)?,
+            }
         }
     }
     Ok(())

@@ -95,7 +95,7 @@ pub(crate) fn run(
     keep_memory_ready(store, ready_bytes(&configuration))?;
     start_metrics(&configuration, &node)?;
     let reactors = start(&config, listeners, &node, link.clone())?;
-    link.watch(Pulse::new(node.store().clone()));
+    link.watch(Pulse::new(node.clone()));
     signals::watch(events.clone())?;
     node.set_host(Box::new(Process {
         file: arguments.settings.file.clone(),

@@ -10,6 +10,7 @@
 //! - memory is what the store holds;
 //! - after another coordinator has opened the store, this one changes nothing more.
 
+use crate::rebuild::Records;
 use crate::records::{
     Counters, FORMAT, Identity, Key, MIGRATIONS, Migration, RECOVERIES, Recovery, RecoveryStage,
     SERVERS, Server, TABLETS, Tablet,
@@ -28,6 +29,9 @@ pub enum Stopped {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A file is to be made where there is one.
+    #[error("the metadata store holds a cluster already: a rebuild needs an empty one")]
+    NotEmpty,
     /// A record cannot be read.
     #[error("the metadata store has a record that cannot be read, at key {key}")]
     Corrupt {
@@ -174,6 +178,33 @@ impl<S: MetaStore> Ledger<S> {
             recoveries,
             revisions,
         })
+    }
+
+    /// Whether the store holds a cluster.
+    pub(crate) fn is_made(store: &S) -> Result<bool, Stopped> {
+        Ok(store.read(&Key::Identity.text())?.is_some())
+    }
+
+    /// Writes a cluster into an empty store, in one transaction.
+    pub(crate) fn make(store: &mut S, identity: Identity, records: Records) -> Result<(), Stopped> {
+        let Records { term, counters, servers, tablets, migrations, recoveries } = records;
+        let mut writes = vec![
+            (Key::Identity, encode(&(FORMAT, identity))),
+            (Key::Term, encode(&term)),
+            (Key::Counters, encode(&counters)),
+        ];
+        writes.extend(servers.iter().map(|it| (Key::Server(it.id), encode(it))));
+        writes.extend(tablets.iter().map(|it| (Key::Tablet(it.range.first()), encode(it))));
+        writes.extend(migrations.iter().map(|it| (Key::Migration(it.id), encode(it))));
+        writes.extend(recoveries.iter().map(|it| (Key::Recovery(it.dead), encode(it))));
+        let transaction = Transaction {
+            expected: vec![(Key::Identity.text(), Revision::ABSENT)],
+            writes: writes.into_iter().map(|(key, value)| (key.text(), Some(value))).collect(),
+        };
+        match store.transact(&transaction)? {
+            Verdict::Committed(_) => Ok(()),
+            Verdict::Conflict(_) => Err(Stopped::NotEmpty),
+        }
     }
 
     pub(crate) fn identity(&self) -> Identity {

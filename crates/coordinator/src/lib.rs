@@ -3,6 +3,7 @@
 //! - [`Coordinator`] is a machine without input or output: events in, effects out, every change of
 //!   the configuration one compare-and-swap transaction. Start at [`Coordinator::handle`].
 //! - [`MetaStore`] is where the configuration is kept: in memory, or in a file.
+//! - `rebuild` makes a file anew from what servers know.
 //! - [`serve()`] and [`Running`] put sockets and clocks around the machine.
 //!
 //! The coordinator is never on the data path: servers serve, and migrations that have flipped go
@@ -17,6 +18,7 @@ mod admission;
 mod ledger;
 mod machine;
 mod outbox;
+mod rebuild;
 mod records;
 mod serve;
 mod store;
@@ -26,7 +28,7 @@ pub use ledger::Stopped;
 pub use machine::{Coordinator, Settings};
 pub use outbox::{ConnectionId, Effect, Event, Moment, Outbox};
 pub use records::Identity;
-pub use serve::{Running, ServeError, serve};
+pub use serve::{Running, ServeError, serve, serve_rebuild};
 pub use store::{
     Entry, FileStore, MemoryStore, MetaStore, Revision, StoreError, Transaction, Verdict,
 };

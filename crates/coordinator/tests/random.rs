@@ -307,7 +307,8 @@ impl History {
             | FromCoordinator::ReadDirectory { .. }
             | FromCoordinator::Recover(_)
             | FromCoordinator::FreeLog { .. }
-            | FromCoordinator::Ping => panic!("seed {}: nobody dies here", self.seed),
+            | FromCoordinator::Ping
+            | FromCoordinator::Describe => panic!("seed {}: nobody dies here", self.seed),
         }
     }
 

@@ -21,7 +21,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
 use wire::Corrupt;
-use wire::control::{ALIVE_AGAIN, FromCoordinator, Join, SILENCE_MAX, ToCoordinator};
+use wire::control::{ALIVE_AGAIN, ClusterMap, FromCoordinator, Join, SILENCE_MAX, ToCoordinator};
 use wire::frame::{self, HEADER_BYTES, Header};
 
 /// Pause before the first attempt to connect again, doubled with every further one.
@@ -36,7 +36,6 @@ const GREETING_MAX: Duration = Duration::from_secs(2);
 const WAITING_MAX: usize = 65_536;
 
 /// See the module's text. Dropping it ends the link.
-#[derive(Debug)]
 pub struct ControlLink {
     messages: Sender<ToCoordinator>,
     is_connected: Arc<AtomicBool>,
@@ -166,9 +165,17 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         stream.set_nodelay(true)?;
         let (mut reader, mut writer) = stream.into_split();
         writer.write_all(&encoded(&ToCoordinator::Join(self.join.clone()))).await?;
+        let mut is_described = false;
         let greeting = loop {
-            if let Some(message) = read(&mut reader).await? {
-                break message;
+            match read(&mut reader).await? {
+                Some(FromCoordinator::Describe) => {
+                    is_described = true;
+                    for message in described(&self.pulse) {
+                        writer.write_all(&encoded(&message)).await?;
+                    }
+                }
+                Some(message) => break message,
+                None => {}
             }
         };
         match &greeting {
@@ -179,6 +186,10 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
                 }
                 self.is_connected.store(true, Ordering::Relaxed);
                 self.join.rejoin = Some(number);
+            }
+            // A person acts soon: come back, and tell it anew until then.
+            FromCoordinator::Rejected { reason, .. } if is_described => {
+                return Err(io::Error::other(reason.clone()));
             }
             FromCoordinator::Rejected { reason, .. } => {
                 tracing::error!(reason, "the coordinator refuses this server");
@@ -239,6 +250,14 @@ async fn hear(
     }
 }
 
+/// What this server tells a coordinator that has lost its file.
+fn described(pulse: &Mutex<Option<Pulse>>) -> Vec<ToCoordinator> {
+    let pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((map, holdings)) = pulse.as_ref().map(Pulse::holdings) else { return Vec::new() };
+    let map = ClusterMap::clone(&map);
+    vec![ToCoordinator::KnownMap(Box::new(map)), ToCoordinator::Holds(Box::new(holdings))]
+}
+
 /// The answer to a ping.
 fn pong(pulse: &Mutex<Option<Pulse>>) -> ToCoordinator {
     let mut pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
@@ -283,7 +302,6 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc;
     use types::{ClusterId, ServerId};
-    use wire::control::ClusterMap;
 
     const CLUSTER: ClusterId = ClusterId(7);
     const NUMBER: ServerId = ServerId(3);

@@ -199,10 +199,10 @@ impl Server {
         let link = Link { connection: Some(link), up: Instant(0), down: Instant(0) };
         Server {
             id: identity.server,
+            pulse: Pulse::new(Arc::clone(&node)),
             node,
             reactors,
             inspector,
-            pulse: Pulse::new(store),
             tablets_version: 0,
             wake_all,
             has_ended,

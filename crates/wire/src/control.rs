@@ -4,8 +4,10 @@
 //! Either side of a connection that has nothing to say sends an empty frame every [`ALIVE_AGAIN`],
 //! so that a peer that hangs or is cut off is told from one that is silent.
 
+mod rebuild;
 mod recovery;
 
+pub use rebuild::{HeldMigration, HeldState, HeldTablet, Holdings, RebuildReport};
 pub use recovery::{
     DIRECTORY_BYTES_PER_MESSAGE, Loss, MISSING_SHOWN_MAX, PLACES_MAX, REPLICAS_PER_MESSAGE,
     RecoveryLog, RecoveryPart, RecoveryReport, RecoverySegment, RecoveryState, ReplicaInfo,
@@ -173,6 +175,10 @@ pub enum ToCoordinator {
         /// Its [`crate::PROTOCOL_VERSION`].
         protocol: u16,
     },
+    /// Answer to a [`FromCoordinator::Describe`], first part: the newest map that I have.
+    KnownMap(Box<ClusterMap>),
+    /// Second part: what I hold.
+    Holds(Box<Holdings>),
 }
 
 /// From the coordinator to a server.
@@ -270,6 +276,8 @@ pub enum FromCoordinator {
     },
     /// Are you there? Only to servers whose log others keep, all the time.
     Ping,
+    /// Answer to a join, of a coordinator whose file is lost: what do you know of the cluster?
+    Describe,
 }
 
 /// A process that wants to be a server of the cluster.
@@ -466,6 +474,14 @@ pub enum Ask {
     },
     /// Who owns what.
     Map,
+    /// Write the file of a cluster anew from what its servers have told, or say what that would come
+    /// to. Only of a coordinator that was started for that.
+    Rebuild {
+        /// Servers that are taken for dead because they are not there: all of them, and no others.
+        without: Vec<ServerId>,
+        /// Whether to do it.
+        go: bool,
+    },
 }
 
 /// What came of an [`Ask`].
@@ -490,6 +506,8 @@ pub enum Answer {
     Refused(String),
     /// Who owns what.
     Map(Box<ClusterMap>),
+    /// What a rebuild comes to.
+    Rebuild(RebuildReport),
 }
 
 /// Where a migration stands, in Valkey's words.

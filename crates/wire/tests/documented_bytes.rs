@@ -101,6 +101,6 @@ fn assert_listed<M: DeserializeOwned + Debug>(count: u8) {
 #[test]
 fn every_message_is_listed_under_its_number() {
     assert_listed::<PeerMessage>(14);
-    assert_listed::<ToCoordinator>(20);
-    assert_listed::<FromCoordinator>(17);
+    assert_listed::<ToCoordinator>(22);
+    assert_listed::<FromCoordinator>(18);
 }

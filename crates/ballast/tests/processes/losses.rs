@@ -66,3 +66,105 @@ fn what_nobody_has_any_more_is_waited_for_until_an_operator_gives_it_up_by_name(
     }
     until("nothing is left to do", || !status(&coordinator).contains("recovery of"));
 }
+
+/// Three servers that keep each other's logs, the coordinator's file, and keys in both halves, of which
+/// the second server has the first.
+struct Kept {
+    coordinator: Process,
+    servers: Vec<Process>,
+    folder: tempfile::TempDir,
+}
+
+const KEYS: usize = 300;
+
+impl Kept {
+    fn start() -> Kept {
+        let folder = tempfile::tempdir().expect("a folder");
+        let coordinator = Process::coordinator_in(&folder.path().join("lost"), 0, &[]);
+        let place = |place: usize| folder.path().join(place.to_string());
+        let servers: Vec<_> = (0..3).map(|at| joined(&coordinator, &place(at))).collect();
+        let kept = Kept { coordinator, servers, folder };
+        until("everybody is there", || status(&kept.coordinator).matches("connected").count() == 3);
+        for key in 0..KEYS {
+            let (name, value) = (format!("key{key}"), format!("value{key}"));
+            let set = || kept.servers[0].client().ask(&["SET", &name, &value]).text();
+            until("the first server serves", || set() == "OK");
+        }
+        let second = kept.servers[1].client().ask(&["CLUSTER", "MYID"]).text();
+        let words = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", "0", "8191", "NODE", &second];
+        assert_eq!(kept.servers[0].client().ask(&words).text(), "OK");
+        until("the first half has moved", || {
+            let text = status(&kept.coordinator);
+            text.contains(" connected: slots 0-8191\n") && !text.contains("moves")
+        });
+        kept
+    }
+
+    /// The coordinator and its file are gone, and another one asks.
+    fn lose_the_file(mut self) -> Kept {
+        let port = self.coordinator.address.port();
+        let lost = self.folder.path().join("lost");
+        let another = self.folder.path().join("another");
+        drop(self.coordinator);
+        std::fs::remove_dir_all(lost).expect("nobody uses it");
+        self.coordinator = Process::coordinator_in(&another, port, &["--rebuild"]);
+        self
+    }
+
+    fn assert_everything_is_there(&self) {
+        for key in 0..KEYS {
+            let (name, value) = (format!("key{key}"), format!("value{key}"));
+            until("every key is served with its value", || {
+                let mut replies =
+                    self.servers.iter().map(|server| server.client().ask(&["GET", &name]));
+                replies.any(|reply| reply.text() == value)
+            });
+        }
+    }
+}
+
+/// What the coordinator says to this.
+fn rebuild(coordinator: &Process, words: &[&str]) -> String {
+    let output = operate(coordinator, &[&["rebuild"], words].concat());
+    let said = if output.status.success() { output.stdout } else { output.stderr };
+    String::from_utf8(said).expect("words")
+}
+
+#[test]
+fn a_coordinator_whose_file_is_lost_gets_another_one_from_its_servers() {
+    let mut kept = Kept::start().lose_the_file();
+    let told = "have told what they hold: s1,s2,s3\nmissing: nobody\n";
+    until("all have told", || rebuild(&kept.coordinator, &[]).starts_with(told));
+    assert!(
+        rebuild(&kept.coordinator, &["--without", "s3", "--go"]).contains("missing is: nobody")
+    );
+    assert!(rebuild(&kept.coordinator, &["--go"]).contains("is written anew"));
+    until("all are back", || status_or_nothing(&kept).matches(" connected").count() == 3);
+    kept.assert_everything_is_there();
+
+    // What it has written is good for all that a coordinator does.
+    kept.servers.remove(1).kill();
+    kept.assert_everything_is_there();
+    let another = kept.folder.path().join("4");
+    kept.servers.push(joined(&kept.coordinator, &another));
+    assert!(is_served(&kept.servers.iter().collect::<Vec<_>>(), "key0"));
+}
+
+#[test]
+fn a_server_that_is_lost_with_the_coordinators_file_is_recovered_when_somebody_says_that_it_is() {
+    let mut kept = Kept::start();
+    kept.servers.remove(1).kill();
+    let kept = kept.lose_the_file();
+    let told = "have told what they hold: s1,s3\nmissing: s2\n";
+    until("two have told", || rebuild(&kept.coordinator, &[]).starts_with(told));
+    assert!(rebuild(&kept.coordinator, &["--go"]).contains("missing is: s2"));
+    assert!(rebuild(&kept.coordinator, &["--without", "s2", "--go"]).contains("is written anew"));
+    kept.assert_everything_is_there();
+    until("nobody is missed", || !status_or_nothing(&kept).contains("recovery of"));
+}
+
+/// A coordinator that has just written its file is about to listen again.
+fn status_or_nothing(kept: &Kept) -> String {
+    let output = operate(&kept.coordinator, &["status"]);
+    String::from_utf8(output.stdout).expect("words")
+}

@@ -71,6 +71,14 @@ impl Process {
         Process::start(&["coordinator", "--port", "0"])
     }
 
+    /// A coordinator that keeps its file in this folder.
+    pub(crate) fn coordinator_in(folder: &Path, port: u16, arguments: &[&str]) -> Process {
+        let folder = folder.to_str().expect("the names of our folders are words");
+        let port = port.to_string();
+        let kept = ["coordinator", "--port", &port, "--data-dir", folder];
+        Process::start(&[&kept, arguments].concat())
+    }
+
     /// A server of a cluster.
     pub(crate) fn joined(coordinator: &Process, arguments: &[&str]) -> Process {
         let address = coordinator.address.to_string();

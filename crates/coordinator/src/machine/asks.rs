@@ -61,6 +61,11 @@ impl<S: MetaStore> Coordinator<S> {
                 let answer = self.accept_loss(at, dead, &loss)?;
                 asker.answer(answer, out);
             }
+            Ask::Rebuild { .. } => {
+                let reason = "the coordinator has its file: to make it anew from what servers know, \
+                              start one with --rebuild on an empty folder";
+                asker.answer(Answer::Refused(reason.to_owned()), out);
+            }
             Ask::Map => asker.answer(Answer::Map(Box::new(self.map())), out),
         }
         Ok(())

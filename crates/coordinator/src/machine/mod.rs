@@ -258,8 +258,10 @@ impl<S: MetaStore> Coordinator<S> {
                 let asker = asks::Asker { connection, server: Some(server), request };
                 self.ask(at, asker, ask, out)
             }
-            // A server may ask anyway.
-            ToCoordinator::Operate { .. } => Ok(()),
+            // A server may ask anyway, and whoever had to be told knows.
+            ToCoordinator::Operate { .. }
+            | ToCoordinator::KnownMap(_)
+            | ToCoordinator::Holds(_) => Ok(()),
             ToCoordinator::Chain { .. }
             | ToCoordinator::Fenced { .. }
             | ToCoordinator::DirectoryRead { .. }
@@ -315,6 +317,8 @@ impl<S: MetaStore> Coordinator<S> {
             | ToCoordinator::Pong { .. }
             | ToCoordinator::Suspect { .. }
             | ToCoordinator::Operate { .. }
+            | ToCoordinator::KnownMap(_)
+            | ToCoordinator::Holds(_)
             | ToCoordinator::Ask { .. } => unreachable!("not about a log"),
         }
     }

@@ -16,6 +16,7 @@ mod connection;
 use crate::admission::SERVERS_MAX;
 use crate::ledger::Stopped;
 use crate::outbox::{ConnectionId, Effect, Event, Moment, Outbox};
+use crate::rebuild::Rebuilding;
 use crate::{Coordinator, Identity, MetaStore, Settings};
 use connection::Outgoing;
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::oneshot;
-use types::{Instant, UnixMillis};
+use types::{ClusterId, Instant, UnixMillis};
 
 /// Connections at a time: every server, and some that have not said yet who they are.
 const CONNECTIONS_MAX: usize = SERVERS_MAX + 256;
@@ -120,6 +121,32 @@ pub fn serve<S: MetaStore>(
     serve_until(listener, store, (fresh, settings), stopped)
 }
 
+/// Makes the cluster's file anew in the empty `store`, from what servers tell and on an operator's
+/// word, and then serves as [`serve()`] does.
+pub fn serve_rebuild<S: MetaStore>(
+    listener: TcpListener,
+    store: S,
+    settings: Settings,
+) -> Result<(), ServeError> {
+    let clock = Clock::start();
+    let runtime = runtime()?;
+    let again = listener.try_clone()?;
+    listener.set_nonblocking(true)?;
+    let mut rebuilding = Rebuilding::new(store)?;
+    // Nobody else ends it: a word that cannot come does not.
+    let (_stop, stopped) = oneshot::channel();
+    runtime.block_on(converse(listener, (&mut rebuilding, &clock), stopped))?;
+    let store = rebuilding.into_store();
+    drop(runtime);
+    tracing::warn!("the cluster's file is written anew");
+    let none = Identity { cluster: ClusterId(0), seed: 0 };
+    serve(again, store, none, settings)
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
+}
+
 fn serve_until<S: MetaStore>(
     listener: TcpListener,
     store: S,
@@ -127,17 +154,58 @@ fn serve_until<S: MetaStore>(
     stop: oneshot::Receiver<()>,
 ) -> Result<(), ServeError> {
     let clock = Clock::start();
-    let coordinator = Coordinator::open(store, fresh, settings, clock.moment().now)?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let mut coordinator = Coordinator::open(store, fresh, settings, clock.moment().now)?;
     listener.set_nonblocking(true)?;
-    runtime.block_on(async move {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        let (events, inbox) = channel(EVENTS_MAX);
-        let connections = BTreeMap::new();
-        let shell = Shell { coordinator, clock, events, connections, last: ConnectionId(0) };
-        tokio::task::LocalSet::new().run_until(shell.run(listener, inbox, stop)).await
-    })
+    runtime()?.block_on(converse(listener, (&mut coordinator, &clock), stop))
+}
+
+/// Lets a machine converse with whoever connects.
+async fn converse(
+    listener: TcpListener,
+    (machine, clock): (&mut impl Machine, &Clock),
+    stop: oneshot::Receiver<()>,
+) -> Result<(), ServeError> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let (events, inbox) = channel(EVENTS_MAX);
+    let connections = BTreeMap::new();
+    let shell = Shell { machine, clock, events, connections, last: ConnectionId(0) };
+    tokio::task::LocalSet::new().run_until(shell.run(listener, inbox, stop)).await
+}
+
+/// What stands behind the connections.
+trait Machine {
+    fn handle(&mut self, at: Moment, event: Event, out: &mut Outbox) -> Result<(), Stopped>;
+    fn next_deadline(&self) -> Option<Instant>;
+    /// Whether it has done all that it was for.
+    fn is_done(&self) -> bool;
+}
+
+impl<S: MetaStore> Machine for Coordinator<S> {
+    fn handle(&mut self, at: Moment, event: Event, out: &mut Outbox) -> Result<(), Stopped> {
+        Coordinator::handle(self, at, event, out)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        Coordinator::next_deadline(self)
+    }
+
+    fn is_done(&self) -> bool {
+        false
+    }
+}
+
+impl<S: MetaStore> Machine for Rebuilding<S> {
+    fn handle(&mut self, at: Moment, event: Event, out: &mut Outbox) -> Result<(), Stopped> {
+        Rebuilding::handle(self, at, event, out)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_written()
+    }
 }
 
 /// The clocks, which only the shell reads.
@@ -160,16 +228,16 @@ impl Clock {
     }
 }
 
-struct Shell<S> {
-    coordinator: Coordinator<S>,
-    clock: Clock,
+struct Shell<'m, M> {
+    machine: &'m mut M,
+    clock: &'m Clock,
     events: Sender<Event>,
     /// What waits to be sent to each; dropping it ends the connection when it has been sent.
     connections: BTreeMap<ConnectionId, Outgoing>,
     last: ConnectionId,
 }
 
-impl<S: MetaStore> Shell<S> {
+impl<M: Machine> Shell<'_, M> {
     async fn run(
         mut self,
         listener: tokio::net::TcpListener,
@@ -178,10 +246,10 @@ impl<S: MetaStore> Shell<S> {
     ) -> Result<(), ServeError> {
         // Stopping takes a word: the sender of a coordinator that runs for ever may be gone.
         let mut may_stop = true;
-        loop {
+        while !self.machine.is_done() {
             let now = self.clock.moment().now;
             let until = |at: Instant| at.since(now).min(IDLE_MAX);
-            let wait = self.coordinator.next_deadline().map_or(IDLE_MAX, until);
+            let wait = self.machine.next_deadline().map_or(IDLE_MAX, until);
             tokio::select! {
                 word = &mut stop, if may_stop => match word {
                     Ok(()) => break,
@@ -217,7 +285,7 @@ impl<S: MetaStore> Shell<S> {
         }
         tracing::debug!(%event);
         let mut outbox = Outbox::new();
-        let handled = self.coordinator.handle(self.clock.moment(), event, &mut outbox);
+        let handled = self.machine.handle(self.clock.moment(), event, &mut outbox);
         for effect in outbox.drain() {
             tracing::debug!(%effect);
             match effect {

@@ -39,6 +39,7 @@ pub fn message(message: &FromCoordinator) -> String {
         FromCoordinator::Recover(part) => recover(part),
         FromCoordinator::FreeLog { log } => format!("free {log}"),
         FromCoordinator::Ping => "ping".to_owned(),
+        FromCoordinator::Describe => "describe what you hold".to_owned(),
     }
 }
 
@@ -110,6 +111,7 @@ fn answer(answer: &Answer) -> String {
         Answer::Migrations(reports) => format!("migrations{}", joined(reports, report)),
         Answer::Flushed { .. } => "flushed".into(),
         Answer::Recoveries(reports) => format!("recoveries{}", joined(reports, recovery)),
+        Answer::Rebuild(report) => format!("{report:?}"),
         Answer::Map(map) => cluster_map(map),
         Answer::LossAccepted(count) => format!("loss of {count} accepted"),
         Answer::Refused(reason) => format!("refused: {reason}"),

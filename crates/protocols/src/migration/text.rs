@@ -186,6 +186,8 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
         ToCoordinator::Pong { is_stalled: false } => f.write_str("pong"),
         ToCoordinator::Pong { is_stalled: true } => f.write_str("pong, but a reactor stands still"),
         ToCoordinator::Operate { .. } => f.write_str("operate"),
+        ToCoordinator::KnownMap(map) => write!(f, "knows map {}", map.version),
+        ToCoordinator::Holds(held) => write!(f, "holds {} tablets", held.tablets.len()),
         ToCoordinator::Suspect { server } => write!(f, "suspect {server}"),
     })
 }
@@ -227,5 +229,6 @@ pub fn from_coordinator(message: &FromCoordinator) -> impl fmt::Display {
         ),
         FromCoordinator::FreeLog { log } => write!(f, "free {log}"),
         FromCoordinator::Ping => f.write_str("ping"),
+        FromCoordinator::Describe => f.write_str("describe what you hold"),
     })
 }

@@ -154,6 +154,12 @@ impl Replicator {
         !is_spare || segment.needs(backup, replica.epoch)
     }
 
+    /// The last segment that is listed.
+    pub fn last_listed(&self) -> Option<SegmentId> {
+        let mut listed = self.segments.iter().rev().filter(|(_, segment)| segment.is_listed);
+        listed.next().map(|(id, _)| *id)
+    }
+
     /// Whether this is one of its segments.
     pub fn contains(&self, segment: SegmentId) -> bool {
         self.segments.contains_key(&segment)

@@ -90,7 +90,9 @@ impl Coordinator {
             | ToCoordinator::IsNeeded { .. }
             | ToCoordinator::Pong { .. }
             | ToCoordinator::Suspect { .. }
-            | ToCoordinator::Operate { .. } => Vec::new(),
+            | ToCoordinator::Operate { .. }
+            | ToCoordinator::KnownMap(_)
+            | ToCoordinator::Holds(_) => Vec::new(),
         }
     }
 }

@@ -107,7 +107,9 @@ fn kind(message: &Message) -> &'static str {
             | ToCoordinator::IsNeeded { .. }
             | ToCoordinator::Pong { .. }
             | ToCoordinator::Suspect { .. }
-            | ToCoordinator::Operate { .. } => "other",
+            | ToCoordinator::Operate { .. }
+            | ToCoordinator::KnownMap(_)
+            | ToCoordinator::Holds(_) => "other",
             ToCoordinator::Measured { .. } => "measured",
             ToCoordinator::Prepared { .. } => "prepared",
             ToCoordinator::FlipUnanswered { .. } => "flip-unanswered",
@@ -128,7 +130,8 @@ fn kind(message: &Message) -> &'static str {
             | FromCoordinator::ReadDirectory { .. }
             | FromCoordinator::Recover(_)
             | FromCoordinator::FreeLog { .. }
-            | FromCoordinator::Ping => "other",
+            | FromCoordinator::Ping
+            | FromCoordinator::Describe => "other",
             FromCoordinator::Prepare(_) => "prepare",
             FromCoordinator::Start(_) => "start",
             FromCoordinator::Decide { .. } => "decide",

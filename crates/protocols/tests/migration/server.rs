@@ -145,7 +145,8 @@ impl Server {
             | FromCoordinator::ReadDirectory { .. }
             | FromCoordinator::Recover(_)
             | FromCoordinator::FreeLog { .. }
-            | FromCoordinator::Ping => {}
+            | FromCoordinator::Ping
+            | FromCoordinator::Describe => {}
         }
     }
 

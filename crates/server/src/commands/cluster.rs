@@ -436,7 +436,8 @@ pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) -> Done {
         | Answer::Migrations(_)
         | Answer::Recoveries(_)
         | Answer::LossAccepted(_)
-        | Answer::Map(_) => call.ok(),
+        | Answer::Map(_)
+        | Answer::Rebuild(_) => call.ok(),
     }
 }
 

@@ -297,7 +297,8 @@ impl Engine {
             // The link's business.
             FromCoordinator::Welcome { .. }
             | FromCoordinator::Rejected { .. }
-            | FromCoordinator::Ping => {}
+            | FromCoordinator::Ping
+            | FromCoordinator::Describe => {}
             FromCoordinator::Map(map) => {
                 self.node.adopt(map);
                 self.flush_if_renewed();

@@ -17,12 +17,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use store::log::{Dependency, GracePeriod, Reservation};
-use store::{Arrival, Store, Tablet, TabletMap};
+use store::{Arrival, Store, Tablet, TabletMap, TabletState};
 use types::{
     ClusterId, HashRange, Instant, MigrationId, OwnershipEpoch, ReactorId, ServerId, Slot, TableId,
     slot_of,
 };
-use wire::control::{ClusterMap, Intent};
+use wire::control::{ClusterMap, HeldMigration, HeldState, HeldTablet, Holdings, Intent};
 
 /// Who a server is, told by the coordinator before it holds any data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +140,17 @@ pub(super) struct TargetSide {
     pub(super) cutting: Option<Cut>,
     /// When the flip was accepted.
     pub(super) since: Instant,
+}
+
+/// A tablet as others see it.
+fn held(tablet: &Tablet) -> HeldTablet {
+    let state = match tablet.state {
+        TabletState::Serving | TabletState::Arriving(_) => HeldState::Owned,
+        TabletState::Frozen | TabletState::Leaving => HeldState::Leaving,
+        TabletState::Recovering(_) => HeldState::Recovering,
+    };
+    let Tablet { range, epoch, tenures, .. } = tablet;
+    HeldTablet { range: *range, epoch: *epoch, tenures: tenures.to_vec(), state }
 }
 
 impl Node {
@@ -387,6 +398,29 @@ impl Node {
         drop(guard);
         self.tablets_version.fetch_add(1, Ordering::Release);
         self.wake_all();
+    }
+
+    /// What it holds, for a coordinator that has to find out.
+    pub(super) fn holdings(&self) -> Holdings {
+        let machines = self.machines();
+        let sources = machines.sources.values().filter(|side| !side.machine.is_over());
+        let sources = sources.filter_map(|side| side.intent.as_ref());
+        let sources = sources.map(|intent| (intent, false));
+        let targets = machines.targets.values().filter(|side| !side.machine.is_over());
+        let targets =
+            targets.filter_map(|side| Some((side.intent.as_ref()?, side.arrival.is_some())));
+        let migration = |(intent, is_accepted): (&Box<Intent>, bool)| HeldMigration {
+            intent: Intent::clone(intent),
+            is_accepted,
+        };
+        let replication = self.replication.as_ref();
+        Holdings {
+            seed: self.store.seed().number(),
+            chain: replication.and_then(|replication| replication.noted_chain()),
+            tablets: self.store.tablets().iter().map(held).collect(),
+            migrations: sources.chain(targets).map(migration).collect(),
+            logs: replication.map(|replication| replication.kept_logs()).unwrap_or_default(),
+        }
     }
 
     pub(super) fn machines(&self) -> MutexGuard<'_, Machines> {

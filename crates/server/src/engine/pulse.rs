@@ -5,39 +5,51 @@
 //! So an answer says whether all reactors have begun a turn since an earlier question, or slept, in
 //! which case the kernel wakes them. That is what a grace period of the store tells, for one store
 //! per question and reactor, and nothing for an operation.
+//!
+//! And what it holds, for a coordinator that has lost its file.
 
+use super::Node;
 use std::sync::Arc;
-use store::Store;
 use store::log::GracePeriod;
+use wire::control::{ClusterMap, Holdings};
 
 /// See the module's text.
-#[derive(Debug)]
 pub struct Pulse {
-    store: Arc<Store>,
+    node: Arc<Node>,
     /// Begun with an earlier question. `None`: it is over.
     period: Option<GracePeriod>,
 }
 
 impl Pulse {
-    /// Of the server with this store.
-    pub fn new(store: Arc<Store>) -> Pulse {
-        Pulse { store, period: None }
+    /// Of this server.
+    pub fn new(node: Arc<Node>) -> Pulse {
+        Pulse { node, period: None }
     }
 
     /// A question. Whether some reactor has neither begun a turn nor slept since an earlier one.
     pub fn is_stalled(&mut self) -> bool {
-        self.period.take_if(|period| self.store.is_over(period));
+        let store = self.node.store();
+        self.period.take_if(|period| store.is_over(period));
         let is_stalled = self.period.is_some();
-        self.period.get_or_insert_with(|| self.store.grace_period());
+        self.period.get_or_insert_with(|| store.grace_period());
         is_stalled
+    }
+
+    /// The newest map, and what the server holds.
+    pub fn holdings(&self) -> (Arc<ClusterMap>, Holdings) {
+        // The map last: what is in it is not older than what is held.
+        let holdings = self.node.holdings();
+        (self.node.map(), holdings)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use store::StoreConfig;
-    use types::{HashSeed, ReactorId, UnixMillis};
+    use crate::Settings;
+    use crate::engine::Identity;
+    use store::{Store, StoreConfig};
+    use types::{ClusterId, HashSeed, ReactorId, ServerId, UnixMillis};
 
     #[test]
     fn a_server_is_stalled_as_long_as_one_reactor_begins_no_turn() {
@@ -51,7 +63,17 @@ mod tests {
         };
         let store = Store::new(config).unwrap();
         let mut workers = [0, 1].map(|reactor| store.worker(ReactorId(reactor)));
-        let mut pulse = Pulse::new(store.clone());
+        let settings = Settings {
+            host: "here".into(),
+            client_port: 1,
+            bus_port: 2,
+            memory_bytes: 64 << 20,
+            reactors: 2,
+            is_cluster: true,
+        };
+        let identity = Identity { cluster: ClusterId(1), server: ServerId(1) };
+        let node = Node::new(settings, identity, store, Arc::default());
+        let mut pulse = Pulse::new(node);
         assert!(!pulse.is_stalled() && !pulse.is_stalled(), "who sleeps is woken when needed");
         workers.iter_mut().for_each(|worker| worker.begin_turn(UnixMillis(1)));
         assert!(!pulse.is_stalled(), "both have begun a turn");

@@ -52,7 +52,8 @@ pub fn reactor_for(message: &FromCoordinator) -> ReactorId {
         | FromCoordinator::ReadDirectory { .. }
         | FromCoordinator::Recover(_)
         | FromCoordinator::FreeLog { .. }
-        | FromCoordinator::Ping => ReactorId(0),
+        | FromCoordinator::Ping
+        | FromCoordinator::Describe => ReactorId(0),
     }
 }
 

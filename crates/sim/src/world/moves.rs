@@ -70,7 +70,8 @@ impl World {
             | Answer::Flushed { .. }
             | Answer::Recoveries(_)
             | Answer::LossAccepted(_)
-            | Answer::Map(_) => {}
+            | Answer::Map(_)
+            | Answer::Rebuild(_) => {}
         }
     }
 

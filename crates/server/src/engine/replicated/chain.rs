@@ -84,6 +84,11 @@ impl Chain {
         self.short
     }
 
+    /// The segment of which it is known that the coordinator has noted it.
+    pub(super) fn noted(&self) -> Option<SegmentId> {
+        self.replicator.last_listed()
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.replicator.next_deadline()
     }

@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use types::{Instant, ReactorId, SegmentId, ServerId};
 use wire::control::ClusterMap;
+use wire::replica::ReplicaKind;
 
 pub(super) use backup::BackupPart;
 pub(super) use master::Master;
@@ -127,6 +128,21 @@ impl Replication {
     pub fn under_replicated(&self) -> usize {
         let data: usize = self.short.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         data + self.chain().short()
+    }
+
+    /// The segment of the chain that the coordinator has noted, as far as is known here.
+    pub(super) fn noted_chain(&self) -> Option<SegmentId> {
+        self.chain().noted()
+    }
+
+    /// Logs of which the disk has something, and the last segment of each one's chain among that.
+    pub(super) fn kept_logs(&self) -> Vec<(ServerId, Option<SegmentId>)> {
+        let chain = |log: ServerId| {
+            let replicas = self.disk.list(log).into_iter();
+            let chain = replicas.filter(|header| header.kind == ReplicaKind::Directory);
+            chain.map(|header| header.id.segment).max()
+        };
+        self.disk.logs().into_iter().map(|log| (log, chain(log))).collect()
     }
 
     /// Whether operations may be executed: nobody else serves what this server holds.

@@ -1,0 +1,443 @@
+//! A coordinator whose file is lost makes a new one from what servers know.
+//!
+//! It lets nobody in, asks whoever comes back under a number what it holds, and waits for an operator.
+//! What it writes in the end is a file like any other, on which a coordinator goes on: with demands
+//! that follow from stages, no more is needed.
+//!
+//! What is known from where is told in `docs/design/coordinator.md`, "When the file is lost". In short:
+//! the newest map that any server has says who owns what; who holds a range under a higher epoch has
+//! accepted a flip since, and owns it; sides of migrations know their intents; backups know how far
+//! the chains of the dead had come. Numbers go on far above everything that anybody has seen.
+//!
+//! **Invariant:** nothing is written but on an operator's word, who has named each server that is
+//! missing.
+
+use crate::ledger::{Ledger, Stopped};
+use crate::outbox::{ConnectionId, Effect, Event, Moment, Outbox};
+use crate::records::{
+    Counters, Dependency, Ending, Identity, Migration, Recovery, Server, Stage, Tablet, Terms,
+};
+use crate::store::MetaStore;
+use std::collections::{BTreeMap, BTreeSet};
+use types::{
+    ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure,
+};
+use wire::PROTOCOL_VERSION;
+use wire::control::{
+    Answer, Ask, ClusterMap, FromCoordinator, HeldMigration, HeldState, Holdings, Join, Progress,
+    RebuildReport, ServerInfo, ToCoordinator,
+};
+
+/// Servers that may have been let in, and that nobody has heard of: all others have had a map with
+/// whoever was let in before.
+const UNSEEN_SERVERS: u32 = 1 << 12;
+/// Migrations and epochs that may have been numbered, and tenures: drawn for what nobody alive took
+/// part in. Between two maps there are some thousands; there is room for 2^16 rebuilds.
+const UNSEEN: u64 = 1 << 32;
+/// Terms whose maps nobody has got.
+const UNSEEN_TERMS: u64 = 1 << 8;
+
+/// What one server has told.
+#[derive(Debug)]
+struct Told {
+    join: Join,
+    map: ClusterMap,
+    holdings: Holdings,
+}
+
+/// Whoever is connected.
+#[derive(Debug)]
+enum Guest {
+    Unknown,
+    Operator,
+    /// A server, asked what it holds.
+    Asked {
+        cluster: ClusterId,
+        server: ServerId,
+        join: Join,
+        map: Option<ClusterMap>,
+    },
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Rebuilding<S> {
+    store: S,
+    is_written: bool,
+    guests: BTreeMap<ConnectionId, Guest>,
+    told: BTreeMap<ServerId, Told>,
+    /// Of the first server that told anything.
+    identity: Option<Identity>,
+}
+
+impl<S: MetaStore> Rebuilding<S> {
+    /// Nothing is known. The store must be empty.
+    pub(crate) fn new(store: S) -> Result<Rebuilding<S>, Stopped> {
+        if Ledger::is_made(&store)? {
+            return Err(Stopped::NotEmpty);
+        }
+        let (guests, told) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Rebuilding { store, is_written: false, guests, told, identity: None })
+    }
+
+    /// Whether the file is written.
+    pub(crate) fn is_written(&self) -> bool {
+        self.is_written
+    }
+
+    /// The store, once the file is written.
+    pub(crate) fn into_store(self) -> S {
+        self.store
+    }
+
+    /// The only way to change it.
+    pub(crate) fn handle(
+        &mut self,
+        at: Moment,
+        event: Event,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        match event {
+            Event::Opened { connection } => {
+                self.guests.insert(connection, Guest::Unknown);
+            }
+            Event::Closed { connection } => {
+                self.guests.remove(&connection);
+            }
+            Event::Tick => {}
+            Event::Received { connection, message } => match self.guests.remove(&connection) {
+                Some(Guest::Unknown) => self.greet(connection, message, out),
+                Some(Guest::Operator) => self.operate(at, connection, message, out)?,
+                Some(Guest::Asked { cluster, server, join, map }) => {
+                    self.listen(connection, ((cluster, server), join, map), message, out);
+                }
+                // We have closed it.
+                None => {}
+            },
+        }
+        Ok(())
+    }
+
+    fn greet(&mut self, connection: ConnectionId, message: ToCoordinator, out: &mut Outbox) {
+        match message {
+            ToCoordinator::Operate { protocol: PROTOCOL_VERSION } => {
+                self.guests.insert(connection, Guest::Operator);
+            }
+            ToCoordinator::Join(join) if join.protocol == PROTOCOL_VERSION => match join.rejoin {
+                Some((cluster, server)) => {
+                    out.push(Effect::Send { connection, message: FromCoordinator::Describe });
+                    let guest = Guest::Asked { cluster, server, join, map: None };
+                    self.guests.insert(connection, guest);
+                }
+                None => send_away(connection, STRANGER, out),
+            },
+            _ => send_away(connection, OTHER, out),
+        }
+    }
+
+    /// A server tells what it holds, and is sent away: it comes back, and tells what is new, until the
+    /// file is written.
+    fn listen(
+        &mut self,
+        connection: ConnectionId,
+        (number, join, map): ((ClusterId, ServerId), Join, Option<ClusterMap>),
+        message: ToCoordinator,
+        out: &mut Outbox,
+    ) {
+        let (cluster, server) = number;
+        match (message, map) {
+            (ToCoordinator::KnownMap(map), _) => {
+                let guest = Guest::Asked { cluster, server, join, map: Some(*map) };
+                self.guests.insert(connection, guest);
+            }
+            (ToCoordinator::Holds(holdings), Some(map)) => {
+                let told = Identity { cluster, seed: holdings.seed };
+                if *self.identity.get_or_insert(told) == told {
+                    self.told.insert(server, Told { join, map, holdings: *holdings });
+                    send_away(connection, WAIT, out);
+                } else {
+                    send_away(connection, ANOTHER_CLUSTER, out);
+                }
+            }
+            // What it sends beside is for the coordinator that it had.
+            (_, map) => {
+                self.guests.insert(connection, Guest::Asked { cluster, server, join, map });
+            }
+        }
+    }
+
+    fn operate(
+        &mut self,
+        at: Moment,
+        connection: ConnectionId,
+        message: ToCoordinator,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        self.guests.insert(connection, Guest::Operator);
+        let ToCoordinator::Ask { request, ask } = message else { return Ok(()) };
+        let answer = match ask {
+            Ask::Rebuild { without, go } => self.rebuild(at, &without, go)?,
+            _ => Answer::Refused(WAIT.to_owned()),
+        };
+        let message = FromCoordinator::Answer { request, answer };
+        out.push(Effect::Send { connection, message });
+        Ok(())
+    }
+
+    fn rebuild(&mut self, at: Moment, without: &[ServerId], go: bool) -> Result<Answer, Stopped> {
+        let Some(identity) = self.identity else {
+            return Ok(Answer::Refused("no server of a cluster has come back yet".to_owned()));
+        };
+        let absent = self.absent();
+        let report = RebuildReport {
+            found: self.told.keys().copied().collect(),
+            absent: absent.iter().copied().collect(),
+            is_done: go,
+        };
+        if !go {
+            return Ok(Answer::Rebuild(report));
+        }
+        if without.iter().copied().collect::<BTreeSet<_>>() != absent {
+            let reason = format!("what is missing is: {}", listed(&absent));
+            return Ok(Answer::Refused(reason));
+        }
+        let records = match self.records(at, &absent) {
+            Ok(records) => records,
+            Err(reason) => return Ok(Answer::Refused(reason)),
+        };
+        Ledger::make(&mut self.store, identity, records)?;
+        self.is_written = true;
+        Ok(Answer::Rebuild(report))
+    }
+
+    /// The newest map that anybody has.
+    fn newest(&self) -> Option<&ClusterMap> {
+        self.told.values().map(|told| &told.map).max_by_key(|map| map.version)
+    }
+
+    /// Who lived when the newest map was made, and has said nothing.
+    fn absent(&self) -> BTreeSet<ServerId> {
+        let servers = self.newest().into_iter().flat_map(|map| &map.servers);
+        let living = servers.filter(|server| !server.is_dead).map(|server| server.id);
+        living.filter(|server| !self.told.contains_key(server)).collect()
+    }
+}
+
+/// What a file begins with.
+#[derive(Debug)]
+pub(crate) struct Records {
+    pub(crate) term: u64,
+    pub(crate) counters: Counters,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) tablets: Vec<Tablet>,
+    pub(crate) migrations: Vec<Migration>,
+    pub(crate) recoveries: Vec<Recovery>,
+}
+
+/// What all that was told comes to.
+impl<S: MetaStore> Rebuilding<S> {
+    /// Or why it cannot be known.
+    fn records(&self, at: Moment, absent: &BTreeSet<ServerId>) -> Result<Records, String> {
+        let map = self.newest().ok_or("no server knows a map")?;
+        let tablets = self.tablets(map);
+        let servers = self.servers(map, absent);
+        let dead: Vec<&Server> = servers.iter().filter(|server| server.fenced).collect();
+        let is_needed = |server: &Server| tablets.iter().any(|tablet| tablet.owner == server.id);
+        let is_side = |server: &Server| {
+            self.migrations()
+                .any(|it| it.intent.source == server.id || it.intent.target == server.id)
+        };
+        let recovered = dead
+            .into_iter()
+            .filter(|server| server.keeps_log() && (is_needed(server) || is_side(server)));
+        Ok(Records {
+            term: (map.version >> 32) + UNSEEN_TERMS,
+            counters: self.counters(map, &tablets)?,
+            recoveries: recovered.map(|server| Recovery::new(server.id, at.wall)).collect(),
+            migrations: self.rebuilt_migrations(at, map)?,
+            servers,
+            tablets,
+        })
+    }
+
+    /// The newest map's, and over it what is held under higher epochs: who does has accepted a flip.
+    fn tablets(&self, map: &ClusterMap) -> Vec<Tablet> {
+        let of_map = map.tablets.iter().map(|info| Tablet {
+            range: info.range,
+            owner: info.owner,
+            epoch: info.epoch,
+            tenures: info.tenures.clone(),
+        });
+        let mut tablets: Vec<Tablet> = of_map.collect();
+        for (&owner, told) in &self.told {
+            let owned = told.holdings.tablets.iter().filter(|held| held.state == HeldState::Owned);
+            for held in owned {
+                let (epoch, tenures) = (held.epoch, &held.tenures);
+                tablets = tablets
+                    .into_iter()
+                    .flat_map(|tablet| {
+                        let inside = tablet.range.intersection(held.range);
+                        let inside = inside.filter(|_| tablet.epoch < epoch);
+                        let Some(inside) = inside else { return vec![tablet] };
+                        let rest = tablet.range.without(inside).into_iter().flatten();
+                        let mut parts: Vec<Tablet> =
+                            rest.map(|range| Tablet { range, ..tablet.clone() }).collect();
+                        parts.push(Tablet {
+                            range: inside,
+                            owner,
+                            epoch,
+                            tenures: tenures.clone(),
+                        });
+                        parts
+                    })
+                    .collect();
+            }
+        }
+        tablets.sort_by_key(|tablet| tablet.range);
+        tablets
+    }
+
+    fn servers(&self, map: &ClusterMap, absent: &BTreeSet<ServerId>) -> Vec<Server> {
+        let replicas = self.told.values().map(|told| told.join.replicas).max().unwrap_or(0);
+        let told = self.told.iter().map(|(&id, Told { join, holdings, .. })| Server {
+            id,
+            host: join.host.clone(),
+            client_port: join.client_port,
+            bus_port: join.bus_port,
+            rack: join.rack.clone(),
+            replicas: join.replicas,
+            chain: holdings.chain,
+            fenced: false,
+        });
+        // Who is waited for whatever happens keeps nothing elsewhere.
+        let gone = map.servers.iter().filter(|server| !self.told.contains_key(&server.id));
+        let gone = gone.map(|server| {
+            let ServerInfo { id, host, client_port, bus_port, rack, is_dead, .. } = server.clone();
+            let fenced = is_dead || (absent.contains(&id) && replicas > 0);
+            let chain = (replicas > 0).then(|| self.chain_of(id));
+            Server { id, host, client_port, bus_port, rack, replicas, chain, fenced }
+        });
+        told.chain(gone).collect()
+    }
+
+    /// How far the chain of a log has come, as far as backups know. If nobody has any of it, then some
+    /// segment that nobody has: it is not known that there was none.
+    fn chain_of(&self, log: ServerId) -> SegmentId {
+        let logs = self.told.values().flat_map(|told| &told.holdings.logs);
+        let chains = logs.filter(|(of, _)| *of == log).filter_map(|(_, chain)| *chain);
+        chains.max().unwrap_or(SegmentId(u64::MAX))
+    }
+
+    fn migrations(&self) -> impl Iterator<Item = &HeldMigration> {
+        self.told.values().flat_map(|told| &told.holdings.migrations)
+    }
+
+    /// Above everything that anybody has seen.
+    fn counters(&self, map: &ClusterMap, tablets: &[Tablet]) -> Result<Counters, String> {
+        let held = || self.told.values().flat_map(|told| &told.holdings.tablets);
+        let intents = || self.migrations().map(|it| &it.intent);
+        let logs = self.told.values().flat_map(|told| &told.holdings.logs).map(|log| log.0);
+        let servers = map.servers.iter().map(|server| server.id).chain(logs);
+        let server = servers.chain(self.told.keys().copied()).max().unwrap_or_default();
+        let epochs = tablets.iter().map(|tablet| tablet.epoch).chain(held().map(|it| it.epoch));
+        let epoch = epochs.chain(intents().map(|it| it.target_epoch)).max().unwrap_or_default();
+        let tenures = tablets.iter().flat_map(|tablet| &tablet.tenures);
+        let tenures = tenures.chain(held().flat_map(|it| &it.tenures));
+        let tenure = tenures.chain(intents().flat_map(|it| &it.target_tenures)).max();
+        let migration = intents().map(|it| it.migration).max().unwrap_or_default();
+        let server = server.0.checked_add(UNSEEN_SERVERS).ok_or("there are no more numbers")?;
+        Ok(Counters {
+            server: ServerId(server),
+            migration: MigrationId(migration.0 + UNSEEN),
+            epoch: OwnershipEpoch(epoch.0 + UNSEEN),
+            tenure: Tenure(tenure.map_or(0, |tenure| tenure.0) + UNSEEN),
+        })
+    }
+
+    /// Those that had not ended as far as one of their sides knows. Who only waited is forgotten.
+    fn rebuilt_migrations(&self, at: Moment, map: &ClusterMap) -> Result<Vec<Migration>, String> {
+        let mut intents: BTreeMap<MigrationId, HeldMigration> = BTreeMap::new();
+        for held in self.migrations() {
+            let known = intents.entry(held.intent.migration).or_insert_with(|| held.clone());
+            known.is_accepted |= held.is_accepted;
+        }
+        intents.into_values().map(|held| self.migration(at, map, held)).collect()
+    }
+
+    fn migration(
+        &self,
+        at: Moment,
+        map: &ClusterMap,
+        HeldMigration { intent, is_accepted }: HeldMigration,
+    ) -> Result<Migration, String> {
+        let (id, range) = (intent.migration, intent.range);
+        let is_known = map
+            .tablets
+            .iter()
+            .any(|info| info.epoch == intent.target_epoch && info.range.overlaps(range));
+        let stage = if is_accepted || is_known {
+            let source_tenures = self.source_tenures(map, (intent.source, range));
+            let source_tenures = source_tenures.ok_or_else(|| {
+                format!("under which tenures {} had {range} is not known", intent.source)
+            })?;
+            Stage::Moving(Dependency { remaining: vec![range], source_tenures })
+        } else {
+            let terms = Terms {
+                source_epoch: intent.source_epoch,
+                target_epoch: intent.target_epoch,
+                target_tenures: intent.target_tenures.clone(),
+                bytes: intent.bytes,
+            };
+            Stage::Deciding { terms, otherwise: Ending::Failed(LOST.to_owned()) }
+        };
+        Ok(Migration {
+            id,
+            task: id,
+            range,
+            source: intent.source,
+            target: intent.target,
+            policy: intent.policy,
+            created: at.wall,
+            updated: at.wall,
+            progress: Progress::default(),
+            stage,
+        })
+    }
+
+    /// Under which tenures the source holds what it gives away.
+    fn source_tenures(
+        &self,
+        map: &ClusterMap,
+        (source, range): (ServerId, HashRange),
+    ) -> Option<Vec<Tenure>> {
+        let has = |first: KeyHash, other: HashRange| other.contains(first);
+        let told = self.told.get(&source).into_iter();
+        let held = told.flat_map(|told| &told.holdings.tablets);
+        let held = held.filter(|held| has(range.first(), held.range)).map(|held| &held.tenures);
+        let all = std::iter::once(map).chain(self.told.values().map(|told| &told.map));
+        let infos = all.flat_map(|map| &map.tablets).filter(|info| info.owner == source);
+        let infos = infos.filter(|info| has(range.first(), info.range)).map(|info| &info.tenures);
+        held.chain(infos).next().cloned()
+    }
+}
+
+fn send_away(connection: ConnectionId, reason: &str, out: &mut Outbox) {
+    let message = FromCoordinator::Rejected { reason: reason.to_owned(), is_fenced: false };
+    out.push(Effect::Send { connection, message });
+    out.push(Effect::Close { connection });
+}
+
+fn listed(servers: &BTreeSet<ServerId>) -> String {
+    match servers.is_empty() {
+        true => "nobody".to_owned(),
+        false => servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+    }
+}
+
+const WAIT: &str = "the coordinator's file is being rebuilt: see 'ballast cluster rebuild'";
+const STRANGER: &str = "the coordinator's file is being rebuilt, and until then nobody new is let in: \
+                        see 'ballast cluster rebuild'";
+const ANOTHER_CLUSTER: &str =
+    "the server belongs to another cluster than those that came before it";
+const OTHER: &str = "the coordinator is being rebuilt, or of another version of ballast";
+const LOST: &str = "the coordinator's file was lost";
