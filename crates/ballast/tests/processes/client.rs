@@ -68,7 +68,16 @@ pub(crate) struct Client {
 impl Client {
     /// Connects.
     pub(crate) fn connect(address: SocketAddr) -> Client {
-        let stream = TcpStream::connect(address).expect("the server listens");
+        Client::on(TcpStream::connect(address).expect("the server listens"), address)
+    }
+
+    /// Connects, if somebody listens there.
+    pub(crate) fn try_connect(address: SocketAddr, patience: Duration) -> Option<Client> {
+        let stream = TcpStream::connect_timeout(&address, patience).ok()?;
+        Some(Client::on(stream, address))
+    }
+
+    fn on(stream: TcpStream, address: SocketAddr) -> Client {
         stream.set_nodelay(true).expect("a socket can be told not to wait");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a time limit");
         let parser = ReplyParser::new(ReplyLimits::default());
@@ -94,10 +103,15 @@ impl Client {
 
     /// Sends a request.
     pub(crate) fn request<W: AsRef<[u8]>>(&mut self, words: &[W]) {
+        assert!(self.try_request(words), "the server reads");
+    }
+
+    /// Sends a request. `false`: the connection is broken.
+    pub(crate) fn try_request<W: AsRef<[u8]>>(&mut self, words: &[W]) -> bool {
         let words: Vec<&[u8]> = words.iter().map(AsRef::as_ref).collect();
         let mut request = Vec::new();
         RequestWriter::write(&words, &mut request);
-        self.send(&request);
+        self.try_send(&request)
     }
 
     /// Sends bytes.
@@ -119,6 +133,12 @@ impl Client {
     /// The next reply.
     pub(crate) fn answer(&mut self) -> Answer {
         self.take(|reply, _| Answer(reply)).expect("the server answers")
+    }
+
+    /// The next reply. `None`: the connection is broken, or nothing has come for so long.
+    pub(crate) fn answer_within(&mut self, patience: Duration) -> Option<Answer> {
+        self.stream.set_read_timeout(Some(patience)).expect("a socket has a time limit");
+        self.try_take(|reply, _| Answer(reply)).ok().flatten()
     }
 
     /// The next reply as bytes; `None`: the server has closed the connection.
@@ -144,6 +164,17 @@ impl Client {
     }
 
     fn take<T>(&mut self, read: impl FnOnce(Value, &[u8]) -> T) -> Option<T> {
+        match self.try_take(read) {
+            Ok(taken) => taken,
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => None,
+            Err(error) => panic!("{} does not answer: {error}", self.address),
+        }
+    }
+
+    fn try_take<T>(
+        &mut self,
+        read: impl FnOnce(Value, &[u8]) -> T,
+    ) -> Result<Option<T>, std::io::Error> {
         loop {
             let mut rest = &self.received[..];
             let found = self.parser.next(&mut rest).expect("a reply in Redis's protocol");
@@ -152,18 +183,13 @@ impl Client {
             if let Some(value) = found {
                 let result = read(value, &self.received[..taken]);
                 self.received.drain(..taken);
-                return Some(result);
+                return Ok(Some(result));
             }
             let mut bite = [0; 64 << 10];
-            let count = match self.stream.read(&mut bite) {
-                Ok(count) => count,
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => 0,
-                Err(error) => panic!("{} does not answer: {error}", self.address),
-            };
-            if count == 0 {
-                return None;
+            match self.stream.read(&mut bite)? {
+                0 => return Ok(None),
+                count => self.received.extend_from_slice(&bite[..count]),
             }
-            self.received.extend_from_slice(&bite[..count]);
         }
     }
 }

@@ -1,0 +1,160 @@
+//! What clients work on and what they may be told about it: texts, counters, and pairs of keys that
+//! are only written together. Each is a register whose history the simulator's checker can judge.
+
+use resp::Value;
+use sim::history::{self, Action, Operation, Outcome, Verdict};
+use std::collections::BTreeMap;
+
+/// A register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Register {
+    Text(u32),
+    Counter(u32),
+    Pair(u32),
+}
+
+/// How many registers of a kind there are, and how many of them are hot at a time.
+const TEXTS: u32 = 20_000;
+const COUNTERS: u32 = 2_000;
+const PAIRS: u32 = 2_000;
+const HOT_TEXTS: u32 = 6;
+const HOT_COUNTERS: u32 = 4;
+const HOT_PAIRS: u32 = 2;
+
+/// What was done to registers, by whomever.
+pub(crate) type History = Vec<(Register, Operation)>;
+
+/// Checks the history of every register; returns how many operations there were.
+pub(crate) fn judge<'h>(history: impl IntoIterator<Item = &'h (Register, Operation)>) -> usize {
+    let mut histories: BTreeMap<Register, Vec<Operation>> = BTreeMap::new();
+    for (register, operation) in history {
+        histories.entry(*register).or_default().push(*operation);
+    }
+    for (register, history) in &histories {
+        match history::check(history, &[]) {
+            Verdict::Linearizable => {}
+            Verdict::Violated(text) => panic!("{register:?} cannot have behaved so: {text}"),
+            Verdict::GaveUp => panic!("{register:?} has too many possible histories"),
+        }
+    }
+    histories.values().map(Vec::len).sum()
+}
+
+impl Register {
+    /// Every other time one of those that are hot in this era.
+    pub(crate) fn random(random: &mut fastrand::Rng, era: u32) -> Register {
+        let is_hot = random.bool();
+        let (texts, counters, pairs) = match is_hot {
+            true => (HOT_TEXTS, HOT_COUNTERS, HOT_PAIRS),
+            false => (TEXTS, COUNTERS, PAIRS),
+        };
+        let era = if is_hot { era } else { 0 };
+        let number = random.u32(..texts + counters + pairs);
+        if let Some(number) = number.checked_sub(texts + counters) {
+            Register::Pair((number + era * pairs) % PAIRS)
+        } else if let Some(number) = number.checked_sub(texts) {
+            Register::Counter((number + era * counters) % COUNTERS)
+        } else {
+            Register::Text((number + era * texts) % TEXTS)
+        }
+    }
+
+    pub(crate) fn all() -> impl Iterator<Item = Register> {
+        let texts = (0..TEXTS).map(Register::Text);
+        let counters = (0..COUNTERS).map(Register::Counter);
+        texts.chain(counters).chain((0..PAIRS).map(Register::Pair))
+    }
+
+    pub(crate) fn keys(self) -> Vec<String> {
+        match self {
+            Register::Text(number) => vec![format!("text:{number}")],
+            Register::Counter(number) => vec![format!("counter:{number}")],
+            Register::Pair(number) => {
+                vec![format!("{{pair:{number}}}:left"), format!("{{pair:{number}}}:right")]
+            }
+        }
+    }
+
+    /// Something to do with it. `new` is a value that was never used, `known` one that it may have.
+    pub(crate) fn action(self, random: &mut fastrand::Rng, new: u64, known: u64) -> Action {
+        match (self, random.u8(..100)) {
+            (_, 0..45) => Action::Read,
+            (_, 45..55) => Action::Delete,
+            (Register::Counter(_), _) => Action::Increment,
+            (Register::Text(_), 55..62) => Action::WriteIfAbsent(new),
+            (Register::Text(_), 62..70) => Action::Swap(known, new),
+            (Register::Text(_) | Register::Pair(_), _) => Action::Write(new),
+        }
+    }
+
+    pub(crate) fn request(self, action: Action) -> Vec<Vec<u8>> {
+        let keys: Vec<Vec<u8>> = self.keys().into_iter().map(String::into_bytes).collect();
+        let words = |words: &[&[u8]]| words.iter().map(|word| word.to_vec()).collect();
+        let key = &keys[0];
+        match (self, action) {
+            (Register::Text(_) | Register::Counter(_), Action::Read) => words(&[b"GET", key]),
+            (Register::Pair(_), Action::Read) => words(&[b"MGET", key, &keys[1]]),
+            (Register::Text(_) | Register::Counter(_), Action::Delete) => words(&[b"DEL", key]),
+            (Register::Pair(_), Action::Delete) => words(&[b"DEL", key, &keys[1]]),
+            (_, Action::Increment) => words(&[b"INCR", key]),
+            (_, Action::WriteIfAbsent(new)) => words(&[b"SET", key, &value(new), b"NX"]),
+            (_, Action::Swap(old, new)) => words(&[b"SET", key, &value(new), b"IFEQ", &value(old)]),
+            (Register::Pair(_), Action::Write(new)) => {
+                words(&[b"MSET", key, &value(new), &keys[1], &value(new)])
+            }
+            (_, Action::Write(new)) if new % 4 == 0 => {
+                words(&[b"SET", key, &value(new), b"EX", b"10000"])
+            }
+            (_, Action::Write(new)) => words(&[b"SET", key, &value(new)]),
+            (
+                _,
+                Action::Probe
+                | Action::Exchange(_)
+                | Action::Take
+                | Action::Flush
+                | Action::WriteExpiring(_),
+            ) => {
+                unreachable!("the simulator's alone")
+            }
+        }
+    }
+
+    /// What a reply says about the action; an error is given back.
+    pub(crate) fn outcome(self, action: Action, reply: &Value) -> Result<Outcome, String> {
+        let pair = matches!(self, Register::Pair(_));
+        match (action, reply) {
+            (Action::Read, Value::Array(both)) if both[0] == both[1] => {
+                self.outcome(action, &both[0])
+            }
+            (Action::Read, Value::Null) => Ok(Outcome::Value(None)),
+            (Action::Read, Value::Bulk(text)) => Ok(Outcome::Value(Some(number_of(text)?))),
+            (Action::Write(_), Value::Simple(_)) => Ok(Outcome::Done),
+            (Action::WriteIfAbsent(_) | Action::Swap(..), Value::Simple(_)) => {
+                Ok(Outcome::Applied(true))
+            }
+            (Action::WriteIfAbsent(_) | Action::Swap(..), Value::Null) => {
+                Ok(Outcome::Applied(false))
+            }
+            (Action::Increment, Value::Integer(number)) => Ok(Outcome::Number(*number as u64)),
+            (Action::Delete, Value::Integer(0)) => Ok(Outcome::Applied(false)),
+            (Action::Delete, Value::Integer(1)) if !pair => Ok(Outcome::Applied(true)),
+            (Action::Delete, Value::Integer(2)) if pair => Ok(Outcome::Applied(true)),
+            (_, Value::Error(text)) => Err(String::from_utf8_lossy(text).into_owned()),
+            (_, other) => Err(format!("{self:?} {action:?} was answered {other:?}")),
+        }
+    }
+}
+
+/// Long enough now and then for segments to fill.
+fn value(number: u64) -> Vec<u8> {
+    let length = if number.is_multiple_of(5) { 3_000 } else { 60 };
+    format!("{number}:{:x>length$}", "").into_bytes()
+}
+
+/// The number in a value, or in a counter.
+fn number_of(text: &[u8]) -> Result<u64, String> {
+    let digits = text.split(|&byte| byte == b':').next().unwrap_or_default();
+    let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    let is_whole = number.is_some_and(|number| text == digits || text == value(number));
+    number.filter(|_| is_whole).ok_or_else(|| format!("nobody wrote {text:?}"))
+}

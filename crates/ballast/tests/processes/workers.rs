@@ -1,0 +1,432 @@
+//! Clients that do random things to registers and remember what they were told.
+//!
+//! They follow redirects and, if they have the patience, go on when servers die: a request on a
+//! connection that breaks, or is not answered in time, is given up, and nobody knows what has come
+//! of it; one that was not sent, or that a server cannot carry out for now, is tried again.
+
+use crate::client::{Answer, Client, PATIENCE};
+use crate::registers::{History, Register};
+use bench::clock;
+use bench::routes::{Node, Redirect, Routes, parse_redirect};
+use resp::Value;
+use sim::history::{Action, Operation, Outcome, Place};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use types::{Instant, SLOT_COUNT, Slot, slot_of};
+
+const CLIENTS: usize = 6;
+const CLIENTS_MAX: u64 = 64;
+/// Requests that a client sends at once, on as many registers.
+const BATCH_MAX: usize = 12;
+/// How often one request may be sent elsewhere: redis-py's limit.
+const REDIRECTS_MAX: usize = 16;
+/// Until a request is tried again.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How long most connections of the patient wait for an answer, and how long some do: those are
+/// there when a server that was taken for dead says something after all.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+const LATE_ANSWER_MAX: Duration = Duration::from_secs(10);
+const CONNECT_MAX: Duration = Duration::from_millis(500);
+
+/// What the clients of a test have in common.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    /// Counts beginnings and ends of all clients' operations.
+    moments: AtomicU64,
+    /// Which registers are hot. Those that were hot while a server died have many operations that
+    /// may still take effect, and more of them would be too many to be followed.
+    era: AtomicU32,
+    stop: AtomicBool,
+    /// How long an operation is tried again; 0 if servers are not expected to fail.
+    patience: Duration,
+}
+
+impl Crowd {
+    fn new(patience: Duration) -> Crowd {
+        Crowd {
+            moments: AtomicU64::new(1),
+            era: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+            patience,
+        }
+    }
+
+    /// Operations that have ended so far, about.
+    pub(crate) fn operations(&self) -> u64 {
+        self.moments.load(Ordering::SeqCst) / 2
+    }
+
+    /// Other registers are hot from now on.
+    pub(crate) fn next_era(&self) {
+        self.era.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until clients have done so much more.
+    pub(crate) fn until_operations(&self, more: u64) {
+        let enough = self.operations() + more;
+        crate::client::until("clients go on", || {
+            self.operations() >= enough || self.stop.load(Ordering::Relaxed)
+        });
+    }
+
+    fn moment(&self) -> u64 {
+        self.moments.fetch_add(1, Ordering::SeqCst)
+    }
+}
+
+/// What came of a test.
+pub(crate) struct Finished {
+    /// What all clients did, last of all to read every register.
+    pub(crate) history: History,
+    /// Keys that were there in the end.
+    pub(crate) found: BTreeSet<String>,
+    /// Errors that a client must not see.
+    pub(crate) refusals: Vec<String>,
+    pub(crate) redirects: u64,
+    /// Operations of which nobody knows what has come of them.
+    pub(crate) given_up: usize,
+}
+
+/// Lets clients work while something happens, and reads every register afterwards.
+pub(crate) fn under_load<T>(
+    addresses: &[SocketAddr],
+    (seed, patience): (u64, Duration),
+    happens: impl FnOnce(&Crowd) -> T,
+) -> (T, Finished) {
+    let crowd = Crowd::new(patience);
+    let (result, mut workers) = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                let mut worker = Worker::new((number, seed), addresses, &crowd);
+                scope.spawn(move || {
+                    while !worker.crowd.stop.load(Ordering::Relaxed) && worker.refusals.is_empty() {
+                        worker.some_operations();
+                    }
+                    worker
+                })
+            })
+            .collect();
+        let stop = StopAtTheEnd(&crowd);
+        let result = happens(&crowd);
+        drop(stop);
+        let workers = clients.into_iter().map(|client| client.join().expect("a client goes on"));
+        (result, workers.collect::<Vec<Worker>>())
+    });
+    workers.push(Worker::new((CLIENTS, seed), addresses, &crowd));
+    let found = workers[CLIENTS].read_everything();
+    let mut finished =
+        Finished { history: Vec::new(), found, refusals: Vec::new(), redirects: 0, given_up: 0 };
+    for worker in workers {
+        finished.history.extend(worker.history);
+        finished.refusals.extend(worker.refusals);
+        finished.redirects += worker.redirects;
+    }
+    let is_open = |(_, operation): &&(Register, Operation)| operation.outcome.is_none();
+    finished.given_up = finished.history.iter().filter(is_open).count();
+    (result, finished)
+}
+
+/// Clients end also if the test fails.
+struct StopAtTheEnd<'c>(&'c Crowd);
+
+impl Drop for StopAtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One client with a connection to each server.
+struct Worker<'c> {
+    number: usize,
+    random: fastrand::Rng,
+    crowd: &'c Crowd,
+    routes: Routes,
+    lines: BTreeMap<Node, Line>,
+    /// Connections opened so far.
+    opened: u64,
+    /// Who was asked for the slot map last.
+    informant: u16,
+    history: History,
+    /// The value last seen anywhere, and values given so far.
+    known: BTreeMap<Register, u64>,
+    values: u64,
+    redirects: u64,
+    refusals: Vec<String>,
+}
+
+/// A connection.
+struct Line {
+    /// Its number among all that the client has opened.
+    number: u64,
+    client: Client,
+    answer_max: Duration,
+}
+
+/// An operation that has begun.
+struct Begun {
+    register: Register,
+    action: Action,
+    begun: u64,
+    /// When it is not tried again any more.
+    until: Instant,
+    /// Where it was sent.
+    sent: Option<Sent>,
+}
+
+/// Where a request was sent.
+#[derive(Clone, Copy)]
+struct Sent {
+    node: Node,
+    /// The number of the connection.
+    line: u64,
+}
+
+/// What became of a request.
+enum Reply {
+    /// It was not sent.
+    NotSent,
+    /// It was sent, and will not be answered.
+    None,
+    /// The answer of this server.
+    Some(Node, Answer),
+}
+
+/// How an operation goes on.
+enum Next {
+    Ended(Outcome),
+    /// What is to be sent, ASKING if need be, and where.
+    Elsewhere(Redirect),
+    /// It is tried again later.
+    Later(String),
+    GivenUp,
+    Refused(String),
+}
+
+impl<'c> Worker<'c> {
+    fn new((number, seed): (usize, u64), addresses: &[SocketAddr], crowd: &'c Crowd) -> Worker<'c> {
+        Worker {
+            number,
+            random: fastrand::Rng::with_seed(seed * CLIENTS_MAX + number as u64),
+            crowd,
+            routes: Routes::new(addresses),
+            lines: BTreeMap::new(),
+            opened: 0,
+            informant: 0,
+            history: Vec::new(),
+            known: BTreeMap::new(),
+            values: 0,
+            redirects: 0,
+            refusals: Vec::new(),
+        }
+    }
+
+    /// A batch of operations on different registers, pipelined.
+    fn some_operations(&mut self) {
+        let count = self.random.usize(1..=BATCH_MAX);
+        let era = self.crowd.era.load(Ordering::Relaxed);
+        let registers: BTreeSet<Register> =
+            (0..count).map(|_| Register::random(&mut self.random, era)).collect();
+        let batch = registers.into_iter().map(|register| {
+            self.values += 1;
+            // Values of different clients differ.
+            let new = self.values * CLIENTS_MAX + self.number as u64;
+            let known = self.known.get(&register).copied().unwrap_or(0);
+            (register, register.action(&mut self.random, new, known))
+        });
+        let batch = batch.collect();
+        self.perform(batch);
+    }
+
+    /// Reads every register, and returns the keys that exist.
+    fn read_everything(&mut self) -> BTreeSet<String> {
+        let all: Vec<_> = Register::all().map(|register| (register, Action::Read)).collect();
+        for batch in all.chunks(BATCH_MAX) {
+            self.perform(batch.to_vec());
+        }
+        let found = self
+            .history
+            .iter()
+            .filter(|(_, operation)| matches!(operation.outcome, Some(Outcome::Value(Some(_)))));
+        found.flat_map(|(register, _)| register.keys()).collect()
+    }
+
+    fn perform(&mut self, batch: Vec<(Register, Action)>) {
+        let until = clock::now() + self.crowd.patience;
+        let mut sent = Vec::new();
+        for (register, action) in batch {
+            let begun = self.crowd.moment();
+            let mut operation = Begun { register, action, begun, until, sent: None };
+            let owner = self.routes.owner(slot_of(register.keys()[0].as_bytes()));
+            operation.sent = self.send(&operation, owner);
+            sent.push(operation);
+        }
+        // All replies first: each redirect asks again, on connections that must be free for that.
+        let replies: Vec<(Begun, Reply)> = sent
+            .into_iter()
+            .map(|operation| {
+                let reply = self.receive(operation.sent);
+                (operation, reply)
+            })
+            .collect();
+        for (operation, reply) in replies {
+            self.finish(&operation, reply);
+        }
+    }
+
+    /// Follows redirects until an operation has ended, and notes how.
+    fn finish(&mut self, operation: &Begun, mut reply: Reply) {
+        let slot = slot_of(operation.register.keys()[0].as_bytes());
+        let mut redirects = 0;
+        let outcome = loop {
+            let node = match self.judge(operation, reply, redirects) {
+                Next::Ended(outcome) => break Some(outcome),
+                Next::GivenUp => break None,
+                Next::Refused(refusal) => return self.refusals.push(refusal),
+                Next::Elsewhere(redirect) => {
+                    redirects += 1;
+                    self.follow(redirect)
+                }
+                Next::Later(refusal) if clock::now() > operation.until => {
+                    return self.refusals.push(refusal);
+                }
+                Next::Later(_) => {
+                    redirects = 0;
+                    clock::sleep(PAUSE);
+                    self.ask_for_routes();
+                    self.routes.owner(slot)
+                }
+            };
+            let sent = self.send(operation, node);
+            reply = self.receive(sent);
+        };
+        if let Some(Outcome::Value(Some(number))) = outcome {
+            self.known.insert(operation.register, number);
+        }
+        let Begun { register, action, begun, .. } = *operation;
+        let ended = self.crowd.moment();
+        // A client has one request for a register at a time, and one that was given up may take
+        // effect behind all others.
+        let place = Place { connection: begun, request: 0 };
+        let operation = Operation { client: self.number, begun, ended, place, action, outcome };
+        self.history.push((register, operation));
+    }
+
+    fn judge(&self, operation: &Begun, reply: Reply, redirects: usize) -> Next {
+        let is_patient = !self.crowd.patience.is_zero();
+        let Begun { register, action, .. } = *operation;
+        let (node, answer) = match reply {
+            Reply::Some(node, answer) => (node, answer),
+            Reply::NotSent => {
+                return Next::Later(format!("{register:?}: no server can be reached"));
+            }
+            Reply::None if is_patient => return Next::GivenUp,
+            Reply::None => return Next::Refused(format!("{register:?}: no answer")),
+        };
+        if let Value::Error(text) = &answer.0
+            && let Some(redirect) = parse_redirect(text, self.routes.address(node))
+        {
+            return match redirects < REDIRECTS_MAX {
+                true => Next::Elsewhere(redirect),
+                false => Next::Later(format!("{register:?}: too many redirects")),
+            };
+        }
+        let temporary = ["CLUSTERDOWN", "TRYAGAIN", "LOADING"];
+        match register.outcome(action, &answer.0) {
+            Ok(outcome) => Next::Ended(outcome),
+            Err(refusal) if is_patient && temporary.iter().any(|word| answer.is_error(word)) => {
+                Next::Later(refusal)
+            }
+            Err(refusal) => Next::Refused(refusal),
+        }
+    }
+
+    fn follow(&mut self, redirect: Redirect) -> Node {
+        self.redirects += 1;
+        match redirect {
+            Redirect::Moved(slot, address) => self.routes.moved(slot, address),
+            Redirect::Ask(address) => {
+                let node = self.routes.node(address);
+                if let Some(line) = self.line(node) {
+                    line.client.try_request(&["ASKING"]);
+                    let answer_max = line.answer_max;
+                    if line.client.answer_within(answer_max).is_none() {
+                        self.lines.remove(&node);
+                    }
+                }
+                node
+            }
+        }
+    }
+
+    fn send(&mut self, operation: &Begun, node: Node) -> Option<Sent> {
+        let request = operation.register.request(operation.action);
+        let line = self.line(node)?;
+        let number = line.number;
+        // Of what could not be sent a part may have been.
+        if !line.client.try_request(&request) {
+            self.lines.remove(&node);
+        }
+        Some(Sent { node, line: number })
+    }
+
+    fn receive(&mut self, sent: Option<Sent>) -> Reply {
+        let Some(Sent { node, line }) = sent else { return Reply::NotSent };
+        let Some(open) = self.lines.get_mut(&node).filter(|open| open.number == line) else {
+            return Reply::None;
+        };
+        let answer_max = open.answer_max;
+        match open.client.answer_within(answer_max) {
+            Some(answer) => Reply::Some(node, answer),
+            None => {
+                self.lines.remove(&node);
+                Reply::None
+            }
+        }
+    }
+
+    /// The connection to a server, if it can be reached.
+    fn line(&mut self, node: Node) -> Option<&mut Line> {
+        if !self.lines.contains_key(&node) {
+            let client = Client::try_connect(self.routes.address(node), CONNECT_MAX)?;
+            self.opened += 1;
+            let answer_max = match self.random.u8(..4) {
+                _ if self.crowd.patience.is_zero() => PATIENCE,
+                0 => LATE_ANSWER_MAX,
+                _ => ANSWER_MAX,
+            };
+            self.lines.insert(node, Line { number: self.opened, client, answer_max });
+        }
+        self.lines.get_mut(&node)
+    }
+
+    /// Asks the next server for the slot map.
+    fn ask_for_routes(&mut self) {
+        let count = self.routes.nodes().count() as u16;
+        self.informant = (self.informant + 1) % count;
+        let node = Node(self.informant);
+        let Some(line) = self.line(node) else { return };
+        line.client.try_request(&["CLUSTER", "SLOTS"]);
+        match line.client.answer_within(ANSWER_MAX) {
+            Some(Answer(Value::Array(ranges))) => {
+                ranges.into_iter().for_each(|range| self.learn(Answer(range)));
+            }
+            // A server that has just started may know none.
+            Some(_) => {}
+            None => drop(self.lines.remove(&node)),
+        }
+    }
+
+    fn learn(&mut self, range: Answer) {
+        let range = range.items();
+        let owner = range[2].items();
+        let port = u16::try_from(owner[1].number()).expect("a port is a small number");
+        let ip = owner[0].text().parse().expect("an owner has an address");
+        let address = SocketAddr::new(ip, port);
+        for slot in range[0].number()..=range[1].number() {
+            let slot = u16::try_from(slot).ok().filter(|slot| *slot < SLOT_COUNT);
+            self.routes.moved(Slot(slot.expect("a slot is a small number")), address);
+        }
+    }
+}
