@@ -80,6 +80,7 @@ impl Client {
     fn on(stream: TcpStream, address: SocketAddr) -> Client {
         stream.set_nodelay(true).expect("a socket can be told not to wait");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a time limit");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a socket has a time limit");
         let parser = ReplyParser::new(ReplyLimits::default());
         Client { address, stream, parser, received: Vec::new() }
     }

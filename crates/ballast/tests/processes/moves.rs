@@ -4,10 +4,14 @@ use crate::client::{Answer, Client, until};
 use crate::servers::Cluster;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use types::SLOT_COUNT;
 
 /// Ranges have these many slots or a multiple: few tablets, for tablets are never merged.
 const SLOTS_OF_A_PIECE: u16 = 512;
+/// How often a move is asked for where servers die, and how long an answer may take.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+const PATIENCE_OF_ASKERS: Duration = Duration::from_secs(2);
 const PIECES: usize = (SLOT_COUNT / SLOTS_OF_A_PIECE) as usize;
 
 /// How migrations have ended.
@@ -161,6 +165,40 @@ impl Mover {
         }
         ended
     }
+}
+
+/// Has ranges moved between these servers, at random and whether or not they are there, until it is
+/// told to stop.
+pub(crate) fn keep_asking(addresses: &[SocketAddr], seed: u64, stop: &AtomicBool) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    while !stop.load(Ordering::Relaxed) {
+        // Whoever is dead or busy is asked another time.
+        let _ = ask_for_some_move(addresses, &mut random);
+        bench::clock::sleep(ASK_EVERY);
+    }
+}
+
+fn ask_for_some_move(addresses: &[SocketAddr], random: &mut fastrand::Rng) -> Option<()> {
+    let ask = |address: SocketAddr, words: &[&str]| {
+        let mut client = Client::try_connect(address, ASK_EVERY)?;
+        let is_sent = client.try_request(words);
+        client.answer_within(PATIENCE_OF_ASKERS).filter(|reply| is_sent && !reply.is_error(""))
+    };
+    let target = ask(*random.choice(addresses)?, &["CLUSTER", "MYID"])?.text();
+    let ranges = ask(*random.choice(addresses)?, &["CLUSTER", "SLOTS"])?.items();
+    let range = random.choice(ranges)?.items();
+    let owner = range[2].items();
+    let ip = owner[0].text().parse().ok()?;
+    let owner = SocketAddr::new(ip, u16::try_from(owner[1].number()).ok()?);
+    // As in `Mover`, so that there are few tablets.
+    let piece = usize::from(SLOTS_OF_A_PIECE);
+    let [low, high] = [0, 1].map(|field| range[field].number() as usize);
+    let pieces = low.div_ceil(piece)..(high + 1) / piece;
+    let first = random.choice(pieces.clone())?;
+    let last = first + random.usize(1..=pieces.end - first);
+    let slots = ((first * piece).to_string(), (last * piece - 1).to_string());
+    ask(owner, &["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &slots.0, &slots.1, "NODE", &target])?;
+    Some(())
 }
 
 /// Why a move is not possible when the move before it was cancelled.

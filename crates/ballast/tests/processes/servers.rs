@@ -23,29 +23,56 @@ pub(crate) struct Process {
 pub(crate) const MODEST: [&str; 5] =
     ["--shared-cores", "--reactors", "1", "--ready-memory", "16mb"];
 
-impl Process {
-    fn start(arguments: &[&str]) -> Process {
+/// A process that was started and has not said yet that it is ready.
+pub(crate) struct Starting {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    log: PathBuf,
+}
+
+impl Starting {
+    /// Starts a command that begins with the binary or becomes it.
+    pub(crate) fn new(mut command: Command) -> Starting {
         let (log, path) = tempfile::Builder::new()
             .prefix("ballast-")
             .suffix(".log")
             .tempfile_in(env!("CARGO_TARGET_TMPDIR"))
             .and_then(|log| log.keep().map_err(|error| error.error))
             .expect("a log can be written where tests may write");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_ballast"))
-            .args(arguments)
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
             .expect("the binary starts");
-        let mut output = BufReader::new(child.stdout.take().expect("its output is piped"));
+        let output = BufReader::new(child.stdout.take().expect("its output is piped"));
+        Starting { child, output, log: path }
+    }
+
+    /// Waits until it is ready.
+    pub(crate) fn ready(mut self) -> Process {
         let mut line = String::new();
-        output.read_line(&mut line).expect("it says something");
+        self.output.read_line(&mut line).expect("it says something");
+        let Starting { child, output, log } = self;
         let Some(address) = ready_address(&line) else {
-            let said = std::fs::read_to_string(&path).unwrap_or_default();
-            panic!("{arguments:?} did not get ready: {line}{said}");
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            panic!("a process did not get ready: {line}{said}");
         };
-        Process { child, address, log: path, _output: output }
+        Process { child, address, log, _output: output }
+    }
+}
+
+/// The binary that is tested, to be called with arguments.
+pub(crate) fn binary() -> PathBuf {
+    let other = std::env::var_os("BALLAST_TEST_BINARY").map(PathBuf::from);
+    other.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_ballast")))
+}
+
+impl Process {
+    fn start(arguments: &[&str]) -> Process {
+        let mut command = Command::new(binary());
+        command.args(arguments);
+        Starting::new(command).ready()
     }
 
     /// A server that is a store of its own, and keeps nothing.
@@ -99,8 +126,30 @@ impl Process {
 
     /// Tells it to end, as whoever runs it does.
     pub(crate) fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
         let process = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        kill_process(process.expect("it has a number"), Signal::TERM).expect("it still runs");
+        kill_process(process.expect("it has a number"), signal).expect("it still runs");
+    }
+
+    /// Checks that it has not ended by itself.
+    pub(crate) fn assert_runs(&mut self) {
+        let ended = self.child.try_wait().expect("it can be waited for");
+        assert!(ended.is_none(), "{} has ended by itself: {ended:?}", self.address);
+    }
+
+    /// Whether all its threads are stopped, as by SIGSTOP: that takes a moment.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let mut tasks = tasks.expect("it still runs").flatten();
+        tasks.all(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // The state follows the name, which may contain anything.
+            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+        })
     }
 
     /// How it ended, once it has.

@@ -4,8 +4,9 @@
 //! connection that breaks, or is not answered in time, is given up, and nobody knows what has come
 //! of it; one that was not sent, or that a server cannot carry out for now, is tried again.
 
-use crate::client::{Answer, Client, PATIENCE};
-use crate::registers::{History, Register};
+use crate::client::{Answer, Client, PATIENCE, until};
+use crate::moves::{keys, records};
+use crate::registers::{History, Register, judge};
 use bench::clock;
 use bench::routes::{Node, Redirect, Routes, parse_redirect};
 use resp::Value;
@@ -66,9 +67,7 @@ impl Crowd {
     /// Waits until clients have done so much more.
     pub(crate) fn until_operations(&self, more: u64) {
         let enough = self.operations() + more;
-        crate::client::until("clients go on", || {
-            self.operations() >= enough || self.stop.load(Ordering::Relaxed)
-        });
+        until("clients go on", || self.operations() >= enough || self.stop.load(Ordering::Relaxed));
     }
 
     fn moment(&self) -> u64 {
@@ -79,14 +78,34 @@ impl Crowd {
 /// What came of a test.
 pub(crate) struct Finished {
     /// What all clients did, last of all to read every register.
-    pub(crate) history: History,
+    history: History,
     /// Keys that were there in the end.
-    pub(crate) found: BTreeSet<String>,
+    found: BTreeSet<String>,
     /// Errors that a client must not see.
-    pub(crate) refusals: Vec<String>,
-    pub(crate) redirects: u64,
+    refusals: Vec<String>,
+    redirects: u64,
     /// Operations of which nobody knows what has come of them.
-    pub(crate) given_up: usize,
+    given_up: usize,
+}
+
+impl Finished {
+    /// Checks that everything that clients were told can have happened, and that what they found
+    /// last is there once.
+    pub(crate) fn check(&self, addresses: &[SocketAddr]) {
+        assert!(self.refusals.is_empty(), "clients were told: {:?}", self.refusals);
+        let operations = judge(&self.history);
+        assert_each_key_once(addresses, &self.found);
+        let Finished { given_up, redirects, .. } = self;
+        println!("{operations} operations, {given_up} given up, {redirects} redirects");
+    }
+}
+
+/// Every key that was found by reading stands on exactly one server, and no other key on any.
+fn assert_each_key_once(addresses: &[SocketAddr], found: &BTreeSet<String>) {
+    until("servers forget what has moved", || records(addresses) == found.len() as i64);
+    let mut held: Vec<String> = addresses.iter().flat_map(|&address| keys(address)).collect();
+    held.sort();
+    assert!(held.iter().eq(found), "a key stands on no server, or on two, or was never there");
 }
 
 /// Lets clients work while something happens, and reads every register afterwards.
@@ -108,7 +127,7 @@ pub(crate) fn under_load<T>(
                 })
             })
             .collect();
-        let stop = StopAtTheEnd(&crowd);
+        let stop = StopAtTheEnd(&crowd.stop);
         let result = happens(&crowd);
         drop(stop);
         let workers = clients.into_iter().map(|client| client.join().expect("a client goes on"));
@@ -128,12 +147,12 @@ pub(crate) fn under_load<T>(
     (result, finished)
 }
 
-/// Clients end also if the test fails.
-struct StopAtTheEnd<'c>(&'c Crowd);
+/// Threads end also if the test fails.
+pub(crate) struct StopAtTheEnd<'s>(pub(crate) &'s AtomicBool);
 
 impl Drop for StopAtTheEnd<'_> {
     fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::Relaxed);
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -1,0 +1,201 @@
+//! Servers that keep each other's logs are killed, stopped, and run out of disk space under load:
+//! nothing that was acknowledged is lost, nothing stale is read, and the cluster heals by itself.
+//!
+//! What clients saw is judged by the simulator's checker, as in `live_migration.rs`. The faults are
+//! those of `nemesis.rs`, of which `crates/bench/scripts/nemesis` plays many more.
+
+use crate::client::{Client, until};
+use crate::disks::SmallDisk;
+use crate::live_migration::seed;
+use crate::moves::keep_asking;
+use crate::nemesis::{Fault, Means, Nemesis};
+use crate::network::Network;
+use crate::seats::{Plan, Seats};
+use crate::workers::{StopAtTheEnd, under_load};
+use bench::clock;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long clients try again.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The cluster of the long test: with one server more than it needs to do without another.
+const SERVERS: usize = 4;
+const SMALL_DISKS: usize = 2;
+const SMALL_DISK_MB: u32 = 384;
+/// Faults until clients begin with an empty cluster: what they remember must be judged some time.
+const FAULTS_AT_A_TIME: usize = 8;
+
+/// One cluster at a time: with several, two processors are too busy for anything to be on time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets these things happen to a cluster that is used.
+fn play((plan, mut seats): (Plan<'_>, Seats), means: Means<'_>, faults: &[Fault]) -> Seats {
+    let seed = seed();
+    println!("BALLAST_TEST_SEED={seed}");
+    seats.spread();
+    let addresses = seats.addresses();
+    let (seats, finished) = under_load(&addresses, (seed, PATIENCE), |crowd| {
+        Nemesis::new((plan, seats), means, crowd, seed).strike_all(faults)
+    });
+    finished.check(&addresses);
+    seats
+}
+
+/// A cluster that needs nothing but processes.
+fn start(plan: Plan<'_>) -> (Plan<'_>, Seats) {
+    (plan, Seats::start(plan, |_| ()))
+}
+
+const PROCESSES: Means<'_> = Means { disks: &[], network: None };
+
+const fn plan(servers: usize, replicas: usize, durability: &str) -> Plan<'_> {
+    Plan { servers, replicas, durability, network: None }
+}
+
+#[test]
+fn nothing_is_lost_while_one_server_after_the_other_is_killed_and_started_again() {
+    let _alone = alone();
+    play(start(plan(3, 2, "memory")), PROCESSES, &[Fault::Kill; 3]);
+    play(start(plan(3, 1, "memory")), PROCESSES, &[Fault::Kill; 3]);
+}
+
+#[test]
+fn everything_is_back_after_all_were_killed_at_once() {
+    let _alone = alone();
+    let faults = [Fault::KillAll, Fault::KillEverybody];
+    play(start(plan(3, 1, "disk")), PROCESSES, &faults);
+}
+
+#[test]
+fn a_server_that_was_stopped_for_too_long_begins_anew_and_says_nothing_stale() {
+    let _alone = alone();
+    let mut seats = play(start(plan(3, 1, "memory")), PROCESSES, &[Fault::Stop]);
+    let key = "somewhere";
+    let owner = owner_of(&seats, key);
+    let victim =
+        seats.servers.iter().position(|seat| seat.address == owner).expect("it has a seat");
+    let name = seats.servers[victim].identity().expect("a server has a name");
+    let mut client = Client::connect(owner);
+    assert_eq!(client.ask(&["SET", key, "old"]).text(), "OK");
+    seats.servers[victim].stop();
+    // It stands in the server's socket when that goes on.
+    client.request(&["GET", key]);
+    seats.until_served();
+    let owner = owner_of(&seats, key);
+    assert_eq!(Client::connect(owner).ask(&["GET", key]).text(), "old");
+    assert_eq!(Client::connect(owner).ask(&["SET", key, "new"]).text(), "OK");
+    seats.servers[victim].resume();
+    let answer = client.answer_within(PATIENCE);
+    assert!(answer.is_none_or(|answer| answer.is_error("") || answer.text() == "new"));
+    until("the server begins anew", || {
+        seats.servers[victim].identity().is_some_and(|now| now != name)
+    });
+    seats.until_whole();
+}
+
+#[test]
+fn a_backup_whose_disk_is_full_keeps_nobody_waiting_for_long() {
+    let _alone = alone();
+    let plan = plan(4, 2, "interval");
+    let mut disks = Vec::new();
+    let seats = Seats::start(plan, |seats| match SmallDisk::mount(&seats.servers[0].disk, 256) {
+        Ok(disk) => disks.push(disk),
+        Err(why) => println!("skipped: no small disk can be made here: {why}"),
+    });
+    if !disks.is_empty() {
+        let means = Means { disks: &disks, network: None };
+        play((plan, seats), means, &[Fault::FillDisk, Fault::FillDisk]);
+    }
+}
+
+/// Plays as many faults as fit into the minutes that are asked for, all that this machine allows.
+#[test]
+#[ignore = "takes minutes; crates/bench/scripts/nemesis runs it"]
+fn a_cluster_heals_by_itself_whatever_happens_to_its_processes_disks_and_connections() {
+    let _alone = alone();
+    let setting = |name: &str| std::env::var(name).ok();
+    let minutes =
+        setting("BALLAST_TEST_MINUTES").map_or(10.0, |text| text.parse().expect("minutes"));
+    let has_moves = setting("BALLAST_TEST_MIGRATIONS").is_some();
+    let wanted = setting("BALLAST_TEST_FAULTS");
+    let network = Network::new(SERVERS + 1)
+        .inspect_err(|why| {
+            println!("no connection is cut, since no network can be made here: {why}")
+        })
+        .ok();
+    let plan =
+        Plan { servers: SERVERS, replicas: 2, durability: "memory", network: network.as_ref() };
+    let mut disks = Vec::new();
+    let mut seats = Seats::start(plan, |seats| {
+        for seat in &seats.servers[..SMALL_DISKS] {
+            match SmallDisk::mount(&seat.disk, SMALL_DISK_MB) {
+                Ok(disk) => disks.push(disk),
+                Err(why) => {
+                    println!("no disk is filled, since no small one can be made here: {why}")
+                }
+            }
+        }
+    });
+    let means = Means { disks: &disks, network: network.as_ref() };
+    let is_possible = |fault: &Fault| match fault {
+        Fault::FillDisk => !disks.is_empty(),
+        Fault::Isolate | Fault::Cut => network.is_some(),
+        _ => true,
+    };
+    let is_wanted = |fault: &Fault| match &wanted {
+        None => true,
+        Some(list) => list.split(',').any(|name| name == format!("{fault:?}")),
+    };
+    let faults: Vec<Fault> =
+        Fault::ALL.into_iter().filter(|fault| is_possible(fault) && is_wanted(fault)).collect();
+    let end = clock::now() + Duration::from_secs_f64(60.0 * minutes);
+    seats.spread();
+    for seed in seed().. {
+        println!("BALLAST_TEST_SEED={seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let some: Vec<Fault> =
+            (0..FAULTS_AT_A_TIME).filter_map(|_| random.choice(&faults).copied()).collect();
+        seats = round((plan, seats), means, &some, (seed, has_moves));
+        if clock::now() > end {
+            break;
+        }
+    }
+}
+
+/// Some faults, after which all that clients saw is judged and forgotten.
+fn round(
+    (plan, seats): (Plan<'_>, Seats),
+    means: Means<'_>,
+    faults: &[Fault],
+    (seed, has_moves): (u64, bool),
+) -> Seats {
+    let addresses = seats.addresses();
+    let stop = AtomicBool::new(!has_moves);
+    let (seats, finished) = under_load(&addresses, (seed, PATIENCE), |crowd| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| keep_asking(&addresses, seed, &stop));
+            let stop = StopAtTheEnd(&stop);
+            let seats = Nemesis::new((plan, seats), means, crowd, seed).strike_all(faults);
+            drop(stop);
+            seats
+        })
+    });
+    finished.check(&addresses);
+    seats.clear();
+    seats
+}
+
+/// The server that serves a key, asked of all that run.
+fn owner_of(seats: &Seats, key: &str) -> SocketAddr {
+    let serves = |address: &SocketAddr| {
+        let seat = seats.servers.iter().find(|seat| seat.address == *address);
+        seat.is_some_and(|seat| seat.is_there() && seat.ask(&["EXISTS", key]).is_some())
+    };
+    seats.addresses().into_iter().find(serves).expect("somebody serves every key")
+}

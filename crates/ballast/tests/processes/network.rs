@@ -1,0 +1,121 @@
+//! A network of its own for the processes of a cluster, in which connections can be cut: each process
+//! stands in a network namespace, and all are joined by a bridge, on which the test is as well.
+//!
+//! What is cut is silent: packets are lost, and nobody is told. It takes root and `ip`.
+
+use std::net::Ipv4Addr;
+use std::process::Command;
+
+/// A MAC address that nobody has: a bridge delivers nothing to it.
+const NOBODY: &str = "02:00:00:00:00:01";
+/// The test's place on the bridge.
+const OURS: u8 = 254;
+
+/// The network of a cluster.
+pub(crate) struct Network {
+    /// The bridge, after which all else is named.
+    name: String,
+    subnet: [u8; 3],
+    places: usize,
+}
+
+impl Network {
+    /// With a place for so many processes. `Err`: why that is not possible.
+    pub(crate) fn new(places: usize) -> Result<Network, String> {
+        let process = std::process::id();
+        let subnet = [10, 128 + (process >> 8 & 127) as u8, process as u8];
+        let network = Network { name: format!("bl{process}"), subnet, places };
+        let bridge = &*network.name;
+        ip(&["link", "add", bridge, "type", "bridge"])?;
+        let ours = network.at(OURS);
+        ip(&["address", "add", &format!("{ours}/24"), "dev", bridge])?;
+        ip(&["link", "set", bridge, "up"])?;
+        for number in 0..places {
+            let (space, cable) = (network.space(number), network.cable(number));
+            ip(&["netns", "add", &space])?;
+            let inside = ["peer", "name", "eth0", "netns", &space];
+            ip(&[&["link", "add", &cable, "type", "veth"], &inside[..]].concat())?;
+            ip(&["link", "set", &cable, "master", bridge, "up"])?;
+            let address = format!("{}/24", network.address(number));
+            ip(&["-n", &space, "address", "add", &address, "dev", "eth0"])?;
+            ip(&["-n", &space, "link", "set", "eth0", "up"])?;
+            ip(&["-n", &space, "link", "set", "lo", "up"])?;
+        }
+        Ok(network)
+    }
+
+    fn at(&self, last: u8) -> Ipv4Addr {
+        let [a, b, c] = self.subnet;
+        Ipv4Addr::new(a, b, c, last)
+    }
+
+    fn space(&self, number: usize) -> String {
+        format!("{}-{number}", self.name)
+    }
+
+    fn cable(&self, number: usize) -> String {
+        format!("{}v{number}", self.name)
+    }
+
+    /// The address of a place.
+    pub(crate) fn address(&self, number: usize) -> Ipv4Addr {
+        self.at(number as u8 + 1)
+    }
+
+    /// The words before a command that is to run at a place.
+    pub(crate) fn enter(&self, number: usize) -> Vec<String> {
+        ["ip", "netns", "exec", &self.space(number)].map(String::from).into()
+    }
+
+    /// Two places do not hear of each other any more.
+    pub(crate) fn cut(&self, one: usize, other: usize) {
+        for (here, there) in [(one, other), (other, one)] {
+            let there = self.address(there).to_string();
+            let to_nobody = ["lladdr", NOBODY, "dev", "eth0", "nud", "permanent"];
+            let space = self.space(here);
+            let words = ["-n", &space, "neighbour", "replace", &there];
+            ip(&[&words, &to_nobody[..]].concat()).expect("our network can be changed");
+        }
+    }
+
+    /// They do again.
+    pub(crate) fn join(&self, one: usize, other: usize) {
+        for (here, there) in [(one, other), (other, one)] {
+            let (space, there) = (self.space(here), self.address(there).to_string());
+            ip(&["-n", &space, "neighbour", "del", &there, "dev", "eth0"])
+                .expect("our network can be changed");
+        }
+    }
+
+    /// Nobody hears of this place any more.
+    pub(crate) fn isolate(&self, number: usize) {
+        ip(&["link", "set", &self.cable(number), "nomaster"]).expect("our network can be changed");
+    }
+
+    /// Everybody does again.
+    pub(crate) fn connect(&self, number: usize) {
+        ip(&["link", "set", &self.cable(number), "master", &self.name])
+            .expect("our network can be changed");
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // What was never made cannot be removed. Cables end with their namespaces.
+        for number in 0..self.places {
+            let _ = ip(&["netns", "del", &self.space(number)]);
+        }
+        let _ = ip(&["link", "del", &self.name]);
+    }
+}
+
+fn ip(words: &[&str]) -> Result<(), String> {
+    match Command::new("ip").args(words).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Err(format!("ip {}: {}", words.join(" "), said.trim()))
+        }
+        Err(error) => Err(format!("ip: {error}")),
+    }
+}

@@ -1,0 +1,297 @@
+//! Clusters whose processes can be killed and started again: each has an address, a disk and
+//! arguments of its own, which stay as they are.
+//!
+//! Addresses are in the loopback network, one for each process. So ports need not be free, nobody
+//! takes them while a server is dead, and tests run side by side.
+
+use crate::client::{Client, until};
+use crate::network::Network;
+use crate::servers::{MODEST, Process, Starting, binary};
+use rustix::process::Signal;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const PORT: u16 = 7_000;
+
+/// A place for a process.
+pub(crate) struct Seat {
+    /// What it is called in what a test tells.
+    pub(crate) name: String,
+    pub(crate) address: SocketAddr,
+    /// The folder that it keeps its data in.
+    pub(crate) disk: PathBuf,
+    /// What the binary is called with, and what is called before it.
+    leading: Vec<String>,
+    words: Vec<String>,
+    state: State,
+    /// Nobody can reach it over the network.
+    pub(crate) is_cut_off: bool,
+}
+
+enum State {
+    Empty,
+    Starting(Starting),
+    Running(Process),
+    /// Stopped, as by SIGSTOP.
+    Stopped(Process),
+}
+
+impl Seat {
+    fn new(name: &str, at: Ipv4Addr, disk: PathBuf, words: &[&str]) -> Seat {
+        let address = SocketAddr::new(at.into(), PORT);
+        let (ip, port) = (at.to_string(), PORT.to_string());
+        let folder = disk.to_str().expect("the names of our folders are words");
+        let own = ["--bind", &ip, "--port", &port, "--data-dir", folder];
+        let words = [&words[..1], &own, &words[1..]].concat();
+        let words = words.into_iter().map(String::from).collect();
+        let (name, leading, state) = (name.to_string(), Vec::new(), State::Empty);
+        Seat { name, address, disk, leading, words, state, is_cut_off: false }
+    }
+
+    /// Starts a process, which takes its time to get ready.
+    pub(crate) fn start(&mut self) {
+        let mut command = match self.leading.split_first() {
+            None => Command::new(binary()),
+            Some((program, others)) => {
+                let mut command = Command::new(program);
+                command.args(others).arg(binary());
+                command
+            }
+        };
+        command.args(&self.words);
+        assert!(matches!(self.state, State::Empty), "{} runs already", self.name);
+        self.state = State::Starting(Starting::new(command));
+    }
+
+    /// Waits until the process is ready.
+    pub(crate) fn ready(&mut self) {
+        if let State::Starting(starting) = self.take() {
+            self.state = State::Running(starting.ready());
+        }
+    }
+
+    /// Ends its process as a failure of the machine does, in whatever state that is.
+    pub(crate) fn kill(&mut self) {
+        match self.take() {
+            State::Empty => {}
+            // Dropping a process kills it.
+            State::Starting(starting) => drop(starting.ready()),
+            State::Running(process) | State::Stopped(process) => process.kill(),
+        }
+    }
+
+    /// Stops its process, which does not notice.
+    pub(crate) fn stop(&mut self) {
+        let State::Running(process) = self.take() else { panic!("{} does not run", self.name) };
+        process.signal(Signal::STOP);
+        until("a stopped process stands still", || process.is_stopped());
+        self.state = State::Stopped(process);
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume(&mut self) {
+        let State::Stopped(process) = self.take() else { panic!("{} is not stopped", self.name) };
+        process.signal(Signal::CONT);
+        self.state = State::Running(process);
+    }
+
+    fn take(&mut self) -> State {
+        std::mem::replace(&mut self.state, State::Empty)
+    }
+
+    /// Whether it runs and can be reached.
+    pub(crate) fn is_there(&self) -> bool {
+        matches!(self.state, State::Running(_)) && !self.is_cut_off
+    }
+
+    /// Checks that its process has not ended by itself.
+    fn assert_runs(&mut self) {
+        if let State::Running(process) | State::Stopped(process) = &mut self.state {
+            process.assert_runs();
+        }
+    }
+
+    /// Its name in the cluster, if it answers. A process that begins anew gets another one.
+    pub(crate) fn identity(&self) -> Option<String> {
+        Some(self.ask(&["CLUSTER", "MYID"])?.text())
+    }
+
+    /// A field of what it tells with this command.
+    fn field(&self, command: &[&str], name: &str) -> Option<String> {
+        let answer = self.ask(command)?;
+        let (text, name) = (answer.text(), format!("{name}:"));
+        text.lines().find_map(|line| line.strip_prefix(&name)).map(|value| value.trim().into())
+    }
+
+    /// What it answers on a new connection, unless that is an error.
+    pub(crate) fn ask(&self, command: &[&str]) -> Option<crate::client::Answer> {
+        let patience = Duration::from_secs(1);
+        let mut client = Client::try_connect(self.address, patience)?;
+        let is_sent = client.try_request(command);
+        client.answer_within(patience).filter(|answer| is_sent && !answer.is_error(""))
+    }
+}
+
+/// How a cluster is made.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan<'p> {
+    pub(crate) servers: usize,
+    pub(crate) replicas: usize,
+    pub(crate) durability: &'p str,
+    /// Where processes are, if they are not all at the loopback interface.
+    pub(crate) network: Option<&'p Network>,
+}
+
+/// A cluster.
+pub(crate) struct Seats {
+    pub(crate) coordinator: Seat,
+    pub(crate) servers: Vec<Seat>,
+    _folder: TempDir,
+}
+
+impl Seats {
+    /// Starts a cluster with a place for each process, which `prepare` may change before.
+    pub(crate) fn start(plan: Plan<'_>, prepare: impl FnOnce(&mut Seats)) -> Seats {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"));
+        let folder = folder.expect("a folder can be made for a test");
+        let loopback = loopback_addresses();
+        let at = |number| plan.network.map_or_else(|| loopback(number), |net| net.address(number));
+        let disk = |name: &str| folder.path().join(name);
+        let words = ["coordinator"];
+        let coordinator = Seat::new("coordinator", at(0), disk("coordinator"), &words);
+        let replicas = plan.replicas.to_string();
+        let join = coordinator.address.to_string();
+        let of_plan = ["serve", "--join", &join, "--durability", plan.durability, "--memory"];
+        let words = [&of_plan[..], &["128mb", "--replicas", &replicas], &MODEST].concat();
+        let servers = (1..=plan.servers).map(|number| {
+            let name = format!("server-{number}");
+            Seat::new(&name, at(number), disk(&name), &words)
+        });
+        let servers = servers.collect();
+        let mut seats = Seats { coordinator, servers, _folder: folder };
+        if let Some(network) = plan.network {
+            seats.all().enumerate().for_each(|(number, seat)| {
+                seat.leading = network.enter(number);
+            });
+        }
+        prepare(&mut seats);
+        // Who joins first owns everything.
+        for seat in [&mut seats.coordinator, &mut seats.servers[0]] {
+            seat.start();
+            seat.ready();
+        }
+        seats.servers[1..].iter_mut().for_each(Seat::start);
+        seats.servers[1..].iter_mut().for_each(Seat::ready);
+        seats.until_whole();
+        seats
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Seat> {
+        std::iter::once(&mut self.coordinator).chain(&mut self.servers)
+    }
+
+    /// Where clients reach the servers.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.servers.iter().map(|seat| seat.address).collect()
+    }
+
+    /// Gives each server an equal part of the slots, all of which the first one owns.
+    pub(crate) fn spread(&mut self) {
+        let count = self.servers.len();
+        let border = |number: usize| usize::from(types::SLOT_COUNT) * number / count;
+        for (number, seat) in self.servers.iter().enumerate().skip(1) {
+            let (first, last) = (border(number).to_string(), (border(number + 1) - 1).to_string());
+            let name = seat.identity().expect("a server has a name");
+            let range = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &first, &last, "NODE", &name];
+            until("slots can be moved", || self.servers[0].ask(&range).is_some());
+        }
+        until("every server owns something", || {
+            let owners = self.servers[0].owners().unwrap_or_default();
+            let names = self.servers.iter().map(Seat::identity);
+            names.into_iter().flatten().filter(|name| owners.contains(name)).count() == count
+        });
+        self.until_whole();
+    }
+
+    /// Waits until the servers that run serve everything, keep each other's logs as they should,
+    /// and know of no others.
+    pub(crate) fn until_whole(&mut self) {
+        until("the cluster is whole", || {
+            self.all().for_each(Seat::assert_runs);
+            self.is_whole().unwrap_or(false)
+        });
+    }
+
+    /// `None`: one does not answer.
+    fn is_whole(&self) -> Option<bool> {
+        let running: Vec<&Seat> = self.servers.iter().filter(|seat| seat.is_there()).collect();
+        let names: Option<Vec<String>> = running.iter().map(|seat| seat.identity()).collect();
+        let names = names?;
+        let count = names.len().to_string();
+        for seat in running {
+            let is_whole = seat.owners()?.iter().all(|owner| names.contains(owner))
+                && seat.field(&["CLUSTER", "INFO"], "cluster_known_nodes")? == count
+                && seat.field(&["CLUSTER", "INFO"], "cluster_slots_ok")? == "16384"
+                && seat.field(&["INFO", "everything"], "log_segments_under_replicated")? == "0";
+            if !is_whole {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+
+    /// Removes all records, while the cluster is whole.
+    pub(crate) fn clear(&self) {
+        until("all is removed", || {
+            let mut flushed = self.servers.iter().map(|seat| seat.ask(&["FLUSHALL"]).is_some());
+            flushed.all(|is_done| is_done) && crate::moves::records(&self.addresses()) == 0
+        });
+    }
+
+    /// Waits until servers that run serve everything, whatever else is amiss.
+    pub(crate) fn until_served(&self) {
+        let running: Vec<&Seat> = self.servers.iter().filter(|seat| seat.is_there()).collect();
+        let is_served = || {
+            let names: Option<Vec<String>> = running.iter().map(|seat| seat.identity()).collect();
+            let names = names?;
+            let mut owners = Vec::new();
+            for seat in &running {
+                owners.extend(seat.owners()?);
+            }
+            Some(owners.iter().all(|owner| names.contains(owner)))
+        };
+        until("the living serve everything", || is_served().unwrap_or(false));
+    }
+}
+
+impl Seat {
+    /// The names of all owners of slots, as it knows them.
+    fn owners(&self) -> Option<Vec<String>> {
+        let ranges = self.ask(&["CLUSTER", "SLOTS"])?.items();
+        let owner = |range: crate::client::Answer| range.items()[2].items()[2].text();
+        Some(ranges.into_iter().map(owner).collect())
+    }
+}
+
+impl Drop for Seats {
+    fn drop(&mut self) {
+        // A process that is stopped is killed as well.
+        self.all().for_each(|seat| drop(seat.take()));
+    }
+}
+
+/// Addresses of the loopback network that nobody else uses: the first one of a cluster, and so on.
+fn loopback_addresses() -> impl Fn(usize) -> Ipv4Addr {
+    static CLUSTERS: AtomicU8 = AtomicU8::new(0);
+    let cluster = CLUSTERS.fetch_add(1, Ordering::Relaxed) % 16;
+    let process = std::process::id();
+    move |number| {
+        assert!(number < 16, "a cluster of a test has at most 15 servers");
+        let last = cluster << 4 | number as u8;
+        Ipv4Addr::new(127, 64 + (process >> 8 & 63) as u8, process as u8, last)
+    }
+}
