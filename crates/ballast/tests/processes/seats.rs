@@ -166,7 +166,9 @@ impl Seats {
         let replicas = plan.replicas.to_string();
         let join = coordinator.address.to_string();
         let of_plan = ["serve", "--join", &join, "--durability", plan.durability, "--memory"];
-        let words = [&of_plan[..], &["128mb", "--replicas", &replicas], &MODEST].concat();
+        // Clients need not be on the same machine.
+        let others = ["128mb", "--replicas", &replicas, "--protected-mode", "no"];
+        let words = [&of_plan[..], &others, &MODEST].concat();
         let servers = (1..=plan.servers).map(|number| {
             let name = format!("server-{number}");
             Seat::new(&name, at(number), disk(&name), &words)
