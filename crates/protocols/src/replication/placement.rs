@@ -36,10 +36,13 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// These and no others live.
-    pub(super) fn set(&mut self, candidates: Vec<Candidate>) {
+    /// These and no others live. Whether one can be asked that could not before.
+    pub(super) fn set(&mut self, candidates: Vec<Candidate>) -> bool {
         let living = candidates.into_iter().filter(|it| !self.dead.contains(&it.server));
-        self.candidates = living.map(|it| (it.server, it)).collect();
+        let living: BTreeMap<_, _> = living.map(|it| (it.server, it)).collect();
+        let before = std::mem::replace(&mut self.candidates, living);
+        let could_be_asked = |id: &ServerId| before.get(id).is_some_and(|it| it.is_usable);
+        self.candidates.values().any(|it| it.is_usable && !could_be_asked(&it.server))
     }
 
     pub(super) fn note_dead(&mut self, server: ServerId) {

@@ -104,8 +104,10 @@ impl Replicator {
         }
         match event {
             ReplicatorEvent::Candidates(candidates) => {
-                self.placement.set(candidates);
                 self.may_copy = true;
+                if self.placement.set(candidates) {
+                    self.review_all_at(now);
+                }
             }
             ReplicatorEvent::Opened { segment, length, random } => {
                 self.open(segment, Segment::new(length, random));
@@ -551,6 +553,14 @@ impl Replicator {
         }
         self.update_short(id);
         self.review(now, id, out);
+    }
+
+    /// Somebody has come who may take what nobody could be asked for before.
+    fn review_all_at(&mut self, now: Instant) {
+        for id in &self.short {
+            let segment = self.segments.get_mut(id);
+            segment.into_iter().for_each(|segment| segment.review_at = Some(now));
+        }
     }
 
     /// Replicas of an open segment cannot become more. If they are too few for long while there is

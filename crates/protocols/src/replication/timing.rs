@@ -30,7 +30,8 @@ pub const BROKEN_AGAIN: Duration = Duration::from_millis(5);
 pub const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// A segment that is open with too few replicas for so long is ended if there is somebody who might
-/// take a copy of it. If they all refuse, a master that writes little wastes a segment each time.
+/// take a copy of it; at once, if somebody has come who was not there before. If they all refuse, a
+/// master that writes little wastes a segment each time.
 pub const SHORT_MAX: Duration = Duration::from_secs(10);
 
 /// Replicas that are made anew at the same time by one machine ...
