@@ -75,15 +75,22 @@ impl Register {
         }
     }
 
+    /// Makes it exist, whatever it was; `new` is a value that was never used.
+    pub(crate) fn writing(self, new: u64) -> Action {
+        match self {
+            Register::Counter(_) => Action::Increment,
+            Register::Text(_) | Register::Pair(_) => Action::Write(new),
+        }
+    }
+
     /// Something to do with it. `new` is a value that was never used, `known` one that it may have.
     pub(crate) fn action(self, random: &mut fastrand::Rng, new: u64, known: u64) -> Action {
         match (self, random.u8(..100)) {
             (_, 0..45) => Action::Read,
             (_, 45..55) => Action::Delete,
-            (Register::Counter(_), _) => Action::Increment,
             (Register::Text(_), 55..62) => Action::WriteIfAbsent(new),
             (Register::Text(_), 62..70) => Action::Swap(known, new),
-            (Register::Text(_) | Register::Pair(_), _) => Action::Write(new),
+            _ => self.writing(new),
         }
     }
 

@@ -108,13 +108,16 @@ fn assert_each_key_once(addresses: &[SocketAddr], found: &BTreeSet<String>) {
     assert!(held.iter().eq(found), "a key stands on no server, or on two, or was never there");
 }
 
-/// Lets clients work while something happens, and reads every register afterwards.
+/// Writes every register, so that nothing can be lost unnoticed; lets clients work while something
+/// happens; and reads every register afterwards.
 pub(crate) fn under_load<T>(
     addresses: &[SocketAddr],
     (seed, patience): (u64, Duration),
     happens: impl FnOnce(&Crowd) -> T,
 ) -> (T, Finished) {
     let crowd = Crowd::new(patience);
+    let mut surveyor = Worker::new((CLIENTS, seed), addresses, &crowd);
+    surveyor.write_everything();
     let (result, mut workers) = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
@@ -133,8 +136,8 @@ pub(crate) fn under_load<T>(
         let workers = clients.into_iter().map(|client| client.join().expect("a client goes on"));
         (result, workers.collect::<Vec<Worker>>())
     });
-    workers.push(Worker::new((CLIENTS, seed), addresses, &crowd));
-    let found = workers[CLIENTS].read_everything();
+    let found = surveyor.read_everything();
+    workers.push(surveyor);
     let mut finished =
         Finished { history: Vec::new(), found, refusals: Vec::new(), redirects: 0, given_up: 0 };
     for worker in workers {
@@ -248,9 +251,7 @@ impl<'c> Worker<'c> {
         let registers: BTreeSet<Register> =
             (0..count).map(|_| Register::random(&mut self.random, era)).collect();
         let batch = registers.into_iter().map(|register| {
-            self.values += 1;
-            // Values of different clients differ.
-            let new = self.values * CLIENTS_MAX + self.number as u64;
+            let new = self.new_value();
             let known = self.known.get(&register).copied().unwrap_or(0);
             (register, register.action(&mut self.random, new, known))
         });
@@ -258,14 +259,31 @@ impl<'c> Worker<'c> {
         self.perform(batch);
     }
 
+    /// A value that nobody else writes.
+    fn new_value(&mut self) -> u64 {
+        self.values += 1;
+        self.values * CLIENTS_MAX + self.number as u64
+    }
+
+    fn write_everything(&mut self) {
+        self.perform_everywhere(|worker, register| register.writing(worker.new_value()));
+    }
+
+    fn perform_everywhere(&mut self, action: impl Fn(&mut Self, Register) -> Action) {
+        let all: Vec<Register> = Register::all().collect();
+        for some in all.chunks(BATCH_MAX) {
+            let batch = some.iter().map(|register| (*register, action(self, *register))).collect();
+            self.perform(batch);
+        }
+    }
+
     /// Reads every register, and returns the keys that exist.
     fn read_everything(&mut self) -> BTreeSet<String> {
-        let all: Vec<_> = Register::all().map(|register| (register, Action::Read)).collect();
-        for batch in all.chunks(BATCH_MAX) {
-            self.perform(batch.to_vec());
-        }
-        let found = self
-            .history
+        let before = self.history.len();
+        // What is sent on a connection that broke meanwhile would never be answered.
+        self.lines.clear();
+        self.perform_everywhere(|_, _| Action::Read);
+        let found = self.history[before..]
             .iter()
             .filter(|(_, operation)| matches!(operation.outcome, Some(Outcome::Value(Some(_)))));
         found.flat_map(|(register, _)| register.keys()).collect()
