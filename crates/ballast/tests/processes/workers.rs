@@ -21,6 +21,8 @@ const CLIENTS: usize = 6;
 const CLIENTS_MAX: u64 = 64;
 /// Requests that a client sends at once, on as many registers.
 const BATCH_MAX: usize = 12;
+/// The same for who looks at all of them: for `disk`, since under that every batch waits for disks.
+const SURVEY_BATCH: usize = 250;
 /// How often one request may be sent elsewhere: redis-py's limit.
 const REDIRECTS_MAX: usize = 16;
 /// Until a request is tried again.
@@ -270,8 +272,10 @@ impl<'c> Worker<'c> {
     }
 
     fn perform_everywhere(&mut self, action: impl Fn(&mut Self, Register) -> Action) {
+        // Else each slot would cost a redirect, one after the other.
+        self.ask_for_routes();
         let all: Vec<Register> = Register::all().collect();
-        for some in all.chunks(BATCH_MAX) {
+        for some in all.chunks(SURVEY_BATCH) {
             let batch = some.iter().map(|register| (*register, action(self, *register))).collect();
             self.perform(batch);
         }
