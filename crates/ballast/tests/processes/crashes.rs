@@ -7,7 +7,7 @@
 use crate::client::{Client, until};
 use crate::disks::SmallDisk;
 use crate::live_migration::seed;
-use crate::moves::keep_asking;
+use crate::moves::{keep_asking, until_all_end};
 use crate::nemesis::{Fault, Means, Nemesis};
 use crate::network::Network;
 use crate::seats::{Plan, Seats};
@@ -179,10 +179,12 @@ fn round(
     let stop = AtomicBool::new(!has_moves);
     let (seats, finished) = under_load(&addresses, (seed, PATIENCE), |crowd| {
         std::thread::scope(|scope| {
-            scope.spawn(|| keep_asking(&addresses, seed, &stop));
+            let moves = scope.spawn(|| keep_asking(&addresses, seed, &stop));
             let stop = StopAtTheEnd(&stop);
             let seats = Nemesis::new((plan, seats), means, crowd, seed).strike_all(faults);
             drop(stop);
+            println!("{} migrations were granted", moves.join().expect("asking goes on"));
+            until_all_end(&addresses);
             seats
         })
     });

@@ -10,7 +10,8 @@ use types::SLOT_COUNT;
 /// Ranges have these many slots or a multiple: few tablets, for tablets are never merged.
 const SLOTS_OF_A_PIECE: u16 = 512;
 /// How often a move is asked for where servers die, and how long an answer may take.
-const ASK_EVERY: Duration = Duration::from_millis(100);
+const ASK_EVERY: Duration = Duration::from_millis(30);
+const CONNECT_MAX: Duration = Duration::from_millis(100);
 const PATIENCE_OF_ASKERS: Duration = Duration::from_secs(2);
 const PIECES: usize = (SLOT_COUNT / SLOTS_OF_A_PIECE) as usize;
 
@@ -93,7 +94,7 @@ impl Mover {
         let target_name = self.names[target].clone();
         let mut words: Vec<String> = words.map(String::from).into();
         words.push(target_name);
-        words.extend(self.some_policy());
+        words.extend(some_policy(&mut self.random));
         let answer = self.servers[source].ask(&words);
         if answer.text() != "OK" {
             // An earlier one has failed meanwhile, which is why it went wrong; see `ended`.
@@ -102,29 +103,10 @@ impl Mover {
         self.owners[first..=last].fill(target);
     }
 
-    /// Every other time the usual one.
-    fn some_policy(&mut self) -> Vec<String> {
-        if self.random.bool() {
-            return Vec::new();
-        }
-        let priority = ["OFF", "IMMEDIATE", "1", "16"][self.random.usize(..4)].to_string();
-        let numbers = [
-            ("PARTITIONS", self.random.u32(1..=16)),
-            ("PULL-BYTES", 1 << self.random.u32(10..=20)),
-            ("AHEAD", self.random.u32(1..=4)),
-            ("SHARE", self.random.u32(1..=100)),
-        ];
-        let numbers = numbers.into_iter().flat_map(|(name, n)| [name.into(), n.to_string()]);
-        ["POLICY".into(), "PRIORITY".into(), priority].into_iter().chain(numbers).collect()
-    }
-
     /// Waits until nothing moves.
     fn settle(&mut self) {
         let servers = &mut self.servers;
-        until("all migrations end", || {
-            let mut states = servers.iter_mut().flat_map(reports).map(|report| report.state);
-            states.all(|state| ["success", "failed", "cancelled"].contains(&&*state))
-        });
+        until("all migrations end", || servers.iter_mut().flat_map(reports).all(|it| it.is_over()));
     }
 
     /// Learns who owns what, once all servers agree about it.
@@ -167,38 +149,74 @@ impl Mover {
     }
 }
 
+/// A policy of a migration: every other time the usual one.
+fn some_policy(random: &mut fastrand::Rng) -> Vec<String> {
+    if random.bool() {
+        return Vec::new();
+    }
+    let priority = ["OFF", "IMMEDIATE", "1", "16"][random.usize(..4)].to_string();
+    let numbers = [
+        ("PARTITIONS", random.u32(1..=16)),
+        ("PULL-BYTES", 1 << random.u32(10..=20)),
+        ("AHEAD", random.u32(1..=4)),
+        ("SHARE", random.u32(1..=100)),
+    ];
+    let numbers = numbers.into_iter().flat_map(|(name, n)| [name.into(), n.to_string()]);
+    ["POLICY".into(), "PRIORITY".into(), priority].into_iter().chain(numbers).collect()
+}
+
 /// Has ranges moved between these servers, at random and whether or not they are there, until it is
-/// told to stop.
-pub(crate) fn keep_asking(addresses: &[SocketAddr], seed: u64, stop: &AtomicBool) {
+/// told to stop. How many moves were granted.
+pub(crate) fn keep_asking(addresses: &[SocketAddr], seed: u64, stop: &AtomicBool) -> usize {
     let mut random = fastrand::Rng::with_seed(seed);
+    let mut granted = 0;
     while !stop.load(Ordering::Relaxed) {
         // Whoever is dead or busy is asked another time.
-        let _ = ask_for_some_move(addresses, &mut random);
+        granted += usize::from(ask_for_some_move(addresses, &mut random).is_some());
         bench::clock::sleep(ASK_EVERY);
     }
+    granted
+}
+
+/// Waits until none of these servers has a part in a migration.
+pub(crate) fn until_all_end(addresses: &[SocketAddr]) {
+    until("all migrations end", || {
+        let mut servers = addresses.iter().map(|&address| Client::connect(address));
+        servers.all(|mut server| reports(&mut server).iter().all(Report::is_over))
+    });
 }
 
 fn ask_for_some_move(addresses: &[SocketAddr], random: &mut fastrand::Rng) -> Option<()> {
     let ask = |address: SocketAddr, words: &[&str]| {
-        let mut client = Client::try_connect(address, ASK_EVERY)?;
+        let mut client = Client::try_connect(address, CONNECT_MAX)?;
         let is_sent = client.try_request(words);
         client.answer_within(PATIENCE_OF_ASKERS).filter(|reply| is_sent && !reply.is_error(""))
     };
-    let target = ask(*random.choice(addresses)?, &["CLUSTER", "MYID"])?.text();
     let ranges = ask(*random.choice(addresses)?, &["CLUSTER", "SLOTS"])?.items();
     let range = random.choice(ranges)?.items();
     let owner = range[2].items();
     let ip = owner[0].text().parse().ok()?;
     let owner = SocketAddr::new(ip, u16::try_from(owner[1].number()).ok()?);
-    // As in `Mover`, so that there are few tablets.
-    let piece = usize::from(SLOTS_OF_A_PIECE);
-    let [low, high] = [0, 1].map(|field| range[field].number() as usize);
-    let pieces = low.div_ceil(piece)..(high + 1) / piece;
-    let first = random.choice(pieces.clone())?;
-    let last = first + random.usize(1..=pieces.end - first);
-    let slots = ((first * piece).to_string(), (last * piece - 1).to_string());
-    ask(owner, &["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &slots.0, &slots.1, "NODE", &target])?;
+    let others = addresses.iter().filter(|address| **address != owner);
+    let target = ask(*random.choice(others.collect::<Vec<_>>())?, &["CLUSTER", "MYID"])?.text();
+    let (first, last) = some_pieces([0, 1].map(|field| range[field].number() as usize), random);
+    let words = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &first, &last, "NODE", &target];
+    let policy = some_policy(random);
+    let words: Vec<&str> = words.into_iter().chain(policy.iter().map(String::as_str)).collect();
+    ask(owner, &words)?;
     Some(())
+}
+
+/// Neighbouring pieces of a range as in `Mover`, so that there are few tablets, or all of it if it
+/// has none.
+fn some_pieces([low, high]: [usize; 2], random: &mut fastrand::Rng) -> (String, String) {
+    let piece = usize::from(SLOTS_OF_A_PIECE);
+    let pieces = low.div_ceil(piece)..(high + 1) / piece;
+    let (first, last) = match random.choice(pieces.clone()) {
+        None => (low, high),
+        Some(first) => (first * piece, random.usize(first + 1..=pieces.end) * piece - 1),
+    };
+    (first.to_string(), last.to_string())
 }
 
 /// Why a move is not possible when the move before it was cancelled.
@@ -212,6 +230,12 @@ struct Report {
     state: String,
     operation: String,
     message: String,
+}
+
+impl Report {
+    fn is_over(&self) -> bool {
+        ["success", "failed", "cancelled"].contains(&&*self.state)
+    }
 }
 
 fn reports(server: &mut Client) -> Vec<Report> {

@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     KillCoordinator,
     /// A server is killed while there is no coordinator.
     KillUnseen,
+    /// A server is killed, and the coordinator while others recover what it held.
+    KillRecovering,
     /// A server is stopped until others serve what it held, and goes on.
     Stop,
     /// A server is stopped for a moment: it may or may not have been missed.
@@ -40,13 +42,14 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 11] = [
+    pub(crate) const ALL: [Fault; 12] = [
         Fault::Kill,
         Fault::KillTwo,
         Fault::KillAll,
         Fault::KillEverybody,
         Fault::KillCoordinator,
         Fault::KillUnseen,
+        Fault::KillRecovering,
         Fault::Stop,
         Fault::Pause,
         Fault::FillDisk,
@@ -64,6 +67,8 @@ const OPERATIONS_ON_A_FULL_DISK: u64 = 15_000;
 /// How long a pause lasts at least and at most: around the read lease of 100 ms and the time after
 /// which a server counts as dead.
 const PAUSES_MS: (u64, u64) = (20, 1_500);
+/// When a server is missed at the earliest, and when others usually serve what it held.
+const RECOVERIES_MS: (u64, u64) = (150, 400);
 
 /// What faults need beside the processes.
 #[derive(Clone, Copy)]
@@ -110,6 +115,7 @@ impl<'c> Nemesis<'c> {
             Fault::KillEverybody => self.kill_all(true),
             Fault::KillCoordinator => self.kill_coordinator(false),
             Fault::KillUnseen => self.kill_coordinator(true),
+            Fault::KillRecovering => self.kill_recovering(),
             Fault::Stop => self.stop(),
             Fault::Pause => self.pause(),
             Fault::FillDisk => self.fill_disk(),
@@ -216,6 +222,19 @@ impl<'c> Nemesis<'c> {
         if with_server {
             self.start(victim);
         }
+    }
+
+    fn kill_recovering(&mut self) {
+        let victim = self.some_server();
+        self.seats.servers[victim].kill();
+        clock::sleep(Duration::from_millis(self.random.u64(RECOVERIES_MS.0..=RECOVERIES_MS.1)));
+        self.seats.coordinator.kill();
+        self.tell_of(victim, "was killed, and then the coordinator");
+        self.seats.coordinator.start();
+        self.seats.coordinator.ready();
+        self.tell("the coordinator was started");
+        self.perhaps_until_served(1);
+        self.start(victim);
     }
 
     fn stop(&mut self) {
