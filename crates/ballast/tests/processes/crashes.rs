@@ -4,7 +4,7 @@
 //! What clients saw is judged by the simulator's checker, as in `live_migration.rs`. The faults are
 //! those of `nemesis.rs`, of which `crates/bench/scripts/nemesis` plays many more.
 
-use crate::client::{Client, until};
+use crate::client::{Answer, Client, until};
 use crate::disks::SmallDisk;
 use crate::live_migration::seed;
 use crate::moves::{keep_asking, until_all_end};
@@ -27,6 +27,10 @@ const SMALL_DISKS: usize = 2;
 const SMALL_DISK_MB: u32 = 384;
 /// Faults until clients begin with an empty cluster: what they remember must be judged some time.
 const FAULTS_AT_A_TIME: usize = 8;
+
+/// Part of its memory that is used when a server is full.
+const FULL: f64 = 0.85;
+const FILLED_AT_ONCE: usize = 250;
 
 /// One cluster at a time: with several, two processors are too busy for anything to be on time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -114,6 +118,37 @@ fn a_backup_whose_disk_is_full_keeps_nobody_waiting_for_long() {
     }
 }
 
+#[test]
+fn what_does_not_fit_into_the_others_memory_waits_for_a_server_that_has_room() {
+    let _alone = alone();
+    let mut seats = Seats::start(plan(3, 2, "memory"), |_| ());
+    seats.spread();
+    let counts: Vec<usize> = (0..3).map(|server| fill(&seats, server)).collect();
+    seats.servers[2].kill();
+    let lost = key(2, 0);
+    until("clients are told what to do", || {
+        let answer = Client::connect(seats.servers[0].address).ask(&["GET", &lost]);
+        answer.is_error("CLUSTERDOWN") && answer.text().contains("add a server")
+    });
+    for server in [0, 1] {
+        let mut client = Client::connect(seats.servers[server].address);
+        assert_eq!(client.ask(&["SET", &key(server, 0), &filling(0)]).text(), "OK");
+    }
+    seats.servers[2].start();
+    seats.servers[2].ready();
+    seats.until_whole();
+    for (server, count) in counts.into_iter().enumerate() {
+        let mut client = Client::connect(owner_of(&seats, &key(server, 0)));
+        let numbers: Vec<usize> = (0..count).collect();
+        for some in numbers.chunks(FILLED_AT_ONCE) {
+            let reads = some.iter().map(|number| vec!["GET".into(), key(server, *number)]);
+            let answers = client.ask_all(&reads.collect::<Vec<_>>());
+            let answers = answers.iter().map(Answer::text);
+            assert!(answers.eq(some.iter().map(|number| filling(*number))), "something is lost");
+        }
+    }
+}
+
 /// Plays as many faults as fit into the minutes that are asked for, all that this machine allows.
 #[test]
 #[ignore = "takes minutes; crates/bench/scripts/nemesis runs it"]
@@ -191,6 +226,35 @@ fn round(
     finished.check(&addresses);
     seats.clear();
     seats
+}
+
+/// Fills a server's memory with records, and says with how many.
+fn fill(seats: &Seats, server: usize) -> usize {
+    let seat = &seats.servers[server];
+    let mut client = Client::connect(seat.address);
+    let mut count = 0;
+    let memory = |field| {
+        let bytes = seat.field(&["INFO", "memory"], field).expect("a server tells its memory");
+        bytes.parse::<f64>().expect("bytes are a number")
+    };
+    while memory("used_memory") < FULL * memory("maxmemory") {
+        let writes = (count..count + FILLED_AT_ONCE)
+            .map(|number| vec!["SET".into(), key(server, number), filling(number)]);
+        let answers = client.ask_all(&writes.collect::<Vec<_>>());
+        assert!(answers.iter().all(|answer| answer.text() == "OK"), "{answers:?}");
+        count += FILLED_AT_ONCE;
+    }
+    count
+}
+
+/// A key of a slot that this server has at the beginning, if there are three.
+fn key(server: usize, number: usize) -> String {
+    let tag = ["b", "c", "a"][server];
+    format!("{{{tag}}}:{number}")
+}
+
+fn filling(number: usize) -> String {
+    format!("{number}:{:x>3000}", "")
 }
 
 /// The server that serves a key, asked of all that run.

@@ -121,7 +121,7 @@ impl Seat {
     }
 
     /// A field of what it tells with this command.
-    fn field(&self, command: &[&str], name: &str) -> Option<String> {
+    pub(crate) fn field(&self, command: &[&str], name: &str) -> Option<String> {
         let answer = self.ask(command)?;
         let (text, name) = (answer.text(), format!("{name}:"));
         text.lines().find_map(|line| line.strip_prefix(&name)).map(|value| value.trim().into())

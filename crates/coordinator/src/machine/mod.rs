@@ -108,6 +108,8 @@ pub struct Coordinator<S> {
     demanded: BTreeMap<Wanted, Instant>,
     /// Servers that handed a part back, until they are asked again.
     refusals: BTreeMap<ServerId, Instant>,
+    /// How long they were left in peace when they did so last.
+    pauses: BTreeMap<ServerId, Duration>,
     /// Lists of segments sent in this term.
     lists: u64,
     /// No server is connected: then nobody is missed.
@@ -171,6 +173,7 @@ impl<S: MetaStore> Coordinator<S> {
             evidence,
             demanded: BTreeMap::new(),
             refusals: BTreeMap::new(),
+            pauses: BTreeMap::new(),
             lists: 0,
             is_alone: true,
             maps: 0,

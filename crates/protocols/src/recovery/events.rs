@@ -31,6 +31,10 @@ impl fmt::Display for PartName {
     }
 }
 
+/// Why a part is handed back that does not fit into a server's memory, and what to do about it.
+pub const NO_ROOM: &str =
+    "there is no room for what it held: add a server, or give those that live more memory";
+
 /// Why a payload could not be replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayFailure {

@@ -7,7 +7,7 @@
 //! **Invariant:** after *secure* nothing is read or replayed. A list that comes later has segments
 //! that were missing when the part was handed out, and an operator went on without them.
 
-use super::events::{MasterEffect, MasterEvent, PartName, ReplayFailure};
+use super::events::{MasterEffect, MasterEvent, NO_ROOM, PartName, ReplayFailure};
 use super::segments::Segments;
 use super::timing::TELL_AGAIN;
 use crate::{Outbox, Ticket};
@@ -186,7 +186,7 @@ impl Master {
         self.segments.damaged(ticket);
         self.replay_over(ticket, out);
         match why {
-            ReplayFailure::OutOfMemory => self.refuse(now, "there is no memory left".to_owned()),
+            ReplayFailure::OutOfMemory => self.refuse(now, NO_ROOM.to_owned()),
             // Another place may have it whole.
             ReplayFailure::Corrupt => {}
         }

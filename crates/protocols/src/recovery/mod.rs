@@ -22,5 +22,5 @@ mod places;
 mod segments;
 pub mod timing;
 
-pub use events::{MasterEffect, MasterEvent, PartName, ReplayFailure};
+pub use events::{MasterEffect, MasterEvent, NO_ROOM, PartName, ReplayFailure};
 pub use master::{Master, Progress};

@@ -463,6 +463,9 @@ impl Node {
         let owner = self.owner_of(slot)?;
         let map = self.map.load();
         let server = map.servers.iter().find(|server| server.id == owner)?;
+        if server.is_dead {
+            return Some(self.not_served(slot));
+        }
         // A process that stood here before us: who is sent to its address comes to us again.
         if (&server.host, server.client_port) == (&self.settings.host, self.settings.client_port) {
             return Some(
@@ -608,6 +611,20 @@ mod tests {
             let error = node.redirection(b"key").expect("somebody is known");
             assert!(error.starts_with(said), "{error}");
         }
+    }
+
+    #[test]
+    fn clients_are_not_sent_to_a_server_that_is_dead() {
+        let node = small_node();
+        let tablet = TabletInfo {
+            range: HashRange::ALL,
+            owner: ServerId(2),
+            epoch: OwnershipEpoch(1),
+            tenures: Vec::new(),
+        };
+        node.map.store(Arc::new(map(1, vec![server(2, 9, true)], vec![tablet])));
+        let error = node.redirection(b"key").expect("somebody is known");
+        assert!(error.starts_with("CLUSTERDOWN Hash slot not served: its server died"), "{error}");
     }
 
     #[test]

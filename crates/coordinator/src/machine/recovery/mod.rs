@@ -41,8 +41,12 @@ use wire::control::{
     Answer, FromCoordinator, Loss, MISSING_SHOWN_MAX, RecoveryReport, RecoveryState, ReplicaInfo,
 };
 
-/// A server that has handed a part back is not given another one for so long.
+/// A server that has handed a part back is not given another one for so long; ...
 const REFUSED_AGAIN: Duration = Duration::from_secs(1);
+
+/// ... for twice as long each time, until it has recovered one, and at most for this time. Whoever
+/// lacks memory reads a good part of the log before it knows.
+const REFUSED_AGAIN_MAX: Duration = Duration::from_secs(8);
 
 impl<S: MetaStore> Coordinator<S> {
     /// A master's chain has come to this segment.
@@ -111,6 +115,7 @@ impl<S: MetaStore> Coordinator<S> {
             return Ok(());
         };
         let mut edit = self.ledger.edit();
+        self.pauses.remove(&server);
         let Part { master: owner, tenures, lineage, .. } = part;
         let before = self.tablet_around(range).owner;
         let may_lose = before == dead || (lineage.is_some() && before == owner);
@@ -137,7 +142,13 @@ impl<S: MetaStore> Coordinator<S> {
         let Some((recovery, _)) = self.part_of(server, part) else { return Ok(()) };
         let (dead, range, epoch) = part;
         tracing::warn!(%server, %dead, %range, reason, "a part was handed back");
-        self.refusals.insert(server, at.now + REFUSED_AGAIN);
+        let pause = self.pauses.get(&server).map_or(REFUSED_AGAIN, |last| *last * 2);
+        let pause = pause.min(REFUSED_AGAIN_MAX);
+        self.pauses.insert(server, pause);
+        self.refusals.insert(server, at.now + pause);
+        if self.recovery_masters().is_empty() {
+            tracing::error!(%dead, reason, "nobody can take what a dead server held");
+        }
         if let Some(evidence) = self.evidence.get_mut(&dead) {
             reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
             evidence.refusal = reason;
@@ -219,6 +230,9 @@ impl<S: MetaStore> Coordinator<S> {
         // Of all first: what one hands out may need the log of another.
         self.evidence.values_mut().for_each(|evidence| evidence.pass(at.now));
         let dead: Vec<ServerId> = self.ledger.recoveries().keys().copied().collect();
+        if dead.is_empty() {
+            self.pauses.clear();
+        }
         for dead in dead {
             let recovery = self.ledger.recoveries()[&dead].clone();
             match &recovery.stage {

@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::engine::node::Cut;
 use crate::engine::tablets::{carve, tenures};
 use crate::engine::work::Work;
-use protocols::recovery::{MasterEffect, MasterEvent, PartName, ReplayFailure};
+use protocols::recovery::{MasterEffect, MasterEvent, NO_ROOM, PartName, ReplayFailure};
 use protocols::{Outbox, Ticket};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +30,13 @@ impl Engine {
                 }
             }
             MasterEffect::Read { backup, read } => self.read_at(now, backup, read),
-            MasterEffect::Replay { ticket } => self.leave_replay(side, ticket),
+            MasterEffect::Replay { ticket } if side.keeps || self.has_room() => {
+                self.leave_replay(side, ticket);
+            }
+            MasterEffect::Replay { ticket } => {
+                let why = ReplayFailure::OutOfMemory;
+                side.machine.handle(now, MasterEvent::ReplayFailed { ticket, why }, more);
+            }
             MasterEffect::Discard { ticket } => {
                 if let Some(payload) = side.payloads.remove(&ticket) {
                     self.give_buffer(payload.buffer);
@@ -41,6 +47,7 @@ impl Engine {
                 if let ToCoordinator::NotRecovered { reason, .. } = &message
                     && !std::mem::replace(&mut side.is_refused, true)
                 {
+                    side.lacks_room = reason == NO_ROOM;
                     tracing::warn!(part = %side.machine.name(), reason, "a part is handed back");
                 }
                 self.out.control.push(message);
@@ -75,10 +82,8 @@ impl Engine {
         if !self.worker.is_empty(range) || self.node.is_being_forgotten(range) {
             return Err("the server still holds records of the range from an earlier stay".into());
         }
-        let usage = store.usage().log;
-        let segments = u64::from(self.node.settings().reactors) + 1;
-        if usage.free_bytes < segments * store.log().segment_bytes() as u64 {
-            return Err("the server has no room".to_owned());
+        if !self.has_room() {
+            return Err(NO_ROOM.to_owned());
         }
         let old_tenures = side.logs.iter().map(|log| log.old_tenures.clone()).collect();
         let plan = RecoveryPlan { number: epoch.0, range, old_tenures };
@@ -97,6 +102,13 @@ impl Engine {
         side.recovery = Some(recovery);
         side.waits = Some(Wait::Begin(self.node.store().grace_period(), Voided::nothing()));
         Ok(())
+    }
+
+    /// Whether clients find memory to write when a part has got some more.
+    fn has_room(&self) -> bool {
+        let log = self.node.store().log();
+        let segments = u64::from(self.node.settings().reactors) + 1;
+        log.usage().free_bytes >= segments * log.segment_bytes() as u64
     }
 
     fn read_at(&mut self, now: Instant, backup: ServerId, read: RecoveryRead) {

@@ -29,13 +29,15 @@ use super::outgoing::Payload;
 use super::source_side::unacknowledged;
 use super::work::Work;
 use extent::Extent;
-use protocols::recovery::{Master, MasterEvent, PartName, Progress};
+use protocols::recovery::{Master, MasterEvent, NO_ROOM, PartName, Progress};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use store::log::GracePeriod;
 use store::{Recovery, ReplayCounters};
-use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ReactorId, ServerId, TableId, Tenure};
+use types::{
+    HashRange, Instant, KeyHash, OwnershipEpoch, ReactorId, ServerId, Slot, TableId, Tenure,
+};
 use wire::control::{ClusterMap, RecoveryLog, RecoveryPart, ToCoordinator};
 use wire::peer::RecoveryReply;
 
@@ -59,6 +61,8 @@ pub(super) struct RecoverySide {
     is_refused: bool,
     since: Instant,
     replayed_at: Option<Instant>,
+    /// It is, since it does not fit into this server's memory.
+    lacks_room: bool,
 }
 
 /// What a part waits for.
@@ -105,7 +109,12 @@ impl RecoverySide {
             is_refused: false,
             since: now,
             replayed_at: None,
+            lacks_room: false,
         }
+    }
+
+    fn covers(&self, hash: KeyHash) -> bool {
+        self.machine.name().range.contains(hash)
     }
 
     /// Whether reactors must look here in each turn.
@@ -137,6 +146,18 @@ impl Node {
     /// Whether something of the range is being forgotten that was replayed for nothing.
     pub(super) fn is_being_forgotten(&self, range: HashRange) -> bool {
         self.forgetting().values().any(|other| other.overlaps(range))
+    }
+
+    /// Redis's error for a slot whose owner is dead.
+    pub(super) fn not_served(&self, slot: Slot) -> String {
+        let hash = slot.first_hash();
+        let machines = self.machines();
+        let mut parts = machines.recoveries.values();
+        let why = match parts.any(|side| side.lacks_room && side.covers(hash)) {
+            true => NO_ROOM,
+            false => "others recover what it held",
+        };
+        format!("CLUSTERDOWN Hash slot not served: its server died, and {why}")
     }
 
     /// The section `Recovery` of `INFO`.
