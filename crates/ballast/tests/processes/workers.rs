@@ -324,13 +324,13 @@ impl<'c> Worker<'c> {
             let node = match self.judge(operation, reply, redirects) {
                 Next::Ended(outcome) => break Some(outcome),
                 Next::GivenUp => break None,
-                Next::Refused(refusal) => return self.refusals.push(refusal),
+                Next::Refused(refusal) => return self.note_refusal(refusal),
                 Next::Elsewhere(redirect) => {
                     redirects += 1;
                     self.follow(redirect)
                 }
                 Next::Later(refusal) if clock::now() > operation.until => {
-                    return self.refusals.push(refusal);
+                    return self.note_refusal(refusal);
                 }
                 Next::Later(_) => {
                     redirects = 0;
@@ -352,6 +352,12 @@ impl<'c> Worker<'c> {
         let place = Place { connection: begun, request: 0 };
         let operation = Operation { client: self.number, begun, ended, place, action, outcome };
         self.history.push((register, operation));
+    }
+
+    /// It is told at once: whoever waits for this client would wait in vain.
+    fn note_refusal(&mut self, refusal: String) {
+        println!("client {} was told: {refusal}", self.number);
+        self.refusals.push(refusal);
     }
 
     fn judge(&self, operation: &Begun, reply: Reply, redirects: usize) -> Next {
