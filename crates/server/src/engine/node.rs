@@ -404,12 +404,12 @@ impl Node {
     pub(super) fn holdings(&self) -> Holdings {
         let machines = self.machines();
         let sources = machines.sources.values().filter(|side| !side.machine.is_over());
-        let sources = sources.filter_map(|side| side.intent.as_ref());
+        let sources = sources.filter_map(|side| side.intent.as_deref());
         let sources = sources.map(|intent| (intent, false));
         let targets = machines.targets.values().filter(|side| !side.machine.is_over());
         let targets =
-            targets.filter_map(|side| Some((side.intent.as_ref()?, side.arrival.is_some())));
-        let migration = |(intent, is_accepted): (&Box<Intent>, bool)| HeldMigration {
+            targets.filter_map(|side| Some((side.intent.as_deref()?, side.arrival.is_some())));
+        let migration = |(intent, is_accepted): (&Intent, bool)| HeldMigration {
             intent: Intent::clone(intent),
             is_accepted,
         };
