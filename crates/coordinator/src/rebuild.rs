@@ -441,3 +441,158 @@ const ANOTHER_CLUSTER: &str =
     "the server belongs to another cluster than those that came before it";
 const OTHER: &str = "the coordinator is being rebuilt, or of another version of ballast";
 const LOST: &str = "the coordinator's file was lost";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Coordinator, Settings};
+    use crate::store::MemoryStore;
+    use types::limits::TABLES_MAX;
+    use types::{Instant, Slot, UnixMillis};
+    use wire::control::{HeldTablet, Intent, MigrationPolicy, TabletInfo};
+
+    const AT: Moment = Moment { now: Instant(0), wall: UnixMillis(1) };
+    const CLUSTER: ClusterId = ClusterId(7);
+
+    fn tenures(first: u64) -> Vec<Tenure> {
+        (first..first + TABLES_MAX as u64).map(Tenure).collect()
+    }
+
+    fn slots(first: u16, last: u16) -> HashRange {
+        HashRange::of_slots(Slot(first), Slot(last))
+    }
+
+    /// Servers of these numbers, all of which live; the first one owns everything.
+    fn map(version: u64, servers: &[u32]) -> ClusterMap {
+        let server = |&id: &u32| ServerInfo {
+            id: ServerId(id),
+            host: "host".into(),
+            client_port: 1,
+            bus_port: 2,
+            connected: true,
+            rack: String::new(),
+            is_dead: false,
+            in_recovery: false,
+        };
+        let (owner, epoch) = (ServerId(1), OwnershipEpoch(1));
+        let all = TabletInfo { range: HashRange::ALL, owner, epoch, tenures: tenures(1) };
+        ClusterMap {
+            version: (3 << 32) + version,
+            cluster: CLUSTER,
+            servers: servers.iter().map(server).collect(),
+            tablets: vec![all],
+            moving: Vec::new(),
+        }
+    }
+
+    fn holdings(chain: u64) -> Holdings {
+        let chain = Some(SegmentId(chain));
+        Holdings { seed: 42, chain, tablets: vec![], migrations: vec![], logs: vec![] }
+    }
+
+    /// A range that has flipped from the first server to the second one.
+    fn flipped(range: HashRange) -> (HeldMigration, HeldTablet) {
+        let (epoch, tenures) = (OwnershipEpoch(9), tenures(100));
+        let intent = Intent {
+            migration: MigrationId(5),
+            range,
+            source: ServerId(1),
+            target: ServerId(2),
+            source_epoch: OwnershipEpoch(1),
+            target_epoch: epoch,
+            target_tenures: tenures.clone(),
+            bytes: 1,
+            policy: MigrationPolicy::default(),
+        };
+        let held = HeldTablet { range, epoch, tenures, state: HeldState::Owned };
+        (HeldMigration { intent, is_accepted: true }, held)
+    }
+
+    struct World {
+        rebuilding: Rebuilding<MemoryStore>,
+        connections: u64,
+    }
+
+    impl World {
+        fn new() -> World {
+            let rebuilding = Rebuilding::new(MemoryStore::new()).unwrap();
+            World { rebuilding, connections: 0 }
+        }
+
+        fn say(&mut self, messages: Vec<ToCoordinator>) -> Vec<Effect> {
+            self.connections += 1;
+            let connection = ConnectionId(self.connections);
+            let mut out = Outbox::new();
+            self.rebuilding.handle(AT, Event::Opened { connection }, &mut out).unwrap();
+            for message in messages {
+                let event = Event::Received { connection, message };
+                self.rebuilding.handle(AT, event, &mut out).unwrap();
+            }
+            out.drain().collect()
+        }
+
+        fn tell(&mut self, server: u32, map: ClusterMap, holdings: Holdings) {
+            let join = Join {
+                protocol: PROTOCOL_VERSION,
+                host: "host".into(),
+                client_port: 1,
+                bus_port: 2,
+                rejoin: Some((CLUSTER, ServerId(server))),
+                replicas: 2,
+                rack: String::new(),
+            };
+            let known = ToCoordinator::KnownMap(Box::new(map));
+            let holds = ToCoordinator::Holds(Box::new(holdings));
+            let effects = self.say(vec![ToCoordinator::Join(join), known, holds]);
+            assert_eq!(effects.len(), 3, "asked, and sent away");
+        }
+
+        fn ask(&mut self, without: &[u32], go: bool) -> Answer {
+            let without = without.iter().copied().map(ServerId).collect();
+            let ask = ToCoordinator::Ask { request: 1, ask: Ask::Rebuild { without, go } };
+            let operate = ToCoordinator::Operate { protocol: PROTOCOL_VERSION };
+            match self.say(vec![operate, ask]).pop() {
+                Some(Effect::Send { message: FromCoordinator::Answer { answer, .. }, .. }) => {
+                    answer
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn who_holds_a_range_under_a_higher_epoch_owns_it_whatever_maps_say() {
+        let mut world = World::new();
+        assert!(matches!(world.ask(&[], true), Answer::Refused(_)), "nothing is known");
+        let (migration, held) = flipped(slots(0, 9));
+        let (tablets, migrations) = (vec![held], vec![migration]);
+        world.tell(2, map(1, &[1, 2]), Holdings { tablets, migrations, ..holdings(4) });
+        world.tell(1, map(2, &[1, 2, 3]), holdings(8));
+        let kept = Holdings { logs: vec![(ServerId(3), Some(SegmentId(6)))], ..holdings(4) };
+        world.tell(2, map(2, &[1, 2, 3]), Holdings { ..kept.clone() });
+        // Told again, it holds what it held.
+        let (migration, held) = flipped(slots(0, 9));
+        let (tablets, migrations) = (vec![held], vec![migration]);
+        world.tell(2, map(1, &[1, 2]), Holdings { tablets, migrations, ..kept });
+
+        assert!(matches!(world.ask(&[], true), Answer::Refused(_)), "s3 is missing");
+        assert!(matches!(world.ask(&[2, 3], true), Answer::Refused(_)), "s2 is not");
+        assert!(!world.rebuilding.is_written());
+        assert!(matches!(world.ask(&[3], true), Answer::Rebuild(_)));
+        assert!(world.rebuilding.is_written());
+
+        let fresh = Identity { cluster: ClusterId(1), seed: 1 };
+        let store = world.rebuilding.into_store();
+        let coordinator = Coordinator::open(store, fresh, Settings::default(), AT.now).unwrap();
+        assert_eq!(coordinator.identity(), Identity { cluster: CLUSTER, seed: 42 });
+        let map = coordinator.map();
+        assert!(map.version > 4 << 32, "no map of before is newer");
+        let owners = map.tablets.iter().map(|tablet| (tablet.range, tablet.owner));
+        let expected = [(slots(0, 9), ServerId(2)), (slots(10, 16_383), ServerId(1))];
+        assert_eq!(owners.collect::<Vec<_>>(), expected);
+        assert_eq!(map.moving, [(slots(0, 9), ServerId(1), ServerId(2))]);
+        // It owned nothing: who is not named is dead.
+        let named = map.servers.iter().map(|server| server.id);
+        assert_eq!(named.collect::<Vec<_>>(), [ServerId(1), ServerId(2)]);
+    }
+}
