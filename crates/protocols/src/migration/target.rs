@@ -242,6 +242,11 @@ impl Target {
         }
     }
 
+    /// Whether it has accepted nothing so far, and may.
+    pub fn may_accept(&self) -> bool {
+        matches!(self.state, State::Prepared { .. })
+    }
+
     /// Whether nothing is left to do. The machine is kept as the memory of how it ended.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Refused { .. } | State::Never | State::Done { .. })

@@ -257,9 +257,9 @@ impl Engine {
             // Dealt with when the connection was opened.
             PeerMessage::Hello(_) => {}
             // A target that the coordinator misses may be given up there: it accepts nothing. What it has
-            // accepted it says again: its source may be asked for that.
+            // decided it says again: its source may be asked for that, or waits for it to go on alone.
             PeerMessage::Flip(ref flip)
-                if !self.node.is_linked() && !self.has_accepted(flip.migration) => {}
+                if !self.node.is_linked() && self.may_accept(flip.migration) => {}
             PeerMessage::Flip(flip) => {
                 let (id, flip) = (flip.migration, Box::new(flip));
                 self.drive_target(now, id, TargetEvent::Flip { from, flip });
@@ -284,10 +284,10 @@ impl Engine {
         }
     }
 
-    /// Whether a flip of this migration has been accepted here.
-    fn has_accepted(&self, migration: MigrationId) -> bool {
+    /// Whether a flip of this migration would be accepted here.
+    fn may_accept(&self, migration: MigrationId) -> bool {
         let machines = self.node.machines();
-        machines.targets.get(&migration).is_some_and(|side| side.arrival.is_some())
+        machines.targets.get(&migration).is_some_and(|side| side.machine.may_accept())
     }
 
     /// A message from the coordinator. Answers go to the engine that asked: see
