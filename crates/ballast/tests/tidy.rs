@@ -16,10 +16,10 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     ("store", &["types", "planted", "wire"]),
     ("backup", &["types", "wire"]),
     ("resp", &[]),
-    ("protocols", &["types", "wire"]),
+    ("protocols", &["types", "planted", "wire"]),
     ("runtime", &["types"]),
     ("server", &["types", "planted", "wire", "store", "backup", "resp", "protocols", "runtime"]),
-    ("coordinator", &["types", "wire", "protocols"]),
+    ("coordinator", &["types", "planted", "wire", "protocols"]),
     ("client", &["types", "wire", "resp", "protocols"]),
     (
         "sim",

@@ -53,6 +53,30 @@ pub enum Bug {
     GraveClosedEarly,
     /// An expired record is reclaimed before it is stable.
     ReclaimedUnstable,
+    /// What a segment got is acknowledged before its backups have it.
+    AcknowledgedBeforeReplicas,
+    /// What a segment got is acknowledged before the directory names it.
+    DataBeforeOpen,
+    /// A replica is read whatever its length, and whether it was an original or not.
+    StaleReplicaUsed,
+    /// The directory is that of the newest of the chain's segments that somebody has.
+    DirectoryByNewest,
+    /// When the target of a migration dies, what it had not pulled is looked for in its log alone.
+    DependencyDroppedEarly,
+    /// A source takes back what did not arrive without what the target has written.
+    TakenBackWithoutTarget,
+    /// A range that is being recovered is served.
+    ServedBeforeReplayed,
+    /// A cut counts before what was replayed is safe.
+    CutBeforeHeadsAreSafe,
+    /// A master serves without a lease.
+    ZombieServes,
+    /// A recovery does not raise the counter of versions.
+    VersionsGoBack,
+    /// A log is freed while a migration may need it.
+    FreedWhileDependedOn,
+    /// A part counts as recovered before what was replayed is safe.
+    FreedBeforeCommit,
 }
 
 #[cfg(feature = "on")]

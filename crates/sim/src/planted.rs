@@ -72,11 +72,41 @@ pub enum Planted {
     WalkNotWaiting,
     /// A source that has left keeps its copy, and serves it when the range has come back.
     OldCopyKept,
+    /// What a segment got is acknowledged before its backups have it.
+    AcknowledgedBeforeReplicas,
+    /// What a segment got is acknowledged before the log directory names it.
+    DataBeforeOpen,
+    /// A segment leaves the log before what killed its entries is safe.
+    DroppedBeforeSafe,
+    /// The cleaner drops tombstones whose dead versions a recovery would still read.
+    TombstoneDroppedEarly,
+    /// A recovery reads replicas that lack what was acknowledged.
+    StaleReplicaUsed,
+    /// The log directory is that of the newest of the chain's segments that somebody has.
+    DirectoryByNewest,
+    /// When a side of a migration dies, what its source still had is forgotten.
+    DependencyDroppedEarly,
+    /// A source takes back what had not arrived, without what its target has written.
+    TakenBackWithoutTarget,
+    /// A range that is being recovered is served.
+    ServedBeforeReplayed,
+    /// That a key is absent is told before its tombstone is safe.
+    NilBeforeTombstoneIsSafe,
+    /// A cut counts before what was replayed is safe.
+    CutBeforeHeadsAreSafe,
+    /// A master serves without a lease.
+    ZombieServes,
+    /// A recovery does not raise the counter of versions.
+    VersionsGoBack,
+    /// A log is freed while a migration may need it.
+    FreedWhileDependedOn,
+    /// A part counts as recovered before what was replayed is safe.
+    FreedBeforeCommit,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 27] = [
+    pub const ALL: [Planted; 42] = [
         Planted::ProgressOnReceipt,
         Planted::FloorNotRaised,
         Planted::DeleteWithoutTombstone,
@@ -104,6 +134,21 @@ impl Planted {
         Planted::FlushedArrives,
         Planted::WalkNotWaiting,
         Planted::OldCopyKept,
+        Planted::AcknowledgedBeforeReplicas,
+        Planted::DataBeforeOpen,
+        Planted::DroppedBeforeSafe,
+        Planted::TombstoneDroppedEarly,
+        Planted::StaleReplicaUsed,
+        Planted::DirectoryByNewest,
+        Planted::DependencyDroppedEarly,
+        Planted::TakenBackWithoutTarget,
+        Planted::ServedBeforeReplayed,
+        Planted::NilBeforeTombstoneIsSafe,
+        Planted::CutBeforeHeadsAreSafe,
+        Planted::ZombieServes,
+        Planted::VersionsGoBack,
+        Planted::FreedWhileDependedOn,
+        Planted::FreedBeforeCommit,
     ];
 
     /// The place inside of the real code, for a bug that cannot be built in from outside.
@@ -120,6 +165,21 @@ impl Planted {
             Planted::FlushedArrives => Some(Bug::FlushedArrives),
             Planted::WalkNotWaiting => Some(Bug::WalkNotWaiting),
             Planted::OldCopyKept => Some(Bug::OldCopyKept),
+            Planted::AcknowledgedBeforeReplicas => Some(Bug::AcknowledgedBeforeReplicas),
+            Planted::DataBeforeOpen => Some(Bug::DataBeforeOpen),
+            Planted::DroppedBeforeSafe => Some(Bug::LeftBeforeStable),
+            Planted::TombstoneDroppedEarly => Some(Bug::TombstoneDroppedEarly),
+            Planted::StaleReplicaUsed => Some(Bug::StaleReplicaUsed),
+            Planted::DirectoryByNewest => Some(Bug::DirectoryByNewest),
+            Planted::DependencyDroppedEarly => Some(Bug::DependencyDroppedEarly),
+            Planted::TakenBackWithoutTarget => Some(Bug::TakenBackWithoutTarget),
+            Planted::ServedBeforeReplayed => Some(Bug::ServedBeforeReplayed),
+            Planted::NilBeforeTombstoneIsSafe => Some(Bug::GraveClosedEarly),
+            Planted::CutBeforeHeadsAreSafe => Some(Bug::CutBeforeHeadsAreSafe),
+            Planted::ZombieServes => Some(Bug::ZombieServes),
+            Planted::VersionsGoBack => Some(Bug::VersionsGoBack),
+            Planted::FreedWhileDependedOn => Some(Bug::FreedWhileDependedOn),
+            Planted::FreedBeforeCommit => Some(Bug::FreedBeforeCommit),
             Planted::ProgressOnReceipt
             | Planted::FloorNotRaised
             | Planted::DeleteWithoutTombstone

@@ -59,14 +59,14 @@ pub(crate) fn server_at(port: u16) -> Option<usize> {
 pub(crate) enum Keeps {
     /// Each on its own disk.
     Own(Mode),
-    /// On the disks of others.
-    Others(Plan),
+    /// On the disks of others; of segments of this size, unless that is as usual.
+    Others(Plan, Option<usize>),
 }
 
 impl Keeps {
     pub(crate) fn mode(self) -> Mode {
         match self {
-            Keeps::Own(mode) | Keeps::Others(Plan { mode, .. }) => mode,
+            Keeps::Own(mode) | Keeps::Others(Plan { mode, .. }, _) => mode,
         }
     }
 
@@ -74,7 +74,7 @@ impl Keeps {
     pub(crate) fn replicas(self) -> u16 {
         match self {
             Keeps::Own(_) => 0,
-            Keeps::Others(plan) => plan.replicas,
+            Keeps::Others(plan, _) => plan.replicas,
         }
     }
 }
@@ -82,14 +82,14 @@ impl Keeps {
 /// What a process finds on its disk.
 pub(crate) enum Folder {
     Own(Kept, Mode),
-    Others(Replicas, Plan),
+    Others(Replicas, Plan, Option<usize>),
 }
 
 impl Folder {
     fn segment_bytes(&self) -> Option<usize> {
         match self {
             Folder::Own(kept, _) => kept.segment_bytes(),
-            Folder::Others(..) => None,
+            Folder::Others(_, _, segment_bytes) => *segment_bytes,
         }
     }
 }
@@ -180,7 +180,7 @@ impl Server {
                 let keeper = kept.keep(whose, store.log().segment_bytes(), mode);
                 Keeping::Alone(Arc::new(keeper.expect("what a server has kept is whole")))
             }
-            Some(Folder::Others(replicas, plan)) => {
+            Some(Folder::Others(replicas, plan, _)) => {
                 let replication = Replication::new(plan, identity.server, REACTORS, replicas);
                 Keeping::Replicated(Arc::new(replication))
             }

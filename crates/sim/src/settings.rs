@@ -111,6 +111,12 @@ knobs! {
     Replicated, "replicated", "Servers keep each other's logs, and recover what was a dead one's.";
     Lineage, "lineage", "Ranges move between servers that keep each other's logs, and die.";
     Crash, "crash", "A server dies, and perhaps another process starts where it stood.";
+    Deaths, "deaths", "Servers die right after a message of a protocol, and several at a time.";
+    Island, "island", "A server hears nobody but its clients for a while.";
+    Blackout, "blackout", "All servers die at once; where writes wait for the disk, by a power cut.";
+    Disk, "disk", "Disks of servers that keep each other's logs are full, fail, or bring damaged blocks.";
+    Machines, "machines", "One machine at a time loses its power or its disk's bits, whatever the mode.";
+    Small, "small", "Segments are small, values long and memory is short: logs are cleaned.";
     Memory, "memory", "Servers have so little memory that moves and writes may be refused.";
     Long, "long", "A few runs are slow and long, with absences of up to eight seconds.";
     Weather, "weather", "Messages between servers are lost, repeated, and late.";

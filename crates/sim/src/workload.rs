@@ -40,6 +40,8 @@ pub(crate) struct Register {
     pub(crate) table: TableId,
     pub(crate) kind: Kind,
     pub(crate) keys: Vec<(KeyHash, Vec<u8>)>,
+    /// How many times as long as usual its values are.
+    length: usize,
 }
 
 impl Register {
@@ -53,7 +55,8 @@ impl Register {
         let mut bytes = number.to_string().into_bytes();
         if self.kind != Kind::Counter {
             bytes.push(b' ');
-            bytes.resize(bytes.len() + (number / 1_000_000 % 300) as usize, b'.');
+            let filling = (number / 1_000_000 % 300) as usize * self.length;
+            bytes.resize(bytes.len() + filling, b'.');
         }
         bytes
     }
@@ -133,6 +136,11 @@ impl Workload {
             last_value: 0,
             known,
         }
+    }
+
+    /// Values are so many times as long as usual.
+    pub(crate) fn lengthen(&mut self, times: usize) {
+        self.registers.iter_mut().for_each(|register| register.length = times);
     }
 
     /// What a client does next. `None`: the register that it would like is crowded.
@@ -226,7 +234,7 @@ fn register(seed: &HashSeed, slot: usize, number: usize) -> Register {
     let table = if kind == Kind::Flushed { FLUSHED_TABLE } else { TABLE };
     let key = |part: &&str| format!("{{{slot}}}:{number}:{part}").into_bytes();
     let keys = parts.iter().map(key).map(|key| (key_hash(seed, &key), key)).collect();
-    Register { table, kind, keys }
+    Register { table, kind, keys, length: 1 }
 }
 
 pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {

@@ -6,6 +6,7 @@
 //! more, and what clients saw and what servers hold is judged.
 
 mod crashes;
+mod deaths;
 mod disks;
 mod faults;
 mod judge;
@@ -26,6 +27,7 @@ use crate::trace::Trace;
 use crate::workload::{Job, Workload};
 use coordinator::{ConnectionId, Effect, Event};
 use crashes::Losses;
+use deaths::{Deaths, Strike};
 use disks::Disk;
 use fastrand::Rng;
 use faults::Cuts;
@@ -36,7 +38,9 @@ use std::time::Duration;
 use types::{
     ClusterId, HashSeed, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, Slot, UnixMillis,
 };
-use wire::control::{ClusterMap, FromCoordinator, MigrationReport, MigrationState, ToCoordinator};
+use wire::control::{
+    ClusterMap, FromCoordinator, MigrationReport, MigrationState, RecoveryReport, ToCoordinator,
+};
 
 /// Servers of every run.
 const SERVERS: usize = 3;
@@ -57,6 +61,11 @@ const SCARCE_ONE_IN: u32 = 8;
 
 /// In one run in so many servers keep their logs.
 const KEPT_ONE_IN: u32 = 4;
+
+/// Memory and segments of servers whose logs are to be cleaned, and how much longer values are there.
+const SMALL_MEMORY_BYTES: [usize; 2] = [3 << 20, 4 << 20];
+const SMALL_SEGMENT_BYTES: usize = 64 << 10;
+const SMALL_LENGTH: usize = 12;
 
 /// Makes other numbers of a seed.
 const REPLICATED: u64 = 0x7265_706c_6963_6173;
@@ -105,6 +114,7 @@ enum Next {
     Sever(usize, ConnectionId),
     /// Another coordinator opens the store, unless there is one that leads.
     Lead,
+    Strike(Strike),
     Rest,
 }
 
@@ -137,6 +147,7 @@ struct World {
     /// When nothing is away any more that has been away so far.
     away_until: Instant,
     cuts: Cuts,
+    deaths: Deaths,
     losses: Losses,
     /// One turn in so many has a background quantum.
     leisure: u32,
@@ -159,6 +170,8 @@ struct World {
     /// What clients do last.
     closing: Vec<Job>,
     migrations: Vec<MigrationReport>,
+    /// Deaths that are not dealt with, asked for when a run does not come to its end.
+    recoveries: Vec<RecoveryReport>,
     /// Moves that were granted.
     started: BTreeSet<MigrationId>,
     /// By server: the newest map that it has had.
@@ -200,7 +213,7 @@ impl World {
     fn new(settings: Settings) -> World {
         let mut rng = Rng::with_seed(settings.seed);
         let identity = coordinator::Identity { cluster: ClusterId(1), seed: rng.u64(..) };
-        let workload = Workload::draw(&mut rng, &HashSeed::new(identity.seed), &settings);
+        let mut workload = Workload::draw(&mut rng, &HashSeed::new(identity.seed), &settings);
         let depths = requests::draw_depths(&mut rng, &settings);
         let clients = Clients::new(&depths, SERVERS, workload.registers.len());
         let closing = requests::closing(&mut rng, &workload);
@@ -218,7 +231,26 @@ impl World {
         let (is_kept, is_others) =
             (is_kept || settings.is_replicated, is_others || settings.is_replicated);
         let plan = Plan { mode, replicas: replicated.u16(1..=2) };
-        let keeps = if is_others { Keeps::Others(plan) } else { Keeps::Own(mode) };
+        let moves_kept = is_others && replicated.u32(..4) != 0 && has_lineage;
+        let deaths = match is_others {
+            true => Deaths::draw(&mut replicated, &settings, plan),
+            false => Deaths::default(),
+        };
+        let is_small = is_others && replicated.bool() && settings.has(Knob::Small);
+        let small = SMALL_MEMORY_BYTES[replicated.usize(..2)];
+        if is_small {
+            workload.lengthen(SMALL_LENGTH);
+        }
+        let segment_bytes = is_small.then_some(SMALL_SEGMENT_BYTES);
+        let keeps = match is_others {
+            true => Keeps::Others(plan, segment_bytes),
+            false => Keeps::Own(mode),
+        };
+        let memory_bytes = match (is_small, is_scarce) {
+            (true, _) => small,
+            (false, true) => scarce,
+            (false, false) => MEMORY_BYTES,
+        };
         let is_long = rng.u32(..LONG_ONE_IN) == 0 && settings.has(Knob::Long);
         let trace = Trace::new(settings.is_printed);
         let leaders = Leaders::new(identity, settings.seed, settings.planted);
@@ -229,13 +261,14 @@ impl World {
             settings,
             weather,
             faults,
-            memory_bytes: if is_scarce { scarce } else { MEMORY_BYTES },
+            memory_bytes,
             kept: is_kept.then_some(keeps),
-            moves_kept: is_others && replicated.bool() && has_lineage,
+            moves_kept,
             disks: (0..SERVERS).map(|_| Disk::default()).collect(),
             slowness: if is_long { LONG_SLOWNESS } else { 1 },
             away_until: Instant(0),
             cuts: Cuts::default(),
+            deaths,
             losses: Losses::default(),
             leisure,
             part: Part::Working,
@@ -252,6 +285,7 @@ impl World {
             echoes: 0,
             closing,
             migrations: Vec::new(),
+            recoveries: Vec::new(),
             started: BTreeSet::new(),
             maps_seen: BTreeMap::new(),
             epochs: BTreeMap::new(),
@@ -311,7 +345,9 @@ impl World {
     }
 
     fn plan_the_run(&mut self) {
-        let end = self.micros(200_000..800_000) * self.slowness;
+        // What a dead server held is served again after a third of a second.
+        let usual = if self.replicas() > 0 { 400_000..2_000_000 } else { 200_000..800_000 };
+        let end = self.micros(usual) * self.slowness;
         let end = self.settings.until.map_or(end, |until| end.min(until));
         self.plan_in(end, Next::Rest);
         // The map has to arrive first.
@@ -401,6 +437,7 @@ impl World {
             Next::Coordinator(number) => self.tick_leader(number),
             Next::Sever(server, connection) => self.sever(server, connection),
             Next::Lead => self.lead(),
+            Next::Strike(strike) => self.strike(strike),
             Next::Rest => self.rest(),
         }
     }
@@ -457,7 +494,7 @@ impl World {
         self.check_progress(place);
         self.check_owners(place);
         if self.servers[place].has_ended() {
-            return self.crash(place);
+            return self.die(place, false);
         }
         if self.servers[place].take_wake_all() {
             (0..self.servers[place].reactors.len()).for_each(|other| self.wake(place, other));

@@ -55,6 +55,8 @@ enum State {
     Kept { length: u32, stable: u32 },
     /// It is there, and the disk takes a piece.
     Taking { length: u32, stable: u32, then: Then },
+    /// It is there, and takes nothing more.
+    Stopped { length: u32, stable: u32 },
     /// There was no room to begin it.
     Full,
     /// It takes nothing more. Something of it may be on the disk.
@@ -131,7 +133,17 @@ pub enum BackupEvent {
         /// Which.
         replica: ReplicaId,
     },
-    /// It can take nothing more. The driver makes sure that it is not found at the next start.
+    /// It can take nothing more, since the disk is full, or fails; what it was told to have it has.
+    Stopped {
+        /// Which.
+        replica: ReplicaId,
+        /// Bytes of the segment that it has.
+        length: u32,
+        /// Of these, stable ones.
+        stable: u32,
+    },
+    /// It can take nothing more, and nobody knows what it has. The driver makes sure that it is not found
+    /// at the next start.
     Failed {
         /// Which.
         replica: ReplicaId,
@@ -234,6 +246,9 @@ impl Backup {
                 self.taken(replica, (length, stable), out);
             }
             BackupEvent::Synced { replica, stable } => self.synced(replica, stable, out),
+            BackupEvent::Stopped { replica, length, stable } => {
+                self.spoiled(replica, State::Stopped { length, stable }, out);
+            }
             BackupEvent::Full { replica } => self.spoiled(replica, State::Full, out),
             BackupEvent::Failed { replica } => self.spoiled(replica, State::Failed, out),
             BackupEvent::Freed { replica } => self.freed(replica, out),
@@ -262,9 +277,9 @@ impl Backup {
     /// What there is of a log, with its length and how much of it is stable.
     pub fn kept(&self, log: ServerId) -> impl Iterator<Item = (ReplicaId, u32, u32)> {
         self.of_log(log).filter_map(|(id, held)| match held.state {
-            State::Kept { length, stable } | State::Taking { length, stable, .. } => {
-                Some((*id, length, stable))
-            }
+            State::Kept { length, stable }
+            | State::Taking { length, stable, .. }
+            | State::Stopped { length, stable } => Some((*id, length, stable)),
             State::Begun { .. } | State::Full | State::Failed | State::Freeing => None,
         })
     }
@@ -335,7 +350,11 @@ impl Backup {
         let Some(held) = self.held.get_mut(&replica) else { return };
         let then = match held.state {
             State::Begun { then } | State::Taking { then, .. } => then,
-            State::Kept { .. } | State::Full | State::Failed | State::Freeing => return,
+            State::Kept { .. }
+            | State::Stopped { .. }
+            | State::Full
+            | State::Failed
+            | State::Freeing => return,
         };
         held.state = State::Kept { length, stable };
         match then {
@@ -367,6 +386,7 @@ impl Backup {
             State::Taking { stable, .. } => *stable = now_stable.max(*stable),
             State::Kept { .. }
             | State::Begun { .. }
+            | State::Stopped { .. }
             | State::Full
             | State::Failed
             | State::Freeing => {}
@@ -377,7 +397,7 @@ impl Backup {
         let is_fenced = self.is_fenced(replica.log);
         let Some(held) = self.held.get_mut(&replica) else { return };
         match held.state {
-            State::Full | State::Failed | State::Freeing => return,
+            State::Stopped { .. } | State::Full | State::Failed | State::Freeing => return,
             State::Begun { then: Then::Free } if state == State::Full => {
                 return self.freed(replica, out);
             }
@@ -387,7 +407,10 @@ impl Backup {
             }
             State::Begun { .. } => held.state = state,
             // Something of it was there: it was not only refused.
-            State::Kept { .. } | State::Taking { .. } => held.state = State::Failed,
+            State::Kept { .. } | State::Taking { .. } if state == State::Full => {
+                held.state = State::Failed;
+            }
+            State::Kept { .. } | State::Taking { .. } => held.state = state,
         }
         if !is_fenced {
             held.answer(replica, out);
@@ -430,7 +453,7 @@ impl Backup {
         let Some(held) = self.held.get_mut(&replica) else { return true };
         match &mut held.state {
             State::Begun { then } | State::Taking { then, .. } => *then = Then::Free,
-            State::Kept { .. } | State::Failed => {
+            State::Kept { .. } | State::Stopped { .. } | State::Failed => {
                 held.state = State::Freeing;
                 out.push(BackupEffect::Free { replica });
             }
@@ -521,7 +544,7 @@ impl Held {
                 }
                 self.answer(replica, out);
             }
-            State::Full | State::Failed => self.answer(replica, out),
+            State::Stopped { .. } | State::Full | State::Failed => self.answer(replica, out),
             State::Freeing => {}
         }
     }
@@ -530,7 +553,7 @@ impl Held {
         let result = match self.state {
             State::Kept { length, stable } => AppendResult::Has { length, stable },
             State::Full => AppendResult::Refused(Refusal::Full),
-            State::Failed => AppendResult::Refused(Refusal::Failed),
+            State::Stopped { .. } | State::Failed => AppendResult::Refused(Refusal::Failed),
             State::Begun { .. } | State::Taking { .. } | State::Freeing => return,
         };
         out.push(BackupEffect::Answer(Appended { replica, sent: self.sent, result }));
@@ -539,7 +562,11 @@ impl Held {
     fn is_with_the_disk(&self) -> bool {
         match self.state {
             State::Begun { .. } | State::Taking { .. } => true,
-            State::Kept { .. } | State::Full | State::Failed | State::Freeing => false,
+            State::Kept { .. }
+            | State::Stopped { .. }
+            | State::Full
+            | State::Failed
+            | State::Freeing => false,
         }
     }
 }
@@ -549,23 +576,4 @@ fn refuse(replica: ReplicaId, sent: Instant, why: Refusal, out: &mut Outbox<Back
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_found_takes_nothing_and_stays_whole() {
-        let (log, at) = (ServerId(1), Instant(5));
-        let replica = ReplicaId { log, segment: SegmentId(1), epoch: ReplicaEpoch(0) };
-        let (mut backup, mut out) = (Backup::new(), Outbox::new());
-        let found = BackupEvent::Found { replica, length: 80, stable: 80 };
-        backup.handle(Instant(0), found, &mut out);
-        // A master believes that it speaks to the process that stood here before.
-        for from in [0, 80, 96] {
-            let asked = Asked { replica, from, to: 120, is_last: false, sent: at };
-            let append = BackupEvent::Append { from: log, asked, payload: Some(Ticket(1)) };
-            backup.handle(at, append, &mut out);
-            assert_eq!(out.drain().next(), None);
-        }
-        assert_eq!(backup.kept(log).collect::<Vec<_>>(), [(replica, 80, 80)]);
-    }
-}
+mod tests;

@@ -21,6 +21,7 @@ use super::segment::{Segment, Stage};
 use super::suspicions::Suspicions;
 use super::timing::{AGAIN, BEAT, COPIES_MAX, SHORT_MAX};
 use crate::Outbox;
+use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{Instant, SegmentId, ServerId};
 use wire::peer::{AppendResult, Appended, Refusal};
@@ -519,6 +520,9 @@ impl Replicator {
         if !is_chain && !segment.is_named && segment.is_begun() {
             segment.is_named = true;
             out.push(ReplicatorEffect::Name { segment: id });
+        }
+        if !is_chain && planted::is(Bug::DataBeforeOpen) {
+            segment.is_listed = true;
         }
         let before = segment.reached();
         let reached = segment.reach(promise);

@@ -9,6 +9,7 @@
 use super::events::Promise;
 use super::placement::Draws;
 use super::replica::{Extent, Replica};
+use planted::Bug;
 use types::{Instant, ServerId};
 use wire::replica::ReplicaEpoch;
 
@@ -186,7 +187,11 @@ impl Segment {
         if self.stage == Stage::Kept {
             (self.acknowledged, self.stable) = (self.length, self.length);
         } else if self.is_listed && !self.has_loss {
-            self.acknowledged = self.acknowledged.max(self.common(promise));
+            let common = match planted::is(Bug::AcknowledgedBeforeReplicas) {
+                true => self.length,
+                false => self.common(promise),
+            };
+            self.acknowledged = self.acknowledged.max(common);
             self.stable = self.stable.max(self.common(Promise::Stable));
         }
         self.reached()

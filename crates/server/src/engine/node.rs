@@ -457,14 +457,14 @@ impl Node {
     }
 
     /// Redis's error for a key that is not ours: where it is, or that it is gone; `None` if nobody
-    /// is known to own it, or we are about to.
+    /// is known to own it, or we are about to, or it is being recovered.
     pub fn redirection(&self, key: &[u8]) -> Option<String> {
         let slot = slot_of(key);
         let owner = self.owner_of(slot)?;
         let map = self.map.load();
         let server = map.servers.iter().find(|server| server.id == owner)?;
         if server.is_dead {
-            return Some(self.not_served(slot));
+            return self.not_served(slot, server.in_recovery);
         }
         // A process that stood here before us: who is sent to its address comes to us again.
         if (&server.host, server.client_port) == (&self.settings.host, self.settings.client_port) {
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_not_sent_to_a_server_that_is_dead() {
+    fn clients_wait_for_what_is_being_recovered_and_are_not_sent_to_the_dead() {
         let node = small_node();
         let tablet = TabletInfo {
             range: HashRange::ALL,
@@ -622,6 +622,9 @@ mod tests {
             epoch: OwnershipEpoch(1),
             tenures: Vec::new(),
         };
+        let in_recovery = ServerInfo { in_recovery: true, ..server(2, 9, true) };
+        node.map.store(Arc::new(map(1, vec![in_recovery], vec![tablet.clone()])));
+        assert_eq!(node.redirection(b"key"), None);
         node.map.store(Arc::new(map(1, vec![server(2, 9, true)], vec![tablet])));
         let error = node.redirection(b"key").expect("somebody is known");
         assert!(error.starts_with("CLUSTERDOWN Hash slot not served: its server died"), "{error}");

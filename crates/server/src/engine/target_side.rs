@@ -235,7 +235,10 @@ impl Engine {
             {
                 self.worker.splice(*id);
                 if reactors.is_empty() {
-                    side.cutting = unacknowledged(&store).map(Cut::Securing);
+                    let unsafe_yet = unacknowledged(&store);
+                    let unsafe_yet =
+                        unsafe_yet.filter(|_| !planted::is(Bug::CutBeforeHeadsAreSafe));
+                    side.cutting = unsafe_yet.map(Cut::Securing);
                     if side.cutting.is_none() {
                         events.insert(*id, TargetEvent::CutCommitted);
                     }

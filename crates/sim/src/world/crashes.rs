@@ -94,8 +94,9 @@ impl World {
         (!live.is_empty()).then(|| live[self.rng.usize(..live.len())])
     }
 
-    /// The process vanishes, with its memory and everything that was on its way to it.
-    pub(super) fn crash(&mut self, place: usize) {
+    /// The process vanishes, with its memory and everything that was on its way to it; with its machine,
+    /// if that has lost its power.
+    pub(super) fn die(&mut self, place: usize, loses_power: bool) {
         if self.servers[place].is_dead {
             return;
         }
@@ -107,9 +108,9 @@ impl World {
         let id = self.servers[place].id;
         self.trace.note(self.now, format_args!("{id} dies"));
         match self.kept {
-            Some(keeps) => {
+            Some(_) => {
                 self.losses.dead.insert(id, place);
-                self.lose_memory(place, keeps.mode());
+                self.lose_memory(place, loses_power);
             }
             None => self.note_losses(place),
         }
@@ -128,6 +129,7 @@ impl World {
             | Next::Start(_)
             | Next::Coordinator(_)
             | Next::Lead
+            | Next::Strike(_)
             | Next::Rest => true,
         });
         let server = &mut self.servers[place];

@@ -1,8 +1,9 @@
-//! The disks of servers that keep their logs.
+//! The disks of servers that keep their logs, and how they fail.
 
 use super::World;
 use crate::servers::{Folder, Keeps};
-use backup::{MemoryDisk, Replicas};
+use backup::{Disk as _, Faults, MemoryDisk, Replicas};
+use fastrand::Rng;
 use server::engine::{Kept, Mode};
 use std::sync::Arc;
 use wire::replica::BootId;
@@ -18,6 +19,7 @@ pub(super) struct Disk {
 impl Disk {
     /// What is on it.
     pub(super) fn open(&self, keeps: Keeps) -> Folder {
+        self.mend();
         let boot = BootId([self.boots; 16]);
         let disk = Arc::new(self.disk.clone());
         match keeps {
@@ -25,19 +27,52 @@ impl Disk {
                 let kept = Kept::find(disk, boot).expect("what a server has kept is whole");
                 Folder::Own(kept, mode)
             }
-            Keeps::Others(plan) => {
+            Keeps::Others(plan, segment_bytes) => {
                 let opened = Replicas::open(disk, boot).expect("this disk can be read");
-                Folder::Others(opened.replicas, plan)
+                Folder::Others(opened.replicas, plan, segment_bytes)
             }
         }
     }
 }
 
+impl Disk {
+    /// From now on it works.
+    pub(super) fn mend(&self) {
+        self.disk.set_faults(Faults::default());
+    }
+
+    /// From now on it fails in some way.
+    /// Syncs fail only in `disk`: elsewhere a disk that does not keep what it took is one server down.
+    pub(super) fn trouble(&self, rng: &mut Rng, mode: Mode) -> Faults {
+        let none = Faults::default();
+        let kinds = if mode == Mode::Disk { 3 } else { 2 };
+        let faults = match rng.u32(..kinds) {
+            0 => Faults { capacity: Some(0), ..none },
+            1 => Faults { write_fails_after: Some(rng.usize(..600)), ..none },
+            _ => Faults { syncs_fail: true, ..none },
+        };
+        self.disk.set_faults(faults);
+        faults
+    }
+
+    /// A bit of some file changes. Whether there was one to change.
+    pub(super) fn damage(&self, rng: &mut Rng) -> bool {
+        let files = self.disk.list().unwrap_or_default().into_iter();
+        let mut files: Vec<_> = files.map(|file| (file, self.disk.contents(file).len())).collect();
+        files.retain(|(_, length)| *length > 0);
+        if files.is_empty() {
+            return false;
+        }
+        let (file, length) = files[rng.usize(..files.len())];
+        self.disk.damage(file, rng.usize(..length), 1 << rng.u32(..8));
+        true
+    }
+}
+
 impl World {
     /// What a server had in memory is gone with its process; or with its machine, and then with what
-    /// had not been synced. Only what is synced before it is acknowledged may meet with that here.
-    pub(super) fn lose_memory(&mut self, place: usize, mode: Mode) {
-        let loses_power = mode == Mode::Disk && self.rng.bool();
+    /// had not been synced.
+    pub(super) fn lose_memory(&mut self, place: usize, loses_power: bool) {
         let id = self.servers[place].id;
         let Disk { disk, boots } = &mut self.disks[place];
         if loses_power {

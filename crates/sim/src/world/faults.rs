@@ -52,6 +52,7 @@ impl World {
         if self.kept.is_some() && self.settings.has(Knob::Crash) {
             self.faults.push(Knob::Crash);
         }
+        self.add_faults_of_the_replicated();
         let delay = self.micros(20_000..200_000);
         self.plan_in(delay, Next::Fault);
     }
@@ -71,7 +72,13 @@ impl World {
             Knob::Takeover => self.take_over(),
             // It goes on by itself.
             Knob::Store => {}
+            Knob::Blackout => self.black_out(),
+            Knob::Island => self.isolate(place),
+            Knob::Disk => self.trouble_disk(place),
             Knob::Memory
+            | Knob::Deaths
+            | Knob::Machines
+            | Knob::Small
             | Knob::Long
             | Knob::Weather
             | Knob::Moves
@@ -142,7 +149,7 @@ impl World {
 
     /// How long something is away: usually at most so many microseconds, and in some runs for as
     /// long as matters to those who wait for five seconds.
-    fn absence(&mut self, usual: u64) -> Duration {
+    pub(super) fn absence(&mut self, usual: u64) -> Duration {
         let is_long = self.slowness > 1 && self.rng.u32(..3) == 0 && self.part == Part::Working;
         let absence = self.micros(1_000..if is_long { ABSENCE_MAX } else { usual });
         self.away_until = self.away_until.max(self.now + absence);

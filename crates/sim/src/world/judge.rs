@@ -132,6 +132,7 @@ impl World {
             self.part = Part::Resting;
             self.worked = Some(self.now.since(Instant(0)));
             self.weather = Weather::fair();
+            self.disks.iter().for_each(|disk| disk.mend());
             self.cuts = Cuts::default();
             self.leaders.set_trouble(false);
             self.end_former_leaders();
@@ -162,6 +163,7 @@ impl World {
             Part::Resting | Part::Reading(_) => {}
         }
         if self.now >= self.rest_by {
+            self.ask(Ask::Recoveries);
             self.failure = Some(self.describe_unrest());
         }
         self.plan_in(REST_AGAIN, Next::Rest);
@@ -205,6 +207,9 @@ impl World {
         let rule = unrest.first().map_or(Rule::ServersSettle, |(rule, _)| *rule);
         let mut text = String::new();
         unrest.iter().for_each(|(_, line)| text.push_str(&format!("\n  {line}")));
+        for recovery in &self.recoveries {
+            text.push_str(&format!("\n  {recovery:?}"));
+        }
         for server in &self.servers {
             for reactor in &server.reactors {
                 text.push_str(&format!("\n  at {}: {}", server.id, reactor.waiting()));

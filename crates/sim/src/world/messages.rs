@@ -1,6 +1,7 @@
 //! Messages between servers, and between servers and the coordinator: sent, tampered with by planted
 //! bugs, and handed over.
 
+use super::deaths::{is_telling, is_telling_down, is_telling_up};
 use super::{Next, World};
 use crate::planted::{self, Planted};
 use crate::reactor::{Inbound, Outbound};
@@ -51,6 +52,9 @@ impl World {
         let copies = self.weather.copies(&mut self.rng, &message);
         let copies = if is_cut { Vec::new() } else { copies };
         self.note_message((place, to), &message, &payload, &copies);
+        if is_telling(&message) {
+            self.tempt([place, to]);
+        }
         let route = Route(u64::from(from.0) << 16 | reactor as u64);
         if self.settings.planted == Some(Planted::LostReplyTakenForEmpty)
             && copies.is_empty()
@@ -120,6 +124,9 @@ impl World {
                 Next::Arrive(place, 0, Inbound::Control(Box::new(message))),
             );
         }
+        if is_telling_up(&message) {
+            self.tempt_any(place);
+        }
         let delay = self.weather.delay(&mut self.rng);
         let link = &mut self.servers[place].link;
         let Some(connection) = link.connection else { return };
@@ -154,9 +161,12 @@ impl World {
         }
         if let FromCoordinator::Rejected { is_fenced: true, .. } = message {
             // It holds what another server serves: the process ends.
-            return self.crash(place);
+            return self.die(place, false);
         }
         let Some(message) = self.tamper_down(place, message) else { return };
+        if is_telling_down(&message) {
+            self.tempt_any(place);
+        }
         let reactor = usize::from(reactor_for(&message).0);
         let inbound = Inbound::Control(Box::new(message));
         self.servers[place].reactors[reactor].inbox.push_back(inbound);

@@ -65,10 +65,10 @@ impl World {
                     self.failure = Some(Rule::AsksAnswered.broken("granted, but no move began"));
                 }
             }
+            Answer::Recoveries(reports) => self.recoveries = reports,
             Answer::Refused(_)
             | Answer::Cancelled(_)
             | Answer::Flushed { .. }
-            | Answer::Recoveries(_)
             | Answer::LossAccepted(_)
             | Answer::Map(_)
             | Answer::Rebuild(_) => {}

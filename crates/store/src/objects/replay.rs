@@ -18,6 +18,7 @@ use crate::address::Address;
 use crate::index::{Kind, Word};
 use crate::log::{Log, OutOfMemory, SideLog, Turn};
 use crate::sync::atomic::{AtomicU64, Ordering};
+use planted::Bug;
 use std::sync::Arc;
 use types::{HashRange, KeyHash, MigrationId, TableId, Tenure, Version, key_hash_in_slot};
 use wire::Corrupt;
@@ -315,7 +316,9 @@ impl<'t> Replay<'t, '_> {
             }
             entries_max -= window.len();
             let highest = window.iter().map(|parsed| parsed.entry.version).max();
-            self.place.store.raise_version(highest.unwrap_or(Version(0)));
+            if !planted::is(Bug::VersionsGoBack) {
+                self.place.store.raise_version(highest.unwrap_or(Version(0)));
+            }
             // For one window only: a client that wants the leaf waits for less than a microsecond.
             let mut held = HeldLeaf::none();
             for parsed in &window {

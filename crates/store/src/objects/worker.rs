@@ -140,6 +140,7 @@ impl Tablet {
         let arrival = match &self.state {
             TabletState::Serving => None,
             TabletState::Arriving(arrival) => Some(arrival),
+            TabletState::Recovering(_) if planted::is(Bug::ServedBeforeReplayed) => None,
             TabletState::Frozen | TabletState::Recovering(_) => return Err(Stall::Held),
             TabletState::Leaving if planted::is(Bug::CopyServedAfterLeaving) => None,
             TabletState::Leaving => return Err(Stall::NotOwned),

@@ -9,6 +9,7 @@
 //! open each of its replicas has everything that was acknowledged.
 
 use crate::records::AcceptedLoss;
+use planted::Bug;
 use protocols::directory::Directory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -177,8 +178,12 @@ impl Evidence {
 
     /// The longest replica of the directory that is there and has not shown itself as damaged.
     fn best_directory(&self, judged: &Judged<'_>) -> Option<(u32, ServerId, ReplicaName)> {
-        let chain = judged.chain?;
         let holders = self.holders.iter().filter(|(server, _)| judged.connected.contains(server));
+        let mut chain = judged.chain?;
+        if planted::is(Bug::DirectoryByNewest) {
+            let named = holders.clone().flat_map(|(_, holder)| holder.chain.keys());
+            chain = named.map(|name| name.0).max()?;
+        }
         let replicas = holders.flat_map(|(&server, holder)| {
             let of_chain = holder.chain.range(all_of(chain));
             of_chain.map(move |(&replica, &length)| (length, server, replica))
@@ -273,6 +278,7 @@ impl Evidence {
         // Of an open segment a copy may lack what was acknowledged: only originals count. Without the
         // directory nobody knows which are open.
         let is_right = |place: &ReplicaPlace| match content {
+            _ if planted::is(Bug::StaleReplicaUsed) => true,
             Some(content) => place.length == content.length,
             None => place.epoch == ReplicaEpoch::default() || self.directory.is_none(),
         };

@@ -19,6 +19,7 @@ use crate::machine::transitions::intersection;
 use crate::outbox::Moment;
 use crate::records::{Counters, Dependency, Migration, Part, Recovery};
 use crate::store::MetaStore;
+use planted::Bug;
 use std::collections::BTreeSet;
 use types::{HashRange, MigrationId, ServerId, Tenure};
 use wire::control::RecoveryLog;
@@ -54,6 +55,10 @@ impl<S: MetaStore> Coordinator<S> {
             let inside = intersection(&free, &[migration.range]);
             free = without(&free, &[migration.range]);
             let Some(Dependency { remaining, .. }) = recovering(migration) else { continue };
+            let remaining: &[HashRange] = match planted::is(Bug::DependencyDroppedEarly) {
+                true => &[],
+                false => remaining,
+            };
             let Migration { id, source, target, .. } = *migration;
             let (heirs, rest) = match (self.is_dead(source), self.is_dead(target)) {
                 (_, false) => (Heirs::Only(target), Heirs::Anybody),
@@ -62,7 +67,7 @@ impl<S: MetaStore> Coordinator<S> {
             };
             let moving = match (target == dead, source == dead && !self.is_dead(target)) {
                 (true, _) => intersection(&inside, remaining),
-                (false, true) => remaining.clone(),
+                (false, true) => remaining.to_vec(),
                 (false, false) => Vec::new(),
             };
             let estate = |range| Estate { dead, range, lineage: Some(id), heirs };
@@ -101,7 +106,12 @@ impl<S: MetaStore> Coordinator<S> {
         let old_tenures = dependency.source_tenures.clone();
         let of_source = RecoveryLog { dead: migration.source, old_tenures };
         match part.master {
-            master if master == migration.source => vec![of_target],
+            master if master == migration.source => {
+                match planted::is(Bug::TakenBackWithoutTarget) {
+                    true => vec![RecoveryLog { old_tenures: Vec::new(), ..of_target }],
+                    false => vec![of_target],
+                }
+            }
             master if master == migration.target => vec![of_source],
             _ => vec![of_target, of_source],
         }

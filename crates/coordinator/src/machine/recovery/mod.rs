@@ -34,6 +34,7 @@ use crate::store::MetaStore;
 use demands::What;
 use evidence::{Judged, Proof};
 use lineage::{Estate, Heirs};
+use planted::Bug;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{HashRange, OwnershipEpoch, SegmentId, ServerId};
@@ -345,6 +346,7 @@ impl<S: MetaStore> Coordinator<S> {
         let mut under_way = self.ledger.migrations().values().filter(|m| m.is_under_way());
         self.owned_by(dead).next().is_some()
             || under_way.any(|m| m.source == dead || m.target == dead)
+                && !planted::is(Bug::FreedWhileDependedOn)
     }
 
     /// Whether nobody who may come back holds anything of the log.

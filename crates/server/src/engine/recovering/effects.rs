@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::engine::node::Cut;
 use crate::engine::tablets::{carve, tenures};
 use crate::engine::work::Work;
+use planted::Bug;
 use protocols::recovery::{MasterEffect, MasterEvent, NO_ROOM, PartName, ReplayFailure};
 use protocols::{Outbox, Ticket};
 use std::collections::BTreeSet;
@@ -132,7 +133,9 @@ impl Engine {
 
     fn secure(&mut self, side: &mut RecoverySide, now: Instant, version: Version) {
         side.replayed_at = Some(now);
-        self.node.store().raise_version(version);
+        if !planted::is(Bug::VersionsGoBack) {
+            self.node.store().raise_version(version);
+        }
         side.waits = Some(Wait::Secure(Cut::Splicing(self.all_reactors())));
         self.node.wake_all();
     }

@@ -366,8 +366,27 @@ impl Engine {
         self.give_buffer(piece.payload.buffer);
         match taken {
             Ok(()) => self.taken(replication, now, replica),
-            Err(error) => self.spoil(replication, id, &error.to_string()),
+            Err(error) => {
+                let length = replica.length();
+                self.stop(replication, &replica, length, &error.to_string())
+            }
         }
+    }
+
+    /// A replica can take nothing more. What was acknowledged of it is there: while the directory says
+    /// that its segment is open, a recovery may rest on it.
+    fn stop(
+        &mut self,
+        replication: &Replication,
+        open: &Replica,
+        length: u32,
+        why: &str,
+    ) -> BackupEvent {
+        let replica = open.id();
+        tracing::warn!(%replica, why, "a replica takes nothing more");
+        replication.backup().open.remove(&replica);
+        self.backups.unsynced.remove(&replica);
+        BackupEvent::Stopped { replica, length, stable: open.stable() }
     }
 
     /// A replica has taken a piece, or was begun.
@@ -392,13 +411,29 @@ impl Engine {
         BackupEvent::Taken { replica, length, stable }
     }
 
-    /// A replica can take nothing more, and must not be found at the next start.
+    /// Nobody knows what a replica has, so it must not be found at the next start.
     fn spoil(&mut self, replication: &Replication, replica: ReplicaId, why: &str) -> BackupEvent {
         tracing::warn!(%replica, why, "a replica is given up");
         replication.backup().open.remove(&replica);
         self.backups.unsynced.remove(&replica);
         free(&replication.disk, replica);
         BackupEvent::Failed { replica }
+    }
+
+    /// What a failed sync was to make stable may be lost. Where only what is stable is acknowledged,
+    /// the rest is there.
+    fn not_synced(
+        &mut self,
+        replication: &Replication,
+        replica: ReplicaId,
+        why: &str,
+    ) -> Option<BackupEvent> {
+        let open = replication.backup().open.get(&replica).cloned();
+        match replication.plan.mode {
+            // Another reactor may have been told before.
+            Mode::Disk => open.map(|open| self.stop(replication, &open, open.stable(), why)),
+            Mode::Memory | Mode::Interval => Some(self.spoil(replication, replica, why)),
+        }
     }
 
     fn sync_soon(
@@ -443,10 +478,10 @@ impl Engine {
             Done::Synced(synced) => {
                 self.backups.is_syncing = false;
                 let event = |(replica, result): (ReplicaId, Result<u32, String>)| match result {
-                    Ok(stable) => BackupEvent::Synced { replica, stable },
-                    Err(why) => self.spoil(replication, replica, &why),
+                    Ok(stable) => Some(BackupEvent::Synced { replica, stable }),
+                    Err(why) => self.not_synced(replication, replica, &why),
                 };
-                synced.into_iter().map(event).collect()
+                synced.into_iter().filter_map(event).collect()
             }
         };
         for event in events {
