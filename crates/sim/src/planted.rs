@@ -199,6 +199,11 @@ impl Planted {
         }
     }
 
+    /// Whether it breaks a rule of servers that keep each other's logs: only runs of such find it.
+    pub fn is_of_clusters(self) -> bool {
+        self >= Planted::AcknowledgedBeforeReplicas
+    }
+
     /// Whether the bug can be planted in this build.
     pub fn is_possible(self) -> bool {
         ::planted::IS_ON || self.inside().is_none()

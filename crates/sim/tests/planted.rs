@@ -35,23 +35,52 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::LostReplyTakenForEmpty
         | Planted::NeverNotKept
         | Planted::KeyOvertaken => 399,
-        Planted::StoreWithoutCompare => 999,
+        Planted::AcknowledgedBeforeReplicas
+        | Planted::DataBeforeOpen
+        | Planted::DependencyDroppedEarly
+        | Planted::StaleReplicaUsed
+        | Planted::CutBeforeHeadsAreSafe
+        | Planted::FreedWhileDependedOn => 30,
+        Planted::ServedBeforeReplayed
+        | Planted::VersionsGoBack
+        | Planted::TakenBackWithoutTarget => 100,
+        Planted::DirectoryByNewest | Planted::FreedBeforeCommit | Planted::ZombieServes => 300,
+        Planted::StoreWithoutCompare
+        | Planted::NilBeforeTombstoneIsSafe
+        | Planted::DroppedBeforeSafe
+        | Planted::TombstoneDroppedEarly => 999,
     }
 }
+
+/// What takes hundreds of runs until a death comes within the right tenth of a millisecond.
+const RARE: [Planted; 3] =
+    [Planted::NilBeforeTombstoneIsSafe, Planted::DroppedBeforeSafe, Planted::TombstoneDroppedEarly];
 
 /// The first seed that shows the bug, and how.
 fn find(planted: Planted) -> Option<(u64, String)> {
     (1..=seeds_max(planted)).find_map(|seed| {
-        let report = run(&Settings { planted: Some(planted), ..Settings::new(seed) });
+        let is_replicated = planted.is_of_clusters();
+        let settings = Settings { planted: Some(planted), is_replicated, ..Settings::new(seed) };
+        let report = run(&settings);
         report.failure.map(|failure| (seed, failure.to_string()))
     })
 }
 
 #[test]
 fn every_planted_bug_is_found_within_its_number_of_seeds() {
+    find_all(&Planted::ALL.into_iter().filter(|bug| !RARE.contains(bug)).collect::<Vec<_>>());
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test --release -p sim --test planted -- --ignored"]
+fn rare_bugs_are_found_as_well() {
+    find_all(&RARE);
+}
+
+fn find_all(bugs: &[Planted]) {
     let next = AtomicUsize::new(0);
     let search = || {
-        let bugs = std::iter::from_fn(|| Planted::ALL.get(next.fetch_add(1, Relaxed)));
+        let bugs = std::iter::from_fn(|| bugs.get(next.fetch_add(1, Relaxed)));
         bugs.map(|&bug| (bug, find(bug))).collect::<Vec<_>>()
     };
     let found = std::thread::scope(|scope| {
