@@ -143,10 +143,7 @@ impl<S: MetaStore> Coordinator<S> {
         let Some((recovery, _)) = self.part_of(server, part) else { return Ok(()) };
         let (dead, range, epoch) = part;
         tracing::warn!(%server, %dead, %range, reason, "a part was handed back");
-        let pause = self.pauses.get(&server).map_or(REFUSED_AGAIN, |last| *last * 2);
-        let pause = pause.min(REFUSED_AGAIN_MAX);
-        self.pauses.insert(server, pause);
-        self.refusals.insert(server, at.now + pause);
+        self.leave_in_peace(at, server);
         if self.recovery_masters().is_empty() {
             tracing::error!(%dead, reason, "nobody can take what a dead server held");
         }
@@ -159,6 +156,17 @@ impl<S: MetaStore> Coordinator<S> {
             edit.put_recovery(recovery);
         }
         self.commit(at, edit)
+    }
+
+    /// A server has handed something back. All that it hands back of what it was given at a time
+    /// counts once.
+    fn leave_in_peace(&mut self, at: Moment, server: ServerId) {
+        if self.refusals.get(&server).is_none_or(|until| *until <= at.now) {
+            let pause = self.pauses.get(&server).map_or(REFUSED_AGAIN, |last| *last * 2);
+            let pause = pause.min(REFUSED_AGAIN_MAX);
+            self.pauses.insert(server, pause);
+            self.refusals.insert(server, at.now + pause);
+        }
     }
 
     /// Step 5: a backup has freed what it held of the log.
