@@ -208,18 +208,16 @@ pub fn run(settings: &Settings) -> Report {
     })
 }
 
-/// Setting up.
-impl World {
-    fn new(settings: Settings) -> World {
-        let mut rng = Rng::with_seed(settings.seed);
-        let identity = coordinator::Identity { cluster: ClusterId(1), seed: rng.u64(..) };
-        let mut workload = Workload::draw(&mut rng, &HashSeed::new(identity.seed), &settings);
-        let depths = requests::draw_depths(&mut rng, &settings);
-        let clients = Clients::new(&depths, SERVERS, workload.registers.len());
-        let closing = requests::closing(&mut rng, &workload);
-        let weather = Weather::draw(&mut rng);
-        let weather = if settings.has(Knob::Weather) { weather } else { Weather::fair() };
-        let faults = faults::draw(&mut rng, &settings);
+/// What servers have to live with in a run: their memory, who keeps their logs, and how they die.
+struct Scene {
+    memory_bytes: usize,
+    kept: Option<Keeps>,
+    moves_kept: bool,
+    deaths: Deaths,
+}
+
+impl Scene {
+    fn draw(rng: &mut Rng, settings: &Settings, workload: &mut Workload) -> Scene {
         let is_scarce = rng.u32(..SCARCE_ONE_IN) == 0 && settings.has(Knob::Memory);
         let scarce = [72 << 20, 88 << 20, 120 << 20][rng.usize(..3)];
         let is_kept = rng.u32(..KEPT_ONE_IN) == 0 && settings.has(Knob::Kept);
@@ -233,7 +231,7 @@ impl World {
         let plan = Plan { mode, replicas: replicated.u16(1..=2) };
         let moves_kept = is_others && replicated.u32(..4) != 0 && has_lineage;
         let deaths = match is_others {
-            true => Deaths::draw(&mut replicated, &settings, plan),
+            true => Deaths::draw(&mut replicated, settings, plan),
             false => Deaths::default(),
         };
         let is_small = is_others && replicated.bool() && settings.has(Knob::Small);
@@ -251,6 +249,24 @@ impl World {
             (false, true) => scarce,
             (false, false) => MEMORY_BYTES,
         };
+        Scene { memory_bytes, kept: is_kept.then_some(keeps), moves_kept, deaths }
+    }
+}
+
+/// Setting up.
+impl World {
+    fn new(settings: Settings) -> World {
+        let mut rng = Rng::with_seed(settings.seed);
+        let identity = coordinator::Identity { cluster: ClusterId(1), seed: rng.u64(..) };
+        let mut workload = Workload::draw(&mut rng, &HashSeed::new(identity.seed), &settings);
+        let depths = requests::draw_depths(&mut rng, &settings);
+        let clients = Clients::new(&depths, SERVERS, workload.registers.len());
+        let closing = requests::closing(&mut rng, &workload);
+        let weather = Weather::draw(&mut rng);
+        let weather = if settings.has(Knob::Weather) { weather } else { Weather::fair() };
+        let faults = faults::draw(&mut rng, &settings);
+        let Scene { memory_bytes, kept, moves_kept, deaths } =
+            Scene::draw(&mut rng, &settings, &mut workload);
         let is_long = rng.u32(..LONG_ONE_IN) == 0 && settings.has(Knob::Long);
         let trace = Trace::new(settings.is_printed);
         let leaders = Leaders::new(identity, settings.seed, settings.planted);
@@ -262,7 +278,7 @@ impl World {
             weather,
             faults,
             memory_bytes,
-            kept: is_kept.then_some(keeps),
+            kept,
             moves_kept,
             disks: (0..SERVERS).map(|_| Disk::default()).collect(),
             slowness: if is_long { LONG_SLOWNESS } else { 1 },
