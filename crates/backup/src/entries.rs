@@ -139,15 +139,15 @@ impl Replicas {
         match place.as_ref().filter(|whole| whole.seed == seed.number()) {
             Some(whole) => Ok(Arc::clone(whole)),
             None => {
-                let whole = Arc::new(self.read_whole(id, seed)?);
+                let whole = Arc::new(self.read_whole(id, seed, segment_bytes as usize)?);
                 Ok(Arc::clone(place.insert(whole)))
             }
         }
     }
 
-    fn read_whole(&self, id: ReplicaId, seed: &HashSeed) -> io::Result<Whole> {
+    fn read_whole(&self, id: ReplicaId, seed: &HashSeed, bytes_max: usize) -> io::Result<Whole> {
         let mut content = self.kept().empty();
-        content.bytes.reserve(self.find(id)?.header.segment_bytes as usize);
+        content.bytes.reserve(bytes_max);
         let end = self.read(id, |body| content.bytes.extend_from_slice(body))?;
         let mut reader = EntryReader::from(&content.bytes, 0);
         while let Some(read) = reader.next_checked() {

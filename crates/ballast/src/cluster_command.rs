@@ -121,13 +121,9 @@ fn rebuild(coordinator: &str, without: &[String], go: bool) -> anyhow::Result<()
     let Answer::Rebuild(report) = connection.ask(Ask::Rebuild { without, go })? else {
         bail!("the coordinator does not say what there is");
     };
-    let names = |servers: &[ServerId]| match servers {
-        [] => "nobody".to_owned(),
-        _ => servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-    };
     let RebuildReport { found, absent, is_done } = report;
-    println!("have told what they hold: {}", names(&found));
-    println!("missing: {}", names(&absent));
+    println!("have told what they hold: {}", RebuildReport::names(&found));
+    println!("missing: {}", RebuildReport::names(&absent));
     match (is_done, &absent[..]) {
         (true, _) => println!("the coordinator's file is written anew, and the cluster goes on"),
         (false, []) => {
@@ -136,7 +132,7 @@ fn rebuild(coordinator: &str, without: &[String], go: bool) -> anyhow::Result<()
         (false, _) => println!(
             "They may still come. To go on without them, so that what they own is recovered from \
              their logs:\n  ballast cluster rebuild --without {} --go --coordinator {coordinator}",
-            names(&absent)
+            RebuildReport::names(&absent)
         ),
     }
     Ok(())

@@ -198,7 +198,7 @@ impl<S: MetaStore> Rebuilding<S> {
             return Ok(Answer::Rebuild(report));
         }
         if without.iter().copied().collect::<BTreeSet<_>>() != absent {
-            let reason = format!("what is missing is: {}", listed(&absent));
+            let reason = format!("what is missing is: {}", RebuildReport::names(&report.absent));
             return Ok(Answer::Refused(reason));
         }
         let records = match self.records(at, &absent) {
@@ -425,13 +425,6 @@ fn send_away(connection: ConnectionId, reason: &str, out: &mut Outbox) {
     let message = FromCoordinator::Rejected { reason: reason.to_owned(), is_fenced: false };
     out.push(Effect::Send { connection, message });
     out.push(Effect::Close { connection });
-}
-
-fn listed(servers: &BTreeSet<ServerId>) -> String {
-    match servers.is_empty() {
-        true => "nobody".to_owned(),
-        false => servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-    }
 }
 
 const WAIT: &str = "the coordinator's file is being rebuilt: see 'ballast cluster rebuild'";

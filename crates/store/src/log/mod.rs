@@ -305,7 +305,13 @@ impl Log {
     /// Whether an ordinary writer would get a segment.
     #[inline]
     pub fn has_free(&self) -> bool {
-        self.segments.ordinary() > 0
+        self.has_free_segments(1)
+    }
+
+    /// Whether ordinary writers would get so many.
+    #[inline]
+    pub fn has_free_segments(&self, count: usize) -> bool {
+        self.segments.ordinary() >= count
     }
 
     /// How much memory is missing, in percent: 0 while half of what the cleaner aims at is free, 100

@@ -63,3 +63,13 @@ pub struct RebuildReport {
     /// Whether it is done.
     pub is_done: bool,
 }
+
+impl RebuildReport {
+    /// Servers as people are told of them, and name them.
+    pub fn names(servers: &[ServerId]) -> String {
+        match servers {
+            [] => "nobody".to_owned(),
+            _ => servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+        }
+    }
+}

@@ -107,9 +107,8 @@ impl Engine {
 
     /// Whether clients find memory to write when a part has got some more.
     fn has_room(&self) -> bool {
-        let log = self.node.store().log();
-        let segments = u64::from(self.node.settings().reactors) + 1;
-        log.usage().free_bytes >= segments * log.segment_bytes() as u64
+        let segments = usize::from(self.node.settings().reactors) + 1;
+        self.node.store().log().has_free_segments(segments)
     }
 
     fn read_at(&mut self, now: Instant, backup: ServerId, read: RecoveryRead) {
