@@ -62,7 +62,6 @@ impl Recovering {
     }
 
     fn serve(mut self) -> Server {
-        self.server.worker.splice_recovery(&self.recovery);
         self.server.publish(TabletState::Serving);
         self.server
     }
@@ -157,7 +156,6 @@ fn a_part_gets_its_range_and_nothing_else() {
         server.turn();
         let replayed = server.worker.replay_log(part, &entries, 0, usize::MAX).unwrap();
         assert_eq!(replayed.records + replayed.dropped, 200);
-        server.worker.splice_recovery(part);
     }
     server.store.publish(published(|_| TabletState::Serving));
     for name in &names {
@@ -181,7 +179,6 @@ fn what_is_recovered_by_another_attempt_is_dropped() {
     while let Some(from) = cursor {
         cursor = first.server.worker.forget(HashRange::ALL, from, 10);
     }
-    first.server.worker.splice_recovery(&first.recovery);
     assert_eq!(first.server.store.usage().log.live_bytes, 0);
     let second = recovery(2, HashRange::ALL);
     first.server.publish(TabletState::Recovering(Arc::clone(&second)));

@@ -321,7 +321,6 @@ fn a_log_that_several_threads_replay_at_once_is_as_if_one_had() {
                 barrier.wait();
                 worker.begin_turn(NOW);
                 while worker.sweep_recovery(recovery, 10) {}
-                worker.splice_recovery(recovery);
             });
         }
     });

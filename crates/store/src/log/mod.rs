@@ -212,7 +212,12 @@ impl Log {
 
     /// A side log without a reservation; see [`Reservation::side_log`].
     pub fn side_log(self: &Arc<Self>) -> SideLog {
-        SideLog::new(Arc::clone(self), None)
+        SideLog::new(Arc::clone(self), None, Some(Vec::new()))
+    }
+
+    /// A side log whose segments do not wait for each other to be spliced.
+    pub fn side_log_of_recoveries(self: &Arc<Self>) -> SideLog {
+        SideLog::new(Arc::clone(self), None, None)
     }
 
     /// Where a cleaner puts what lives: one per reactor. At most one victim at a time per
@@ -312,6 +317,16 @@ impl Log {
     #[inline]
     pub fn has_free_segments(&self, count: usize) -> bool {
         self.segments.ordinary() >= count
+    }
+
+    /// As [`Log::has_free_segments`]; if not, the cleaner works until they would, or until it finds
+    /// nothing more: asking again can help.
+    pub fn demand_segments(&self, count: usize) -> bool {
+        let is_there = self.has_free_segments(count);
+        if !is_there {
+            self.asked.fetch_max(count, Ordering::Relaxed);
+        }
+        is_there
     }
 
     /// How much memory is missing, in percent: 0 while half of what the cleaner aims at is free, 100

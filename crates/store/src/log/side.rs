@@ -2,9 +2,11 @@
 //! it replays: one per reactor and migration or recovery.
 //!
 //! A side log's segments are not the log's until they are spliced. Its entries are found through
-//! the index like all others, and die like all others; only the cleaner leaves them alone. With
-//! replication, splicing is one entry of the log directory; without it, the segments simply become
-//! closed ones.
+//! the index like all others, and die like all others; only the cleaner leaves them alone. Spliced
+//! segments simply become closed ones.
+//!
+//! What is recovered has one for each reactor, for all parts. Parts may be many and small: each full
+//! segment becomes a closed one at once, and no part has one of its own.
 //!
 //! A reservation sets whole segments aside before the move, so that a range that was accepted also
 //! finds room. Side logs that draw from it fall back on ordinary segments when it is used up.
@@ -38,7 +40,7 @@ impl Reservation {
 
     /// A side log that takes its segments from here first.
     pub fn side_log(self: &Arc<Self>) -> SideLog {
-        SideLog::new(Arc::clone(&self.log), Some(Arc::clone(self)))
+        SideLog::new(Arc::clone(&self.log), Some(Arc::clone(self)), Some(Vec::new()))
     }
 
     /// Bytes that are still set aside, in whole segments.
@@ -71,7 +73,8 @@ pub struct SideLog {
     log: Arc<Log>,
     reservation: Option<Arc<Reservation>>,
     open: Option<OpenSegment>,
-    full: Vec<Place>,
+    /// Full segments that wait to be spliced; `None`: they do not wait.
+    full: Option<Vec<Place>>,
     backlog: Backlog,
     bytes: u64,
 }
@@ -83,12 +86,16 @@ pub struct Spliced {
 }
 
 impl SideLog {
-    pub(super) fn new(log: Arc<Log>, reservation: Option<Arc<Reservation>>) -> SideLog {
+    pub(super) fn new(
+        log: Arc<Log>,
+        reservation: Option<Arc<Reservation>>,
+        full: Option<Vec<Place>>,
+    ) -> SideLog {
         SideLog {
             log,
             reservation,
             open: None,
-            full: Vec::new(),
+            full,
             backlog: Backlog::default(),
             bytes: 0,
         }
@@ -156,8 +163,12 @@ impl SideLog {
 
     fn seal_open(&mut self) {
         if let Some(open) = self.open.take() {
-            self.full.push(open.place());
+            let place = open.place();
             self.log.seal(open, &mut self.backlog);
+            match &mut self.full {
+                Some(full) => full.push(place),
+                None => self.log.close(place, SegmentState::Side),
+            }
         }
     }
 
@@ -186,7 +197,7 @@ impl Spliced {
 impl Drop for SideLog {
     fn drop(&mut self) {
         self.seal_open();
-        for place in self.full.drain(..) {
+        for place in self.full.take().into_iter().flatten() {
             self.log.close(place, SegmentState::Side);
         }
     }
@@ -196,7 +207,8 @@ impl fmt::Debug for SideLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SideLog")
             .field("bytes", &self.bytes)
-            .field("segments", &(self.full.len() + usize::from(self.open.is_some())))
+            .field("full", &self.full)
+            .field("open", &self.open.is_some())
             .finish_non_exhaustive()
     }
 }

@@ -23,12 +23,12 @@
 //!
 //! Invariants:
 //! - nobody operates on the range before it is served; expiry and the reclaiming of records leave it
-//!   alone; the cleaner moves what was replayed as everything else, once its side logs are spliced;
+//!   alone; the cleaner moves what was replayed as everything else;
 //! - nothing is entered any more when the sweep has begun.
 //!
 //! Left to others: which segments there are and what of them has been replayed, and that the log is
-//! safe before the range is served (`protocols`, `server`). An abandoned recovery is spliced like
-//! another one, and its range forgotten ([`super::Worker::forget`]).
+//! safe before the range is served (`protocols`, `server`). The range of an abandoned recovery is forgotten
+//! ([`super::Worker::forget`]).
 
 use super::replay::{ReplayCounters, ReplayCounts};
 use super::view::View;
@@ -99,11 +99,6 @@ impl Recovery {
             counts: ReplayCounts::default(),
             expected: Expected::default(),
         }
-    }
-
-    /// Tells it from all others on this server.
-    pub fn number(&self) -> u64 {
-        self.number
     }
 
     /// What is recovered.

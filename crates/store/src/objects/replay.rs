@@ -10,7 +10,7 @@ use super::arrival::{Arrival, Progress};
 use super::leaves::HeldLeaf;
 use super::recovery::Recovery;
 use super::store::Store;
-use super::tablets::{TabletMap, TabletState};
+use super::tablets::{Tablet, TabletMap, TabletState};
 use super::view::{Found, Placed, View, kind_of, rank};
 use super::worker::Cause;
 use super::{Key, Stall, Worker};
@@ -131,7 +131,16 @@ impl Worker {
         self.splice_all_of(Cause::Migration(migration));
     }
 
-    pub(super) fn splice_all_of(&mut self, cause: Cause) {
+    /// When nothing is being recovered any more, the last segment of what was becomes an ordinary one.
+    pub(super) fn end_recoveries(&mut self) {
+        let is_recovering = |tablet: &Tablet| matches!(tablet.state, TabletState::Recovering(_));
+        let has_log = self.side_logs.iter().any(|(cause, _)| *cause == Cause::Recoveries);
+        if has_log && !self.tablets.iter().any(is_recovering) {
+            self.splice_all_of(Cause::Recoveries);
+        }
+    }
+
+    fn splice_all_of(&mut self, cause: Cause) {
         if let Some(at) = self.side_logs.iter().position(|(known, _)| *known == cause) {
             self.side_logs.swap_remove(at).1.splice(&mut self.spliced);
         }
@@ -151,12 +160,13 @@ fn side_log_of<'s>(
 ) -> &'s mut SideLog {
     let (cause, reservation) = match bringer {
         Bringer::Arrival(arrival) => (Cause::Migration(arrival.migration()), arrival.reservation()),
-        Bringer::Recovery(recovery) => (Cause::Recovery(recovery.number()), None),
+        Bringer::Recovery(_) => (Cause::Recoveries, None),
     };
     let at = side_logs.iter().position(|(known, _)| *known == cause).unwrap_or_else(|| {
-        let side_log = match reservation {
-            Some(reservation) => reservation.side_log(),
-            None => log.side_log(),
+        let side_log = match (cause, reservation) {
+            (Cause::Recoveries, _) => log.side_log_of_recoveries(),
+            (Cause::Migration(_), Some(reservation)) => reservation.side_log(),
+            (Cause::Migration(_), None) => log.side_log(),
         };
         side_logs.push((cause, side_log));
         side_logs.len() - 1

@@ -7,7 +7,6 @@
 use super::recovery::{Recovery, Seen};
 use super::replay::{Bringer, Destination, Parsed, Source};
 use super::view::View;
-use super::worker::Cause;
 use super::{ReplayError, Replayed, Worker};
 use std::sync::Arc;
 use types::key_hash;
@@ -32,11 +31,6 @@ impl Worker {
         let replayed = self.replay_from(Bringer::Recovery(recovery), &mut source, entries_max);
         recovery.note_seen(&source.seen);
         replayed
-    }
-
-    /// What this worker has replayed of a recovery joins the log. Also of one that is given up.
-    pub fn splice_recovery(&mut self, recovery: &Recovery) {
-        self.splice_all_of(Cause::Recovery(recovery.number()));
     }
 }
 

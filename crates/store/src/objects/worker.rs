@@ -27,7 +27,8 @@ pub struct Worker {
     pub(super) store: Arc<Store>,
     pub(super) participant: Participant,
     pub(super) head: Head,
-    /// One per migration or recovery of which this worker has replayed something and not spliced.
+    /// One per migration of which this worker has replayed something and not spliced, and one for
+    /// all that is being recovered.
     pub(super) side_logs: Vec<(Cause, SideLog)>,
     /// As published when the turn began.
     pub(super) tablets: Arc<TabletMap>,
@@ -52,8 +53,8 @@ pub struct Worker {
 pub(super) enum Cause {
     /// A migration.
     Migration(MigrationId),
-    /// The recovery of this number.
-    Recovery(u64),
+    /// Recoveries.
+    Recoveries,
 }
 
 /// What an operation may do with a hash that is ours.
@@ -99,6 +100,7 @@ impl Worker {
         if generation != self.generation {
             self.tablets = self.store.tablets();
             self.generation = generation;
+            self.end_recoveries();
         }
         self.store.raise_clock(now);
         self.store.log.reclamation().collect(RECLAIMED_PER_TURN);

@@ -313,7 +313,6 @@ fn a_replayed_entry_that_was_refused_is_not_there_after_a_crash() {
             refused.push(name);
         }
     }
-    workers[0].splice_recovery(&recovery);
     disk.save(&store, &mut workers[0], || true);
     assert!(refused.len() > 20_000, "{} were refused", refused.len());
     drop(workers);

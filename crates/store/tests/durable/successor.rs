@@ -45,11 +45,11 @@ impl World {
         loop {
             let parts = self.begin_recovery(old_tenure);
             let pieces = pieces(&parts, &stretches, &mut self.rng);
-            if self.replay_all(&parts, pieces.clone()) {
+            if self.replay_all(pieces.clone()) {
                 self.remains = Remains { sweeping: parts, late: pieces };
                 break;
             }
-            self.abandon(&parts);
+            self.abandon();
         }
         if self.rng.bool() {
             // The words of what is swept go when that is stable.
@@ -92,7 +92,7 @@ impl World {
     }
 
     /// Replays pieces in any order, while everything else goes on. `false`: it was given up.
-    fn replay_all(&mut self, parts: &[Arc<Recovery>], mut pieces: Vec<Piece>) -> bool {
+    fn replay_all(&mut self, mut pieces: Vec<Piece>) -> bool {
         let gives_up_at = if self.rng.u8(..4) == 0 { self.rng.usize(..=pieces.len()) } else { 0 };
         let mut refused = 0;
         while !pieces.is_empty() {
@@ -114,21 +114,19 @@ impl World {
                 Err(ReplayError::OutOfMemory) => {
                     refused += 1;
                     assert!(refused < REFUSED_MAX, "the log of a like server has no room");
-                    self.splice(parts);
                     self.rest();
                 }
                 Err(ReplayError::Corrupt(corrupt)) => panic!("{corrupt}"),
             }
-            self.go_on_beside(at, parts);
+            self.go_on_beside(at);
         }
         true
     }
 
     /// What else happens to a range that is being recovered.
-    fn go_on_beside(&mut self, at: usize, parts: &[Arc<Recovery>]) {
+    fn go_on_beside(&mut self, at: usize) {
         match self.rng.u32(..40) {
-            0 => self.splice(parts),
-            1..4 => {
+            0..4 => {
                 let takes = self.rng.u8(1..4);
                 let rng = &mut self.rng;
                 self.disk.save(&self.store, &mut self.workers[at], || rng.u8(..4) < takes);
@@ -151,29 +149,20 @@ impl World {
         }
     }
 
-    fn splice(&mut self, parts: &[Arc<Recovery>]) {
-        for worker in &mut self.workers {
-            parts.iter().for_each(|recovery| worker.splice_recovery(recovery));
-        }
-    }
-
     /// Everything that was replayed goes.
-    fn abandon(&mut self, parts: &[Arc<Recovery>]) {
+    fn abandon(&mut self) {
         self.store.publish(TabletMap::default());
         (0..self.workers.len()).for_each(|at| self.turn(at));
         let mut cursor = Some(KeyHash(0));
         while let Some(from) = cursor {
             cursor = self.workers[0].forget(HashRange::ALL, from, 100);
         }
-        self.splice(parts);
         assert!(self.workers[0].is_empty(HashRange::ALL), "something is left");
         self.check_bytes();
     }
 
     /// What was replayed is safe, and served.
     fn serve(&mut self) {
-        let parts = self.remains.sweeping.clone();
-        self.splice(&parts);
         for worker in &mut self.workers {
             self.disk.save(&self.store, worker, || true);
         }

@@ -3,16 +3,16 @@
 use super::reading::Asker;
 use super::{RecoverySide, ReplayLog, Voided, Wait};
 use crate::engine::Engine;
-use crate::engine::node::Cut;
+use crate::engine::source_side::unacknowledged;
 use crate::engine::tablets::{carve, tenures};
 use crate::engine::work::Work;
 use planted::Bug;
 use protocols::recovery::{MasterEffect, MasterEvent, NO_ROOM, PartName, ReplayFailure};
 use protocols::{Outbox, Ticket};
-use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 use store::{Recovery, RecoveryPlan, ReplayError, TableSet, Tablet, TabletState};
-use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ReactorId, ServerId, Version};
+use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ServerId, Version};
 use wire::control::ToCoordinator;
 use wire::peer::{PeerMessage, RecoveryRead};
 
@@ -25,25 +25,24 @@ impl Engine {
         more: &mut Outbox<MasterEffect>,
     ) {
         match effect {
-            MasterEffect::Begin => {
-                if let Err(reason) = self.begin_recovery(side) {
-                    side.machine.handle(now, MasterEvent::Begun(Err(reason)), more);
-                }
-            }
+            MasterEffect::Begin => side.is_queued = true,
             MasterEffect::Read { backup, read } => self.read_at(now, backup, read),
-            MasterEffect::Replay { ticket } if side.keeps || self.has_room() => {
-                self.leave_replay(side, ticket);
-            }
-            MasterEffect::Replay { ticket } => {
-                let why = ReplayFailure::OutOfMemory;
-                side.machine.handle(now, MasterEvent::ReplayFailed { ticket, why }, more);
-            }
+            MasterEffect::Replay { ticket } => match &mut side.waits {
+                Some(Wait::Room { replays, .. }) => replays.push(ticket),
+                _ if side.keeps || self.has_room() => self.leave_replay(side, ticket),
+                waits => *waits = Some(Wait::Room { until: now + ROOM_WAIT, replays: vec![ticket] }),
+            },
             MasterEffect::Discard { ticket } => {
                 if let Some(payload) = side.payloads.remove(&ticket) {
                     self.give_buffer(payload.buffer);
                 }
             }
-            MasterEffect::Secure { version } => self.secure(side, now, version),
+            MasterEffect::Secure { version } => {
+                self.secure(side, now, version);
+                if side.waits.is_none() {
+                    side.machine.handle(now, MasterEvent::Secured, more);
+                }
+            }
             MasterEffect::Tell(message) => {
                 if let ToCoordinator::NotRecovered { reason, .. } = &message
                     && !std::mem::replace(&mut side.is_refused, true)
@@ -71,11 +70,15 @@ impl Engine {
     }
 
     /// A part begins only where nothing is left from an earlier stay, and with some room.
-    fn begin_recovery(&mut self, side: &mut RecoverySide) -> Result<(), String> {
+    pub(super) fn begin_recovery(
+        &mut self,
+        side: &mut RecoverySide,
+        now: Instant,
+    ) -> Result<(), String> {
         if side.keeps {
             return self.begin_with_what_is_here(side);
         }
-        let PartName { range, epoch, .. } = side.machine.name();
+        let range = side.machine.name().range;
         let store = self.node.store();
         if store.tablets().iter().any(|tablet| tablet.range.overlaps(range)) {
             return Err("the server holds a part of the range".to_owned());
@@ -84,8 +87,16 @@ impl Engine {
             return Err("the server still holds records of the range from an earlier stay".into());
         }
         if !self.has_room() {
-            return Err(NO_ROOM.to_owned());
+            side.waits = Some(Wait::Room { until: now + ROOM_WAIT, replays: Vec::new() });
+            return Ok(());
         }
+        self.publish_part(side);
+        Ok(())
+    }
+
+    /// Makes the part's tablet. It is replayed when every reactor knows of that.
+    fn publish_part(&mut self, side: &mut RecoverySide) {
+        let PartName { range, epoch, .. } = side.machine.name();
         let old_tenures = side.logs.iter().map(|log| log.old_tenures.clone()).collect();
         let plan = RecoveryPlan { number: epoch.0, range, old_tenures };
         let recovery = Arc::new(Recovery::new(plan));
@@ -102,13 +113,37 @@ impl Engine {
         });
         side.recovery = Some(recovery);
         side.waits = Some(Wait::Begin(self.node.store().grace_period(), Voided::nothing()));
-        Ok(())
     }
 
-    /// Whether clients find memory to write when a part has got some more.
+    /// Whether clients find memory to write when a part has got some more. If not the cleaner works
+    /// for it.
     fn has_room(&self) -> bool {
         let segments = usize::from(self.node.settings().reactors) + 1;
-        self.node.store().log().has_free_segments(segments)
+        self.node.store().log().demand_segments(segments)
+    }
+
+    /// Goes on with a part that has been waiting for memory.
+    pub(super) fn poll_room(
+        &mut self,
+        side: &mut RecoverySide,
+        now: Instant,
+        (until, replays): (Instant, Vec<Ticket>),
+    ) -> Vec<MasterEvent> {
+        let begins = side.recovery.is_none();
+        match (self.has_room(), begins) {
+            (true, true) => self.publish_part(side),
+            (true, false) => {
+                replays.into_iter().for_each(|ticket| self.leave_replay(side, ticket));
+            }
+            (false, _) if now < until => side.waits = Some(Wait::Room { until, replays }),
+            (false, true) => return vec![MasterEvent::Begun(Err(NO_ROOM.to_owned()))],
+            (false, false) => {
+                let why = ReplayFailure::OutOfMemory;
+                let failed = |ticket| MasterEvent::ReplayFailed { ticket, why };
+                return replays.into_iter().map(failed).collect();
+            }
+        }
+        Vec::new()
     }
 
     fn read_at(&mut self, now: Instant, backup: ServerId, read: RecoveryRead) {
@@ -135,25 +170,20 @@ impl Engine {
         if !planted::is(Bug::VersionsGoBack) {
             self.node.store().raise_version(version);
         }
-        side.waits = Some(Wait::Secure(Cut::Splicing(self.all_reactors())));
-        self.node.wake_all();
+        // Whoever has replayed something for it has said so: all of it is counted here.
+        side.waits = unacknowledged(self.node.store()).map(Wait::Secure);
     }
 
-    fn all_reactors(&self) -> BTreeSet<ReactorId> {
-        (0..self.node.settings().reactors).map(ReactorId).collect()
-    }
-
-    /// Takes the tablet away; what was replayed is spliced, so that the cleaner finds it, and then
-    /// forgotten.
+    /// Takes the tablet away; what was replayed is forgotten.
     fn abandon(&mut self, side: &mut RecoverySide) {
         side.waits = None;
+        side.is_queued = false;
         let Some(recovery) = side.recovery.take() else { return };
         let PartName { range, epoch, .. } = side.machine.name();
         self.node.recovery_counts.given_up(recovery.counters());
         if side.keeps {
             // It stays as it is, and waits for another attempt.
-            side.waits = Some(Wait::Abandon(recovery, self.all_reactors()));
-            return self.node.wake_all();
+            return;
         }
         self.node.forgetting().insert(epoch, range);
         self.node.change_tablets(|tablets| {
@@ -166,8 +196,8 @@ impl Engine {
                 | TabletState::Arriving(_) => Some(tablet),
             })
         });
-        side.waits = Some(Wait::Abandon(recovery, self.all_reactors()));
-        self.node.wake_all();
+        let cursor = range.first();
+        self.node.work.push(Work::ForgetReplayed { epoch, range, cursor });
     }
 
     /// Replays a bounded part of what a backup has sent.
@@ -218,6 +248,9 @@ impl Engine {
         }
     }
 }
+
+/// How long a part waits for memory before somebody else is asked.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// Entries that one quantum replays: as with a migration, about 40 us.
 const REPLAY_ENTRIES: usize = 410;

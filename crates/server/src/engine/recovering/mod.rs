@@ -6,8 +6,11 @@
 //! - [`counts`](self): what operators see of both sides.
 //!
 //! The tablet of a part is *recovering* from the beginning until the coordinator's map makes it ours
-//! under the part's epoch (`tablets.rs`); what is replayed goes into the reactors' side logs, which
-//! join the log when everything is there. What is not to be ours is spliced as well, and forgotten.
+//! under the part's epoch (`tablets.rs`); what is replayed goes into the reactors' side logs, one for
+//! all parts. What is not to be ours is forgotten.
+//!
+//! Few parts are replayed at a time, in the order of their epochs: each has reads under way and replies
+//! that wait. Where memory is short a part waits for the cleaner before it is handed back.
 //!
 //! **Invariant:** nothing is read before every reactor has taken up the tablet: a reactor that did not
 //! know of it would drop what it replays.
@@ -24,21 +27,17 @@ pub(super) use reading::Reading;
 pub use reading::{ReadDone, ReadJob};
 
 use super::Engine;
-use super::node::{Cut, Machines, Node};
+use super::node::{Machines, Node};
 use super::outgoing::Payload;
-use super::source_side::unacknowledged;
-use super::work::Work;
 use extent::Extent;
 use planted::Bug;
 use protocols::recovery::{Master, MasterEvent, NO_ROOM, PartName, Progress};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
-use store::log::GracePeriod;
+use store::log::{Dependency, GracePeriod};
 use store::{Recovery, ReplayCounters};
-use types::{
-    HashRange, Instant, KeyHash, OwnershipEpoch, ReactorId, ServerId, Slot, TableId, Tenure,
-};
+use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ServerId, Slot, TableId, Tenure};
 use wire::control::{ClusterMap, RecoveryLog, RecoveryPart, ToCoordinator};
 use wire::peer::RecoveryReply;
 
@@ -52,6 +51,8 @@ pub(super) struct RecoverySide {
     /// What is here counts, too.
     keeps: bool,
     recovery: Option<Arc<Recovery>>,
+    /// It may not begin before others have been replayed.
+    is_queued: bool,
     waits: Option<Wait>,
     payloads: BTreeMap<Ticket, Payload>,
     next_ticket: u64,
@@ -71,10 +72,13 @@ enum Wait {
     /// For every reactor to know of its tablet, and then for what is void of these tables to go.
     Begin(GracePeriod, Voided),
     /// For everything that was written for it to be safe.
-    Secure(Cut),
-    /// For these reactors to let go of what they have replayed.
-    Abandon(Arc<Recovery>, BTreeSet<ReactorId>),
+    Secure(Dependency),
+    /// For memory, to begin or to replay this.
+    Room { until: Instant, replays: Vec<Ticket> },
 }
+
+/// Parts that are replayed at a time.
+const REPLAYED_MAX: usize = 4;
 
 /// What a server keeps of a range and does not count any more: of these tables, from a hash on.
 #[derive(Debug)]
@@ -102,6 +106,7 @@ impl RecoverySide {
             tenures: part.tenures.clone(),
             keeps: part.keeps,
             recovery: None,
+            is_queued: false,
             waits: None,
             payloads: BTreeMap::new(),
             next_ticket: 0,
@@ -125,6 +130,11 @@ impl RecoverySide {
 
     fn is_over(&self) -> bool {
         self.machine.is_over() && self.waits.is_none()
+    }
+
+    /// Whether segments are read for it.
+    fn is_being_replayed(&self) -> bool {
+        self.recovery.is_some() && self.replayed_at.is_none()
     }
 
     fn keep(&mut self, payload: Payload) -> Ticket {
@@ -290,6 +300,17 @@ impl Engine {
         epoch: OwnershipEpoch,
         event: MasterEvent,
     ) {
+        self.drive_part(machines, now, epoch, event);
+        self.begin_in_turn(machines, now);
+    }
+
+    fn drive_part(
+        &mut self,
+        machines: &mut Machines,
+        now: Instant,
+        epoch: OwnershipEpoch,
+        event: MasterEvent,
+    ) {
         let Some(side) = machines.recoveries.get_mut(&epoch) else { return };
         let mut effects = Outbox::new();
         side.machine.handle(now, event, &mut effects);
@@ -298,6 +319,25 @@ impl Engine {
         }
         if side.is_over() {
             machines.recoveries.remove(&epoch);
+        }
+    }
+
+    /// Begins parts that have been waiting for others.
+    fn begin_in_turn(&mut self, machines: &mut Machines, now: Instant) {
+        let mut sides = machines.recoveries.values();
+        let mut replayed = sides.by_ref().filter(|side| side.is_being_replayed()).count();
+        let queued = machines.recoveries.iter().filter(|(_, side)| side.is_queued);
+        for epoch in queued.map(|(epoch, _)| *epoch).collect::<Vec<_>>() {
+            if replayed >= REPLAYED_MAX {
+                break;
+            }
+            let Some(side) = machines.recoveries.get_mut(&epoch) else { continue };
+            side.is_queued = false;
+            if let Err(reason) = self.begin_recovery(side, now) {
+                self.drive_part(machines, now, epoch, MasterEvent::Begun(Err(reason)));
+            } else {
+                replayed += 1;
+            }
         }
     }
 
@@ -346,55 +386,35 @@ impl Engine {
         let waiting: Vec<OwnershipEpoch> = waiting.map(|(epoch, _)| *epoch).collect();
         for epoch in waiting {
             let Some(side) = machines.recoveries.get_mut(&epoch) else { continue };
-            if let Some(event) = self.poll_recovery(side) {
+            for event in self.poll_recovery(side, now) {
                 self.drive_recovery_in(machines, now, epoch, event);
-            } else if side.is_over() {
-                machines.recoveries.remove(&epoch);
             }
         }
     }
 
-    fn poll_recovery(&mut self, side: &mut RecoverySide) -> Option<MasterEvent> {
+    fn poll_recovery(&mut self, side: &mut RecoverySide, now: Instant) -> Vec<MasterEvent> {
         let store = self.node.store().clone();
         let range = side.machine.name().range;
-        match side.waits.as_mut()? {
-            Wait::Begin(grace, voided) => {
-                if !store.is_over(grace) || !voided.drop_some(&mut self.worker, range) {
-                    return None;
+        match side.waits.take() {
+            Some(Wait::Begin(grace, mut voided)) => {
+                if store.is_over(&grace) && voided.drop_some(&mut self.worker, range) {
+                    return vec![MasterEvent::Begun(Ok(()))];
                 }
-                side.waits = None;
-                Some(MasterEvent::Begun(Ok(())))
+                side.waits = Some(Wait::Begin(grace, voided));
             }
-            Wait::Secure(cut) => {
-                if let Cut::Splicing(reactors) = cut
-                    && reactors.remove(&self.reactor)
-                    && let Some(recovery) = &side.recovery
-                {
-                    self.worker.splice_recovery(recovery);
+            Some(Wait::Secure(dependency)) => {
+                let is_hasty = planted::is(Bug::FreedBeforeCommit);
+                if is_hasty || store.log().is_acknowledged(&dependency) {
+                    return vec![MasterEvent::Secured];
                 }
-                let is_spliced = matches!(&*cut, Cut::Splicing(reactors) if reactors.is_empty());
-                let is_hasty = is_spliced && planted::is(Bug::FreedBeforeCommit);
-                if !is_hasty && !is_secure(cut, &store) {
-                    return None;
-                }
-                side.waits = None;
-                Some(MasterEvent::Secured)
+                side.waits = Some(Wait::Secure(dependency));
             }
-            Wait::Abandon(recovery, reactors) => {
-                if reactors.remove(&self.reactor) {
-                    self.worker.splice_recovery(recovery);
-                }
-                if reactors.is_empty() && side.keeps {
-                    side.waits = None;
-                } else if reactors.is_empty() {
-                    side.waits = None;
-                    let PartName { range, epoch, .. } = side.machine.name();
-                    let cursor = range.first();
-                    self.node.work.push(Work::ForgetReplayed { epoch, range, cursor });
-                }
-                None
+            Some(Wait::Room { until, replays }) => {
+                return self.poll_room(side, now, (until, replays));
             }
+            None => {}
         }
+        Vec::new()
     }
 
     /// Time has passed for the masters.
@@ -404,23 +424,6 @@ impl Engine {
         for epoch in due.map(|(epoch, _)| *epoch).collect::<Vec<_>>() {
             self.drive_recovery_in(machines, now, epoch, MasterEvent::Tick);
         }
-    }
-}
-
-/// Whether everything that was written up to the cut is safe.
-fn is_secure(cut: &mut Cut, store: &store::Store) -> bool {
-    if let Cut::Splicing(reactors) = cut {
-        if !reactors.is_empty() {
-            return false;
-        }
-        match unacknowledged(store) {
-            None => return true,
-            Some(dependency) => *cut = Cut::Securing(dependency),
-        }
-    }
-    match cut {
-        Cut::Splicing(_) => false,
-        Cut::Securing(dependency) => store.log().is_acknowledged(dependency),
     }
 }
 
