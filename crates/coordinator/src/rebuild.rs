@@ -400,6 +400,7 @@ impl<S: MetaStore> Rebuilding<S> {
             created: at.wall,
             updated: at.wall,
             progress: Progress::default(),
+            is_inheritance: false,
             stage,
         })
     }

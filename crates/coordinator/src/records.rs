@@ -23,7 +23,7 @@ use types::{
 use wire::control::{Intent, MigrationPolicy, MigrationState, Progress};
 
 /// Version of the records. A store of another version is not opened.
-pub(crate) const FORMAT: u16 = 4;
+pub(crate) const FORMAT: u16 = 5;
 
 /// What makes a cluster this cluster. Drawn at random by whoever creates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,6 +135,9 @@ pub(crate) struct Migration {
     pub(crate) updated: UnixMillis,
     /// As last written; newer numbers are in memory only, people can do without them.
     pub(crate) progress: Progress,
+    /// Nobody has asked for it: its target has recovered the range from the log of its source, which
+    /// is dead, and serves it before what it has read is safe. People do not see it.
+    pub(crate) is_inheritance: bool,
     pub(crate) stage: Stage,
 }
 
@@ -169,6 +172,9 @@ pub(crate) enum Stage {
     /// A side died before the target had everything. What depended on the source is being recovered:
     /// by the other side, from the log of the one that died; from both logs if both did.
     Recovering(Dependency),
+    /// Of an inheritance: the target serves the range, and makes safe what it has read of the source's
+    /// log. If it dies the range is recovered from both logs.
+    Securing(Dependency),
     /// Nothing depends on the source, which is asked to forget what it still has.
     Releasing { ending: Ending },
     /// Over.
@@ -221,6 +227,7 @@ impl Migration {
             | Stage::Orphaned { .. }
             | Stage::Moving(_)
             | Stage::Recovering(_)
+            | Stage::Securing(_)
             | Stage::Releasing { .. } => true,
             Stage::Ended { .. } => false,
         }
@@ -243,6 +250,7 @@ impl Migration {
             | Stage::Orphaned { .. } => true,
             Stage::Moving(_)
             | Stage::Recovering(_)
+            | Stage::Securing(_)
             | Stage::Releasing { .. }
             | Stage::Ended { .. } => false,
         }
@@ -258,6 +266,7 @@ impl Migration {
             | Stage::Withdrawing { .. }
             | Stage::Moving(_)
             | Stage::Recovering(_)
+            | Stage::Securing(_)
             | Stage::Releasing { .. }
             | Stage::Ended { .. } => false,
         }
@@ -278,10 +287,12 @@ impl Migration {
         }
     }
 
-    /// What has not arrived, if anybody still depends on it.
+    /// What has not arrived, or is not safe, if anybody still depends on it.
     pub(crate) fn dependency(&self) -> Option<&Dependency> {
         match &self.stage {
-            Stage::Moving(dependency) | Stage::Recovering(dependency) => Some(dependency),
+            Stage::Moving(dependency)
+            | Stage::Recovering(dependency)
+            | Stage::Securing(dependency) => Some(dependency),
             Stage::Queued
             | Stage::Measuring
             | Stage::Preparing(_)

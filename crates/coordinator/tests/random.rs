@@ -306,6 +306,7 @@ impl History {
             | FromCoordinator::Fence { .. }
             | FromCoordinator::ReadDirectory { .. }
             | FromCoordinator::Recover(_)
+            | FromCoordinator::Kept { .. }
             | FromCoordinator::FreeLog { .. }
             | FromCoordinator::Ping
             | FromCoordinator::Describe => panic!("seed {}: nobody dies here", self.seed),

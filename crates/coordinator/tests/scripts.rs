@@ -249,9 +249,8 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
             let loss = if is_directory { Loss::Directory } else { Loss::Segments { first, total } };
             ask(Ask::AcceptLoss { dead, loss })
         }
-        "chain" | "fenced" | "directory" | "recovered" | "not-recovered" | "freed" | "needed" => {
-            about_log(command)?
-        }
+        "chain" | "fenced" | "directory" | "replayed" | "recovered" | "not-recovered" | "freed"
+        | "needed" => about_log(command)?,
         _ => about_migration(command)?,
     };
     Ok(message)
@@ -301,12 +300,13 @@ fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
                 more,
             }
         }
-        "recovered" | "not-recovered" => {
+        "replayed" | "recovered" | "not-recovered" => {
             let epoch = args.take_key("as").and_then(|text| text.strip_prefix('e'));
             let epoch = OwnershipEpoch(epoch.ok_or("as which epoch?")?.parse()?);
             let reason = args.take_key("reason").map(str::to_owned);
             let range = ranges(&mut args)?[0];
             match reason {
+                None if command.name == "replayed" => ToCoordinator::Replayed { dead: log, range, epoch },
                 None => ToCoordinator::Recovered { dead: log, range, epoch },
                 Some(reason) => ToCoordinator::NotRecovered { dead: log, range, epoch, reason },
             }

@@ -76,7 +76,8 @@ impl Inspector {
             TabletState::Serving
             | TabletState::Frozen
             | TabletState::Leaving
-            | TabletState::Recovering(_) => None,
+            | TabletState::Recovering(_)
+            | TabletState::Securing(_) => None,
         });
         let (mut has_progressed, mut count) = (false, 0);
         for arrival in arrivals {
@@ -117,7 +118,7 @@ impl Inspector {
     pub(crate) fn served(&self) -> Vec<HashRange> {
         let tablets = self.worker.store().tablets();
         let served = tablets.iter().filter(|tablet| match tablet.state {
-            TabletState::Serving | TabletState::Arriving(_) => true,
+            TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => true,
             TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => false,
         });
         served.map(|tablet| tablet.range).collect()
@@ -153,7 +154,8 @@ impl Inspector {
                 TabletState::Serving
                 | TabletState::Frozen
                 | TabletState::Leaving
-                | TabletState::Recovering(_),
+                | TabletState::Recovering(_)
+                | TabletState::Securing(_),
             )
             | None => false,
         };
@@ -185,7 +187,7 @@ impl Inspector {
             may_bury |=
                 matches!(tablet.state, TabletState::Arriving(_) | TabletState::Recovering(_));
             let is_served = match tablet.state {
-                TabletState::Serving | TabletState::Arriving(_) => true,
+                TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => true,
                 TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => false,
             };
             let mut batch = Vec::new();

@@ -271,7 +271,8 @@ pub(crate) fn insert_regardless(worker: &mut Worker, batch: &[u8]) {
                 TabletState::Serving
                 | TabletState::Frozen
                 | TabletState::Leaving
-                | TabletState::Recovering(_),
+                | TabletState::Recovering(_)
+                | TabletState::Securing(_),
             )
             | None => false,
         };

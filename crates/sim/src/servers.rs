@@ -223,7 +223,7 @@ impl Server {
         let is_settled = |tablet: &Tablet| match tablet.state {
             TabletState::Serving => true,
             TabletState::Arriving(_) | TabletState::Leaving => cannot_end(tablet.range),
-            TabletState::Frozen | TabletState::Recovering(_) => false,
+            TabletState::Frozen | TabletState::Recovering(_) | TabletState::Securing(_) => false,
         };
         match &self.node.keeper() {
             // It comes back, with everything.

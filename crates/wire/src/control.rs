@@ -126,8 +126,19 @@ pub enum ToCoordinator {
         /// Whether there are more pieces.
         more: bool,
     },
+    /// Recovery master: all entries of the part are in my memory, and I could serve it. Repeated until
+    /// the map says that the part is mine. Not of a part that is in several logs, or of which I had
+    /// something before.
+    Replayed {
+        /// Whose log.
+        dead: ServerId,
+        /// The part.
+        range: HashRange,
+        /// As handed out.
+        epoch: OwnershipEpoch,
+    },
     /// Recovery master: all entries of the part are in my log, and on my backups. Repeated until
-    /// the map says that the part is mine.
+    /// [`FromCoordinator::Kept`].
     Recovered {
         /// Whose log: the first of the part's.
         dead: ServerId,
@@ -137,7 +148,7 @@ pub enum ToCoordinator {
         epoch: OwnershipEpoch,
     },
     /// Recovery master: I cannot recover the part, and what I had of it counts for nothing. Never after
-    /// [`ToCoordinator::Recovered`]: the part may be mine already.
+    /// [`ToCoordinator::Replayed`] or [`ToCoordinator::Recovered`]: the part may be mine already.
     NotRecovered {
         /// Whose log: the first of the part's.
         dead: ServerId,
@@ -268,6 +279,14 @@ pub enum FromCoordinator {
     /// To a recovery master: recover this part. In several messages, if one cannot carry the list
     /// of segments.
     Recover(Box<RecoveryPart>),
+    /// Answer to a [`ToCoordinator::Recovered`]: the part is yours, and does not depend on the log that
+    /// it was recovered from.
+    Kept {
+        /// The part.
+        range: HashRange,
+        /// As handed out.
+        epoch: OwnershipEpoch,
+    },
     /// To a backup: nobody needs this log any more. Take nothing more for it, for good, as if you
     /// had been told to [`FromCoordinator::Fence`] it; free what you hold of it, and say so.
     FreeLog {

@@ -92,6 +92,7 @@ impl<S: MetaStore> Coordinator<S> {
                 created: at.wall,
                 updated: at.wall,
                 progress: Progress::default(),
+                is_inheritance: false,
                 stage: Stage::Queued,
             });
             started.push(id);
@@ -124,6 +125,7 @@ impl<S: MetaStore> Coordinator<S> {
                 }
                 Stage::Moving(_)
                 | Stage::Recovering(_)
+                | Stage::Securing(_)
                 | Stage::Releasing { .. }
                 | Stage::Ended { .. } => continue,
             };
@@ -198,13 +200,12 @@ impl<S: MetaStore> Coordinator<S> {
         }
         // What sources still have of it does not arrive, and does not come back.
         for migration in self.ledger.migrations().values().filter(|m| m.target == server) {
-            if let Stage::Moving(dependency) = &migration.stage {
-                let mut dependency = dependency.clone();
+            let mut stage = migration.stage.clone();
+            if let Stage::Moving(dependency) | Stage::Securing(dependency) = &mut stage {
                 match table {
                     Some(table) => dependency.source_tenures[usize::from(table.0)] = Tenure(0),
                     None => dependency.source_tenures.fill(Tenure(0)),
                 }
-                let stage = Stage::Moving(dependency);
                 edit.put_migration(Migration { stage, ..migration.clone() });
             }
         }

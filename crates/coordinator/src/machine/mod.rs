@@ -268,6 +268,7 @@ impl<S: MetaStore> Coordinator<S> {
             ToCoordinator::Chain { .. }
             | ToCoordinator::Fenced { .. }
             | ToCoordinator::DirectoryRead { .. }
+            | ToCoordinator::Replayed { .. }
             | ToCoordinator::Recovered { .. }
             | ToCoordinator::NotRecovered { .. }
             | ToCoordinator::LogFreed { .. }
@@ -294,8 +295,11 @@ impl<S: MetaStore> Coordinator<S> {
                 self.directory_read(log, question, bodies, more);
                 Ok(())
             }
+            ToCoordinator::Replayed { dead, range, epoch } => {
+                self.replayed(at, server, (dead, range, epoch))
+            }
             ToCoordinator::Recovered { dead, range, epoch } => {
-                self.recovered(at, server, (dead, range, epoch))
+                self.recovered(at, server, (dead, range, epoch), out)
             }
             ToCoordinator::NotRecovered { dead, range, epoch, reason } => {
                 self.not_recovered(at, server, (dead, range, epoch), reason)
@@ -358,7 +362,11 @@ impl<S: MetaStore> Coordinator<S> {
         let progress = self.progress_of(migration).0;
         let mut next = Migration { updated: at.wall, progress, ..migration.clone() };
         next.stage = stage;
-        edit.put_migration(next);
+        match next.is_inheritance && next.dependency().is_none() {
+            // The source has nothing to release, and nobody wants to know.
+            true => edit.remove_migration(next.id),
+            false => edit.put_migration(next),
+        }
         self.commit(at, edit)
     }
 

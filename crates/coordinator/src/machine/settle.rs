@@ -123,7 +123,9 @@ impl<S: MetaStore> Coordinator<S> {
             Stage::Orphaned { terms, otherwise } => {
                 Stage::Ended { ending: otherwise, unheard: Some(terms) }
             }
-            Stage::Moving(dependency) => Stage::Recovering(dependency),
+            Stage::Moving(dependency) | Stage::Securing(dependency) => {
+                Stage::Recovering(dependency)
+            }
             // What the source should forget has died with it.
             Stage::Releasing { ending } => Stage::Ended { ending, unheard: None },
             Stage::Queued | Stage::Recovering(_) | Stage::Ended { .. } => {
@@ -147,6 +149,7 @@ impl<S: MetaStore> Coordinator<S> {
             | Stage::Orphaned { .. }
             | Stage::Moving(_)
             | Stage::Recovering(_)
+            | Stage::Securing(_)
             | Stage::Releasing { .. } => {}
         }
         Ok(())
@@ -273,6 +276,7 @@ fn needed(migration: &Migration) -> [Option<ServerId>; 2] {
         | Stage::Orphaned { .. }
         | Stage::Moving(_)
         | Stage::Recovering(_)
+        | Stage::Securing(_)
         | Stage::Releasing { .. }
         | Stage::Ended { .. } => [None, None],
     }
@@ -285,6 +289,8 @@ fn mourned(migration: &Migration) -> [Option<ServerId>; 2] {
             [Some(migration.target), Some(migration.source)]
         }
         Stage::Releasing { .. } => [Some(migration.source), None],
+        // Its source is.
+        Stage::Securing(_) => [Some(migration.target), None],
         Stage::Queued
         | Stage::Measuring
         | Stage::Preparing(_)

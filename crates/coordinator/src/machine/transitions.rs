@@ -61,7 +61,7 @@ pub(super) fn demand(migration: &Migration) -> Option<Demand> {
             (migration.source, message, DEMAND_AGAIN)
         }
         // The recovery demands what there is to do.
-        Stage::Recovering(_) => return None,
+        Stage::Recovering(_) | Stage::Securing(_) => return None,
         Stage::Releasing { .. } => {
             let message = FromCoordinator::Forget { migration: id, remaining: Vec::new() };
             (migration.source, message, DEMAND_AGAIN)
@@ -145,7 +145,10 @@ impl<S: MetaStore> Coordinator<S> {
                 self.advance(at, self.ledger.edit(), &migration, stage)?;
                 self.send(server, outcome(id, false), out);
             }
-            Stage::Moving(_) | Stage::Recovering(_) | Stage::Releasing { .. } => {
+            Stage::Moving(_)
+            | Stage::Recovering(_)
+            | Stage::Securing(_)
+            | Stage::Releasing { .. } => {
                 self.send(server, outcome(id, true), out);
             }
             Stage::Ended { ending: Ending::Success, .. } => {
@@ -190,6 +193,7 @@ impl<S: MetaStore> Coordinator<S> {
             | Stage::Withdrawing { .. }
             | Stage::Moving(_)
             | Stage::Recovering(_)
+            | Stage::Securing(_)
             | Stage::Releasing { .. }
             | Stage::Ended { .. } => Ok(()),
         }
@@ -223,6 +227,7 @@ impl<S: MetaStore> Coordinator<S> {
             | Stage::Flipping(_)
             | Stage::Moving(_)
             | Stage::Recovering(_)
+            | Stage::Securing(_)
             | Stage::Releasing { .. }
             | Stage::Ended { unheard: None, .. } => return Ok(()),
         };
@@ -253,6 +258,9 @@ impl<S: MetaStore> Coordinator<S> {
         }
         if migration.stage == (Stage::Ended { ending: Ending::Success, unheard: None }) {
             self.send(server, FromCoordinator::Finished { migration: id }, out);
+            return Ok(());
+        }
+        if migration.is_inheritance {
             return Ok(());
         }
         // Only who has accepted has anything to shrink: this overtook the news.
@@ -351,6 +359,7 @@ impl<S: MetaStore> Coordinator<S> {
             | Stage::Withdrawing { .. }
             | Stage::Moving(_)
             | Stage::Recovering(_)
+            | Stage::Securing(_)
             | Stage::Releasing { .. }
             | Stage::Ended { .. } => Ok(()),
         }

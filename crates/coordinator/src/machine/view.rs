@@ -11,7 +11,8 @@ impl<S: MetaStore> Coordinator<S> {
     ///
     /// Its version rises across restarts without being stored: the term stands in its upper half.
     pub fn map(&self) -> ClusterMap {
-        let live = self.ledger.migrations().values().filter(|migration| migration.is_live());
+        let mut live = self.ledger.migrations().values().filter(|migration| migration.is_live());
+        let live = live.by_ref().filter(|migration| !migration.is_inheritance);
         ClusterMap {
             version: self.next_map_version() - 1,
             cluster: self.ledger.identity().cluster,
@@ -71,6 +72,7 @@ impl<S: MetaStore> Coordinator<S> {
 
     pub(super) fn reports_of(&self, is_meant: impl Fn(&Migration) -> bool) -> Vec<MigrationReport> {
         let newest_first = self.ledger.migrations().values().rev().filter(|m| is_meant(m));
+        let newest_first = newest_first.filter(|migration| !migration.is_inheritance);
         newest_first
             .map(|migration| {
                 let (state, message) = self.state_of(migration);
@@ -101,7 +103,7 @@ impl<S: MetaStore> Coordinator<S> {
             | Stage::Withdrawing { .. }
             | Stage::Deciding { .. }
             | Stage::Orphaned { .. } => MigrationState::Preparing,
-            Stage::Moving(_) => MigrationState::Moving,
+            Stage::Moving(_) | Stage::Securing(_) => MigrationState::Moving,
             // Its target is not going to have the range.
             Stage::Recovering(_) => match self.ending_of(migration) {
                 Ending::Success => MigrationState::Moving,

@@ -1,5 +1,6 @@
 //! What a server does when it hears something from the coordinator.
 
+use super::serving::State;
 use super::*;
 
 impl History {
@@ -19,10 +20,9 @@ impl History {
             }
             FromCoordinator::Map(map) => {
                 self.adopt(machine, &map);
-                let epochs: BTreeSet<_> = map.tablets.iter().map(|tablet| tablet.epoch).collect();
                 let gone = |dead| !map.servers.iter().any(|server| server.id == dead);
                 let process = self.process(machine);
-                process.parts.retain(|epoch, part| !epochs.contains(epoch) && !gone(dead_of(part)));
+                process.parts.retain(|_, part| !gone(dead_of(part)));
             }
             FromCoordinator::ChainNoted { number } => {
                 let log = &mut self.process(machine).log;
@@ -53,6 +53,15 @@ impl History {
                 self.tell(machine, read);
             }
             FromCoordinator::Recover(part) => self.recover(machine, *part),
+            FromCoordinator::Kept { epoch, .. } => {
+                let process = self.process(machine);
+                process.parts.remove(&epoch);
+                process.kept.insert(epoch);
+                let held = process.held.values_mut().filter(|held| held.epoch == epoch);
+                for held in held.filter(|held| held.state == State::Securing) {
+                    held.state = State::Serving;
+                }
+            }
             FromCoordinator::FreeLog { log } => {
                 self.process(machine).fenced.insert(log);
                 self.disks[machine].retain(|name, _| name.0 != log);
@@ -65,7 +74,7 @@ impl History {
     pub(super) fn recover(&mut self, machine: usize, part: RecoveryPart) {
         let (dead, range, epoch) = (dead_of(&part), part.range, part.epoch);
         self.begin_part(machine, &part);
-        let may_refuse = !self.process(machine).recovered.contains(&epoch);
+        let may_refuse = !self.process(machine).replayed.contains(&epoch);
         if self.random.u8(..) < 10 && may_refuse {
             self.meet("handed back");
             let reason = "no".to_owned();

@@ -61,6 +61,8 @@ fn whoever_dies_everything_has_one_owner_and_nothing_that_counted_is_lost() {
         "adopted disk",
         "kept",
         "two logs",
+        "served before it is safe",
+        "inherited from two",
         "flushed what arrives",
     ] {
         assert!(met.contains_key(name), "nothing was {name}: the histories are too tame");
@@ -80,8 +82,10 @@ struct Process {
     log: Log,
     /// Parts that it was told to recover.
     parts: BTreeMap<OwnershipEpoch, RecoveryPart>,
-    /// Those that it has said to have recovered: they may be its own already.
-    recovered: BTreeSet<OwnershipEpoch>,
+    /// Those that it has said to have read: they may be its own already.
+    replayed: BTreeSet<OwnershipEpoch>,
+    /// Those that the coordinator knows to be in its log.
+    kept: BTreeSet<OwnershipEpoch>,
     /// `None`: never.
     intents: BTreeMap<MigrationId, Option<Intent>>,
     /// Migrations to here that are not over, with their sources.
@@ -428,12 +432,7 @@ impl History {
         let parts: Vec<RecoveryPart> = process.parts.values().cloned().collect();
         let accepted = process.accepted.clone();
         for part in parts {
-            if self.random.bool() && self.replay(machine, &part) {
-                let (dead, range, epoch) = (dead_of(&part), part.range, part.epoch);
-                self.process(machine).recovered.insert(epoch);
-                self.tell(machine, ToCoordinator::Recovered { dead, range, epoch });
-                self.meet("recovered");
-            }
+            self.go_on_with_part(machine, &part);
         }
         for (migration, source) in accepted {
             if self.random.u8(..) < 60 {
@@ -449,6 +448,24 @@ impl History {
             if self.random.u8(..) < 10 {
                 self.tell(machine, ToCoordinator::IsNeeded { log });
             }
+        }
+    }
+}
+
+impl History {
+    /// Reads a part, says so, writes it to the log, and says that.
+    fn go_on_with_part(&mut self, machine: usize, part: &RecoveryPart) {
+        let (dead, range, epoch) = (dead_of(part), part.range, part.epoch);
+        let is_simple = part.logs.len() == 1 && !part.keeps;
+        if self.random.bool() && is_simple && self.replay(machine, part) {
+            self.process(machine).replayed.insert(epoch);
+            self.tell(machine, ToCoordinator::Replayed { dead, range, epoch });
+        }
+        if self.random.bool() && self.can_acknowledge(machine) && self.replay(machine, part) {
+            self.process(machine).replayed.insert(epoch);
+            self.secure(machine, part);
+            self.tell(machine, ToCoordinator::Recovered { dead, range, epoch });
+            self.meet("recovered");
         }
     }
 }

@@ -28,11 +28,13 @@ pub(super) enum State {
     /// Whether everything has arrived.
     Arriving(MigrationId, bool),
     Recovering,
+    /// Served, and the log that it was recovered from is needed.
+    Securing,
 }
 
 impl State {
     fn serves(self) -> bool {
-        matches!(self, State::Serving | State::Arriving(..))
+        matches!(self, State::Serving | State::Arriving(..) | State::Securing)
     }
 }
 
@@ -104,7 +106,9 @@ impl History {
         let is_undecided = |id: MigrationId| {
             reports.iter().any(|r| r.migration == id && r.state == MigrationState::Preparing)
         };
-        let held_now = &mut self.process(machine).held;
+        let process = self.process(machine);
+        let (held_now, kept) = (&mut process.held, &process.kept);
+        let mut is_early = false;
         for tablet in map.tablets.iter().filter(|tablet| tablet.owner == me) {
             let (epoch, tenure) = (tablet.epoch, tablet.tenures[0]);
             for slot in slots_in(tablet.range) {
@@ -117,13 +121,15 @@ impl History {
                     continue;
                 }
                 if held.state == State::Recovering {
-                    held.state = State::Serving;
+                    let is_kept = kept.contains(&epoch);
+                    held.state = if is_kept { State::Serving } else { State::Securing };
+                    is_early |= !is_kept;
                 }
                 if held.tenure != tenure {
                     let is_uncertain = match held.state {
                         State::Frozen(migration) => is_undecided(migration),
                         State::Leaving(_) | State::Recovering => true,
-                        State::Serving | State::Arriving(..) => false,
+                        State::Serving | State::Arriving(..) | State::Securing => false,
                     };
                     assert!(!is_uncertain, "slot {slot} of {me} is flushed as {:?}", held.state);
                     held.tenure = tenure;
@@ -134,6 +140,9 @@ impl History {
                     }
                 }
             }
+        }
+        if is_early {
+            self.meet("served before it is safe");
         }
         if met > 0 {
             self.meet("flushed what arrives");
@@ -294,8 +303,15 @@ impl History {
         if part.keeps {
             self.meet("kept");
         }
-        if part.logs.len() > 1 {
+        if let [first, second] = &part.logs[..] {
             self.meet("two logs");
+            let reports = self.world.coordinator().reports();
+            let is_move = |dead: (ServerId, ServerId)| {
+                reports.iter().any(|report| (report.target, report.source) == dead)
+            };
+            if !is_move((first.dead, second.dead)) {
+                self.meet("inherited from two");
+            }
         }
     }
 
@@ -307,21 +323,28 @@ impl History {
         }
     }
 
-    /// Everything of the part is read, and in this process's own log. `false`: not now.
+    /// Everything of the part is in this process's memory, read once. `false`: it is not its business.
     pub(super) fn replay(&mut self, machine: usize, part: &RecoveryPart) -> bool {
-        if !self.can_acknowledge(machine) {
-            return false;
-        }
-        let me = self.id_of(machine).unwrap();
+        let is_read = self.process(machine).replayed.contains(&part.epoch);
         for slot in slots_in(part.range) {
             let read = self.read(part, slot);
             let held = self.process(machine).held.get_mut(&slot);
             let Some(held) = held.filter(|held| held.epoch == part.epoch) else { return false };
-            held.items.extend(read);
+            if !is_read {
+                held.items.extend(read);
+            }
+        }
+        true
+    }
+
+    /// Everything of the part gets into this process's own log.
+    pub(super) fn secure(&mut self, machine: usize, part: &RecoveryPart) {
+        let me = self.id_of(machine).unwrap();
+        for slot in slots_in(part.range) {
+            let held = &self.process(machine).held[&slot];
             let (items, tenure) = (held.items.clone(), held.tenure);
             self.logs.entry((me, slot)).or_default().extend(items.into_iter().map(|i| (i, tenure)));
         }
-        true
     }
 
     /// What counts of a slot in the logs of a part.

@@ -175,6 +175,9 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
             let (segment, epoch) = replica;
             write!(f, "directory {log} {segment}.{}: {} pieces from {first}", epoch.0, bodies.len())
         }
+        ToCoordinator::Replayed { dead, range, epoch } => {
+            write!(f, "replayed {dead} {range} {epoch}")
+        }
         ToCoordinator::Recovered { dead, range, epoch } => {
             write!(f, "recovered {dead} {range} {epoch}")
         }
@@ -227,6 +230,7 @@ pub fn from_coordinator(message: &FromCoordinator) -> impl fmt::Display {
             part.segments.len(),
             part.segments_total
         ),
+        FromCoordinator::Kept { range, epoch } => write!(f, "kept {range} {epoch}"),
         FromCoordinator::FreeLog { log } => write!(f, "free {log}"),
         FromCoordinator::Ping => f.write_str("ping"),
         FromCoordinator::Describe => f.write_str("describe what you hold"),

@@ -84,6 +84,8 @@ pub enum MasterEvent {
         /// Which.
         backup: ServerId,
     },
+    /// The coordinator: the part does not depend on the dead server's log any more.
+    Kept,
     /// The coordinator's map: the dead server does not own the part any more.
     Decided {
         /// Whether we do, under the part's epoch. Else somebody else has it, or has had it.
@@ -117,15 +119,16 @@ pub enum MasterEffect {
         /// The payload.
         ticket: Ticket,
     },
-    /// Nothing more will be replayed. Raise the version counter to this, let what was written join
-    /// the log, and when all of it is safe, say [`MasterEvent::Secured`].
+    /// Nothing more will be replayed. Raise the version counter to this, and when all that was written
+    /// is safe, say [`MasterEvent::Secured`]. The part is served as soon as the map says that it is ours,
+    /// which may be before.
     Secure {
         /// Not below any version in the dead server's log.
         version: Version,
     },
     /// Tell the coordinator.
     Tell(ToCoordinator),
-    /// The part is ours: what was needed to recover it can go.
+    /// The part is ours, and safe: what was needed to recover it can go.
     Finish,
     /// Stop to secure, and forget the tablet and all that was replayed. Nothing is being replayed.
     Abandon,
@@ -167,6 +170,7 @@ impl fmt::Display for MasterEvent {
                 write!(f, "{ticket} is not replayed: {why}")
             }
             MasterEvent::Secured => f.write_str("secured"),
+            MasterEvent::Kept => f.write_str("the part is safe for the coordinator"),
             MasterEvent::ConnectionLost { backup } => write!(f, "connection to {backup} lost"),
             MasterEvent::Died { backup } => write!(f, "{backup} is dead"),
             MasterEvent::Decided { is_ours: true } => f.write_str("the part is ours"),

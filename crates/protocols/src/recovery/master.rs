@@ -1,9 +1,11 @@
 //! The recovery master of one part: from the coordinator's word to its own tablet.
 //!
-//! It makes the tablet, reads, replays, has everything made safe, and says so until the map shows
-//! it. When it cannot go on it says that instead, and forgets what it has as soon as nothing is
+//! It makes the tablet, reads, replays, and says so, until the map shows that the part is ours: it is
+//! served. Meanwhile it has everything made safe, and says that until the coordinator has noted it.
+//! What is in two logs is served only when it is safe in a third. When it cannot go on it says that instead, and forgets what it has as soon as nothing is
 //! being replayed any more.
 //!
+//! **Invariant:** the coordinator hears that a part is replayed only when every segment of it is.
 //! **Invariant:** after *secure* nothing is read or replayed. A list that comes later has segments
 //! that were missing when the part was handed out, and an operator went on without them.
 
@@ -22,6 +24,8 @@ use wire::peer::RecoveryReply;
 pub struct Master {
     name: PartName,
     segments: Segments,
+    /// Whether it may be served before it is safe.
+    is_simple: bool,
     state: State,
 }
 
@@ -33,16 +37,27 @@ enum State {
     Beginning,
     /// Segments are read and replayed.
     Reading,
-    /// Everything is replayed; it is being made safe.
-    Securing,
-    /// Everything is safe; the coordinator has to hear it.
-    Recovered { tell_at: Instant },
-    /// The part is ours.
+    /// Everything is replayed.
+    Replayed(Replayed),
+    /// The part is ours, and depends on nothing else.
     Finished,
     /// It is not, or not any more. What there is of it can go when these are not being replayed.
     Ending { replays: BTreeSet<Ticket>, refusal: Option<Refusal> },
     /// Nothing is left of it here.
     Ended { refusal: Option<Refusal> },
+}
+
+/// What has come of a part that is replayed.
+#[derive(Clone, Copy, Debug)]
+struct Replayed {
+    /// The map shows that it is ours.
+    is_ours: bool,
+    /// All of it is on our backups.
+    is_safe: bool,
+    /// The coordinator knows that.
+    is_kept: bool,
+    /// When the coordinator is told again what it does not know.
+    tell_at: Instant,
 }
 
 /// What the coordinator has to hear when a part cannot be recovered.
@@ -65,7 +80,7 @@ impl Master {
     /// A master that knows nothing but its part's name.
     pub fn new(name: PartName) -> Master {
         let segments = Segments::new(name.range);
-        Master { name, segments, state: State::Unknown }
+        Master { name, segments, is_simple: false, state: State::Unknown }
     }
 
     /// Which part it is for.
@@ -100,8 +115,14 @@ impl Master {
             MasterEvent::Replayed { ticket } => self.replayed(ticket, out),
             MasterEvent::ReplayFailed { ticket, why } => self.not_replayed(now, ticket, why, out),
             MasterEvent::Secured => {
-                if let State::Securing = self.state {
-                    self.state = State::Recovered { tell_at: now };
+                if let State::Replayed(replayed) = &mut self.state {
+                    replayed.is_safe = true;
+                    replayed.tell_at = now;
+                }
+            }
+            MasterEvent::Kept => {
+                if let State::Replayed(replayed) = &mut self.state {
+                    replayed.is_kept = replayed.is_safe;
                 }
             }
             MasterEvent::ConnectionLost { backup } => self.segments.connection_lost(now, backup),
@@ -116,11 +137,11 @@ impl Master {
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
             State::Reading => self.segments.next_deadline(),
-            State::Recovered { tell_at } => Some(*tell_at),
+            State::Replayed(replayed) => self.to_tell(replayed).map(|_| replayed.tell_at),
             State::Ending { refusal, .. } | State::Ended { refusal } => {
                 refusal.as_ref().map(|refusal| refusal.tell_at)
             }
-            State::Unknown | State::Beginning | State::Securing | State::Finished => None,
+            State::Unknown | State::Beginning | State::Finished => None,
         }
     }
 }
@@ -132,16 +153,13 @@ impl Master {
         }
         match self.state {
             State::Unknown => {
+                self.is_simple = part.logs.len() == 1 && !part.keeps;
                 self.segments.name(part);
                 self.state = State::Beginning;
                 out.push(MasterEffect::Begin);
             }
             State::Beginning | State::Reading => self.segments.name(part),
-            State::Securing
-            | State::Recovered { .. }
-            | State::Finished
-            | State::Ending { .. }
-            | State::Ended { .. } => {}
+            State::Replayed(_) | State::Finished | State::Ending { .. } | State::Ended { .. } => {}
         }
     }
 
@@ -210,14 +228,16 @@ impl Master {
 
     fn decided(&mut self, is_ours: bool, out: &mut Outbox<MasterEffect>) {
         match &mut self.state {
-            State::Recovered { .. } if is_ours => {
-                out.push(MasterEffect::Finish);
-                self.state = State::Finished;
+            State::Replayed(replayed) if is_ours => {
+                replayed.is_ours = replayed.is_safe || self.is_simple;
             }
+            // It has gone on to somebody else, which it may only when the coordinator knows that it
+            // is safe.
+            State::Replayed(replayed) if replayed.is_ours => replayed.is_kept = true,
             // Nobody gives us what we have not recovered.
-            State::Unknown | State::Beginning | State::Reading | State::Securing if is_ours => {}
+            State::Unknown | State::Beginning | State::Reading if is_ours => {}
             State::Unknown => self.state = State::Ended { refusal: None },
-            State::Beginning | State::Reading | State::Securing | State::Recovered { .. } => {
+            State::Beginning | State::Reading | State::Replayed(_) => {
                 self.state = State::Ending { replays: self.segments.replays(), refusal: None };
                 self.abandon(out);
             }
@@ -243,20 +263,41 @@ impl Master {
                 self.refuse(now, complaint);
             } else if self.segments.is_read() {
                 out.push(MasterEffect::Secure { version: self.segments.version() });
-                self.state = State::Securing;
+                let (is_ours, is_safe, is_kept) = (false, false, false);
+                self.state = State::Replayed(Replayed { is_ours, is_safe, is_kept, tell_at: now });
             }
+        }
+        if let State::Replayed(Replayed { is_ours: true, is_kept: true, .. }) = self.state {
+            out.push(MasterEffect::Finish);
+            self.state = State::Finished;
         }
         self.abandon(out);
         self.tell(now, out);
     }
 
+    /// What the coordinator has to hear of a part that is replayed.
+    fn to_tell(&self, replayed: &Replayed) -> Option<ToCoordinator> {
+        let PartName { dead, range, epoch } = self.name;
+        match *replayed {
+            Replayed { is_kept: true, .. } => None,
+            Replayed { is_safe: true, .. } => Some(ToCoordinator::Recovered { dead, range, epoch }),
+            Replayed { is_ours: false, .. } if self.is_simple => {
+                Some(ToCoordinator::Replayed { dead, range, epoch })
+            }
+            Replayed { .. } => None,
+        }
+    }
+
     fn tell(&mut self, now: Instant, out: &mut Outbox<MasterEffect>) {
         let PartName { dead, range, epoch } = self.name;
+        if let State::Replayed(replayed) = self.state
+            && replayed.tell_at <= now
+            && let Some(message) = self.to_tell(&replayed)
+        {
+            out.push(MasterEffect::Tell(message));
+            self.state = State::Replayed(Replayed { tell_at: now + TELL_AGAIN, ..replayed });
+        }
         match &mut self.state {
-            State::Recovered { tell_at } if *tell_at <= now => {
-                *tell_at = now + TELL_AGAIN;
-                out.push(MasterEffect::Tell(ToCoordinator::Recovered { dead, range, epoch }));
-            }
             State::Ending { refusal: Some(refusal), .. }
             | State::Ended { refusal: Some(refusal) }
                 if refusal.tell_at <= now =>
@@ -269,8 +310,7 @@ impl Master {
             State::Unknown
             | State::Beginning
             | State::Reading
-            | State::Securing
-            | State::Recovered { .. }
+            | State::Replayed(_)
             | State::Finished
             | State::Ending { .. }
             | State::Ended { .. } => {}
@@ -288,8 +328,9 @@ impl fmt::Display for Master {
                 let Progress { segments_read, segments_total } = self.progress();
                 write!(f, "{segments_read} of {segments_total} segments read")
             }
-            State::Securing => f.write_str("securing"),
-            State::Recovered { .. } => f.write_str("recovered"),
+            State::Replayed(Replayed { is_safe: true, .. }) => f.write_str("recovered"),
+            State::Replayed(Replayed { is_ours: true, .. }) => f.write_str("ours, securing"),
+            State::Replayed(_) => f.write_str("replayed, securing"),
             State::Finished => f.write_str("ours"),
             State::Ending { refusal: Some(refusal), .. }
             | State::Ended { refusal: Some(refusal) } => {

@@ -9,8 +9,8 @@
 //! at the next; nothing has to be taken back.
 //!
 //! Invariants:
-//! - a part is called recovered only when every segment of a whole list has been read to its right
-//!   end, all that was read is replayed, and what was written for it is safe;
+//! - a part is called replayed only when every segment of a whole list has been read to its right
+//!   end, and all that was read is replayed; recovered, only when what was written for it is safe, too;
 //! - what was replayed is forgotten, if it must be, only when no replay is under way any more;
 //! - every message may be lost, late or repeated. Whoever needs an answer asks again.
 //!

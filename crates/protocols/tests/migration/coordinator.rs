@@ -84,6 +84,7 @@ impl Coordinator {
             | ToCoordinator::Chain { .. }
             | ToCoordinator::Fenced { .. }
             | ToCoordinator::DirectoryRead { .. }
+            | ToCoordinator::Replayed { .. }
             | ToCoordinator::Recovered { .. }
             | ToCoordinator::NotRecovered { .. }
             | ToCoordinator::LogFreed { .. }

@@ -101,6 +101,7 @@ fn kind(message: &Message) -> &'static str {
             | ToCoordinator::Chain { .. }
             | ToCoordinator::Fenced { .. }
             | ToCoordinator::DirectoryRead { .. }
+            | ToCoordinator::Replayed { .. }
             | ToCoordinator::Recovered { .. }
             | ToCoordinator::NotRecovered { .. }
             | ToCoordinator::LogFreed { .. }
@@ -129,6 +130,7 @@ fn kind(message: &Message) -> &'static str {
             | FromCoordinator::Fence { .. }
             | FromCoordinator::ReadDirectory { .. }
             | FromCoordinator::Recover(_)
+            | FromCoordinator::Kept { .. }
             | FromCoordinator::FreeLog { .. }
             | FromCoordinator::Ping
             | FromCoordinator::Describe => "other",

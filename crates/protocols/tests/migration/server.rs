@@ -144,6 +144,7 @@ impl Server {
             | FromCoordinator::Fence { .. }
             | FromCoordinator::ReadDirectory { .. }
             | FromCoordinator::Recover(_)
+            | FromCoordinator::Kept { .. }
             | FromCoordinator::FreeLog { .. }
             | FromCoordinator::Ping
             | FromCoordinator::Describe => {}

@@ -102,6 +102,8 @@ struct World {
     replay_max: u64,
     /// Nothing is read or replayed from here on.
     is_secured: bool,
+    /// What was secured is safe.
+    is_safe: bool,
     is_abandoned: bool,
     end: Option<End>,
 }
@@ -135,6 +137,7 @@ impl World {
             is_refused: false,
             replay_max: [1_000, 20_000, 700_000][rng.usize(..3)],
             is_secured: false,
+            is_safe: false,
             is_abandoned: false,
             end: None,
             rng,
@@ -247,7 +250,10 @@ impl World {
             }
             Happening::Part(part) => self.tell(MasterEvent::Part(part)),
             Happening::Replay(ticket) => self.replay(ticket),
-            Happening::Secured => self.tell(MasterEvent::Secured),
+            Happening::Secured => {
+                self.is_safe = true;
+                self.tell(MasterEvent::Secured);
+            }
             Happening::Demand => self.demand(),
             Happening::Told(message) => self.told(&message),
             Happening::Accident => self.accident(),
@@ -327,7 +333,7 @@ impl World {
                 self.is_refused |= is_refused;
                 self.send(Happening::Told(message));
             }
-            MasterEffect::Finish => assert!(self.is_secured && self.end == Some(End::Ours)),
+            MasterEffect::Finish => assert!(self.is_safe && self.end == Some(End::Ours)),
             MasterEffect::Abandon => {
                 assert!(self.replaying.is_empty(), "forgets what is being replayed");
                 assert!(!self.is_abandoned, "abandons twice");
@@ -395,12 +401,18 @@ impl World {
 
     fn told(&mut self, message: &ToCoordinator) {
         if self.end.is_none() {
-            let is_ours = matches!(message, ToCoordinator::Recovered { .. });
-            assert!(!is_ours || self.is_secured);
+            let is_ours = match message {
+                ToCoordinator::Replayed { .. } => self.is_secured,
+                ToCoordinator::Recovered { .. } => self.is_safe,
+                _ => false,
+            };
             self.end = Some(if is_ours { End::Ours } else { End::HandedBack });
         }
         let is_ours = self.end == Some(End::Ours);
         self.tell(MasterEvent::Decided { is_ours });
+        if is_ours && matches!(message, ToCoordinator::Recovered { .. }) {
+            self.tell(MasterEvent::Kept);
+        }
     }
 
     /// Whether there is a reason: no memory, or a segment whose living places are all bad.

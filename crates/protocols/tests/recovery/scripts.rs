@@ -256,6 +256,7 @@ impl goldenscript::Runner for World {
             "full" => self.is_full = true,
             "refuse" => self.refusal = Some(words[0].to_owned()),
             "secured" => self.tell(MasterEvent::Secured),
+            "kept" => self.tell(MasterEvent::Kept),
             "ours" => self.tell(MasterEvent::Decided { is_ours: true }),
             "not-ours" => self.tell(MasterEvent::Decided { is_ours: false }),
             "died" => self.tell(MasterEvent::Died { backup: server(words[0]) }),

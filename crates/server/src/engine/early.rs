@@ -87,7 +87,8 @@ impl Engine {
                 | TabletState::Serving
                 | TabletState::Frozen
                 | TabletState::Leaving
-                | TabletState::Recovering(_),
+                | TabletState::Recovering(_)
+                | TabletState::Securing(_),
             )
             | None => return false,
         };

@@ -59,7 +59,8 @@ fn refuse_what_arrives(node: &Node, table: TableId) {
             TabletState::Serving
             | TabletState::Frozen
             | TabletState::Leaving
-            | TabletState::Recovering(_) => {}
+            | TabletState::Recovering(_)
+            | TabletState::Securing(_) => {}
         }
     }
 }
@@ -72,9 +73,10 @@ impl Engine {
     pub(super) fn flush_if_renewed(&mut self) {
         let (map, me) = (self.node.map(), self.node.me());
         let is_renewed = |tablet: &Tablet| match tablet.state {
-            TabletState::Serving | TabletState::Arriving(_) | TabletState::Frozen => {
-                !renewed(tablet, &map, me).1.is_empty()
-            }
+            TabletState::Serving
+            | TabletState::Arriving(_)
+            | TabletState::Securing(_)
+            | TabletState::Frozen => !renewed(tablet, &map, me).1.is_empty(),
             TabletState::Leaving | TabletState::Recovering(_) => false,
         };
         if self.node.store().tablets().iter().any(is_renewed) {
@@ -95,11 +97,15 @@ impl Engine {
         }
         let is_uncertain = |tablet: &Tablet| match tablet.state {
             TabletState::Frozen | TabletState::Recovering(_) => true,
-            TabletState::Serving | TabletState::Arriving(_) => !tablet.flushing.is_empty(),
+            TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => {
+                !tablet.flushing.is_empty()
+            }
             TabletState::Leaving => false,
         };
         let renewed_tables = |tablet: &Tablet| match tablet.state {
-            TabletState::Serving | TabletState::Arriving(_) => renewed(tablet, &map, me).1,
+            TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => {
+                renewed(tablet, &map, me).1
+            }
             TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => {
                 TableSet::NONE
             }

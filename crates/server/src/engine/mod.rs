@@ -342,6 +342,7 @@ impl Engine {
                 self.read_directory(log, replica, first);
             }
             FromCoordinator::Recover(part) => self.recover(now, part),
+            FromCoordinator::Kept { range, epoch } => self.part_kept(now, range, epoch),
             FromCoordinator::FreeLog { log } => {
                 self.out.control.push(ToCoordinator::LogFreed { log });
             }

@@ -145,7 +145,9 @@ pub(super) struct TargetSide {
 /// A tablet as others see it.
 fn held(tablet: &Tablet) -> HeldTablet {
     let state = match tablet.state {
-        TabletState::Serving | TabletState::Arriving(_) => HeldState::Owned,
+        TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => {
+            HeldState::Owned
+        }
         TabletState::Frozen | TabletState::Leaving => HeldState::Leaving,
         TabletState::Recovering(_) => HeldState::Recovering,
     };

@@ -294,7 +294,8 @@ fn unless_leaving(tablet: Tablet) -> Option<Tablet> {
         TabletState::Serving
         | TabletState::Frozen
         | TabletState::Arriving(_)
-        | TabletState::Recovering(_) => Some(tablet),
+        | TabletState::Recovering(_)
+        | TabletState::Securing(_) => Some(tablet),
     }
 }
 

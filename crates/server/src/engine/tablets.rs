@@ -42,7 +42,8 @@ pub(super) fn serves<'t>(
             TabletState::Frozen
             | TabletState::Leaving
             | TabletState::Arriving(_)
-            | TabletState::Recovering(_) => false,
+            | TabletState::Recovering(_)
+            | TabletState::Securing(_) => false,
         };
         if is_served {
             missing = missing.into_iter().flat_map(|m| m.without(tablet.range)).flatten().collect();
@@ -82,7 +83,7 @@ pub(super) fn tenures(list: &[Tenure]) -> [Tenure; TABLES_MAX] {
 /// (the coordinator gave them to us empty). Other tenures of what we hold are the business of
 /// [`renewed`].
 ///
-/// A range that we recover is ours, and served, when a map says so under its epoch. One that we hold in
+/// A range that we have recovered is ours, and served, when a map says so under its epoch. One that we hold in
 /// another way than the map says is in the middle of a migration, and the migration's own messages
 /// decide.
 pub(super) fn adopt(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) -> Vec<Tablet> {
@@ -97,9 +98,9 @@ pub(super) fn adopt(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) ->
             unknown = unknown.into_iter().flat_map(|u| u.without(tablet.range)).flatten().collect();
             if tablet.epoch == info.epoch
                 && info.range.covers(tablet.range)
-                && let TabletState::Recovering(_) = tablet.state
+                && let TabletState::Recovering(recovery) = &tablet.state
             {
-                tablet.state = TabletState::Serving;
+                tablet.state = TabletState::Securing(recovery.clone());
             }
         }
         given.extend(unknown.into_iter().map(|range| Tablet { range, ..serving(info) }));
@@ -160,6 +161,7 @@ mod tests {
                     TabletState::Leaving => "leaving",
                     TabletState::Arriving(_) => "arriving",
                     TabletState::Recovering(_) => "recovering",
+                    TabletState::Securing(_) => "securing",
                 };
                 format!("{} {state} {} {}", t.range, t.epoch, t.tenures[0])
             })
@@ -229,7 +231,7 @@ mod tests {
         assert_eq!(adopted(map(vec![info(10, 19, 2, 8)])), waits, "it is somebody else's now");
         assert_eq!(adopted(map(vec![info(10, 19, 1, 8)])), waits, "under another epoch");
         let ours = map(vec![info(0, 9, 2, 3), info(10, 19, 1, 7)]);
-        assert_eq!(adopted(ours), ["slots 10-19 serving e7 n7"]);
+        assert_eq!(adopted(ours), ["slots 10-19 securing e7 n7"]);
     }
 
     /// What [`adopt`] does, looking at every tablet for every piece of the map.

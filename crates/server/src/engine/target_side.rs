@@ -171,7 +171,8 @@ impl Engine {
                 | TabletState::Serving
                 | TabletState::Frozen
                 | TabletState::Leaving
-                | TabletState::Recovering(_) => Some(tablet),
+                | TabletState::Recovering(_)
+                | TabletState::Securing(_) => Some(tablet),
             })
         });
         self.node.work.push(Work::Sweep(arrival));

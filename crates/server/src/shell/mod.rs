@@ -51,6 +51,7 @@ pub fn reactor_for(message: &FromCoordinator) -> ReactorId {
         | FromCoordinator::Fence { .. }
         | FromCoordinator::ReadDirectory { .. }
         | FromCoordinator::Recover(_)
+        | FromCoordinator::Kept { .. }
         | FromCoordinator::FreeLog { .. }
         | FromCoordinator::Ping
         | FromCoordinator::Describe => ReactorId(0),

@@ -193,7 +193,9 @@ impl World {
         let tablets = self.servers[place].node.store().tablets();
         for tablet in tablets.iter() {
             match &tablet.state {
-                TabletState::Serving => self.losses.gone.push(tablet.range),
+                TabletState::Serving | TabletState::Securing(_) => {
+                    self.losses.gone.push(tablet.range)
+                }
                 // The source may not know yet that the flip was accepted, and serve again.
                 TabletState::Arriving(arrival) if is_in_doubt(&reports, arrival.migration()) => {
                     for register in self.registers_in(tablet.range) {

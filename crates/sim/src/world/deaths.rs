@@ -230,6 +230,7 @@ pub(super) fn is_telling_up(message: &ToCoordinator) -> bool {
         | ToCoordinator::Chain { .. }
         | ToCoordinator::Fenced { .. }
         | ToCoordinator::DirectoryRead { .. }
+        | ToCoordinator::Replayed { .. }
         | ToCoordinator::Recovered { .. }
         | ToCoordinator::NotRecovered { .. }
         | ToCoordinator::LogFreed { .. } => true,
@@ -260,6 +261,7 @@ pub(super) fn is_telling_down(message: &FromCoordinator) -> bool {
         | FromCoordinator::Fence { .. }
         | FromCoordinator::ReadDirectory { .. }
         | FromCoordinator::Recover(_)
+        | FromCoordinator::Kept { .. }
         | FromCoordinator::FreeLog { .. } => true,
         FromCoordinator::Welcome { .. }
         | FromCoordinator::Rejected { .. }

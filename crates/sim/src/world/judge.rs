@@ -86,7 +86,7 @@ impl World {
         for slot in self.workload.slots() {
             let tablet = tablets.at(slot.first_hash());
             let served = tablet.filter(|tablet| match tablet.state {
-                TabletState::Serving | TabletState::Arriving(_) => true,
+                TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => true,
                 TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => false,
             });
             let Some(tablet) = served else { continue };

@@ -143,7 +143,7 @@ impl World {
         let tablets = server.node.store().tablets();
         let tablet = tablets.at(hash)?;
         match tablet.state {
-            TabletState::Serving => Some(tablet.epoch),
+            TabletState::Serving | TabletState::Securing(_) => Some(tablet.epoch),
             TabletState::Arriving(ref arrival) => {
                 self.accepted.contains(&arrival.migration()).then_some(tablet.epoch)
             }

@@ -91,14 +91,7 @@ impl SideLog {
         reservation: Option<Arc<Reservation>>,
         full: Option<Vec<Place>>,
     ) -> SideLog {
-        SideLog {
-            log,
-            reservation,
-            open: None,
-            full,
-            backlog: Backlog::default(),
-            bytes: 0,
-        }
+        SideLog { log, reservation, open: None, full, backlog: Backlog::default(), bytes: 0 }
     }
 
     /// Appends a copy of an encoded entry, padding included, under another tenure.

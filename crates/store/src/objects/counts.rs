@@ -34,7 +34,10 @@ impl Worker {
         let Some(index) = self.store.index(table) else { return 0 };
         let turn = self.participant.turn();
         let ours = self.tablets.iter().filter(|tablet| match tablet.state {
-            TabletState::Serving | TabletState::Frozen | TabletState::Arriving(_) => true,
+            TabletState::Serving
+            | TabletState::Frozen
+            | TabletState::Arriving(_)
+            | TabletState::Securing(_) => true,
             TabletState::Leaving | TabletState::Recovering(_) => false,
         });
         ours.flat_map(|tablet| slots_of(tablet.range)).map(|slot| index.records(slot, &turn)).sum()

@@ -53,7 +53,7 @@ impl Worker {
         let tablets = std::sync::Arc::clone(&self.tablets);
         let tablet = tablets.iter().find(|tablet| {
             let is_ours = match tablet.state {
-                TabletState::Serving | TabletState::Arriving(_) => true,
+                TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => true,
                 TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => false,
             };
             cursor <= tablet.range.last() && is_ours && tablet.flushing.contains(table)

@@ -47,8 +47,8 @@ impl Worker {
     }
 }
 
-/// Removes the key if its record has expired. In a range that arrives this leaves a
-/// tombstone: an older version without expiry must not come back. Elsewhere also a durable store
+/// Removes the key if its record has expired. In a range that arrives, or depends on
+/// another log, this leaves a tombstone: an older version without expiry must not come back. Elsewhere also a durable store
 /// needs none, since the record itself says that it has expired; but it must be stable first: who
 /// finds nothing could not tell that it waits for that.
 pub(super) fn reclaim(
@@ -61,7 +61,7 @@ pub(super) fn reclaim(
         found @ Found::Here(_, entry) if entry.is_expired(writer.store.clock()) => {
             let log = writer.view.log;
             let Some(old) = found.old() else { return Ok(()) };
-            if !log.is_durable() || access.arrival.is_some() {
+            if !log.is_durable() || access.is_inherited() {
                 writer.remove(&mut leaf, (key, access), Some(old))?;
             } else if log.is_stable(&log.end_of(old.word.address(), old.bytes))
                 || planted::is(Bug::ReclaimedUnstable)

@@ -22,8 +22,9 @@
 //! What is not needed is not appended, so that this log has only what it must keep dead itself.
 //!
 //! Invariants:
-//! - nobody operates on the range before it is served; expiry and the reclaiming of records leave it
-//!   alone; the cleaner moves what was replayed as everything else;
+//! - nobody operates on the range before all is replayed; expiry and the reclaiming of records leave it
+//!   alone; from then on it may be served, but tombstones stay until this log has everything
+//!   ([`super::TabletState::Securing`]): if this server dies before, both logs are read; the cleaner moves what was replayed as everything else;
 //! - nothing is entered any more when the sweep has begun.
 //!
 //! Left to others: which segments there are and what of them has been replayed, and that the log is

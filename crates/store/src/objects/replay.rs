@@ -459,6 +459,7 @@ impl<'t> Replay<'t, '_> {
             (
                 TabletState::Arriving(_)
                 | TabletState::Recovering(_)
+                | TabletState::Securing(_)
                 | TabletState::Serving
                 | TabletState::Frozen
                 | TabletState::Leaving,

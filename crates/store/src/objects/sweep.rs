@@ -19,7 +19,7 @@ impl Worker {
         let left = self.unbury(&passed, |state| match state {
             TabletState::Arriving(current) => std::ptr::eq(Arc::as_ptr(current), arrival),
             TabletState::Serving | TabletState::Frozen => true,
-            TabletState::Leaving | TabletState::Recovering(_) => false,
+            TabletState::Leaving | TabletState::Recovering(_) | TabletState::Securing(_) => false,
         });
         // What its source still had is being read from that one's log.
         let is_recovered = |hash: KeyHash| {
@@ -33,13 +33,15 @@ impl Worker {
         !passed.is_empty()
     }
 
-    /// Drops up to `max` tombstones of a recovery of which everything has been replayed: nothing is
-    /// any more, from now on. `false`: there is none left.
+    /// Drops up to `max` tombstones of a recovery of which everything has been replayed, and is safe:
+    /// nothing is replayed any more, from now on. `false`: there is none left.
     pub fn sweep_recovery(&mut self, recovery: &Recovery, max: usize) -> bool {
         recovery.end();
         let passed = recovery.take_buried(max);
         let mut left = self.unbury(&passed, |state| match state {
-            TabletState::Recovering(current) => std::ptr::eq(Arc::as_ptr(current), recovery),
+            TabletState::Recovering(current) | TabletState::Securing(current) => {
+                std::ptr::eq(Arc::as_ptr(current), recovery)
+            }
             TabletState::Serving | TabletState::Frozen => true,
             TabletState::Leaving | TabletState::Arriving(_) => false,
         });

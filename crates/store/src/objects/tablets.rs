@@ -27,6 +27,9 @@ pub enum TabletState {
     Arriving(Arc<Arrival>),
     /// Of a dead server, and to be ours when its log has been replayed: operations are held.
     Recovering(Arc<Recovery>),
+    /// All of it has been replayed, and operations are served. But it depends on the dead server's
+    /// log: a tombstone must stay, since an older record may be read there once more.
+    Securing(Arc<Recovery>),
 }
 
 /// A range of key hashes that this server holds, in all tables.

@@ -9,7 +9,7 @@ use super::graves::Graves;
 use super::store::Store;
 use super::tablets::{Tablet, TabletMap, TabletState};
 use super::view::{Shown, View};
-use super::{Arrival, Key, Stall};
+use super::{Arrival, Key, Recovery, Stall};
 use crate::index::Word;
 use crate::log::{Head, Participant, SideLog, Spliced, Survivors, VictimSegment};
 use planted::Bug;
@@ -64,6 +64,8 @@ pub(super) struct Access<'m> {
     pub(super) tenure: Tenure,
     /// Set where records may still arrive.
     pub(super) arrival: Option<&'m Arc<Arrival>>,
+    /// Set where what was recovered depends on another log.
+    pub(super) recovery: Option<&'m Recovery>,
 }
 
 impl Worker {
@@ -139,22 +141,30 @@ impl Tablet {
     /// As [`TabletMap::access`], for any hash of the tablet.
     #[inline]
     pub(super) fn access(&self, table: TableId) -> Result<Access<'_>, Stall> {
-        let arrival = match &self.state {
-            TabletState::Serving => None,
-            TabletState::Arriving(arrival) => Some(arrival),
-            TabletState::Recovering(_) if planted::is(Bug::ServedBeforeReplayed) => None,
+        let (arrival, recovery) = match &self.state {
+            TabletState::Serving => (None, None),
+            TabletState::Arriving(arrival) => (Some(arrival), None),
+            TabletState::Securing(recovery) => (None, Some(&**recovery)),
+            TabletState::Recovering(_) if planted::is(Bug::ServedBeforeReplayed) => (None, None),
             TabletState::Frozen | TabletState::Recovering(_) => return Err(Stall::Held),
-            TabletState::Leaving if planted::is(Bug::CopyServedAfterLeaving) => None,
+            TabletState::Leaving if planted::is(Bug::CopyServedAfterLeaving) => (None, None),
             TabletState::Leaving => return Err(Stall::NotOwned),
         };
         if self.flushing.contains(table) {
             return Err(Stall::Held);
         }
-        Ok(Access { tenure: self.tenures[usize::from(table.0)], arrival })
+        Ok(Access { tenure: self.tenures[usize::from(table.0)], arrival, recovery })
     }
 }
 
 impl Access<'_> {
+    /// Whether another log may have an older version of any record, so that what is removed leaves
+    /// a tombstone.
+    #[inline]
+    pub(super) fn is_inherited(&self) -> bool {
+        self.arrival.is_some() || self.recovery.is_some()
+    }
+
     /// Whether a record that is not here may still come.
     #[inline]
     pub(super) fn may_arrive(&self, table: TableId, hash: KeyHash) -> bool {

@@ -86,8 +86,8 @@ impl<'t> Writer<'_, 't> {
     }
 
     /// Sees to it that the word of a tombstone goes in time: of this hash, version and place. What
-    /// arrives may have to be read once more from what its source has written, if that dies: so in a
-    /// durable store it stays until the migration is over.
+    /// arrives, or was recovered, may have to be read once more from what its source, or the dead
+    /// server, has written: so in a durable store it stays until nothing depends on that.
     pub(super) fn mourn(
         &mut self,
         access: Access<'_>,
@@ -95,11 +95,12 @@ impl<'t> Writer<'_, 't> {
         may_arrive: bool,
     ) {
         let table = self.view.table;
-        match access.arrival {
-            Some(arrival) if may_arrive || self.view.log.is_durable() => {
+        match (access.arrival, access.recovery) {
+            (Some(arrival), _) if may_arrive || self.view.log.is_durable() => {
                 arrival.note_buried(table, hash);
             }
-            Some(_) | None => {
+            (_, Some(recovery)) => recovery.note_buried(&mut vec![(table, hash)]),
+            (_, None) => {
                 let written = self.view.log.end_of(tombstone.word.address(), tombstone.bytes);
                 self.graves.push_back(Grave { table, hash, version, written });
             }

@@ -9,6 +9,9 @@
 //! | the source | to the target, which keeps what has arrived | the source's log | is served by the target |
 //! | both | to anybody | both logs | to anybody, from the target's log |
 //!
+//! A part that is served before it is safe is an *inheritance*, and is written down as a migration
+//! from the dead server to the part's master: if that one dies, too, then both sides have died.
+//!
 //! Which of these it is follows from who is dead, so that a survivor that dies before it has what it
 //! was given changes the row, and nothing else. Whoever keeps what it has keeps its tenures; of a
 //! table that the target has flushed the source gets another one, and what it has of it is void.

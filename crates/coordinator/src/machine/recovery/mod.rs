@@ -6,8 +6,9 @@
 //! 2. The directory is read from one of them, and proves that the log is whole (`evidence.rs`).
 //! 3. When the read lease of the dead server is over, everything that it owns is handed out
 //!    (`dividing.rs`): a part is a range, a server, a new epoch and new tenures.
-//! 4. Who has recovered its part says so, and becomes the owner.
-//! 5. When nothing depends on the log any more, everybody frees it.
+//! 4. Who has replayed its part says so, and becomes the owner.
+//! 5. Who has all of it in a log of its own says that, and depends on the dead server's no more.
+//! 6. When nothing depends on the log any more, everybody frees it.
 //!
 //! Written down are the dead server, the parts that were handed out, what operators have given up,
 //! and whether it is time to free. Steps 1 and 2 are made again by a coordinator that starts again.
@@ -27,9 +28,9 @@ pub(super) use evidence::{DirectoryQuestion, Evidence};
 
 use super::Coordinator;
 use crate::admission::{REASON_BYTES_MAX, room_for_borders, room_for_lineage};
-use crate::ledger::Stopped;
+use crate::ledger::{Edit, Stopped};
 use crate::outbox::{Moment, Outbox};
-use crate::records::{Migration, Part, Recovery, RecoveryStage, Server, Tablet};
+use crate::records::{Dependency, Migration, Part, Recovery, RecoveryStage, Server, Stage, Tablet};
 use crate::store::MetaStore;
 use demands::What;
 use evidence::{Judged, Proof};
@@ -39,8 +40,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{HashRange, OwnershipEpoch, SegmentId, ServerId};
 use wire::control::{
-    Answer, FromCoordinator, Loss, MISSING_SHOWN_MAX, RecoveryReport, RecoveryState, ReplicaInfo,
+    Answer, FromCoordinator, Loss, MISSING_SHOWN_MAX, MigrationPolicy, Progress, RecoveryReport,
+    RecoveryState, ReplicaInfo,
 };
+
+/// How a master names its part: whose it was, its range, its epoch.
+type PartKey = (ServerId, HashRange, OwnershipEpoch);
 
 /// A server that has handed a part back is not given another one for so long; ...
 const REFUSED_AGAIN: Duration = Duration::from_secs(1);
@@ -105,30 +110,92 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Step 4: the part changes its owner.
-    pub(super) fn recovered(
+    /// Step 4: the part changes its owner. Until that one's own log has everything, the dead one's
+    /// is needed, and what happens if it dies before is told of in `lineage.rs`.
+    pub(super) fn replayed(
         &mut self,
         at: Moment,
         server: ServerId,
-        (dead, range, epoch): (ServerId, HashRange, OwnershipEpoch),
+        (dead, range, epoch): PartKey,
     ) -> Result<(), Stopped> {
         let Some((recovery, part)) = self.part_of(server, (dead, range, epoch)) else {
             return Ok(());
         };
+        // What a migration was moving, or had moved, is served when it is safe: nothing is in the
+        // hands of two migrations.
+        let mut under_way = self.ledger.migrations().values().filter(|m| m.is_under_way());
+        if part.lineage.is_some() || under_way.any(|m| m.range.overlaps(range)) {
+            return Ok(());
+        }
         let mut edit = self.ledger.edit();
-        self.pauses.remove(&server);
-        let Part { master: owner, tenures, lineage, .. } = part;
+        let source_tenures = self.tablet_around(range).tenures.clone();
+        let id = edit.counters.draw_migration();
+        edit.put_migration(Migration {
+            id,
+            task: id,
+            range,
+            source: dead,
+            target: server,
+            policy: MigrationPolicy::default(),
+            created: at.wall,
+            updated: at.wall,
+            progress: Progress::default(),
+            is_inheritance: true,
+            stage: Stage::Securing(Dependency { remaining: vec![range], source_tenures }),
+        });
+        self.hand_part_over(&mut edit, (&recovery, &part));
+        self.commit(at, edit)
+    }
+
+    /// Step 5: nothing that the part's owner has depends on the dead server's log.
+    pub(super) fn recovered(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        (dead, range, epoch): PartKey,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        let is_it = |m: &&Migration| {
+            matches!(m.stage, Stage::Securing(_))
+                && (m.source, m.target, m.range) == (dead, server, range)
+        };
+        let inheritance = self.ledger.migrations().values().find(is_it).map(|m| m.id);
+        if let Some((recovery, part)) = self.part_of(server, (dead, range, epoch)) {
+            let mut edit = self.ledger.edit();
+            self.hand_part_over(&mut edit, (&recovery, &part));
+            let lineage = part.lineage.and_then(|id| self.ledger.migrations().get(&id).cloned());
+            match lineage {
+                Some(migration) => self.inherit(at, edit, &migration, range)?,
+                None => self.commit(at, edit)?,
+            }
+        } else if let Some(id) = inheritance {
+            let mut edit = self.ledger.edit();
+            edit.remove_migration(id);
+            self.commit(at, edit)?;
+        }
+        if self.owns(server, range, epoch) {
+            self.send(server, FromCoordinator::Kept { range, epoch }, out);
+        }
+        Ok(())
+    }
+
+    /// Whether what the server owns under this epoch shares a hash with the range.
+    fn owns(&self, server: ServerId, range: HashRange, epoch: OwnershipEpoch) -> bool {
+        let mut tablets = self.ledger.tablets().values();
+        tablets.any(|it| it.range.overlaps(range) && (it.owner, it.epoch) == (server, epoch))
+    }
+
+    /// The master of a part owns it from here on.
+    fn hand_part_over(&mut self, edit: &mut Edit, (recovery, part): (&Recovery, &Part)) {
+        let Part { range, master: owner, epoch, tenures, lineage } = part.clone();
+        self.pauses.remove(&owner);
         let before = self.tablet_around(range).owner;
-        let may_lose = before == dead || (lineage.is_some() && before == owner);
+        let may_lose = before == recovery.dead || (lineage.is_some() && before == owner);
         assert!(may_lose, "{range} was handed out twice");
-        self.cut_out(&mut edit, range);
+        self.cut_out(edit, range);
         edit.put_tablet(Tablet { range, owner, epoch, tenures });
         if let Some(recovery) = recovery.with_parts(|other| other.epoch != epoch) {
             edit.put_recovery(recovery);
-        }
-        match lineage.and_then(|id| self.ledger.migrations().get(&id).cloned()) {
-            Some(migration) => self.inherit(at, edit, &migration, range),
-            None => self.commit(at, edit),
         }
     }
 
@@ -137,7 +204,7 @@ impl<S: MetaStore> Coordinator<S> {
         &mut self,
         at: Moment,
         server: ServerId,
-        part: (ServerId, HashRange, OwnershipEpoch),
+        part: PartKey,
         mut reason: String,
     ) -> Result<(), Stopped> {
         let Some((recovery, _)) = self.part_of(server, part) else { return Ok(()) };
@@ -169,7 +236,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Step 5: a backup has freed what it held of the log.
+    /// Step 6: a backup has freed what it held of the log.
     pub(super) fn log_freed(&mut self, server: ServerId, log: ServerId) {
         let stage = self.ledger.recoveries().get(&log).map(|recovery| &recovery.stage);
         if let Some(RecoveryStage::Freeing) = stage
@@ -383,11 +450,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.ledger.servers().get(&server).and_then(|record| record.chain)
     }
 
-    fn part_of(
-        &self,
-        server: ServerId,
-        (dead, range, epoch): (ServerId, HashRange, OwnershipEpoch),
-    ) -> Option<(Recovery, Part)> {
+    fn part_of(&self, server: ServerId, (dead, range, epoch): PartKey) -> Option<(Recovery, Part)> {
         let recovery = self.ledger.recoveries().get(&dead)?;
         let is_it =
             |part: &&Part| part.master == server && part.range == range && part.epoch == epoch;
@@ -410,7 +473,7 @@ impl<S: MetaStore> Coordinator<S> {
     fn recovery_report(&self, recovery: &Recovery) -> RecoveryReport {
         let Recovery { dead, created, .. } = *recovery;
         let (state, missing) = self.recovery_state(recovery);
-        let is_side = |m: &&Migration| m.source == dead || m.target == dead;
+        let is_side = |m: &&Migration| (m.source == dead || m.target == dead) && !m.is_inheritance;
         let under_way = self.ledger.migrations().values().filter(|m| m.is_under_way());
         let refusal = self.evidence.get(&dead).map(|evidence| evidence.refusal.clone());
         RecoveryReport {
@@ -418,12 +481,20 @@ impl<S: MetaStore> Coordinator<S> {
             state,
             created,
             ranges: self.owned_by(dead).collect(),
-            parts: recovery.parts().iter().map(|part| (part.range, part.master)).collect(),
+            parts: self.parts_under_way(recovery),
             missing_total: missing.len() as u32,
             missing: missing.into_iter().take(MISSING_SHOWN_MAX).collect(),
             waits_for: under_way.filter(is_side).map(|m| m.id).collect(),
             message: refusal.unwrap_or_default(),
         }
+    }
+
+    /// Also those that are served before they are safe.
+    fn parts_under_way(&self, recovery: &Recovery) -> Vec<(HashRange, ServerId)> {
+        let parts = recovery.parts().iter().map(|part| (part.range, part.master));
+        let of_dead = self.ledger.migrations().values().filter(|m| m.source == recovery.dead);
+        let secured = of_dead.filter(|m| matches!(m.stage, Stage::Securing(_)));
+        parts.chain(secured.map(|m| (m.range, m.target))).collect()
     }
 
     fn recovery_state(&self, recovery: &Recovery) -> (RecoveryState, Vec<SegmentId>) {
@@ -432,7 +503,8 @@ impl<S: MetaStore> Coordinator<S> {
         };
         let estates = self.estates(recovery);
         let rest = !estates.is_empty();
-        let is_read = !recovery.parts().is_empty() || self.is_half_of_a_lineage(recovery.dead);
+        let is_read =
+            !self.parts_under_way(recovery).is_empty() || self.is_half_of_a_lineage(recovery.dead);
         let state = match self.proof(recovery) {
             // Nothing more is needed of the log until migrations go on.
             _ if !rest && !is_read => RecoveryState::WaitingForMigrations,

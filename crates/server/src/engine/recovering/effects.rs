@@ -30,7 +30,9 @@ impl Engine {
             MasterEffect::Replay { ticket } => match &mut side.waits {
                 Some(Wait::Room { replays, .. }) => replays.push(ticket),
                 _ if side.keeps || self.has_room() => self.leave_replay(side, ticket),
-                waits => *waits = Some(Wait::Room { until: now + ROOM_WAIT, replays: vec![ticket] }),
+                waits => {
+                    *waits = Some(Wait::Room { until: now + ROOM_WAIT, replays: vec![ticket] })
+                }
             },
             MasterEffect::Discard { ticket } => {
                 if let Some(payload) = side.payloads.remove(&ticket) {
@@ -52,19 +54,7 @@ impl Engine {
                 }
                 self.out.control.push(message);
             }
-            MasterEffect::Finish => {
-                let Some(recovery) = side.recovery.take() else { return };
-                let replayed_at = side.replayed_at.unwrap_or(now);
-                tracing::info!(
-                    part = %side.machine.name(),
-                    records = recovery.counters().records,
-                    replay_ms = replayed_at.since(side.since).as_millis(),
-                    safe_ms = now.since(replayed_at).as_millis(),
-                    "a part is recovered, and served"
-                );
-                self.node.recovery_counts.recovered(recovery.counters());
-                self.node.work.push(Work::SweepRecovery(recovery));
-            }
+            MasterEffect::Finish => self.finish_recovery(side, now),
             MasterEffect::Abandon => self.abandon(side),
         }
     }
@@ -174,6 +164,34 @@ impl Engine {
         side.waits = unacknowledged(self.node.store()).map(Wait::Secure);
     }
 
+    /// Nothing depends on the dead server's log any more.
+    fn finish_recovery(&mut self, side: &mut RecoverySide, now: Instant) {
+        let Some(recovery) = side.recovery.take() else { return };
+        let replayed_at = side.replayed_at.unwrap_or(now);
+        tracing::info!(
+            part = %side.machine.name(),
+            records = recovery.counters().records,
+            replay_ms = replayed_at.since(side.since).as_millis(),
+            safe_ms = now.since(replayed_at).as_millis(),
+            "a part is recovered"
+        );
+        self.node.recovery_counts.recovered(recovery.counters());
+        self.node.change_tablets(|tablets| {
+            carve(tablets, recovery.range(), |tablet| match &tablet.state {
+                TabletState::Securing(it) if Arc::ptr_eq(it, &recovery) => {
+                    Some(Tablet { state: TabletState::Serving, ..tablet })
+                }
+                TabletState::Securing(_)
+                | TabletState::Recovering(_)
+                | TabletState::Serving
+                | TabletState::Frozen
+                | TabletState::Leaving
+                | TabletState::Arriving(_) => Some(tablet),
+            })
+        });
+        side.waits = Some(Wait::Sweep(self.node.store().grace_period(), recovery));
+    }
+
     /// Takes the tablet away; what was replayed is forgotten.
     fn abandon(&mut self, side: &mut RecoverySide) {
         side.waits = None;
@@ -190,6 +208,7 @@ impl Engine {
             carve(tablets, range, |tablet| match &tablet.state {
                 TabletState::Recovering(it) if Arc::ptr_eq(it, &recovery) => None,
                 TabletState::Recovering(_)
+                | TabletState::Securing(_)
                 | TabletState::Serving
                 | TabletState::Frozen
                 | TabletState::Leaving

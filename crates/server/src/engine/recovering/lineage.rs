@@ -77,7 +77,8 @@ impl Engine {
                 TabletState::Serving
                 | TabletState::Frozen
                 | TabletState::Leaving
-                | TabletState::Recovering(_) => Some(tablet),
+                | TabletState::Recovering(_)
+                | TabletState::Securing(_) => Some(tablet),
             })
         });
     }
@@ -91,7 +92,9 @@ impl Engine {
         let mut unknown = vec![range];
         for tablet in self.node.store().tablets().iter() {
             let is_ours = match tablet.state {
-                TabletState::Recovering(_) | TabletState::Serving => true,
+                TabletState::Recovering(_) | TabletState::Serving | TabletState::Securing(_) => {
+                    true
+                }
                 TabletState::Frozen | TabletState::Leaving | TabletState::Arriving(_) => false,
             };
             if is_ours {
@@ -115,7 +118,7 @@ impl Engine {
                     let state = TabletState::Recovering(recovery.clone());
                     Some(Tablet { state, epoch, tenures: new, ..tablet })
                 }
-                TabletState::Serving => Some(Tablet { epoch, ..tablet }),
+                TabletState::Serving | TabletState::Securing(_) => Some(Tablet { epoch, ..tablet }),
                 TabletState::Frozen | TabletState::Leaving | TabletState::Arriving(_) => {
                     Some(tablet)
                 }
@@ -141,8 +144,9 @@ fn suspended(tablet: Tablet) -> Tablet {
 fn without_source(tablet: Tablet) -> Option<Tablet> {
     match tablet.state {
         TabletState::Leaving | TabletState::Frozen => Some(suspended(tablet)),
-        TabletState::Serving | TabletState::Arriving(_) | TabletState::Recovering(_) => {
-            Some(tablet)
-        }
+        TabletState::Serving
+        | TabletState::Arriving(_)
+        | TabletState::Recovering(_)
+        | TabletState::Securing(_) => Some(tablet),
     }
 }

@@ -6,7 +6,8 @@
 //! - [`counts`](self): what operators see of both sides.
 //!
 //! The tablet of a part is *recovering* from the beginning until the coordinator's map makes it ours
-//! under the part's epoch (`tablets.rs`); what is replayed goes into the reactors' side logs, one for
+//! under the part's epoch (`tablets.rs`), and from then on *securing*, until what was replayed is safe
+//! and the coordinator knows that; what is replayed goes into the reactors' side logs, one for
 //! all parts. What is not to be ours is forgotten.
 //!
 //! Few parts are replayed at a time, in the order of their epochs: each has reads under way and replies
@@ -29,6 +30,7 @@ pub use reading::{ReadDone, ReadJob};
 use super::Engine;
 use super::node::{Machines, Node};
 use super::outgoing::Payload;
+use super::work::Work;
 use extent::Extent;
 use planted::Bug;
 use protocols::recovery::{Master, MasterEvent, NO_ROOM, PartName, Progress};
@@ -73,6 +75,8 @@ enum Wait {
     Begin(GracePeriod, Voided),
     /// For everything that was written for it to be safe.
     Secure(Dependency),
+    /// For every reactor to know that it depends on nothing any more.
+    Sweep(GracePeriod, Arc<Recovery>),
     /// For memory, to begin or to replay this.
     Room { until: Instant, replays: Vec<Ticket> },
 }
@@ -275,6 +279,17 @@ impl Engine {
         }
     }
 
+    /// The coordinator knows that a part of ours is safe.
+    pub(super) fn part_kept(&mut self, now: Instant, range: HashRange, epoch: OwnershipEpoch) {
+        let node = self.node.clone();
+        let mut machines = node.machines();
+        let side = machines.recoveries.get(&epoch);
+        if side.is_some_and(|side| side.machine.name().range == range) {
+            self.drive_recovery_in(&mut machines, now, epoch, MasterEvent::Kept);
+        }
+        node.note_machines(&machines);
+    }
+
     /// Lets something happen to all masters.
     fn tell_recoveries(&mut self, now: Instant, event: &MasterEvent) {
         let node = self.node.clone();
@@ -386,7 +401,11 @@ impl Engine {
         let waiting: Vec<OwnershipEpoch> = waiting.map(|(epoch, _)| *epoch).collect();
         for epoch in waiting {
             let Some(side) = machines.recoveries.get_mut(&epoch) else { continue };
-            for event in self.poll_recovery(side, now) {
+            let events = self.poll_recovery(side, now);
+            if side.is_over() {
+                machines.recoveries.remove(&epoch);
+            }
+            for event in events {
                 self.drive_recovery_in(machines, now, epoch, event);
             }
         }
@@ -409,6 +428,10 @@ impl Engine {
                 }
                 side.waits = Some(Wait::Secure(dependency));
             }
+            Some(Wait::Sweep(grace, recovery)) if store.is_over(&grace) => {
+                self.node.work.push(Work::SweepRecovery(recovery));
+            }
+            Some(wait @ Wait::Sweep(..)) => side.waits = Some(wait),
             Some(Wait::Room { until, replays }) => {
                 return self.poll_room(side, now, (until, replays));
             }
