@@ -3,7 +3,7 @@
 use super::census::Census;
 use super::durable::Keeper;
 use super::outgoing::Payload;
-use super::recovering::{RecoveryCounts, RecoverySide};
+use super::recovering::{self, RecoveryCounts, RecoverySide};
 use super::replicated::Replication;
 use super::tablets;
 use super::work::WorkQueue;
@@ -64,6 +64,8 @@ pub struct Node {
     pub(super) waiting_machines: AtomicUsize,
     /// Earliest deadline of any machine in nanoseconds; `u64::MAX`: none.
     pub(super) machine_deadline: AtomicU64,
+    /// What is replayed is replicated later: something is replayed, and nobody waits for that.
+    pub(super) keeps_recovered_back: AtomicBool,
     /// Reactors with operations that wait for records.
     pub(super) reactors_missing: AtomicUsize,
     /// The background's minimum share in percent.
@@ -202,6 +204,7 @@ impl Node {
             work: WorkQueue::default(),
             waiting_machines: AtomicUsize::new(0),
             machine_deadline: AtomicU64::new(u64::MAX),
+            keeps_recovered_back: AtomicBool::new(false),
             reactors_missing: AtomicUsize::new(0),
             background_share: AtomicU8::new(BACKGROUND_SHARE),
             is_linked,
@@ -453,6 +456,8 @@ impl Node {
         let mut masters = machines.recoveries.values().map(|side| &side.machine);
         let recovery = masters.any(|machine| !machine.is_over()).then_some(RECOVERY_SHARE);
         let share = shares.chain(recovery).max().unwrap_or(BACKGROUND_SHARE);
+        let keeps_back = recovering::keeps_recovered_back(machines.recoveries.values());
+        self.keeps_recovered_back.store(keeps_back, Ordering::Relaxed);
         self.waiting_machines.store(waiting, Ordering::Release);
         self.machine_deadline.store(deadline, Ordering::Release);
         self.background_share.store(share, Ordering::Relaxed);

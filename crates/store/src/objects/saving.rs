@@ -1,6 +1,7 @@
 //! What a worker owes the replicas, and what its replies wait for.
 
 use super::Worker;
+use super::worker::Cause;
 use crate::log::{Dependency, Unsaved};
 use types::SegmentId;
 
@@ -13,10 +14,18 @@ impl Worker {
     pub fn hand_out(&mut self, mut save: impl FnMut(Unsaved<'_>) -> bool) {
         self.spliced.hand_out(&self.store.log, &mut save);
         self.survivors.hand_out(&mut save);
-        for (_, side_log) in &mut self.side_logs {
+        let keeps_back =
+            |cause: Cause| cause == Cause::Recoveries && self.keeps_recovered_back;
+        for (_, side_log) in self.side_logs.iter_mut().filter(|(cause, _)| !keeps_back(*cause)) {
             side_log.hand_out(&mut save);
         }
         self.head.hand_out(&mut save);
+    }
+
+    /// Whether [`Worker::hand_out`] leaves out what has been recovered: it is safe elsewhere, and
+    /// something else may be more urgent. Nothing that dies frees memory meanwhile.
+    pub fn keep_recovered_back(&mut self, keeps: bool) {
+        self.keeps_recovered_back = keeps;
     }
 
     /// The bytes of a segment from one place to another, which have been handed out, by whatever

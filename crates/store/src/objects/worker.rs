@@ -30,6 +30,7 @@ pub struct Worker {
     /// One per migration of which this worker has replayed something and not spliced, and one for
     /// all that is being recovered.
     pub(super) side_logs: Vec<(Cause, SideLog)>,
+    pub(super) keeps_recovered_back: bool,
     /// As published when the turn began.
     pub(super) tablets: Arc<TabletMap>,
     generation: u64,
@@ -80,6 +81,7 @@ impl Worker {
             participant,
             head,
             side_logs: Vec::new(),
+            keeps_recovered_back: false,
             tablets,
             generation,
             scratch: Scratch::default(),

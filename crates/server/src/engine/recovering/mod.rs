@@ -153,6 +153,21 @@ impl RecoverySide {
     }
 }
 
+/// Whether what has been replayed waits to be replicated until everything is: that serves clients
+/// sooner, and until then the dead server's log has it. Not if a part is served only when it is safe,
+/// or lacks memory, which is not freed meanwhile.
+pub(super) fn keeps_recovered_back<'s>(sides: impl Iterator<Item = &'s RecoverySide>) -> bool {
+    let mut is_replaying = false;
+    for side in sides {
+        let is_waited_for = side.recovery.is_some() && (side.keeps || side.logs.len() > 1);
+        if is_waited_for || matches!(side.waits, Some(Wait::Room { .. })) {
+            return false;
+        }
+        is_replaying |= side.is_being_replayed();
+    }
+    is_replaying
+}
+
 impl Node {
     fn forgetting(&self) -> MutexGuard<'_, BTreeMap<OwnershipEpoch, HashRange>> {
         self.forgetting.lock().unwrap_or_else(PoisonError::into_inner)
@@ -450,10 +465,10 @@ impl Engine {
     }
 }
 
-/// Whether a part is ours, if it is not the dead server's any more.
+/// Whether a part is ours, if its range has a new owner: epochs rise. Until then it may be ours under
+/// an older one, if we are the target of a migration whose source has died.
 fn decision(map: &ClusterMap, part: PartName, me: ServerId) -> Option<bool> {
     let inside = || map.tablets.iter().filter(|tablet| tablet.range.overlaps(part.range));
-    let is_open = inside().next().is_none() || inside().any(|tablet| tablet.owner == part.dead);
-    let is_ours = || inside().any(|it| (it.owner, it.epoch) == (me, part.epoch));
-    (!is_open).then(is_ours)
+    let is_decided = inside().any(|tablet| tablet.epoch >= part.epoch);
+    is_decided.then(|| inside().any(|it| (it.owner, it.epoch) == (me, part.epoch)))
 }

@@ -231,6 +231,8 @@ impl Engine {
         let Some(master) = &mut self.master else { return };
         let mut events = std::mem::take(&mut master.handed_out);
         let (replicator, me) = (&master.replicator, self.node.me());
+        let keeps_back = self.node.keeps_recovered_back.load(Ordering::Relaxed);
+        self.worker.keep_recovered_back(keeps_back && !self.node.store().log().is_low());
         self.worker.hand_out(|unsaved| {
             let (segment, length) = (unsaved.segment, unsaved.from + unsaved.bytes.len() as u32);
             let is_new = unsaved.from == 0 && !replicator.contains(segment);
