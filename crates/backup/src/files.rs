@@ -7,7 +7,7 @@ use crate::{Disk, FileNumber};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use wire::replica::ReplicaHeader;
+use wire::replica::{ReplicaHeader, ReplicaOrder};
 
 /// Free files kept per size of segment, to be used again; the rest is removed. A server frees about
 /// as many segments as it opens, in bursts of what the cleaner has been waiting for.
@@ -24,6 +24,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Held {
     pub(crate) header: ReplicaHeader,
     pub(crate) number: FileNumber,
+    /// When the replica was begun.
+    pub(crate) order: ReplicaOrder,
     /// The replica is not needed any more.
     freed: AtomicBool,
     /// The disk has failed here.
@@ -69,24 +71,53 @@ pub(crate) struct FreeFile {
     pub(crate) is_good: bool,
 }
 
-/// The numbers of a disk's files.
-#[derive(Debug)]
+impl FreeFile {
+    pub(crate) fn to_be_removed(number: FileNumber) -> FreeFile {
+        FreeFile { segment_bytes: 0, number, is_good: false }
+    }
+}
+
+/// The numbers of a disk's files, and the order in which replicas are begun in them.
+#[derive(Debug, Default)]
 pub(crate) struct Files {
     free: Mutex<Vec<FreeFile>>,
-    next: Mutex<FileNumber>,
+    /// Held while files are removed: who comes then knows afterwards what was.
+    trimming: Mutex<()>,
+    /// The highest number that was given to a file.
+    number: Mutex<Option<FileNumber>>,
+    /// The highest order that was given to a replica.
+    order: Mutex<ReplicaOrder>,
 }
 
 impl Files {
-    /// Numbers above `highest` are not taken.
-    pub(crate) fn new(highest: Option<FileNumber>) -> Arc<Files> {
-        let next = FileNumber(highest.map_or(0, |highest| highest.0 + 1));
-        Arc::new(Files { free: Mutex::default(), next: Mutex::new(next) })
+    /// A file that was found, with a replica that was begun at this place of the order.
+    pub(crate) fn find(
+        self: &Arc<Files>,
+        number: FileNumber,
+        header: ReplicaHeader,
+        order: ReplicaOrder,
+    ) -> Arc<Held> {
+        let mut highest = lock(&self.order);
+        *highest = order.max(*highest);
+        self.held(number, header, order)
     }
 
-    /// The file holds this replica.
+    /// The file is about to hold this replica, which is begun after all others.
     pub(crate) fn hold(self: &Arc<Files>, number: FileNumber, header: ReplicaHeader) -> Arc<Held> {
+        let mut highest = lock(&self.order);
+        // Four thousand million segments of a mebibyte are more than a disk lives to see.
+        *highest = ReplicaOrder(highest.0.saturating_add(1));
+        self.held(number, header, *highest)
+    }
+
+    fn held(
+        self: &Arc<Files>,
+        number: FileNumber,
+        header: ReplicaHeader,
+        order: ReplicaOrder,
+    ) -> Arc<Held> {
         let (freed, spoiled) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Held { header, number, freed, spoiled, files: Arc::clone(self) })
+        Arc::new(Held { header, number, order, freed, spoiled, files: Arc::clone(self) })
     }
 
     /// A free file with room for such a segment, if there is one.
@@ -107,17 +138,24 @@ impl Files {
         lock(&self.free).push(file);
     }
 
+    /// Numbers up to this one are taken.
+    pub(crate) fn note_taken(&self, number: FileNumber) {
+        let mut highest = lock(&self.number);
+        *highest = (*highest).max(Some(number));
+    }
+
     /// A number that no file has.
     pub(crate) fn fresh_number(&self) -> FileNumber {
-        let mut next = lock(&self.next);
-        let number = *next;
-        next.0 += 1;
+        let mut highest = lock(&self.number);
+        let number = FileNumber(highest.map_or(0, |highest| highest.0 + 1));
+        *highest = Some(number);
         number
     }
 
     /// Removes free files that are not worth keeping. One that cannot be removed stays for the next
-    /// time.
+    /// time. What was given before the call, and is not to be used again, is gone if it succeeds.
     pub(crate) fn trim(&self, disk: &dyn Disk) -> io::Result<()> {
+        let _trimming = lock(&self.trimming);
         while let Some(surplus) = self.take_surplus() {
             if let Err(error) = disk.remove(surplus.number) {
                 self.give(FreeFile { is_good: false, ..surplus });

@@ -12,8 +12,9 @@
 //! the disk before its first byte is taken.
 //! **Invariant:** a replica takes only what continues it, so what was taken can be read back, up to
 //! the first byte that the disk itself has lost.
-//! **Invariant:** no file is used again, or removed, while its replica has not been freed; what
-//! cannot be read is left alone and told.
+//! **Invariant:** no file is used again, or removed, while its replica has not been freed or given up;
+//! what cannot be read is left alone and told.
+//! **Invariant:** of two files with one replica the one that was begun later counts.
 //! **Invariant:** knows neither which segments a log has nor what is in them, but for the keys of
 //! entries that a recovery asks for.
 

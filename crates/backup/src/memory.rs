@@ -26,6 +26,8 @@ pub struct Faults {
     /// Syncs fail. What should have been synced is lost with the power, even if a later sync
     /// succeeds.
     pub syncs_fail: bool,
+    /// Files cannot be removed.
+    pub removals_fail: bool,
 }
 
 /// A disk in memory. Clones are the same disk.
@@ -199,7 +201,11 @@ impl Disk for MemoryDisk {
     }
 
     fn remove(&self, number: FileNumber) -> io::Result<()> {
-        lock(&self.state).files.remove(&number);
+        let mut state = lock(&self.state);
+        if state.faults.removals_fail {
+            return Err(io::Error::other(format!("{number} cannot be removed")));
+        }
+        state.files.remove(&number);
         Ok(())
     }
 }

@@ -82,7 +82,7 @@ struct Written {
 impl Replica {
     /// Begins a replica in a file. Its header is on the disk with the first sync.
     pub(crate) fn begin(held: Arc<Held>, file: Box<dyn DiskFile>) -> io::Result<Replica> {
-        let header = held.header.encode();
+        let header = held.header.encode(held.order);
         let mut block = [IoSlice::new(&header), IoSlice::new(&ZEROS[HEADER_BYTES..])];
         file.write(0, &mut block)?;
         let written =

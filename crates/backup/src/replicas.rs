@@ -3,6 +3,7 @@
 use crate::entries::Kept;
 use crate::files::{Files, FreeFile, Held, lock};
 use crate::{Disk, DiskFile, FileNumber, Replica};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
@@ -10,7 +11,7 @@ use types::ServerId;
 use wire::Corrupt;
 use wire::replica::{
     BootId, HEADER_BYTES, PIECE_HEADER_BYTES, PIECES_FROM, PieceReader, ReadEnd, ReplicaHeader,
-    ReplicaId,
+    ReplicaId, ReplicaOrder,
 };
 
 /// Read at once, or cleared: what stays in the cache until it has been checked and copied.
@@ -59,23 +60,22 @@ pub struct Unreadable {
 impl Replicas {
     /// Looks at every file of the disk. `boot` is the boot id of the machine now.
     pub fn open(disk: Arc<dyn Disk>, boot: BootId) -> io::Result<Opened> {
-        let numbers = disk.list()?;
-        let files = Files::new(numbers.iter().max().copied());
+        let files = Arc::new(Files::default());
         let mut held = BTreeMap::new();
         let mut unreadable = Vec::new();
-        for number in numbers {
+        for number in disk.list()? {
+            files.note_taken(number);
             match read_header(&*disk.open(number)?)? {
-                Contents::Replica(header) => {
-                    let earlier = held.insert(header.id, files.hold(number, header));
-                    if let Some(earlier) = earlier {
-                        return Err(two_files(header.id, earlier.number, number));
-                    }
+                Contents::Replica(header, order) => {
+                    take_later(&mut held, files.find(number, header, order))?;
                 }
                 // Its maker did not live to begin a replica.
-                Contents::Nothing => disk.remove(number)?,
+                Contents::Nothing => files.give(FreeFile::to_be_removed(number)),
                 Contents::Unreadable(why) => unreadable.push(Unreadable { number, why }),
             }
         }
+        // What cannot be removed will be left again by the next process.
+        let _ = files.trim(&*disk);
         let (held, kept) = (Mutex::new(held), Kept::default());
         let replicas = Replicas { disk, boot, files, held, kept };
         Ok(Opened { replicas, unreadable })
@@ -191,6 +191,20 @@ impl Replicas {
         self.files.trim(&*self.disk)
     }
 
+    /// The replica must not be found again: its file is removed, whoever still uses it. Of one that is
+    /// not there, since making it has failed, nothing is left either. After an error some of it may
+    /// be found by the next process; it is tried again whenever something is freed.
+    pub fn give_up(&self, id: ReplicaId) -> io::Result<()> {
+        let held = lock(&self.held).remove(&id);
+        self.kept.forget(id);
+        if let Some(held) = held {
+            held.spoil();
+            held.free();
+            self.disk.remove(held.number)?;
+        }
+        self.files.trim(&*self.disk)
+    }
+
     /// Reads a replica from its beginning: hands out the bytes of its segment in order, as far as
     /// they are whole, and says why they end.
     pub fn read(&self, id: ReplicaId, mut each: impl FnMut(&[u8])) -> io::Result<ReadEnd> {
@@ -272,7 +286,7 @@ fn write_zeros(file: &dyn DiskFile, bytes: u64) -> io::Result<()> {
 
 /// What stands at the beginning of a file.
 enum Contents {
-    Replica(ReplicaHeader),
+    Replica(ReplicaHeader, ReplicaOrder),
     Nothing,
     Unreadable(Corrupt),
 }
@@ -281,7 +295,7 @@ fn read_header(file: &dyn DiskFile) -> io::Result<Contents> {
     let mut header = [0; HEADER_BYTES];
     let got = file.read(0, &mut header)?;
     match ReplicaHeader::parse(&header[..got]) {
-        Ok(header) => Ok(Contents::Replica(header)),
+        Ok((header, order)) => Ok(Contents::Replica(header, order)),
         // No piece is written before the header is on the disk.
         Err(_) if header == [0; HEADER_BYTES] && has_no_piece(file)? => Ok(Contents::Nothing),
         Err(why) => Ok(Contents::Unreadable(why)),
@@ -292,6 +306,25 @@ fn has_no_piece(file: &dyn DiskFile) -> io::Result<bool> {
     let mut piece = [0; PIECE_HEADER_BYTES];
     file.read(PIECES_FROM, &mut piece)?;
     Ok(piece == [0; PIECE_HEADER_BYTES])
+}
+
+/// Of two files with one replica the one that was begun later counts. The other one was freed or given
+/// up before, and not removed.
+fn take_later(held: &mut BTreeMap<ReplicaId, Arc<Held>>, found: Arc<Held>) -> io::Result<()> {
+    let id = found.header.id;
+    let Some(other) = held.remove(&id) else {
+        held.insert(id, found);
+        return Ok(());
+    };
+    let (earlier, later) = match other.order.cmp(&found.order) {
+        Ordering::Less => (other, found),
+        Ordering::Equal => return Err(two_files(id, other.number, found.number)),
+        Ordering::Greater => (found, other),
+    };
+    earlier.spoil();
+    earlier.free();
+    held.insert(id, later);
+    Ok(())
 }
 
 fn two_files(id: ReplicaId, first: FileNumber, second: FileNumber) -> io::Error {

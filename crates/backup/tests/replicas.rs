@@ -9,7 +9,9 @@ use types::Version;
 use wire::Corrupt;
 use wire::replica::{BootId, End, PIECES_FROM, PieceWriter, ReplicaEpoch};
 
-const FULL: Faults = Faults { capacity: Some(0), write_fails_after: None, syncs_fail: false };
+const NONE: Faults =
+    Faults { capacity: None, write_fails_after: None, syncs_fail: false, removals_fail: false };
+const FULL: Faults = Faults { capacity: Some(0), ..NONE };
 
 #[test]
 fn what_was_appended_is_read_also_by_the_next_process() {
@@ -323,6 +325,90 @@ fn two_files_with_one_replica_are_an_error_that_names_them() {
     assert_eq!(error.kind(), ErrorKind::InvalidData);
     let text = error.to_string();
     assert!(text.contains("000000") && text.contains("000001"), "{text}");
+}
+
+#[test]
+fn a_replica_that_was_not_made_and_cannot_be_removed_gives_way_to_the_one_made_after_it() {
+    for half_made in [
+        Faults { write_fails_after: Some(100), removals_fail: true, ..NONE },
+        Faults { syncs_fail: true, removals_fail: true, ..NONE },
+    ] {
+        let disk = MemoryDisk::new();
+        let replicas = open(&disk);
+        disk.set_faults(half_made);
+        assert!(replicas.create(header(id(1))).is_err());
+        disk.set_faults(NONE);
+        Writing::new(&replicas, id(1)).append(b"acknowledged").unwrap();
+        disk.kill_process();
+        let replicas = open(&disk);
+        assert_eq!(replicas.list(LOG), [header(id(1))]);
+        assert_eq!(read(&replicas, id(1)).0, b"acknowledged");
+        assert_eq!(files(&disk), 1, "the other one is gone");
+    }
+}
+
+#[test]
+fn a_replica_made_again_after_it_was_freed_is_the_one_that_is_found() {
+    let disk = MemoryDisk::new();
+    let replicas = open(&disk);
+    Writing::new(&replicas, id(1)).append(b"freed").unwrap();
+    drop(Writing::new(&replicas, id(2)));
+    replicas.free(id(2)).unwrap();
+    replicas.free(id(1)).unwrap();
+    // In the other file: what the first one says stands there still.
+    Writing::new(&replicas, id(1)).append(b"again").unwrap();
+    assert_eq!(files(&disk), 2);
+    disk.kill_process();
+    let replicas = open(&disk);
+    assert_eq!(replicas.list(LOG), [header(id(1))]);
+    assert_eq!(read(&replicas, id(1)).0, b"again");
+}
+
+#[test]
+fn a_replica_that_was_given_up_is_not_found_again_though_somebody_still_has_it() {
+    let disk = MemoryDisk::new();
+    let replicas = open(&disk);
+    let mut writing = Writing::new(&replicas, id(1));
+    writing.append(b"not to be relied on").unwrap();
+    replicas.give_up(id(1)).unwrap();
+    assert!(matches!(writing.append(b"more"), Err(AppendError::Lost { .. })));
+    disk.kill_process();
+    assert_eq!((open(&disk).list(LOG), files(&disk)), (vec![], 0));
+}
+
+#[test]
+fn whoever_gives_up_a_replica_is_told_if_something_of_it_may_be_left() {
+    let stuck = Faults { removals_fail: true, ..NONE };
+    let disk = MemoryDisk::new();
+    let replicas = open(&disk);
+    drop(Writing::new(&replicas, id(1)));
+    disk.set_faults(stuck);
+    assert!(replicas.give_up(id(1)).is_err(), "it was there");
+    assert!(replicas.give_up(id(1)).is_err(), "and it still is");
+    disk.set_faults(Faults { write_fails_after: Some(100), ..stuck });
+    assert!(replicas.create(header(id(2))).is_err());
+    assert!(replicas.give_up(id(2)).is_err(), "its header was written");
+    disk.set_faults(NONE);
+    replicas.give_up(id(2)).unwrap();
+    assert_eq!(files(&disk), 0, "both are gone");
+}
+
+#[test]
+fn a_start_on_a_disk_that_removes_nothing_takes_what_counts() {
+    let disk = MemoryDisk::new();
+    let replicas = open(&disk);
+    let half_made = Faults { write_fails_after: Some(100), removals_fail: true, ..NONE };
+    disk.set_faults(half_made);
+    assert!(replicas.create(header(id(1))).is_err());
+    disk.set_faults(NONE);
+    Writing::new(&replicas, id(1)).append(b"acknowledged").unwrap();
+    disk.set_faults(Faults { removals_fail: true, ..NONE });
+    for process in 2..5 {
+        disk.kill_process();
+        let replicas = open(&disk);
+        assert_eq!(read(&replicas, id(1)).0, b"acknowledged");
+        Writing::new(&replicas, id(process)).append(b"of this process").unwrap();
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@
 //! | 28 | 4 | epoch of the replica |
 //! | 32 | 8 | segment |
 //! | 40 | 16 | the machine's boot id when the replica was made |
-//! | 56 | 4 | 0 |
+//! | 56 | 4 | order: rises with every replica that is begun on the disk |
 //! | 60 | 4 | CRC-32C of the first 60 bytes |
 //!
 //! The one idea: every piece carries the checksum of its segment *from the first byte*, so the last
@@ -84,6 +84,12 @@ impl fmt::Display for ReplicaId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BootId(pub [u8; 16]);
 
+/// Rises with every replica that is begun on a disk. A replica is begun again only when it was freed,
+/// or its beginning has failed: of two files that say that they hold it, only the later one can have
+/// what was acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ReplicaOrder(pub u32);
+
 /// What the bytes of a replica are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplicaKind {
@@ -109,8 +115,8 @@ pub struct ReplicaHeader {
 }
 
 impl ReplicaHeader {
-    /// Its bytes.
-    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+    /// Its bytes, in a file that was begun at this place of the order.
+    pub fn encode(&self, order: ReplicaOrder) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[..8].copy_from_slice(&MAGIC);
         out[8..10].copy_from_slice(&FORMAT.to_le_bytes());
@@ -121,13 +127,14 @@ impl ReplicaHeader {
         out[12..16].copy_from_slice(&self.segment_bytes.to_le_bytes());
         out[IDENTITY].copy_from_slice(&identity_bytes(self.cluster, self.id));
         out[40..56].copy_from_slice(&self.boot.0);
+        out[56..CHECKED].copy_from_slice(&order.0.to_le_bytes());
         let crc = crc32c(&out[..CHECKED]);
         out[CHECKED..].copy_from_slice(&crc.to_le_bytes());
         out
     }
 
-    /// Reads a header from the beginning of a file.
-    pub fn parse(bytes: &[u8]) -> Result<ReplicaHeader, Corrupt> {
+    /// Reads a header from the beginning of a file, and when that was begun.
+    pub fn parse(bytes: &[u8]) -> Result<(ReplicaHeader, ReplicaOrder), Corrupt> {
         const SHORT: Corrupt = Corrupt::Short { what: "header of replica" };
         let bytes: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(SHORT)?;
         if bytes[..8] != MAGIC {
@@ -136,7 +143,7 @@ impl ReplicaHeader {
         if crc32c(&bytes[..CHECKED]) != number(bytes, CHECKED) {
             return Err(Corrupt::Checksum { what: "header of replica" });
         }
-        if bytes[8..10] != FORMAT.to_le_bytes() || bytes[11] != 0 || bytes[56..CHECKED] != [0; 4] {
+        if bytes[8..10] != FORMAT.to_le_bytes() || bytes[11] != 0 {
             return Err(Corrupt::Invalid { what: "format of replica" });
         }
         let kind = match bytes[10] {
@@ -151,13 +158,14 @@ impl ReplicaHeader {
             epoch: ReplicaEpoch(number(bytes, 28)),
             segment: SegmentId(wide_number(bytes, 32)),
         };
-        Ok(ReplicaHeader {
+        let header = ReplicaHeader {
             cluster: ClusterId(wide_number(bytes, 16)),
             id,
             kind,
             segment_bytes: number(bytes, 12),
             boot: BootId(boot),
-        })
+        };
+        Ok((header, ReplicaOrder(number(bytes, 56))))
     }
 
     /// What its pieces are bound to.
@@ -221,8 +229,9 @@ mod tests {
     #[test]
     fn headers_come_back_and_every_flipped_bit_is_noticed() {
         for kind in [ReplicaKind::Data, ReplicaKind::Directory] {
-            let bytes = header(kind).encode();
-            assert_eq!(ReplicaHeader::parse(&bytes), Ok(header(kind)));
+            let bytes = header(kind).encode(ReplicaOrder(0x0102_0304));
+            let expected = (header(kind), ReplicaOrder(0x0102_0304));
+            assert_eq!(ReplicaHeader::parse(&bytes), Ok(expected));
             for bit in 0..bytes.len() * 8 {
                 let mut changed = bytes;
                 changed[bit / 8] ^= 1 << (bit % 8);
@@ -237,7 +246,7 @@ mod tests {
     #[test]
     fn a_header_of_another_format_is_refused_though_its_checksum_is_right() {
         for (at, what) in [(8, "format of replica"), (10, "kind of replica")] {
-            let mut bytes = header(ReplicaKind::Data).encode();
+            let mut bytes = header(ReplicaKind::Data).encode(ReplicaOrder(1));
             bytes[at] = 7;
             let crc = crc32c(&bytes[..CHECKED]);
             bytes[CHECKED..].copy_from_slice(&crc.to_le_bytes());

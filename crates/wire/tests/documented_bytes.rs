@@ -10,7 +10,9 @@ use wire::batch::BatchWriter;
 use wire::control::{FromCoordinator, ToCoordinator};
 use wire::entry::{Body, Dead, Entry, Location, NOTE_BYTES};
 use wire::peer::{Hello, PeerMessage};
-use wire::replica::{BootId, PieceWriter, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind};
+use wire::replica::{
+    BootId, PieceWriter, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind, ReplicaOrder,
+};
 
 const DOCUMENT: &str = include_str!("../../../docs/formats.md");
 
@@ -64,7 +66,7 @@ fn replicas_are_as_documented() {
         segment_bytes: 8 << 20,
         boot: BootId(std::array::from_fn(|at| at as u8)),
     };
-    assert_shown(&header.encode());
+    assert_shown(&header.encode(ReplicaOrder(258)));
     let mut writer = PieceWriter::new(header.identity());
     assert_shown(&writer.next(b"first", 0, Version(258)));
     assert_shown(&writer.next(b"second!!", 5, Version(259)));

@@ -17,7 +17,7 @@ use wire::{
     frame::{self, Header},
     peer::PeerMessage,
     replica::{
-        BootId, End, PIECE_HEADER_BYTES, PIECES_FROM, PieceHeader, PieceReader, PieceWriter,
+        self, BootId, End, PIECE_HEADER_BYTES, PIECES_FROM, PieceHeader, PieceReader, PieceWriter,
         ReadEnd, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind,
     },
 };
@@ -171,8 +171,8 @@ pub(crate) fn read_pieces(header: &ReplicaHeader, bytes: &[u8], step: usize) -> 
 /// come back as they went, and a change to them is either noticed or harmless. Returns the number
 /// of pieces made.
 pub(crate) fn replica(data: &[u8]) -> usize {
-    if let Ok(header) = ReplicaHeader::parse(data) {
-        assert_eq!(header.encode(), data[..header.encode().len()]);
+    if let Ok((header, order)) = ReplicaHeader::parse(data) {
+        assert_eq!(header.encode(order), data[..replica::HEADER_BYTES]);
     }
     let header = replica_header(data.len() as u32);
     if let Ok(piece) = PieceHeader::parse(data, header.identity()) {

@@ -4,10 +4,11 @@
 //! microsecond per message, and has the disk work outside of the lock: the machine lets one piece per
 //! replica be with the disk at a time. Answers leave on the connection of their question.
 
+use super::backup_jobs::{BackupDone, BackupJob, Done, Piece, Work, give_up, not_begun};
 use super::{CHAIN, Mode, Replication, lock};
 use crate::engine::outgoing::{DiskJob, Sending, To};
 use crate::engine::{Engine, Payload, Route};
-use ::backup::{AppendError, Blocks, Replica, Replicas};
+use ::backup::{AppendError, Replica, Replicas};
 use protocols::replication::{Asked, Backup, BackupEffect, BackupEvent};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, VecDeque};
@@ -18,13 +19,10 @@ use wire::control::{
     DIRECTORY_BYTES_PER_MESSAGE, REPLICAS_PER_MESSAGE, ReplicaInfo, ToCoordinator,
 };
 use wire::peer::{Append, PeerMessage};
-use wire::replica::{PIECE_HEADER_BYTES, ReplicaEpoch, ReplicaHeader, ReplicaId};
+use wire::replica::{ReplicaEpoch, ReplicaHeader, ReplicaId};
 
 /// How long what was taken may be on no disk, in [`Mode::Interval`]. The second is Redis's.
 const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Files that are ready for replicas: several masters may go on to other segments at a time.
-const FILES_READY: usize = 4;
 
 /// What all reactors share.
 pub(super) struct BackupSide {
@@ -47,112 +45,6 @@ pub(in crate::engine) struct BackupPart {
 
 /// A piece whose message is being dealt with.
 type Staged = Option<(Ticket, Piece)>;
-
-struct Piece {
-    header: [u8; PIECE_HEADER_BYTES],
-    payload: Payload,
-}
-
-/// Work for the disk that may take long.
-pub struct BackupJob {
-    disk: Arc<Replicas>,
-    work: Work,
-}
-
-enum Work {
-    Begin {
-        header: ReplicaHeader,
-        first: Option<Piece>,
-    },
-    /// Make files ready for segments of this size.
-    Prepare {
-        segment_bytes: u32,
-    },
-    Sync(Vec<(ReplicaId, Arc<Replica>)>),
-    Free(ReplicaId),
-}
-
-/// What came of a [`BackupJob`].
-pub struct BackupDone(Done);
-
-enum Done {
-    Begun(ReplicaId, Result<Arc<Replica>, String>),
-    Synced(Vec<(ReplicaId, Result<u32, String>)>),
-    Freed(ReplicaId),
-    Prepared,
-}
-
-impl std::fmt::Debug for BackupJob {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.work {
-            Work::Begin { header, .. } => write!(f, "begin {}", header.id),
-            Work::Prepare { .. } => f.write_str("prepare a file"),
-            Work::Sync(replicas) => write!(f, "sync {} replicas", replicas.len()),
-            Work::Free(replica) => write!(f, "free {replica}"),
-        }
-    }
-}
-
-impl std::fmt::Debug for BackupDone {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.0 {
-            Done::Begun(replica, _) => write!(f, "begun {replica}"),
-            Done::Synced(replicas) => write!(f, "synced {} replicas", replicas.len()),
-            Done::Freed(replica) => write!(f, "freed {replica}"),
-            Done::Prepared => f.write_str("prepared a file"),
-        }
-    }
-}
-
-impl BackupJob {
-    /// Does it. May take milliseconds, and seconds on a busy disk.
-    pub fn carry_out(self) -> BackupDone {
-        BackupDone(match self.work {
-            Work::Begin { header, first } => {
-                Done::Begun(header.id, begin(&self.disk, header, first))
-            }
-            Work::Prepare { segment_bytes } => {
-                let made = self.disk.prepare(segment_bytes, FILES_READY, Blocks::Promised);
-                if let Err(error) = made {
-                    tracing::warn!(%error, "no file can be made for replicas");
-                }
-                Done::Prepared
-            }
-            Work::Sync(replicas) => {
-                let synced = |(id, replica): (ReplicaId, Arc<Replica>)| {
-                    (id, replica.sync().map_err(|error| error.to_string()))
-                };
-                Done::Synced(replicas.into_iter().map(synced).collect())
-            }
-            Work::Free(replica) => {
-                free(&self.disk, replica);
-                Done::Freed(replica)
-            }
-        })
-    }
-}
-
-/// Makes a replica with its first piece, or nothing.
-fn begin(
-    disk: &Replicas,
-    header: ReplicaHeader,
-    first: Option<Piece>,
-) -> Result<Arc<Replica>, String> {
-    let replica = disk.create(header).map_err(|error| error.to_string())?;
-    if let Some(piece) = first
-        && let Err(error) = replica.append(&piece.header, piece.payload.bytes())
-    {
-        free(disk, header.id);
-        return Err(error.to_string());
-    }
-    Ok(replica)
-}
-
-fn free(disk: &Replicas, replica: ReplicaId) {
-    if let Err(error) = disk.free(replica) {
-        tracing::warn!(%error, "a replica that is not needed any more cannot be freed");
-    }
-}
 
 impl BackupSide {
     /// With everything that was found on the disk.
@@ -337,9 +229,8 @@ impl Engine {
             let taken = replica.append(&piece.header, piece.payload.bytes());
             self.give_buffer(piece.payload.buffer);
             if let Err(error) = taken {
-                free(&replication.disk, header.id);
-                tracing::warn!(replica = %header.id, %error, "a replica cannot be begun");
-                return Some(BackupEvent::Full { replica: header.id });
+                let not_begun = not_begun(&replication.disk, header.id, &error.to_string());
+                return Some(not_begun.event(header.id));
             }
         }
         replication.backup().open.insert(header.id, replica.clone());
@@ -416,7 +307,7 @@ impl Engine {
         tracing::warn!(%replica, why, "a replica is given up");
         replication.backup().open.remove(&replica);
         self.backups.unsynced.remove(&replica);
-        free(&replication.disk, replica);
+        give_up(&replication.disk, replica);
         BackupEvent::Failed { replica }
     }
 
@@ -469,10 +360,7 @@ impl Engine {
                 replication.backup().open.insert(open.id(), open.clone());
                 vec![self.taken(replication, now, open)]
             }
-            Done::Begun(replica, Err(why)) => {
-                tracing::warn!(%replica, why, "there is no room for a replica");
-                vec![BackupEvent::Full { replica }]
-            }
+            Done::Begun(replica, Err(not_begun)) => vec![not_begun.event(replica)],
             Done::Freed(replica) => vec![BackupEvent::Freed { replica }],
             Done::Prepared => Vec::new(),
             Done::Synced(synced) => {

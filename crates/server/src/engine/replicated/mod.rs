@@ -4,7 +4,8 @@
 //! - [`Replication`]: what all reactors share;
 //! - [`master`](self): one reactor's part: places and sends what its segments get;
 //! - [`chain`](self): the log directory's own segments, and the read lease that hangs on them;
-//! - [`backup`](self): what this server takes, keeps and frees for the logs of others.
+//! - [`backup`](self): what this server takes, keeps and frees for the logs of others;
+//! - [`backup_jobs`](self): what of that the disk does meanwhile.
 //!
 //! The machines are `protocols::replication`. Each reactor drives a replicator for the segments that
 //! it writes; the first one drives the chain's, too. What one has to tell another is put into its
@@ -12,10 +13,11 @@
 //! long is left in the engine's outbox, as a [`BackupJob`].
 
 mod backup;
+mod backup_jobs;
 mod chain;
 mod master;
 
-pub use backup::{BackupDone, BackupJob};
+pub use backup_jobs::{BackupDone, BackupJob};
 
 use super::Engine;
 use super::durable::{Acknowledgments, Mode};
