@@ -11,8 +11,13 @@
 //! and what keeps the configurations of clients that pipeline few.
 //!
 //! An operation whose client gave up stays open for ever: it may take effect at any later time, or
-//! never. Of two configurations that differ only in how many of those have taken effect, the one
-//! with fewer can do all that the other can, and stands for both.
+//! never. Those that do the same are one *group*, of which it only counts how many have taken effect.
+//! Of two configurations that differ only in these counts, the one that has nowhere more can do all
+//! that the other can, and stands for both. What has taken effect in all configurations is forgotten.
+//!
+//! A value that no outcome ever shows, and no swap asks for, is like any other such value: nothing
+//! that was observed tells them apart. All of them are one value to the checker ([`Values`]). So the
+//! writes of an outage, of which nobody knows what became, are one group.
 //!
 //! A server that dies takes what it held with it. From such a *loss* on the register may have any
 //! value that it may ever have had: who lost it may find an old copy, nobody can find a new one.
@@ -20,8 +25,11 @@
 //! An instant has few open operations, so the configurations are few; if they are many after all,
 //! the verdict is [`Verdict::GaveUp`], never a silent pass.
 
+mod values;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
+use values::Values;
 
 /// What a client wants of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +109,7 @@ pub enum Verdict {
     GaveUp,
 }
 
-/// Operations that may be open at a time: they are bits of a word.
+/// Operations that will be answered and may be open at a time: they are bits of a word.
 pub const OPEN_MAX: usize = 64;
 
 /// Configurations looked at for one return before the checker gives up.
@@ -112,9 +120,13 @@ type Value = Option<u64>;
 /// Places of open operations.
 type Places = u64;
 
+/// How many of each group of operations that were given up have taken effect. Groups of which none
+/// has need not be there.
+type Counts = Vec<u32>;
+
 /// What the register may hold, which open operations that will be answered have taken effect, and
-/// which of those that were given up.
-type Configuration = (Value, Places, Places);
+/// how many of those that were given up.
+type Configuration = (Value, Places, Counts);
 
 /// All that is possible.
 #[derive(Clone, Debug)]
@@ -123,11 +135,27 @@ struct Possible(BTreeSet<Configuration>);
 impl Possible {
     /// Adds a configuration, unless another one stands for it.
     fn add(&mut self, new: Configuration) -> bool {
-        let (value, taken, given) = new;
-        let alike = (value, taken, 0)..=(value, taken, Places::MAX);
-        let is_known = |known: &Configuration| known.2 & !given == 0;
-        !self.0.range(alike).any(is_known) && self.0.insert(new)
+        let (value, taken, given) = &new;
+        let from = (*value, *taken, Counts::new());
+        let mut alike = self.0.range(from..).take_while(|it| (it.0, it.1) == (*value, *taken));
+        !alike.any(|known| is_nowhere_more(&known.2, given)) && self.0.insert(new)
     }
+}
+
+fn count(counts: &[u32], group: usize) -> u32 {
+    counts.get(group).copied().unwrap_or(0)
+}
+
+fn is_nowhere_more(counts: &[u32], than: &[u32]) -> bool {
+    counts.iter().enumerate().all(|(group, &one)| one <= count(than, group))
+}
+
+/// The counts with one more of a group.
+fn one_more(counts: &[u32], group: usize) -> Counts {
+    let mut counts = counts.to_vec();
+    counts.resize(counts.len().max(group + 1), 0);
+    counts[group] += 1;
+    counts
 }
 
 /// Values that are written to expire carry this bit.
@@ -155,9 +183,11 @@ pub fn check(operations: &[Operation], losses: &[u64]) -> Verdict {
     moments.extend(losses.iter().map(|&moment| (moment, What::Loss)));
     moments.sort_unstable();
     let mut check = Check {
-        operations,
+        told: operations,
+        operations: Values::of(operations).merged(operations),
         open: Vec::new(),
-        possible: Possible(BTreeSet::from([(None, 0, 0)])),
+        given_up: Vec::new(),
+        possible: Possible(BTreeSet::from([(None, 0, Counts::new())])),
         ever: (!losses.is_empty()).then(|| BTreeSet::from([None])),
     };
     for (_, what) in moments {
@@ -183,22 +213,50 @@ enum What {
 
 /// A history on its way.
 struct Check<'h> {
-    operations: &'h [Operation],
-    /// Open operations, each at a place of its own.
+    /// As clients told it.
+    told: &'h [Operation],
+    /// The same, with values merged that nothing tells apart.
+    operations: Vec<Operation>,
+    /// Open operations that will be answered, each at a place of its own.
     open: Vec<Option<usize>>,
+    given_up: Vec<Group>,
     possible: Possible,
     /// Values that the register may have had so far, if it is going to be lost.
     ever: Option<BTreeSet<Value>>,
 }
 
-impl<'h> Check<'h> {
+/// Operations that were given up and do the same.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    action: Action,
+    /// How many were begun and have not taken effect in all configurations.
+    begun: u32,
+}
+
+impl Check<'_> {
     fn begin(&mut self, operation: usize) -> Verdict {
+        if self.operations[operation].outcome.is_none() {
+            self.give_up(as_given_up(self.operations[operation].action));
+            return Verdict::Linearizable;
+        }
         match self.open.iter().position(Option::is_none) {
             Some(free) => self.open[free] = Some(operation),
             None if self.open.len() == OPEN_MAX => return Verdict::GaveUp,
             None => self.open.push(Some(operation)),
         }
         Verdict::Linearizable
+    }
+
+    /// From now on an operation may take effect of which nobody will hear.
+    fn give_up(&mut self, action: Action) {
+        let is_alike = |group: &&mut Group| group.action == action;
+        if let Some(group) = self.given_up.iter_mut().find(is_alike) {
+            group.begun += 1;
+        } else if let Some(unused) = self.given_up.iter_mut().find(|group| group.begun == 0) {
+            *unused = Group { action, begun: 1 };
+        } else {
+            self.given_up.push(Group { action, begun: 1 });
+        }
     }
 
     /// An operation is answered, so it has taken effect.
@@ -214,11 +272,25 @@ impl<'h> Check<'h> {
             left.add((value, taken & !(1 << place), given));
         }
         if left.0.is_empty() {
-            return Verdict::Violated(describe(self.operations, operation, &self.possible));
+            return Verdict::Violated(describe(self.told, operation, &self.possible));
         }
         self.possible = left;
         self.open[place] = None;
+        self.forget_certain();
         Verdict::Linearizable
+    }
+
+    /// Forgets what was given up and has taken effect in all configurations.
+    fn forget_certain(&mut self) {
+        for group in 0..self.given_up.len() {
+            let counts = self.possible.0.iter().map(|(_, _, given)| count(given, group));
+            let certain = counts.min().unwrap_or(0);
+            if certain > 0 {
+                self.given_up[group].begun -= certain;
+                let all = std::mem::take(&mut self.possible.0).into_iter();
+                self.possible.0 = all.map(|all| less(all, group, certain)).collect();
+            }
+        }
     }
 
     /// Everything that can come of what is possible now, up to where the operation at `last` has
@@ -226,32 +298,22 @@ impl<'h> Check<'h> {
     fn closure(&self, last: Places) -> Option<Possible> {
         let open: Vec<(Places, &Operation)> = self.open().collect();
         let mut all = Possible(BTreeSet::new());
-        let mut next: VecDeque<Configuration> = self.possible.0.iter().copied().collect();
-        while let Some(configuration) = next.pop_front() {
-            let (value, taken, given) = settle(configuration, &open);
-            if !all.add((value, taken, given)) || taken & last != 0 {
+        let mut next: VecDeque<Configuration> = self.possible.0.iter().cloned().collect();
+        while let Some((value, taken, given)) = next.pop_front() {
+            let taken = settle(value, taken, &open);
+            if !all.add((value, taken, given.clone())) || taken & last != 0 {
                 continue;
             }
             if may_expire(value) {
-                next.push_back((None, taken, given));
+                next.push_back((None, taken, given.clone()));
             }
-            for (place, &(bit, operation)) in open.iter().enumerate() {
-                let is_twin = |&(other, twin): &(Places, &Operation)| {
-                    is_given_up_alike(twin, operation) && given & other == 0
-                };
-                if (taken | given) & bit != 0
-                    || !is_next_on_connection(operation, taken, &open)
-                    || open[..place].iter().any(is_twin)
-                {
-                    continue;
+            for &(bit, operation) in &open {
+                if taken & bit == 0 && is_next_on_connection(operation, taken, &open) {
+                    let values = after(value, operation).into_iter().flatten();
+                    next.extend(values.map(|after| (after, taken | bit, given.clone())));
                 }
-                let (taken, given) = match operation.outcome {
-                    Some(_) => (taken | bit, given),
-                    None => (taken, given | bit),
-                };
-                let values = after(value, operation).into_iter().flatten();
-                next.extend(values.map(|after| (after, taken, given)));
             }
+            next.extend(self.late(value, &given).map(|(after, given)| (after, taken, given)));
             if all.0.len() > CONFIGURATIONS_MAX {
                 return None;
             }
@@ -259,7 +321,16 @@ impl<'h> Check<'h> {
         Some(all)
     }
 
-    fn open(&self) -> impl Iterator<Item = (Places, &'h Operation)> {
+    /// What comes of those that were given up, and change something now.
+    fn late(&self, value: Value, given: &[u32]) -> impl Iterator<Item = (Value, Counts)> {
+        self.given_up.iter().enumerate().filter_map(move |(place, group)| {
+            let after = effect(value, group.action);
+            let may_be = count(given, place) < group.begun && after != value;
+            may_be.then(|| (after, one_more(given, place)))
+        })
+    }
+
+    fn open(&self) -> impl Iterator<Item = (Places, &Operation)> {
         let open = self.open.iter().enumerate();
         open.filter_map(|(place, open)| Some((1 << place, &self.operations[(*open)?])))
     }
@@ -267,23 +338,41 @@ impl<'h> Check<'h> {
     /// Who held the register is gone.
     fn lose(&mut self) -> Verdict {
         let Some(all) = self.closure(0) else { return Verdict::GaveUp };
-        let values: BTreeSet<Value> = all.0.iter().map(|&(value, _, _)| value).collect();
         let ever = self.ever.as_mut().expect("losses are known from the beginning on");
-        ever.extend(values);
-        let taken: BTreeSet<(Places, Places)> =
-            self.possible.0.iter().map(|&(_, taken, given)| (taken, given)).collect();
+        ever.extend(all.0.iter().map(|&(value, _, _)| value));
+        // What has taken effect is lost, and need not do so again.
+        let taken: BTreeSet<(Places, Counts)> =
+            all.0.into_iter().map(|(_, taken, given)| (taken, given)).collect();
         for (taken, given) in taken {
             ever.iter().for_each(|&value| {
-                self.possible.add((value, taken, given));
+                self.possible.add((value, taken, given.clone()));
             });
         }
         Verdict::Linearizable
     }
 }
 
-/// Whether both were given up and do the same: it does not matter which of them takes effect.
-fn is_given_up_alike(one: &Operation, other: &Operation) -> bool {
-    one.outcome.is_none() && other.outcome.is_none() && one.action == other.action
+/// The configuration, where so many of a group are forgotten.
+fn less((value, taken, mut given): Configuration, group: usize, certain: u32) -> Configuration {
+    given[group] -= certain;
+    given.truncate(given.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1));
+    (value, taken, given)
+}
+
+/// What is left of an action when nobody hears of its outcome.
+fn as_given_up(action: Action) -> Action {
+    match action {
+        Action::Exchange(new) => Action::Write(new),
+        Action::Take | Action::Flush => Action::Delete,
+        Action::Read
+        | Action::Probe
+        | Action::Write(_)
+        | Action::WriteExpiring(_)
+        | Action::WriteIfAbsent(_)
+        | Action::Swap(..)
+        | Action::Increment
+        | Action::Delete => action,
+    }
 }
 
 /// Whether all that came before it on its connection, and were executed, have taken effect.
@@ -295,16 +384,13 @@ fn is_next_on_connection(
     let is_before = |other: &Operation| {
         other.place.connection == operation.place.connection
             && other.place.request < operation.place.request
-            && other.outcome.is_some()
-            && operation.outcome.is_some()
     };
     open.iter().all(|&(bit, other)| taken & bit != 0 || !is_before(other))
 }
 
 /// What can have taken effect and changes nothing, whatever it meets, has: nothing becomes
 /// impossible by that, and of all the orders in which reads can be thought one is left.
-fn settle(configuration: Configuration, open: &[(Places, &Operation)]) -> Configuration {
-    let (value, mut taken, given) = configuration;
+fn settle(value: Value, mut taken: Places, open: &[(Places, &Operation)]) -> Places {
     let may_be_taken = |taken: Places, bit: Places, operation: &Operation| {
         taken & bit == 0
             && changes_nothing(operation)
@@ -314,7 +400,7 @@ fn settle(configuration: Configuration, open: &[(Places, &Operation)]) -> Config
     while let Some((bit, _)) = open.iter().find(|(bit, one)| may_be_taken(taken, *bit, one)) {
         taken |= bit;
     }
-    (value, taken, given)
+    taken
 }
 
 /// Whether the operation, with this outcome, has changed nothing.
@@ -331,12 +417,12 @@ fn changes_nothing(operation: &Operation) -> bool {
     )
 }
 
-/// The values that there may be once an operation has taken effect; none if it cannot have, or
-/// changes nothing and was given up.
+/// The values that there may be once an operation has taken effect, and was answered; none if it
+/// cannot have.
 fn after(value: Value, operation: &Operation) -> [Option<Value>; 2] {
     let effect = effect(value, operation.action);
     let only = |is_so: bool| [is_so.then_some(effect), None];
-    let Some(outcome) = operation.outcome else { return only(effect != value) };
+    let Some(outcome) = operation.outcome else { return [None; 2] };
     match (operation.action, outcome) {
         (Action::Write(_) | Action::WriteExpiring(_), Outcome::Done)
         | (Action::Flush, Outcome::Applied(true)) => only(true),
@@ -376,7 +462,8 @@ fn describe(operations: &[Operation], culprit: usize, possible: &Possible) -> St
     let around = order[at.saturating_sub(SHOWN_BEFORE)..]
         .iter()
         .filter(|&&place| operations[place].begun < ended);
-    let values: BTreeSet<Value> = possible.0.iter().map(|&(value, _, _)| value).collect();
+    let values: BTreeSet<String> =
+        possible.0.iter().map(|&(value, _, _)| values::shown(value)).collect();
     let mut text = format!("the register may hold {values:?}; no order explains the marked line\n");
     for &place in around {
         let mark = if place == culprit { "→" } else { " " };
@@ -398,185 +485,6 @@ impl fmt::Display for Operation {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    type Line = (usize, u64, u64, Action, Option<Outcome>);
-
-    fn history(list: &[(usize, u64, u64, Action, Outcome)]) -> Verdict {
-        let answered = |&(client, begun, ended, action, outcome): &_| {
-            (client, begun, ended, action, Some(outcome))
-        };
-        with_losses(&list.iter().map(answered).collect::<Vec<_>>(), &[])
-    }
-
-    fn with_losses(list: &[Line], losses: &[u64]) -> Verdict {
-        check(&list.iter().map(on_own_connection).collect::<Vec<_>>(), losses)
-    }
-
-    fn on_own_connection(&(client, begun, ended, action, outcome): &Line) -> Operation {
-        let place = Place { connection: client as u64, request: begun };
-        Operation { client, begun, ended, place, action, outcome }
-    }
-
-    fn is_violated(verdict: &Verdict) -> bool {
-        matches!(verdict, Verdict::Violated(_))
-    }
-
-    #[test]
-    fn operations_one_after_the_other_are_taken_at_their_word() {
-        let good = [
-            (0, 1, 2, Action::Read, Outcome::Value(None)),
-            (1, 3, 4, Action::Write(10), Outcome::Done),
-            (0, 5, 6, Action::Increment, Outcome::Number(11)),
-            (1, 7, 8, Action::WriteIfAbsent(20), Outcome::Applied(false)),
-            (0, 9, 10, Action::Swap(11, 30), Outcome::Applied(true)),
-            (1, 11, 12, Action::Delete, Outcome::Applied(true)),
-            (0, 13, 14, Action::Delete, Outcome::Applied(false)),
-            (0, 15, 16, Action::WriteIfAbsent(40), Outcome::Applied(true)),
-            (0, 17, 18, Action::Take, Outcome::Value(Some(40))),
-            (1, 19, 20, Action::Increment, Outcome::Number(1)),
-            (0, 21, 22, Action::Exchange(50), Outcome::Value(Some(1))),
-            (1, 23, 24, Action::Probe, Outcome::Applied(true)),
-            (0, 25, 26, Action::Flush, Outcome::Applied(true)),
-            (1, 27, 28, Action::Probe, Outcome::Applied(false)),
-        ];
-        assert_eq!(history(&good), Verdict::Linearizable);
-        for broken in 0..good.len() {
-            let mut bad = good;
-            bad[broken].4 = match (bad[broken].3, bad[broken].4) {
-                (Action::Flush, _) | (_, Outcome::Done) => continue,
-                (_, Outcome::Value(_)) => Outcome::Value(Some(99)),
-                (_, Outcome::Applied(done)) => Outcome::Applied(!done),
-                (_, Outcome::Number(number)) => Outcome::Number(number + 1),
-            };
-            assert!(is_violated(&history(&bad)), "line {broken} cannot be");
-        }
-    }
-
-    #[test]
-    fn operations_at_the_same_time_may_take_effect_in_either_order() {
-        for seen in [None, Some(5)] {
-            let history = history(&[
-                (0, 1, 4, Action::Write(5), Outcome::Done),
-                (1, 2, 3, Action::Read, Outcome::Value(seen)),
-            ]);
-            assert_eq!(history, Verdict::Linearizable, "{seen:?}");
-        }
-    }
-
-    #[test]
-    fn what_was_seen_once_is_not_unseen_while_the_write_goes_on() {
-        let history = history(&[
-            (0, 1, 10, Action::Write(5), Outcome::Done),
-            (1, 2, 3, Action::Read, Outcome::Value(Some(5))),
-            (2, 4, 5, Action::Read, Outcome::Value(None)),
-        ]);
-        assert!(is_violated(&history));
-    }
-
-    #[test]
-    fn two_increments_never_report_the_same_number() {
-        let history = history(&[
-            (0, 1, 4, Action::Increment, Outcome::Number(1)),
-            (1, 2, 3, Action::Increment, Outcome::Number(1)),
-        ]);
-        assert!(is_violated(&history));
-    }
-
-    #[test]
-    fn a_value_that_expires_may_go_but_does_not_come_back() {
-        let value = EXPIRING | 5;
-        let write = (0, 1, 2, Action::WriteExpiring(value), Outcome::Done);
-        let read = |at, seen| (1, at, at + 1, Action::Read, Outcome::Value(seen));
-        let good = [write, read(3, Some(value)), read(5, None)];
-        assert_eq!(history(&good), Verdict::Linearizable);
-        assert!(is_violated(&history(&[write, read(3, None), read(5, Some(value))])));
-        let other = (0, 1, 2, Action::Write(5), Outcome::Done);
-        assert!(is_violated(&history(&[other, read(3, None)])));
-    }
-
-    #[test]
-    fn requests_of_one_connection_take_effect_in_their_order() {
-        let lines = [
-            (0, 1, 10, Action::Write(1), Some(Outcome::Done)),
-            (1, 2, 11, Action::Write(2), Some(Outcome::Done)),
-            (2, 3, 12, Action::Read, Some(Outcome::Value(Some(1)))),
-        ];
-        assert_eq!(with_losses(&lines, &[]), Verdict::Linearizable, "on three connections");
-        let on_one = |line: &Line| {
-            let place = Place { connection: 7, request: line.1 };
-            Operation { place, ..on_own_connection(line) }
-        };
-        assert!(is_violated(&check(&lines.each_ref().map(on_one), &[])), "on one");
-        let mut newer = lines;
-        newer[2].4 = Some(Outcome::Value(Some(2)));
-        assert_eq!(check(&newer.each_ref().map(on_one), &[]), Verdict::Linearizable);
-    }
-
-    #[test]
-    fn a_flush_that_may_have_missed_a_register_has_done_so_or_not_for_good() {
-        let read = |at, seen| (1, at, at + 1, Action::Read, Outcome::Value(seen));
-        let write = (0, 1, 2, Action::Write(1), Outcome::Done);
-        let flush = |hit| (0, 3, 4, Action::Flush, Outcome::Applied(hit));
-        assert_eq!(history(&[write, flush(false), read(5, Some(1))]), Verdict::Linearizable);
-        assert_eq!(history(&[write, flush(false), read(5, None)]), Verdict::Linearizable);
-        let back = [write, flush(false), read(5, None), read(7, Some(1))];
-        assert!(is_violated(&history(&back)));
-        assert!(is_violated(&history(&[write, flush(true), read(5, Some(1))])));
-    }
-
-    #[test]
-    fn a_stale_read_is_found() {
-        let history = history(&[
-            (0, 1, 2, Action::Write(1), Outcome::Done),
-            (0, 3, 4, Action::Write(2), Outcome::Done),
-            (1, 5, 6, Action::Read, Outcome::Value(Some(1))),
-        ]);
-        assert!(is_violated(&history));
-    }
-
-    #[test]
-    fn what_was_given_up_may_take_effect_at_any_later_time_once() {
-        let given_up = (0, 1, 2, Action::Write(5), None);
-        let read = |at, seen| (1, at, at + 1, Action::Read, Some(Outcome::Value(seen)));
-        let write = |at, new| (1, at, at + 1, Action::Write(new), Some(Outcome::Done));
-        assert_eq!(with_losses(&[given_up, read(3, None)], &[]), Verdict::Linearizable);
-        let late = [given_up, read(3, None), write(5, 7), read(7, Some(5)), read(9, Some(5))];
-        assert_eq!(with_losses(&late, &[]), Verdict::Linearizable);
-        let twice = [given_up, read(3, Some(5)), write(5, 7), read(7, Some(5))];
-        assert!(is_violated(&with_losses(&twice, &[])));
-        let early = [read(1, Some(5)), (0, 3, 4, Action::Write(5), None)];
-        assert!(is_violated(&with_losses(&early, &[])));
-    }
-
-    #[test]
-    fn many_that_were_given_up_are_followed() {
-        let mut list: Vec<_> = (0..30)
-            .map(|n| (0, 2 * n + 1, 2 * n + 2, Action::Increment, None))
-            .chain((30..50).map(|n| (0, 2 * n + 1, 2 * n + 2, Action::Write(1000 * n), None)))
-            .collect();
-        let read = |at, seen| (1, at, at + 1, Action::Read, Some(Outcome::Value(Some(seen))));
-        list.extend([read(201, 17), read(203, 33_004), read(205, 33_013)]);
-        assert_eq!(with_losses(&list, &[]), Verdict::Linearizable);
-        list.push(read(207, 33_014));
-        assert!(is_violated(&with_losses(&list, &[])), "that would be one increment too many");
-    }
-
-    #[test]
-    fn what_was_lost_may_be_found_in_an_old_copy_and_not_in_a_new_one() {
-        let read = |at, seen| (1, at, at + 1, Action::Read, Some(Outcome::Value(seen)));
-        let write = |at, new| (1, at, at + 1, Action::Write(new), Some(Outcome::Done));
-        let before = [write(1, 5), write(3, 7)];
-        for seen in [None, Some(5), Some(7)] {
-            let history = [&before[..], &[read(10, seen), read(12, seen)]].concat();
-            assert_eq!(with_losses(&history, &[6]), Verdict::Linearizable, "{seen:?}");
-        }
-        let early = [&before[..], &[read(5, Some(5))]].concat();
-        assert!(is_violated(&with_losses(&early, &[9])));
-        let twice = [&before[..], &[read(10, Some(5)), read(12, Some(7))]].concat();
-        assert!(is_violated(&with_losses(&twice, &[9])));
-        let unheard = [&before[..], &[read(10, Some(9))]].concat();
-        assert!(is_violated(&with_losses(&unheard, &[9])));
-    }
-}
+mod naive;
+#[cfg(test)]
+mod tests;

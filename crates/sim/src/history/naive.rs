@@ -1,0 +1,233 @@
+//! A checker that is slow and plain, and whether the other one says the same.
+//!
+//! It knows every operation by itself, and follows every set of those that have taken effect: nothing is
+//! merged, counted, forgotten or taken early.
+
+use super::{
+    Action, EXPIRING, Operation, Outcome, Place, Value, Verdict, What, after, check, effect,
+    may_expire,
+};
+use std::collections::BTreeSet;
+
+/// A value, and which of the open operations have taken effect.
+type Plain = (Value, BTreeSet<usize>);
+
+struct Naive<'h> {
+    operations: &'h [Operation],
+    open: BTreeSet<usize>,
+    possible: BTreeSet<Plain>,
+    ever: BTreeSet<Value>,
+}
+
+impl Naive<'_> {
+    fn explains(operations: &[Operation], losses: &[u64]) -> bool {
+        let mut moments: Vec<(u64, What)> =
+            losses.iter().map(|&moment| (moment, What::Loss)).collect();
+        for (place, operation) in operations.iter().enumerate() {
+            moments.push((operation.begun, What::Begins(place)));
+            if operation.outcome.is_some() {
+                moments.push((operation.ended, What::Ends(place)));
+            }
+        }
+        moments.sort_unstable();
+        let mut naive = Naive {
+            operations,
+            open: BTreeSet::new(),
+            possible: BTreeSet::from([(None, BTreeSet::new())]),
+            ever: BTreeSet::from([None]),
+        };
+        moments.into_iter().all(|(_, what)| naive.goes_on(what))
+    }
+
+    fn goes_on(&mut self, what: What) -> bool {
+        match what {
+            What::Begins(operation) => drop(self.open.insert(operation)),
+            What::Ends(operation) => {
+                self.close();
+                self.possible.retain(|(_, taken)| taken.contains(&operation));
+                let done = std::mem::take(&mut self.possible).into_iter();
+                self.possible =
+                    done.map(|(value, taken)| (value, without(taken, operation))).collect();
+                self.open.remove(&operation);
+            }
+            What::Loss => {
+                self.close();
+                let with_each = |(_, taken): &Plain| -> Vec<Plain> {
+                    self.ever.iter().map(|&value| (value, taken.clone())).collect()
+                };
+                self.possible = self.possible.iter().flat_map(with_each).collect();
+            }
+        }
+        !self.possible.is_empty()
+    }
+
+    /// Everything that can come of what is possible.
+    fn close(&mut self) {
+        let mut next: Vec<Plain> = self.possible.iter().cloned().collect();
+        while let Some((value, taken)) = next.pop() {
+            self.ever.insert(value);
+            let mut found = Vec::new();
+            if may_expire(value) {
+                found.push((None, taken.clone()));
+            }
+            for &place in self.open.iter().filter(|place| self.may_be_next(**place, &taken)) {
+                let operation = &self.operations[place];
+                let values = match operation.outcome {
+                    Some(_) => after(value, operation),
+                    None => [Some(effect(value, operation.action)), None],
+                };
+                let taken: BTreeSet<usize> = taken.iter().copied().chain([place]).collect();
+                found.extend(values.into_iter().flatten().map(|value| (value, taken.clone())));
+            }
+            next.extend(found.into_iter().filter(|new| self.possible.insert(new.clone())));
+        }
+    }
+
+    fn may_be_next(&self, place: usize, taken: &BTreeSet<usize>) -> bool {
+        let operation = &self.operations[place];
+        let is_before = |other: &Operation| {
+            operation.outcome.is_some()
+                && other.outcome.is_some()
+                && other.place.connection == operation.place.connection
+                && other.place.request < operation.place.request
+        };
+        let mut waiting = self.open.iter().filter(|other| !taken.contains(other));
+        !taken.contains(&place) && !waiting.any(|other| is_before(&self.operations[*other]))
+    }
+}
+
+fn without(mut taken: BTreeSet<usize>, operation: usize) -> BTreeSet<usize> {
+    taken.remove(&operation);
+    taken
+}
+
+/// What comes later on a connection is not begun before what comes earlier.
+fn begin_in_order(operations: &mut [Operation]) {
+    operations.sort_unstable_by_key(|operation| operation.place);
+    for later in 1..operations.len() {
+        let earlier = operations[later - 1];
+        if earlier.place.connection == operations[later].place.connection {
+            operations[later].begun = operations[later].begun.max(earlier.begun + 1);
+        }
+    }
+    operations.sort_unstable_by_key(|operation| operation.client);
+}
+
+/// A register on which operations really take effect, one at a time.
+struct Real {
+    random: fastrand::Rng,
+    value: Value,
+    ever: Vec<Value>,
+    next: u64,
+}
+
+impl Real {
+    /// A history that can have happened, and the moments of losses.
+    fn history(&mut self, count: usize) -> (Vec<Operation>, Vec<u64>) {
+        let mut operations: Vec<Operation> = Vec::new();
+        // When each takes effect: no moment is used twice.
+        let mut effects: Vec<(u64, Option<usize>)> = Vec::new();
+        let counts = self.random.u8(..4) == 0;
+        for client in 0..count {
+            let action = self.action(counts);
+            let begun = self.random.u64(..60) * 100 + client as u64;
+            let at = begun + 20 + 100 * self.random.u64(..12);
+            let ended = at + 20 + 100 * self.random.u64(..12);
+            let place = Place { connection: self.random.u64(..4), request: at };
+            operations.push(Operation { client, begun, ended, place, action, outcome: None });
+            if self.random.u8(..12) > 0 {
+                effects.push((at, Some(client)));
+            }
+        }
+        let losses =
+            if self.random.u8(..4) == 0 { vec![self.random.u64(..70) * 100 + 99] } else { vec![] };
+        effects.extend(losses.iter().map(|&moment| (moment, None)));
+        effects.sort_unstable();
+        begin_in_order(&mut operations);
+        for (_, what) in effects {
+            match what {
+                Some(place) => operations[place].outcome = self.execute(operations[place].action),
+                None => self.value = self.ever[self.random.usize(..self.ever.len())],
+            }
+        }
+        (operations, losses)
+    }
+
+    fn action(&mut self, counts: bool) -> Action {
+        self.next += 1;
+        let new = self.next;
+        let old = 1 + self.random.u64(..new);
+        match self.random.u8(..12) {
+            0..2 => Action::Read,
+            2 => Action::Probe,
+            3..5 => Action::Write(new),
+            5 => Action::WriteExpiring(EXPIRING | new),
+            6 => Action::WriteIfAbsent(new),
+            7 => Action::Swap(old, new),
+            8 => Action::Exchange(new),
+            9 if counts => Action::Increment,
+            9 | 10 => Action::Delete,
+            _ => [Action::Take, Action::Flush][self.random.usize(..2)],
+        }
+    }
+
+    /// What the client is told, if it has not given up.
+    fn execute(&mut self, action: Action) -> Option<Outcome> {
+        if may_expire(self.value) && self.random.bool() {
+            self.value = None;
+        }
+        let before = self.value;
+        self.value = effect(before, action);
+        self.ever.push(self.value);
+        let outcome = match action {
+            Action::Read | Action::Exchange(_) | Action::Take => Outcome::Value(before),
+            Action::Probe | Action::Delete => Outcome::Applied(before.is_some()),
+            Action::Write(_) | Action::WriteExpiring(_) => Outcome::Done,
+            Action::WriteIfAbsent(_) => Outcome::Applied(before.is_none()),
+            Action::Swap(old, _) => Outcome::Applied(before == Some(old)),
+            Action::Increment => Outcome::Number(self.value.unwrap_or(0)),
+            Action::Flush => Outcome::Applied(self.random.bool()),
+        };
+        (self.random.u8(..3) > 0).then_some(outcome)
+    }
+
+    /// Tells some client something else.
+    fn lie(&mut self, operations: &mut [Operation]) {
+        let at = self.random.usize(..operations.len());
+        let shown = 1 + self.random.u64(..self.next);
+        let shown = if self.random.u8(..4) == 0 { EXPIRING | shown } else { shown };
+        operations[at].outcome = match operations[at].outcome {
+            Some(Outcome::Value(Some(_))) if self.random.bool() => Some(Outcome::Value(None)),
+            Some(Outcome::Value(_)) => Some(Outcome::Value(Some(shown))),
+            Some(Outcome::Applied(done)) => Some(Outcome::Applied(!done)),
+            Some(Outcome::Number(number)) => Some(Outcome::Number(number + 1)),
+            Some(Outcome::Done) | None => None,
+        };
+    }
+}
+
+#[test]
+fn the_checker_says_what_the_plain_one_says() {
+    let (mut explained, mut violated) = (0, 0);
+    for seed in 0..4_000 {
+        let random = fastrand::Rng::with_seed(seed);
+        let mut real = Real { random, value: None, ever: vec![None], next: 0 };
+        let count = real.random.usize(2..10);
+        let (mut operations, losses) = real.history(count);
+        let lies = real.random.usize(..3);
+        (0..lies).for_each(|_| real.lie(&mut operations));
+        let verdict = check(&operations, &losses);
+        let is_explained = Naive::explains(&operations, &losses);
+        let expected = if is_explained { &mut explained } else { &mut violated };
+        *expected += 1;
+        assert!(lies > 0 || is_explained, "seed {seed}: this has happened, but {verdict:?}");
+        let agrees = match &verdict {
+            Verdict::Linearizable => is_explained,
+            Verdict::Violated(_) => !is_explained,
+            Verdict::GaveUp => false,
+        };
+        let text: String = operations.iter().map(|one| format!("{one}\n")).collect();
+        assert!(agrees, "seed {seed}: {verdict:?} of\n{text}with losses {losses:?}");
+    }
+    assert!(explained > 1_000 && violated > 500, "{explained} explained, {violated} violated");
+}

@@ -1,0 +1,197 @@
+//! Histories that can have happened, and such that cannot.
+
+use super::*;
+
+type Line = (usize, u64, u64, Action, Option<Outcome>);
+
+fn history(list: &[(usize, u64, u64, Action, Outcome)]) -> Verdict {
+    let answered = |&(client, begun, ended, action, outcome): &_| {
+        (client, begun, ended, action, Some(outcome))
+    };
+    with_losses(&list.iter().map(answered).collect::<Vec<_>>(), &[])
+}
+
+fn with_losses(list: &[Line], losses: &[u64]) -> Verdict {
+    check(&list.iter().map(on_own_connection).collect::<Vec<_>>(), losses)
+}
+
+fn on_own_connection(&(client, begun, ended, action, outcome): &Line) -> Operation {
+    let place = Place { connection: client as u64, request: begun };
+    Operation { client, begun, ended, place, action, outcome }
+}
+
+fn is_violated(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Violated(_))
+}
+
+#[test]
+fn operations_one_after_the_other_are_taken_at_their_word() {
+    let good = [
+        (0, 1, 2, Action::Read, Outcome::Value(None)),
+        (1, 3, 4, Action::Write(10), Outcome::Done),
+        (0, 5, 6, Action::Increment, Outcome::Number(11)),
+        (1, 7, 8, Action::WriteIfAbsent(20), Outcome::Applied(false)),
+        (0, 9, 10, Action::Swap(11, 30), Outcome::Applied(true)),
+        (1, 11, 12, Action::Delete, Outcome::Applied(true)),
+        (0, 13, 14, Action::Delete, Outcome::Applied(false)),
+        (0, 15, 16, Action::WriteIfAbsent(40), Outcome::Applied(true)),
+        (0, 17, 18, Action::Take, Outcome::Value(Some(40))),
+        (1, 19, 20, Action::Increment, Outcome::Number(1)),
+        (0, 21, 22, Action::Exchange(50), Outcome::Value(Some(1))),
+        (1, 23, 24, Action::Probe, Outcome::Applied(true)),
+        (0, 25, 26, Action::Flush, Outcome::Applied(true)),
+        (1, 27, 28, Action::Probe, Outcome::Applied(false)),
+    ];
+    assert_eq!(history(&good), Verdict::Linearizable);
+    for broken in 0..good.len() {
+        let mut bad = good;
+        bad[broken].4 = match (bad[broken].3, bad[broken].4) {
+            (Action::Flush, _) | (_, Outcome::Done) => continue,
+            (_, Outcome::Value(_)) => Outcome::Value(Some(99)),
+            (_, Outcome::Applied(done)) => Outcome::Applied(!done),
+            (_, Outcome::Number(number)) => Outcome::Number(number + 1),
+        };
+        assert!(is_violated(&history(&bad)), "line {broken} cannot be");
+    }
+}
+
+#[test]
+fn operations_at_the_same_time_may_take_effect_in_either_order() {
+    for seen in [None, Some(5)] {
+        let history = history(&[
+            (0, 1, 4, Action::Write(5), Outcome::Done),
+            (1, 2, 3, Action::Read, Outcome::Value(seen)),
+        ]);
+        assert_eq!(history, Verdict::Linearizable, "{seen:?}");
+    }
+}
+
+#[test]
+fn what_was_seen_once_is_not_unseen_while_the_write_goes_on() {
+    let history = history(&[
+        (0, 1, 10, Action::Write(5), Outcome::Done),
+        (1, 2, 3, Action::Read, Outcome::Value(Some(5))),
+        (2, 4, 5, Action::Read, Outcome::Value(None)),
+    ]);
+    assert!(is_violated(&history));
+}
+
+#[test]
+fn two_increments_never_report_the_same_number() {
+    let history = history(&[
+        (0, 1, 4, Action::Increment, Outcome::Number(1)),
+        (1, 2, 3, Action::Increment, Outcome::Number(1)),
+    ]);
+    assert!(is_violated(&history));
+}
+
+#[test]
+fn a_value_that_expires_may_go_but_does_not_come_back() {
+    let value = EXPIRING | 5;
+    let write = (0, 1, 2, Action::WriteExpiring(value), Outcome::Done);
+    let read = |at, seen| (1, at, at + 1, Action::Read, Outcome::Value(seen));
+    let good = [write, read(3, Some(value)), read(5, None)];
+    assert_eq!(history(&good), Verdict::Linearizable);
+    assert!(is_violated(&history(&[write, read(3, None), read(5, Some(value))])));
+    let other = (0, 1, 2, Action::Write(5), Outcome::Done);
+    assert!(is_violated(&history(&[other, read(3, None)])));
+}
+
+#[test]
+fn requests_of_one_connection_take_effect_in_their_order() {
+    let lines = [
+        (0, 1, 10, Action::Write(1), Some(Outcome::Done)),
+        (1, 2, 11, Action::Write(2), Some(Outcome::Done)),
+        (2, 3, 12, Action::Read, Some(Outcome::Value(Some(1)))),
+    ];
+    assert_eq!(with_losses(&lines, &[]), Verdict::Linearizable, "on three connections");
+    let on_one = |line: &Line| {
+        let place = Place { connection: 7, request: line.1 };
+        Operation { place, ..on_own_connection(line) }
+    };
+    assert!(is_violated(&check(&lines.each_ref().map(on_one), &[])), "on one");
+    let mut newer = lines;
+    newer[2].4 = Some(Outcome::Value(Some(2)));
+    assert_eq!(check(&newer.each_ref().map(on_one), &[]), Verdict::Linearizable);
+}
+
+#[test]
+fn a_flush_that_may_have_missed_a_register_has_done_so_or_not_for_good() {
+    let read = |at, seen| (1, at, at + 1, Action::Read, Outcome::Value(seen));
+    let write = (0, 1, 2, Action::Write(1), Outcome::Done);
+    let flush = |hit| (0, 3, 4, Action::Flush, Outcome::Applied(hit));
+    assert_eq!(history(&[write, flush(false), read(5, Some(1))]), Verdict::Linearizable);
+    assert_eq!(history(&[write, flush(false), read(5, None)]), Verdict::Linearizable);
+    let back = [write, flush(false), read(5, None), read(7, Some(1))];
+    assert!(is_violated(&history(&back)));
+    assert!(is_violated(&history(&[write, flush(true), read(5, Some(1))])));
+}
+
+#[test]
+fn a_stale_read_is_found() {
+    let history = history(&[
+        (0, 1, 2, Action::Write(1), Outcome::Done),
+        (0, 3, 4, Action::Write(2), Outcome::Done),
+        (1, 5, 6, Action::Read, Outcome::Value(Some(1))),
+    ]);
+    assert!(is_violated(&history));
+}
+
+#[test]
+fn what_was_given_up_may_take_effect_at_any_later_time_once() {
+    let given_up = (0, 1, 2, Action::Write(5), None);
+    let read = |at, seen| (1, at, at + 1, Action::Read, Some(Outcome::Value(seen)));
+    let write = |at, new| (1, at, at + 1, Action::Write(new), Some(Outcome::Done));
+    assert_eq!(with_losses(&[given_up, read(3, None)], &[]), Verdict::Linearizable);
+    let late = [given_up, read(3, None), write(5, 7), read(7, Some(5)), read(9, Some(5))];
+    assert_eq!(with_losses(&late, &[]), Verdict::Linearizable);
+    let twice = [given_up, read(3, Some(5)), write(5, 7), read(7, Some(5))];
+    assert!(is_violated(&with_losses(&twice, &[])));
+    let early = [read(1, Some(5)), (0, 3, 4, Action::Write(5), None)];
+    assert!(is_violated(&with_losses(&early, &[])));
+}
+
+#[test]
+fn many_that_were_given_up_are_followed() {
+    let mut list: Vec<_> = (0..30)
+        .map(|n| (0, 2 * n + 1, 2 * n + 2, Action::Increment, None))
+        .chain((30..50).map(|n| (0, 2 * n + 1, 2 * n + 2, Action::Write(1000 * n), None)))
+        .collect();
+    let read = |at, seen| (1, at, at + 1, Action::Read, Some(Outcome::Value(Some(seen))));
+    list.extend([read(201, 17), read(203, 33_004), read(205, 33_013)]);
+    assert_eq!(with_losses(&list, &[]), Verdict::Linearizable);
+    list.push(read(207, 33_014));
+    assert!(is_violated(&with_losses(&list, &[])), "that would be one increment too many");
+}
+
+#[test]
+fn writes_of_which_nobody_saw_anything_are_counted_however_many_there_are() {
+    let given_up = |n: u64| (0, 2 * n + 1, 2 * n + 2, Action::Write(n), None);
+    let writes: Vec<_> = (0..300).map(given_up).collect();
+    let delete =
+        |n: u64| (1, 2 * n + 1001, 2 * n + 1002, Action::Delete, Some(Outcome::Applied(true)));
+    let deletes: Vec<_> = (0..300).map(delete).collect();
+    assert_eq!(with_losses(&[&writes[..], &deletes].concat(), &[]), Verdict::Linearizable);
+    let one_less = [&writes[1..], &deletes].concat();
+    assert!(is_violated(&with_losses(&one_less, &[])), "one of them found what nobody wrote");
+}
+
+#[test]
+fn what_was_lost_may_be_found_in_an_old_copy_and_not_in_a_new_one() {
+    let read = |at, seen| (1, at, at + 1, Action::Read, Some(Outcome::Value(seen)));
+    let write = |at, new| (1, at, at + 1, Action::Write(new), Some(Outcome::Done));
+    let before = [write(1, 5), write(3, 7)];
+    for seen in [None, Some(5), Some(7)] {
+        let history = [&before[..], &[read(10, seen), read(12, seen)]].concat();
+        assert_eq!(with_losses(&history, &[6]), Verdict::Linearizable, "{seen:?}");
+    }
+    let early = [&before[..], &[read(5, Some(5))]].concat();
+    assert!(is_violated(&with_losses(&early, &[9])));
+    let twice = [&before[..], &[read(10, Some(5)), read(12, Some(7))]].concat();
+    assert!(is_violated(&with_losses(&twice, &[9])));
+    let answered_later = (0, 8, 12, Action::Write(9), Some(Outcome::Done));
+    let history = [&before[..], &[answered_later, read(14, Some(5))]].concat();
+    assert_eq!(with_losses(&history, &[10]), Verdict::Linearizable, "it was lost, too");
+    let unheard = [&before[..], &[read(10, Some(9))]].concat();
+    assert!(is_violated(&with_losses(&unheard, &[9])));
+}
