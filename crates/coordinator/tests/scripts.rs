@@ -306,7 +306,9 @@ fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
             let reason = args.take_key("reason").map(str::to_owned);
             let range = ranges(&mut args)?[0];
             match reason {
-                None if command.name == "replayed" => ToCoordinator::Replayed { dead: log, range, epoch },
+                None if command.name == "replayed" => {
+                    ToCoordinator::Replayed { dead: log, range, epoch }
+                }
                 None => ToCoordinator::Recovered { dead: log, range, epoch },
                 Some(reason) => ToCoordinator::NotRecovered { dead: log, range, epoch, reason },
             }

@@ -63,6 +63,8 @@ struct World {
     /// What was told to the coordinator of parts, each once.
     told: Vec<String>,
     connections: u64,
+    /// The other server answers nothing that is appended to segments.
+    is_slow: bool,
 }
 
 fn disk() -> Replicas {
@@ -128,6 +130,11 @@ fn map(version: u64, owner: ServerId, epoch: u64, tenure: Tenure) -> FromCoordin
     })
 }
 
+/// The part is safe for the coordinator.
+fn kept(epoch: u64) -> FromCoordinator {
+    FromCoordinator::Kept { range: HashRange::ALL, epoch: OwnershipEpoch(epoch) }
+}
+
 /// The whole key space is one part.
 fn part(epoch: u64, segments: &[(u64, Content, ServerId)]) -> FromCoordinator {
     let segment = |&(segment, content, backup): &(u64, Content, ServerId)| RecoverySegment {
@@ -183,6 +190,7 @@ impl World {
             other,
             told: Vec::new(),
             connections: 0,
+            is_slow: false,
         };
         world.pass(10);
         world.hear(map(1, DEAD, 1, OLD));
@@ -232,6 +240,8 @@ impl World {
     /// What the other server says.
     fn answer(&self, sending: Sending) -> Option<(PeerMessage, Vec<u8>)> {
         match sending.message {
+            // Of segments; the chain's keep the read lease.
+            PeerMessage::Append(Append { kind: ReplicaKind::Data, .. }) if self.is_slow => None,
             PeerMessage::Append(Append { replica, from, sent, .. }) => {
                 let length = from + sending.payload.len() as u32;
                 let result = AppendResult::Has { length, stable: length };
@@ -255,6 +265,7 @@ impl World {
             ToCoordinator::Chain { number } => {
                 return self.cores[0].on_control(FromCoordinator::ChainNoted { number });
             }
+            ToCoordinator::Replayed { epoch, .. } => format!("{epoch} replayed"),
             ToCoordinator::Recovered { epoch, .. } => format!("{epoch} recovered"),
             ToCoordinator::NotRecovered { epoch, reason, .. } => {
                 format!("{epoch} not recovered: {reason}")
@@ -296,11 +307,13 @@ fn a_part_is_read_from_all_disks_and_served_when_the_map_says_so() {
     let second = write(&other, 2, &entries);
     let mut world = World::new(mine, other);
     world.hear(part(7, &[(1, first, ME), (2, second, OTHER)]));
-    assert_eq!(world.told, ["e7 recovered"]);
+    assert_eq!(world.told, ["e7 replayed", "e7 recovered"]);
     assert!(matches!(world.states()[..], [TabletState::Recovering(_)]));
     let mut asked = world.ask("GET one");
     assert_eq!(asked, "", "nobody is answered yet");
     world.hear(map(2, ME, 7, Tenure(7)));
+    assert!(matches!(world.states()[..], [TabletState::Securing(_)]));
+    world.hear(kept(7));
     assert!(matches!(world.states()[..], [TabletState::Serving]));
     for (key, answer) in [("one", "$1\r\n1\r\n"), ("twice", "$3\r\nnew\r\n"), ("gone", "$-1\r\n")] {
         asked = world.ask(&format!("GET {key}"));
@@ -311,6 +324,29 @@ fn a_part_is_read_from_all_disks_and_served_when_the_map_says_so() {
     assert!(info.contains("recovery_parts_recovered:1\r\n"), "{info}");
     assert_eq!(world.ask("SET twice newer"), "+OK\r\n", "its version is above those of the dead");
     assert_eq!(world.ask("GET twice"), "$5\r\nnewer\r\n");
+}
+
+#[test]
+fn what_is_replayed_is_served_before_it_is_safe_and_writes_wait_until_they_are() {
+    let (mine, other) = (disk(), disk());
+    let first = write(&mine, 1, &[(1, "one", Some("1")), (2, "two", Some("2"))]);
+    let mut world = World::new(mine, other);
+    world.is_slow = true;
+    world.hear(part(7, &[(1, first, ME)]));
+    assert_eq!(world.told, ["e7 replayed"]);
+    world.hear(map(2, ME, 7, Tenure(7)));
+    assert_eq!(world.ask("GET one"), "$1\r\n1\r\n", "the dead server's log has it");
+    assert_eq!(world.ask("DEL two"), "", "nobody has that yet");
+    world.is_slow = false;
+    world.pass(300);
+    assert_eq!(world.told, ["e7 replayed", "e7 recovered"]);
+    assert!(
+        matches!(world.states()[..], [TabletState::Securing(_)]),
+        "the coordinator has to know"
+    );
+    world.hear(kept(7));
+    assert!(matches!(world.states()[..], [TabletState::Serving]));
+    assert_eq!(world.ask("GET two"), "$-1\r\n");
 }
 
 #[test]
@@ -326,7 +362,7 @@ fn what_is_handed_back_is_forgotten_and_can_be_recovered_later() {
     assert!(world.states().is_empty(), "there is no tablet any more");
     assert!(world.cores[0].engine.worker.is_empty(HashRange::ALL), "nor any record");
     world.hear(part(8, &[(1, first, ME), (2, second, OTHER)]));
-    assert_eq!(world.told, [reason, "e8 recovered"]);
+    assert_eq!(world.told, [reason, "e8 replayed", "e8 recovered"]);
     world.hear(map(2, ME, 8, Tenure(8)));
     assert_eq!(world.ask("GET one"), "$1\r\n1\r\n");
     assert_eq!(world.ask("GET two"), "$1\r\n2\r\n");
@@ -339,7 +375,7 @@ fn a_part_that_somebody_else_gets_is_forgotten() {
     let first = write(&mine, 1, &[(1, "one", Some("1"))]);
     let mut world = World::new(mine, other);
     world.hear(part(7, &[(1, first, ME)]));
-    assert_eq!(world.told, ["e7 recovered"]);
+    assert_eq!(world.told, ["e7 replayed", "e7 recovered"]);
     world.hear(map(2, OTHER, 8, Tenure(8)));
     assert!(world.states().is_empty());
     assert!(world.cores[0].engine.worker.is_empty(HashRange::ALL));

@@ -133,24 +133,15 @@ impl<S: MetaStore> Coordinator<S> {
             }
         };
         self.advance(at, self.ledger.edit(), &migration, stage.clone())?;
-        match stage {
-            Stage::Ended { ending: Ending::Success, .. } => {
-                self.send(migration.target, FromCoordinator::Finished { migration: id }, out);
+        if let Stage::Ended { ending, .. } = stage {
+            match ending {
+                Ending::Success => {
+                    self.send(migration.target, FromCoordinator::Finished { migration: id }, out);
+                }
+                Ending::Cancelled | Ending::Failed(_) => {
+                    self.send(migration.source, outcome(id, false), out);
+                }
             }
-            Stage::Ended { ending: Ending::Cancelled | Ending::Failed(_), .. } => {
-                self.send(migration.source, outcome(id, false), out);
-            }
-            Stage::Queued
-            | Stage::Measuring
-            | Stage::Preparing(_)
-            | Stage::Flipping(_)
-            | Stage::Withdrawing { .. }
-            | Stage::Deciding { .. }
-            | Stage::Orphaned { .. }
-            | Stage::Moving(_)
-            | Stage::Recovering(_)
-            | Stage::Securing(_)
-            | Stage::Releasing { .. } => {}
         }
         Ok(())
     }

@@ -14,8 +14,7 @@ impl Worker {
     pub fn hand_out(&mut self, mut save: impl FnMut(Unsaved<'_>) -> bool) {
         self.spliced.hand_out(&self.store.log, &mut save);
         self.survivors.hand_out(&mut save);
-        let keeps_back =
-            |cause: Cause| cause == Cause::Recoveries && self.keeps_recovered_back;
+        let keeps_back = |cause: Cause| cause == Cause::Recoveries && self.keeps_recovered_back;
         for (_, side_log) in self.side_logs.iter_mut().filter(|(cause, _)| !keeps_back(*cause)) {
             side_log.hand_out(&mut save);
         }

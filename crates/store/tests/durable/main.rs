@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod disk;
+mod inherited;
 mod random;
 mod scenario;
 mod simple;

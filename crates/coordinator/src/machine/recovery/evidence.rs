@@ -235,8 +235,9 @@ impl Evidence {
         let read = Directory::read(reading.bodies.iter().map(|body| &body[..]));
         self.reading = None;
         match read {
-            // Less than it was said to have would be the directory of an earlier time.
-            Ok(directory) if bytes == length => self.directory = Some(directory),
+            // Less than it was said to have would be the directory of an earlier time. More was
+            // written by a disk that has failed since, and may count or not.
+            Ok(directory) if bytes >= length => self.directory = Some(directory),
             Ok(_) | Err(_) => {
                 tracing::warn!(%backup, segment = %replica.0, "a log directory cannot be read");
                 self.unreadable.insert((backup, replica));

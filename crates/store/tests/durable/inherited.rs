@@ -1,0 +1,213 @@
+//! What a server has recovered and serves before its own log has all of it: if it dies, a third one
+//! reads both logs, and finds what was acknowledged.
+
+use crate::common::{NOW, TABLE, key};
+use crate::disk::{Disk, config};
+use fastrand::Rng;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use store::{
+    Need, Recovery, RecoveryPlan, Store, TableSet, Tablet, TabletMap, TabletState, Worker,
+};
+use types::limits::TABLES_MAX;
+use types::{HashRange, KeyHash, OwnershipEpoch, Tenure, UnixMillis};
+use wire::entries::EntryReader;
+
+/// Keys of a history.
+const KEYS: u32 = 300;
+/// Those of them that are written and removed all the time, so that what became of the others can
+/// leave the log.
+const HOT_KEYS: u32 = 20;
+
+/// What is there, by key.
+type Model = BTreeMap<u32, Vec<u8>>;
+
+/// A server and its disk.
+struct Server {
+    store: Arc<Store>,
+    workers: Vec<Worker>,
+    disk: Disk,
+    now: UnixMillis,
+}
+
+fn tablets(tenure: u64, state: TabletState) -> TabletMap {
+    let range = HashRange::ALL;
+    let tenures = std::array::from_fn(|table| Tenure(tenure + table as u64));
+    let (epoch, flushing) = (OwnershipEpoch(tenure), TableSet::NONE);
+    TabletMap::new(vec![Tablet { range, epoch, tenures, state, flushing }])
+}
+
+fn tenures(first: u64) -> Vec<Tenure> {
+    (0..TABLES_MAX as u64).map(|table| Tenure(first + table)).collect()
+}
+
+impl Server {
+    fn new(map: TabletMap) -> Server {
+        let mut disk = Disk::default();
+        let (store, workers) = disk.recover(config(24 << 16, 1 << 16, 2), (map, NOW), |_| {});
+        Server { store, workers, disk, now: NOW }
+    }
+
+    /// One that has replayed these logs, each written under the tenures from this one on.
+    fn successor(tenure: u64, logs: &[(&Disk, u64)], rng: &mut Rng) -> (Server, Arc<Recovery>) {
+        let old_tenures = logs.iter().map(|(_, tenure)| tenures(*tenure)).collect();
+        let plan = RecoveryPlan { number: tenure, range: HashRange::ALL, old_tenures };
+        let recovery = Arc::new(Recovery::new(plan));
+        let mut server = Server::new(tablets(tenure, TabletState::Recovering(recovery.clone())));
+        let mut pieces: Vec<Vec<u8>> =
+            logs.iter().flat_map(|(disk, _)| pieces(disk, rng)).collect();
+        rng.shuffle(&mut pieces);
+        for piece in pieces {
+            let at = rng.usize(..server.workers.len());
+            server.turn(at);
+            let mut next = Some(0);
+            while let Some(from) = next {
+                next = server.workers[at].replay_log(&recovery, &piece, from, 100).unwrap().next;
+            }
+        }
+        (server, recovery)
+    }
+
+    fn turn(&mut self, at: usize) {
+        self.workers[at].begin_turn(self.now);
+    }
+
+    fn publish(&mut self, map: TabletMap) {
+        self.store.publish(map);
+        (0..self.workers.len()).for_each(|at| self.turn(at));
+    }
+
+    /// A client changes something, or the server goes on with its own work.
+    fn step(&mut self, model: &mut Model, rng: &mut Rng) {
+        let at = rng.usize(..self.workers.len());
+        let keys = if rng.u32(..5) == 0 { KEYS } else { HOT_KEYS };
+        let number = rng.u32(..keys);
+        let name = number.to_string();
+        let hashed = key(&self.store, name.as_bytes());
+        match rng.u32(..20) {
+            0..8 => {
+                let longest = if number < HOT_KEYS { 8000 } else { 500 };
+                let value = vec![rng.u8(..); rng.usize(..longest)];
+                // Some values expire later than everything here, some at once.
+                let expiry = match rng.u32(..6) {
+                    0 => Some(UnixMillis(self.now.0 + 1)),
+                    1 => Some(UnixMillis(u64::MAX >> 1)),
+                    _ => None,
+                };
+                self.turn(at);
+                if self.workers[at].put(TABLE, hashed, &value, expiry).is_ok() {
+                    model.insert(number, value);
+                    if expiry.is_some_and(|at| at.0 == self.now.0 + 1) {
+                        model.remove(&number);
+                        self.now.0 += 1;
+                    }
+                }
+            }
+            8..12 => {
+                self.turn(at);
+                let delete = |_: &[Option<store::Record<'_>>], changes: &mut store::Changes<'_>| {
+                    changes.delete(0);
+                };
+                if self.workers[at].update(TABLE, &[hashed], Need::Nothing, delete).is_ok() {
+                    model.remove(&number);
+                }
+            }
+            12..15 => {
+                self.turn(at);
+                while self.workers[at].clean() && rng.u32(..20) != 0 {}
+            }
+            15 => {
+                self.turn(at);
+                let _ = self.workers[at].expire(TABLE, KeyHash(0), 100);
+            }
+            16..18 => self.disk.save(&self.store, &mut self.workers[at], || rng.u8(..4) > 0),
+            18 => self.disk.sync_all(&self.store),
+            _ => while self.disk.drop_one(0) && self.disk.release_one(&self.store) {},
+        }
+    }
+
+    /// Everything that clients wrote is acknowledged.
+    fn save(&mut self) {
+        for worker in &mut self.workers {
+            self.disk.save(&self.store, worker, || true);
+        }
+    }
+
+    fn check(&mut self, model: &Model, seed: u64) {
+        for number in 0..KEYS {
+            let name = number.to_string();
+            let hashed = key(&self.store, name.as_bytes());
+            self.turn(0);
+            let read = |record: Option<store::Record<'_>>| record.map(|it| it.value.to_vec());
+            let found = self.workers[0].read_one(TABLE, hashed, read).unwrap();
+            assert_eq!(found.as_ref(), model.get(&number), "seed {seed}: key {number}");
+        }
+    }
+}
+
+/// The log's segments cut at entries.
+fn pieces(disk: &Disk, rng: &mut Rng) -> Vec<Vec<u8>> {
+    let mut pieces = Vec::new();
+    for segment in &disk.directory {
+        let Some(replica) = disk.segments.get(segment) else { continue };
+        let mut reader = EntryReader::from(&replica.bytes, 0);
+        while !reader.is_at_end() {
+            let from = reader.offset();
+            for _ in 0..rng.usize(1..50) {
+                if let Some(read) = reader.next_checked() {
+                    read.unwrap();
+                }
+            }
+            pieces.push(replica.bytes[from..reader.offset()].to_vec());
+        }
+    }
+    pieces
+}
+
+#[test]
+fn whoever_dies_before_it_has_all_that_it_serves_is_succeeded_from_both_logs() {
+    let seeds = std::env::var("SEEDS").map_or(60, |seeds| seeds.parse().expect("a number"));
+    for seed in 0..seeds {
+        let rng = &mut Rng::with_seed(seed);
+        let mut model = Model::new();
+        let mut first = Server::new(tablets(100, TabletState::Serving));
+        for _ in 0..rng.usize(..2000) {
+            first.step(&mut model, rng);
+        }
+        first.save();
+        let left = first.disk.after_crash(None::<fn(usize) -> usize>);
+
+        let (mut second, recovery) = Server::successor(200, &[(&left, 100)], rng);
+        second.now = first.now;
+        second.publish(tablets(200, TabletState::Securing(recovery.clone())));
+        second.check(&model, seed);
+        let keeps_back = rng.bool();
+        second.workers.iter_mut().for_each(|worker| worker.keep_recovered_back(keeps_back));
+        for _ in 0..rng.usize(..3000) {
+            second.step(&mut model, rng);
+        }
+        second.save();
+        second.check(&model, seed);
+        let inherited = second.disk.after_crash(None::<fn(usize) -> usize>);
+        let (mut third, _) = Server::successor(300, &[(&inherited, 200), (&left, 100)], rng);
+        third.now = second.now;
+        third.publish(tablets(300, TabletState::Serving));
+        third.check(&model, seed);
+
+        // If it lives until its own log has everything, that one is enough.
+        second.workers.iter_mut().for_each(|worker| worker.keep_recovered_back(false));
+        second.save();
+        assert!(second.store.log().unacknowledged().is_none(), "seed {seed}");
+        second.publish(tablets(200, TabletState::Serving));
+        for _ in 0..rng.usize(..2000) {
+            second.step(&mut model, rng);
+            second.workers[0].sweep_recovery(&recovery, 3);
+        }
+        second.save();
+        let alone = second.disk.after_crash(None::<fn(usize) -> usize>);
+        let (mut fourth, _) = Server::successor(400, &[(&alone, 200)], rng);
+        fourth.now = second.now;
+        fourth.publish(tablets(400, TabletState::Serving));
+        fourth.check(&model, seed);
+    }
+}
