@@ -19,7 +19,7 @@ use super::releases::Releases;
 use super::replica::{Pace, Replica};
 use super::segment::{Segment, Stage};
 use super::suspicions::Suspicions;
-use super::timing::{AGAIN, BEAT, COPIES_MAX, SHORT_MAX};
+use super::timing::{AGAIN, BEAT, COPIES_MAX, COPIES_REST, SHORT_MAX};
 use crate::Outbox;
 use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +38,8 @@ pub struct Replicator {
     short: BTreeSet<SegmentId>,
     /// Somebody may take copies of segments that could not be copied before.
     may_copy: bool,
+    /// Until then nothing is copied that nobody waits for.
+    copies_rest: Option<Instant>,
     placement: Placement,
     releases: Releases,
     suspicions: Suspicions,
@@ -83,6 +85,7 @@ impl Replicator {
             active: BTreeSet::new(),
             short: BTreeSet::new(),
             may_copy: false,
+            copies_rest: None,
             placement: Placement::default(),
             releases: Releases::default(),
             suspicions: Suspicions::default(),
@@ -127,7 +130,10 @@ impl Replicator {
                 self.answer_needed(now, backup, replicas, out);
             }
             ReplicatorEvent::ConnectionLost { backup } => self.connection_lost(now, backup),
-            ReplicatorEvent::Died { backup } => self.died(backup, out),
+            ReplicatorEvent::Died { backup } => {
+                self.copies_rest = Some(now + COPIES_REST);
+                self.died(backup, out);
+            }
             ReplicatorEvent::Tick => {}
         }
         self.settle(now, out);
@@ -145,7 +151,9 @@ impl Replicator {
             replicas.chain(segment.announce_at).chain(segment.review_at)
         });
         let forgiven = self.placement.next_deadline().filter(|_| !self.short.is_empty());
-        segments.chain(forgiven).chain(self.releases.next_deadline()).chain(self.told.lease).min()
+        let rested = self.copies_rest.filter(|_| !self.short.is_empty());
+        let others = self.releases.next_deadline();
+        segments.chain(forgiven).chain(rested).chain(others).chain(self.told.lease).min()
     }
 
     /// Whether a backup must keep what it has of a replica, as far as is known of others. Also what
@@ -420,6 +428,7 @@ impl Replicator {
         if self.placement.forgive(now) {
             self.may_copy = true;
         }
+        self.copies_rest = self.copies_rest.filter(|until| *until > now);
         self.place_originals(out);
         self.start_copies();
         let active: Vec<SegmentId> = self.active.iter().copied().collect();
@@ -487,7 +496,8 @@ impl Replicator {
         }
         let lacking = |id: &SegmentId| self.short.contains(id) && self.segments[id].is_closed();
         let mut waiting: Vec<SegmentId> = self.active.iter().copied().filter(lacking).collect();
-        if self.may_copy {
+        let may_copy = self.may_copy && self.copies_rest.is_none();
+        if may_copy {
             waiting.extend(self.short.difference(&self.active));
         }
         for id in waiting {
@@ -496,7 +506,7 @@ impl Replicator {
             }
             count += usize::from(self.start_copy(id));
         }
-        self.may_copy = false;
+        self.may_copy &= !may_copy;
     }
 
     fn start_copy(&mut self, id: SegmentId) -> bool {

@@ -40,6 +40,10 @@ pub const COPIES_MAX: usize = 2;
 /// ... in pieces of this size: at 1 GB/s what was appended waits for 2 ms behind two of them.
 pub const COPY_BYTES: u32 = 1 << 20;
 
+/// After a death nothing is copied for so long that nobody waits for: the dead server's ranges are
+/// recovered meanwhile, by the same disks and processors, and clients wait for that.
+pub const COPIES_REST: Duration = Duration::from_secs(2);
+
 /// Candidates that are drawn for each replica; the least loaded one gets it. Two of them do almost
 /// as well as looking at all (Mitzenmacher 2001); RAMCloud draws five.
 pub const DRAWS: usize = 3;

@@ -402,7 +402,7 @@ impl Engine {
         !self.pulls_to_serve.is_empty()
             || self.node.work.len() > 0
             || !self.flushes.is_empty()
-            || self.node.waiting_machines.load(Ordering::Relaxed) > 0
+            || self.node.restless_machines.load(Ordering::Relaxed) > 0
             || self.may_clean()
     }
 

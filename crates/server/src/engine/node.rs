@@ -62,6 +62,9 @@ pub struct Node {
     /// Reactors that must begin a turn or splice before some machine goes on: machines that wait
     /// for a grace period or a cut. Every turn looks here.
     pub(super) waiting_machines: AtomicUsize,
+    /// Those of them whom time alone lets go on: no reactor sleeps meanwhile. The others wait for the
+    /// backups, whose answers wake everybody.
+    pub(super) restless_machines: AtomicUsize,
     /// Earliest deadline of any machine in nanoseconds; `u64::MAX`: none.
     pub(super) machine_deadline: AtomicU64,
     /// What is replayed is replicated later: something is replayed, and nobody waits for that.
@@ -203,6 +206,7 @@ impl Node {
             machines: Mutex::default(),
             work: WorkQueue::default(),
             waiting_machines: AtomicUsize::new(0),
+            restless_machines: AtomicUsize::new(0),
             machine_deadline: AtomicU64::new(u64::MAX),
             keeps_recovered_back: AtomicBool::new(false),
             reactors_missing: AtomicUsize::new(0),
@@ -457,8 +461,13 @@ impl Node {
         let recovery = masters.any(|machine| !machine.is_over()).then_some(RECOVERY_SHARE);
         let share = shares.chain(recovery).max().unwrap_or(BACKGROUND_SHARE);
         let keeps_back = recovering::keeps_recovered_back(machines.recoveries.values());
-        self.keeps_recovered_back.store(keeps_back, Ordering::Relaxed);
+        let kept_back = self.keeps_recovered_back.swap(keeps_back, Ordering::Relaxed);
+        if kept_back && !keeps_back {
+            self.wake_all();
+        }
+        let patient = machines.recoveries.values().filter(|side| side.waits_for_backups()).count();
         self.waiting_machines.store(waiting, Ordering::Release);
+        self.restless_machines.store(waiting - patient, Ordering::Release);
         self.machine_deadline.store(deadline, Ordering::Release);
         self.background_share.store(share, Ordering::Relaxed);
     }

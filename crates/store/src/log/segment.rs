@@ -687,6 +687,20 @@ impl OpenSegment {
         handed_out.store(self.written as u32, Ordering::Release);
     }
 
+    /// So many more bytes count as handed out.
+    pub(super) fn advance_handed_out(&mut self, bytes: usize) {
+        self.handed_out += bytes;
+        assert!(self.handed_out <= self.written, "more is handed out than was written");
+        let handed_out = &self.segments.segment(self.place).tail.handed_out;
+        handed_out.store(self.handed_out as u32, Ordering::Release);
+    }
+
+    /// Whether the replicas have all that was handed out.
+    pub(super) fn is_acknowledged(&self) -> bool {
+        let (place, segment, end) = (self.place, self.id(), self.handed_out as u32);
+        self.segments.is_acknowledged(&Position { place, segment, end })
+    }
+
     /// Whether nothing more is to be written to it.
     #[inline]
     pub(super) fn is_ending(&self) -> bool {

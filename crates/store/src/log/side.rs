@@ -138,9 +138,23 @@ impl SideLog {
         if self.open.as_ref().is_some_and(OpenSegment::is_ending) {
             self.seal_open();
         }
-        if self.backlog.hand_out(self.open.as_mut(), save) {
+        let has_ended = match self.full {
+            Some(_) => self.backlog.hand_out(self.open.as_mut(), save),
+            None => self.backlog.hand_out_piece(self.open.as_mut(), save),
+        };
+        if has_ended {
             self.log.advance();
         }
+    }
+
+    /// Nothing more comes for the time being: the segment that it stands in gets full.
+    pub fn end(&mut self) {
+        self.seal_open();
+    }
+
+    /// Whether there is nothing that was not handed out, and no open segment.
+    pub fn is_idle(&self) -> bool {
+        self.open.is_none() && self.backlog.is_empty()
     }
 
     /// Bytes appended so far.

@@ -4,6 +4,7 @@
 use super::segment::OpenSegment;
 use std::fmt;
 use types::SegmentId;
+use wire::entries::EntryReader;
 
 /// A piece of a segment that the replicas do not have.
 #[derive(Clone, Copy)]
@@ -61,6 +62,52 @@ impl Backlog {
         }
         self.closed.len() < before
     }
+
+    /// As [`Backlog::hand_out`], for what is not urgent: one piece at a time, of whole entries, when
+    /// the replicas have the one before. The closed segments come first. A segment that is to end,
+    /// since it has lost a replica, is handed out to its end.
+    pub(super) fn hand_out_piece(
+        &mut self,
+        open: Option<&mut OpenSegment>,
+        save: &mut impl FnMut(Unsaved<'_>) -> bool,
+    ) -> bool {
+        let has_closed = !self.closed.is_empty();
+        let Some(segment) = self.closed.first_mut().or(open) else { return false };
+        let is_urgent = has_closed && segment.is_ending();
+        let has_some = has_closed || segment.has_unsaved();
+        if !has_some || !(is_urgent || segment.is_acknowledged()) {
+            return false;
+        }
+        let (from, all) = segment.unsaved();
+        let bytes = &all[..if is_urgent { all.len() } else { piece_of(all) }];
+        let (length, is_end) = (bytes.len(), has_closed && bytes.len() == all.len());
+        if !save(Unsaved { segment: segment.id(), from, bytes, is_closed: is_end }) {
+            return false;
+        }
+        segment.advance_handed_out(length);
+        if is_end {
+            segment.set_closed_handed_out();
+            self.closed.remove(0);
+        }
+        is_end
+    }
+}
+
+/// Bytes of a piece of what is not urgent: what clients write waits behind two of them for each
+/// reactor that recovers something, some milliseconds where memory is touched for the first time.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// The length of the whole entries at the beginning that make up a piece, or of the first one.
+fn piece_of(bytes: &[u8]) -> usize {
+    let mut entries = EntryReader::from(bytes, 0);
+    let mut length = 0;
+    while let Some(Ok(_)) = entries.next_unchecked() {
+        if length > 0 && entries.offset() > PIECE_BYTES {
+            break;
+        }
+        length = entries.offset();
+    }
+    length
 }
 
 fn shown(segment: &OpenSegment, is_closed: bool) -> Unsaved<'_> {

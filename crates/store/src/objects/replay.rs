@@ -128,21 +128,20 @@ impl Worker {
 
     /// What this worker has replayed of a migration joins the log.
     pub fn splice(&mut self, migration: MigrationId) {
-        self.splice_all_of(Cause::Migration(migration));
+        let is_it = |(cause, _): &(Cause, SideLog)| *cause == Cause::Migration(migration);
+        if let Some(at) = self.side_logs.iter().position(is_it) {
+            self.side_logs.swap_remove(at).1.splice(&mut self.spliced);
+        }
     }
 
     /// When nothing is being recovered any more, the last segment of what was becomes an ordinary one.
     pub(super) fn end_recoveries(&mut self) {
         let is_recovering = |tablet: &Tablet| matches!(tablet.state, TabletState::Recovering(_));
-        let has_log = self.side_logs.iter().any(|(cause, _)| *cause == Cause::Recoveries);
-        if has_log && !self.tablets.iter().any(is_recovering) {
-            self.splice_all_of(Cause::Recoveries);
-        }
-    }
-
-    fn splice_all_of(&mut self, cause: Cause) {
-        if let Some(at) = self.side_logs.iter().position(|(known, _)| *known == cause) {
-            self.side_logs.swap_remove(at).1.splice(&mut self.spliced);
+        let of_recoveries = |known: &&mut (Cause, SideLog)| known.0 == Cause::Recoveries;
+        if let Some((_, log)) = self.side_logs.iter_mut().find(of_recoveries)
+            && !self.tablets.iter().any(is_recovering)
+        {
+            log.end();
         }
     }
 

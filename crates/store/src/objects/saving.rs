@@ -18,6 +18,7 @@ impl Worker {
         for (_, side_log) in self.side_logs.iter_mut().filter(|(cause, _)| !keeps_back(*cause)) {
             side_log.hand_out(&mut save);
         }
+        self.side_logs.retain(|(cause, log)| *cause != Cause::Recoveries || !log.is_idle());
         self.head.hand_out(&mut save);
     }
 

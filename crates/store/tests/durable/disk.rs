@@ -38,10 +38,23 @@ impl Disk {
         worker: &mut Worker,
         mut takes: impl FnMut() -> bool,
     ) {
+        // What is not urgent comes piece by piece.
+        while self.save_once(store, worker, &mut takes) {}
+    }
+
+    /// Whether there was something, and all of it was taken.
+    fn save_once(
+        &mut self,
+        store: &Store,
+        worker: &mut Worker,
+        takes: &mut impl FnMut() -> bool,
+    ) -> bool {
         self.note_changes(store);
         let mut saved = Vec::new();
+        let mut are_taken = true;
         worker.hand_out(|unsaved| {
             if !takes() {
+                are_taken = false;
                 return false;
             }
             assert!(self.directory.contains(&unsaved.segment), "{unsaved:?} is not listed");
@@ -54,9 +67,11 @@ impl Disk {
             saved.push((unsaved.segment, replica.bytes.len() as u32));
             true
         });
+        let has_saved = !saved.is_empty();
         for (segment, length) in saved {
             store.log().raise_acknowledged(segment, length);
         }
+        has_saved && are_taken
     }
 
     /// Makes a segment stable.

@@ -170,10 +170,8 @@ impl Engine {
         let replayed_at = side.replayed_at.unwrap_or(now);
         tracing::info!(
             part = %side.machine.name(),
-            records = recovery.counters().records,
-            replay_ms = replayed_at.since(side.since).as_millis(),
             safe_ms = now.since(replayed_at).as_millis(),
-            "a part is recovered"
+            "a part is safe"
         );
         self.node.recovery_counts.recovered(recovery.counters());
         self.node.change_tablets(|tablets| {

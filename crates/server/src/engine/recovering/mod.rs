@@ -65,6 +65,7 @@ pub(super) struct RecoverySide {
     is_refused: bool,
     since: Instant,
     replayed_at: Option<Instant>,
+    is_served: bool,
     /// It is, since it does not fit into this server's memory.
     lacks_room: bool,
 }
@@ -119,6 +120,7 @@ impl RecoverySide {
             is_refused: false,
             since: now,
             replayed_at: None,
+            is_served: false,
             lacks_room: false,
         }
     }
@@ -132,8 +134,27 @@ impl RecoverySide {
         self.waits.is_some()
     }
 
+    /// Whether that is all that it waits for.
+    pub(super) fn waits_for_backups(&self) -> bool {
+        matches!(self.waits, Some(Wait::Secure(_)))
+    }
+
     fn is_over(&self) -> bool {
         self.machine.is_over() && self.waits.is_none()
+    }
+
+    /// The map shows that it is ours.
+    fn note_served(&mut self, now: Instant) {
+        let Some(replayed_at) = self.replayed_at else { return };
+        if !std::mem::replace(&mut self.is_served, true) {
+            tracing::info!(
+                part = %self.machine.name(),
+                records = self.counters().records,
+                replay_ms = replayed_at.since(self.since).as_millis(),
+                told_ms = now.since(replayed_at).as_millis(),
+                "a part is served"
+            );
+        }
     }
 
     /// Whether segments are read for it.
@@ -278,6 +299,9 @@ impl Engine {
             let side = machines.recoveries.get(&epoch);
             let decided = side.and_then(|side| decision(&map, side.machine.name(), node.me()));
             if let Some(is_ours) = decided {
+                if let Some(side) = machines.recoveries.get_mut(&epoch).filter(|_| is_ours) {
+                    side.note_served(now);
+                }
                 let event = MasterEvent::Decided { is_ours };
                 self.drive_recovery_in(&mut machines, now, epoch, event);
             }
