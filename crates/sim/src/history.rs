@@ -16,7 +16,7 @@
 //! that the other can, and stands for both. What has taken effect in all configurations is forgotten.
 //!
 //! A value that no outcome ever shows, and no swap asks for, is like any other such value: nothing
-//! that was observed tells them apart. All of them are one value to the checker ([`Values`]). So the
+//! that was observed tells them apart. All of them are one value to the checker (`values.rs`). So the
 //! writes of an outage, of which nobody knows what became, are one group.
 //!
 //! A server that dies takes what it held with it. From such a *loss* on the register may have any
