@@ -164,7 +164,12 @@ impl Status {
                 let _ = writeln!(text, "  not served yet: {}", slots(ranges));
             }
             for (range, master) in &report.parts {
-                let _ = writeln!(text, "  {} is being recovered by {master}", slots(&[*range]));
+                let is_its = ranges.iter().any(|other| other.overlaps(*range));
+                let what = match is_its {
+                    true => format!("is being recovered by {master}"),
+                    false => format!("is {master}'s, and depends on its log still"),
+                };
+                let _ = writeln!(text, "  {} {what}", slots(&[*range]));
             }
             if !message.is_empty() {
                 let _ = writeln!(text, "  last handed back because: {message}");

@@ -129,7 +129,8 @@ pub struct RecoveryReport {
     pub created: UnixMillis,
     /// What it owned and nobody serves yet.
     pub ranges: Vec<HashRange>,
-    /// Which parts of these are being recovered, by whom.
+    /// Which parts are being recovered, by whom: of these, and of what is served already and depends
+    /// on the log still.
     pub parts: Vec<(HashRange, ServerId)>,
     /// Segments of which no connected server holds a replica.
     pub missing_total: u32,
