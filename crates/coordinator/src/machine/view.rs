@@ -11,8 +11,8 @@ impl<S: MetaStore> Coordinator<S> {
     ///
     /// Its version rises across restarts without being stored: the term stands in its upper half.
     pub fn map(&self) -> ClusterMap {
-        let mut live = self.ledger.migrations().values().filter(|migration| migration.is_live());
-        let live = live.by_ref().filter(|migration| !migration.is_inheritance);
+        let migrations = self.ledger.migrations().values();
+        let live = migrations.filter(|migration| migration.is_live() && !migration.is_inheritance);
         ClusterMap {
             version: self.next_map_version() - 1,
             cluster: self.ledger.identity().cluster,
@@ -71,8 +71,8 @@ impl<S: MetaStore> Coordinator<S> {
     }
 
     pub(super) fn reports_of(&self, is_meant: impl Fn(&Migration) -> bool) -> Vec<MigrationReport> {
-        let newest_first = self.ledger.migrations().values().rev().filter(|m| is_meant(m));
-        let newest_first = newest_first.filter(|migration| !migration.is_inheritance);
+        let newest_first =
+            self.ledger.migrations().values().rev().filter(|m| is_meant(m) && !m.is_inheritance);
         newest_first
             .map(|migration| {
                 let (state, message) = self.state_of(migration);

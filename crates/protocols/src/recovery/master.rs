@@ -2,8 +2,8 @@
 //!
 //! It makes the tablet, reads, replays, and says so, until the map shows that the part is ours: it is
 //! served. Meanwhile it has everything made safe, and says that until the coordinator has noted it.
-//! What is in two logs is served only when it is safe in a third. When it cannot go on it says that instead, and forgets what it has as soon as nothing is
-//! being replayed any more.
+//! What is in two logs is served only when it is safe in a third. When it cannot go on it says that
+//! instead, and forgets what it has as soon as nothing is being replayed any more.
 //!
 //! **Invariant:** the coordinator hears that a part is replayed only when every segment of it is.
 //! **Invariant:** after *secure* nothing is read or replayed. A list that comes later has segments

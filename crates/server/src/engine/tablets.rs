@@ -83,9 +83,9 @@ pub(super) fn tenures(list: &[Tenure]) -> [Tenure; TABLES_MAX] {
 /// (the coordinator gave them to us empty). Other tenures of what we hold are the business of
 /// [`renewed`].
 ///
-/// A range that we have recovered is ours, and served, when a map says so under its epoch. One that we hold in
-/// another way than the map says is in the middle of a migration, and the migration's own messages
-/// decide.
+/// A range that we have recovered is ours, and served, when a map says so under its epoch. One that
+/// we hold in another way than the map says is in the middle of a migration, and the migration's own
+/// messages decide.
 pub(super) fn adopt(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) -> Vec<Tablet> {
     tablets.sort_by_key(|tablet| tablet.range);
     let mut given = Vec::new();

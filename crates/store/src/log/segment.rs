@@ -682,9 +682,7 @@ impl OpenSegment {
 
     /// All that is written counts as handed out.
     pub(super) fn set_handed_out(&mut self) {
-        self.handed_out = self.written;
-        let handed_out = &self.segments.segment(self.place).tail.handed_out;
-        handed_out.store(self.written as u32, Ordering::Release);
+        self.advance_handed_out(self.written - self.handed_out);
     }
 
     /// So many more bytes count as handed out.

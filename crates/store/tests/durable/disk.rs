@@ -1,10 +1,12 @@
 //! Disks that a store keeps its log on, and stores made from what they hold.
 
+use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use store::log::LogChange;
 use store::{Store, StoreConfig, TabletMap, Worker};
 use types::{HashSeed, KeyHash, ReactorId, SegmentId, UnixMillis};
+use wire::entries::EntryReader;
 
 /// What the replicas and the directory of a log hold.
 #[derive(Clone, Default)]
@@ -143,6 +145,25 @@ impl Disk {
             left.segments.insert(*segment, replica);
         }
         left
+    }
+
+    /// The log's segments cut at entries, each time behind fewer than `most`.
+    pub(crate) fn stretches(&self, rng: &mut Rng, most: usize) -> Vec<Vec<u8>> {
+        let mut stretches = Vec::new();
+        for segment in &self.directory {
+            let Some(replica) = self.segments.get(segment) else { continue };
+            let mut reader = EntryReader::from(&replica.bytes, 0);
+            while !reader.is_at_end() {
+                let from = reader.offset();
+                for _ in 0..rng.usize(1..most) {
+                    if let Some(read) = reader.next_checked() {
+                        read.unwrap();
+                    }
+                }
+                stretches.push(replica.bytes[from..reader.offset()].to_vec());
+            }
+        }
+        stretches
     }
 
     /// A store that reads all of it, in this order, and its workers.

@@ -3,15 +3,14 @@
 
 use crate::common::{NOW, TABLE, key};
 use crate::disk::{Disk, config};
+use crate::world::tenures;
 use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{
     Need, Recovery, RecoveryPlan, Store, TableSet, Tablet, TabletMap, TabletState, Worker,
 };
-use types::limits::TABLES_MAX;
-use types::{HashRange, KeyHash, OwnershipEpoch, Tenure, UnixMillis};
-use wire::entries::EntryReader;
+use types::{HashRange, KeyHash, OwnershipEpoch, UnixMillis};
 
 /// Keys of a history.
 const KEYS: u32 = 300;
@@ -32,13 +31,8 @@ struct Server {
 
 fn tablets(tenure: u64, state: TabletState) -> TabletMap {
     let range = HashRange::ALL;
-    let tenures = std::array::from_fn(|table| Tenure(tenure + table as u64));
     let (epoch, flushing) = (OwnershipEpoch(tenure), TableSet::NONE);
-    TabletMap::new(vec![Tablet { range, epoch, tenures, state, flushing }])
-}
-
-fn tenures(first: u64) -> Vec<Tenure> {
-    (0..TABLES_MAX as u64).map(|table| Tenure(first + table)).collect()
+    TabletMap::new(vec![Tablet { range, epoch, tenures: tenures(tenure), state, flushing }])
 }
 
 impl Server {
@@ -50,12 +44,12 @@ impl Server {
 
     /// One that has replayed these logs, each written under the tenures from this one on.
     fn successor(tenure: u64, logs: &[(&Disk, u64)], rng: &mut Rng) -> (Server, Arc<Recovery>) {
-        let old_tenures = logs.iter().map(|(_, tenure)| tenures(*tenure)).collect();
+        let old_tenures = logs.iter().map(|(_, tenure)| tenures(*tenure).to_vec()).collect();
         let plan = RecoveryPlan { number: tenure, range: HashRange::ALL, old_tenures };
         let recovery = Arc::new(Recovery::new(plan));
         let mut server = Server::new(tablets(tenure, TabletState::Recovering(recovery.clone())));
         let mut pieces: Vec<Vec<u8>> =
-            logs.iter().flat_map(|(disk, _)| pieces(disk, rng)).collect();
+            logs.iter().flat_map(|(disk, _)| disk.stretches(rng, 50)).collect();
         rng.shuffle(&mut pieces);
         for piece in pieces {
             let at = rng.usize(..server.workers.len());
@@ -143,25 +137,6 @@ impl Server {
             assert_eq!(found.as_ref(), model.get(&number), "seed {seed}: key {number}");
         }
     }
-}
-
-/// The log's segments cut at entries.
-fn pieces(disk: &Disk, rng: &mut Rng) -> Vec<Vec<u8>> {
-    let mut pieces = Vec::new();
-    for segment in &disk.directory {
-        let Some(replica) = disk.segments.get(segment) else { continue };
-        let mut reader = EntryReader::from(&replica.bytes, 0);
-        while !reader.is_at_end() {
-            let from = reader.offset();
-            for _ in 0..rng.usize(1..50) {
-                if let Some(read) = reader.next_checked() {
-                    read.unwrap();
-                }
-            }
-            pieces.push(replica.bytes[from..reader.offset()].to_vec());
-        }
-    }
-    pieces
 }
 
 #[test]

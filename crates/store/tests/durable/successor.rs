@@ -11,7 +11,6 @@ use store::{
 };
 use types::limits::TABLES_MAX;
 use types::{HashRange, KeyHash, OwnershipEpoch};
-use wire::entries::EntryReader;
 
 /// Steps of replay that end for want of memory, one after the other, before the store is too small.
 const REFUSED_MAX: usize = 20;
@@ -41,7 +40,8 @@ impl World {
         self.disk = Disk::default();
         let none = (TabletMap::default(), self.now);
         (self.store, self.workers) = self.disk.recover(self.scale.config(), none, |_| {});
-        let stretches = stretches(left, &mut self.rng);
+        let stretches = left.stretches(&mut self.rng, 200).into_iter();
+        let stretches: Vec<Arc<Vec<u8>>> = stretches.map(Arc::new).collect();
         loop {
             let parts = self.begin_recovery(old_tenure);
             let pieces = pieces(&parts, &stretches, &mut self.rng);
@@ -192,25 +192,6 @@ impl World {
             assert_eq!((replayed.records, replayed.next), (0, None), "it is too late");
         }
     }
-}
-
-/// The log's segments cut at entries, in any order.
-fn stretches(left: &Disk, rng: &mut Rng) -> Vec<Arc<Vec<u8>>> {
-    let mut stretches = Vec::new();
-    for segment in &left.directory {
-        let Some(replica) = left.segments.get(segment) else { continue };
-        let mut reader = EntryReader::from(&replica.bytes, 0);
-        while !reader.is_at_end() {
-            let from = reader.offset();
-            for _ in 0..rng.usize(1..200) {
-                if let Some(read) = reader.next_checked() {
-                    read.unwrap();
-                }
-            }
-            stretches.push(Arc::new(replica.bytes[from..reader.offset()].to_vec()));
-        }
-    }
-    stretches
 }
 
 /// Every stretch for every part, some of them twice.

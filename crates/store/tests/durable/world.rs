@@ -496,7 +496,7 @@ fn number(value: &[u8]) -> u64 {
 }
 
 /// By table, from this one on.
-fn tenures(first: u64) -> [Tenure; TABLES_MAX] {
+pub(crate) fn tenures(first: u64) -> [Tenure; TABLES_MAX] {
     std::array::from_fn(|table| Tenure(first + table as u64))
 }
 

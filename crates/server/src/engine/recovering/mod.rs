@@ -378,8 +378,8 @@ impl Engine {
 
     /// Begins parts that have been waiting for others.
     fn begin_in_turn(&mut self, machines: &mut Machines, now: Instant) {
-        let mut sides = machines.recoveries.values();
-        let mut replayed = sides.by_ref().filter(|side| side.is_being_replayed()).count();
+        let sides = machines.recoveries.values();
+        let mut replayed = sides.filter(|side| side.is_being_replayed()).count();
         let queued = machines.recoveries.iter().filter(|(_, side)| side.is_queued);
         for epoch in queued.map(|(epoch, _)| *epoch).collect::<Vec<_>>() {
             if replayed >= REPLAYED_MAX {
