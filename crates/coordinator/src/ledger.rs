@@ -13,7 +13,7 @@
 use crate::rebuild::Records;
 use crate::records::{
     Counters, FORMAT, Identity, Key, MIGRATIONS, Migration, RECOVERIES, Recovery, RecoveryStage,
-    SERVERS, Server, TABLETS, Tablet,
+    SERVERS, Server, TABLETS, Tablet, WILLS, Will,
 };
 use crate::store::{Entry, MetaStore, Revision, StoreError, Transaction, Verdict};
 use serde::{Serialize, de::DeserializeOwned};
@@ -57,6 +57,7 @@ pub(crate) struct Ledger<S> {
     tablets: BTreeMap<KeyHash, Tablet>,
     migrations: BTreeMap<MigrationId, Migration>,
     recoveries: BTreeMap<ServerId, Recovery>,
+    wills: BTreeMap<ServerId, Will>,
     revisions: BTreeMap<Key, Revision>,
 }
 
@@ -68,6 +69,7 @@ pub(crate) struct Edit {
     tablets: BTreeMap<KeyHash, Option<Tablet>>,
     migrations: BTreeMap<MigrationId, Option<Migration>>,
     recoveries: BTreeMap<ServerId, Option<Recovery>>,
+    wills: BTreeMap<ServerId, Option<Will>>,
 }
 
 impl Edit {
@@ -102,6 +104,14 @@ impl Edit {
     pub(crate) fn remove_recovery(&mut self, dead: ServerId) {
         self.recoveries.insert(dead, None);
     }
+
+    pub(crate) fn put_will(&mut self, will: Will) {
+        self.wills.insert(will.server, Some(will));
+    }
+
+    pub(crate) fn remove_will(&mut self, server: ServerId) {
+        self.wills.insert(server, None);
+    }
 }
 
 impl Edit {
@@ -111,6 +121,7 @@ impl Edit {
             && self.tablets.is_empty()
             && self.migrations.is_empty()
             && self.recoveries.is_empty()
+            && self.wills.is_empty()
     }
 
     /// The migrations that it changes.
@@ -167,6 +178,11 @@ impl<S: MetaStore> Ledger<S> {
             revisions.insert(Key::Recovery(recovery.dead), revision);
             recoveries.insert(recovery.dead, recovery);
         }
+        let mut wills = BTreeMap::new();
+        for (will, revision) in list::<Will>(&store, WILLS)? {
+            revisions.insert(Key::Will(will.server), revision);
+            wills.insert(will.server, will);
+        }
         Ok(Ledger {
             store,
             identity,
@@ -176,6 +192,7 @@ impl<S: MetaStore> Ledger<S> {
             tablets,
             migrations,
             recoveries,
+            wills,
             revisions,
         })
     }
@@ -238,6 +255,11 @@ impl<S: MetaStore> Ledger<S> {
         &self.recoveries
     }
 
+    /// By the server whose it is, dead or alive.
+    pub(crate) fn wills(&self) -> &BTreeMap<ServerId, Will> {
+        &self.wills
+    }
+
     /// Begins a change.
     pub(crate) fn edit(&self) -> Edit {
         Edit {
@@ -246,6 +268,7 @@ impl<S: MetaStore> Ledger<S> {
             tablets: BTreeMap::new(),
             migrations: BTreeMap::new(),
             recoveries: BTreeMap::new(),
+            wills: BTreeMap::new(),
         }
     }
 
@@ -273,6 +296,7 @@ impl<S: MetaStore> Ledger<S> {
         apply(&mut self.tablets, edit.tablets);
         apply(&mut self.migrations, edit.migrations);
         apply(&mut self.recoveries, edit.recoveries);
+        apply(&mut self.wills, edit.wills);
         Ok(())
     }
 
@@ -292,6 +316,8 @@ impl<S: MetaStore> Ledger<S> {
         let recoveries = edit.recoveries.iter();
         writes
             .extend(recoveries.map(|(&id, value)| (Key::Recovery(id), value.as_ref().map(encode))));
+        let wills = edit.wills.iter();
+        writes.extend(wills.map(|(&id, value)| (Key::Will(id), value.as_ref().map(encode))));
         writes
     }
 }

@@ -9,6 +9,7 @@
 //! | `tablet/<first hash>` | [`Tablet`] |
 //! | `migration/<number>` | [`Migration`] |
 //! | `recovery/<number of the dead server>` | [`Recovery`] |
+//! | `will/<number of the server>` | [`Will`] |
 //!
 //! Numbers in keys have 16 hexadecimal digits, so that keys are in the order of numbers. Values are
 //! `postcard`. The format rises with every change of a record.
@@ -23,7 +24,7 @@ use types::{
 use wire::control::{Intent, MigrationPolicy, MigrationState, Progress};
 
 /// Version of the records. A store of another version is not opened.
-pub(crate) const FORMAT: u16 = 5;
+pub(crate) const FORMAT: u16 = 6;
 
 /// What makes a cluster this cluster. Drawn at random by whoever creates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -393,6 +394,13 @@ impl Recovery {
     }
 }
 
+/// How the load of a server was spread when that was last written down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Will {
+    pub(crate) server: ServerId,
+    pub(crate) will: wire::control::Will,
+}
+
 /// A place in the metadata store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
@@ -404,12 +412,14 @@ pub(crate) enum Key {
     Migration(MigrationId),
     /// Of the dead server.
     Recovery(ServerId),
+    Will(ServerId),
 }
 
 pub(crate) const SERVERS: &str = "server/";
 pub(crate) const TABLETS: &str = "tablet/";
 pub(crate) const MIGRATIONS: &str = "migration/";
 pub(crate) const RECOVERIES: &str = "recovery/";
+pub(crate) const WILLS: &str = "will/";
 
 impl Key {
     /// The key's text.
@@ -422,6 +432,7 @@ impl Key {
             Key::Tablet(first) => format!("{TABLETS}{:016x}", first.0),
             Key::Migration(migration) => format!("{MIGRATIONS}{:016x}", migration.0),
             Key::Recovery(dead) => format!("{RECOVERIES}{:016x}", dead.0),
+            Key::Will(server) => format!("{WILLS}{:016x}", server.0),
         }
     }
 }

@@ -8,7 +8,7 @@
 //! says that it holds the chain's segment 4 (with 104 bytes), and of the log segment 3 (with 100) and
 //! 80 bytes of segment 5. `s2: directory s1 4 3/open 5` sends a directory of 104 bytes that names
 //! segment 3, which is open, and segment 5, which is closed with 100. `s2: recovered s1 0-99 as=e7`
-//! ends a part.
+//! ends a part. `s1: will 0-99/7 5000/300` says that the first hundred slots have a load of 7 each.
 //!
 //! Servers answer pings at once, and neither is shown, but for those of `hang s1` (until `go-on s1`), of
 //! which `hang s1 s2` makes several; `show-pings` shows pings. `stand-still 300ms` lets time pass in
@@ -24,12 +24,13 @@ use std::error::Error;
 use std::time::Duration;
 use support::{Storage, World, join_of, slots, text};
 use types::{
-    ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, TableId,
+    ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, SLOT_COUNT, SegmentId, ServerId,
+    TableId,
 };
 use wire::PROTOCOL_VERSION;
 use wire::control::{
     Ask, FromCoordinator, Loss, MigrationPolicy, PriorityPulls, Progress, ReplicaInfo,
-    ToCoordinator,
+    ToCoordinator, Will,
 };
 use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
@@ -235,6 +236,16 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
         "pong" => ToCoordinator::Pong { is_stalled: false },
         "stalled" => ToCoordinator::Pong { is_stalled: true },
         "suspect" => ToCoordinator::Suspect { server: server(args.next_pos().ok_or("whom?")?)? },
+        "will" => {
+            let mut loads = vec![0; usize::from(SLOT_COUNT)];
+            while let Some(text) = args.next_pos() {
+                let (range, load) = text.split_once('/').ok_or("slots and load?")?;
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                let (first, last) = slots(first.parse()?, last.parse()?).slots();
+                loads[usize::from(first.0)..=usize::from(last.0)].fill(load.parse()?);
+            }
+            ToCoordinator::Will(Will::of(&loads))
+        }
         "operate" => ToCoordinator::Operate { protocol: PROTOCOL_VERSION },
         "show-map" => ask(Ask::Map),
         "recoveries" => ask(Ask::Recoveries),

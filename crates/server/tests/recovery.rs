@@ -15,11 +15,11 @@ use store::{Store, StoreConfig, TabletState};
 use types::limits::TABLES_MAX;
 use types::{
     ClusterId, HashRange, HashSeed, Instant, OwnershipEpoch, ReactorId, SegmentId, ServerId,
-    Tenure, UnixMillis, Version,
+    Tenure, UnixMillis, Version, slot_of,
 };
 use wire::control::{
     ClusterMap, FromCoordinator, RecoveryLog, RecoveryPart, RecoverySegment, ReplicaPlace,
-    ServerInfo, TabletInfo, ToCoordinator,
+    ServerInfo, TabletInfo, ToCoordinator, Will,
 };
 use wire::directory::Content;
 use wire::entry::{Body, Dead, Entry};
@@ -65,6 +65,8 @@ struct World {
     connections: u64,
     /// The other server answers nothing that is appended to segments.
     is_slow: bool,
+    /// The last one.
+    will: Option<Will>,
 }
 
 fn disk() -> Replicas {
@@ -191,6 +193,7 @@ impl World {
             told: Vec::new(),
             connections: 0,
             is_slow: false,
+            will: None,
         };
         world.pass(10);
         world.hear(map(1, DEAD, 1, OLD));
@@ -264,6 +267,10 @@ impl World {
         let told = match message {
             ToCoordinator::Chain { number } => {
                 return self.cores[0].on_control(FromCoordinator::ChainNoted { number });
+            }
+            ToCoordinator::Will(will) => {
+                self.will = Some(will);
+                return;
             }
             ToCoordinator::Replayed { epoch, .. } => format!("{epoch} replayed"),
             ToCoordinator::Recovered { epoch, .. } => format!("{epoch} recovered"),
@@ -389,4 +396,28 @@ fn what_is_held_already_is_not_recovered() {
     world.hear(part(7, &[]));
     assert_eq!(world.told, ["e7 not recovered: the server holds a part of the range"]);
     assert!(matches!(world.states()[..], [TabletState::Serving]));
+}
+
+#[test]
+fn a_server_says_what_its_ranges_would_cost() {
+    let mut world = World::new(disk(), disk());
+    world.pass(1500);
+    assert_eq!(world.will, Some(Will::default()), "it has nothing");
+    world.hear(map(2, ME, 1, Tenure(4)));
+    let long = "x".repeat(1000);
+    for number in 0..3 {
+        assert_eq!(world.ask(&format!("SET {{one}}{number} {long}")), "+OK\r\n");
+    }
+    assert_eq!(world.ask("SET other 1"), "+OK\r\n");
+    world.pass(6500);
+    let will = world.will.expect("a will");
+    let loads = will.slots();
+    let (one, other) = (slot_of(b"one"), slot_of(b"other"));
+    let ([one, other], total) = ([one, other].map(|slot| loads[usize::from(slot.0)]), will.total());
+    assert_eq!(one + other, total);
+    assert!(
+        (3 * 1256..3 * 1400).contains(&one),
+        "three records of 1000 bytes, and 256 each: {one}"
+    );
+    assert!((257..400).contains(&other), "a small one: {other}");
 }

@@ -5,7 +5,7 @@ mod common;
 use common::{NOW, Server, TABLE, value};
 use std::collections::BTreeMap;
 use store::{Key, Need, Stall, TabletState};
-use types::{HashRange, KeyHash, TableId, UnixMillis, Version};
+use types::{HashRange, KeyHash, Slot, TableId, UnixMillis, Version};
 
 /// What a store is, said naively.
 #[derive(Default)]
@@ -272,6 +272,27 @@ impl Judge {
             .sum();
         assert_eq!(self.server.store.usage().log.live_bytes, bytes as u64, "live bytes recounted");
         self.server.check_live_bytes();
+        self.count_by_slot(bytes as u64);
+    }
+
+    /// The same slot by slot, in steps of any length.
+    fn count_by_slot(&mut self, bytes: u64) {
+        let worker = &self.server.worker;
+        let (mut counted, mut counted_bytes) = (Vec::new(), 0);
+        let mut from = Some(Slot(0));
+        while let Some(slot) = from {
+            let step = self.random.usize(1..2000);
+            from = worker.count_slots(slot, step, |slot, table, count| {
+                counted_bytes += count.bytes;
+                if count.records > 0 {
+                    counted.push((table, slot, count.records as u32));
+                }
+            });
+            assert!(from.is_none_or(|next| next > slot), "it goes on");
+        }
+        counted.sort();
+        assert_eq!(counted, worker.counts(HashRange::ALL));
+        assert_eq!(counted_bytes, bytes);
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod rebuild;
 mod recovery;
+mod will;
 
 pub use rebuild::{HeldMigration, HeldState, HeldTablet, Holdings, RebuildReport};
 pub use recovery::{
@@ -13,6 +14,7 @@ pub use recovery::{
     RecoveryLog, RecoveryPart, RecoveryReport, RecoverySegment, RecoveryState, ReplicaInfo,
     ReplicaPlace, SEGMENTS_PER_MESSAGE,
 };
+pub use will::{BadWill, WILL_PIECES_MAX, Will, WillPiece};
 
 use crate::replica::ReplicaEpoch;
 use serde::{Deserialize, Serialize};
@@ -190,6 +192,9 @@ pub enum ToCoordinator {
     KnownMap(Box<ClusterMap>),
     /// Second part: what I hold.
     Holds(Box<Holdings>),
+    /// Master: what my ranges would cost whoever recovers them. Now and then, whether it has changed
+    /// or not.
+    Will(Will),
 }
 
 /// From the coordinator to a server.

@@ -103,6 +103,6 @@ fn assert_listed<M: DeserializeOwned + Debug>(count: u8) {
 #[test]
 fn every_message_is_listed_under_its_number() {
     assert_listed::<PeerMessage>(14);
-    assert_listed::<ToCoordinator>(23);
+    assert_listed::<ToCoordinator>(24);
     assert_listed::<FromCoordinator>(19);
 }

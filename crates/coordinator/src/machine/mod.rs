@@ -272,7 +272,8 @@ impl<S: MetaStore> Coordinator<S> {
             | ToCoordinator::Recovered { .. }
             | ToCoordinator::NotRecovered { .. }
             | ToCoordinator::LogFreed { .. }
-            | ToCoordinator::IsNeeded { .. } => self.receive_of_log(at, server, message, out),
+            | ToCoordinator::IsNeeded { .. }
+            | ToCoordinator::Will(_) => self.receive_of_log(at, server, message, out),
         }
     }
 
@@ -312,6 +313,7 @@ impl<S: MetaStore> Coordinator<S> {
                 self.is_needed(server, log, out);
                 Ok(())
             }
+            ToCoordinator::Will(will) => self.note_will(at, server, will),
             ToCoordinator::Join(_)
             | ToCoordinator::Measured { .. }
             | ToCoordinator::Prepared { .. }

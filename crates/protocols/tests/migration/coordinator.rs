@@ -93,7 +93,8 @@ impl Coordinator {
             | ToCoordinator::Suspect { .. }
             | ToCoordinator::Operate { .. }
             | ToCoordinator::KnownMap(_)
-            | ToCoordinator::Holds(_) => Vec::new(),
+            | ToCoordinator::Holds(_)
+            | ToCoordinator::Will(_) => Vec::new(),
         }
     }
 }

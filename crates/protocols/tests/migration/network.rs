@@ -110,7 +110,8 @@ fn kind(message: &Message) -> &'static str {
             | ToCoordinator::Suspect { .. }
             | ToCoordinator::Operate { .. }
             | ToCoordinator::KnownMap(_)
-            | ToCoordinator::Holds(_) => "other",
+            | ToCoordinator::Holds(_)
+            | ToCoordinator::Will(_) => "other",
             ToCoordinator::Measured { .. } => "measured",
             ToCoordinator::Prepared { .. } => "prepared",
             ToCoordinator::FlipUnanswered { .. } => "flip-unanswered",

@@ -1,20 +1,51 @@
-//! How many records there are, counted now and then for those who only watch.
+//! How much there is, counted now and then: records by table for those who watch, and the load of
+//! each slot for the coordinator, who divides it among others when this server is dead
+//! (`docs/design/replication.md`, "Wills").
 
 use super::Engine;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use types::limits::TABLES_MAX;
-use types::{Instant, ReactorId, TableId};
+use types::{Instant, ReactorId, SLOT_COUNT, Slot, TableId};
+use wire::control::{ToCoordinator, Will};
 
-/// Counting looks at every slot: 50 us for each table that has an index.
+/// From the beginning of a count to the beginning of the next one.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Records by table, as last counted.
+/// Leaves that one step looks at: 50 to 100 us.
+const LEAVES: usize = 1024;
+
+/// Between two steps.
+const STEP_PAUSE: Duration = Duration::from_millis(20);
+
+/// Between two wills.
+const WILL_PAUSE: Duration = Duration::from_secs(5);
+
+/// So many bytes in the log are replayed in the time that each record takes besides.
+const RECORD_LOAD: u64 = 256;
+
+/// What was counted.
 #[derive(Debug, Default)]
 pub(super) struct Census {
+    /// By table, when it was counted last.
     records: [AtomicU64; TABLES_MAX],
-    /// When they are counted next, in nanoseconds.
-    due: AtomicU64,
+    count: Mutex<Count>,
+}
+
+/// A count that goes on in steps.
+#[derive(Debug, Default)]
+struct Count {
+    /// When it goes on.
+    next: Instant,
+    /// When the next one begins.
+    again: Instant,
+    /// Where it goes on. `None`: it begins.
+    slot: Option<Slot>,
+    records: [u64; TABLES_MAX],
+    /// By slot. Empty unless a will is due.
+    loads: Vec<u64>,
+    will_at: Instant,
 }
 
 impl Census {
@@ -24,19 +55,47 @@ impl Census {
         let named = counted.enumerate().map(|(table, records)| (TableId(table as u8), records));
         named.filter(|(_, records)| *records > 0)
     }
+
+    /// When a count that has begun goes on.
+    pub(super) fn next_step(&self) -> Option<Instant> {
+        let count = self.count.try_lock().ok()?;
+        count.slot.is_some().then_some(count.next)
+    }
 }
 
 impl Engine {
-    /// Counts, if it is time. The first reactor does it for all.
-    pub(super) fn take_census(&self, now: Instant) {
-        let census = &self.node.census;
-        if self.reactor != ReactorId(0) || now.0 < census.due.load(Ordering::Relaxed) {
+    /// Counts on, if it is time. The first reactor does it for all.
+    pub(super) fn take_census(&mut self, now: Instant) {
+        let Ok(mut count) = self.node.census.count.try_lock() else { return };
+        if self.reactor != ReactorId(0) || now < count.next {
             return;
         }
-        census.due.store((now + PAUSE).0, Ordering::Relaxed);
-        for (table, records) in census.records.iter().enumerate() {
-            let counted = self.worker.table_records(TableId(table as u8));
-            records.store(counted, Ordering::Relaxed);
+        let from = count.slot.unwrap_or_else(|| {
+            let makes_will = self.node.replication().is_some() && now >= count.will_at;
+            let loads = if makes_will { vec![0; usize::from(SLOT_COUNT)] } else { Vec::new() };
+            let (again, will_at) = (now + PAUSE, count.will_at);
+            *count = Count { again, will_at, loads, ..Count::default() };
+            Slot(0)
+        });
+        let Count { records, loads, .. } = &mut *count;
+        let next = self.worker.count_slots(from, LEAVES, |slot, table, counted| {
+            records[usize::from(table.0)] += counted.records;
+            if let Some(load) = loads.get_mut(usize::from(slot.0)) {
+                *load += counted.bytes + RECORD_LOAD * counted.records;
+            }
+        });
+        count.slot = next;
+        count.next = if next.is_some() { now + STEP_PAUSE } else { count.again.max(now) };
+        if next.is_some() {
+            return;
+        }
+        for (shown, counted) in self.node.census.records.iter().zip(count.records) {
+            shown.store(counted, Ordering::Relaxed);
+        }
+        if !count.loads.is_empty() {
+            count.will_at = now + WILL_PAUSE;
+            let will = Will::of(&std::mem::take(&mut count.loads));
+            self.out.control.push(ToCoordinator::Will(will));
         }
     }
 }

@@ -468,10 +468,11 @@ impl Engine {
             Ok(walk) if self.reactor == ReactorId(0) => Some(walk.next),
             Ok(_) | Err(_) => None,
         };
+        let census = self.node.census.next_step().filter(|_| self.reactor == ReactorId(0));
         let saving = self.saving.next_deadline();
         let replication = self.replication_deadline();
         let cleaner = self.cleaner.next_deadline();
-        [machines, self.early_deadline(), expiry, cleaner, saving, replication]
+        [machines, self.early_deadline(), expiry, census, cleaner, saving, replication]
             .into_iter()
             .flatten()
             .min()

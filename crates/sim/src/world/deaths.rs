@@ -244,7 +244,8 @@ pub(super) fn is_telling_up(message: &ToCoordinator) -> bool {
         | ToCoordinator::Suspect { .. }
         | ToCoordinator::Operate { .. }
         | ToCoordinator::KnownMap(_)
-        | ToCoordinator::Holds(_) => false,
+        | ToCoordinator::Holds(_)
+        | ToCoordinator::Will(_) => false,
     }
 }
 

@@ -121,6 +121,17 @@ enum Seen<'t> {
     Leaf(Leaf<'t>, u64),
 }
 
+/// What is in a slot, of one table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotCount {
+    /// Tombstones left out.
+    pub records: u64,
+    /// Those that records and tombstones take in the log.
+    pub bytes: u64,
+    /// Leaves that were looked at for it.
+    pub leaves: usize,
+}
+
 impl Index {
     /// An empty index. Takes 128 KiB for its root.
     pub fn new(slab: Arc<Slab>) -> Index {
@@ -257,31 +268,33 @@ impl Index {
         Ok(())
     }
 
+    /// What is in the slot.
+    pub fn count(&self, slot: Slot, turn: &Turn<'_>) -> SlotCount {
+        self.check(turn);
+        let (mut sum, mut leaves) = (Totals::default(), 0);
+        for_each_leaf(self.cell(slot), 0, turn, &mut |leaf| {
+            let Totals { records, bytes } = leaf.totals();
+            sum.records += records;
+            sum.bytes += bytes;
+            leaves += 1;
+        });
+        // While a leaf is divided the parts' shares may be read at different moments.
+        SlotCount { records: sum.records, bytes: sum.bytes.max(0) as u64, leaves }
+    }
+
     /// Records of the slot, tombstones left out.
     pub fn records(&self, slot: Slot, turn: &Turn<'_>) -> u64 {
-        self.totals(slot, turn).records
+        self.count(slot, turn).records
     }
 
     /// Bytes that the slot's records and tombstones take in the log.
     pub fn bytes(&self, slot: Slot, turn: &Turn<'_>) -> u64 {
-        // While a leaf is divided the parts' shares may be read at different moments.
-        self.totals(slot, turn).bytes.max(0) as u64
+        self.count(slot, turn).bytes
     }
 
     /// Bytes of the leaves and directories.
     pub fn memory(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
-    }
-
-    fn totals(&self, slot: Slot, turn: &Turn<'_>) -> Totals {
-        self.check(turn);
-        let mut sum = Totals::default();
-        for_each_leaf(self.cell(slot), 0, turn, &mut |leaf| {
-            let Totals { records, bytes } = leaf.totals();
-            sum.records += records;
-            sum.bytes += bytes;
-        });
-        sum
     }
 
     /// A miss counts only if nobody was writing while it was found.

@@ -1,9 +1,12 @@
 //! How much is here: from the totals that the index keeps in its leaves.
 
 use super::Worker;
-use super::tablets::TabletState;
-use crate::index::Index;
-use types::{HashRange, Slot, TableId};
+use super::tablets::{Tablet, TabletState};
+use crate::index::{Index, SlotCount};
+use types::{HashRange, SLOT_COUNT, Slot, TableId};
+
+/// So many slots cost as much as a leaf to look at: their cells fill a cache line or two.
+const SLOTS_PER_LEAF: usize = 16;
 
 impl Worker {
     /// Records per table and slot of a range, ascending, without those that have none. A slot that
@@ -33,14 +36,38 @@ impl Worker {
     pub fn table_records(&self, table: TableId) -> u64 {
         let Some(index) = self.store.index(table) else { return 0 };
         let turn = self.participant.turn();
-        let ours = self.tablets.iter().filter(|tablet| match tablet.state {
-            TabletState::Serving
-            | TabletState::Frozen
-            | TabletState::Arriving(_)
-            | TabletState::Securing(_) => true,
-            TabletState::Leaving | TabletState::Recovering(_) => false,
-        });
+        let ours = self.tablets.iter().filter(|tablet| is_ours(tablet));
         ours.flat_map(|tablet| slots_of(tablet.range)).map(|slot| index.records(slot, &turn)).sum()
+    }
+
+    /// Counts what is ours, slot by slot from `from` on, with each slot and table that has any: a
+    /// bounded step, of about `leaves_max` leaves. A slot of which a part is ours counts whole.
+    /// Returns where to go on; `None`: at the end.
+    pub fn count_slots(
+        &self,
+        from: Slot,
+        leaves_max: usize,
+        mut visit: impl FnMut(Slot, TableId, SlotCount),
+    ) -> Option<Slot> {
+        let turn = self.participant.turn();
+        let mut effort = 0;
+        for slot in (from.0..SLOT_COUNT).map(Slot) {
+            if effort >= leaves_max * SLOTS_PER_LEAF {
+                return Some(slot);
+            }
+            effort += 1;
+            if !self.tablets.of_slot(slot).any(is_ours) {
+                continue;
+            }
+            for (table, index) in self.store.indexes() {
+                let count = index.count(slot, &turn);
+                effort += 1 + count.leaves * SLOTS_PER_LEAF;
+                if count.leaves > 0 {
+                    visit(slot, table, count);
+                }
+            }
+        }
+        None
     }
 
     /// Records of a table in one slot.
@@ -54,6 +81,17 @@ impl Worker {
         let turn = self.participant.turn();
         let is_empty = |index: &Index| slots_of(range).all(|slot| index.records(slot, &turn) == 0);
         self.store.indexes().all(|(_, index)| is_empty(index))
+    }
+}
+
+/// Whether it would have to be recovered if this server died.
+fn is_ours(tablet: &Tablet) -> bool {
+    match tablet.state {
+        TabletState::Serving
+        | TabletState::Frozen
+        | TabletState::Arriving(_)
+        | TabletState::Securing(_) => true,
+        TabletState::Leaving | TabletState::Recovering(_) => false,
     }
 }
 

@@ -159,6 +159,13 @@ impl TabletMap {
         self.tablets[first..].iter().find(|tablet| hash <= tablet.range.last())
     }
 
+    /// The tablets that have a hash of the slot, in ascending order.
+    pub fn of_slot(&self, slot: types::Slot) -> impl Iterator<Item = &Tablet> {
+        let first = usize::from(self.first_of_slot[usize::from(slot.0)]);
+        let last = slot.last_hash();
+        self.tablets[first..].iter().take_while(move |tablet| tablet.range.first() <= last)
+    }
+
     /// All tablets, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = &Tablet> {
         self.tablets.iter()

@@ -1,39 +1,47 @@
 //! What a dead server owned, divided among those who recover it.
 
+use super::wills::Loads;
+use std::cmp::Reverse;
 use types::HashRange;
 use types::ServerId;
 
 /// Parts that cover the ranges, each with its master. A range is divided into so many parts of
-/// equal width as its share of all comes to, rounded up, and a part goes to whoever has least.
+/// equal load as its share of all comes to, rounded up; the heaviest first, each part goes to
+/// whoever has least.
 ///
 /// So one range becomes one part per master, and many ranges become hardly more than they are:
 /// tablets are never merged, and if each were divided among all, a few deaths would use them up.
 /// `room` says by how many they may become more.
 pub(super) fn divide(
+    loads: &Loads,
     ranges: &[HashRange],
     masters: &[ServerId],
     mut room: usize,
 ) -> Vec<(HashRange, ServerId)> {
-    let total: u128 = ranges.iter().map(|&range| width(range)).sum();
-    let mut shares: Vec<(u128, ServerId)> = masters.iter().map(|&master| (0, master)).collect();
+    let total: u128 = ranges.iter().map(|&range| loads.of(range)).sum();
     let mut parts = Vec::new();
     for &range in ranges {
-        let wanted = (masters.len() as u128 * width(range)).div_ceil(total) as usize;
+        // All slots together have less than 2^64 of a hash's load each: 2^32 masters have room.
+        let wanted = (masters.len() as u128 * loads.of(range)).div_ceil(total) as usize;
         let count = wanted.min(slots(range)).min(room + 1);
         room -= count - 1;
-        for part in range.divide(count) {
-            // Of equals the first: the order of ranges and masters decides.
-            let least = shares.iter_mut().min_by_key(|(width, _)| *width);
-            let (load, master) = least.expect("somebody takes the parts");
-            *load += width(part);
-            parts.push((part, *master));
+        match count {
+            1 => parts.push(range),
+            _ => parts.extend(loads.cut(range, count)),
         }
     }
-    parts
-}
-
-fn width(range: HashRange) -> u128 {
-    u128::from(range.last().0 - range.first().0) + 1
+    let mut shares: Vec<(u128, ServerId)> = masters.iter().map(|&master| (0, master)).collect();
+    let mut given: Vec<(HashRange, ServerId)> = parts.iter().map(|&p| (p, masters[0])).collect();
+    // Of those that are about equal the first: the order of ranges and masters decides.
+    let mut by_load: Vec<usize> = (0..parts.len()).collect();
+    by_load.sort_by_key(|&part| Reverse((loads.of(parts[part]) * 256 + total / 2) / total));
+    for part in by_load {
+        let least = shares.iter_mut().min_by_key(|(load, _)| *load);
+        let (share, master) = least.expect("somebody takes the parts");
+        *share += loads.of(parts[part]);
+        given[part].1 = *master;
+    }
+    given
 }
 
 /// Into how many parts the range can be divided without dividing a slot.
@@ -46,6 +54,15 @@ fn slots(range: HashRange) -> usize {
 mod tests {
     use super::*;
     use types::Slot;
+    use wire::control::Will;
+
+    fn divide(
+        ranges: &[HashRange],
+        masters: &[ServerId],
+        room: usize,
+    ) -> Vec<(HashRange, ServerId)> {
+        super::divide(&Loads::new(None), ranges, masters, room)
+    }
 
     fn slots_of(first: u16, last: u16) -> HashRange {
         HashRange::of_slots(Slot(first), Slot(last))
@@ -56,6 +73,7 @@ mod tests {
     }
 
     fn check(ranges: &[HashRange], parts: &[(HashRange, ServerId)]) {
+        let width = |range: HashRange| u128::from(range.last().0 - range.first().0) + 1;
         let covered: u128 = parts.iter().map(|part| width(part.0)).sum();
         assert_eq!(covered, ranges.iter().map(|&range| width(range)).sum(), "all is handed out");
         for (at, (part, _)) in parts.iter().enumerate() {
@@ -91,5 +109,22 @@ mod tests {
         assert_eq!(divide(&[slots_of(0, 9), slots_of(20, 29)], &masters(8), 2).len(), 4);
         let half_a_slot = HashRange::new(Slot(3).first_hash(), types::KeyHash((3 << 50) + 9));
         assert_eq!(divide(&[half_a_slot], &masters(5), 100), [(half_a_slot, ServerId(1))]);
+    }
+
+    #[test]
+    fn masters_get_equal_loads_not_equal_widths() {
+        let mut slots = vec![0; 16_384];
+        slots[..1000].fill(1 << 20);
+        slots[9000] = 500 << 20;
+        let loads = Loads::new(Some(&Will::of(&slots)));
+        let ranges = [slots_of(0, 8191), slots_of(8192, 16_383)];
+        let parts = super::divide(&loads, &ranges, &masters(3), 100);
+        check(&ranges, &parts);
+        for master in masters(3) {
+            let ranges = parts.iter().filter(|part| part.1 == master).map(|part| part.0);
+            let share: u128 = ranges.map(|range| loads.of(range)).sum();
+            let whole = loads.of(HashRange::ALL);
+            assert!(share * 10 > whole * 3 && share * 10 < whole * 4, "{share} of {whole}");
+        }
     }
 }

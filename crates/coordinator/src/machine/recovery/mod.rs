@@ -5,7 +5,8 @@
 //! 1. Whoever is connected is told to take nothing more for the log, and says what it holds.
 //! 2. The directory is read from one of them, and proves that the log is whole (`evidence.rs`).
 //! 3. When the read lease of the dead server is over, everything that it owns is handed out
-//!    (`dividing.rs`): a part is a range, a server, a new epoch and new tenures.
+//!    (`dividing.rs`), in parts of equal load (`wills.rs`): a part is a range, a server, a new epoch
+//!    and new tenures.
 //! 4. Who has replayed its part says so, and becomes the owner.
 //! 5. Who has all of it in a log of its own says that, and depends on the dead server's no more.
 //! 6. When nothing depends on the log any more, everybody frees it.
@@ -22,6 +23,7 @@ mod demands;
 mod dividing;
 mod evidence;
 mod lineage;
+mod wills;
 
 pub(super) use demands::Wanted;
 pub(super) use evidence::{DirectoryQuestion, Evidence};
@@ -39,6 +41,7 @@ use planted::Bug;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{HashRange, OwnershipEpoch, SegmentId, ServerId};
+use wills::Loads;
 use wire::control::{
     Answer, FromCoordinator, Loss, MISSING_SHOWN_MAX, MigrationPolicy, Progress, RecoveryReport,
     RecoveryState, ReplicaInfo,
@@ -323,6 +326,9 @@ impl<S: MetaStore> Coordinator<S> {
                 RecoveryStage::Freeing if self.is_freed(at, dead) => {
                     let mut edit = self.ledger.edit();
                     edit.remove_recovery(dead);
+                    if self.ledger.wills().contains_key(&dead) {
+                        edit.remove_will(dead);
+                    }
                     self.commit(at, edit)?;
                 }
                 RecoveryStage::Freeing => {}
@@ -346,7 +352,7 @@ impl<S: MetaStore> Coordinator<S> {
         let RecoveryStage::Recovering { mut parts, loss } = recovery.stage else { return Ok(()) };
         let before = parts.len();
         let mut edit = self.ledger.edit();
-        for (range, master) in self.divided(&estates) {
+        for (range, master) in self.divided(recovery.dead, &estates) {
             let estate = estates.iter().find(|estate| estate.range.covers(range));
             let lineage = estate.and_then(|estate| estate.lineage);
             let epoch = edit.counters.draw_epoch();
@@ -362,8 +368,9 @@ impl<S: MetaStore> Coordinator<S> {
     }
 
     /// Which server gets what. Nobody gets what it may not, nor what there is nobody for.
-    fn divided(&self, estates: &[Estate]) -> Vec<(HashRange, ServerId)> {
+    fn divided(&self, dead: ServerId, estates: &[Estate]) -> Vec<(HashRange, ServerId)> {
         let masters = self.recovery_masters();
+        let loads = Loads::new(self.ledger.wills().get(&dead).map(|noted| &noted.will));
         let mut groups: BTreeMap<Heirs, Vec<HashRange>> = BTreeMap::new();
         for estate in estates {
             groups.entry(estate.heirs).or_default().push(estate.range);
@@ -382,7 +389,7 @@ impl<S: MetaStore> Coordinator<S> {
                 }
             };
             if !masters.is_empty() {
-                let parts = dividing::divide(&ranges, &masters, room);
+                let parts = dividing::divide(&loads, &ranges, &masters, room);
                 room -= parts.len() - ranges.len();
                 divided.extend(parts);
             }
