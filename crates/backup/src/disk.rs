@@ -44,6 +44,7 @@ pub trait DiskFile: fmt::Debug + Send + Sync {
     /// dropped what it could not write.
     fn sync(&self) -> io::Result<()>;
 
-    /// Tells that the whole file is about to be read, from its beginning.
-    fn read_ahead(&self);
+    /// Tells that the file is about to be read, from its beginning up to this place, or to its end if
+    /// that comes first.
+    fn read_ahead(&self, to: u64);
 }

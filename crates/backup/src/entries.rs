@@ -3,8 +3,9 @@
 //! Several masters recover a part of a log each and ask for different ranges of the same segments, some
 //! of them at a time. So a replica is read once from the disk, checked, and kept for a while, with the
 //! key hash of each entry: a range is then found without looking at the entries. Whoever comes while it
-//! is being read waits for that and for no other replica. The memory of one that is not kept any more
-//! takes the next: fresh memory costs more than what is done with it.
+//! is being read waits for that and for no other replica. When each of its entries has been asked for
+//! somebody has got it, and nobody will come: its memory takes the next one. Fresh memory costs more
+//! than all that is done with it.
 //!
 //! **Invariant:** nothing is appended to a replica that is kept here: its log is fenced, and its server
 //! dead.
@@ -13,6 +14,7 @@ use crate::Replicas;
 use crate::files::lock;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use types::{HashRange, HashSeed, KeyHash, key_hash};
 use wire::entries::{EntryReader, ReadEntry};
@@ -21,11 +23,12 @@ use wire::peer::{RecoveryNext, RecoveryRead};
 use wire::replica::{ReadEnd, ReplicaId};
 
 /// Bytes of segments that are kept. Of a segment, one at least. Masters of different parts are a few
-/// segments apart, as many as they read from one backup at a time.
+/// segments apart, as many as they read from one backup at a time; more are there only if they have
+/// entries that nobody needs any more.
 const KEPT_BYTES_MAX: usize = 128 << 20;
 
 /// Replicas of which the memory waits for the next ones.
-const SPARE_MAX: usize = 2;
+const SPARE_MAX: usize = 8;
 
 /// Replicas that are kept.
 #[derive(Debug, Default)]
@@ -49,6 +52,9 @@ struct Whole {
     end: ReadEnd,
     /// Under which the keys were hashed.
     seed: u64,
+    /// Entries that nobody has got. What is asked for twice counts twice: then somebody may have to
+    /// wait until it is read again.
+    left: AtomicUsize,
 }
 
 /// What was read of a replica.
@@ -70,6 +76,17 @@ impl Kept {
         let reading = Arc::clone(&known.1);
         all.push_back(known);
         reading
+    }
+
+    /// Everybody has got theirs.
+    fn let_go(&self, id: ReplicaId) {
+        let mut all = lock(&self.all);
+        let at = all.iter().position(|(kept, _)| *kept == id);
+        let gone = at.and_then(|at| all.remove(at));
+        drop(all);
+        if let Some((_, reading)) = gone {
+            self.take_back(reading);
+        }
     }
 
     /// Lets go of what was asked for the longest time ago, if it is too much.
@@ -128,7 +145,13 @@ impl Replicas {
         out: &mut Vec<u8>,
     ) -> io::Result<RecoveryNext> {
         let whole = self.whole(read.replica, seed)?;
-        Ok(whole.copy((read.range, read.from), bytes_max, out))
+        let (copied, next) = whole.copy((read.range, read.from), bytes_max, out);
+        let left = whole.left.fetch_sub(copied, Ordering::Relaxed);
+        drop(whole);
+        if copied > 0 && left <= copied {
+            self.kept().let_go(read.replica);
+        }
+        Ok(next)
     }
 
     fn whole(&self, id: ReplicaId, seed: &HashSeed) -> io::Result<Arc<Whole>> {
@@ -166,18 +189,20 @@ impl Replicas {
                 Body::CopiesOf(_) => {}
             }
         }
-        Ok(Whole { content, end, seed: seed.number() })
+        let left = AtomicUsize::new(content.offsets.len());
+        Ok(Whole { content, end, seed: seed.number(), left })
     }
 }
 
 impl Whole {
-    /// Copies entries of a range from a place on.
+    /// Copies entries of a range from a place on. Returns how many.
     fn copy(
         &self,
         (range, from): (HashRange, u32),
         bytes_max: usize,
         out: &mut Vec<u8>,
-    ) -> RecoveryNext {
+    ) -> (usize, RecoveryNext) {
+        let mut count = 0;
         let before = out.len();
         let first = self.content.offsets.partition_point(|&offset| offset < from);
         for (number, hash) in self.content.hashes.iter().enumerate().skip(first) {
@@ -187,12 +212,13 @@ impl Whole {
             let entry = self.entry(number);
             let copied = out.len() - before;
             if copied > 0 && copied + entry.len() > bytes_max {
-                return RecoveryNext::From(self.content.offsets[number]);
+                return (count, RecoveryNext::From(self.content.offsets[number]));
             }
+            count += 1;
             out.extend_from_slice(entry);
         }
         let ReadEnd { length, crc, version, .. } = self.end;
-        RecoveryNext::End { length, crc, version }
+        (count, RecoveryNext::End { length, crc, version })
     }
 
     /// The bytes of an entry.

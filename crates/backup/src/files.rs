@@ -5,7 +5,7 @@
 
 use crate::{Disk, FileNumber};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wire::replica::{ReplicaHeader, ReplicaOrder};
 
@@ -26,6 +26,9 @@ pub(crate) struct Held {
     pub(crate) number: FileNumber,
     /// When the replica was begun.
     pub(crate) order: ReplicaOrder,
+    /// Behind it nothing of the replica was written. The highest number: another process wrote it, and
+    /// nobody knows.
+    written_to: AtomicU64,
     /// The replica is not needed any more.
     freed: AtomicBool,
     /// The disk has failed here.
@@ -41,6 +44,16 @@ impl Held {
 
     pub(crate) fn is_freed(&self) -> bool {
         self.freed.load(Ordering::Acquire)
+    }
+
+    /// The replica is about to be written up to this place of its file.
+    pub(crate) fn note_written(&self, place: u64) {
+        self.written_to.store(place, Ordering::Release);
+    }
+
+    /// Up to where the file has to be read.
+    pub(crate) fn written_to(&self) -> u64 {
+        self.written_to.load(Ordering::Acquire)
     }
 
     /// The file is not to be used again.
@@ -116,8 +129,15 @@ impl Files {
         header: ReplicaHeader,
         order: ReplicaOrder,
     ) -> Arc<Held> {
-        let (freed, spoiled) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Held { header, number, order, freed, spoiled, files: Arc::clone(self) })
+        Arc::new(Held {
+            header,
+            number,
+            order,
+            written_to: AtomicU64::new(u64::MAX),
+            freed: AtomicBool::new(false),
+            spoiled: AtomicBool::new(false),
+            files: Arc::clone(self),
+        })
     }
 
     /// A free file with room for such a segment, if there is one.

@@ -272,5 +272,5 @@ impl DiskFile for MemoryFile {
         })
     }
 
-    fn read_ahead(&self) {}
+    fn read_ahead(&self, _to: u64) {}
 }

@@ -84,6 +84,7 @@ impl Replica {
     pub(crate) fn begin(held: Arc<Held>, file: Box<dyn DiskFile>) -> io::Result<Replica> {
         let header = held.header.encode(held.order);
         let mut block = [IoSlice::new(&header), IoSlice::new(&ZEROS[HEADER_BYTES..])];
+        held.note_written(PIECES_FROM);
         file.write(0, &mut block)?;
         let written =
             Written { length: 0, crc: wire::crc32c(&[]), place: PIECES_FROM, is_lost: false };
@@ -147,6 +148,7 @@ impl Replica {
         let zeros =
             &ZEROS[..(zeros_until(place, end) - place) as usize - PIECE_HEADER_BYTES - body.len()];
         let mut parts = [IoSlice::new(header), IoSlice::new(body), IoSlice::new(zeros)];
+        self.held.note_written(end);
         self.file.write(place, &mut parts)?;
         *written = Written { length: piece.end(), crc: piece.crc, place: end, is_lost: false };
         Ok(())

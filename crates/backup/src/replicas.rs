@@ -210,12 +210,15 @@ impl Replicas {
     pub fn read(&self, id: ReplicaId, mut each: impl FnMut(&[u8])) -> io::Result<ReadEnd> {
         let held = self.find(id)?;
         let file = self.disk.open(held.number)?;
-        file.read_ahead();
+        let end = held.written_to();
+        file.read_ahead(end);
         let mut reader = PieceReader::new(&held.header);
         let mut buffer = vec![0; READ_BYTES];
         let (mut place, mut filled) = (PIECES_FROM, 0);
         loop {
-            let got = file.read(place, &mut buffer[filled..])?;
+            let room = buffer.len() - filled;
+            let wanted = usize::try_from(end - place).map_or(room, |left| left.min(room));
+            let got = file.read(place, &mut buffer[filled..filled + wanted])?;
             place += got as u64;
             filled += got;
             if got == 0 {
@@ -248,7 +251,8 @@ impl Replicas {
 
     /// Tells that a replica is going to be read soon.
     pub fn read_ahead(&self, id: ReplicaId) -> io::Result<()> {
-        self.disk.open(self.find(id)?.number)?.read_ahead();
+        let held = self.find(id)?;
+        self.disk.open(held.number)?.read_ahead(held.written_to());
         Ok(())
     }
 

@@ -59,7 +59,7 @@ impl DiskFile for File {
         self.file.sync()
     }
 
-    fn read_ahead(&self) {}
+    fn read_ahead(&self, _to: u64) {}
 }
 
 #[test]

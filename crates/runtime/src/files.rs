@@ -8,6 +8,7 @@
 use rustix::fs::{Advice, FallocateFlags};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, IoSlice, Read, Seek, Write};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -228,11 +229,14 @@ impl NumberedFile {
         self.file.sync_data().map_err(|error| explain(error, &self.path, "cannot sync"))
     }
 
-    /// Tells the system that the file is going to be read from its beginning to its end.
-    pub fn read_ahead(&self) {
-        // Hints: reading works without.
-        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::Sequential);
-        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::WillNeed);
+    /// Tells the system that the file is going to be read from its beginning up to this place, or to
+    /// its end if that comes first.
+    pub fn read_ahead(&self, to: u64) {
+        // Hints: reading works without. A length that the system cannot count means all, as 0 does.
+        let length = i64::try_from(to).map_or(0, |_| to);
+        let length = NonZeroU64::new(length);
+        let _ = rustix::fs::fadvise(&self.file, 0, length, Advice::Sequential);
+        let _ = rustix::fs::fadvise(&self.file, 0, length, Advice::WillNeed);
     }
 
     fn failed(&self, error: io::Error, what: &str, at: u64) -> io::Error {

@@ -24,7 +24,8 @@ fn files_keep_what_is_written_under_their_numbers() {
     }
     assert_eq!(folder.list().unwrap(), [3, 7, 1_000_000]);
     let file = folder.open(3).unwrap();
-    file.read_ahead();
+    file.read_ahead(5000);
+    file.read_ahead(u64::MAX);
     let mut bytes = vec![1; 6000];
     assert_eq!(file.read(10, &mut bytes).unwrap(), 6000, "there is room for more");
     assert_eq!(bytes[..4], [3, 0, 0, 0]);

@@ -49,7 +49,7 @@ impl DiskFile for OpenFile {
         self.0.sync()
     }
 
-    fn read_ahead(&self) {
-        self.0.read_ahead();
+    fn read_ahead(&self, to: u64) {
+        self.0.read_ahead(to);
     }
 }
