@@ -109,6 +109,11 @@ pub enum ReplicatorEvent {
         /// Which.
         backup: ServerId,
     },
+    /// This server begins to replay what clients wait for, or has replayed it.
+    Replaying {
+        /// Which of both.
+        is_on: bool,
+    },
     /// Time has passed: [`Replicator::next_deadline`](super::Replicator::next_deadline).
     Tick,
 }

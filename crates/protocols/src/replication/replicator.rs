@@ -19,7 +19,7 @@ use super::releases::Releases;
 use super::replica::{Pace, Replica};
 use super::segment::{Segment, Stage};
 use super::suspicions::Suspicions;
-use super::timing::{AGAIN, BEAT, COPIES_MAX, COPIES_REST, SHORT_MAX};
+use super::timing::{AGAIN, BEAT, COPIES_MAX, COPIES_REST, COPIES_REST_MAX, SHORT_MAX};
 use crate::Outbox;
 use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,8 +38,10 @@ pub struct Replicator {
     short: BTreeSet<SegmentId>,
     /// Somebody may take copies of segments that could not be copied before.
     may_copy: bool,
-    /// Until then nothing is copied that nobody waits for.
-    copies_rest: Option<Instant>,
+    /// The last death, if it was not long ago: nothing is copied that nobody waits for.
+    rests_since: Option<Instant>,
+    /// What clients wait for is being replayed here.
+    is_replaying: bool,
     placement: Placement,
     releases: Releases,
     suspicions: Suspicions,
@@ -85,7 +87,8 @@ impl Replicator {
             active: BTreeSet::new(),
             short: BTreeSet::new(),
             may_copy: false,
-            copies_rest: None,
+            rests_since: None,
+            is_replaying: false,
             placement: Placement::default(),
             releases: Releases::default(),
             suspicions: Suspicions::default(),
@@ -131,9 +134,10 @@ impl Replicator {
             }
             ReplicatorEvent::ConnectionLost { backup } => self.connection_lost(now, backup),
             ReplicatorEvent::Died { backup } => {
-                self.copies_rest = Some(now + COPIES_REST);
+                self.rests_since = Some(now);
                 self.died(backup, out);
             }
+            ReplicatorEvent::Replaying { is_on } => self.is_replaying = is_on,
             ReplicatorEvent::Tick => {}
         }
         self.settle(now, out);
@@ -151,7 +155,7 @@ impl Replicator {
             replicas.chain(segment.announce_at).chain(segment.review_at)
         });
         let forgiven = self.placement.next_deadline().filter(|_| !self.short.is_empty());
-        let rested = self.copies_rest.filter(|_| !self.short.is_empty());
+        let rested = self.rests_until().filter(|_| !self.short.is_empty());
         let others = self.releases.next_deadline();
         segments.chain(forgiven).chain(rested).chain(others).chain(self.told.lease).min()
     }
@@ -428,7 +432,9 @@ impl Replicator {
         if self.placement.forgive(now) {
             self.may_copy = true;
         }
-        self.copies_rest = self.copies_rest.filter(|until| *until > now);
+        if self.rests_until().is_some_and(|until| until <= now) {
+            self.rests_since = None;
+        }
         self.place_originals(out);
         self.start_copies();
         let active: Vec<SegmentId> = self.active.iter().copied().collect();
@@ -487,6 +493,12 @@ impl Replicator {
         self.placement.choose(&others, &loads, &mut segment.draws)
     }
 
+    /// When copies are made again that nobody waits for.
+    fn rests_until(&self) -> Option<Instant> {
+        let rest = if self.is_replaying { COPIES_REST_MAX } else { COPIES_REST };
+        self.rests_since.map(|since| since + rest)
+    }
+
     /// Begins to copy closed segments that lack replicas, first those that somebody waits for.
     fn start_copies(&mut self) {
         let is_copied = |id: &&SegmentId| self.segments[id].is_copied();
@@ -496,7 +508,7 @@ impl Replicator {
         }
         let lacking = |id: &SegmentId| self.short.contains(id) && self.segments[id].is_closed();
         let mut waiting: Vec<SegmentId> = self.active.iter().copied().filter(lacking).collect();
-        let may_copy = self.may_copy && self.copies_rest.is_none();
+        let may_copy = self.may_copy && self.rests_since.is_none();
         if may_copy {
             waiting.extend(self.short.difference(&self.active));
         }

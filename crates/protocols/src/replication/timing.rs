@@ -44,6 +44,10 @@ pub const COPY_BYTES: u32 = 1 << 20;
 /// recovered meanwhile, by the same disks and processors, and clients wait for that.
 pub const COPIES_REST: Duration = Duration::from_secs(2);
 
+/// It goes on while something is replayed here, but not for longer than this: what has lost a replica
+/// may lose the others.
+pub const COPIES_REST_MAX: Duration = Duration::from_secs(10);
+
 /// Candidates that are drawn for each replica; the least loaded one gets it. Two of them do almost
 /// as well as looking at all (Mitzenmacher 2001); RAMCloud draws five.
 pub const DRAWS: usize = 3;

@@ -378,7 +378,7 @@ impl World {
             self.servers.values().filter(|it| it.is_alive).map(|it| it.id).collect();
         let Some(id) = living.get(self.rng.usize(..living.len().max(1))).copied() else { return };
         let server = self.servers.get_mut(&id).expect("it lives");
-        match self.rng.u32(..9) {
+        match self.rng.u32(..10) {
             0 => self.kill(id),
             1 | 2 => self.bring_back(),
             3 => server.is_full = !server.is_full,
@@ -391,6 +391,7 @@ impl World {
                 self.tell_candidates();
             }
             7 => self.is_cut_off = !self.is_cut_off,
+            8 => self.master.both(self.now, ReplicatorEvent::Replaying { is_on: self.rng.bool() }),
             _ if living.len() < self.replicas + 3 => {
                 self.start(BTreeMap::new());
                 self.tell_candidates();

@@ -333,6 +333,7 @@ impl goldenscript::Runner for World {
             "candidates" => self.tell_candidates(),
             "deliver" => self.deliver(),
             "advance" => self.advance(Duration::from_millis(number(0)?.into())),
+            "replaying" => self.tell(ReplicatorEvent::Replaying { is_on: words[0] == "on" }),
             "lose" => self.set_rule(&words, Some(Rule::Lose)),
             "hold" => self.set_rule(&words, Some(Rule::Hold)),
             "copy" => self.set_rule(&words, Some(Rule::Copy)),
