@@ -77,6 +77,8 @@ pub enum Bug {
     FreedWhileDependedOn,
     /// A part counts as recovered before what was replayed is safe.
     FreedBeforeCommit,
+    /// A part that is served before it is safe does not hang on the dead server's log.
+    InheritanceForgotten,
 }
 
 #[cfg(feature = "on")]

@@ -102,11 +102,13 @@ pub enum Planted {
     FreedWhileDependedOn,
     /// A part counts as recovered before what was replayed is safe.
     FreedBeforeCommit,
+    /// A part that is served before it is safe does not hang on the dead server's log.
+    InheritanceForgotten,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 42] = [
+    pub const ALL: [Planted; 43] = [
         Planted::ProgressOnReceipt,
         Planted::FloorNotRaised,
         Planted::DeleteWithoutTombstone,
@@ -149,6 +151,7 @@ impl Planted {
         Planted::VersionsGoBack,
         Planted::FreedWhileDependedOn,
         Planted::FreedBeforeCommit,
+        Planted::InheritanceForgotten,
     ];
 
     /// The place inside of the real code, for a bug that cannot be built in from outside.
@@ -180,6 +183,7 @@ impl Planted {
             Planted::VersionsGoBack => Some(Bug::VersionsGoBack),
             Planted::FreedWhileDependedOn => Some(Bug::FreedWhileDependedOn),
             Planted::FreedBeforeCommit => Some(Bug::FreedBeforeCommit),
+            Planted::InheritanceForgotten => Some(Bug::InheritanceForgotten),
             Planted::ProgressOnReceipt
             | Planted::FloorNotRaised
             | Planted::DeleteWithoutTombstone

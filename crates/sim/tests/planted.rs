@@ -38,6 +38,7 @@ fn seeds_max(planted: Planted) -> u64 {
         Planted::AcknowledgedBeforeReplicas
         | Planted::DataBeforeOpen
         | Planted::DependencyDroppedEarly
+        | Planted::InheritanceForgotten
         | Planted::StaleReplicaUsed
         | Planted::CutBeforeHeadsAreSafe
         | Planted::FreedWhileDependedOn => 30,
