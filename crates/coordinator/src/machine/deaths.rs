@@ -19,14 +19,14 @@ use types::{Instant, ServerId};
 impl<S: MetaStore> Coordinator<S> {
     /// When a server is declared dead, if it does not come back, or says nothing more, and others
     /// are heard.
-    pub(super) fn dead_at(&self, server: &Server) -> Option<Instant> {
+    pub(super) fn dead_at(&self, server: &Server, half_heard: Instant) -> Option<Instant> {
         if self.is_alone || !server.keeps_log() || server.fenced {
             return None;
         }
         let due = match self.presence.get(&server.id)? {
             Presence::Away { since } => *since + self.settings.return_max,
             Presence::Expected { since } => *since + self.settings.absence_max,
-            Presence::Connected(_) => self.hearing.silent_at(server.id)?,
+            Presence::Connected(_) => self.hearing.silent_at(server.id, half_heard)?,
         };
         self.hearing.may_judge(due).then_some(due)
     }
@@ -42,7 +42,9 @@ impl<S: MetaStore> Coordinator<S> {
         at: Moment,
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
-        let is_due = |server: &&Server| self.dead_at(server).is_some_and(|due| due <= at.now);
+        let half_heard = self.hearing.half_heard();
+        let is_due =
+            |server: &&Server| self.dead_at(server, half_heard).is_some_and(|due| due <= at.now);
         let due = self.ledger.servers().values().filter(is_due).map(|server| server.id);
         let due: BTreeSet<ServerId> = due.collect();
         if due.is_empty() { Ok(()) } else { self.declare_dead(at, &due, out) }

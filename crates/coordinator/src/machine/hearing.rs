@@ -9,7 +9,9 @@
 //!    is read before anybody is judged.
 //! 2. *It is cut off.* While nobody is heard nobody is judged, and when somebody is heard again
 //!    that time does not count for the others.
-//! 3. *It was away for long.* Connections have broken, and are made again one after the other; what
+//! 3. *It is cut off from most of them*, as it is if it shares a machine with one. If fewer than half of
+//!    the connected are heard, the others get `absence_max`.
+//! 4. *It was away for long.* Connections have broken, and are made again one after the other; what
 //!    was on its way through a network that was cut is sent again after as long a pause. So
 //!    everybody gets as long again as it was away, up to `absence_max`, also who is heard and loses
 //!    its connection then.
@@ -37,6 +39,7 @@ const PINGS: u32 = 5;
 #[derive(Debug)]
 pub(super) struct Hearing {
     silence_max: Duration,
+    absence_max: Duration,
     /// Of those that are connected.
     pulses: BTreeMap<ServerId, Pulse>,
     /// When any of them was heard last.
@@ -57,10 +60,17 @@ struct Pulse {
 }
 
 impl Hearing {
-    pub(super) fn new(silence_max: Duration) -> Hearing {
+    pub(super) fn new(silence_max: Duration, absence_max: Duration) -> Hearing {
         let start = Instant::default();
         let pulses = BTreeMap::new();
-        Hearing { silence_max, pulses, last: start, ping_at: start, lenient_until: start }
+        Hearing {
+            silence_max,
+            absence_max,
+            pulses,
+            last: start,
+            ping_at: start,
+            lenient_until: start,
+        }
     }
 
     fn pause(&self) -> Duration {
@@ -76,11 +86,25 @@ impl Hearing {
         self.next_ping().is_some_and(|at| at <= now)
     }
 
-    /// When a connected server has been silent for too long.
-    pub(super) fn silent_at(&self, server: ServerId) -> Option<Instant> {
+    /// When a connected server has been silent for too long, if half of all were heard then.
+    pub(super) fn silent_at(&self, server: ServerId, half_heard: Instant) -> Option<Instant> {
         let Pulse { heard, asked, .. } = self.pulses.get(&server)?;
+        if half_heard < *heard + 2 * self.pause() {
+            return Some(*heard + self.absence_max);
+        }
         let of_itself = *heard + self.silence_max;
         Some(asked.map_or(of_itself, |asked| of_itself.min(asked + self.silence_max / 2)))
+    }
+
+    /// When half of those who are connected were heard last.
+    pub(super) fn half_heard(&self) -> Instant {
+        let mut heard: Vec<Instant> = self.pulses.values().map(|pulse| pulse.heard).collect();
+        if heard.is_empty() {
+            return Instant::default();
+        }
+        // As many were heard since as there are behind it: the lower half goes first.
+        let at = heard.len() / 2;
+        *heard.select_nth_unstable(at).1
     }
 
     /// Whether somebody who was to be heard was heard shortly before: else it is us.

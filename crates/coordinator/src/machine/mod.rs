@@ -166,7 +166,7 @@ impl<S: MetaStore> Coordinator<S> {
             connections: BTreeMap::new(),
             operators: BTreeSet::new(),
             presence,
-            hearing: Hearing::new(settings.silence_max),
+            hearing: Hearing::new(settings.silence_max, settings.absence_max),
             due,
             progress: BTreeMap::new(),
             flushes: Vec::new(),

@@ -38,7 +38,9 @@ impl<S: MetaStore> Coordinator<S> {
         let absences = migrations.values().flat_map(|migration| {
             needed(migration).into_iter().flatten().filter_map(|server| self.given_up_at(server))
         });
-        let deaths = self.ledger.servers().values().filter_map(|server| self.dead_at(server));
+        let half_heard = self.hearing.half_heard();
+        let servers = self.ledger.servers().values();
+        let deaths = servers.filter_map(|server| self.dead_at(server, half_heard));
         let pings = self.hearing.next_ping();
         demands.chain(absences).chain(deaths).chain(pings).chain(self.recovery_deadline()).min()
     }
