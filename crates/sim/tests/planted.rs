@@ -39,13 +39,11 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::DataBeforeOpen
         | Planted::DependencyDroppedEarly
         | Planted::InheritanceForgotten
-        | Planted::StaleReplicaUsed
         | Planted::CutBeforeHeadsAreSafe
         | Planted::FreedWhileDependedOn => 30,
-        Planted::ServedBeforeReplayed
-        | Planted::VersionsGoBack
-        | Planted::TakenBackWithoutTarget => 100,
+        Planted::ServedBeforeReplayed | Planted::StaleReplicaUsed | Planted::VersionsGoBack => 100,
         Planted::DirectoryByNewest | Planted::FreedBeforeCommit | Planted::ZombieServes => 300,
+        Planted::TakenBackWithoutTarget => 400,
         Planted::StoreWithoutCompare
         | Planted::NilBeforeTombstoneIsSafe
         | Planted::DroppedBeforeSafe

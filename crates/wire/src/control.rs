@@ -14,7 +14,7 @@ pub use recovery::{
     RecoveryLog, RecoveryPart, RecoveryReport, RecoverySegment, RecoveryState, ReplicaInfo,
     ReplicaPlace, SEGMENTS_PER_MESSAGE,
 };
-pub use will::{BadWill, WILL_PIECES_MAX, Will, WillPiece};
+pub use will::{BadWill, WILL_SHARES_MAX, Will, WillShare};
 
 use crate::replica::ReplicaEpoch;
 use serde::{Deserialize, Serialize};

@@ -192,7 +192,7 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
         ToCoordinator::KnownMap(map) => write!(f, "knows map {}", map.version),
         ToCoordinator::Holds(held) => write!(f, "holds {} tablets", held.tablets.len()),
         ToCoordinator::Suspect { server } => write!(f, "suspect {server}"),
-        ToCoordinator::Will(will) => write!(f, "will of {} pieces", will.pieces().len()),
+        ToCoordinator::Will(will) => write!(f, "will of {} shares", will.shares().len()),
     })
 }
 
