@@ -143,7 +143,10 @@ fn each_range_gets_its_entries_in_order_in_steps_of_any_size() {
         crc: wire::crc32c(&whole),
         version: Version(5),
     };
-    for parts in [1, 2, 5] {
+    for (parts, bytes_max) in
+        [1, 2, 5].into_iter().flat_map(|p| [0, 100, 1000, 1 << 20].map(|b| (p, b)))
+    {
+        let before = disk.readings();
         for range in HashRange::ALL.divide(parts) {
             let is_in_range = |encoded: &&Vec<u8>| {
                 let entry = Entry::parse(encoded).unwrap();
@@ -151,10 +154,9 @@ fn each_range_gets_its_entries_in_order_in_steps_of_any_size() {
                 !is_note && range.contains(key_hash(&HashSeed::new(SEED), entry.key))
             };
             let expected: Vec<u8> = entries.iter().filter(is_in_range).flatten().copied().collect();
-            for bytes_max in [0, 100, 1000, 1 << 20] {
-                assert_eq!(all_of(&replicas, range, bytes_max), (expected.clone(), end));
-            }
+            assert_eq!(all_of(&replicas, range, bytes_max), (expected, end));
         }
+        assert_eq!(disk.readings(), before + 1, "it is kept until everybody has got theirs");
     }
     let mut out = Vec::new();
     let behind = read(id(1), HashRange::ALL, whole.len() as u32 + 8);

@@ -232,9 +232,8 @@ impl NumberedFile {
     /// Tells the system that the file is going to be read from its beginning up to this place, or to
     /// its end if that comes first.
     pub fn read_ahead(&self, to: u64) {
-        // Hints: reading works without. A length that the system cannot count means all, as 0 does.
-        let length = i64::try_from(to).map_or(0, |_| to);
-        let length = NonZeroU64::new(length);
+        // Hints: reading works without. None means all, and so does one that the system cannot count.
+        let length = NonZeroU64::new(to).filter(|length| i64::try_from(length.get()).is_ok());
         let _ = rustix::fs::fadvise(&self.file, 0, length, Advice::Sequential);
         let _ = rustix::fs::fadvise(&self.file, 0, length, Advice::WillNeed);
     }

@@ -160,6 +160,11 @@ impl Replicator {
         segments.chain(forgiven).chain(rested).chain(others).chain(self.told.lease).min()
     }
 
+    /// What it was told last by [`ReplicatorEvent::Replaying`].
+    pub fn is_replaying(&self) -> bool {
+        self.is_replaying
+    }
+
     /// Whether a backup must keep what it has of a replica, as far as is known of others. Also what
     /// came back with another server's disk is kept, as long as there is not enough of the segment
     /// elsewhere.

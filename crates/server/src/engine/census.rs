@@ -3,7 +3,6 @@
 //! (`docs/design/replication.md`, "Wills").
 
 use super::Engine;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use types::limits::TABLES_MAX;
@@ -30,12 +29,11 @@ const RECORD_LOAD: u64 = 256;
 pub(super) struct Census {
     /// By table, when it was counted last.
     records: [AtomicU64; TABLES_MAX],
-    count: Mutex<Count>,
 }
 
-/// A count that goes on in steps.
+/// A count that goes on in steps. The first reactor counts for all.
 #[derive(Debug, Default)]
-struct Count {
+pub(super) struct Count {
     /// When it goes on.
     next: Instant,
     /// When the next one begins.
@@ -55,18 +53,19 @@ impl Census {
         let named = counted.enumerate().map(|(table, records)| (TableId(table as u8), records));
         named.filter(|(_, records)| *records > 0)
     }
+}
 
-    /// When a count that has begun goes on.
+impl Count {
+    /// When it goes on, if it has begun.
     pub(super) fn next_step(&self) -> Option<Instant> {
-        let count = self.count.try_lock().ok()?;
-        count.slot.is_some().then_some(count.next)
+        self.slot.is_some().then_some(self.next)
     }
 }
 
 impl Engine {
-    /// Counts on, if it is time. The first reactor does it for all.
+    /// Counts on, if it is time.
     pub(super) fn take_census(&mut self, now: Instant) {
-        let Ok(mut count) = self.node.census.count.try_lock() else { return };
+        let count = &mut self.counting;
         if self.reactor != ReactorId(0) || now < count.next {
             return;
         }
@@ -77,7 +76,7 @@ impl Engine {
             *count = Count { again, will_at, loads, ..Count::default() };
             Slot(0)
         });
-        let Count { records, loads, .. } = &mut *count;
+        let Count { records, loads, .. } = count;
         let next = self.worker.count_slots(from, LEAVES, |slot, table, counted| {
             records[usize::from(table.0)] += counted.records;
             if let Some(load) = loads.get_mut(usize::from(slot.0)) {
@@ -85,7 +84,7 @@ impl Engine {
             }
         });
         count.slot = next;
-        count.next = if next.is_some() { now + STEP_PAUSE } else { count.again.max(now) };
+        count.next = if next.is_some() { now + STEP_PAUSE } else { count.again };
         if next.is_some() {
             return;
         }

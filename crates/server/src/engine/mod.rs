@@ -42,6 +42,7 @@ use crate::Configuration;
 use crate::data::{Data, Staged};
 use crate::operators::counts::{Background, Counts};
 use crate::operators::host::Job;
+use census::Count;
 use cleaning::Cleaner;
 use durable::Saving;
 use early::Early;
@@ -104,6 +105,8 @@ pub struct Engine {
     /// Whether replies wait for what they tell of to be acknowledged.
     holds: bool,
     cleaner: Cleaner,
+    /// The census that goes on.
+    counting: Count,
 }
 
 /// Tells the time within a turn, for measurements.
@@ -147,6 +150,7 @@ impl Engine {
             readings: Vec::new(),
             holds: false,
             cleaner: Cleaner::default(),
+            counting: Count::default(),
             node,
         }
     }
@@ -468,10 +472,10 @@ impl Engine {
             Ok(walk) if self.reactor == ReactorId(0) => Some(walk.next),
             Ok(_) | Err(_) => None,
         };
-        let census = self.node.census.next_step().filter(|_| self.reactor == ReactorId(0));
         let saving = self.saving.next_deadline();
         let replication = self.replication_deadline();
         let cleaner = self.cleaner.next_deadline();
+        let census = self.counting.next_step();
         [machines, self.early_deadline(), expiry, census, cleaner, saving, replication]
             .into_iter()
             .flatten()

@@ -8,7 +8,7 @@ use types::{SLOT_COUNT, Slot};
 pub const WILL_SHARES_MAX: usize = 512;
 
 /// How the load of a server is spread over slots, in shares of about equal load. RAMCloud's word for
-/// what a master leaves to those who recover it ("Fast Crash Recovery in RAMCloud", §3.5.3).
+/// what a master leaves to those who recover it ("Fast Crash Recovery in RAMCloud", §3.9).
 ///
 /// The unit of load is up to who says it: only shares count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

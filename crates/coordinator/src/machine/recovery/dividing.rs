@@ -21,7 +21,7 @@ pub(super) fn divide(
     let total: u128 = ranges.iter().map(|&range| loads.of(range)).sum();
     let mut parts = Vec::new();
     for &range in ranges {
-        // All slots together have less than 2^64 of a hash's load each: 2^32 masters have room.
+        // A load is below 2^115: there may be 8,192 masters.
         let wanted = (masters.len() as u128 * loads.of(range)).div_ceil(total) as usize;
         let count = wanted.min(slots(range)).min(room + 1);
         room -= count - 1;

@@ -27,8 +27,6 @@ pub(in crate::engine) struct Master {
     dead: BTreeSet<ServerId>,
     /// A segment was asked to end, and has to be handed out once more.
     has_ended: bool,
-    /// What the replicator was told of it last.
-    is_replaying: bool,
     /// What this turn has handed out, to be told to the replicator.
     handed_out: Vec<ReplicatorEvent>,
 }
@@ -136,7 +134,6 @@ impl Master {
             map: 0,
             dead: BTreeSet::new(),
             has_ended: false,
-            is_replaying: false,
             handed_out: Vec::new(),
         }
     }
@@ -236,7 +233,7 @@ impl Engine {
         let (replicator, me) = (&master.replicator, self.node.me());
         let keeps_back = self.node.keeps_recovered_back.load(Ordering::Relaxed);
         self.worker.keep_recovered_back(keeps_back && !self.node.store().log().is_low());
-        if std::mem::replace(&mut master.is_replaying, keeps_back) != keeps_back {
+        if replicator.is_replaying() != keeps_back {
             events.push(ReplicatorEvent::Replaying { is_on: keeps_back });
         }
         self.worker.hand_out(|unsaved| {
