@@ -176,6 +176,10 @@ struct CompareArguments {
     /// More arguments for `ballast serve`.
     #[arg(long, default_value = "--shared-cores", allow_hyphen_values = true)]
     serve: String,
+    /// Ballast keeps so many replicas of what it holds (`--durability memory`), on one server more
+    /// than that; the rival keeps none.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=16))]
+    replicas: u16,
     /// Folder for tables, the report and timeline of every run, and the servers' logs.
     #[arg(long, default_value = "bench-results")]
     output: PathBuf,
@@ -317,10 +321,10 @@ fn tell(name: &str, timeline: &Timeline) {
 fn compare(arguments: &CompareArguments) -> anyhow::Result<()> {
     std::fs::create_dir_all(&arguments.output)?;
     let setup = Setup {
-        servers: 2,
+        servers: 2.max(arguments.replicas + 1),
         ports: Ports::Free,
         logs: arguments.output.clone(),
-        data: None,
+        data: (arguments.replicas > 0).then(|| arguments.output.clone()),
         keeper: keeper()?,
     };
     let basis = basis(arguments)?;
@@ -376,6 +380,10 @@ fn basis(arguments: &CompareArguments) -> anyhow::Result<Basis> {
     let reactors = arguments.reactors.to_string();
     let mut serve =
         ["--memory", &arguments.memory, "--reactors", &reactors].map(String::from).to_vec();
+    if arguments.replicas > 0 {
+        let replicas = arguments.replicas.to_string();
+        serve.extend(["--durability", "memory", "--replicas", &replicas].map(String::from));
+    }
     serve.extend(words(&arguments.serve));
     Ok(Basis {
         ballast: System::Ballast { binary: std::env::current_exe()?, serve_arguments: serve },

@@ -88,6 +88,7 @@ pub(crate) fn run(
         memory_bytes: configuration.maxmemory.0,
         reactors: config.reactors,
         is_cluster: !configuration.join.is_empty(),
+        cuts: server::Cuts::default(),
     };
     let (store, keeping) = store(&configuration, config.reactors, folder, (identity, seed))?;
     let node = Node::keeping(settings, identity, store.clone(), keeping, link.connected());

@@ -6,7 +6,7 @@
 //! other processes used meanwhile is counted, so that a disturbed run can be told.
 
 use crate::figures::{Contender, Group};
-use crate::peers::{Cluster, Setup};
+use crate::peers::{Cluster, Setup, System};
 use crate::recorder::Phase;
 use crate::report::{Report, median};
 use crate::scenario::Progress;
@@ -53,7 +53,12 @@ fn play_one(
 ) -> Result<Report> {
     let mut scenario = group.scenario.clone();
     scenario.policy.clone_from(&contender.policy);
-    let mut cluster = Cluster::start(&contender.system, setup)?;
+    let data = match (&setup.data, &contender.system) {
+        (Some(folder), System::Ballast { .. }) => Some(tempfile::tempdir_in(folder)?),
+        (Some(_), System::Valkey { .. }) | (None, _) => None,
+    };
+    let folder = data.as_ref().map(|folder| folder.path().to_path_buf());
+    let mut cluster = Cluster::start(&contender.system, &Setup { data: folder, ..setup.clone() })?;
     let outcome = scenario.play(&mut cluster, progress)?;
     Ok(Report::new(&contender.name, &scenario, outcome))
 }
@@ -75,8 +80,9 @@ impl Row {
 fn line(report: &Report) -> String {
     let cost = &report.cost;
     let mut out = format!(
-        "{:.0} MB/s, {:.0} + {:.0} (+ {:.0} later) ns CPU per record",
+        "{:.0} MB/s, safe after {:.2} s, {:.0} + {:.0} (+ {:.0} later) ns CPU per record",
         report.megabytes_per_second,
+        report.moved.seconds_to_success,
         cost.source_ns_per_record,
         cost.target_ns_per_record,
         cost.later_ns_per_record
@@ -102,7 +108,7 @@ pub fn table(rows: &[Row]) -> String {
         "MB/s (min-max)",
         "ratio",
         "k records/s",
-        "seconds",
+        "seconds (until safe)",
         "CPU ns per record: source + target (+ later)",
     ];
     if has_load {
@@ -142,7 +148,11 @@ fn rate_cells(row: &Row, position: usize, reports: &[Report]) -> [String; 5] {
         format!("{:.0} ({lowest:.0}-{highest:.0})", median(&rates)),
         if is_rival { "1".to_string() } else { format!("**{:.1}x**", row.ratio(position)) },
         format!("{:.0}", middle(reports, |report| report.moved.records_per_second() / 1e3)),
-        format!("{:.3}", middle(reports, |report| report.moved.seconds)),
+        format!(
+            "{:.3} ({:.3})",
+            middle(reports, |report| report.moved.seconds),
+            middle(reports, |report| report.moved.seconds_to_success)
+        ),
         format!(
             "{:.0} + {:.0} (+ {:.0})",
             middle(reports, |report| report.cost.source_ns_per_record),

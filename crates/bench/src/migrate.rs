@@ -46,19 +46,23 @@ pub struct Moved {
     pub bytes: u64,
     /// From the command until the target served the first slot, in seconds.
     pub seconds_to_ownership: f64,
-    /// From the command until the source reported success, in seconds.
+    /// From the command until the last record had arrived, in seconds. Of a system that does not
+    /// report it: as `seconds_to_success`.
     pub seconds: f64,
+    /// From the command until the source reported success, in seconds: what has arrived is as safe
+    /// as anything at the target, and the source needs nothing of it.
+    pub seconds_to_success: f64,
     /// What the source reported at the end, field by field.
     pub report: BTreeMap<String, String>,
 }
 
 impl Moved {
-    /// User data moved per second, in millions of bytes.
+    /// User data moved per second until all had arrived, in millions of bytes.
     pub fn megabytes_per_second(&self) -> f64 {
         self.bytes as f64 / 1e6 / self.seconds
     }
 
-    /// Records moved per second.
+    /// Records moved per second until all had arrived.
     pub fn records_per_second(&self) -> f64 {
         self.records as f64 / self.seconds
     }
@@ -100,14 +104,18 @@ impl Move {
             if let Some(report) = report {
                 watch(&report);
                 if is_over(&report)? {
-                    let seconds = clock::now().since(start).as_secs_f64();
+                    let seconds_to_success = clock::now().since(start).as_secs_f64();
                     ownership.look(target)?;
                     let owned = ownership.since.context("success, but the target owns nothing")?;
+                    let seconds_to_ownership = owned.since(start).as_secs_f64();
+                    let arriving = arriving(&report).map(|took| seconds_to_ownership + took);
                     return Ok(Moved {
                         records: payload.records,
                         bytes: payload.bytes,
-                        seconds_to_ownership: owned.since(start).as_secs_f64(),
-                        seconds,
+                        seconds_to_ownership,
+                        seconds: arriving
+                            .map_or(seconds_to_success, |at| at.min(seconds_to_success)),
+                        seconds_to_success,
                         report,
                     });
                 }
@@ -130,6 +138,12 @@ impl Ownership {
         }
         Ok(())
     }
+}
+
+/// Seconds from when the target served the first key until it had the last record, if it is told.
+fn arriving(report: &BTreeMap<String, String>) -> Option<f64> {
+    let micros: f64 = report.get("elapsed_us")?.parse().ok()?;
+    Some(micros / 1e6)
 }
 
 /// Whether a report tells of success; failure is an error.

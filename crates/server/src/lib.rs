@@ -30,4 +30,5 @@ pub mod shell;
 
 pub use configuration::Configuration;
 pub use operators::host;
+pub use protocols::migration::Cuts;
 pub use settings::Settings;

@@ -1,5 +1,7 @@
 //! What a server was told when it was started. Fixed until it stops.
 
+use protocols::migration::Cuts;
+
 /// How a server runs, as far as its core must know. Sockets and threads are the shell's.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -15,4 +17,6 @@ pub struct Settings {
     pub reactors: u16,
     /// Whether clients see a Redis Cluster: slots, redirections, `CROSSSLOT`.
     pub is_cluster: bool,
+    /// How often what arrives here is made safe.
+    pub cuts: Cuts,
 }

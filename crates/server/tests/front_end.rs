@@ -97,6 +97,7 @@ impl Server {
             memory_bytes,
             reactors: 1,
             is_cluster,
+            cuts: server::Cuts::default(),
         };
         let (cluster, server) = (ClusterId(1), ServerId(1));
         let node = Node::new(settings, Identity { cluster, server }, store, Arc::default());

@@ -167,6 +167,7 @@ impl World {
             memory_bytes: 64 << 20,
             reactors: REACTORS,
             is_cluster: true,
+            cuts: server::Cuts::default(),
         };
         let store = StoreConfig {
             memory_bytes: settings.memory_bytes,

@@ -4,10 +4,12 @@ use crate::inspect::Inspector;
 use crate::reactor::Reactor;
 use backup::Replicas;
 use coordinator::ConnectionId;
+use server::Cuts;
 use server::engine::{Engine, Identity, Keeping, Kept, Mode, Node, Plan, Pulse, Replication};
 use server::host::{Host, Job, Usage};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use store::{Store, StoreConfig, Tablet, TabletState};
 use types::{ClusterId, HashRange, HashSeed, Instant, ReactorId, ServerId};
 use wire::PROTOCOL_VERSION;
@@ -133,6 +135,14 @@ impl Host for Process {
     }
 }
 
+/// Mostly more often than by default, so that moves in which nothing hurries are cut in the middle.
+fn cuts(seed: u64) -> Cuts {
+    match seed % 4 {
+        0 => Cuts::default(),
+        _ => Cuts { bytes: 64 << 20, after: Duration::from_millis(200) },
+    }
+}
+
 /// What a server says first to the coordinator.
 pub(crate) fn join(place: usize, rejoin: Option<(ClusterId, ServerId)>, replicas: u16) -> Join {
     Join {
@@ -172,6 +182,7 @@ impl Server {
             memory_bytes,
             reactors: REACTORS,
             is_cluster: true,
+            cuts: cuts(seed),
         };
         let whose = (identity.cluster, identity.server);
         let keeping = match folder {

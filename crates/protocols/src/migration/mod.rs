@@ -18,6 +18,7 @@
 //! Left out: recovery when either side dies, replication of what has been replayed, and pulls from
 //! backups.
 
+mod cuts;
 mod policy;
 mod priority;
 mod progress;
@@ -28,6 +29,7 @@ mod target;
 mod text;
 pub mod timing;
 
+pub use cuts::Cuts;
 pub use policy::partitions;
 pub use priority::{PriorityEffect, PriorityEvent, PriorityPulls};
 pub use source::{FrozenState, Source, SourceEffect, SourceEvent};

@@ -1,11 +1,12 @@
 //! The target's work between flip and last cut: pulls, replays, cuts, and what it tells.
 
+use super::cuts::Cuts;
 use super::policy;
 use super::progress::Partition;
 use super::ranges;
 use super::target::{Added, TargetEffect};
 use super::text;
-use super::timing::{CUT_AGAIN, CUT_BYTES, TELL_AGAIN};
+use super::timing::TELL_AGAIN;
 use crate::{Outbox, Ticket};
 use std::fmt;
 use types::{HashRange, Instant, MigrationId, OwnershipEpoch, ServerId};
@@ -22,6 +23,7 @@ pub(super) struct Pulling {
     pulls_ahead: usize,
     since: Instant,
     partitions: Vec<Partition>,
+    cuts: Cuts,
     cut: Cut,
     /// What depends on the source as of the last committed cut; `None` before the first.
     committed: Option<Vec<HashRange>>,
@@ -39,7 +41,7 @@ enum Cut {
 }
 
 impl Pulling {
-    pub(super) fn new(now: Instant, intent: &Intent, records_total: u64) -> Pulling {
+    pub(super) fn new(now: Instant, intent: &Intent, records_total: u64, cuts: Cuts) -> Pulling {
         let ranges = policy::partitions(&intent.policy, intent.range);
         Pulling {
             migration: intent.migration,
@@ -49,6 +51,7 @@ impl Pulling {
             pulls_ahead: policy::pulls_ahead(&intent.policy),
             since: now,
             partitions: ranges.into_iter().map(Partition::new).collect(),
+            cuts,
             cut: Cut::Idle { since: now, bytes: 0, moved: false },
             committed: None,
             progress: Progress { records_total, ..Progress::default() },
@@ -129,7 +132,7 @@ impl Pulling {
 
     pub(super) fn next_deadline(&self) -> Instant {
         let pulls = self.partitions.iter().filter_map(Partition::next_deadline);
-        pulls.chain(self.cut.next_deadline()).fold(self.tell_at, Instant::min)
+        pulls.chain(self.cut.next_deadline(self.cuts)).fold(self.tell_at, Instant::min)
     }
 
     /// Does what is due by now.
@@ -147,7 +150,7 @@ impl Pulling {
                 out.push(TargetEffect::Pull { to: self.source, pull });
             }
         }
-        if self.cut.is_due(now, self.is_complete()) {
+        if self.cut.is_due(now, self.cuts, self.is_complete()) {
             self.cut = Cut::running(self.remaining());
             out.push(TargetEffect::Cut);
         }
@@ -193,19 +196,19 @@ impl Cut {
     }
 
     /// Whether a new cut would shrink the dependency by enough, or end it.
-    fn is_due(&self, now: Instant, is_complete: bool) -> bool {
+    fn is_due(&self, now: Instant, cuts: Cuts, is_complete: bool) -> bool {
         match self {
             Cut::Idle { since, bytes, moved } => {
-                let is_worth_it = *bytes >= CUT_BYTES || now >= *since + CUT_AGAIN;
+                let is_worth_it = *bytes >= cuts.bytes || now >= *since + cuts.after;
                 is_complete || (*moved && is_worth_it)
             }
             Cut::Running { .. } => false,
         }
     }
 
-    fn next_deadline(&self) -> Option<Instant> {
+    fn next_deadline(&self, cuts: Cuts) -> Option<Instant> {
         match self {
-            Cut::Idle { since, moved: true, .. } => Some(*since + CUT_AGAIN),
+            Cut::Idle { since, moved: true, .. } => Some(*since + cuts.after),
             Cut::Idle { .. } | Cut::Running { .. } => None,
         }
     }

@@ -13,6 +13,7 @@
 //!   that two servers never point at each other;
 //! - the dependency shrinks only to what a committed cut leaves.
 
+use super::cuts::Cuts;
 use super::pulling::Pulling;
 use super::text;
 use super::timing::{PREPARED_MAX, TELL_AGAIN};
@@ -26,6 +27,7 @@ use wire::peer::{Flip, PeerMessage, Pull, PullReply};
 #[derive(Debug)]
 pub struct Target {
     migration: MigrationId,
+    cuts: Cuts,
     state: State,
 }
 
@@ -187,8 +189,8 @@ pub struct Acceptance {
 
 impl Target {
     /// A target that has heard nothing but the migration's number.
-    pub fn new(migration: MigrationId) -> Target {
-        Target { migration, state: State::Unknown }
+    pub fn new(migration: MigrationId, cuts: Cuts) -> Target {
+        Target { migration, cuts, state: State::Unknown }
     }
 
     /// The only way to change a target.
@@ -403,7 +405,7 @@ impl Target {
     fn begin(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
         let State::Accepting { intent, records_total } = &self.state else { return };
         let source = intent.source;
-        let pulling = Box::new(Pulling::new(now, intent, *records_total));
+        let pulling = Box::new(Pulling::new(now, intent, *records_total, self.cuts));
         out.push(self.answer(source, true));
         out.push(TargetEffect::Tell(ToCoordinator::Flipped { migration: self.migration }));
         self.state = State::Pulling { source, pulling };

@@ -30,12 +30,6 @@ pub const TELL_AGAIN: Duration = Duration::from_millis(100);
 /// An unanswered pull of either kind is sent again.
 pub const PULL_AGAIN: Duration = Duration::from_millis(250);
 
-/// A cut is worth its messages after so many replayed bytes: eight segments ...
-pub const CUT_BYTES: u64 = 64 << 20;
-
-/// ... or after this time, if anything has been replayed.
-pub const CUT_AGAIN: Duration = Duration::from_millis(200);
-
 const _: () = assert!(FLIP_AGAIN.as_nanos() < FLIP_UNANSWERED.as_nanos());
 const _: () = assert!(
     (FREEZE_MAX.as_nanos() + FREEZE_AGAIN.as_nanos()) * FREEZES_MAX as u128

@@ -4,11 +4,12 @@
 use super::network::{Batch, Message};
 use super::store::{Arrival, Operation, Outcome, Store, Tablet, TabletState};
 use protocols::migration::{
-    Acceptance, Added, FrozenState, PriorityEffect, PriorityEvent, PriorityPulls, Source,
+    Acceptance, Added, Cuts, FrozenState, PriorityEffect, PriorityEvent, PriorityPulls, Source,
     SourceEffect, SourceEvent, Target, TargetEffect, TargetEvent,
 };
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use types::{
     HashRange, Instant, KeyHash, MigrationId, ServerId, Slot, TableId, UnixMillis, Version,
 };
@@ -19,6 +20,9 @@ use wire::peer::{PeerMessage, PriorityAnswer, PriorityReply, Pull, PullReply};
 const RECORD_BYTES: u32 = 512;
 
 const TABLE: TableId = TableId(0);
+
+/// Often, so that scripts stay short.
+const CUTS: Cuts = Cuts { bytes: 1 << 20, after: Duration::from_millis(200) };
 
 /// What a server does in its own time.
 #[derive(Clone, Debug, PartialEq)]
@@ -401,7 +405,7 @@ impl Server {
         event: TargetEvent,
         out: &mut Outside,
     ) {
-        let machine = self.targets.entry(migration).or_insert_with(|| Target::new(migration));
+        let machine = self.targets.entry(migration).or_insert_with(|| Target::new(migration, CUTS));
         let mut effects = Outbox::new();
         machine.handle(now, event, &mut effects);
         for effect in effects.drain() {

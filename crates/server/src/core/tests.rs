@@ -74,6 +74,7 @@ impl World {
             memory_bytes: 64 << 20,
             reactors: 2,
             is_cluster,
+            cuts: crate::Cuts::default(),
         };
         let store = StoreConfig {
             memory_bytes: settings.memory_bytes,

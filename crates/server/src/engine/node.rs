@@ -12,7 +12,7 @@ use crate::operators::host::Host;
 use crate::{Configuration, Settings};
 use arc_swap::ArcSwap;
 use protocols::Ticket;
-use protocols::migration::{Source, Target};
+use protocols::migration::{Cuts, Source, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -99,8 +99,8 @@ pub(super) struct ExpiryWalk {
 
 /// The machines of all migrations and recoveries that this server has part in. One lock: a migration's messages
 /// are thousands a second at most, and operations never come here.
-#[derive(Default)]
 pub(super) struct Machines {
+    cuts: Cuts,
     pub(super) sources: BTreeMap<MigrationId, SourceSide>,
     pub(super) targets: BTreeMap<MigrationId, TargetSide>,
     pub(super) recoveries: BTreeMap<OwnershipEpoch, RecoverySide>,
@@ -194,7 +194,6 @@ impl Node {
         };
         let operators = Operators::new(settings.reactors);
         Arc::new(Node {
-            settings,
             identity,
             store,
             keeper,
@@ -203,7 +202,8 @@ impl Node {
             dead: Mutex::default(),
             tablets_version: AtomicU64::new(0),
             changing: Mutex::new(()),
-            machines: Mutex::default(),
+            machines: Mutex::new(Machines::new(settings.cuts)),
+            settings,
             work: WorkQueue::default(),
             waiting_machines: AtomicUsize::new(0),
             restless_machines: AtomicUsize::new(0),
@@ -482,13 +482,24 @@ impl Node {
         if server.is_dead {
             return self.not_served(slot, server.in_recovery);
         }
-        // A process that stood here before us: who is sent to its address comes to us again.
-        if (&server.host, server.client_port) == (&self.settings.host, self.settings.client_port) {
+        // Of a process that stood here before us, and may own the slot: who is sent to its address,
+        // by us or by the source of its move, comes to us again.
+        let hash = slot.first_hash();
+        let moves = map.moving.iter().filter(|(range, ..)| range.contains(hash));
+        let mut owners = moves.map(|(.., target)| *target).chain([owner]);
+        if owners.any(|owner| self.is_former(&map, owner)) {
             return Some(
                 "CLUSTERDOWN Hash slot not served: the server that held it is gone".into(),
             );
         }
         Some(format!("MOVED {} {}:{}", slot.0, server.host, server.client_port))
+    }
+
+    /// Whether another process with this number stood where we stand.
+    fn is_former(&self, map: &ClusterMap, id: ServerId) -> bool {
+        let server = map.servers.iter().find(|server| server.id == id && id != self.me());
+        let here = (&self.settings.host, self.settings.client_port);
+        server.is_some_and(|server| (&server.host, server.client_port) == here)
     }
 
     fn owner_of(&self, slot: Slot) -> Option<ServerId> {
@@ -510,6 +521,15 @@ impl Node {
 }
 
 impl Machines {
+    fn new(cuts: Cuts) -> Machines {
+        Machines {
+            cuts,
+            sources: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            recoveries: BTreeMap::new(),
+        }
+    }
+
     /// The source of a migration; one that knows nothing if there is none yet.
     pub(super) fn source(&mut self, id: MigrationId) -> &mut SourceSide {
         if !self.sources.contains_key(&id) {
@@ -531,7 +551,7 @@ impl Machines {
             make_room(&mut self.targets, is_idle);
         }
         self.targets.entry(id).or_insert_with(|| TargetSide {
-            machine: Target::new(id),
+            machine: Target::new(id, self.cuts),
             intent: None,
             reservation: None,
             arrival: None,
@@ -582,6 +602,7 @@ mod tests {
             memory_bytes: 64 << 20,
             reactors: 1,
             is_cluster: true,
+            cuts: Cuts::default(),
         };
         let store = StoreConfig {
             memory_bytes: settings.memory_bytes,
@@ -630,6 +651,25 @@ mod tests {
     }
 
     #[test]
+    fn clients_are_not_sent_to_a_source_that_sends_them_to_a_target_of_our_address() {
+        let node = small_node();
+        let tablet = TabletInfo {
+            range: HashRange::ALL,
+            owner: ServerId(2),
+            epoch: OwnershipEpoch(1),
+            tenures: Vec::new(),
+        };
+        let servers = vec![server(1, 1, false), server(2, 9, false), server(4, 8, false)];
+        for (target, said) in [(1, "CLUSTERDOWN Hash slot not served"), (4, "MOVED "), (3, "MOVED ")] {
+            let moving = vec![(HashRange::ALL, ServerId(2), ServerId(target))];
+            let map = ClusterMap { moving, ..map(1, servers.clone(), vec![tablet.clone()]) };
+            node.map.store(Arc::new(map));
+            let error = node.redirection(b"key").expect("somebody is known");
+            assert!(error.starts_with(said), "{target}: {error}");
+        }
+    }
+
+    #[test]
     fn clients_wait_for_what_is_being_recovered_and_are_not_sent_to_the_dead() {
         let node = small_node();
         let tablet = TabletInfo {
@@ -659,7 +699,7 @@ mod tests {
 
     #[test]
     fn only_so_many_ended_migrations_are_remembered() {
-        let mut machines = Machines::default();
+        let mut machines = Machines::new(Cuts::default());
         for id in 1..=1000 {
             let id = MigrationId(id);
             let target = machines.target(id);

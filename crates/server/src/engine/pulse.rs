@@ -70,6 +70,7 @@ mod tests {
             memory_bytes: 64 << 20,
             reactors: 2,
             is_cluster: true,
+            cuts: crate::Cuts::default(),
         };
         let identity = Identity { cluster: ClusterId(1), server: ServerId(1) };
         let node = Node::new(settings, identity, store, Arc::default());

@@ -8,7 +8,7 @@ use super::{Engine, Route};
 use planted::Bug;
 use protocols::Outbox;
 use protocols::migration::{FrozenState, SourceEffect, SourceEvent};
-use store::log::Dependency;
+use store::log::{Among, Dependency};
 use store::{Stall, Store, TableSet, Tablet, TabletState};
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
 use wire::peer::{PeerMessage, PriorityAnswer, PriorityPull, PriorityReply, Pull, PullReply};
@@ -275,7 +275,7 @@ impl FreezeWait {
             if !store.is_over(grace) {
                 return false;
             }
-            match unacknowledged(store) {
+            match unacknowledged(store, Among::Writes) {
                 None => return true,
                 Some(dependency) => *self = FreezeWait::Safety(dependency),
             }
@@ -300,6 +300,6 @@ fn unless_leaving(tablet: Tablet) -> Option<Tablet> {
 }
 
 /// What is written by now and not safe, if the log is kept.
-pub(super) fn unacknowledged(store: &Store) -> Option<Dependency> {
-    store.log().is_durable().then(|| store.log().unacknowledged()).flatten()
+pub(super) fn unacknowledged(store: &Store, among: Among) -> Option<Dependency> {
+    store.log().is_durable().then(|| store.log().unacknowledged(among)).flatten()
 }

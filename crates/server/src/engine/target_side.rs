@@ -12,6 +12,7 @@ use protocols::{Outbox, Ticket};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use store::log::Among;
 use store::{Arrival, ArrivalPlan, ReplayError, TableSet, Tablet, TabletState};
 use types::{HashRange, Instant, MigrationId, ReactorId, ServerId};
 use wire::peer::PullReply;
@@ -236,7 +237,7 @@ impl Engine {
             {
                 self.worker.splice(*id);
                 if reactors.is_empty() {
-                    let unsafe_yet = unacknowledged(&store);
+                    let unsafe_yet = unacknowledged(&store, Among::Log);
                     let unsafe_yet =
                         unsafe_yet.filter(|_| !planted::is(Bug::CutBeforeHeadsAreSafe));
                     side.cutting = unsafe_yet.map(Cut::Securing);

@@ -6,7 +6,7 @@ use super::{
     ledger::{Ledger, LogChange},
     pins::{Pin, Pins},
     pool::Purpose,
-    safety::Dependency,
+    safety::{Among, Dependency},
     segment::{Place, Position},
 };
 use crate::address::Address;
@@ -110,8 +110,8 @@ impl Log {
 
     /// All that is written now and not acknowledged, by whomever, also what others may be shown
     /// already since it is safe somewhere else. Looks at every segment.
-    pub fn unacknowledged(&self) -> Option<Dependency> {
-        let mut ends = self.segments.unacknowledged();
+    pub fn unacknowledged(&self, among: Among) -> Option<Dependency> {
+        let mut ends = self.segments.unacknowledged(among);
         let mut all = Dependency::new(ends.next()?);
         ends.for_each(|end| all.note(end));
         Some(all)

@@ -43,7 +43,7 @@ pub(crate) use durable::Written;
 pub use head::{Head, Survivors};
 pub use ledger::LogChange;
 pub use reclamation::{GracePeriod, Participant, Reclaim, Reclamation, Retired, Turn};
-pub use safety::Dependency;
+pub use safety::{Among, Dependency};
 pub use segment::SegmentState;
 pub use side::{Reservation, SideLog, Spliced};
 pub use unsaved::Unsaved;

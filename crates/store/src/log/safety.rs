@@ -63,9 +63,14 @@ impl Segments {
         self.ends().filter(|end| !self.is_stable(end)).collect()
     }
 
-    /// The present end of every segment that is not wholly acknowledged.
-    pub(super) fn unacknowledged(&self) -> impl Iterator<Item = Position> {
-        self.ends().filter(|end| !self.is_acknowledged(end))
+    /// The present end of every segment among these that is not wholly acknowledged.
+    pub(super) fn unacknowledged(&self, among: Among) -> impl Iterator<Item = Position> {
+        let counts = move |end: &Position| match among {
+            Among::Everything => true,
+            Among::Log => self.glance(end.place).state != SegmentState::Side,
+            Among::Writes => !self.tail(end.place).is_copy.load(Ordering::Relaxed),
+        };
+        self.ends().filter(counts).filter(|end| !self.is_acknowledged(end))
     }
 
     /// The present end of every segment that holds entries.
@@ -93,6 +98,17 @@ impl Segments {
         self.raise_acknowledged(place, written);
         self.raise_stable(place, written);
     }
+}
+
+/// Which segments are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Among {
+    /// All of them.
+    Everything,
+    /// Those that are the log's: no open side logs, no closed ones that have not been spliced.
+    Log,
+    /// What clients wrote here: no copies of what is safe elsewhere until they are.
+    Writes,
 }
 
 /// What an operation showed or made that is not safe yet.

@@ -130,7 +130,8 @@ impl SideLog {
         self.log.kill(last, bytes);
     }
 
-    /// Shows what has not been given to the replicas; see [`super::Head::hand_out`].
+    /// Shows the next piece of what has not been given to the replicas; see
+    /// [`super::Head::hand_out`].
     pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
         if !self.log.is_durable() {
             return;
@@ -138,11 +139,7 @@ impl SideLog {
         if self.open.as_ref().is_some_and(OpenSegment::is_ending) {
             self.seal_open();
         }
-        let has_ended = match self.full {
-            Some(_) => self.backlog.hand_out(self.open.as_mut(), save),
-            None => self.backlog.hand_out_piece(self.open.as_mut(), save),
-        };
-        if has_ended {
+        if self.backlog.hand_out_piece(self.open.as_mut(), save) {
             self.log.advance();
         }
     }
@@ -192,10 +189,11 @@ impl SideLog {
 }
 
 impl Spliced {
-    /// Shows what has not been given to the replicas; see [`super::Head::hand_out`].
+    /// Shows the next piece of what has not been given to the replicas; see
+    /// [`super::Head::hand_out`].
     #[inline]
     pub fn hand_out(&mut self, log: &Log, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
-        if !self.backlog.is_empty() && self.backlog.hand_out(None, save) {
+        if !self.backlog.is_empty() && self.backlog.hand_out_piece(None, save) {
             log.advance();
         }
     }

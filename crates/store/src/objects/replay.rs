@@ -145,6 +145,25 @@ impl Worker {
         }
     }
 
+    /// What was replayed of migrations that are over, however they ended, joins the log.
+    pub(super) fn end_arrivals(&mut self) {
+        let tablets = &self.tablets;
+        let is_over = |(cause, _): &mut (Cause, SideLog)| match *cause {
+            Cause::Migration(migration) => !tablets.iter().any(|tablet| match &tablet.state {
+                TabletState::Arriving(arrival) => arrival.migration() == migration,
+                TabletState::Serving
+                | TabletState::Frozen
+                | TabletState::Leaving
+                | TabletState::Recovering(_)
+                | TabletState::Securing(_) => false,
+            }),
+            Cause::Recoveries => false,
+        };
+        for (_, side_log) in self.side_logs.extract_if(.., is_over) {
+            side_log.splice(&mut self.spliced);
+        }
+    }
+
     /// Bytes that this worker has replayed of a migration and not spliced.
     pub fn side_bytes(&self, migration: MigrationId) -> u64 {
         let is_it = |(cause, _): &&(Cause, SideLog)| *cause == Cause::Migration(migration);

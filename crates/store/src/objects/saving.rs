@@ -7,23 +7,31 @@ use types::SegmentId;
 
 impl Worker {
     /// Shows whatever this worker has written and not handed out, and each closed segment once at
-    /// its end. What `save` takes (`true`) is not shown again; the rest comes again. The replicas'
+    /// its end. What `save` takes (`true`) is not shown again; the rest comes again. What is safe
+    /// elsewhere is not urgent: one piece of it at a time is shown, and what arrives not before it is
+    /// spliced, unless memory is short. The replicas'
     /// answers go to [`crate::log::Log::raise_acknowledged`] and
     /// [`crate::log::Log::raise_stable`].
     #[inline]
     pub fn hand_out(&mut self, mut save: impl FnMut(Unsaved<'_>) -> bool) {
         self.spliced.hand_out(&self.store.log, &mut save);
         self.survivors.hand_out(&mut save);
-        let keeps_back = |cause: Cause| cause == Cause::Recoveries && self.keeps_recovered_back;
-        for (_, side_log) in self.side_logs.iter_mut().filter(|(cause, _)| !keeps_back(*cause)) {
-            side_log.hand_out(&mut save);
+        for (cause, side_log) in &mut self.side_logs {
+            let keeps_back = match cause {
+                Cause::Migration(_) => true,
+                Cause::Recoveries => self.keeps_recovered_back,
+            };
+            // Nothing that dies frees memory while something is kept back.
+            if !keeps_back || self.store.log.is_low() {
+                side_log.hand_out(&mut save);
+            }
         }
         self.side_logs.retain(|(cause, log)| *cause != Cause::Recoveries || !log.is_idle());
         self.head.hand_out(&mut save);
     }
 
-    /// Whether [`Worker::hand_out`] leaves out what has been recovered: it is safe elsewhere, and
-    /// something else may be more urgent. Nothing that dies frees memory meanwhile.
+    /// Whether [`Worker::hand_out`] leaves out what has been recovered, as long as there is memory:
+    /// it is safe elsewhere, and something else may be more urgent.
     pub fn keep_recovered_back(&mut self, keeps: bool) {
         self.keeps_recovered_back = keeps;
     }

@@ -105,6 +105,7 @@ impl Worker {
             self.tablets = self.store.tablets();
             self.generation = generation;
             self.end_recoveries();
+            self.end_arrivals();
         }
         self.store.raise_clock(now);
         self.store.log.reclamation().collect(RECLAIMED_PER_TURN);

@@ -7,6 +7,7 @@ use crate::world::tenures;
 use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use store::log::Among;
 use store::{
     Need, Recovery, RecoveryPlan, Store, TableSet, Tablet, TabletMap, TabletState, Worker,
 };
@@ -172,7 +173,7 @@ fn whoever_dies_before_it_has_all_that_it_serves_is_succeeded_from_both_logs() {
         // If it lives until its own log has everything, that one is enough.
         second.workers.iter_mut().for_each(|worker| worker.keep_recovered_back(false));
         second.save();
-        assert!(second.store.log().unacknowledged().is_none(), "seed {seed}");
+        assert!(second.store.log().unacknowledged(Among::Everything).is_none(), "seed {seed}");
         second.publish(tablets(200, TabletState::Serving));
         for _ in 0..rng.usize(..2000) {
             second.step(&mut model, rng);

@@ -3,6 +3,7 @@
 use crate::common::{NOW, TABLE, key, tablet};
 use crate::disk::{Disk, config};
 use std::sync::Arc;
+use store::log::Among;
 use store::{
     Arrival, ArrivalPlan, Need, Recovery, RecoveryPlan, Store, TabletMap, TabletState, Worker,
 };
@@ -274,16 +275,16 @@ fn a_segment_that_is_to_end_gets_nothing_more() {
 #[test]
 fn what_is_not_acknowledged_can_be_asked_for() {
     let mut server = Server::new();
-    assert!(server.store.log().unacknowledged().is_none());
+    assert!(server.store.log().unacknowledged(Among::Everything).is_none());
     server.set("a", "1");
-    let before = server.store.log().unacknowledged().unwrap();
+    let before = server.store.log().unacknowledged(Among::Everything).unwrap();
     assert!(!server.store.log().is_acknowledged(&before));
     server.save();
     assert!(server.store.log().is_acknowledged(&before));
-    assert!(server.store.log().unacknowledged().is_none());
+    assert!(server.store.log().unacknowledged(Among::Everything).is_none());
     server.set("b", "1");
     assert!(server.store.log().is_acknowledged(&before), "what came later does not count");
-    assert!(server.store.log().unacknowledged().is_some());
+    assert!(server.store.log().unacknowledged(Among::Everything).is_some());
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::common::TABLE;
 use crate::disk::Disk;
 use fastrand::Rng;
 use std::sync::Arc;
+use store::log::Among;
 use store::{
     Recovery, RecoveryPlan, ReplayError, Stall, TableSet, Tablet, TabletMap, TabletState, Worker,
 };
@@ -166,7 +167,7 @@ impl World {
         for worker in &mut self.workers {
             self.disk.save(&self.store, worker, || true);
         }
-        assert!(self.store.log().unacknowledged().is_none(), "all has been saved");
+        assert!(self.store.log().unacknowledged(Among::Everything).is_none(), "all has been saved");
         self.disk.sync_all(&self.store);
         self.store.publish(super::tablets(self.tenure, false));
         (0..self.workers.len()).for_each(|at| self.turn(at));

@@ -11,6 +11,7 @@ use protocols::recovery::{MasterEffect, MasterEvent, NO_ROOM, PartName, ReplayFa
 use protocols::{Outbox, Ticket};
 use std::sync::Arc;
 use std::time::Duration;
+use store::log::Among;
 use store::{Recovery, RecoveryPlan, ReplayError, TableSet, Tablet, TabletState};
 use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ServerId, Version};
 use wire::control::ToCoordinator;
@@ -161,7 +162,8 @@ impl Engine {
             self.node.store().raise_version(version);
         }
         // Whoever has replayed something for it has said so: all of it is counted here.
-        side.waits = unacknowledged(self.node.store()).map(Wait::Secure);
+        let all = unacknowledged(self.node.store(), Among::Everything);
+        side.waits = all.map(Wait::Secure);
     }
 
     /// Nothing depends on the dead server's log any more.

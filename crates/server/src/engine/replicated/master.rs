@@ -232,7 +232,7 @@ impl Engine {
         let mut events = std::mem::take(&mut master.handed_out);
         let (replicator, me) = (&master.replicator, self.node.me());
         let keeps_back = self.node.keeps_recovered_back.load(Ordering::Relaxed);
-        self.worker.keep_recovered_back(keeps_back && !self.node.store().log().is_low());
+        self.worker.keep_recovered_back(keeps_back);
         if replicator.is_replaying() != keeps_back {
             events.push(ReplicatorEvent::Replaying { is_on: keeps_back });
         }
