@@ -79,6 +79,8 @@ pub enum Bug {
     FreedBeforeCommit,
     /// A part that is served before it is safe does not hang on the dead server's log.
     InheritanceForgotten,
+    /// What not every replica of an open segment has is served before it is safe elsewhere.
+    UnsettledShown,
 }
 
 #[cfg(feature = "on")]

@@ -144,6 +144,7 @@ fn part(epoch: u64, segments: &[(u64, Content, ServerId)]) -> FromCoordinator {
         segment: SegmentId(segment),
         content: Some(content),
         places: vec![ReplicaPlace { backup, epoch: ReplicaEpoch(0), length: content.length }],
+        settled: content.length,
     };
     FromCoordinator::Recover(Box::new(RecoveryPart {
         range: HashRange::ALL,

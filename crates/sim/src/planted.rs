@@ -104,11 +104,13 @@ pub enum Planted {
     FreedBeforeCommit,
     /// A part that is served before it is safe does not hang on the dead server's log.
     InheritanceForgotten,
+    /// What not every replica of an open segment has is served before it is safe elsewhere.
+    UnsettledShown,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 43] = [
+    pub const ALL: [Planted; 44] = [
         Planted::ProgressOnReceipt,
         Planted::FloorNotRaised,
         Planted::DeleteWithoutTombstone,
@@ -152,6 +154,7 @@ impl Planted {
         Planted::FreedWhileDependedOn,
         Planted::FreedBeforeCommit,
         Planted::InheritanceForgotten,
+        Planted::UnsettledShown,
     ];
 
     /// The place inside of the real code, for a bug that cannot be built in from outside.
@@ -184,6 +187,7 @@ impl Planted {
             Planted::FreedWhileDependedOn => Some(Bug::FreedWhileDependedOn),
             Planted::FreedBeforeCommit => Some(Bug::FreedBeforeCommit),
             Planted::InheritanceForgotten => Some(Bug::InheritanceForgotten),
+            Planted::UnsettledShown => Some(Bug::UnsettledShown),
             Planted::ProgressOnReceipt
             | Planted::FloorNotRaised
             | Planted::DeleteWithoutTombstone

@@ -48,12 +48,17 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::NilBeforeTombstoneIsSafe
         | Planted::DroppedBeforeSafe
         | Planted::TombstoneDroppedEarly => 999,
+        Planted::UnsettledShown => 60_000,
     }
 }
 
 /// What takes hundreds of runs until a death comes within the right tenth of a millisecond.
 const RARE: [Planted; 3] =
     [Planted::NilBeforeTombstoneIsSafe, Planted::DroppedBeforeSafe, Planted::TombstoneDroppedEarly];
+
+/// What takes two deaths at the right moments, and an hour: it has tests of its own, and was found once
+/// (`docs/design/simulator.md`).
+const RAREST: Planted = Planted::UnsettledShown;
 
 /// The first seed that shows the bug, and how.
 fn find(planted: Planted) -> Option<(u64, String)> {
@@ -67,13 +72,20 @@ fn find(planted: Planted) -> Option<(u64, String)> {
 
 #[test]
 fn every_planted_bug_is_found_within_its_number_of_seeds() {
-    find_all(&Planted::ALL.into_iter().filter(|bug| !RARE.contains(bug)).collect::<Vec<_>>());
+    let is_frequent = |bug: &Planted| !RARE.contains(bug) && *bug != RAREST;
+    find_all(&Planted::ALL.into_iter().filter(is_frequent).collect::<Vec<_>>());
 }
 
 #[test]
 #[ignore = "takes minutes: cargo test --release -p sim --test planted -- --ignored"]
 fn rare_bugs_are_found_as_well() {
     find_all(&RARE);
+}
+
+#[test]
+#[ignore = "takes half an hour: see above, with the test's name"]
+fn the_rarest_bug_is_found_in_the_end() {
+    find_all(&[RAREST]);
 }
 
 fn find_all(bugs: &[Planted]) {

@@ -72,7 +72,11 @@ fn recover(part: &RecoveryPart) -> String {
 }
 
 fn segment(segment: &RecoverySegment) -> String {
-    let length = segment.content.map_or("open".into(), |content| content.length.to_string());
+    let length = match segment.content {
+        Some(content) if content.length == segment.settled => content.length.to_string(),
+        Some(content) => format!("{}, {} settled", content.length, segment.settled),
+        None => format!("open, {} settled", segment.settled),
+    };
     let places = segment.places.iter().map(|place| place.backup.to_string());
     format!(
         "{} {} ({length}, {})",

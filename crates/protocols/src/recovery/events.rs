@@ -113,6 +113,9 @@ pub enum MasterEffect {
     Replay {
         /// The payload.
         ticket: Ticket,
+        /// Whether the dead server's log has it for whoever reads it next. If not it counts as
+        /// written here: nobody is shown it before it is safe here.
+        is_settled: bool,
     },
     /// Nobody needs this payload.
     Discard {
@@ -187,7 +190,10 @@ impl fmt::Display for MasterEffect {
             MasterEffect::Read { backup, read } => {
                 write!(f, "read {} from {} at {backup}", read.replica.segment, read.from)
             }
-            MasterEffect::Replay { ticket } => write!(f, "replay {ticket}"),
+            MasterEffect::Replay { ticket, is_settled: true } => write!(f, "replay {ticket}"),
+            MasterEffect::Replay { ticket, is_settled: false } => {
+                write!(f, "replay and keep {ticket}")
+            }
             MasterEffect::Discard { ticket } => write!(f, "discard {ticket}"),
             MasterEffect::Secure { version } => write!(f, "secure, {version}"),
             MasterEffect::Tell(message) => write!(f, "tell {}", to_coordinator(message)),

@@ -20,6 +20,7 @@ pub(super) struct Segment {
     pub(super) stage: Stage,
     content: Option<Content>,
     places: Vec<Place>,
+    settled: u32,
 }
 
 /// How far the reading of a segment is.
@@ -68,13 +69,14 @@ pub(super) struct Absences<'a> {
 impl Segment {
     /// One of which nothing is known.
     pub(super) fn new() -> Segment {
-        Segment { list: 0, stage: Stage::Stranded, content: None, places: Vec::new() }
+        Segment { list: 0, stage: Stage::Stranded, content: None, places: Vec::new(), settled: 0 }
     }
 
     /// What a newer list says of it. What was learned about its places stays.
     pub(super) fn update(&mut self, list: u64, named: &RecoverySegment) {
         self.list = list;
         self.content = named.content;
+        self.settled = named.settled;
         let renewed = named.places.iter().map(|place| {
             let ReplicaPlace { backup, epoch, length } = *place;
             let known = self.places.iter().find(|known| known.at == (backup, epoch)).copied();
@@ -99,6 +101,13 @@ impl Segment {
     pub(super) fn is_used_up(&self, dead: &BTreeSet<ServerId>) -> bool {
         let mut living = self.living(dead).peekable();
         living.peek().is_some() && living.all(|place| place.flaw.is_some())
+    }
+
+    /// Where what must be kept begins that others may not find any more; `None`: there is nothing of
+    /// that. Of an open segment there may be more than was said.
+    pub(super) fn unsettled(&self) -> Option<u32> {
+        let has_some = self.content.is_none_or(|content| self.settled < content.length);
+        has_some.then_some(self.settled)
     }
 
     /// Its bytes, as far as is known.

@@ -14,6 +14,7 @@ use super::timing::{
     AHEAD_MAX, BROKEN_AGAIN, FETCHES_FROM_ONE_MAX, FETCHES_MAX, READ_AGAIN, REPLAYS_MAX,
 };
 use crate::{Outbox, Ticket};
+use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{HashRange, Instant, SegmentId, ServerId, Version};
 use wire::control::{RecoveryPart, RecoverySegment};
@@ -51,11 +52,14 @@ struct List {
     named: u32,
 }
 
-/// A segment that is being read, from its beginning.
+/// A segment that is being read: what is unsettled, and then everything, of which that is known by
+/// then.
 #[derive(Debug)]
 struct Fetch {
     name: u64,
     at: At,
+    /// What is read first: from here on everything has to be kept.
+    unsettled: Option<u32>,
     bulk: Bulk,
     /// Replies that wait for their replay.
     unreplayed: usize,
@@ -237,7 +241,8 @@ impl Segments {
             fetch.unreplayed += 1;
             let replay = Replay { segment: id, fetch: fetch.name, at };
             self.replays.insert(ticket, replay);
-            out.push(MasterEffect::Replay { ticket });
+            let is_settled = fetch.unsettled.is_none() || planted::is(Bug::UnsettledShown);
+            out.push(MasterEffect::Replay { ticket, is_settled });
         }
         self.finish(id);
         true
@@ -245,8 +250,10 @@ impl Segments {
 
     /// If all of a segment is replayed it has been read.
     fn finish(&mut self, id: Id) {
-        let is_replayed = |fetch: &Fetch| fetch.bulk == Bulk::End && fetch.unreplayed == 0;
-        if !self.fetches.get(&id).is_some_and(is_replayed) {
+        let is_replayed = |fetch: &&mut Fetch| fetch.bulk == Bulk::End && fetch.unreplayed == 0;
+        let Some(fetch) = self.fetches.get_mut(&id).filter(is_replayed) else { return };
+        if let Some(1..) = fetch.unsettled.take() {
+            fetch.bulk = Bulk::Next(0);
             return;
         }
         self.take_out(id);
@@ -360,7 +367,9 @@ impl Segments {
         let (Some(at), Some(segment)) = (at, self.segments.get_mut(&id)) else { return };
         segment.stage = Stage::Fetched;
         self.fetches_begun += 1;
-        let fetch = Fetch { name: self.fetches_begun, at, bulk: Bulk::Next(0), unreplayed: 0 };
+        let (name, unsettled) = (self.fetches_begun, segment.unsettled());
+        let bulk = Bulk::Next(unsettled.unwrap_or(0));
+        let fetch = Fetch { name, at, unsettled, bulk, unreplayed: 0 };
         self.fetches.insert(id, fetch);
     }
 

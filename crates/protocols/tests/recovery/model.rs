@@ -74,6 +74,8 @@ struct Known {
     /// What counts of it.
     length: u32,
     is_closed: bool,
+    /// What every replica has that somebody might read later.
+    settled: u32,
     places: Vec<(ServerId, u32)>,
 }
 
@@ -89,10 +91,13 @@ struct World {
     hanging: BTreeSet<ServerId>,
     list: u64,
     payloads: BTreeMap<Ticket, Entries>,
-    replaying: BTreeSet<Ticket>,
+    /// Each with whether it is settled.
+    replaying: BTreeMap<Ticket, bool>,
     tickets: u64,
     /// Bytes of each segment whose entries are in the store.
     replayed: BTreeMap<SegmentId, BTreeSet<u32>>,
+    /// Those that are written here before anybody is shown them.
+    kept: BTreeMap<SegmentId, BTreeSet<u32>>,
     weather: Weather,
     is_full: bool,
     has_hung: bool,
@@ -122,9 +127,10 @@ impl World {
             hanging: BTreeSet::new(),
             list: 0,
             payloads: BTreeMap::new(),
-            replaying: BTreeSet::new(),
+            replaying: BTreeMap::new(),
             tickets: 0,
             replayed: BTreeMap::new(),
+            kept: BTreeMap::new(),
             weather: Weather {
                 lost: rng.u32(..2) * rng.u32(..100),
                 repeated: rng.u32(..2) * rng.u32(..100),
@@ -180,7 +186,12 @@ impl World {
             let of = self.replayed.entry(id).or_default();
             of.extend((0..length).step_by(10));
         }
-        self.log.insert(id, Known { length, is_closed, places });
+        let settled = match (is_closed, self.rng.u8(..4)) {
+            (true, 1..) => length,
+            (false, 1..) => 10 * self.rng.u32(..=length / 10),
+            (_, 0) => 0,
+        };
+        self.log.insert(id, Known { length, is_closed, settled, places });
     }
 
     fn run(mut self) -> End {
@@ -268,7 +279,7 @@ impl World {
 
     fn replay(&mut self, ticket: Ticket) {
         assert!(!self.is_abandoned && !self.is_secured, "{ticket} is replayed too late");
-        self.replaying.remove(&ticket);
+        let is_settled = self.replaying.remove(&ticket).expect("it is being replayed");
         let Entries { from: (_, segment), bytes, is_right } = self.payloads[&ticket].clone();
         let whole = bytes.step_by(10);
         if self.is_full || !is_right {
@@ -280,6 +291,15 @@ impl World {
                 false => ReplayFailure::Corrupt,
             };
             return self.tell(MasterEvent::ReplayFailed { ticket, why });
+        }
+        let kept = self.kept.entry(segment).or_default();
+        if is_settled {
+            let settled = self.log[&segment].settled;
+            let unsettled = whole.clone().filter(|byte| *byte >= settled);
+            let lost = unsettled.filter(|byte| !kept.contains(byte)).collect::<Vec<_>>();
+            assert!(lost.is_empty(), "{segment} has {lost:?} that nobody keeps");
+        } else {
+            kept.extend(whole.clone());
         }
         self.payloads.remove(&ticket);
         self.replayed.entry(segment).or_default().extend(whole);
@@ -306,15 +326,15 @@ impl World {
                 assert!(!self.dead.contains(&backup), "reads from the dead");
                 self.send(Happening::Read(backup, read));
             }
-            MasterEffect::Replay { ticket } => {
+            MasterEffect::Replay { ticket, is_settled } => {
                 assert!(is_at_work, "replays too late");
-                self.replaying.insert(ticket);
+                self.replaying.insert(ticket, is_settled);
                 assert!(self.replaying.len() < REPLAYS_MAX + FETCHES_MAX, "too many replays");
                 let delay = Duration::from_micros(self.rng.u64(1..self.replay_max));
                 self.at(delay, Happening::Replay(ticket));
             }
             MasterEffect::Discard { ticket } => {
-                assert!(!self.replaying.contains(&ticket), "{ticket} is being replayed");
+                assert!(!self.replaying.contains_key(&ticket), "{ticket} is being replayed");
                 self.payloads.remove(&ticket);
             }
             MasterEffect::Secure { version } => {
@@ -396,6 +416,7 @@ impl World {
             segment,
             content: known.is_closed.then_some(content),
             places: living.map(place).collect(),
+            settled: known.settled,
         }
     }
 

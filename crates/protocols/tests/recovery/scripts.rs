@@ -100,7 +100,7 @@ impl World {
             MasterEffect::Read { backup, read } => {
                 self.in_transit.push_back((backup, Message::Read(read)));
             }
-            MasterEffect::Replay { ticket } => self.replays.push_back(ticket),
+            MasterEffect::Replay { ticket, .. } => self.replays.push_back(ticket),
             MasterEffect::Discard { ticket } => {
                 self.payloads.remove(&ticket);
             }
@@ -208,7 +208,10 @@ fn named(text: &str) -> RecoverySegment {
         ReplicaPlace { backup: server(who), epoch: ReplicaEpoch(0), length }
     });
     let content = length.map(|length| Content { length, crc: 7 });
-    RecoverySegment { log: super::backups::DEAD, segment: id, content, places: places.collect() }
+    let places: Vec<ReplicaPlace> = places.collect();
+    let shortest = places.iter().map(|place| place.length).min().unwrap_or(0);
+    let settled = content.map_or(shortest, |content| content.length);
+    RecoverySegment { log: super::backups::DEAD, segment: id, content, places, settled }
 }
 
 fn number(word: &str) -> u32 {

@@ -482,8 +482,8 @@ impl Node {
         if server.is_dead {
             return self.not_served(slot, server.in_recovery);
         }
-        // Of a process that stood here before us, and may own the slot: who is sent to its address,
-        // by us or by the source of its move, comes to us again.
+        // Of a process that stood here before us, and may own the slot as far as is known: who is sent
+        // to its address, by us or by the source of its move, comes to us again.
         let hash = slot.first_hash();
         let moves = map.moving.iter().filter(|(range, ..)| range.contains(hash));
         let mut owners = moves.map(|(.., target)| *target).chain([owner]);
@@ -495,11 +495,11 @@ impl Node {
         Some(format!("MOVED {} {}:{}", slot.0, server.host, server.client_port))
     }
 
-    /// Whether another process with this number stood where we stand.
+    /// Whether this is another process that stood where we stand, and was not declared dead.
     fn is_former(&self, map: &ClusterMap, id: ServerId) -> bool {
-        let server = map.servers.iter().find(|server| server.id == id && id != self.me());
+        let mut servers = map.servers.iter().filter(|server| server.id == id && id != self.me());
         let here = (&self.settings.host, self.settings.client_port);
-        server.is_some_and(|server| (&server.host, server.client_port) == here)
+        servers.any(|server| !server.is_dead && (&server.host, server.client_port) == here)
     }
 
     fn owner_of(&self, slot: Slot) -> Option<ServerId> {
@@ -659,8 +659,10 @@ mod tests {
             epoch: OwnershipEpoch(1),
             tenures: Vec::new(),
         };
-        let servers = vec![server(1, 1, false), server(2, 9, false), server(4, 8, false)];
-        for (target, said) in [(1, "CLUSTERDOWN Hash slot not served"), (4, "MOVED "), (3, "MOVED ")] {
+        let living = [server(1, 1, false), server(2, 9, false), server(4, 8, false)];
+        let servers = [&living[..], &[server(5, 1, true)]].concat();
+        let refused = "CLUSTERDOWN Hash slot not served";
+        for (target, said) in [(1, refused), (3, "MOVED "), (4, "MOVED "), (5, "MOVED ")] {
             let moving = vec![(HashRange::ALL, ServerId(2), ServerId(target))];
             let map = ClusterMap { moving, ..map(1, servers.clone(), vec![tablet.clone()]) };
             node.map.store(Arc::new(map));

@@ -220,6 +220,11 @@ impl Log {
         SideLog::new(Arc::clone(self), None, None)
     }
 
+    /// The same for what is not safe anywhere else.
+    pub fn side_log_of_unsettled(self: &Arc<Self>) -> SideLog {
+        SideLog::of_writes(Arc::clone(self))
+    }
+
     /// Where a cleaner puts what lives: one per reactor. At most one victim at a time per
     /// survivors: the segments kept for cleaning are counted on that.
     pub fn survivors(self: &Arc<Self>) -> Survivors {

@@ -76,6 +76,7 @@ pub struct SideLog {
     /// Full segments that wait to be spliced; `None`: they do not wait.
     full: Option<Vec<Place>>,
     backlog: Backlog,
+    content: Content,
     bytes: u64,
 }
 
@@ -91,7 +92,15 @@ impl SideLog {
         reservation: Option<Arc<Reservation>>,
         full: Option<Vec<Place>>,
     ) -> SideLog {
-        SideLog { log, reservation, open: None, full, backlog: Backlog::default(), bytes: 0 }
+        let (open, backlog, content) = (None, Backlog::default(), Content::Copies);
+        SideLog { log, reservation, open, full, backlog, content, bytes: 0 }
+    }
+
+    /// One whose segments do not wait to be spliced, nor what stands in them to be handed out.
+    pub(super) fn of_writes(log: Arc<Log>) -> SideLog {
+        let mut side_log = SideLog::new(log, None, None);
+        side_log.content = Content::Writes;
+        side_log
     }
 
     /// Appends a copy of an encoded entry, padding included, under another tenure.
@@ -139,7 +148,11 @@ impl SideLog {
         if self.open.as_ref().is_some_and(OpenSegment::is_ending) {
             self.seal_open();
         }
-        if self.backlog.hand_out_piece(self.open.as_mut(), save) {
+        let has_ended = match self.content {
+            Content::Writes => self.backlog.hand_out(self.open.as_mut(), save),
+            Content::Copies => self.backlog.hand_out_piece(self.open.as_mut(), save),
+        };
+        if has_ended {
             self.log.advance();
         }
     }
@@ -183,7 +196,7 @@ impl SideLog {
         };
         let next = self.log.open(purpose, SegmentState::Side).ok_or(OutOfMemory)?;
         self.seal_open();
-        self.open = Some(self.log.begin(next, Content::Copies));
+        self.open = Some(self.log.begin(next, self.content));
         Ok(())
     }
 }

@@ -118,7 +118,7 @@ impl Worker {
         let Replay { done, mut buried, .. } = replay;
         match bringer {
             Bringer::Arrival(arrival) => arrival.counts().add(&done),
-            Bringer::Recovery(recovery) => {
+            Bringer::Recovery { recovery, .. } => {
                 recovery.counts().add(&done);
                 recovery.note_buried(&mut buried);
             }
@@ -137,11 +137,14 @@ impl Worker {
     /// When nothing is being recovered any more, the last segment of what was becomes an ordinary one.
     pub(super) fn end_recoveries(&mut self) {
         let is_recovering = |tablet: &Tablet| matches!(tablet.state, TabletState::Recovering(_));
-        let of_recoveries = |known: &&mut (Cause, SideLog)| known.0 == Cause::Recoveries;
-        if let Some((_, log)) = self.side_logs.iter_mut().find(of_recoveries)
-            && !self.tablets.iter().any(is_recovering)
-        {
-            log.end();
+        if self.tablets.iter().any(is_recovering) {
+            return;
+        }
+        for (cause, log) in &mut self.side_logs {
+            match cause {
+                Cause::Recoveries | Cause::Unsettled => log.end(),
+                Cause::Migration(_) => {}
+            }
         }
     }
 
@@ -157,7 +160,7 @@ impl Worker {
                 | TabletState::Recovering(_)
                 | TabletState::Securing(_) => false,
             }),
-            Cause::Recoveries => false,
+            Cause::Recoveries | Cause::Unsettled => false,
         };
         for (_, side_log) in self.side_logs.extract_if(.., is_over) {
             side_log.splice(&mut self.spliced);
@@ -178,11 +181,13 @@ fn side_log_of<'s>(
 ) -> &'s mut SideLog {
     let (cause, reservation) = match bringer {
         Bringer::Arrival(arrival) => (Cause::Migration(arrival.migration()), arrival.reservation()),
-        Bringer::Recovery(_) => (Cause::Recoveries, None),
+        Bringer::Recovery { is_settled: true, .. } => (Cause::Recoveries, None),
+        Bringer::Recovery { is_settled: false, .. } => (Cause::Unsettled, None),
     };
     let at = side_logs.iter().position(|(known, _)| *known == cause).unwrap_or_else(|| {
         let side_log = match (cause, reservation) {
             (Cause::Recoveries, _) => log.side_log_of_recoveries(),
+            (Cause::Unsettled, _) => log.side_log_of_unsettled(),
             (Cause::Migration(_), Some(reservation)) => reservation.side_log(),
             (Cause::Migration(_), None) => log.side_log(),
         };
@@ -198,7 +203,12 @@ pub(super) enum Bringer<'t> {
     /// A range that arrives.
     Arrival(&'t Arc<Arrival>),
     /// A range that is recovered.
-    Recovery(&'t Arc<Recovery>),
+    Recovery {
+        /// Of which part.
+        recovery: &'t Arc<Recovery>,
+        /// Whether the dead server's log has it for whoever reads it next.
+        is_settled: bool,
+    },
 }
 
 /// Where records are read.
@@ -411,7 +421,7 @@ impl<'t> Replay<'t, '_> {
         match self.place.bringer {
             Bringer::Arrival(arrival) => arrival.note_buried(table, hash),
             // Nothing is swept before all is replayed.
-            Bringer::Recovery(_) => self.buried.push((table, hash)),
+            Bringer::Recovery { .. } => self.buried.push((table, hash)),
         }
     }
 
@@ -469,7 +479,7 @@ impl<'t> Replay<'t, '_> {
                 let progress = arrival.progress_at(hash);
                 Some((Limit::Progress(progress), progress.range()))
             }
-            (TabletState::Recovering(current), Bringer::Recovery(recovery))
+            (TabletState::Recovering(current), Bringer::Recovery { recovery, .. })
                 if Arc::ptr_eq(current, recovery) =>
             {
                 Some((Limit::Recovery(recovery), recovery.range()))
@@ -481,7 +491,7 @@ impl<'t> Replay<'t, '_> {
                 | TabletState::Serving
                 | TabletState::Frozen
                 | TabletState::Leaving,
-                Bringer::Arrival(_) | Bringer::Recovery(_),
+                Bringer::Arrival(_) | Bringer::Recovery { .. },
             ) => None,
         };
         let mut stay = Stay { table, range: tablet.range, wanted: None };

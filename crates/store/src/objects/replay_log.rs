@@ -26,9 +26,31 @@ impl Worker {
         from: usize,
         entries_max: usize,
     ) -> Result<Replayed, ReplayError> {
+        self.replay_entries((recovery, true), (entries, from), entries_max)
+    }
+
+    /// As [`Worker::replay_log`] for what the dead server's log may not have for whoever reads it next:
+    /// it counts as written here, so that nobody is shown it before the replicas have it.
+    pub fn replay_unsettled(
+        &mut self,
+        recovery: &Arc<Recovery>,
+        entries: &[u8],
+        from: usize,
+        entries_max: usize,
+    ) -> Result<Replayed, ReplayError> {
+        self.replay_entries((recovery, false), (entries, from), entries_max)
+    }
+
+    fn replay_entries(
+        &mut self,
+        (recovery, is_settled): (&Arc<Recovery>, bool),
+        (entries, from): (&[u8], usize),
+        entries_max: usize,
+    ) -> Result<Replayed, ReplayError> {
+        let bringer = Bringer::Recovery { recovery, is_settled };
         let reader = EntryReader::from(entries, from);
         let mut source = Log { reader, recovery, seen: Seen::default() };
-        let replayed = self.replay_from(Bringer::Recovery(recovery), &mut source, entries_max);
+        let replayed = self.replay_from(bringer, &mut source, entries_max);
         recovery.note_seen(&source.seen);
         replayed
     }

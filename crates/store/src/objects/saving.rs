@@ -20,13 +20,17 @@ impl Worker {
             let keeps_back = match cause {
                 Cause::Migration(_) => true,
                 Cause::Recoveries => self.keeps_recovered_back,
+                Cause::Unsettled => false,
             };
             // Nothing that dies frees memory while something is kept back.
             if !keeps_back || self.store.log.is_low() {
                 side_log.hand_out(&mut save);
             }
         }
-        self.side_logs.retain(|(cause, log)| *cause != Cause::Recoveries || !log.is_idle());
+        self.side_logs.retain(|(cause, log)| match cause {
+            Cause::Migration(_) => true,
+            Cause::Recoveries | Cause::Unsettled => !log.is_idle(),
+        });
         self.head.hand_out(&mut save);
     }
 

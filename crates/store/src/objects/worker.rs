@@ -56,6 +56,8 @@ pub(super) enum Cause {
     Migration(MigrationId),
     /// Recoveries.
     Recoveries,
+    /// What of recoveries must be safe here before anybody is shown it.
+    Unsettled,
 }
 
 /// What an operation may do with a hash that is ours.

@@ -353,3 +353,46 @@ fn what_is_recovered_names_nothing_of_the_log_that_it_was_read_from() {
     assert_eq!(next(), Body::Object { expiry: None, replaces: None, value: b"value" });
     assert_eq!(next(), Body::Tombstone { dead: Dead::Nothing });
 }
+
+#[test]
+fn what_only_one_replica_of_a_dead_log_has_is_not_shown_before_it_is_safe_here() {
+    let mut server = Server::new();
+    let recovery = Arc::new(Recovery::new(RecoveryPlan {
+        number: 1,
+        range: HashRange::ALL,
+        old_tenures: vec![vec![Tenure(90)]],
+    }));
+    let tablets = |state| TabletMap::new(vec![tablet(HashRange::ALL, state)]);
+    server.store.publish(tablets(TabletState::Recovering(recovery.clone())));
+    server.turn();
+    let encoded = |key: &str, body| {
+        let entry = Entry { tenure: Tenure(90), version: Version(1), key: key.as_bytes(), body };
+        let mut bytes = vec![0; entry.encoded_bytes()];
+        entry.encode(&mut bytes);
+        bytes
+    };
+    let object = Body::Object { expiry: None, replaces: None, value: b"value" };
+    let deleted = Body::Tombstone { dead: Dead::Nothing };
+    let unsettled = [encoded("unsettled", object), encoded("deleted", deleted)];
+    let worker = &mut server.workers[0];
+    for bytes in &unsettled {
+        worker.replay_unsettled(&recovery, bytes, 0, 1).unwrap();
+    }
+    // All of a log is read once more, with what is known of it.
+    for bytes in unsettled.iter().chain([&encoded("settled", object)]) {
+        worker.replay_log(&recovery, bytes, 0, 1).unwrap();
+    }
+    server.store.publish(tablets(TabletState::Securing(recovery)));
+    let mut waits = |name: &str, value: Option<&str>| {
+        server.turn();
+        assert_eq!(server.get(name).as_deref(), value);
+        server.workers[0].take_dependency()
+    };
+    assert!(waits("settled", Some("value")).is_none());
+    let shown = waits("unsettled", Some("value")).expect("nobody else may find it again");
+    let hidden = waits("deleted", None).expect("an older version may be found again");
+    assert!(waits("never written", None).is_none());
+    server.save();
+    let log = server.store.log();
+    assert!(log.is_acknowledged(&shown) && log.is_acknowledged(&hidden));
+}

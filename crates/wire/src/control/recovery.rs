@@ -46,6 +46,10 @@ pub struct RecoverySegment {
     pub content: Option<Content>,
     /// In the order in which they should be tried. Never empty.
     pub places: Vec<ReplicaPlace>,
+    /// Bytes from its beginning that every replica has, as far as is known, by which somebody might
+    /// recover it once more. Of what lies behind nothing was acknowledged: whoever shows it to
+    /// anybody has to keep it himself first.
+    pub settled: u32,
 }
 
 /// A dead server's log that a part is recovered from.

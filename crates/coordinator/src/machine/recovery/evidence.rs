@@ -265,6 +265,25 @@ impl Evidence {
         })
     }
 
+    /// Whether the directory is the same for whoever reads it next, as far as is known: everybody who
+    /// is there has said what it holds, and all replicas of the chain's segment have the same length.
+    fn is_directory_settled(&self, judged: &Judged<'_>) -> bool {
+        let Some(chain) = judged.chain else { return true };
+        let replicas = self.holders.values().flat_map(|holder| holder.chain.range(all_of(chain)));
+        let lengths: BTreeSet<u32> = replicas.map(|(_, length)| *length).collect();
+        self.is_collected(judged) && self.directory.is_some() && lengths.len() == 1
+    }
+
+    /// What of a segment everybody finds who reads the log once more. See [`RecoverySegment::settled`].
+    fn settled(&self, (segment, content): (SegmentId, Option<Content>)) -> u32 {
+        if let Some(content) = content {
+            return content.length;
+        }
+        let original = (segment, ReplicaEpoch::default());
+        let lengths = self.holders.values().filter_map(|holder| holder.replicas.get(&original));
+        lengths.min().copied().unwrap_or(0)
+    }
+
     /// Where the segment can be read, in the order in which that should be tried.
     fn places(
         &self,
@@ -320,10 +339,13 @@ impl Evidence {
     /// among them, unless it has turned up.
     pub(super) fn segments(&self, log: ServerId, judged: &Judged<'_>) -> Vec<RecoverySegment> {
         let named = self.named(judged).unwrap_or_default();
+        let is_settled = self.is_directory_settled(judged);
         let segment = |named: (SegmentId, Option<Content>)| {
             let places = self.places(named, judged);
+            let settled = if is_settled { self.settled(named) } else { 0 };
             let (segment, content) = named;
-            (!places.is_empty()).then_some(RecoverySegment { log, segment, content, places })
+            let segment = RecoverySegment { log, segment, content, places, settled };
+            (!segment.places.is_empty()).then_some(segment)
         };
         named.into_iter().filter_map(segment).collect()
     }

@@ -79,7 +79,8 @@ enum Wait {
     /// For every reactor to know that it depends on nothing any more.
     Sweep(GracePeriod, Arc<Recovery>),
     /// For memory, to begin or to replay this.
-    Room { until: Instant, replays: Vec<Ticket> },
+    /// Each with whether it is settled.
+    Room { until: Instant, replays: Vec<(Ticket, bool)> },
 }
 
 /// Parts that are replayed at a time.
@@ -98,6 +99,8 @@ pub(super) struct ReplayLog {
     recovery: Arc<Recovery>,
     epoch: OwnershipEpoch,
     ticket: Ticket,
+    /// Whether the dead server's log has it for whoever reads it next.
+    is_settled: bool,
     payload: Payload,
     /// Bytes of the payload that are dealt with.
     from: usize,
