@@ -83,7 +83,9 @@ pub(super) fn tenures(list: &[Tenure]) -> [Tenure; TABLES_MAX] {
 /// (the coordinator gave them to us empty). Other tenures of what we hold are the business of
 /// [`renewed`].
 ///
-/// A range that we have recovered is ours, and served, when a map says so under its epoch. One that
+/// A range that we have recovered is ours, and served, when a map says so under its epoch, which is the
+/// recovery's number. What was ours before its other side died has the epoch of that time: a map that
+/// says so tells nothing new. One that
 /// we hold in another way than the map says is in the middle of a migration, and the migration's own
 /// messages decide.
 pub(super) fn adopt(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) -> Vec<Tablet> {
@@ -99,6 +101,7 @@ pub(super) fn adopt(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) ->
             if tablet.epoch == info.epoch
                 && info.range.covers(tablet.range)
                 && let TabletState::Recovering(recovery) = &tablet.state
+                && recovery.number() == info.epoch.0
             {
                 tablet.state = TabletState::Securing(recovery.clone());
             }
@@ -222,16 +225,20 @@ mod tests {
 
     #[test]
     fn what_is_recovered_is_served_when_a_map_gives_it_under_its_epoch() {
-        let plan = RecoveryPlan { number: 1, range: slots(10, 19), old_tenures: Vec::new() };
-        let state = TabletState::Recovering(Arc::new(Recovery::new(plan)));
-        let recovering = vec![Tablet { state, ..serving(&info(10, 19, 1, 7)) }];
-        let adopted = |map| describe(&adopt(recovering.clone(), &map, ServerId(1)));
+        let recovering = |number| {
+            let plan = RecoveryPlan { number, range: slots(10, 19), old_tenures: Vec::new() };
+            let state = TabletState::Recovering(Arc::new(Recovery::new(plan)));
+            vec![Tablet { state, ..serving(&info(10, 19, 1, 7)) }]
+        };
+        let adopted = |map| describe(&adopt(recovering(7), &map, ServerId(1)));
         let waits = ["slots 10-19 recovering e7 n7"];
         assert_eq!(adopted(map(vec![info(0, 99, 2, 3)])), waits, "it is still the dead server's");
         assert_eq!(adopted(map(vec![info(10, 19, 2, 8)])), waits, "it is somebody else's now");
         assert_eq!(adopted(map(vec![info(10, 19, 1, 8)])), waits, "under another epoch");
         let ours = map(vec![info(0, 9, 2, 3), info(10, 19, 1, 7)]);
-        assert_eq!(adopted(ours), ["slots 10-19 securing e7 n7"]);
+        assert_eq!(adopted(ours.clone()), ["slots 10-19 securing e7 n7"]);
+        // It was ours under this epoch before it had to be recovered.
+        assert_eq!(describe(&adopt(recovering(8), &ours, ServerId(1))), waits);
     }
 
     /// What [`adopt`] does, looking at every tablet for every piece of the map.

@@ -102,6 +102,11 @@ impl Recovery {
         }
     }
 
+    /// Tells it from all others on this server.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// What is recovered.
     pub fn range(&self) -> HashRange {
         self.range

@@ -134,7 +134,8 @@ impl Engine {
     }
 }
 
-/// A tablet that waits for a part to be begun.
+/// A tablet that waits for a part to be begun. It keeps its epoch, under which it may be ours: no map
+/// must take it for recovered.
 fn suspended(tablet: Tablet) -> Tablet {
     let plan = RecoveryPlan { number: u64::MAX, range: tablet.range, old_tenures: Vec::new() };
     Tablet { state: TabletState::Recovering(Arc::new(Recovery::new(plan))), ..tablet }
