@@ -103,11 +103,11 @@ impl Segment {
         living.peek().is_some() && living.all(|place| place.flaw.is_some())
     }
 
-    /// Where what must be kept begins that others may not find any more; `None`: there is nothing of
-    /// that. Of an open segment there may be more than was said.
-    pub(super) fn unsettled(&self) -> Option<u32> {
-        let has_some = self.content.is_none_or(|content| self.settled < content.length);
-        has_some.then_some(self.settled)
+    /// Where in this replica begins what others may not find any more; `None`: it has nothing of that,
+    /// as far as is known. (A disk that failed may have more than was said, which nobody was told of.)
+    pub(super) fn unsettled(&self, at: At) -> Option<u32> {
+        let place = self.places.iter().find(|place| place.at == at);
+        place.filter(|place| self.settled < place.length).map(|_| self.settled)
     }
 
     /// Its bytes, as far as is known.

@@ -367,7 +367,7 @@ impl Segments {
         let (Some(at), Some(segment)) = (at, self.segments.get_mut(&id)) else { return };
         segment.stage = Stage::Fetched;
         self.fetches_begun += 1;
-        let (name, unsettled) = (self.fetches_begun, segment.unsettled());
+        let (name, unsettled) = (self.fetches_begun, segment.unsettled(at));
         let bulk = Bulk::Next(unsettled.unwrap_or(0));
         let fetch = Fetch { name, at, unsettled, bulk, unreplayed: 0 };
         self.fetches.insert(id, fetch);

@@ -28,6 +28,7 @@ mod clean;
 mod collect;
 mod counts;
 mod drop;
+mod expected;
 mod expire;
 mod foresee;
 mod graves;

@@ -10,6 +10,7 @@
 //! the first is not there, whatever it kept dead is kept dead by nobody ([`Worker::finish_recovery`]
 //! finds such *lost links* and mends them).
 
+use super::expected::Seen;
 use super::store::Store;
 use super::tablets::TabletMap;
 use super::view::{Found, Placed, View, kind_of, rank};
@@ -58,6 +59,7 @@ struct Entering<'t> {
     turn: &'t Turn<'t>,
     segment: SegmentId,
     named: Named,
+    seen: Seen,
 }
 
 impl Worker {
@@ -72,10 +74,11 @@ impl Worker {
     ) -> Result<Option<u32>, RecoverError> {
         let turn = self.participant.turn();
         let (store, tablets) = (&*self.store, &*self.tablets);
-        let named = Named::new();
-        let mut entering = Entering { store, tablets, turn: &turn, segment, named };
+        let (named, seen) = (Named::new(), Seen::default());
+        let mut entering = Entering { store, tablets, turn: &turn, segment, named, seen };
         let next = entering.run(offset, entries_max);
         store.log.note_named(&entering.named);
+        store.expected.note_seen(&entering.seen);
         next
     }
 
@@ -208,7 +211,10 @@ impl<'t> Entering<'t> {
             let hash = key_hash(self.store.seed(), entry.key);
             let table = table_of(self.tablets, hash, entry.tenure);
             if let Some(table) = table {
-                self.store.index_or_new(table).prefetch_for_change(hash, self.turn);
+                self.seen.note(table, encoded.len());
+                let view = View::new(self.store, table, self.turn);
+                self.store.expected.make_leaf(&view, hash.slot(), HashRange::ALL);
+                view.index.prefetch_for_change(hash, self.turn);
             }
             if let Some(Location { segment, offset }) = named_by(&entry) {
                 let farthest = self.named.entry(segment).or_default();

@@ -31,12 +31,12 @@
 //! safe before the range is served (`protocols`, `server`). The range of an abandoned recovery is forgotten
 //! ([`super::Worker::forget`]).
 
+use super::expected::{Expected, Seen};
 use super::replay::{ReplayCounters, ReplayCounts};
 use super::view::View;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use std::fmt;
-use types::limits::TABLES_MAX;
 use types::{HashRange, KeyHash, Slot, TableId, Tenure};
 
 /// What a [`Recovery`] is made of.
@@ -62,30 +62,6 @@ pub struct Recovery {
     counts: ReplayCounts,
     expected: Expected,
 }
-
-/// What is known of how much there will be, so that leaves are made once at about the size that they
-/// will have: growing from one bucket costs as much as everything else. All of it is guessed.
-#[derive(Debug, Default)]
-struct Expected {
-    /// Bytes of entries that will come; 0: nobody knows.
-    bytes: AtomicU64,
-    /// Those that have come.
-    seen: Seen<AtomicU64>,
-}
-
-/// Entries of the range that were read, whether they were needed or not.
-#[derive(Debug, Default)]
-pub(super) struct Seen<N> {
-    pub(super) by_table: [N; TABLES_MAX],
-    pub(super) bytes: N,
-}
-
-/// With fewer entries nothing is guessed from them.
-const SEEN_MIN: u64 = 256;
-
-/// Of the entries of a log that are objects which count when all has been read, in per cent: a
-/// cleaner works at more, and who never needed one has less.
-const NEEDED_PERCENT: u64 = 75;
 
 impl Recovery {
     /// A recovery of which nothing has been replayed.
@@ -115,7 +91,7 @@ impl Recovery {
     /// About so many bytes of entries of the range will be replayed. A hint that spares the index
     /// much of its growing: the segments' bytes, times the range's part of what was the dead server's.
     pub fn foresee(&self, bytes: u64) {
-        self.expected.bytes.store(bytes, Ordering::Relaxed);
+        self.expected.foresee(bytes);
     }
 
     /// How much has been replayed so far.
@@ -131,42 +107,15 @@ impl Recovery {
         (tenure != Tenure(0)).then_some(TableId(table as u8))
     }
 
-    /// Makes the slot's leaf, if there is none, at about the size that it will have. Without memory
-    /// for it nothing happens: it grows as others do.
+    /// Makes the slot's leaf, if there is none, at about the size that it will have.
     #[inline]
     pub(super) fn make_leaf(&self, view: &View<'_>, slot: Slot) {
-        if !view.index.is_used(slot)
-            && let Some(records) = self.records_per_slot(view)
-        {
-            let _ = view.index.reserve(slot, records, view.turn);
-        }
+        self.expected.make_leaf(view, slot, self.range);
     }
 
     /// Entries have been read.
-    pub(super) fn note_seen(&self, new: &Seen<u64>) {
-        let Seen { by_table, bytes } = &self.expected.seen;
-        for (all, new) in by_table.iter().zip(new.by_table).filter(|(_, new)| *new > 0) {
-            all.fetch_add(new, Ordering::Relaxed);
-        }
-        bytes.fetch_add(new.bytes, Ordering::Relaxed);
-    }
-
-    /// Records that a slot of the view's table is going to have, if slots are alike.
-    #[inline(never)]
-    fn records_per_slot(&self, view: &View<'_>) -> Option<u32> {
-        let expected = self.expected.bytes.load(Ordering::Relaxed);
-        // More has no room here anyway.
-        let bytes = u128::from(expected.min(view.log.total_bytes()));
-        let Seen { by_table, bytes: seen_bytes } = &self.expected.seen;
-        let seen: u64 = by_table.iter().map(|seen| seen.load(Ordering::Relaxed)).sum();
-        if bytes == 0 || seen < SEEN_MIN || !self.range.is_whole_slots() {
-            return None;
-        }
-        let of_table = u128::from(by_table[usize::from(view.table.0)].load(Ordering::Relaxed));
-        let entries = bytes * of_table / u128::from(seen_bytes.load(Ordering::Relaxed).max(1));
-        let (first, last) = self.range.slots();
-        let slots = u128::from(last.0 - first.0) + 1;
-        u32::try_from(entries * u128::from(NEEDED_PERCENT) / 100 / slots).ok()
+    pub(super) fn note_seen(&self, new: &Seen) {
+        self.expected.note_seen(new);
     }
 
     /// Where what has been replayed is counted.

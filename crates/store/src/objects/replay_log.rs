@@ -4,7 +4,8 @@
 //! a good part of them is newer or older than one of the same key that has been replayed already. So
 //! also what stands under the same hash is asked for before the first of a window is entered.
 
-use super::recovery::{Recovery, Seen};
+use super::expected::Seen;
+use super::recovery::Recovery;
 use super::replay::{Bringer, Destination, Parsed, Source};
 use super::view::View;
 use super::{ReplayError, Replayed, Worker};
@@ -60,7 +61,7 @@ impl Worker {
 struct Log<'b> {
     reader: EntryReader<'b>,
     recovery: &'b Recovery,
-    seen: Seen<u64>,
+    seen: Seen,
 }
 
 impl<'b> Source<'b> for Log<'b> {
@@ -77,8 +78,7 @@ impl<'b> Source<'b> for Log<'b> {
             let in_range = self.recovery.range().contains(hash);
             let table = self.recovery.table_of(entry.tenure).filter(|_| in_range);
             if let Some(table) = table {
-                self.seen.by_table[usize::from(table.0)] += 1;
-                self.seen.bytes += encoded.len() as u64;
+                self.seen.note(table, encoded.len());
                 let view = View::new(place.store, table, place.turn);
                 self.recovery.make_leaf(&view, hash.slot());
                 view.index.prefetch_for_change(hash, place.turn);

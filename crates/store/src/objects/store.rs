@@ -2,6 +2,7 @@
 //! numbers that never go back: the version counter and the expiry clock.
 
 use super::batch::Publications;
+use super::expected::Expected;
 use super::tablets::TabletMap;
 use super::worker::Worker;
 use crate::index::{Index, Slab};
@@ -64,6 +65,8 @@ pub struct Store {
     clock: CachePadded<AtomicU64>,
     /// Records reclaimed since their time had come.
     pub(super) expired: CachePadded<AtomicU64>,
+    /// Of the log of before a crash.
+    pub(super) expected: Expected,
 }
 
 impl Store {
@@ -87,6 +90,7 @@ impl Store {
             version: CachePadded::new(AtomicU64::new(0)),
             clock: CachePadded::new(AtomicU64::new(0)),
             expired: CachePadded::new(AtomicU64::new(0)),
+            expected: Expected::default(),
         }))
     }
 
@@ -136,6 +140,12 @@ impl Store {
     /// From here on every version drawn is above this one.
     pub fn raise_version(&self, floor: Version) {
         self.version.fetch_max(floor.0, Ordering::AcqRel);
+    }
+
+    /// About so many bytes of the log of before a crash will be entered ([`super::Worker::recover`]). A
+    /// hint that spares the index much of its growing.
+    pub fn foresee(&self, bytes: u64) {
+        self.expected.foresee(bytes);
     }
 
     /// Not below any version that the store holds.

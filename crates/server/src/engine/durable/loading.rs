@@ -259,6 +259,8 @@ pub struct Progress {
 pub(in crate::engine) struct Loading {
     is_on: AtomicBool,
     segments: usize,
+    /// Bytes of those whose length the directory tells.
+    expected_bytes: u64,
     entered: AtomicUsize,
     bytes: AtomicU64,
     /// What reactors are busy with now.
@@ -290,8 +292,10 @@ impl Loading {
         version: Version,
         headers: BTreeMap<SegmentId, ReplicaHeader>,
     ) -> Loading {
+        let contents = to_read.iter().filter_map(|(_, content)| *content);
         Loading {
             is_on: AtomicBool::new(!to_read.is_empty()),
+            expected_bytes: contents.map(|content| u64::from(content.length)).sum(),
             segments: to_read.len(),
             entered: AtomicUsize::new(0),
             bytes: AtomicU64::new(0),
@@ -373,6 +377,7 @@ impl Engine {
         let header = keeper.loading.headers.get(&segment);
         let header = *header.ok_or_else(|| damaged("it has no replica".into()))?;
         let store = self.node.store().clone();
+        store.foresee(keeper.loading.expected_bytes);
         let mut read = None;
         let adopted = store.log().adopt(segment, |memory| {
             let mut length = 0;
