@@ -484,8 +484,9 @@ impl Node {
         }
         // Of a process that stood here before us, and may own the slot as far as is known: who is sent
         // to its address, by us or by the source of its move, comes to us again.
-        let hash = slot.first_hash();
-        let moves = map.moving.iter().filter(|(range, ..)| range.contains(hash));
+        let moves = map.moving.iter().filter(|(range, ..)| range.contains(slot.first_hash()));
+        // Without replication nobody declares it dead for long, and the source may serve all the time.
+        let moves = moves.filter(|_| self.replication.is_some());
         let mut owners = moves.map(|(.., target)| *target).chain([owner]);
         if owners.any(|owner| self.is_former(&map, owner)) {
             return Some(
@@ -585,16 +586,31 @@ const RECOVERY_SHARE: u8 = 50;
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Mode, Plan};
     use super::*;
+    use ::backup::{MemoryDisk, Replicas};
     use protocols::Outbox;
     use protocols::migration::{SourceEvent, TargetEvent};
     use store::StoreConfig;
     use types::HashSeed;
     use wire::control::{ServerInfo, TabletInfo};
+    use wire::replica::BootId;
 
     const CLUSTER: ClusterId = ClusterId(1);
 
     fn small_node() -> Arc<Node> {
+        node_keeping(Keeping::Nothing)
+    }
+
+    fn replicated_node() -> Arc<Node> {
+        let disk = Arc::new(MemoryDisk::default());
+        let opened = Replicas::open(disk, BootId([1; 16]));
+        let disk = opened.expect("an empty disk can be read").replicas;
+        let plan = Plan { mode: Mode::Memory, replicas: 1 };
+        node_keeping(Keeping::Replicated(Arc::new(Replication::new(plan, ServerId(3), 1, disk))))
+    }
+
+    fn node_keeping(keeping: Keeping) -> Arc<Node> {
         let settings = Settings {
             host: "here".to_owned(),
             client_port: 1,
@@ -614,7 +630,7 @@ mod tests {
         };
         let identity = Identity { cluster: CLUSTER, server: ServerId(3) };
         let store = Store::new(store).expect("memory for a small store");
-        Node::new(settings, identity, store, Arc::default())
+        Node::keeping(settings, identity, store, keeping, Arc::default())
     }
 
     fn server(id: u32, client_port: u16, is_dead: bool) -> ServerInfo {
@@ -652,7 +668,7 @@ mod tests {
 
     #[test]
     fn clients_are_not_sent_to_a_source_that_sends_them_to_a_target_of_our_address() {
-        let node = small_node();
+        let (node, other) = (replicated_node(), small_node());
         let tablet = TabletInfo {
             range: HashRange::ALL,
             owner: ServerId(2),
@@ -665,9 +681,12 @@ mod tests {
         for (target, said) in [(1, refused), (3, "MOVED "), (4, "MOVED "), (5, "MOVED ")] {
             let moving = vec![(HashRange::ALL, ServerId(2), ServerId(target))];
             let map = ClusterMap { moving, ..map(1, servers.clone(), vec![tablet.clone()]) };
+            other.map.store(Arc::new(map.clone()));
             node.map.store(Arc::new(map));
             let error = node.redirection(b"key").expect("somebody is known");
             assert!(error.starts_with(said), "{target}: {error}");
+            let error = other.redirection(b"key").expect("somebody is known");
+            assert!(error.starts_with("MOVED "), "{target}: {error}");
         }
     }
 
