@@ -78,8 +78,7 @@ enum Wait {
     Secure(Dependency),
     /// For every reactor to know that it depends on nothing any more.
     Sweep(GracePeriod, Arc<Recovery>),
-    /// For memory, to begin or to replay this.
-    /// Each with whether it is settled.
+    /// For memory, to begin or to replay these, each with whether it is settled.
     Room { until: Instant, replays: Vec<(Ticket, bool)> },
 }
 
