@@ -9,9 +9,8 @@ impl Worker {
     /// Shows whatever this worker has written and not handed out, and each closed segment once at
     /// its end. What `save` takes (`true`) is not shown again; the rest comes again. What is safe
     /// elsewhere is not urgent: one piece of it at a time is shown, and what arrives not before it is
-    /// spliced, unless memory is short. The replicas'
-    /// answers go to [`crate::log::Log::raise_acknowledged`] and
-    /// [`crate::log::Log::raise_stable`].
+    /// spliced, unless memory is short. The replicas' answers go to
+    /// [`crate::log::Log::raise_acknowledged`] and [`crate::log::Log::raise_stable`].
     #[inline]
     pub fn hand_out(&mut self, mut save: impl FnMut(Unsaved<'_>) -> bool) {
         self.spliced.hand_out(&self.store.log, &mut save);
