@@ -217,8 +217,8 @@ impl Whole {
             count += 1;
             out.extend_from_slice(entry);
         }
-        let ReadEnd { length, crc, version, .. } = self.end;
-        (count, RecoveryNext::End { length, crc, version })
+        let ReadEnd { length, crc, stamp, .. } = self.end;
+        (count, RecoveryNext::End { length, crc, version: stamp.version })
     }
 
     /// The bytes of an entry.

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use types::ServerId;
 use wire::Corrupt;
 use wire::replica::{
-    BootId, HEADER_BYTES, PIECE_HEADER_BYTES, PIECES_FROM, PieceReader, ReadEnd, ReplicaHeader,
-    ReplicaId, ReplicaOrder,
+    BootId, HEADER_BYTES, PIECE_HEADER_BYTES, PIECES_FROM, PieceReader, ReadEnd, ReplicaFormat,
+    ReplicaHeader, ReplicaId, ReplicaOrder,
 };
 
 /// Read at once, or cleared: what stays in the cache until it has been checked and copied.
@@ -101,9 +101,9 @@ impl Replicas {
     }
 
     /// Makes a replica. When this returns, it will be found again also after a loss of power.
-    /// Waits for the disk, some milliseconds: do it ahead. The header's boot is set here.
+    /// Waits for the disk, some milliseconds: do it ahead. The header's boot and format are set here.
     pub fn create(&self, header: ReplicaHeader) -> io::Result<Arc<Replica>> {
-        let header = ReplicaHeader { boot: self.boot, ..header };
+        let header = self.header_now(header);
         let (held, is_new) = self.claim(header)?;
         let file = if is_new {
             self.disk.create(held.number, file_bytes(header.segment_bytes))
@@ -121,7 +121,7 @@ impl Replicas {
         if !self.files.has_free(header.segment_bytes, 1) {
             return Ok(None);
         }
-        let header = ReplicaHeader { boot: self.boot, ..header };
+        let header = self.header_now(header);
         let (held, is_new) = self.claim(header)?;
         if is_new {
             // Somebody else was faster.
@@ -133,6 +133,11 @@ impl Replicas {
         let file = self.disk.open(held.number);
         let begun = file.and_then(|file| Replica::begin(Arc::clone(&held), file));
         self.begun(held, begun).map(Some)
+    }
+
+    /// The header of a replica that is made now.
+    fn header_now(&self, header: ReplicaHeader) -> ReplicaHeader {
+        ReplicaHeader { format: ReplicaFormat::CURRENT, boot: self.boot, ..header }
     }
 
     fn begun(&self, held: Arc<Held>, begun: io::Result<Replica>) -> io::Result<Arc<Replica>> {

@@ -3,11 +3,10 @@
 mod common;
 
 use backup::{AppendError, Blocks, Disk, Faults, FileNumber, MemoryDisk};
-use common::{BOOT, LOG, SEGMENT_BYTES, Writing, files, header, id, open, read, try_open};
+use common::{BOOT, LOG, SEGMENT_BYTES, STAMP, Writing, files, header, id, open, read, try_open};
 use std::io::ErrorKind;
-use types::Version;
 use wire::Corrupt;
-use wire::replica::{BootId, End, PIECES_FROM, PieceWriter, ReplicaEpoch};
+use wire::replica::{BootId, End, PIECES_FROM, PieceWriter, ReplicaEpoch, Stamp};
 
 const NONE: Faults =
     Faults { capacity: None, write_fails_after: None, syncs_fail: false, removals_fail: false };
@@ -29,7 +28,7 @@ fn what_was_appended_is_read_also_by_the_next_process() {
     assert_eq!(replicas.list(LOG), [header(id(1))]);
     assert_eq!(replicas.logs(), [LOG]);
     let (bytes, end) = read(&replicas, id(1));
-    assert_eq!((bytes, end.end, end.version), (expected, End::Clean, Version(5)));
+    assert_eq!((bytes, end.end, end.stamp), (expected, End::Clean, STAMP));
 }
 
 #[test]
@@ -75,14 +74,15 @@ fn a_repeated_piece_changes_nothing_and_one_that_does_not_follow_is_refused() {
     let replicas = open(&MemoryDisk::new());
     let mut writing = Writing::new(&replicas, id(1));
     let mut writer = PieceWriter::new(writing.replica.identity());
-    let first = writer.next(b"first", 0, Version(1));
+    let first = writer.next(b"first", 0, Stamp::default());
     writing.append(b"first").unwrap();
     writing.replica.append(&first, b"first").unwrap();
-    let _skipped = writer.next(b"second", 0, Version(1));
-    let third = writer.next(b"third", 0, Version(1));
+    let _skipped = writer.next(b"second", 0, Stamp::default());
+    let third = writer.next(b"third", 0, Stamp::default());
     let refused = writing.replica.append(&third, b"third");
     assert!(matches!(refused, Err(AppendError::Misplaced { expected: 5, offset: 11, .. })));
-    let both = PieceWriter::new(writing.replica.identity()).next(b"firstsecond", 0, Version(1));
+    let both =
+        PieceWriter::new(writing.replica.identity()).next(b"firstsecond", 0, Stamp::default());
     let refused = writing.replica.append(&both, b"firstsecond");
     assert!(matches!(refused, Err(AppendError::Misplaced { expected: 5, offset: 0, .. })));
     writing.append(b"second").unwrap();
@@ -95,7 +95,7 @@ fn a_piece_that_was_changed_on_its_way_or_is_not_for_this_replica_is_refused() {
     let replicas = open(&MemoryDisk::new());
     let writing = Writing::new(&replicas, id(1));
     let other = Writing::new(&replicas, id(2));
-    let piece = writing.writer.clone().next(b"first", 0, Version(1));
+    let piece = writing.writer.clone().next(b"first", 0, Stamp::default());
     for changed in [&b"fIrst"[..], b"firs", b"first!", b""] {
         let refused = writing.replica.append(&piece, changed);
         let what = Corrupt::Checksum { what: "piece" };

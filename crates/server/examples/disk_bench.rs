@@ -14,9 +14,10 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{ClusterId, Instant, SegmentId, ServerId, Version};
+use types::{ClusterId, Instant, SegmentId, ServerId};
 use wire::replica::{
-    BootId, PieceWriter, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind, piece_bytes,
+    BootId, PieceWriter, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind, Stamp,
+    piece_bytes,
 };
 
 const SEGMENT_BYTES: u32 = 8 << 20;
@@ -27,7 +28,14 @@ fn header(segment: u64) -> ReplicaHeader {
     let id =
         ReplicaId { log: ServerId(1), segment: SegmentId(segment), epoch: ReplicaEpoch::default() };
     let (cluster, kind, boot) = (ClusterId(1), ReplicaKind::Data, BootId::default());
-    ReplicaHeader { cluster, id, kind, segment_bytes: SEGMENT_BYTES, boot }
+    ReplicaHeader {
+        format: ReplicaFormat::CURRENT,
+        cluster,
+        id,
+        kind,
+        segment_bytes: SEGMENT_BYTES,
+        boot,
+    }
 }
 
 fn now() -> Instant {
@@ -40,7 +48,7 @@ fn fill(replica: &Replica, size: usize, count: usize, syncs: bool) -> Vec<Durati
     let body = vec![7; size];
     let count = count.min(SEGMENT_BYTES as usize / size);
     let mut append = |body: &[u8]| {
-        let header = writer.next(body, replica.stable(), Version(1));
+        let header = writer.next(body, replica.stable(), Stamp::default());
         replica.append(&header, body).expect("the disk takes it");
     };
     let mut times = Vec::new();

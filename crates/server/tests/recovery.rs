@@ -24,7 +24,9 @@ use wire::control::{
 use wire::directory::Content;
 use wire::entry::{Body, Dead, Entry};
 use wire::peer::{Append, AppendResult, Appended, PeerMessage, RecoveryRead, RecoveryReply};
-use wire::replica::{BootId, PieceWriter, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind};
+use wire::replica::{
+    BootId, PieceWriter, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind, Stamp,
+};
 
 const CLUSTER: ClusterId = ClusterId(1);
 const DEAD: ServerId = ServerId(1);
@@ -80,6 +82,7 @@ fn id(segment: u64) -> ReplicaId {
 /// Writes a replica; its content is what a directory would say.
 fn write(disk: &Replicas, segment: u64, entries: &[(u64, &str, Option<&str>)]) -> Content {
     let header = ReplicaHeader {
+        format: ReplicaFormat::CURRENT,
         cluster: CLUSTER,
         id: id(segment),
         kind: ReplicaKind::Data,
@@ -97,7 +100,7 @@ fn write(disk: &Replicas, segment: u64, entries: &[(u64, &str, Option<&str>)]) -
         let entry = Entry { tenure: OLD, version, key: key.as_bytes(), body };
         let mut bytes = vec![0; entry.encoded_bytes()];
         entry.encode(&mut bytes);
-        let piece = writer.next(&bytes, 0, version);
+        let piece = writer.next(&bytes, 0, Stamp { version, ..Stamp::default() });
         replica.append(&piece, &bytes).expect("room for a piece");
     }
     Content { length: writer.length(), crc: writer.crc() }

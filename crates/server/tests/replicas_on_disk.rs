@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use types::{ClusterId, SegmentId, ServerId, Version};
 use wire::replica::{
-    BootId, End, PieceWriter, ReadEnd, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind,
+    BootId, End, PieceWriter, ReadEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId,
+    ReplicaKind, Stamp,
 };
 
 const SEGMENT_BYTES: u32 = 1 << 20;
@@ -17,7 +18,14 @@ fn header(segment: u64) -> ReplicaHeader {
     let (log, epoch) = (ServerId(1), ReplicaEpoch(0));
     let id = ReplicaId { log, segment: SegmentId(segment), epoch };
     let (cluster, kind, boot) = (ClusterId(7), ReplicaKind::Data, BootId::default());
-    ReplicaHeader { cluster, id, kind, segment_bytes: SEGMENT_BYTES, boot }
+    ReplicaHeader {
+        format: ReplicaFormat::CURRENT,
+        cluster,
+        id,
+        kind,
+        segment_bytes: SEGMENT_BYTES,
+        boot,
+    }
 }
 
 fn open(root: &Path) -> Opened {
@@ -29,7 +37,11 @@ fn write(replicas: &Replicas, segment: u64, bodies: &[&[u8]]) {
     let replica = replicas.create(header(segment)).unwrap();
     let mut writer = PieceWriter::new(replica.identity());
     for body in bodies {
-        let piece = writer.next(body, replica.stable(), Version(segment));
+        let piece = writer.next(
+            body,
+            replica.stable(),
+            Stamp { version: Version(segment), ..Stamp::default() },
+        );
         replica.append(&piece, body).unwrap();
     }
     assert_eq!(replica.sync().unwrap(), writer.length());
@@ -61,7 +73,7 @@ fn replicas_are_found_again_and_files_are_used_again() {
     replicas.read_ahead(header(1).id).unwrap();
     let (bytes, end) = read(&replicas, 1);
     assert_eq!(bytes, [&b"first"[..], &large, b"last"].concat());
-    assert_eq!((end.end, end.version), (End::Clean, Version(1)));
+    assert_eq!((end.end, end.stamp.version), (End::Clean, Version(1)));
     assert_eq!(read(&replicas, 3).0, b"in the place of the second");
     assert_eq!(fs::read_dir(root.path().join("replicas")).unwrap().count(), 2);
 }

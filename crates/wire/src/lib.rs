@@ -29,7 +29,7 @@ mod checksum;
 pub use checksum::{crc32c, crc32c_append, crc32c_self_check};
 
 /// Version of the bus protocol, compared in the handshake. Raised by every change of a message.
-pub const PROTOCOL_VERSION: u16 = 7;
+pub const PROTOCOL_VERSION: u16 = 8;
 
 /// Bytes that were not what they should be, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -183,7 +183,34 @@ pub struct Append {
     /// When it was sent, by the sender's clock: returned as it came.
     pub sent: Instant,
     /// Header of the piece; `None` if there is no payload.
+    #[serde(with = "header_bytes")]
     pub header: Option<[u8; PIECE_HEADER_BYTES]>,
+}
+
+/// Serialization of a piece's header: serde has none for arrays as long as that.
+mod header_bytes {
+    use crate::replica::PIECE_HEADER_BYTES;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    type Bytes = [u8; PIECE_HEADER_BYTES];
+    type Rows = [[u8; 8]; PIECE_HEADER_BYTES / 8];
+
+    pub(super) fn serialize<S: Serializer>(
+        header: &Option<Bytes>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let rows = |bytes: &Bytes| -> Rows {
+            std::array::from_fn(|row| std::array::from_fn(|at| bytes[8 * row + at]))
+        };
+        header.as_ref().map(rows).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(
+        deserializer: D,
+    ) -> Result<Option<Bytes>, D::Error> {
+        let rows = Option::<Rows>::deserialize(deserializer)?;
+        Ok(rows.map(|rows| std::array::from_fn(|at| rows[at / 8][at % 8])))
+    }
 }
 
 /// What has become of an append.

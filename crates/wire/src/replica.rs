@@ -2,13 +2,13 @@
 //!
 //! A file begins with one block of 4,096 bytes, of which the [`ReplicaHeader`] takes the first 64.
 //! Behind it stand *pieces*, each as long as what its segment got in one turn: a [`PieceHeader`] of
-//! 32 bytes, the bytes, and zeros up to a multiple of 8. What stands behind the last piece means
+//! 40 bytes, the bytes, and zeros up to a multiple of 8. What stands behind the last piece means
 //! nothing: a file is used again without being cleared.
 //!
 //! | offset | bytes | field of a replica's header |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `BALLASTR` |
-//! | 8 | 2 | format, now 1 |
+//! | 8 | 2 | format: 2 is written, 1 is read as well |
 //! | 10 | 1 | kind: 1 data, 2 directory |
 //! | 11 | 1 | 0 |
 //! | 12 | 4 | bytes of a segment of this log |
@@ -31,7 +31,9 @@
 mod piece;
 mod reader;
 
-pub use piece::{PIECE_ALIGNMENT, PIECE_HEADER_BYTES, PieceHeader, PieceWriter, piece_bytes};
+pub use piece::{
+    PIECE_ALIGNMENT, PIECE_HEADER_BYTES, PieceHeader, PieceWriter, Stamp, piece_bytes,
+};
 pub use reader::{End, PieceReader, ReadEnd};
 
 use crate::{Corrupt, checksum::crc32c};
@@ -45,8 +47,6 @@ pub const HEADER_BYTES: usize = 64;
 /// touches it.
 pub const PIECES_FROM: u64 = 4096;
 
-/// Raised by every change of the layout.
-const FORMAT: u16 = 1;
 const MAGIC: [u8; 8] = *b"BALLASTR";
 const KIND_DATA: u8 = 1;
 const KIND_DIRECTORY: u8 = 2;
@@ -99,9 +99,39 @@ pub enum ReplicaKind {
     Directory,
 }
 
+/// The layout of a replica's file. Every change of it is a new one; older ones are read and not
+/// written any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplicaFormat {
+    /// Without expiry clocks in the headers of pieces.
+    One,
+    /// The format that is written.
+    Two,
+}
+
+impl ReplicaFormat {
+    /// The format that is written.
+    pub const CURRENT: ReplicaFormat = ReplicaFormat::Two;
+
+    /// Its number in the header.
+    const fn number(self) -> u16 {
+        match self {
+            ReplicaFormat::One => 1,
+            ReplicaFormat::Two => 2,
+        }
+    }
+
+    /// The format with this number, if there is one.
+    fn of_number(number: u16) -> Option<ReplicaFormat> {
+        [ReplicaFormat::One, ReplicaFormat::Two].into_iter().find(|it| it.number() == number)
+    }
+}
+
 /// What a file says about the replica in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaHeader {
+    /// Layout of the file.
+    pub format: ReplicaFormat,
     /// Cluster of the log.
     pub cluster: ClusterId,
     /// Which replica it is.
@@ -119,7 +149,7 @@ impl ReplicaHeader {
     pub fn encode(&self, order: ReplicaOrder) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[..8].copy_from_slice(&MAGIC);
-        out[8..10].copy_from_slice(&FORMAT.to_le_bytes());
+        out[8..10].copy_from_slice(&self.format.number().to_le_bytes());
         out[10] = match self.kind {
             ReplicaKind::Data => KIND_DATA,
             ReplicaKind::Directory => KIND_DIRECTORY,
@@ -143,9 +173,10 @@ impl ReplicaHeader {
         if crc32c(&bytes[..CHECKED]) != number(bytes, CHECKED) {
             return Err(Corrupt::Checksum { what: "header of replica" });
         }
-        if bytes[8..10] != FORMAT.to_le_bytes() || bytes[11] != 0 {
+        let format = ReplicaFormat::of_number(u16::from_le_bytes([bytes[8], bytes[9]]));
+        let Some(format) = format.filter(|_| bytes[11] == 0) else {
             return Err(Corrupt::Invalid { what: "format of replica" });
-        }
+        };
         let kind = match bytes[10] {
             KIND_DATA => ReplicaKind::Data,
             KIND_DIRECTORY => ReplicaKind::Directory,
@@ -159,6 +190,7 @@ impl ReplicaHeader {
             segment: SegmentId(wide_number(bytes, 32)),
         };
         let header = ReplicaHeader {
+            format,
             cluster: ClusterId(wide_number(bytes, 16)),
             id,
             kind,
@@ -170,13 +202,15 @@ impl ReplicaHeader {
 
     /// What its pieces are bound to.
     pub fn identity(&self) -> Identity {
-        Identity::of(self.cluster, self.id)
+        Identity { format: self.format, ..Identity::of(self.cluster, self.id) }
     }
 }
 
 /// What binds a piece to its replica: part of the checksum of each piece's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
+    /// Layout of its pieces.
+    format: ReplicaFormat,
     /// Checksum of cluster, log, epoch and segment.
     seed: u32,
     /// Low half of the segment's number, which stands in every piece's header.
@@ -184,9 +218,13 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of one replica of a cluster.
+    /// The identity of one replica of a cluster, in the format that is written.
     pub fn of(cluster: ClusterId, id: ReplicaId) -> Identity {
-        Identity { seed: crc32c(&identity_bytes(cluster, id)), segment: id.segment.0 as u32 }
+        Identity {
+            format: ReplicaFormat::CURRENT,
+            seed: crc32c(&identity_bytes(cluster, id)),
+            segment: id.segment.0 as u32,
+        }
     }
 }
 
@@ -214,6 +252,7 @@ mod tests {
 
     fn header(kind: ReplicaKind) -> ReplicaHeader {
         ReplicaHeader {
+            format: ReplicaFormat::CURRENT,
             cluster: ClusterId(0x0102_0304_0506_0708),
             id: ReplicaId {
                 log: ServerId(9),

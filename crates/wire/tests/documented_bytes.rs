@@ -11,7 +11,8 @@ use wire::control::{FromCoordinator, ToCoordinator};
 use wire::entry::{Body, Dead, Entry, Location, NOTE_BYTES};
 use wire::peer::{Hello, PeerMessage};
 use wire::replica::{
-    BootId, PieceWriter, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind, ReplicaOrder,
+    BootId, PieceWriter, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind,
+    ReplicaOrder, Stamp,
 };
 
 const DOCUMENT: &str = include_str!("../../../docs/formats.md");
@@ -60,6 +61,7 @@ fn frames_are_as_documented() {
 fn replicas_are_as_documented() {
     let (log, segment, epoch) = (ServerId(300), SegmentId(9), ReplicaEpoch(1));
     let header = ReplicaHeader {
+        format: ReplicaFormat::CURRENT,
         cluster: ClusterId(7),
         id: ReplicaId { log, segment, epoch },
         kind: ReplicaKind::Data,
@@ -67,9 +69,11 @@ fn replicas_are_as_documented() {
         boot: BootId(std::array::from_fn(|at| at as u8)),
     };
     assert_shown(&header.encode(ReplicaOrder(258)));
+    let clock = UnixMillis(1_700_000_000_000);
+    let stamp = |version| Stamp { version: Version(version), clock };
     let mut writer = PieceWriter::new(header.identity());
-    assert_shown(&writer.next(b"first", 0, Version(258)));
-    assert_shown(&writer.next(b"second!!", 5, Version(259)));
+    assert_shown(&writer.next(b"first", 0, stamp(258)));
+    assert_shown(&writer.next(b"second!!", 5, stamp(259)));
 }
 
 #[test]

@@ -3,12 +3,19 @@
 mod checks;
 
 use checks::{read_pieces, replica_header};
-use types::{SegmentId, Version};
+use types::{SegmentId, UnixMillis, Version};
 use wire::replica::{
-    End, Identity, PIECE_HEADER_BYTES, PIECES_FROM, PieceWriter, ReplicaHeader, piece_bytes,
+    End, Identity, PIECE_HEADER_BYTES, PIECES_FROM, PieceWriter, ReplicaFormat, ReplicaHeader,
+    Stamp, piece_bytes,
 };
 
 const BODIES: [&[u8]; 4] = [b"first", b"the second one.", &[0xab; 100], b"last"];
+
+/// The stamp of the piece with this number.
+fn stamp(number: usize) -> Stamp {
+    let number = number as u64;
+    Stamp { version: Version(number + 1), clock: UnixMillis(number + 1_000) }
+}
 
 /// Which bytes of a replica mean something, and the replica. Before its piece `n` everything up to
 /// piece `n - 1` had been synced.
@@ -18,7 +25,7 @@ fn pieces(identity: Identity) -> (Vec<u8>, Vec<bool>) {
     let mut synced = 0;
     for (number, body) in BODIES.iter().enumerate() {
         let before = writer.length();
-        bytes.extend_from_slice(&writer.next(body, synced, Version(number as u64 + 1)));
+        bytes.extend_from_slice(&writer.next(body, synced, stamp(number)));
         bytes.extend_from_slice(body);
         counts.resize(bytes.len(), true);
         bytes.resize(bytes.len().next_multiple_of(8), 0);
@@ -67,6 +74,7 @@ fn every_flipped_bit_is_noticed_and_in_the_middle_it_is_damage() {
     let (bytes, counts) = pieces(header().identity());
     let all = read_pieces(&header(), &bytes, 4096);
     assert_eq!((&all.0[..], all.1.end), (&BODIES.concat()[..], End::Clean));
+    assert_eq!(all.1.stamp, stamp(BODIES.len() - 1));
     for bit in 0..bytes.len() * 8 {
         let mut changed = bytes.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
@@ -130,4 +138,40 @@ fn a_piece_that_ends_behind_its_segment_is_not_taken() {
     let short = replica_header(BODIES.concat().len() as u32 - 1);
     let (read, end) = read_pieces(&short, &bytes, 4096);
     assert_eq!((read, end.end), (BODIES[..3].concat(), End::Clean));
+}
+
+/// Bytes written down in hexadecimal digits.
+fn bytes_of(hex: &str) -> Vec<u8> {
+    let digit = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("two digits");
+    (0..hex.len()).step_by(2).map(digit).collect()
+}
+
+/// The vectors of `docs/formats.md` as they were while format 1 was written.
+const FORMAT_1_HEADER: &str = "42414c4c41535452010001000000800007000000000000002c010000010000000\
+                               900000000000000000102030405060708090a0b0c0d0e0f02010000863dcdb8";
+const FORMAT_1_PIECES: [(&str, &[u8]); 2] = [
+    ("00000000050000000000000009000000020100000000000050a13e8a8c2bddb1", b"first\0\0\0"),
+    ("050000000800000005000000090000000301000000000000bffb1351e47938f3", b"second!!"),
+];
+
+#[test]
+fn a_replica_of_format_1_is_read_and_its_changed_bits_are_noticed() {
+    let (header, _) = ReplicaHeader::parse(&bytes_of(FORMAT_1_HEADER)).expect("a header");
+    assert_eq!(header.format, ReplicaFormat::One);
+    let pieces = FORMAT_1_PIECES.map(|(header, body)| [&bytes_of(header), body].concat()).concat();
+    for step in [1, 7, 33, 1000] {
+        let (read, end) = read_pieces(&header, &pieces, step);
+        assert_eq!((&read[..], end.end), (&b"firstsecond!!"[..], End::Clean));
+        assert_eq!(end.stamp, Stamp { version: Version(259), clock: UnixMillis(0) });
+        assert_eq!(end.place, PIECES_FROM + pieces.len() as u64);
+    }
+    for bit in 0..32 * 8 {
+        let mut changed = pieces.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        let (read, end) = read_pieces(&header, &changed, 4096);
+        assert_eq!((&read[..], end.end), (&b""[..], End::Hole { stable: 5 }), "bit {bit}");
+    }
+    // The same bytes in a file of format 2 are no pieces.
+    let newer = ReplicaHeader { format: ReplicaFormat::CURRENT, ..header };
+    assert_eq!(read_pieces(&newer, &pieces, 4096).0, b"");
 }

@@ -4,9 +4,10 @@
 
 use backup::{AppendError, Disk, MemoryDisk, Opened, Replica, Replicas};
 use std::sync::Arc;
-use types::{ClusterId, SegmentId, ServerId, Version};
+use types::{ClusterId, SegmentId, ServerId, UnixMillis, Version};
 use wire::replica::{
-    BootId, PieceWriter, ReadEnd, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind,
+    BootId, PieceWriter, ReadEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId,
+    ReplicaKind, Stamp,
 };
 
 pub(crate) const LOG: ServerId = ServerId(3);
@@ -17,9 +18,19 @@ pub(crate) fn id(segment: u64) -> ReplicaId {
     ReplicaId { log: LOG, segment: SegmentId(segment), epoch: ReplicaEpoch(0) }
 }
 
+/// Version counter and clock of the server that writes the pieces.
+pub(crate) const STAMP: Stamp = Stamp { version: Version(5), clock: UnixMillis(6) };
+
 pub(crate) fn header(id: ReplicaId) -> ReplicaHeader {
     let (cluster, kind) = (ClusterId(7), ReplicaKind::Data);
-    ReplicaHeader { cluster, id, kind, segment_bytes: SEGMENT_BYTES, boot: BOOT }
+    ReplicaHeader {
+        format: ReplicaFormat::CURRENT,
+        cluster,
+        id,
+        kind,
+        segment_bytes: SEGMENT_BYTES,
+        boot: BOOT,
+    }
 }
 
 pub(crate) fn try_open(disk: &MemoryDisk, boot: BootId) -> std::io::Result<Opened> {
@@ -55,7 +66,7 @@ impl Writing {
 
     pub(crate) fn append(&mut self, body: &[u8]) -> Result<(), AppendError> {
         let mut next = self.writer;
-        self.replica.append(&next.next(body, self.replica.stable(), Version(5)), body)?;
+        self.replica.append(&next.next(body, self.replica.stable(), STAMP), body)?;
         self.writer = next;
         Ok(())
     }

@@ -14,6 +14,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use types::limits::TABLES_MAX;
 use types::{HashSeed, KeyHash, ReactorId, TableId, UnixMillis, Version};
+use wire::replica::Stamp;
 
 /// How a store is made.
 #[derive(Clone, Debug)]
@@ -172,6 +173,11 @@ impl Store {
     #[inline]
     pub fn clock(&self) -> UnixMillis {
         UnixMillis(self.clock.load(Ordering::Acquire))
+    }
+
+    /// The version counter and the expiry clock, for what is written about this store's log.
+    pub fn stamp(&self) -> Stamp {
+        Stamp { version: self.version(), clock: self.clock() }
     }
 
     /// Records that were reclaimed since their time had come.

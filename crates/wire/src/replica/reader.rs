@@ -6,11 +6,9 @@
 //! for headers of later pieces, and the highest `stable` among them says what had been synced.
 
 use super::{
-    Identity, PIECE_ALIGNMENT, PIECE_HEADER_BYTES, PIECES_FROM, PieceHeader, ReplicaHeader,
-    piece_bytes,
+    Identity, PIECE_ALIGNMENT, PIECES_FROM, PieceHeader, ReplicaFormat, ReplicaHeader, Stamp,
 };
 use crate::checksum::crc32c;
-use types::Version;
 
 /// Up to where a replica is whole, and why it ends there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +17,8 @@ pub struct ReadEnd {
     pub length: u32,
     /// Their checksum.
     pub crc: u32,
-    /// The version counter in the last piece; 0 if there was none.
-    pub version: Version,
+    /// The highest version counter and expiry clock of the pieces; 0 if there was none.
+    pub stamp: Stamp,
     /// Where in the file the next piece would begin.
     pub place: u64,
     /// Why it ends.
@@ -68,11 +66,11 @@ pub struct PieceReader {
 impl PieceReader {
     /// Begins with the bytes at [`PIECES_FROM`].
     pub fn new(header: &ReplicaHeader) -> PieceReader {
-        let (crc, version) = (crc32c(&[]), Version(0));
+        let (crc, stamp) = (crc32c(&[]), Stamp::default());
         PieceReader {
             identity: header.identity(),
             segment_bytes: header.segment_bytes,
-            read: ReadEnd { length: 0, crc, version, place: PIECES_FROM, end: End::Clean },
+            read: ReadEnd { length: 0, crc, stamp, place: PIECES_FROM, end: End::Clean },
             behind: None,
         }
     }
@@ -84,11 +82,14 @@ impl PieceReader {
         while self.behind.is_none() {
             match self.look(&bytes[at..]) {
                 Look::Piece(header) => {
-                    each(&bytes[at + PIECE_HEADER_BYTES..][..header.length as usize]);
-                    let taken = piece_bytes(header.length as usize);
+                    let body = &bytes[at + self.format().piece_header_bytes()..];
+                    each(&body[..header.length as usize]);
+                    let taken = self.format().piece_bytes(header.length as usize);
                     self.read.length = header.end();
                     self.read.crc = header.crc;
-                    self.read.version = header.version;
+                    let stamp = &mut self.read.stamp;
+                    stamp.version = stamp.version.max(header.stamp.version);
+                    stamp.clock = stamp.clock.max(header.stamp.clock);
                     self.read.place += taken as u64;
                     at += taken;
                 }
@@ -111,9 +112,13 @@ impl PieceReader {
         ReadEnd { end: self.behind.unwrap_or(End::Clean), ..self.read }
     }
 
+    fn format(&self) -> ReplicaFormat {
+        self.identity.format
+    }
+
     /// Looks for the next piece at the beginning of `bytes`.
     fn look(&self, bytes: &[u8]) -> Look {
-        if bytes.len() < PIECE_HEADER_BYTES {
+        if bytes.len() < self.format().piece_header_bytes() {
             return Look::Unfinished;
         }
         let Ok(header) = PieceHeader::parse(bytes, self.identity) else { return Look::Nothing };
@@ -121,17 +126,17 @@ impl PieceReader {
             return Look::Nothing;
         }
         let length = header.length as usize;
-        if bytes.len() < piece_bytes(length) {
+        if bytes.len() < self.format().piece_bytes(length) {
             return Look::Unfinished;
         }
-        let body = &bytes[PIECE_HEADER_BYTES..][..length];
+        let body = &bytes[self.format().piece_header_bytes()..][..length];
         if header.is_of(self.read.crc, body) { Look::Piece(header) } else { Look::Changed }
     }
 
     /// Searches for headers of later pieces. Leaves what may be the beginning of one.
     fn search(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
-        while let Some(place) = bytes.get(at..at + PIECE_HEADER_BYTES) {
+        while let Some(place) = bytes.get(at..at + self.format().piece_header_bytes()) {
             if let Ok(found) = PieceHeader::parse(place, self.identity)
                 && found.offset > self.read.length
                 && found.end() <= self.segment_bytes

@@ -18,7 +18,7 @@ use wire::{
     peer::PeerMessage,
     replica::{
         self, BootId, End, PIECE_HEADER_BYTES, PIECES_FROM, PieceHeader, PieceReader, PieceWriter,
-        ReadEnd, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind,
+        ReadEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind, Stamp,
     },
 };
 
@@ -150,7 +150,7 @@ pub(crate) fn replica_header(segment_bytes: u32) -> ReplicaHeader {
     let (log, segment, epoch) = (ServerId(3), SegmentId(0x0a_0b0c_0d0e), ReplicaEpoch(1));
     let id = ReplicaId { log, segment, epoch };
     let (cluster, kind, boot) = (ClusterId(7), ReplicaKind::Data, BootId([5; 16]));
-    ReplicaHeader { cluster, id, kind, segment_bytes, boot }
+    ReplicaHeader { format: ReplicaFormat::CURRENT, cluster, id, kind, segment_bytes, boot }
 }
 
 /// Reads pieces that come `step` bytes at a time: what is in them, and why they end.
@@ -185,7 +185,11 @@ pub(crate) fn replica(data: &[u8]) -> usize {
     let (mut bytes, mut pieces) = (Vec::new(), 0);
     for body in data.chunks(1 + data.first().copied().map_or(0, usize::from)) {
         let stable = writer.length() / 2;
-        bytes.extend_from_slice(&writer.next(body, stable, Version(pieces)));
+        bytes.extend_from_slice(&writer.next(
+            body,
+            stable,
+            Stamp { version: Version(pieces), clock: UnixMillis(2 * pieces) },
+        ));
         bytes.extend_from_slice(body);
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         pieces += 1;
@@ -193,9 +197,10 @@ pub(crate) fn replica(data: &[u8]) -> usize {
     let (read, end) = read_pieces(&header, &bytes, 1 + data.len() / 2);
     assert_eq!(read, data);
     let place = PIECES_FROM + bytes.len() as u64;
-    let version = Version(pieces.saturating_sub(1));
+    let last = pieces.saturating_sub(1);
+    let stamp = Stamp { version: Version(last), clock: UnixMillis(2 * last) };
     let length = data.len() as u32;
-    assert_eq!(end, ReadEnd { length, crc: crc32c(data), version, place, end: End::Clean });
+    assert_eq!(end, ReadEnd { length, crc: crc32c(data), stamp, place, end: End::Clean });
 
     if let (Some(last), [.., change]) = (bytes.len().checked_sub(1), data) {
         let at = usize::from(data[0]) * last / 255;

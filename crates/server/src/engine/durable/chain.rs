@@ -8,9 +8,9 @@ use std::io;
 use std::sync::Arc;
 use store::Store;
 use store::log::LogChange;
-use types::{SegmentId, Version};
+use types::SegmentId;
 use wire::directory::Content;
-use wire::replica::{PieceWriter, ReplicaHeader, ReplicaId, ReplicaKind};
+use wire::replica::{PieceWriter, ReplicaHeader, ReplicaId, ReplicaKind, Stamp};
 
 /// Segments of the chain are numbered from here, so that no number is one of the log's as well.
 pub(super) const CHAIN: u64 = 1 << 63;
@@ -102,23 +102,23 @@ impl Chain {
     }
 
     /// Writes down what is pending. What could not be written is written the next time.
-    pub(super) fn write(&mut self, keeper: &Keeper, version: Version) -> io::Result<()> {
+    pub(super) fn write(&mut self, keeper: &Keeper, stamp: Stamp) -> io::Result<()> {
         self.open_replicas(keeper)?;
         match &mut self.current {
             Some(current) if !self.directory.wants_segment() => {
                 let Some(body) = self.directory.body() else { return Ok(()) };
-                current.append(&body, version)?;
+                current.append(&body, stamp)?;
                 self.directory.written(body.len());
             }
-            Some(_) | None => self.begin(keeper, version)?,
+            Some(_) | None => self.begin(keeper, stamp)?,
         }
         self.settle(keeper);
         Ok(())
     }
 
     /// Begins a segment of the chain, which is stable when this returns.
-    pub(super) fn begin_and_sync(&mut self, keeper: &Keeper, version: Version) -> io::Result<()> {
-        self.write(keeper, version)?;
+    pub(super) fn begin_and_sync(&mut self, keeper: &Keeper, stamp: Stamp) -> io::Result<()> {
+        self.write(keeper, stamp)?;
         if let Some((_, replica)) = self.to_sync() {
             let length = replica.sync()?;
             self.current.iter_mut().for_each(|current| current.stable = length);
@@ -145,7 +145,7 @@ impl Chain {
     }
 
     /// Begins the next segment of the chain.
-    fn begin(&mut self, keeper: &Keeper, version: Version) -> io::Result<()> {
+    fn begin(&mut self, keeper: &Keeper, stamp: Stamp) -> io::Result<()> {
         let number = SegmentId(CHAIN | self.next);
         let kind = ReplicaKind::Directory;
         let replica =
@@ -155,7 +155,7 @@ impl Chain {
         let pieces = PieceWriter::new(replica.identity());
         let mut current = Current { number, replica, pieces, stable: 0 };
         let body = self.directory.snapshot();
-        current.append(&body, version)?;
+        current.append(&body, stamp)?;
         self.directory.begun(body.len());
         let position = current.position();
         let before = self.current.replace(current);
@@ -210,9 +210,9 @@ impl Current {
         (self.number, self.pieces.length())
     }
 
-    fn append(&mut self, body: &[u8], version: Version) -> io::Result<()> {
+    fn append(&mut self, body: &[u8], stamp: Stamp) -> io::Result<()> {
         let mut pieces = self.pieces;
-        let header = pieces.next(body, self.stable, version);
+        let header = pieces.next(body, self.stable, stamp);
         self.replica.append(&header, body).map_err(io::Error::other)?;
         self.pieces = pieces;
         Ok(())

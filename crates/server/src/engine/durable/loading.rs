@@ -16,9 +16,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use types::{ClusterId, KeyHash, SegmentId, ServerId, Version};
+use types::{ClusterId, KeyHash, SegmentId, ServerId};
 use wire::directory::Content;
-use wire::replica::{BootId, End, ReadEnd, ReplicaEpoch, ReplicaHeader, ReplicaId, ReplicaKind};
+use wire::replica::{
+    BootId, End, ReadEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind, Stamp,
+};
 
 /// Entries entered by one quantum: half a millisecond. Nobody is served meanwhile but those who ask
 /// how far it is.
@@ -135,7 +137,7 @@ impl Kept {
         segment_bytes: usize,
         mode: Mode,
     ) -> Result<Keeper, KeptError> {
-        let (directory, version) = self.directory()?;
+        let (directory, stamp) = self.directory()?;
         let (named, unnamed): (Vec<ReplicaId>, Vec<ReplicaId>) = self
             .headers
             .values()
@@ -150,6 +152,7 @@ impl Kept {
             epoch: ReplicaEpoch(epochs.max().unwrap_or(0)),
         };
         let header = ReplicaHeader {
+            format: ReplicaFormat::CURRENT,
             cluster,
             id,
             kind: ReplicaKind::Data,
@@ -158,7 +161,7 @@ impl Kept {
         };
         let earlier = named.into_iter().map(|id| (id.segment, id)).collect();
         let to_read: Vec<_> = directory.segments().collect();
-        let loading = Loading::new(to_read, version, self.headers);
+        let loading = Loading::new(to_read, stamp, self.headers);
         let keeper = Keeper {
             mode,
             replicas: self.replicas,
@@ -170,15 +173,15 @@ impl Kept {
         };
         // From here on there is always a directory, whatever happens: a folder that has segments and
         // none has lost it.
-        let begun = keeper.chain().begin_and_sync(&keeper, version);
+        let begun = keeper.chain().begin_and_sync(&keeper, stamp);
         let what = "the log directory cannot be written".into();
         begun.map_err(|error| KeptError::Disk { what, error })?;
         Ok(keeper)
     }
 
     /// The directory, from the newest segment of its chain that begins with a whole snapshot, and
-    /// a version that none of the directory's time is above.
-    fn directory(&self) -> Result<(Directory, Version), KeptError> {
+    /// the version counter and expiry clock of its last piece.
+    fn directory(&self) -> Result<(Directory, Stamp), KeptError> {
         let chain = self.headers.values().filter(|it| it.kind == ReplicaKind::Directory);
         for header in chain.rev() {
             let damaged = |how| KeptError::Damaged { segment: header.id.segment, how };
@@ -193,11 +196,11 @@ impl Kept {
             let directory = Directory::read(bodies.iter().map(|body| &body[..]))
                 .map_err(|error| damaged(error.to_string()))?;
             let power_was_lost = header.boot != self.replicas.boot();
-            return Ok((self.with_all(directory, power_was_lost)?, end.version));
+            return Ok((self.with_all(directory, power_was_lost)?, end.stamp));
         }
         let data = self.headers.values().filter(|it| it.kind == ReplicaKind::Data);
         match data.count() {
-            0 => Ok((Directory::new(), Version(0))),
+            0 => Ok((Directory::new(), Stamp::default())),
             segments => Err(KeptError::NoDirectory { segments }),
         }
     }
@@ -276,7 +279,7 @@ struct State {
     busy: usize,
     /// Where tombstones are still to be taken out of the index; `None`: nowhere.
     sweep: Option<KeyHash>,
-    version: Version,
+    stamp: Stamp,
 }
 
 /// A piece of work.
@@ -289,7 +292,7 @@ enum Piece {
 impl Loading {
     fn new(
         to_read: Vec<(SegmentId, Option<Content>)>,
-        version: Version,
+        stamp: Stamp,
         headers: BTreeMap<SegmentId, ReplicaHeader>,
     ) -> Loading {
         let contents = to_read.iter().filter_map(|(_, content)| *content);
@@ -304,7 +307,7 @@ impl Loading {
                 to_enter: VecDeque::new(),
                 busy: 0,
                 sweep: Some(KeyHash(0)),
-                version,
+                stamp,
             }),
             headers,
         }
@@ -422,7 +425,8 @@ impl Engine {
             }
         }
         let mut state = keeper.loading.state();
-        state.version = state.version.max(end.version);
+        state.stamp.version = state.stamp.version.max(end.stamp.version);
+        state.stamp.clock = state.stamp.clock.max(end.stamp.clock);
         state.to_enter.push_back((segment, 0));
         Ok(())
     }
@@ -455,7 +459,7 @@ impl Engine {
         let mut state = keeper.loading.state();
         state.sweep = next;
         if next.is_none() {
-            self.node.store().raise_version(state.version);
+            self.node.store().raise_version(state.stamp.version);
             drop(state);
             keeper.follow(self.node.store());
             keeper.loading.is_on.store(false, Ordering::Release);

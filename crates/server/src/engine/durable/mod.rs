@@ -178,7 +178,7 @@ impl Keeper {
         for change in store.log().take_changes() {
             chain.note(change, store);
         }
-        let written = chain.write(self, store.version());
+        let written = chain.write(self, store.stamp());
         drop(chain);
         self.note(written)
     }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::log::{Log, Unsaved};
-use types::{Instant, SegmentId, Version};
+use types::{Instant, SegmentId};
 use wire::directory::Content;
-use wire::replica::PieceWriter;
+use wire::replica::{PieceWriter, Stamp};
 
 /// How long what was written may be on no disk, in [`Mode::Interval`]. The second is Redis's.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ impl Saving {
         };
         if !unsaved.bytes.is_empty() {
             let mut pieces = segment.pieces;
-            let header = pieces.next(unsaved.bytes, segment.stable, to.version);
+            let header = pieces.next(unsaved.bytes, segment.stable, to.stamp);
             segment.replica.append(&header, unsaved.bytes).map_err(io::Error::other)?;
             segment.pieces = pieces;
         }
@@ -116,7 +116,7 @@ struct Destination<'k> {
     keeper: &'k Keeper,
     log: &'k Log,
     /// Not below any version in what is handed out.
-    version: Version,
+    stamp: Stamp,
 }
 
 impl Engine {
@@ -150,7 +150,7 @@ impl Engine {
     /// Writes what this reactor's segments have got.
     fn hand_out(&mut self, keeper: &Keeper) -> HandedOut {
         let store = self.node.store().clone();
-        let to = Destination { keeper, log: store.log(), version: store.version() };
+        let to = Destination { keeper, log: store.log(), stamp: store.stamp() };
         let mut saved = None;
         self.worker.hand_out(|unsaved| {
             let result = saved.get_or_insert(Ok(()));

@@ -19,7 +19,7 @@ use wire::control::{
     DIRECTORY_BYTES_PER_MESSAGE, REPLICAS_PER_MESSAGE, ReplicaInfo, ToCoordinator,
 };
 use wire::peer::{Append, PeerMessage};
-use wire::replica::{ReplicaEpoch, ReplicaHeader, ReplicaId};
+use wire::replica::{ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId};
 
 /// How long what was taken may be on no disk, in [`Mode::Interval`]. The second is Redis's.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -107,6 +107,7 @@ impl Engine {
         let staged = piece.map(|piece| (ticket, piece));
         let payload = staged.as_ref().map(|(ticket, _)| *ticket);
         let header = ReplicaHeader {
+            format: ReplicaFormat::CURRENT,
             cluster: self.node.cluster(),
             id: append.replica,
             kind: append.kind,

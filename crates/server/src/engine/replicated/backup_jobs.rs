@@ -168,8 +168,8 @@ fn free(disk: &Replicas, replica: ReplicaId) {
 mod tests {
     use super::*;
     use ::backup::{Faults, MemoryDisk, Opened};
-    use types::{ClusterId, SegmentId, ServerId, Version};
-    use wire::replica::{BootId, PieceWriter, ReplicaEpoch, ReplicaKind};
+    use types::{ClusterId, SegmentId, ServerId};
+    use wire::replica::{BootId, PieceWriter, ReplicaEpoch, ReplicaFormat, ReplicaKind, Stamp};
 
     const SEGMENT_BYTES: u32 = 1 << 16;
     /// A header can be written, the first piece cannot.
@@ -179,7 +179,8 @@ mod tests {
         let (log, segment, epoch) = (ServerId(3), SegmentId(9), ReplicaEpoch(0));
         let id = ReplicaId { log, segment, epoch };
         let (cluster, kind, boot) = (ClusterId(7), ReplicaKind::Data, BootId::default());
-        ReplicaHeader { cluster, id, kind, segment_bytes: SEGMENT_BYTES, boot }
+        let format = ReplicaFormat::CURRENT;
+        ReplicaHeader { format, cluster, id, kind, segment_bytes: SEGMENT_BYTES, boot }
     }
 
     fn open(disk: &MemoryDisk) -> Replicas {
@@ -190,7 +191,7 @@ mod tests {
 
     fn first() -> Piece {
         let buffer = vec![1; NO_PIECE];
-        let header = PieceWriter::new(header().identity()).next(&buffer, 0, Version(1));
+        let header = PieceWriter::new(header().identity()).next(&buffer, 0, Stamp::default());
         Piece { header, payload: Payload { buffer, start: 0 } }
     }
 

@@ -257,7 +257,7 @@ impl Engine {
             cluster: self.node.cluster(),
             kind: ReplicaKind::Directory,
             segment_bytes: store.log().segment_bytes() as u32,
-            version: store.version(),
+            stamp: store.stamp(),
         };
         let Chain { bytes, pieces, .. } = chain;
         let segment = bytes.get(&piece.replica.segment);

@@ -12,11 +12,11 @@ use protocols::replication::{Piece, Replicator, ReplicatorEffect, ReplicatorEven
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use store::log::LogChange;
-use types::{ClusterId, Instant, ReactorId, SegmentId, ServerId, Version};
+use types::{ClusterId, Instant, ReactorId, SegmentId, ServerId};
 use wire::control::ToCoordinator;
 use wire::directory::Content;
 use wire::peer::{Append, Appended, PeerMessage};
-use wire::replica::{Identity, PIECE_HEADER_BYTES, PieceWriter, ReplicaId, ReplicaKind};
+use wire::replica::{Identity, PIECE_HEADER_BYTES, PieceWriter, ReplicaId, ReplicaKind, Stamp};
 
 /// See the module's text.
 pub(in crate::engine) struct Master {
@@ -51,7 +51,7 @@ pub(super) struct Sender {
     pub(super) kind: ReplicaKind,
     pub(super) segment_bytes: u32,
     /// Not below any version in what is sent.
-    pub(super) version: Version,
+    pub(super) stamp: Stamp,
 }
 
 impl Pieces {
@@ -80,7 +80,7 @@ impl Pieces {
         }
         assert_eq!(piece.from, writer.before.length(), "{piece} goes on where another one ended");
         writer.after = writer.before;
-        Some(writer.after.next(bytes, piece.stable, sender.version))
+        Some(writer.after.next(bytes, piece.stable, sender.stamp))
     }
 
     /// What a closed segment holds that has been sent to its end.
@@ -342,7 +342,7 @@ impl Engine {
             cluster: self.node.cluster(),
             kind: ReplicaKind::Data,
             segment_bytes: store.log().segment_bytes() as u32,
-            version: store.version(),
+            stamp: store.stamp(),
         };
         // What has left memory is not sent any more: the replicator has been told so before.
         let bytes = self.worker.read_segment(piece.replica.segment, piece.from, piece.to);
