@@ -73,7 +73,10 @@ impl Worker {
         entries_max: usize,
     ) -> Result<Option<u32>, RecoverError> {
         let turn = self.participant.turn();
-        let (store, tablets) = (&*self.store, &*self.tablets);
+        // Not those of the turn: it may have begun before the ranges to be loaded were published, and
+        // an entry outside of every tablet counts for nothing.
+        let tablets = self.store.tablets();
+        let (store, tablets) = (&*self.store, &*tablets);
         let (named, seen) = (Named::new(), Seen::default());
         let mut entering = Entering { store, tablets, turn: &turn, segment, named, seen };
         let next = entering.run(offset, entries_max);
@@ -144,6 +147,7 @@ impl Worker {
             return Ok(());
         }
         let turn = self.participant.turn();
+        let tablets = self.store.tablets();
         let dead = Dead::UpTo(self.store.log.last_segment());
         for segment in self.store.log.segments_in_log() {
             let (_, mut entries) = entries_of(&self.store, segment, 0, &turn);
@@ -152,7 +156,7 @@ impl Worker {
                     lost.get(&named.segment).is_some_and(|length| named.offset >= *length)
                 });
                 let hash = key_hash(self.store.seed(), entry.key);
-                if is_lost && table_of(&self.tablets, hash, entry.tenure).is_some() {
+                if is_lost && table_of(&tablets, hash, entry.tenure).is_some() {
                     let version = Version(entry.version.0 - 1);
                     let tombstone = Entry { version, body: Body::Tombstone { dead }, ..entry };
                     let address = self.head.append_one_reserved(&tombstone)?;

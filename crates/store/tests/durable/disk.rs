@@ -173,11 +173,28 @@ impl Disk {
         (tablets, now): (TabletMap, UnixMillis),
         order: impl FnOnce(&mut Vec<SegmentId>),
     ) -> (Arc<Store>, Vec<Worker>) {
+        let (store, mut workers) = self.begin_recovery(config);
+        store.publish(tablets);
+        workers.iter_mut().for_each(|worker| worker.begin_turn(now));
+        self.enter((&store, &mut workers), now, order);
+        (store, workers)
+    }
+
+    /// A store without tablets, into which nothing has been read yet, and its workers.
+    pub(crate) fn begin_recovery(&self, config: StoreConfig) -> (Arc<Store>, Vec<Worker>) {
         let reactors = config.reactors;
         let store = Store::new(config).unwrap();
-        store.publish(tablets);
-        let mut workers: Vec<Worker> = (0..reactors).map(|r| store.worker(ReactorId(r))).collect();
-        workers.iter_mut().for_each(|worker| worker.begin_turn(now));
+        let workers = (0..reactors).map(|r| store.worker(ReactorId(r))).collect();
+        (store, workers)
+    }
+
+    /// Reads all of it, in this order: adopts the segments and enters their entries.
+    pub(crate) fn enter(
+        &mut self,
+        (store, workers): (&Arc<Store>, &mut [Worker]),
+        now: UnixMillis,
+        order: impl FnOnce(&mut Vec<SegmentId>),
+    ) {
         let mut segments: Vec<SegmentId> = self.directory.iter().copied().collect();
         order(&mut segments);
         for segment in &segments {
@@ -189,7 +206,7 @@ impl Disk {
             store.log().adopt(*segment, fill).unwrap();
         }
         for (number, segment) in segments.iter().enumerate() {
-            let worker = &mut workers[number % usize::from(reactors)];
+            let worker = &mut workers[number % workers.len()];
             let mut from = Some(0);
             while let Some(offset) = from {
                 from = worker.recover(*segment, offset, 50).unwrap();
@@ -200,7 +217,6 @@ impl Disk {
         while let Some(from) = cursor {
             cursor = workers[0].finish_recovery(from, 1000).unwrap();
         }
-        (store, workers)
     }
 }
 
