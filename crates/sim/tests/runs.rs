@@ -32,12 +32,14 @@ fn ranges_move_under_load_and_every_rule_holds() {
 }
 
 /// Seeds that once failed, and of what: of the real code unless it says otherwise.
-const KEPT: [(u64, &str); 5] = [
+const KEPT: [(u64, &str); 7] = [
     (73, "a list of migrations from before all links broke was believed (the simulator's own)"),
     (184, "values expired between the last reads and the walk, by clocks that differ (its own)"),
     (50, "the same, in a run that was at rest when the weather cleared (its own)"),
     (784, "a target had not heard yet that its migration had ended (its own)"),
     (4467, "a server still stood still when the weather had cleared (its own)"),
+    (1795372805243, "a log was loaded by the tablets of a turn that began before there were any"),
+    (1795369544711, "the same"),
 ];
 
 #[test]
