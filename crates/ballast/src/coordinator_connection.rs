@@ -50,7 +50,7 @@ impl CoordinatorConnection {
 
     fn say(&mut self, message: &ToCoordinator) -> anyhow::Result<()> {
         let mut bytes = Vec::new();
-        frame::encode(message, 0, &mut bytes);
+        frame::encode(message, 0, &mut bytes).context("name fewer ranges at a time")?;
         self.stream.write_all(&bytes).context("the coordinator has closed the connection")
     }
 

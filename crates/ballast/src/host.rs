@@ -50,7 +50,8 @@ impl Host for Process {
                 Err(error) => Answer::Refused(format!("{error:#}")),
             };
             let message = FromCoordinator::Answer { request, answer };
-            mailboxes.of(reactor_for(&message)).send(Mail::Control(message));
+            // The request is one of this server's own.
+            mailboxes.of(reactor_for(&message, u16::MAX)).send(Mail::Control(message));
         };
         // Without a thread nothing answers, and the request is given up in time.
         if let Err(error) = std::thread::Builder::new().name("job".into()).spawn(work) {

@@ -113,7 +113,7 @@ pub(crate) fn run(
     let mailboxes = reactors.mailboxes();
     let can_begin_anew = node.replication().is_some();
     let result = forward(&received, can_begin_anew, |message| {
-        mailboxes.of(reactor_for(&message)).send(Mail::Control(message));
+        mailboxes.of(reactor_for(&message, config.reactors)).send(Mail::Control(message));
     });
     reactors.stop();
     match result? {

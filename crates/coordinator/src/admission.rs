@@ -15,6 +15,7 @@ use types::limits::{PARTITIONS_MAX, TABLES_MAX};
 use types::{HashRange, KeyHash, SLOT_COUNT, ServerId, Slot};
 use wire::control::{Join, MISSING_SHOWN_MAX, MigrationPolicy, PriorityPulls};
 use wire::frame::MESSAGE_BYTES_MAX;
+use wire::peer::{PRIORITY_HASHES_MAX, PULL_BYTES_MAX};
 
 /// Servers that the configuration may name. Those that are gone and own nothing make room.
 pub const SERVERS_MAX: usize = 1024;
@@ -66,12 +67,8 @@ const _: () = assert!(
 
 /// Fewest bytes of a pull: less than that is all overhead.
 const PULL_BYTES_MIN: u32 = 1 << 10;
-/// Most bytes of a pull: with the bucket that reaches them, a reply stays below a frame's payload.
-const PULL_BYTES_MAX: u32 = 8 << 20;
 /// Most replies of one partition that may wait for their replay.
 const PULLS_AHEAD_MAX: u16 = 64;
-/// Most hashes of one priority pull.
-const PRIORITY_HASHES_MAX: u16 = 1024;
 
 /// Whether a process can be told to others under this address; the text says what is wrong.
 pub(crate) fn check_address(join: &Join) -> Result<(), String> {
@@ -112,7 +109,7 @@ pub(crate) fn check_policy(policy: &MigrationPolicy) -> Result<(), String> {
     match policy.priority {
         PriorityPulls::Off | PriorityPulls::Immediate => Ok(()),
         PriorityPulls::Batched { hashes_max } => {
-            let most = PRIORITY_HASHES_MAX.into();
+            let most = PRIORITY_HASHES_MAX as u64;
             between("hashes of a priority pull", hashes_max.into(), 1, most)
         }
     }

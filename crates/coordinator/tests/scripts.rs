@@ -29,8 +29,8 @@ use types::{
 };
 use wire::PROTOCOL_VERSION;
 use wire::control::{
-    Ask, FromCoordinator, Loss, MigrationPolicy, PriorityPulls, Progress, ReplicaInfo,
-    ToCoordinator, Will,
+    Ask, DirectoryPlace, FromCoordinator, Loss, MigrationPolicy, PriorityPulls, Progress,
+    ReplicaInfo, ToCoordinator, Will,
 };
 use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
@@ -277,16 +277,21 @@ fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
     Ok(match command.name.as_str() {
         "fenced" => {
             let more = args.take_key("more").is_some();
+            let first = args.take_key("after").unwrap_or("0").parse()?;
             let chain = args.take_key("chain").map(|text| replica(text, true)).transpose()?;
             let mut replicas = Vec::from_iter(chain);
             while let Some(text) = args.next_pos() {
                 replicas.push(replica(text, false)?);
             }
-            ToCoordinator::Fenced { log, replicas, more }
+            ToCoordinator::Fenced { log, first, replicas, more }
         }
         "directory" => {
             let more = args.take_key("more").is_some();
-            let first = args.take_key("from").unwrap_or("0").parse()?;
+            let first: u32 = args.take_key("from").unwrap_or("0").parse()?;
+            // Bytes of the piece that were sent before, and that come now, if it is divided.
+            let [skip, most] = ["skip", "most"].map(|key| args.take_key(key).map(str::to_owned));
+            let skip: usize = skip.as_deref().unwrap_or("0").parse()?;
+            let most: Option<usize> = most.map(|text| text.parse()).transpose()?;
             let segment = SegmentId(args.next_pos().ok_or("which chain?")?.parse()?);
             let length = args.take_key("length").unwrap_or("104").to_owned();
             let is_damaged = args.take_key("damaged").is_some();
@@ -303,13 +308,18 @@ fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
                 false if more || first > 0 => vec![encode(&[entry])],
                 false => padded(encode(&[entry]), length.parse()?),
             };
-            ToCoordinator::DirectoryRead {
-                log,
-                replica: (segment, ReplicaEpoch(0)),
-                first,
-                bodies,
-                more,
+            let mut bodies: Vec<Vec<u8>> = bodies;
+            for body in &mut bodies {
+                body.drain(..skip);
+                body.truncate(most.unwrap_or(body.len()));
             }
+            let place = |pieces, bytes: usize| DirectoryPlace { pieces, bytes: bytes as u32 };
+            let next = match most {
+                Some(most) => Some(place(first, skip + most)),
+                None => more.then(|| place(first + 1, 0)),
+            };
+            let replica = (segment, ReplicaEpoch(0));
+            ToCoordinator::DirectoryRead { log, replica, first: place(first, skip), bodies, next }
         }
         "replayed" | "recovered" | "not-recovered" => {
             let epoch = args.take_key("as").and_then(|text| text.strip_prefix('e'));

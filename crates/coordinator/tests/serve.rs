@@ -47,7 +47,7 @@ impl Peer {
 
     fn say(&mut self, message: &ToCoordinator) {
         let mut bytes = Vec::new();
-        frame::encode(message, 0, &mut bytes);
+        frame::encode(message, 0, &mut bytes).unwrap();
         self.stream.write_all(&bytes).unwrap();
     }
 
@@ -159,7 +159,7 @@ fn what_is_not_a_server_is_cut_off_and_disturbs_nobody() {
     let (mut server, _) = Peer::join(coordinator.address(), None);
     let frame_of = |message: &ToCoordinator, payload: usize| {
         let mut bytes = Vec::new();
-        frame::encode(message, payload, &mut bytes);
+        frame::encode(message, payload, &mut bytes).unwrap();
         bytes
     };
     let long =

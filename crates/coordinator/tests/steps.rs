@@ -164,9 +164,9 @@ fn only_so_many_migrations_and_tablets_can_there_be_and_lists_of_them_fit_into_m
     assert_eq!(pair.world.coordinator().reports().len(), HISTORY_MAX);
     assert_eq!(map.tablets[0].tenures.len(), TABLES_MAX);
     let mut bytes = Vec::new();
-    frame::encode(&FromCoordinator::Map(map), 0, &mut bytes);
+    frame::encode(&FromCoordinator::Map(map), 0, &mut bytes).unwrap();
     let answer = Answer::Migrations(pair.world.coordinator().reports());
-    frame::encode(&FromCoordinator::Answer { request: 4, answer }, 0, &mut bytes);
+    frame::encode(&FromCoordinator::Answer { request: 4, answer }, 0, &mut bytes).unwrap();
 
     // The dropped ones are answered as what they must have been.
     let old = MigrationId(1);

@@ -7,6 +7,7 @@ use types::{
     HashRange, Instant, MigrationId, OwnershipEpoch, ServerId, Slot, Tenure, UnixMillis, Version,
 };
 use wire::control::{Intent, MigrationPolicy, ToCoordinator};
+use wire::peer::RecordCounts;
 
 const MIGRATION: MigrationId = MigrationId(1);
 
@@ -32,9 +33,13 @@ fn frozen() -> SourceEvent {
     let at = Box::new(FrozenState {
         version_floor: Version(1),
         expiry_clock: UnixMillis(0),
-        records: Vec::new(),
+        records: RecordCounts::default(),
     });
     SourceEvent::Frozen { attempt: 1, at }
+}
+
+fn caught_up() -> SourceEvent {
+    SourceEvent::CaughtUp { attempt: 1 }
 }
 
 fn answered(accepted: bool) -> SourceEvent {
@@ -63,13 +68,14 @@ fn is_released(effects: &[SourceEffect]) -> bool {
 
 #[test]
 fn whatever_the_source_had_come_to_it_releases_a_range_that_has_returned() {
-    let ways: [(&str, Vec<SourceEvent>); 6] = [
+    let ways: [(&str, Vec<SourceEvent>); 7] = [
         ("waiting", vec![]),
-        ("freezing", vec![start()]),
-        ("given up", vec![start(), SourceEvent::FreezeRefused { attempt: 1 }]),
-        ("flipping", vec![start(), frozen()]),
-        ("leaving", vec![start(), frozen(), answered(true)]),
-        ("withdrawn", vec![start(), frozen(), answered(false)]),
+        ("catching up", vec![start()]),
+        ("freezing", vec![start(), caught_up()]),
+        ("given up", vec![start(), caught_up(), SourceEvent::FreezeRefused { attempt: 1 }]),
+        ("flipping", vec![start(), caught_up(), frozen()]),
+        ("leaving", vec![start(), caught_up(), frozen(), answered(true)]),
+        ("withdrawn", vec![start(), caught_up(), frozen(), answered(false)]),
     ];
     for (name, mut events) in ways {
         let mut source = Source::new(MIGRATION);
@@ -81,7 +87,7 @@ fn whatever_the_source_had_come_to_it_releases_a_range_that_has_returned() {
         assert!(!forgets, "{name}: {effects:?}");
         assert!(source.is_over(), "{name}");
         // It never flips after that, and says so as often as it is asked.
-        let effects = effects_of(&mut source, vec![start(), frozen()]);
+        let effects = effects_of(&mut source, vec![start(), caught_up(), frozen()]);
         assert_eq!(effects, [], "{name}");
         assert!(is_released(&effects_of(&mut source, vec![keep(&[])])), "{name}");
     }
@@ -90,7 +96,10 @@ fn whatever_the_source_had_come_to_it_releases_a_range_that_has_returned() {
 #[test]
 fn what_has_not_returned_is_forgotten() {
     let mut source = Source::new(MIGRATION);
-    effects_of(&mut source, vec![start(), frozen(), answered(true), keep(&[slots(4, 9)])]);
+    effects_of(
+        &mut source,
+        vec![start(), caught_up(), frozen(), answered(true), keep(&[slots(4, 9)])],
+    );
     let returns = SourceEvent::Returned { range: slots(6, 9) };
     effects_of(&mut source, vec![SourceEvent::Forgotten { range: slots(0, 3) }, returns]);
     let effects = effects_of(&mut source, vec![keep(&[])]);

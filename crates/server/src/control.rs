@@ -164,14 +164,14 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         let stream = TcpStream::connect(&self.coordinator).await?;
         stream.set_nodelay(true)?;
         let (mut reader, mut writer) = stream.into_split();
-        writer.write_all(&encoded(&ToCoordinator::Join(self.join.clone()))).await?;
+        writer.write_all(&encoded(&ToCoordinator::Join(self.join.clone()))?).await?;
         let mut is_described = false;
         let greeting = loop {
             match read(&mut reader).await? {
                 Some(FromCoordinator::Describe) => {
                     is_described = true;
                     for message in described(&self.pulse) {
-                        writer.write_all(&encoded(&message)).await?;
+                        writer.write_all(&encoded(&message)?).await?;
                     }
                 }
                 Some(message) => break message,
@@ -212,7 +212,7 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         mut writer: OwnedWriteHalf,
     ) -> io::Result<()> {
         let mut alive = Vec::new();
-        frame::encode(&(), 0, &mut alive);
+        frame::encode(&(), 0, &mut alive).map_err(io::Error::other)?;
         // One is enough: an answer tells of now, whichever ping it is for.
         let (pings, mut pinged) = channel(1);
         // Reading cannot be given up in the middle of a frame, so this future lives until the end.
@@ -221,11 +221,11 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
             tokio::select! {
                 result = &mut hearing => return result,
                 Some(()) = pinged.recv() => {
-                    let pong = encoded(&pong(&self.pulse));
+                    let pong = encoded(&pong(&self.pulse))?;
                     send(&mut writer, &pong).await?;
                 }
                 message = timeout(ALIVE_AGAIN, self.receiver.recv()) => match message {
-                    Ok(Some(message)) => send(&mut writer, &encoded(&message)).await?,
+                    Ok(Some(message)) => send_message(&mut writer, &message).await?,
                     Ok(None) => return Ok(()),
                     Err(_) => send(&mut writer, &alive).await?,
                 },
@@ -285,10 +285,22 @@ async fn send(writer: &mut OwnedWriteHalf, frame: &[u8]) -> io::Result<()> {
     timeout(SILENCE_MAX, writer.write_all(frame)).await?
 }
 
-fn encoded(message: &ToCoordinator) -> Vec<u8> {
+/// Sends a message, or drops one that no frame can carry: its size is bounded where it is made, so
+/// this is a fault of ours, and no reason to end the connection.
+async fn send_message(writer: &mut OwnedWriteHalf, message: &ToCoordinator) -> io::Result<()> {
+    match encoded(message) {
+        Ok(frame) => send(writer, &frame).await,
+        Err(error) => {
+            tracing::error!(%error, "a message to the coordinator was dropped: please report this");
+            Ok(())
+        }
+    }
+}
+
+fn encoded(message: &ToCoordinator) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    frame::encode(message, 0, &mut bytes);
-    bytes
+    frame::encode(message, 0, &mut bytes).map_err(io::Error::other)?;
+    Ok(bytes)
 }
 
 fn broken(error: Corrupt) -> io::Error {
@@ -332,7 +344,7 @@ mod tests {
 
         fn say(&mut self, message: &FromCoordinator) {
             let mut bytes = Vec::new();
-            frame::encode(message, 0, &mut bytes);
+            frame::encode(message, 0, &mut bytes).unwrap();
             self.0.write_all(&bytes).unwrap();
         }
 

@@ -25,6 +25,7 @@ use types::{
 };
 use wire::batch::BatchReader;
 use wire::entry::{Body, Entry};
+use wire::peer::RecordCounts;
 
 const TABLE: TableId = TableId(0);
 const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
@@ -82,7 +83,7 @@ fn migrate(source: &Arc<Store>, worker: &mut Worker, records: usize, huge_pages:
         source: ServerId(1),
         range: HashRange::ALL,
         partitions: partitions.clone(),
-        expected: worker.counts(HashRange::ALL),
+        expected: RecordCounts::of(&worker.counts(HashRange::ALL)),
         reservation: None,
     }));
     publish(&target, TabletState::Arriving(Arc::clone(&arrival)));

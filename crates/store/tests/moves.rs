@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Arrival, ArrivalPlan, Key, Need, ReplayError, Stall, TabletState};
 use types::{HashRange, KeyHash, MigrationId, ServerId, UnixMillis};
+use wire::peer::RecordCounts;
 
 const PARTITIONS: usize = 4;
 
@@ -229,7 +230,7 @@ impl World {
             source: ServerId(1),
             range: HashRange::ALL,
             partitions: partitions.clone(),
-            expected: self.servers[self.owner].worker.counts(HashRange::ALL),
+            expected: RecordCounts::of(&self.servers[self.owner].worker.counts(HashRange::ALL)),
             reservation: None,
         }));
         let source = Arc::clone(&self.servers[self.owner].store);

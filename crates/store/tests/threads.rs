@@ -13,6 +13,7 @@ use store::{
 };
 use types::{HashRange, KeyHash, MigrationId, ReactorId, ServerId, Tenure, UnixMillis, Version};
 use wire::entry::{Body, Dead, Entry};
+use wire::peer::RecordCounts;
 
 const THREADS: u16 = 4;
 /// Accounts of one slot each pair; money goes back and forth within a pair.
@@ -175,7 +176,7 @@ impl Arriving {
             source: ServerId(1),
             range: HashRange::ALL,
             partitions,
-            expected: source.counts(HashRange::ALL),
+            expected: RecordCounts::of(&source.counts(HashRange::ALL)),
             reservation: None,
         }));
         let store = common::store(128 << 20, THREADS + 1);

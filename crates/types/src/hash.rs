@@ -4,6 +4,7 @@
 //! contiguous range of key hashes, keys with one hash tag are neighbours, and the hash within the
 //! slot cannot be chosen by whoever chooses keys. Test vectors: `docs/formats.md`.
 
+use crate::ids::OutOfBounds;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,9 +15,19 @@ pub const SLOT_COUNT: u16 = 16_384;
 /// Bits of a key hash below its slot.
 const SLOT_SHIFT: u32 = 50;
 
-/// A slot of a Redis cluster, below [`SLOT_COUNT`].
+/// A slot of a Redis cluster, below [`SLOT_COUNT`]. Decoding refuses others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u16")]
 pub struct Slot(pub u16);
+
+impl TryFrom<u16> for Slot {
+    type Error = OutOfBounds;
+
+    fn try_from(number: u16) -> Result<Slot, OutOfBounds> {
+        let end = usize::from(SLOT_COUNT);
+        (number < SLOT_COUNT).then_some(Slot(number)).ok_or(OutOfBounds { what: "slot", end })
+    }
+}
 
 impl Slot {
     /// The lowest key hash of the slot.

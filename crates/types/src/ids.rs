@@ -1,5 +1,6 @@
 //! Identifiers and counters, each a type of its own.
 
+use crate::limits::TABLES_MAX;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -11,6 +12,12 @@ macro_rules! number {
         )]
         pub struct $name(pub $inner);
 
+        printed!($name, $prefix);
+    };
+}
+
+macro_rules! printed {
+    ($name:ident, $prefix:literal) => {
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, concat!($prefix, "{}"), self.0)
@@ -25,11 +32,40 @@ macro_rules! number {
     };
 }
 
-number!(
-    /// A table: what Redis calls a database. Table 0 is the one that clients start in.
-    TableId(u8),
-    "t"
-);
+/// A table: what Redis calls a database. Table 0 is the one that clients start in. Decoding refuses
+/// those that no server has.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "u8")]
+pub struct TableId(pub u8);
+
+printed!(TableId, "t");
+
+impl TryFrom<u8> for TableId {
+    type Error = OutOfBounds;
+
+    fn try_from(number: u8) -> Result<TableId, OutOfBounds> {
+        let is_one = usize::from(number) < TABLES_MAX;
+        is_one.then_some(TableId(number)).ok_or(OutOfBounds { what: "table", end: TABLES_MAX })
+    }
+}
+
+/// A number from outside is above the last one there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfBounds {
+    /// Meaning of the number.
+    pub what: &'static str,
+    /// The first number that is refused.
+    pub end: usize,
+}
+
+impl fmt::Display for OutOfBounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the number of a {} must be below {}", self.what, self.end)
+    }
+}
+
+impl std::error::Error for OutOfBounds {}
+
 number!(
     /// One run of one server process, given by the coordinator and never used twice: a process
     /// that starts again is a new server. So it fences by itself, without a generation beside it.
@@ -46,23 +82,26 @@ number!(
     SegmentId(u64),
     "seg"
 );
-number!(
-    /// Order of the writes of one key. Drawn from the server's one counter while the key's leaf is
-    /// locked; higher is newer. 0 is below every version that a write draws.
-    Version(u64),
-    "v"
-);
+/// Order of the writes of one key. Drawn from the server's one counter while the key's leaf is
+/// locked; higher is newer. 0 is below every version that a write draws. Decoding refuses those
+/// above [`Version::MAX`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "u64")]
+pub struct Version(pub u64);
+
+printed!(Version, "v");
 number!(
     /// Rises at every change of a tablet's owner. A message with an older one changes nothing.
     OwnershipEpoch(u64),
     "e"
 );
-number!(
-    /// Given when a server starts to hold a range from nothing; every log entry carries the tenure
-    /// under which it was written. 48 bits.
-    Tenure(u64),
-    "n"
-);
+/// Given when a server starts to hold a range from nothing; every log entry carries the tenure
+/// under which it was written. 48 bits: decoding refuses those above [`Tenure::MAX`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "u64")]
+pub struct Tenure(pub u64);
+
+printed!(Tenure, "n");
 number!(
     /// One migration, given by the coordinator with its intent and never used twice.
     MigrationId(u64),
@@ -77,6 +116,34 @@ number!(
 impl Tenure {
     /// The highest tenure that fits into a log entry.
     pub const MAX: Tenure = Tenure((1 << 48) - 1);
+}
+
+impl TryFrom<u64> for Tenure {
+    type Error = OutOfBounds;
+
+    fn try_from(number: u64) -> Result<Tenure, OutOfBounds> {
+        let end = Tenure::MAX.0 as usize + 1;
+        (number <= Tenure::MAX.0)
+            .then_some(Tenure(number))
+            .ok_or(OutOfBounds { what: "tenure", end })
+    }
+}
+
+impl Version {
+    /// The highest version that is taken from outside. Whoever has drawn a billion a second for a
+    /// century is below it, and who is told it can draw as many again.
+    pub const MAX: Version = Version(1 << 62);
+}
+
+impl TryFrom<u64> for Version {
+    type Error = OutOfBounds;
+
+    fn try_from(number: u64) -> Result<Version, OutOfBounds> {
+        let end = Version::MAX.0 as usize + 1;
+        (number <= Version::MAX.0)
+            .then_some(Version(number))
+            .ok_or(OutOfBounds { what: "version", end })
+    }
 }
 
 impl ServerId {

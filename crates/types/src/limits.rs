@@ -22,4 +22,7 @@ pub const REACTORS_MAX: usize = 256;
 /// Partitions of one migration (Rocksteady §3.1.1 uses 8).
 pub const PARTITIONS_MAX: usize = 64;
 
-const _: () = assert!(KEY_BYTES_MAX + VALUE_BYTES_MAX + 64 <= SEGMENT_BYTES_MIN);
+/// Most bytes of a record in the log: key and value, the entry's header and what else it may carry.
+pub const RECORD_BYTES_MAX: usize = KEY_BYTES_MAX + VALUE_BYTES_MAX + 64;
+
+const _: () = assert!(RECORD_BYTES_MAX <= SEGMENT_BYTES_MIN);

@@ -1,17 +1,25 @@
 //! Many entries in one payload.
 //!
-//! A batch is a sequence of runs. A run is an 8-byte header {table u8, zero u8, slot u16, bytes of
-//! its entries u32} and then whole entries of that table and slot, each padded to a multiple of 8.
-//! Telling the slot saves the receiver a CRC16 per record.
+//! A batch is a sequence of runs. A run is a 12-byte header {table u8, zero u8, slot u16, bytes of
+//! its entries u32, CRC-32C of these 8 bytes} and then whole entries of that table and slot, each
+//! padded to a multiple of 8. Telling the slot saves the receiver a CRC16 per record.
+//!
+//! The header has a checksum of its own because a changed bit in it would file intact records under
+//! another table or slot. The entries have theirs; the tenure, which those leave out, is replaced
+//! by the receiver's.
 
 use crate::{
     Corrupt,
+    checksum::crc32c,
     entry::{Body, Entry},
 };
 use types::{SLOT_COUNT, Slot, TableId};
 
 /// Bytes of a run's header.
-pub const RUN_HEADER_BYTES: usize = 8;
+pub const RUN_HEADER_BYTES: usize = 12;
+
+/// Those of its bytes that the checksum behind them covers.
+const CHECKED_BYTES: usize = 8;
 
 /// Appends runs of entries to a buffer.
 #[derive(Debug)]
@@ -49,13 +57,16 @@ impl<'b> BatchWriter<'b> {
         self.out.push(table.0);
         self.out.push(0);
         self.out.extend_from_slice(&slot.0.to_le_bytes());
-        self.out.extend_from_slice(&[0; 4]);
+        self.out.extend_from_slice(&[0; 8]);
     }
 
     fn close_run(&mut self) {
         if let Some((header, _, _)) = self.run.take() {
             let bytes = (self.out.len() - header - RUN_HEADER_BYTES) as u32;
-            self.out[header + 4..header + 8].copy_from_slice(&bytes.to_le_bytes());
+            let header = &mut self.out[header..header + RUN_HEADER_BYTES];
+            header[4..CHECKED_BYTES].copy_from_slice(&bytes.to_le_bytes());
+            let crc = crc32c(&header[..CHECKED_BYTES]);
+            header[CHECKED_BYTES..].copy_from_slice(&crc.to_le_bytes());
         }
     }
 }
@@ -117,6 +128,10 @@ impl<'a> BatchReader<'a> {
             let short = Corrupt::Short { what: "run header" };
             return if self.rest.is_empty() { Ok(None) } else { Err(short) };
         };
+        let (checked, crc) = header.split_at(CHECKED_BYTES);
+        if crc != crc32c(checked).to_le_bytes() {
+            return Err(Corrupt::Checksum { what: "run header" });
+        }
         let slot = Slot(u16::from_le_bytes([header[2], header[3]]));
         if slot.0 >= SLOT_COUNT || usize::from(header[0]) >= types::limits::TABLES_MAX {
             return Err(Corrupt::Invalid { what: "run header" });
@@ -216,6 +231,17 @@ mod tests {
             }
         }
         assert!(BatchReader::resume(&bytes[..4], 4).is_err());
+    }
+
+    #[test]
+    fn a_flipped_bit_of_a_header_is_noticed() {
+        let bytes = batch();
+        for bit in 0..RUN_HEADER_BYTES * 8 {
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let error = Err(Corrupt::Checksum { what: "run header" });
+            assert_eq!(BatchReader::new(&changed).next(), Some(error), "bit {bit}");
+        }
     }
 
     #[test]

@@ -10,15 +10,18 @@ mod will;
 
 pub use rebuild::{HeldMigration, HeldState, HeldTablet, Holdings, RebuildReport};
 pub use recovery::{
-    DIRECTORY_BYTES_PER_MESSAGE, Loss, MISSING_SHOWN_MAX, PLACES_MAX, REPLICAS_PER_MESSAGE,
-    RecoveryLog, RecoveryPart, RecoveryReport, RecoverySegment, RecoveryState, ReplicaInfo,
-    ReplicaPlace, SEGMENTS_PER_MESSAGE,
+    DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, LOGS_MAX, Loss, MISSING_SHOWN_MAX, PLACES_MAX,
+    REPLICAS_PER_MESSAGE, RecoveryLog, RecoveryPart, RecoveryReport, RecoverySegment,
+    RecoveryState, ReplicaInfo, ReplicaPlace, SEGMENTS_PER_MESSAGE,
 };
 pub use will::{BadWill, WILL_SHARES_MAX, Will, WillShare};
 
+use crate::bounded::at_most;
 use crate::replica::ReplicaEpoch;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::time::Duration;
+use types::limits::TABLES_MAX;
 use types::{
     ClusterId, HashRange, MigrationId, OwnershipEpoch, SegmentId, ServerId, TableId, Tenure,
     UnixMillis,
@@ -109,7 +112,10 @@ pub enum ToCoordinator {
     Fenced {
         /// Whose log.
         log: ServerId,
+        /// Replicas that the messages of this report before had: one may get lost.
+        first: u32,
         /// At most [`REPLICAS_PER_MESSAGE`].
+        #[serde(deserialize_with = "at_most::<_, _, REPLICAS_PER_MESSAGE>")]
         replicas: Vec<ReplicaInfo>,
         /// Another message follows.
         more: bool,
@@ -120,13 +126,13 @@ pub enum ToCoordinator {
         log: ServerId,
         /// Segment and epoch of the replica.
         replica: (SegmentId, ReplicaEpoch),
-        /// As asked: how many pieces stand before these.
-        first: u32,
-        /// The pieces' bodies. None at all: it cannot be read. Together all messages have as many
-        /// bytes as the replica was said to have.
+        /// As asked: what stands before these.
+        first: DirectoryPlace,
+        /// The pieces' bodies, in which the first and last may be cut. None at all: it cannot be read.
+        /// Together all messages have as many bytes as the replica was said to have.
         bodies: Vec<Vec<u8>>,
-        /// Whether there are more pieces.
-        more: bool,
+        /// Where the rest begins, if there is any.
+        next: Option<DirectoryPlace>,
     },
     /// Recovery master: all entries of the part are in my memory, and I could serve it. Repeated until
     /// the map says that the part is mine. Not of a part that is in several logs, or of which I had
@@ -278,8 +284,8 @@ pub enum FromCoordinator {
         log: ServerId,
         /// Segment and epoch of the replica.
         replica: (SegmentId, ReplicaEpoch),
-        /// How many pieces are here already.
-        first: u32,
+        /// What is here already.
+        first: DirectoryPlace,
     },
     /// To a recovery master: recover this part. In several messages, if one cannot carry the list
     /// of segments.
@@ -355,7 +361,8 @@ pub struct TabletInfo {
     pub owner: ServerId,
     /// Rises with every change of owner.
     pub epoch: OwnershipEpoch,
-    /// By table, [`types::limits::TABLES_MAX`] of them.
+    /// By table, [`TABLES_MAX`] of them.
+    #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
     pub tenures: Vec<Tenure>,
 }
 
@@ -369,9 +376,17 @@ pub struct ClusterMap {
     /// In ascending order of number.
     pub servers: Vec<ServerInfo>,
     /// In ascending order, without overlap. A hash in none has no owner.
+    #[serde(deserialize_with = "disjoint")]
     pub tablets: Vec<TabletInfo>,
     /// Migrations that have not ended, as (range, source, target).
     pub moving: Vec<(HashRange, ServerId, ServerId)>,
+}
+
+/// Decodes tablets, and refuses them if they do not ascend or overlap.
+fn disjoint<'de, D: Deserializer<'de>>(decoder: D) -> Result<Vec<TabletInfo>, D::Error> {
+    let tablets = Vec::<TabletInfo>::deserialize(decoder)?;
+    let are_disjoint = tablets.is_sorted_by(|low, high| low.range.last() < high.range.first());
+    are_disjoint.then_some(tablets).ok_or_else(|| D::Error::custom("the tablets of a map overlap"))
 }
 
 /// A move that the coordinator has written down before anybody acts on it.
@@ -390,6 +405,7 @@ pub struct Intent {
     /// Epoch under which the target will own it.
     pub target_epoch: OwnershipEpoch,
     /// Tenures under which the target will hold it, by table.
+    #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
     pub target_tenures: Vec<Tenure>,
     /// Live bytes of the range when the source was asked: the target reserves 1.1 times as much.
     pub bytes: u64,

@@ -254,6 +254,11 @@ impl<'a> Entry<'a> {
         if value.len() > types::limits::VALUE_BYTES_MAX {
             return Err(Corrupt::Invalid { what: "value length of log entry" });
         }
+        // Nobody draws another one; and each has one below it, and room above.
+        let is_drawn = (1..=Version::MAX.0).contains(&entry.version.0);
+        if !is_drawn && !matches!(entry.body, Body::CopiesOf(_)) {
+            return Err(Corrupt::Invalid { what: "version of log entry" });
+        }
         let extra_bytes = extras.into_iter().flatten().count() * EXTRA_BYTES;
         let end = HEADER_BYTES + extra_bytes + entry.key.len() + value.len();
         let stored = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);

@@ -10,16 +10,21 @@
 //!
 //! The payload is not under the frame's checksum: its entries carry their own.
 
+use crate::batch::RUN_HEADER_BYTES;
 use crate::{Corrupt, checksum::crc32c_of_two};
 use serde::{Serialize, de::DeserializeOwned};
+use std::fmt;
+use types::limits::{RECORD_BYTES_MAX, TABLES_MAX};
 
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 16;
-/// Longest message in bytes. The longest real one, a flip of all slots with their record counts,
-/// has about 130 KB.
+/// Longest message in bytes. Beside every message with a list stands an assertion that it fits.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// Longest payload in bytes: one pull of a whole bucket of the largest records.
+/// Longest payload in bytes. A reply to a pull has at least all records of one hash: one of the
+/// largest size per table.
 pub const PAYLOAD_BYTES_MAX: usize = 64 << 20;
+
+const _: () = assert!(TABLES_MAX * (RECORD_BYTES_MAX + RUN_HEADER_BYTES) <= PAYLOAD_BYTES_MAX);
 
 const MAGIC: [u8; 4] = *b"BLST";
 
@@ -70,24 +75,51 @@ impl Header {
     }
 }
 
+/// A message or its payload is above its limit, and no receiver would take the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameTooLong {
+    /// Bytes of the message.
+    pub message_bytes: usize,
+    /// Bytes of the payload.
+    pub payload_bytes: usize,
+}
+
+impl fmt::Display for FrameTooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FrameTooLong { message_bytes, payload_bytes } = self;
+        write!(
+            f,
+            "a frame has at most {MESSAGE_BYTES_MAX} bytes of message and {PAYLOAD_BYTES_MAX} of \
+             payload, this one would have {message_bytes} and {payload_bytes}"
+        )
+    }
+}
+
+impl std::error::Error for FrameTooLong {}
+
 /// Appends header and message to `out`; the caller sends `payload_bytes` of payload behind them.
-///
-/// # Panics
-/// If message or payload are above their limits: our bug, since limits bound what goes into them.
-pub fn encode<M: Serialize>(message: &M, payload_bytes: usize, out: &mut Vec<u8>) {
+/// After an error `out` is as it was.
+pub fn encode<M: Serialize>(
+    message: &M,
+    payload_bytes: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), FrameTooLong> {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);
     #[expect(clippy::expect_used, reason = "serializing plain data into a Vec cannot fail")]
     postcard::to_io(message, &mut *out).expect("plain data can be serialized");
     let message_bytes = out.len() - start - HEADER_BYTES;
-    assert!(message_bytes <= MESSAGE_BYTES_MAX, "message of {message_bytes} bytes");
-    assert!(payload_bytes <= PAYLOAD_BYTES_MAX, "payload of {payload_bytes} bytes");
+    if message_bytes > MESSAGE_BYTES_MAX || payload_bytes > PAYLOAD_BYTES_MAX {
+        out.truncate(start);
+        return Err(FrameTooLong { message_bytes, payload_bytes });
+    }
     let (header, message) = out[start..].split_at_mut(HEADER_BYTES);
     header[..4].copy_from_slice(&MAGIC);
     header[4..8].copy_from_slice(&(message_bytes as u32).to_le_bytes());
     header[8..12].copy_from_slice(&(payload_bytes as u32).to_le_bytes());
     let crc = crc32c_of_two(&header[..12], message);
     header[12..].copy_from_slice(&crc.to_le_bytes());
+    Ok(())
 }
 
 #[cfg(test)]
@@ -105,7 +137,7 @@ mod tests {
     fn frames_come_back_and_every_flipped_bit_is_noticed() {
         let message: Vec<u32> = vec![1, 2, 300_000];
         let mut bytes = Vec::new();
-        encode(&message, 77, &mut bytes);
+        assert_eq!(encode(&message, 77, &mut bytes), Ok(()));
         assert_eq!(read(&bytes), Ok(message));
         for bit in 0..bytes.len() * 8 {
             let mut changed = bytes.clone();
@@ -115,5 +147,22 @@ mod tests {
         for length in 0..bytes.len() {
             assert!(read(&bytes[..length]).is_err());
         }
+    }
+
+    #[test]
+    fn frames_above_the_limits_are_refused_and_leave_nothing() {
+        let mut bytes = vec![7; 3];
+        for (message_bytes, payload_bytes) in
+            [(MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX + 1), (MESSAGE_BYTES_MAX + 1, PAYLOAD_BYTES_MAX)]
+        {
+            // The text's length takes three bytes.
+            let text = "x".repeat(message_bytes - 3);
+            let refused = encode(&text, payload_bytes, &mut bytes);
+            assert_eq!(refused, Err(FrameTooLong { message_bytes, payload_bytes }));
+            assert_eq!(bytes, [7; 3]);
+        }
+        let text = "x".repeat(MESSAGE_BYTES_MAX - 3);
+        assert_eq!(encode(&text, PAYLOAD_BYTES_MAX, &mut bytes), Ok(()));
+        assert_eq!(bytes.len(), 3 + HEADER_BYTES + MESSAGE_BYTES_MAX);
     }
 }

@@ -24,6 +24,7 @@ pub mod frame;
 pub mod peer;
 pub mod replica;
 
+mod bounded;
 mod checksum;
 
 pub use checksum::{crc32c, crc32c_append, crc32c_self_check};

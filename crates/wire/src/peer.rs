@@ -1,10 +1,18 @@
 //! Messages between two servers. What each permits its receiver to conclude stands with it; the
 //! protocols as wholes are told in `protocols::migration` and `protocols::replication`.
 
+mod counts;
+
+pub use counts::{BadCounts, RecordCounts};
+
+use crate::bounded::at_most;
+use crate::frame::{MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::replica::{PIECE_HEADER_BYTES, ReplicaId, ReplicaKind};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+use types::limits::{RECORD_BYTES_MAX, SEGMENT_BYTES, TABLES_MAX};
 use types::{
-    ClusterId, HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, Slot, TableId,
+    ClusterId, HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, TableId,
     UnixMillis, Version,
 };
 
@@ -39,17 +47,20 @@ pub enum PeerMessage {
     /// than [`REPLICAS_MAX`].
     Release {
         /// Which.
+        #[serde(deserialize_with = "at_most::<_, _, REPLICAS_MAX>")]
         replicas: Vec<ReplicaId>,
     },
     /// Backup to master: these replicas are not here any more.
     Released {
         /// Which.
+        #[serde(deserialize_with = "at_most::<_, _, REPLICAS_MAX>")]
         replicas: Vec<ReplicaId>,
     },
     /// Backup to master: nothing was heard about these replicas of your log for long. The answer is
     /// a release of those that are not needed. Not more than [`REPLICAS_MAX`].
     Needed {
         /// Which.
+        #[serde(deserialize_with = "at_most::<_, _, REPLICAS_MAX>")]
         replicas: Vec<ReplicaId>,
     },
     /// Recovery master to backup: what a replica holds of a range.
@@ -60,6 +71,32 @@ pub enum PeerMessage {
 
 /// Most replicas of one message: 30 KB of names, however many a backup holds.
 pub const REPLICAS_MAX: usize = 1024;
+
+/// Most bytes of one pull: what a source that is asked for more brings.
+pub const PULL_BYTES_MAX: u32 = 8 << 20;
+
+/// Bytes by which a pull's reply may go beyond twice what was asked for, for each table.
+pub const PULL_OVERSHOOT_MAX: usize = 64 << 10;
+
+/// Most hashes of one priority pull.
+pub const PRIORITY_HASHES_MAX: usize = 1024;
+
+/// Bytes at which the answer to a priority pull ends: the hashes behind are asked for again.
+pub const PRIORITY_BYTES_MAX: usize = 1 << 20;
+
+/// Most bytes of a number in a message: seven bits to a byte.
+const NUMBER: usize = 10;
+/// The other fields of a message take less.
+const REST: usize = 1 << 10;
+
+const _: () = assert!(REPLICAS_MAX * 3 * NUMBER + REST <= MESSAGE_BYTES_MAX);
+const _: () = assert!(PRIORITY_HASHES_MAX * (NUMBER + 2) + REST <= MESSAGE_BYTES_MAX);
+// A reply to a pull, and to a priority pull, which ends behind the records of one hash in a table.
+const _: () = assert!(
+    2 * PULL_BYTES_MAX as usize + TABLES_MAX * PULL_OVERSHOOT_MAX + RECORD_BYTES_MAX
+        <= PAYLOAD_BYTES_MAX
+);
+const _: () = assert!(PRIORITY_BYTES_MAX + 2 * RECORD_BYTES_MAX <= PAYLOAD_BYTES_MAX);
 
 /// Who opened a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,11 +128,11 @@ pub struct Flip {
     pub version_floor: Version,
     /// The clock by which the source last judged expiry: the target's must not be behind it.
     pub expiry_clock: UnixMillis,
-    /// Records per table and slot, of those that have any, in ascending order.
-    pub records: Vec<(TableId, Slot, u32)>,
+    /// Records per table and slot.
+    pub records: RecordCounts,
 }
 
-/// Asks for whole buckets of a frozen range. The source keeps no state about it.
+/// Asks for the records of a frozen range. The source keeps no state about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pull {
     /// The migration.
@@ -108,7 +145,8 @@ pub struct Pull {
     pub cursor: KeyHash,
     /// Last hash of the partition.
     pub last: KeyHash,
-    /// The reply ends with the bucket in which it reaches this many bytes.
+    /// Bytes at which the reply ends, at most [`PULL_BYTES_MAX`] of them. It goes on to the end of
+    /// its bucket if that is near, and has the records of at least one hash.
     pub bytes_max: u32,
 }
 
@@ -136,11 +174,13 @@ pub struct PriorityPull {
     pub epoch: OwnershipEpoch,
     /// Number of the request, returned as it came: a late reply to a repeated request is harmless.
     pub request: u64,
-    /// What is wanted.
+    /// What is wanted: not more than [`PRIORITY_HASHES_MAX`].
+    #[serde(deserialize_with = "at_most::<_, _, PRIORITY_HASHES_MAX>")]
     pub hashes: Vec<(TableId, KeyHash)>,
 }
 
-/// One answer per hash asked for; the records of the found ones are the payload.
+/// One answer to each of the first hashes asked for; the records of the found ones are the payload.
+/// Those that are not answered are to be asked for again: the records ahead of them were many.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PriorityReply {
     /// The migration.
@@ -149,7 +189,8 @@ pub struct PriorityReply {
     pub epoch: OwnershipEpoch,
     /// As asked.
     pub request: u64,
-    /// In the order asked.
+    /// In the order asked. Never empty.
+    #[serde(deserialize_with = "at_most::<_, _, PRIORITY_HASHES_MAX>")]
     pub answers: Vec<(TableId, KeyHash, PriorityAnswer)>,
 }
 
@@ -174,7 +215,9 @@ pub struct Append {
     pub replica: ReplicaId,
     /// What its bytes are.
     pub kind: ReplicaKind,
-    /// Bytes of the segment when it is full.
+    /// Bytes of the segment when it is full: a backup sets so many aside. At most
+    /// [`SEGMENT_BYTES`].
+    #[serde(deserialize_with = "segment_bytes")]
     pub segment_bytes: u32,
     /// Where the payload stands in the segment: the sender was told that the replica has so much.
     pub from: u32,
@@ -211,6 +254,13 @@ mod header_bytes {
         let rows = Option::<Rows>::deserialize(deserializer)?;
         Ok(rows.map(|rows| std::array::from_fn(|at| rows[at / 8][at % 8])))
     }
+}
+
+/// Decodes the size of a segment, and refuses one that no log has.
+fn segment_bytes<'de, D: Deserializer<'de>>(decoder: D) -> Result<u32, D::Error> {
+    let bytes = u32::deserialize(decoder)?;
+    let is_size = (1..=SEGMENT_BYTES).contains(&(bytes as usize));
+    is_size.then_some(bytes).ok_or_else(|| D::Error::custom("no log has segments of this size"))
 }
 
 /// What has become of an append.

@@ -53,7 +53,7 @@ fn frames_are_as_documented() {
     let (cluster, server) = (ClusterId(7), ServerId(300));
     let hello = PeerMessage::Hello(Hello { cluster, server, protocol: 1, priority: true });
     let mut frame = Vec::new();
-    wire::frame::encode(&hello, 0, &mut frame);
+    wire::frame::encode(&hello, 0, &mut frame).unwrap();
     assert_shown(&frame);
 }
 

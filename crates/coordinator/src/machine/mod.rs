@@ -43,7 +43,7 @@ use crate::records::{Identity, Migration, Stage};
 use crate::store::MetaStore;
 use hearing::Hearing;
 use protocols::migration::timing::PREPARED_MAX;
-use recovery::{DirectoryQuestion, Evidence, Wanted};
+use recovery::{DirectoryQuestion, Evidence, FencedReport, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, MigrationId, ServerId, TableId, UnixMillis};
@@ -287,13 +287,14 @@ impl<S: MetaStore> Coordinator<S> {
     ) -> Result<(), Stopped> {
         match message {
             ToCoordinator::Chain { number } => self.chain(at, server, number, out),
-            ToCoordinator::Fenced { log, replicas, more } => {
-                self.fenced(at, (server, log), &replicas, more);
+            ToCoordinator::Fenced { log, first, replicas, more } => {
+                let report = FencedReport { first, replicas: &replicas, more };
+                self.fenced(at, (server, log), report);
                 Ok(())
             }
-            ToCoordinator::DirectoryRead { log, replica, first, bodies, more } => {
+            ToCoordinator::DirectoryRead { log, replica, first, bodies, next } => {
                 let question = DirectoryQuestion { backup: server, replica, first };
-                self.directory_read(log, question, bodies, more);
+                self.directory_read(log, question, bodies, next);
                 Ok(())
             }
             ToCoordinator::Replayed { dead, range, epoch } => {

@@ -32,10 +32,14 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// Adds a message. A connection that is too slow for what it has to hear will end instead: it
-    /// must not miss a message and go on.
+    /// must not miss a message and go on. A message that no frame can carry is left out: its size is
+    /// bounded where it is made, so this is a fault of ours, and no reason to part with the server.
     pub(super) fn push(&self, message: &FromCoordinator) {
         let mut bytes = Vec::new();
-        frame::encode(message, 0, &mut bytes);
+        if let Err(error) = frame::encode(message, 0, &mut bytes) {
+            tracing::error!(%error, "a message to a server was dropped: please report this");
+            return;
+        }
         let waiting = self.waiting_bytes.get() + bytes.len();
         self.waiting_bytes.set(waiting);
         if waiting <= WAITING_BYTES_MAX {
@@ -121,7 +125,7 @@ async fn send(
     waiting_bytes: &Cell<usize>,
 ) -> io::Result<()> {
     let mut alive = Vec::new();
-    frame::encode(&(), 0, &mut alive);
+    frame::encode(&(), 0, &mut alive).map_err(io::Error::other)?;
     loop {
         let bytes = match timeout(ALIVE_AGAIN, queue.recv()).await {
             Ok(Some(bytes)) => bytes,

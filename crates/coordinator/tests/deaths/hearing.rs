@@ -43,13 +43,14 @@ impl History {
                     length: disk[name].len() as u32,
                 });
                 let replicas = replicas.collect();
-                self.tell(machine, ToCoordinator::Fenced { log, replicas, more: false });
+                self.tell(machine, ToCoordinator::Fenced { log, first: 0, replicas, more: false });
             }
             FromCoordinator::ReadDirectory { log, replica, first } => {
                 let body = self.disks[machine].get(&(log, true, replica.0)).cloned();
-                let bodies = Vec::from_iter(body.filter(|_| first == 0));
-                let read =
-                    ToCoordinator::DirectoryRead { log, replica, first, bodies, more: false };
+                let bodies = Vec::from_iter(
+                    body.filter(|_| first == wire::control::DirectoryPlace::default()),
+                );
+                let read = ToCoordinator::DirectoryRead { log, replica, first, bodies, next: None };
                 self.tell(machine, read);
             }
             FromCoordinator::Recover(part) => self.recover(machine, *part),

@@ -4,11 +4,11 @@
 use types::HashRange;
 use types::limits::PARTITIONS_MAX;
 use wire::control::{MigrationPolicy, PriorityPulls};
+use wire::peer::{PRIORITY_HASHES_MAX, PULL_BYTES_MAX};
 
-/// Fewest and most bytes of a pull, and most replies of one partition that may wait for their
-/// replay: the limits that the coordinator tells operators.
+/// Fewest bytes of a pull, and most replies of one partition that may wait for their replay: the
+/// limits that the coordinator tells operators.
 const PULL_BYTES_MIN: u32 = 1 << 10;
-const PULL_BYTES_MAX: u32 = 8 << 20;
 const PULLS_AHEAD_MAX: u16 = 64;
 
 /// How a range is divided.
@@ -28,7 +28,9 @@ pub(super) fn pulls_ahead(policy: &MigrationPolicy) -> usize {
 pub(super) fn priority_limits(policy: &MigrationPolicy) -> (usize, usize) {
     match policy.priority {
         PriorityPulls::Off => (0, 0),
-        PriorityPulls::Batched { hashes_max } => (1, usize::from(hashes_max).max(1)),
+        PriorityPulls::Batched { hashes_max } => {
+            (1, usize::from(hashes_max).clamp(1, PRIORITY_HASHES_MAX))
+        }
         PriorityPulls::Immediate => (usize::MAX, 1),
     }
 }

@@ -195,11 +195,12 @@ impl PriorityPulls {
         }
     }
 
-    /// Whether a reply answers exactly what a request in flight asks.
+    /// Returns whether a reply answers what a request in flight asks, or the beginning of it.
     fn is_answer(&self, reply: &PriorityReply) -> bool {
         let Some(request) = self.in_flight.get(&reply.request) else { return false };
         let answered = reply.answers.iter().map(|&(table, hash, _)| (table, hash));
-        reply.epoch == self.epoch && answered.eq(request.hashes.iter().copied())
+        let asked = request.hashes.iter().copied().take(reply.answers.len());
+        reply.epoch == self.epoch && !reply.answers.is_empty() && answered.eq(asked)
     }
 
     /// `false`: nobody waits for the payload any more.
@@ -209,7 +210,9 @@ impl PriorityPulls {
         payload: Option<Ticket>,
         out: &mut Outbox<PriorityEffect>,
     ) -> bool {
-        self.in_flight.remove(&reply.request);
+        if let Some(request) = self.in_flight.remove(&reply.request) {
+            self.ask_for_rest(reply.request, request.hashes.get(reply.answers.len()..));
+        }
         let mut found = Vec::new();
         for &(table, hash, answer) in &reply.answers {
             match (answer, payload) {
@@ -235,6 +238,18 @@ impl PriorityPulls {
         self.replaying.insert(ticket, found);
         out.push(PriorityEffect::Replay { ticket });
         true
+    }
+
+    /// Puts hashes that were asked for and not answered ahead of those that were not asked for.
+    fn ask_for_rest(&mut self, request: u64, rest: Option<&[(TableId, KeyHash)]>) {
+        for &(table, hash) in rest.unwrap_or_default().iter().rev() {
+            if let Some(stage @ Stage::Asked(_)) = self.waiting.get_mut(&(hash, table))
+                && *stage == Stage::Asked(request)
+            {
+                *stage = Stage::Queued;
+                self.queue.push_front((table, hash));
+            }
+        }
     }
 
     fn replayed(&mut self, ticket: Ticket, out: &mut Outbox<PriorityEffect>) {

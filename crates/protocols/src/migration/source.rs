@@ -5,6 +5,10 @@
 //! flip: from the moment the first one leaves until its outcome is known, the source neither
 //! serves the range nor sends its clients elsewhere.
 //!
+//! Freezing waits until every earlier write of the server is acknowledged. So that clients are held
+//! only for what comes in last, the source first *catches up* while it serves: it waits for what
+//! has been written by then. How long that took tells how long the frozen range may be held.
+//!
 //! Invariants:
 //! - a flip leaves only after every reactor has begun a turn since the range was frozen;
 //! - after a flip has left, the range is served here again only if the target has bound itself
@@ -14,16 +18,17 @@
 use super::ranges;
 use super::text;
 use super::timing::{
-    FLIP_AGAIN, FLIP_UNANSWERED, FREEZE_AGAIN, FREEZE_MAX, FREEZES_MAX, TELL_AGAIN,
+    FLIP_AGAIN, FLIP_UNANSWERED, FREEZE_AGAIN, FREEZE_LONGEST, FREEZE_MAX, FREEZES_MAX,
+    FREEZING_MAX, TELL_AGAIN,
 };
 use crate::Outbox;
 use std::fmt;
+use std::time::Duration;
 use types::{
-    HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, Slot, TableId, UnixMillis,
-    Version,
+    HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, UnixMillis, Version,
 };
 use wire::control::{Intent, ToCoordinator};
-use wire::peer::{Flip, PeerMessage};
+use wire::peer::{Flip, PeerMessage, RecordCounts};
 
 /// The source of one migration. Made when the migration is first heard of, whatever the message.
 #[derive(Debug)]
@@ -36,10 +41,12 @@ pub struct Source {
 enum State {
     /// The coordinator has not asked for the flip yet. The range is served.
     Waiting,
+    /// The range is served; what has been written so far is being acknowledged.
+    CatchingUp { intent: Box<Intent>, attempt: u32, since: Instant, patience: Patience },
     /// New operations on the range are held; earlier ones are coming to their end.
-    Freezing { intent: Box<Intent>, attempt: u32, since: Instant },
+    Freezing { intent: Box<Intent>, attempt: u32, since: Instant, patience: Patience },
     /// The range is served again for a while because freezing took too long.
-    Resting { intent: Box<Intent>, attempt: u32, until: Instant },
+    Resting { intent: Box<Intent>, attempt: u32, until: Instant, patience: Patience },
     /// The range is served; somebody else has to end the intent.
     GivenUp { ask_at: Instant },
     /// A flip is on its way. The range is held until the outcome is known.
@@ -52,11 +59,43 @@ enum State {
     Withdrawn,
 }
 
+/// Time that attempts to freeze may take.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// When all of them together have taken too long.
+    until: Instant,
+    /// How long the range may be held in one of them.
+    freeze_max: Duration,
+}
+
+impl Patience {
+    fn from(now: Instant) -> Patience {
+        Patience { until: now + FREEZING_MAX, freeze_max: FREEZE_MAX }
+    }
+
+    /// Acknowledgments have taken so long: a write that comes just before the freeze may need as
+    /// long again, and one more that it waits behind.
+    fn note_acknowledged(&mut self, took: Duration) {
+        let wanted = (FREEZE_MAX + 2 * took).min(FREEZE_LONGEST);
+        self.freeze_max = self.freeze_max.max(wanted);
+    }
+
+    /// Pause after an attempt: at most a fifth of the time is frozen.
+    fn pause(self) -> Duration {
+        FREEZE_AGAIN.max(4 * self.freeze_max)
+    }
+}
+
 /// What happens to a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceEvent {
     /// The coordinator: the target is prepared, flip.
     Start(Box<Intent>),
+    /// Everything that was written before [`SourceEffect::CatchUp`] is acknowledged.
+    CaughtUp {
+        /// As in the effect.
+        attempt: u32,
+    },
     /// The range is frozen: every reactor has begun a turn since [`SourceEffect::Freeze`].
     Frozen {
         /// As in the effect.
@@ -108,13 +147,19 @@ pub struct FrozenState {
     pub version_floor: Version,
     /// The highest clock by which expiry was judged here.
     pub expiry_clock: UnixMillis,
-    /// Records per table and slot, of those that have any, in ascending order.
-    pub records: Vec<(TableId, Slot, u32)>,
+    /// Records per table and slot.
+    pub records: RecordCounts,
 }
 
 /// What a source wants done, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceEffect {
+    /// Once everything that the server has written by now is acknowledged, say
+    /// [`SourceEvent::CaughtUp`]. Ends an earlier one.
+    CatchUp {
+        /// Number of this attempt, from 1.
+        attempt: u32,
+    },
     /// Hold every operation on the range; once every reactor has begun a turn since then, say
     /// [`SourceEvent::Frozen`].
     Freeze {
@@ -168,6 +213,7 @@ impl Source {
     pub fn handle(&mut self, now: Instant, event: SourceEvent, out: &mut Outbox<SourceEffect>) {
         match event {
             SourceEvent::Start(intent) => self.start(now, intent, out),
+            SourceEvent::CaughtUp { attempt } => self.caught_up(now, attempt, out),
             SourceEvent::Frozen { attempt, at } => self.flip(now, attempt, *at, out),
             SourceEvent::FreezeRefused { attempt } => self.refuse(now, attempt, out),
             SourceEvent::FlipAnswered { from, accepted } => {
@@ -190,7 +236,8 @@ impl Source {
     /// When [`SourceEvent::Tick`] is due, if nothing happens before.
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::Freezing { since, .. } => Some(*since + FREEZE_MAX),
+            State::CatchingUp { patience, .. } => Some(patience.until),
+            State::Freezing { since, patience, .. } => Some(*since + patience.freeze_max),
             State::Resting { until, .. } => Some(*until),
             State::GivenUp { ask_at } => Some(*ask_at),
             State::Flipping { flip_at, ask_at, .. } => Some(*flip_at.min(ask_at)),
@@ -206,6 +253,7 @@ impl Source {
             // The target accepted and pulls, but its answer has not reached us yet.
             State::Flipping { flip, .. } => flip.range.contains(hash),
             State::Waiting
+            | State::CatchingUp { .. }
             | State::Freezing { .. }
             | State::Resting { .. }
             | State::GivenUp { .. }
@@ -226,6 +274,7 @@ impl Source {
         match &self.state {
             State::Flipping { target, .. } => Some(*target),
             State::Waiting
+            | State::CatchingUp { .. }
             | State::Freezing { .. }
             | State::Resting { .. }
             | State::GivenUp { .. }
@@ -237,14 +286,15 @@ impl Source {
 
     fn start(&mut self, now: Instant, intent: Box<Intent>, out: &mut Outbox<SourceEffect>) {
         match &self.state {
-            State::Waiting => self.freeze(now, intent, 1, out),
+            State::Waiting => self.catch_up(now, (intent, 1), Patience::from(now), out),
             // The coordinator has not heard of it.
             State::Withdrawn => self.report_withdrawn(out),
             State::Leaving { .. } => {
                 out.push(SourceEffect::Tell(ToCoordinator::Flipped { migration: self.migration }));
             }
             // It asks by itself what it does not know, or this comes late.
-            State::Freezing { .. }
+            State::CatchingUp { .. }
+            | State::Freezing { .. }
             | State::Resting { .. }
             | State::GivenUp { .. }
             | State::Flipping { .. }
@@ -257,16 +307,29 @@ impl Source {
         out.push(SourceEffect::Tell(ToCoordinator::FlipUnanswered { migration: self.migration }));
     }
 
-    fn freeze(
+    fn catch_up(
         &mut self,
         now: Instant,
-        intent: Box<Intent>,
-        attempt: u32,
+        (intent, attempt): (Box<Intent>, u32),
+        patience: Patience,
         out: &mut Outbox<SourceEffect>,
     ) {
+        out.push(SourceEffect::CatchUp { attempt });
+        self.state = State::CatchingUp { intent, attempt, since: now, patience };
+    }
+
+    fn caught_up(&mut self, now: Instant, attempt: u32, out: &mut Outbox<SourceEffect>) {
+        let State::CatchingUp { intent, attempt: current, since, patience } = &self.state else {
+            return;
+        };
+        if *current != attempt {
+            return;
+        }
+        let (intent, mut patience) = (intent.clone(), *patience);
+        patience.note_acknowledged(now.since(*since));
         let (range, epoch) = (intent.range, intent.source_epoch);
         out.push(SourceEffect::Freeze { range, epoch, attempt });
-        self.state = State::Freezing { intent, attempt, since: now };
+        self.state = State::Freezing { intent, attempt, since: now, patience };
     }
 
     fn flip(
@@ -329,7 +392,10 @@ impl Source {
         match &self.state {
             State::Freezing { intent, .. } => out.push(SourceEffect::Thaw { range: intent.range }),
             State::Flipping { flip, .. } => out.push(SourceEffect::Thaw { range: flip.range }),
-            State::Waiting | State::Resting { .. } | State::GivenUp { .. } => {}
+            State::Waiting
+            | State::CatchingUp { .. }
+            | State::Resting { .. }
+            | State::GivenUp { .. } => {}
             // The target gives one answer only; this one is not about us.
             State::Leaving { .. } | State::Released | State::Withdrawn => return,
         }
@@ -359,6 +425,7 @@ impl Source {
                 self.state = State::Released;
             }
             State::Waiting
+            | State::CatchingUp { .. }
             | State::Freezing { .. }
             | State::Resting { .. }
             | State::GivenUp { .. }
@@ -397,7 +464,10 @@ impl Source {
                 out.push(SourceEffect::Thaw { range: intent.range });
                 self.state = State::Leaving { kept: Vec::new(), forgetting: Vec::new() };
             }
-            State::Waiting | State::Resting { .. } | State::GivenUp { .. } => {
+            State::Waiting
+            | State::CatchingUp { .. }
+            | State::Resting { .. }
+            | State::GivenUp { .. } => {
                 self.state = State::Leaving { kept: Vec::new(), forgetting: Vec::new() };
             }
             State::Flipping { .. } | State::Released | State::Withdrawn => {}
@@ -411,20 +481,21 @@ impl Source {
         }
         let migration = self.migration;
         match &mut self.state {
-            State::Freezing { intent, attempt, .. } => {
+            State::Freezing { intent, attempt, patience, .. } => {
                 out.push(SourceEffect::Thaw { range: intent.range });
-                if *attempt == FREEZES_MAX {
+                let again = now + patience.pause();
+                if *attempt == FREEZES_MAX || again >= patience.until {
                     self.give_up(now, out);
                 } else {
-                    let (intent, attempt) = (intent.clone(), *attempt);
-                    self.state = State::Resting { intent, attempt, until: now + FREEZE_AGAIN };
+                    let (intent, attempt, patience) = (intent.clone(), *attempt, *patience);
+                    self.state = State::Resting { intent, attempt, until: again, patience };
                 }
             }
-            State::Resting { intent, attempt, .. } => {
-                let (intent, attempt) = (intent.clone(), *attempt + 1);
-                self.freeze(now, intent, attempt, out);
+            State::Resting { intent, attempt, patience, .. } => {
+                let (intent, attempt, patience) = (intent.clone(), *attempt + 1, *patience);
+                self.catch_up(now, (intent, attempt), patience, out);
             }
-            State::GivenUp { .. } => self.give_up(now, out),
+            State::CatchingUp { .. } | State::GivenUp { .. } => self.give_up(now, out),
             State::Flipping { flip, target, flip_at, ask_at } => {
                 if now >= *flip_at {
                     let message = PeerMessage::Flip(Flip::clone(flip));
@@ -446,6 +517,7 @@ impl fmt::Display for Source {
         write!(f, "source of {}: ", self.migration)?;
         match &self.state {
             State::Waiting => f.write_str("waiting"),
+            State::CatchingUp { attempt, .. } => write!(f, "catching up, attempt {attempt}"),
             State::Freezing { attempt, .. } => write!(f, "freezing, attempt {attempt}"),
             State::Resting { attempt, .. } => write!(f, "resting after attempt {attempt}"),
             State::GivenUp { .. } => f.write_str("given up"),
@@ -467,11 +539,12 @@ impl fmt::Display for SourceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SourceEvent::Start(intent) => write!(f, "start {}", text::intent(intent)),
+            SourceEvent::CaughtUp { attempt } => write!(f, "caught up, attempt {attempt}"),
             SourceEvent::Frozen { attempt, at } => write!(
                 f,
                 "frozen, attempt {attempt}, floor {}, {} records",
                 at.version_floor,
-                text::records(&at.records)
+                at.records.total()
             ),
             SourceEvent::FreezeRefused { attempt } => {
                 write!(f, "freeze refused, attempt {attempt}")
@@ -491,6 +564,7 @@ impl fmt::Display for SourceEvent {
 impl fmt::Display for SourceEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            SourceEffect::CatchUp { attempt } => write!(f, "catch up, attempt {attempt}"),
             SourceEffect::Freeze { range, epoch, attempt } => {
                 write!(f, "freeze {range} of {epoch}, attempt {attempt}")
             }

@@ -375,7 +375,7 @@ impl Target {
                     return;
                 }
                 let intent = intent.clone();
-                let records_total = text::records(&flip.records);
+                let records_total = flip.records.total();
                 let partitions = super::policy::partitions(&intent.policy, intent.range);
                 let acceptance = Acceptance { intent: Intent::clone(&intent), flip, partitions };
                 out.push(TargetEffect::Accept(Box::new(acceptance)));

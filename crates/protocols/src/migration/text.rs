@@ -2,7 +2,7 @@
 
 use crate::replication::appended;
 use std::fmt;
-use types::{KeyHash, Slot, TableId};
+use types::{KeyHash, TableId};
 use wire::control::{FromCoordinator, Intent, ToCoordinator};
 use wire::peer::{PeerMessage, PriorityAnswer};
 
@@ -30,11 +30,6 @@ pub(super) fn list<T: fmt::Display>(items: &[T]) -> impl fmt::Display {
 
 pub(super) fn verdict(accepted: bool) -> &'static str {
     if accepted { "accepted" } else { "never" }
-}
-
-/// Sum of the counts of a flip.
-pub(super) fn records(counts: &[(TableId, Slot, u32)]) -> u64 {
-    counts.iter().map(|&(_, _, records)| u64::from(records)).sum()
 }
 
 /// Where something goes on, `None` being the end.
@@ -94,7 +89,7 @@ pub fn peer(message: &PeerMessage) -> impl fmt::Display {
             flip.range,
             flip.target_epoch,
             flip.version_floor,
-            records(&flip.records)
+            flip.records.total()
         ),
         PeerMessage::FlipAnswer { migration, accepted } => {
             write!(f, "flip-answer {migration} {}", verdict(*accepted))
@@ -167,7 +162,7 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
         ToCoordinator::Released { migration } => write!(f, "released {migration}"),
         ToCoordinator::Ask { request, ask } => write!(f, "ask {request}: {ask:?}"),
         ToCoordinator::Chain { number } => write!(f, "chain {number}"),
-        ToCoordinator::Fenced { log, replicas, more } => {
+        ToCoordinator::Fenced { log, replicas, more, .. } => {
             let more = if *more { ", more to come" } else { "" };
             write!(f, "fenced {log}: {} replicas{more}", replicas.len())
         }

@@ -4,14 +4,22 @@
 use std::time::Duration;
 
 /// A source whose reactors have not all begun a turn by then serves again: clients have waited
-/// long enough. A turn with a full background quantum is 100 times shorter.
+/// long enough. A turn with a full background quantum is 100 times shorter. Where writes take long
+/// to be acknowledged, twice that comes on top.
 pub const FREEZE_MAX: Duration = Duration::from_millis(5);
 
-/// Pause before the next attempt to freeze, so that at most a fifth of the time is frozen.
+/// Longest time for which a range is frozen in one attempt, however slow the backups are: a sync of a
+/// slow disk takes less, and clients take it for a pause of theirs.
+pub const FREEZE_LONGEST: Duration = Duration::from_millis(100);
+
+/// Pause before the next attempt to freeze, at least; at most a fifth of the time is frozen.
 pub const FREEZE_AGAIN: Duration = Duration::from_millis(20);
 
 /// Attempts to freeze before the source asks the coordinator to withdraw the intent.
 pub const FREEZES_MAX: u32 = 10;
+
+/// All attempts to freeze, and what was waited for between them, end by then.
+pub const FREEZING_MAX: Duration = Duration::from_secs(1);
 
 /// An unanswered flip is sent again: some round trips of a busy network.
 pub const FLIP_AGAIN: Duration = Duration::from_millis(5);
@@ -21,7 +29,7 @@ pub const FLIP_UNANSWERED: Duration = Duration::from_millis(20);
 
 /// A target that has promised to accept a flip takes the promise back after this time, by itself.
 /// The coordinator gives up a target that has been away for 5 s, without its word; a target that
-/// it cannot reach must not accept afterwards. Freezing takes a quarter of a second at most.
+/// it cannot reach must not accept afterwards. Freezing takes half of it at most.
 pub const PREPARED_MAX: Duration = Duration::from_secs(2);
 
 /// What is told to the coordinator is told again until it shows an effect.
@@ -36,3 +44,7 @@ const _: () = assert!(
         <= PREPARED_MAX.as_nanos() / 4
 );
 const _: () = assert!(FREEZE_MAX.as_nanos() * 4 <= FREEZE_AGAIN.as_nanos());
+// The last attempt may begin when there is no more time for another.
+const _: () = assert!(
+    (FREEZING_MAX.as_nanos() + FREEZE_LONGEST.as_nanos()) * 3 <= PREPARED_MAX.as_nanos() * 2
+);

@@ -226,6 +226,9 @@ pub enum BackupEffect {
     },
 }
 
+/// Replicas that a backup knows of at a time: those of 8 TiB, and far more than a disk has files.
+const HELD_MAX: usize = 1 << 20;
+
 impl Backup {
     /// A backup that holds nothing.
     pub fn new() -> Backup {
@@ -320,6 +323,7 @@ impl Backup {
         if self.is_fenced(from) {
             return refuse(replica, sent, Refusal::Fenced, out);
         }
+        let has_room = self.held.len() < HELD_MAX;
         match self.held.get_mut(&replica) {
             Some(held) if held.is_found => {}
             Some(held) => {
@@ -332,6 +336,7 @@ impl Backup {
                 self.hold(now, replica, State::Failed, sent);
                 refuse(replica, sent, Refusal::Failed, out);
             }
+            None if !has_room => refuse(replica, sent, Refusal::Full, out),
             None => {
                 let state = State::Begun { then: Then::after(asked) };
                 self.hold(now, replica, state, sent);

@@ -207,6 +207,10 @@ impl goldenscript::Runner for World {
                 let (id, work) = self.take_work(words[0], false);
                 self.at(id, |server, now, out| server.fail(now, work, out));
             }
+            "short-answers" => {
+                let server = self.servers.get_mut(&server_id(words[0])).expect("a server");
+                server.answers_max = words[1].parse()?;
+            }
             "full" => self.servers.get_mut(&server_id(words[0])).expect("a server").is_full = true,
             "show" => {
                 let server = &self.servers[&server_id(words[0])];
@@ -262,6 +266,7 @@ fn policy(options: &BTreeMap<&str, &str>) -> Result<MigrationPolicy, Box<dyn Err
 
 fn name_of(work: &Work) -> &'static str {
     match work {
+        Work::CatchUp(..) => "catch-up",
         Work::Freeze(..) => "freeze",
         Work::Accept(_) => "accept",
         Work::Replay(..) => "replay",

@@ -14,7 +14,7 @@ use types::{
     HashRange, Instant, KeyHash, MigrationId, ServerId, Slot, TableId, UnixMillis, Version,
 };
 use wire::control::{FromCoordinator, Intent};
-use wire::peer::{PeerMessage, PriorityAnswer, PriorityReply, Pull, PullReply};
+use wire::peer::{PeerMessage, PriorityAnswer, PriorityReply, Pull, PullReply, RecordCounts};
 
 /// Every record counts so many bytes, so that the smallest pull brings two.
 const RECORD_BYTES: u32 = 512;
@@ -27,6 +27,7 @@ const CUTS: Cuts = Cuts { bytes: 1 << 20, after: Duration::from_millis(200) };
 /// What a server does in its own time.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Work {
+    CatchUp(MigrationId, u32),
     Freeze(MigrationId, u32),
     Accept(MigrationId),
     Replay(MigrationId, u16, Ticket),
@@ -48,6 +49,8 @@ pub(crate) struct Server {
     pub(crate) store: Store,
     /// It has no memory to set aside.
     pub(crate) is_full: bool,
+    /// Hashes that one answer to a priority pull is about, at most.
+    pub(crate) answers_max: usize,
     sources: BTreeMap<MigrationId, Source>,
     targets: BTreeMap<MigrationId, Target>,
     priority: BTreeMap<MigrationId, PriorityPulls>,
@@ -66,6 +69,7 @@ impl Server {
             id,
             store: Store::default(),
             is_full: false,
+            answers_max: usize::MAX,
             sources: BTreeMap::new(),
             targets: BTreeMap::new(),
             priority: BTreeMap::new(),
@@ -183,7 +187,7 @@ impl Server {
             PeerMessage::PriorityPull(pull) => {
                 let mut answers = Vec::new();
                 let mut batch = Batch::new();
-                for (table, hash) in pull.hashes {
+                for (table, hash) in pull.hashes.into_iter().take(self.answers_max) {
                     answers.push((table, hash, self.look_up(pull.migration, hash, &mut batch)));
                 }
                 let (migration, epoch, request) = (pull.migration, pull.epoch, pull.request);
@@ -255,13 +259,17 @@ impl Server {
     /// Carries out what the server does in its own time.
     pub(crate) fn work(&mut self, now: Instant, work: Work, out: &mut Outside) {
         match work {
+            Work::CatchUp(migration, attempt) => {
+                self.source(now, migration, SourceEvent::CaughtUp { attempt }, out);
+            }
             Work::Freeze(migration, attempt) => {
                 let version_floor = Version(self.store.counter);
                 let mut counts: BTreeMap<Slot, u32> = BTreeMap::new();
                 for hash in self.store.records.keys() {
                     *counts.entry(hash.slot()).or_default() += 1;
                 }
-                let records = counts.into_iter().map(|(slot, n)| (TABLE, slot, n)).collect();
+                let counts: Vec<_> = counts.into_iter().map(|(slot, n)| (TABLE, slot, n)).collect();
+                let records = RecordCounts::of(&counts);
                 let expiry_clock = UnixMillis(0);
                 let at = Box::new(FrozenState { version_floor, expiry_clock, records });
                 self.source(now, migration, SourceEvent::Frozen { attempt, at }, out);
@@ -299,7 +307,11 @@ impl Server {
             Work::PriorityReplay(migration, ticket) => {
                 self.priority(now, migration, PriorityEvent::ReplayFailed { ticket }, out);
             }
-            Work::Freeze(..) | Work::Accept(_) | Work::Cut(_) | Work::Forget(..) => {
+            Work::CatchUp(..)
+            | Work::Freeze(..)
+            | Work::Accept(_)
+            | Work::Cut(_)
+            | Work::Forget(..) => {
                 unreachable!("{work:?} cannot fail")
             }
         }
@@ -366,6 +378,7 @@ impl Server {
         out: &mut Outside,
     ) {
         match effect {
+            SourceEffect::CatchUp { attempt } => out.work.push(Work::CatchUp(migration, attempt)),
             SourceEffect::Freeze { range, epoch, attempt } => {
                 match self.store.tablet(range.first()) {
                     Some(tablet) if tablet.epoch == epoch => {

@@ -339,7 +339,8 @@ impl Engine {
             }
             // Who keeps no logs of others has nothing of them.
             FromCoordinator::Fence { log } => {
-                let nothing = ToCoordinator::Fenced { log, replicas: Vec::new(), more: false };
+                let nothing =
+                    ToCoordinator::Fenced { log, first: 0, replicas: Vec::new(), more: false };
                 self.out.control.push(nothing);
             }
             FromCoordinator::ReadDirectory { log, replica, first } => {

@@ -106,6 +106,14 @@ pub(super) struct Machines {
     pub(super) recoveries: BTreeMap<OwnershipEpoch, RecoverySide>,
 }
 
+/// An attempt to freeze a range.
+pub(super) enum Freezing {
+    /// The range is served; this was written before and is to be safe first.
+    CatchingUp { attempt: u32, before: Dependency },
+    /// The range is frozen.
+    Frozen { attempt: u32, range: HashRange, wait: FreezeWait },
+}
+
 /// What a freeze waits for.
 pub(super) enum FreezeWait {
     /// Every reactor to begin a turn: then nobody writes to the range any more.
@@ -126,8 +134,8 @@ pub(super) enum Cut {
 pub(super) struct SourceSide {
     pub(super) machine: Source,
     pub(super) intent: Option<Box<Intent>>,
-    /// The freeze that waits: attempt, range, and for what.
-    pub(super) freezing: Option<(u32, HashRange, FreezeWait)>,
+    /// The attempt to freeze that waits for something.
+    pub(super) freezing: Option<Freezing>,
     /// Who serves the range, from the accepted flip until it is released here.
     pub(super) leaving: Option<(HashRange, ServerId)>,
 }
@@ -465,7 +473,8 @@ impl Node {
         if kept_back && !keeps_back {
             self.wake_all();
         }
-        let patient = machines.recoveries.values().filter(|side| side.waits_for_backups()).count();
+        let patient = machines.recoveries.values().filter(|side| side.waits_for_backups()).count()
+            + machines.sources.values().filter(|side| side.is_catching_up()).count();
         self.waiting_machines.store(waiting, Ordering::Release);
         self.restless_machines.store(waiting - patient, Ordering::Release);
         self.machine_deadline.store(deadline, Ordering::Release);
@@ -518,6 +527,13 @@ impl Node {
             return map.servers.iter().map(|server| server.id).find(|other| *other != owner);
         }
         (owner != self.me()).then_some(owner)
+    }
+}
+
+impl SourceSide {
+    /// Returns whether nothing but the backups lets it go on.
+    fn is_catching_up(&self) -> bool {
+        matches!(self.freezing, Some(Freezing::CatchingUp { .. }))
     }
 }
 

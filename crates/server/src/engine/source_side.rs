@@ -1,6 +1,6 @@
 //! Carries out what the sources of migrations want done on this server.
 
-use super::node::{FreezeWait, Machines, SourceSide};
+use super::node::{FreezeWait, Freezing, Machines, SourceSide};
 use super::outgoing::{Sending, To};
 use super::tablets::{carve, renewed, serves, with_state};
 use super::work::Work;
@@ -11,7 +11,10 @@ use protocols::migration::{FrozenState, SourceEffect, SourceEvent};
 use store::log::{Among, Dependency};
 use store::{Stall, Store, TableSet, Tablet, TabletState};
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
-use wire::peer::{PeerMessage, PriorityAnswer, PriorityPull, PriorityReply, Pull, PullReply};
+use wire::peer::{
+    PRIORITY_BYTES_MAX, PULL_BYTES_MAX, PeerMessage, PriorityAnswer, PriorityPull, PriorityReply,
+    Pull, PullReply, RecordCounts,
+};
 
 /// A pull that has arrived and is served by one of the next quanta.
 pub(super) struct PullToServe {
@@ -61,11 +64,19 @@ impl Engine {
         more: &mut Outbox<SourceEffect>,
     ) {
         match effect {
+            SourceEffect::CatchUp { attempt } => {
+                match unacknowledged(self.node.store(), Among::Writes) {
+                    Some(before) => side.freezing = Some(Freezing::CatchingUp { attempt, before }),
+                    None => side.machine.handle(now, SourceEvent::CaughtUp { attempt }, more),
+                }
+            }
             SourceEffect::Freeze { range, epoch, attempt } => {
+                side.freezing = None;
                 if serves(self.node.store().tablets().iter(), range, epoch) {
                     if self.freeze(range) {
                         let grace = self.node.store().grace_period();
-                        side.freezing = Some((attempt, range, FreezeWait::Turns(grace)));
+                        let wait = FreezeWait::Turns(grace);
+                        side.freezing = Some(Freezing::Frozen { attempt, range, wait });
                     }
                 } else {
                     side.machine.handle(now, SourceEvent::FreezeRefused { attempt }, more);
@@ -117,23 +128,26 @@ impl Engine {
     /// Goes on with freezes that need not wait any more.
     pub(super) fn poll_freezes(&mut self, machines: &mut Machines, now: Instant) {
         let store = self.node.store().clone();
-        let frozen: Vec<_> = machines
+        let over: Vec<_> = machines
             .sources
             .iter_mut()
             .filter_map(|(id, side)| {
-                let is_over =
-                    |(_, _, wait): &mut (u32, HashRange, FreezeWait)| wait.is_over(&store);
-                let (attempt, range, _) = side.freezing.take_if(is_over)?;
-                Some((*id, attempt, range))
+                Some((*id, side.freezing.take_if(|freezing| freezing.is_over(&store))?))
             })
             .collect();
-        for (id, attempt, range) in frozen {
-            let at = Box::new(FrozenState {
-                version_floor: store.version(),
-                expiry_clock: store.clock(),
-                records: self.worker.counts(range),
-            });
-            self.drive_source_in(machines, now, id, SourceEvent::Frozen { attempt, at });
+        for (id, freezing) in over {
+            let event = match freezing {
+                Freezing::CatchingUp { attempt, .. } => SourceEvent::CaughtUp { attempt },
+                Freezing::Frozen { attempt, range, .. } => {
+                    let at = Box::new(FrozenState {
+                        version_floor: store.version(),
+                        expiry_clock: store.clock(),
+                        records: RecordCounts::of(&self.worker.counts(range)),
+                    });
+                    SourceEvent::Frozen { attempt, at }
+                }
+            };
+            self.drive_source_in(machines, now, id, event);
         }
     }
 
@@ -151,7 +165,10 @@ impl Engine {
     }
 
     pub(super) fn pull_arrived(&mut self, route: Route, pull: Pull) {
-        self.pulls_to_serve.push_back(PullToServe { route, pull });
+        // A target has one pull outstanding per partition, and repeats it.
+        if self.pulls_to_serve.len() < PULLS_TO_SERVE_MAX {
+            self.pulls_to_serve.push_back(PullToServe { route, pull });
+        }
     }
 
     /// Whether the copy from which pulls under this epoch are answered still stands here.
@@ -169,9 +186,10 @@ impl Engine {
         };
         let Pull { migration, epoch, partition, cursor, last, bytes_max } = pull;
         let Some(range) = HashRange::try_from((cursor, last)).ok() else { return true };
+        let bytes_max = bytes_max.min(PULL_BYTES_MAX) as usize;
         // A bucket may hold more than was asked for; a little room saves growing the buffer.
-        let mut payload = self.take_buffer(bytes_max as usize + (8 << 10));
-        let next = self.worker.collect(range, cursor, bytes_max as usize, &mut payload);
+        let mut payload = self.take_buffer(bytes_max + (8 << 10));
+        let next = self.worker.collect(range, cursor, bytes_max, &mut payload);
         let reply = PullReply { migration, epoch, partition, cursor, next };
         self.out.peers.push(Sending {
             to: To::Back(route),
@@ -190,11 +208,15 @@ impl Engine {
         }
     }
 
-    /// Answers a priority pull at once.
+    /// Answers a priority pull at once: all of it, or as much as makes a reply. The target asks for
+    /// the rest again.
     pub(super) fn serve_priority(&mut self, from: ServerId, route: Route, pull: PriorityPull) {
         let mut payload = Vec::new();
         let mut answers = Vec::with_capacity(pull.hashes.len());
         for &(table, hash) in &pull.hashes {
+            if payload.len() >= PRIORITY_BYTES_MAX {
+                break;
+            }
             let answer = match self.keeps(from, pull.migration, hash) {
                 None => return,
                 Some(false) => PriorityAnswer::Gone,
@@ -202,7 +224,9 @@ impl Engine {
                     Ok(true) => PriorityAnswer::Records,
                     Ok(false) => PriorityAnswer::Absent,
                     Err(Stall::Contended) => {
-                        self.priority_to_serve.push((from, PriorityToServe { route, pull }));
+                        if self.priority_to_serve.len() < PRIORITY_TO_SERVE_MAX {
+                            self.priority_to_serve.push((from, PriorityToServe { route, pull }));
+                        }
                         return;
                     }
                     Err(
@@ -266,8 +290,23 @@ impl Engine {
     }
 }
 
+/// Pulls that wait for a quantum: many times what the partitions of some migrations have outstanding.
+const PULLS_TO_SERVE_MAX: usize = 4096;
+
+/// Priority pulls that met a busy leaf in one turn.
+const PRIORITY_TO_SERVE_MAX: usize = 256;
+
 /// Buckets whose records one quantum forgets: each is a cache miss or two, about 40 us together.
 pub(super) const FORGET_BUCKETS: usize = 32;
+
+impl Freezing {
+    fn is_over(&mut self, store: &Store) -> bool {
+        match self {
+            Freezing::CatchingUp { before, .. } => store.log().is_acknowledged(before),
+            Freezing::Frozen { wait, .. } => wait.is_over(store),
+        }
+    }
+}
 
 impl FreezeWait {
     fn is_over(&mut self, store: &Store) -> bool {

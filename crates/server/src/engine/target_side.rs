@@ -114,7 +114,8 @@ impl Engine {
         let log = store.log();
         let reactors = u64::from(self.node.settings().reactors);
         let segments = 2 * reactors * log.segment_bytes() as u64;
-        let wanted = bytes + bytes / 10 + segments;
+        // The number came from the source, by way of the coordinator.
+        let wanted = bytes.saturating_add(bytes / 10).saturating_add(segments);
         match log.reserve(wanted) {
             Some(reservation) => {
                 side.reservation = Some(Arc::new(reservation));

@@ -4,6 +4,7 @@ use super::counts::{self, Background, Counter, Counts, Summary};
 use crate::engine::{Node, called};
 use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The text of one scrape.
 pub(crate) fn text(node: &Node) -> String {
@@ -79,6 +80,11 @@ fn server(page: &mut Page, node: &Node) {
     page.gauge("ballast_resident_bytes", "Resident memory of the process.", usage.resident_bytes);
     let is_linked = u64::from(node.is_linked());
     page.gauge("ballast_coordinator_linked", "Whether the coordinator can be reached.", is_linked);
+    page.counter(
+        "ballast_frames_too_long_total",
+        "Messages to servers that no frame can carry, and that were dropped.",
+        node.operators.frames_too_long.load(Ordering::Relaxed),
+    );
 }
 
 fn clients(page: &mut Page, node: &Node, counts: &[Arc<Counts>]) {

@@ -47,6 +47,8 @@ pub(crate) struct Operators {
     /// Slots whose move to another server was announced by `CLUSTER SETSLOT`, with the server.
     pub(crate) announced: Mutex<BTreeMap<u16, ServerId>>,
     host: OnceLock<Box<dyn Host>>,
+    /// Messages to servers that no frame can carry, and that were dropped.
+    pub(crate) frames_too_long: Arc<AtomicU64>,
 }
 
 impl Operators {
@@ -63,6 +65,7 @@ impl Operators {
             latency: Mutex::default(),
             announced: Mutex::default(),
             host: OnceLock::new(),
+            frames_too_long: Arc::default(),
         }
     }
 

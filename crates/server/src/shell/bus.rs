@@ -9,6 +9,8 @@ use crate::engine::{Node, Payload, Route, Sending, To};
 use runtime::{Class, ConnectTag, ConnectionId, Input, Io};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use types::{Instant, ServerId};
 use wire::frame::{HEADER_BYTES, Header};
@@ -33,6 +35,8 @@ pub(super) struct Bus {
     opened: BTreeMap<(ServerId, bool), ConnectionId>,
     /// Who has connected and until when it must have said who it is, in order of time.
     strangers: VecDeque<(Instant, ConnectionId)>,
+    /// Messages that no frame can carry.
+    too_long: Arc<AtomicU64>,
 }
 
 struct Link {
@@ -67,7 +71,8 @@ impl Bus {
             priority: false,
         };
         let strangers = VecDeque::new();
-        Bus { hello, links: BTreeMap::new(), opened: BTreeMap::new(), strangers }
+        let too_long = node.operators.frames_too_long.clone();
+        Bus { hello, links: BTreeMap::new(), opened: BTreeMap::new(), strangers, too_long }
     }
 
     /// Somebody has connected to our bus port.
@@ -103,10 +108,10 @@ impl Bus {
         let Some((server, priority)) = link.opened_to else { return };
         let before = std::mem::replace(&mut link.state, State::Open(server));
         let hello = PeerMessage::Hello(Hello { priority, ..self.hello });
-        wire::frame::encode(&hello, 0, io.output(connection));
+        self.write(connection, &hello, Vec::new(), io);
         if let State::Connecting(waiting) = before {
             for (message, payload) in waiting {
-                write(connection, &message, payload, io);
+                self.write(connection, &message, payload, io);
             }
         }
     }
@@ -135,7 +140,7 @@ impl Bus {
         match self.links.get_mut(&connection).map(|link| &mut link.state) {
             Some(State::Connecting(waiting)) => waiting.push((message, payload)),
             Some(State::Greeting | State::Open(_)) if is_stuck => {}
-            Some(State::Greeting | State::Open(_)) => write(connection, &message, payload, io),
+            Some(State::Greeting | State::Open(_)) => self.write(connection, &message, payload, io),
             None => {}
         }
     }
@@ -227,19 +232,34 @@ impl Bus {
                     io.set_class(connection, Class::Priority);
                 }
                 let answer = PeerMessage::Hello(Hello { priority: hello.priority, ..self.hello });
-                wire::frame::encode(&answer, 0, io.output(connection));
+                self.write(connection, &answer, Vec::new(), io);
             }
         }
         Ok(())
     }
+
+    /// Puts a message into a connection's output. One that no frame can carry is dropped: its size
+    /// is bounded where it is made, so this is a fault of ours, and no reason for the peer to lose
+    /// everything else that this server has.
+    fn write(
+        &self,
+        connection: ConnectionId,
+        message: &PeerMessage,
+        payload: Vec<u8>,
+        io: &mut Io,
+    ) {
+        match wire::frame::encode(message, payload.len(), io.output(connection)) {
+            Ok(()) if payload.is_empty() => {}
+            Ok(()) => io.send_owned(connection, payload),
+            Err(error) => {
+                self.too_long.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(%error, "a message to a server was dropped: please report this");
+            }
+        }
+    }
 }
 
 const UNEXPECTED: Corrupt = Corrupt::Invalid { what: "order of messages" };
-
-fn write(connection: ConnectionId, message: &PeerMessage, payload: Vec<u8>, io: &mut Io) {
-    wire::frame::encode(message, payload.len(), io.output(connection));
-    io.send_owned(connection, payload);
-}
 
 fn address_of(server: ServerId, node: &Node) -> Option<SocketAddr> {
     let map = node.map();

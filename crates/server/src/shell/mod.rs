@@ -33,10 +33,14 @@ pub enum Mail {
     Disk(DiskDone),
 }
 
-/// The reactor that a message of the coordinator goes to.
-pub fn reactor_for(message: &FromCoordinator) -> ReactorId {
+/// The reactor that a message of the coordinator goes to, of so many. An answer to what none of them
+/// has asked goes to the first, which ignores it.
+pub fn reactor_for(message: &FromCoordinator, reactors: u16) -> ReactorId {
     match message {
-        FromCoordinator::Answer { request, .. } => Engine::asked_by(*request),
+        FromCoordinator::Answer { request, .. } => match Engine::asked_by(*request) {
+            asker if asker.0 < reactors => asker,
+            _ => ReactorId(0),
+        },
         FromCoordinator::Welcome { .. }
         | FromCoordinator::Rejected { .. }
         | FromCoordinator::Map(_)

@@ -79,7 +79,10 @@ impl World {
     ) {
         let (one, other) = (self.servers[from].id, self.servers[to].id);
         let mut bytes = Vec::new();
-        wire::frame::encode(message, payload.len(), &mut bytes);
+        // The product would drop and report it; the simulator calls it a fault.
+        if let Err(error) = wire::frame::encode(message, payload.len(), &mut bytes) {
+            panic!("{error}: {}", peer(message));
+        }
         bytes.extend(copies.iter().flat_map(|copy| copy.as_nanos().to_le_bytes()));
         let line = format_args!("{one} → {other} {} {copies:?}", peer(message));
         self.trace.note_bytes(self.now, &[from as u64, to as u64], &bytes, line);
@@ -167,7 +170,8 @@ impl World {
         if is_telling_down(&message) {
             self.tempt_any(place);
         }
-        let reactor = usize::from(reactor_for(&message).0);
+        let reactors = self.servers[place].reactors.len() as u16;
+        let reactor = usize::from(reactor_for(&message, reactors).0);
         let inbound = Inbound::Control(Box::new(message));
         self.servers[place].reactors[reactor].inbox.push_back(inbound);
         self.wake(place, reactor);

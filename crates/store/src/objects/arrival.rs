@@ -23,6 +23,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use types::{HashRange, KeyHash, MigrationId, ServerId, Slot, TableId};
+use wire::peer::RecordCounts;
 
 /// Progress of a partition that has arrived to its end.
 const END: u64 = u64::MAX;
@@ -33,9 +34,8 @@ pub struct Arrival {
     source: ServerId,
     range: HashRange,
     partitions: Box<[Partition]>,
-    /// Records that the source has told of, ascending by table and slot: their leaves are made
-    /// once at their final size.
-    expected: Vec<(TableId, Slot, u32)>,
+    /// Records that the source has told of: their leaves are made once at their final size.
+    expected: RecordCounts,
     /// Tables flushed since the flip.
     flushed: AtomicU16,
     /// Segments set aside for what arrives; given back when the arrival is dropped.
@@ -70,8 +70,8 @@ pub struct ArrivalPlan {
     pub range: HashRange,
     /// The range, divided: ascending, without gap.
     pub partitions: Vec<HashRange>,
-    /// Records at the source, ascending by table and slot.
-    pub expected: Vec<(TableId, Slot, u32)>,
+    /// Records at the source.
+    pub expected: RecordCounts,
     /// Memory set aside for them, if there is to be any.
     pub reservation: Option<Arc<Reservation>>,
 }
@@ -89,7 +89,6 @@ impl Arrival {
         for pair in partitions.windows(2) {
             assert_eq!(pair[0].last().0 + 1, pair[1].first().0, "a gap between partitions");
         }
-        assert!(expected.is_sorted_by_key(|&(table, slot, _)| (table, slot)));
         let partitions = partitions
             .into_iter()
             .map(|range| Partition {
@@ -250,11 +249,7 @@ impl Arrival {
         if view.index.is_used(slot) {
             return;
         }
-        let wanted = (view.table, slot);
-        let found = self.expected.binary_search_by_key(&wanted, |&(table, slot, _)| (table, slot));
-        if let Ok(at) = found {
-            let _ = view.index.reserve(slot, self.expected[at].2, view.turn);
-        }
+        let _ = view.index.reserve(slot, self.expected.in_slot(view.table, slot), view.turn);
     }
 
     /// Where replay takes its segments from.

@@ -12,6 +12,7 @@ use types::{
     HashRange, HashSeed, KeyHash, MigrationId, OwnershipEpoch, ReactorId, ServerId, TableId,
     Tenure, UnixMillis, Version, key_hash,
 };
+use wire::peer::RecordCounts;
 
 pub(crate) const TABLE: TableId = TableId(0);
 pub(crate) const NOW: UnixMillis = UnixMillis(1_000_000);
@@ -246,7 +247,7 @@ impl Move {
             source: ServerId(1),
             range: HashRange::ALL,
             partitions: HashRange::ALL.divide(4),
-            expected: source.worker.counts(HashRange::ALL),
+            expected: RecordCounts::of(&source.worker.counts(HashRange::ALL)),
             reservation: None,
         }));
         target.store.raise_version(source.store.version());

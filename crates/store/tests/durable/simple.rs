@@ -10,6 +10,7 @@ use store::{
 use types::{HashRange, KeyHash, MigrationId, SegmentId, ServerId, Tenure, Version};
 use wire::entries::EntryReader;
 use wire::entry::{Body, Dead, Entry, Location};
+use wire::peer::RecordCounts;
 
 pub(crate) fn serving() -> TabletMap {
     TabletMap::new(vec![tablet(HashRange::ALL, TabletState::Serving)])
@@ -208,7 +209,7 @@ fn what_a_migration_brought_is_there_after_a_crash() {
         source: ServerId(1),
         range: HashRange::ALL,
         partitions: vec![HashRange::ALL],
-        expected: source.workers[0].counts(HashRange::ALL),
+        expected: RecordCounts::of(&source.workers[0].counts(HashRange::ALL)),
         reservation: None,
     }));
     target.store.raise_version(source.store.version());

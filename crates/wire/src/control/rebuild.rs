@@ -1,7 +1,9 @@
 //! What a server tells a coordinator whose file is lost.
 
 use super::Intent;
+use crate::bounded::at_most;
 use serde::{Deserialize, Serialize};
+use types::limits::TABLES_MAX;
 use types::{HashRange, OwnershipEpoch, SegmentId, ServerId, Tenure};
 
 /// What a server holds, beside the map that it knows.
@@ -28,6 +30,7 @@ pub struct HeldTablet {
     /// Under which it is held.
     pub epoch: OwnershipEpoch,
     /// By table.
+    #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
     pub tenures: Vec<Tenure>,
     /// How.
     pub state: HeldState,

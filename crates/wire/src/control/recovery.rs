@@ -4,11 +4,13 @@
 //! Lists that grow with the length of a log are told in several messages of at most so many
 //! elements each, so that no log is too long for a frame.
 
+use crate::bounded::at_most;
 use crate::directory::Content;
 use crate::frame::MESSAGE_BYTES_MAX;
 use crate::replica::ReplicaEpoch;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use types::limits::TABLES_MAX;
 use types::{HashRange, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure, UnixMillis};
 
 /// One replica of a log's segment, as the backup that holds it reports it.
@@ -22,6 +24,26 @@ pub struct ReplicaInfo {
     pub is_directory: bool,
     /// Bytes of the bodies of all its whole pieces.
     pub length: u32,
+}
+
+/// A place in a replica of a log's directory: so many pieces stand before it, and so many bytes of the
+/// piece that it lies in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DirectoryPlace {
+    /// Whole pieces.
+    pub pieces: u32,
+    /// Bytes of the next one.
+    pub bytes: u32,
+}
+
+/// As `3`, or `3+512` for the 512th byte of a piece.
+impl fmt::Display for DirectoryPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bytes {
+            0 => write!(f, "{}", self.pieces),
+            bytes => write!(f, "{}+{bytes}", self.pieces),
+        }
+    }
 }
 
 /// Where one replica stands.
@@ -45,6 +67,7 @@ pub struct RecoverySegment {
     /// What it holds, if it was whole. `None`: any replica will do, and the first is the longest.
     pub content: Option<Content>,
     /// In the order in which they should be tried. Never empty.
+    #[serde(deserialize_with = "at_most::<_, _, PLACES_MAX>")]
     pub places: Vec<ReplicaPlace>,
     /// Bytes from its beginning that every replica has, as far as is known, by which somebody might
     /// recover it once more. Of what lies behind nothing was acknowledged: whoever shows it to
@@ -59,6 +82,7 @@ pub struct RecoveryLog {
     pub dead: ServerId,
     /// By table: the log's entries of the range count if they carry one of these. 0, which no entry
     /// carries: none of the table count.
+    #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
     pub old_tenures: Vec<Tenure>,
 }
 
@@ -73,6 +97,7 @@ pub struct RecoveryPart {
     /// The part's epoch under its new owner. Also its name: it is given for one part, once.
     pub epoch: OwnershipEpoch,
     /// By table: the tenures of what the new owner writes.
+    #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
     pub tenures: Vec<Tenure>,
     /// The receiver is the living side of a migration: what it holds of the range counts too, and
     /// carries these tenures already; of a table for which it has another tenure nothing counts.
@@ -81,6 +106,7 @@ pub struct RecoveryPart {
     pub keeps: bool,
     /// One log; both sides' if the range was moving and neither side is left. The first names the
     /// part together with its epoch and range.
+    #[serde(deserialize_with = "at_most::<_, _, LOGS_MAX>")]
     pub logs: Vec<RecoveryLog>,
     /// Which list of segments this belongs to. A higher one takes the place of all lower ones;
     /// what has been read by a lower one needs not be read again.
@@ -88,6 +114,7 @@ pub struct RecoveryPart {
     /// How many segments the list has, over all its messages.
     pub segments_total: u32,
     /// At most [`SEGMENTS_PER_MESSAGE`] of them.
+    #[serde(deserialize_with = "at_most::<_, _, SEGMENTS_PER_MESSAGE>")]
     pub segments: Vec<RecoverySegment>,
 }
 
@@ -198,6 +225,9 @@ impl fmt::Display for Loss {
 /// Missing segments that a report names.
 pub const MISSING_SHOWN_MAX: usize = 16;
 
+/// Logs that a part is recovered from: those of both sides of a migration.
+pub const LOGS_MAX: usize = 2;
+
 /// Places of a segment that a recovery is told of: as many as there are replicas, usually.
 pub const PLACES_MAX: usize = 4;
 
@@ -207,8 +237,8 @@ pub const SEGMENTS_PER_MESSAGE: usize = 8192;
 /// Replicas that one message of a backup reports.
 pub const REPLICAS_PER_MESSAGE: usize = 32_768;
 
-/// Bytes of the log's directory that one message carries, if it has more than one piece.
-pub const DIRECTORY_BYTES_PER_MESSAGE: usize = 512 << 10;
+/// Bytes of the log's directory that one message carries.
+pub const DIRECTORY_BYTES_PER_MESSAGE: usize = 500 << 10;
 
 /// Most bytes of a place, a segment, a replica: seven bits to a byte.
 const PLACE_BYTES: usize = 5 + 5 + 5;
@@ -219,3 +249,5 @@ const REST: usize = 8 << 10;
 
 const _: () = assert!(SEGMENTS_PER_MESSAGE * SEGMENT_BYTES + REST <= MESSAGE_BYTES_MAX);
 const _: () = assert!(REPLICAS_PER_MESSAGE * REPLICA_BYTES + REST <= MESSAGE_BYTES_MAX);
+// Each body has a byte at least, and less than that for its length.
+const _: () = assert!(2 * DIRECTORY_BYTES_PER_MESSAGE + REST <= MESSAGE_BYTES_MAX);

@@ -39,7 +39,7 @@ pub(crate) fn frames(data: &[u8]) -> usize {
 fn message<M: Serialize + DeserializeOwned + Debug>(bytes: &[u8]) -> usize {
     let Some(message) = read_framed::<M>(bytes) else { return 0 };
     let mut written = Vec::new();
-    frame::encode(&message, 0, &mut written);
+    frame::encode(&message, 0, &mut written).expect("what was read can be written");
     let again = read_framed::<M>(&written[frame::HEADER_BYTES..]);
     assert_eq!(format!("{:?}", Some(message)), format!("{again:?}"));
     1

@@ -15,13 +15,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use types::{Instant, SegmentId, ServerId};
-use wire::control::{PLACES_MAX, RecoverySegment, ReplicaInfo, ReplicaPlace};
+use wire::control::{DirectoryPlace, PLACES_MAX, RecoverySegment, ReplicaInfo, ReplicaPlace};
 use wire::directory::Content;
 use wire::replica::ReplicaEpoch;
 
 /// From the moment at which a backup of the chain was fenced until its master serves nothing more:
 /// the read lease of 100 ms, and a twentieth for clocks that run unevenly.
 pub(super) const LEASE_WAIT: Duration = Duration::from_millis(105);
+
+/// Replicas of one log that one backup is believed to hold: 8 TiB of it, and far more than a disk has
+/// files.
+const REPLICAS_OF_LOG_MAX: usize = 1 << 20;
 
 /// A replica's segment and epoch.
 type ReplicaName = (SegmentId, ReplicaEpoch);
@@ -47,8 +51,38 @@ struct Holder {
     replicas: BTreeMap<ReplicaName, u32>,
     /// Lengths of replicas of the chain's segments.
     chain: BTreeMap<ReplicaName, u32>,
+    /// Replicas told of in the messages of the report that is coming in; `None`: one is missing.
+    told: Option<u32>,
     /// Whether it has said everything.
     is_whole: bool,
+}
+
+impl Holder {
+    /// Takes a message of a report. The report is whole when its last message has come behind all
+    /// those before; else the backup is asked once more.
+    fn take(&mut self, report: FencedReport<'_>) {
+        let FencedReport { first, replicas, more } = report;
+        for replica in replicas {
+            let of = if replica.is_directory { &mut self.chain } else { &mut self.replicas };
+            if of.len() < REPLICAS_OF_LOG_MAX {
+                of.insert((replica.segment, replica.epoch), replica.length);
+            }
+        }
+        let follows = first == 0 || self.told == Some(first);
+        let told = u32::try_from(replicas.len()).ok().and_then(|count| first.checked_add(count));
+        self.told = told.filter(|_| follows);
+        self.is_whole |= follows && !more;
+    }
+}
+
+/// One message of what a fenced backup holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FencedReport<'r> {
+    /// Replicas that the messages before had.
+    pub(crate) first: u32,
+    pub(crate) replicas: &'r [ReplicaInfo],
+    /// Another message follows.
+    pub(crate) more: bool,
 }
 
 /// The replica of the directory that is being read.
@@ -58,6 +92,31 @@ struct Reading {
     replica: ReplicaName,
     length: u32,
     bodies: Vec<Vec<u8>>,
+    /// The last body goes on.
+    is_cut: bool,
+}
+
+impl Reading {
+    /// What is here already.
+    fn place(&self) -> DirectoryPlace {
+        match self.bodies.last().filter(|_| self.is_cut) {
+            Some(last) => {
+                let pieces = self.bodies.len() as u32 - 1;
+                DirectoryPlace { pieces, bytes: last.len() as u32 }
+            }
+            None => DirectoryPlace { pieces: self.bodies.len() as u32, bytes: 0 },
+        }
+    }
+
+    fn take(&mut self, mut bodies: Vec<Vec<u8>>, next: Option<DirectoryPlace>) {
+        if let Some(last) = self.bodies.last_mut().filter(|_| self.is_cut)
+            && !bodies.is_empty()
+        {
+            last.append(&mut bodies.remove(0));
+        }
+        self.bodies.append(&mut bodies);
+        self.is_cut = next.is_some_and(|next| next.bytes > 0);
+    }
 }
 
 /// Whether the dead server, should it live, may still serve reads.
@@ -98,8 +157,8 @@ pub(super) enum Proof {
 pub(crate) struct DirectoryQuestion {
     pub(crate) backup: ServerId,
     pub(crate) replica: ReplicaName,
-    /// Pieces that are here already.
-    pub(crate) first: u32,
+    /// What is here already.
+    pub(crate) first: DirectoryPlace,
 }
 
 impl Evidence {
@@ -108,18 +167,13 @@ impl Evidence {
         &mut self,
         now: Instant,
         backup: ServerId,
-        (replicas, more): (&[ReplicaInfo], bool),
+        report: FencedReport<'_>,
         chain: Option<SegmentId>,
     ) {
-        let holder = self.holders.entry(backup).or_default();
-        for replica in replicas {
-            let of = if replica.is_directory { &mut holder.chain } else { &mut holder.replicas };
-            of.insert((replica.segment, replica.epoch), replica.length);
-        }
-        holder.is_whole |= !more;
+        self.holders.entry(backup).or_default().take(report);
         let of_chain =
             |replica: &&ReplicaInfo| replica.is_directory && Some(replica.segment) == chain;
-        if self.lease == Lease::Held && replicas.iter().any(|replica| of_chain(&replica)) {
+        if self.lease == Lease::Held && report.replicas.iter().any(|replica| of_chain(&replica)) {
             self.lease = Lease::Until(now + LEASE_WAIT);
         }
     }
@@ -199,37 +253,38 @@ impl Evidence {
         if self.directory.is_some() {
             return None;
         }
-        if let Some(Reading { backup, replica, bodies, .. }) = &self.reading
-            && judged.connected.contains(backup)
+        if let Some(reading) = &self.reading
+            && judged.connected.contains(&reading.backup)
         {
-            let first = bodies.len() as u32;
-            return Some(DirectoryQuestion { backup: *backup, replica: *replica, first });
+            let Reading { backup, replica, .. } = *reading;
+            return Some(DirectoryQuestion { backup, replica, first: reading.place() });
         }
         // Any replica will do; the longest names segments that the others do not know of yet.
         let may_begin = self.is_collected(judged) || self.lease == Lease::Over;
         let (_, backup, replica) = self.best_directory(judged).filter(|_| may_begin)?;
-        Some(DirectoryQuestion { backup, replica, first: 0 })
+        Some(DirectoryQuestion { backup, replica, first: DirectoryPlace::default() })
     }
 
     /// Some pieces of the directory, as asked for by `question`.
     pub(super) fn directory_read(
         &mut self,
         question: DirectoryQuestion,
-        (bodies, more): (Vec<Vec<u8>>, bool),
+        (bodies, next): (Vec<Vec<u8>>, Option<DirectoryPlace>),
     ) {
         let DirectoryQuestion { backup, replica, first } = question;
-        if first == 0 {
+        if first == DirectoryPlace::default() {
             let holder = self.holders.get(&backup);
             let length = holder.and_then(|holder| holder.chain.get(&replica)).copied();
             let length = length.unwrap_or_default();
-            self.reading = Some(Reading { backup, replica, length, bodies: Vec::new() });
+            let (bodies, is_cut) = (Vec::new(), false);
+            self.reading = Some(Reading { backup, replica, length, bodies, is_cut });
         }
         let Some(reading) = &mut self.reading else { return };
-        let is_unreadable = bodies.is_empty();
-        reading.bodies.extend(bodies);
+        let is_unreadable = bodies.iter().all(Vec::is_empty);
+        reading.take(bodies, next);
         let bytes: usize = reading.bodies.iter().map(Vec::len).sum();
         let length = reading.length as usize;
-        if more && !is_unreadable && bytes < length {
+        if next.is_some() && !is_unreadable && bytes < length {
             return;
         }
         let read = Directory::read(reading.bodies.iter().map(|body| &body[..]));

@@ -26,7 +26,7 @@ mod lineage;
 mod wills;
 
 pub(super) use demands::Wanted;
-pub(super) use evidence::{DirectoryQuestion, Evidence};
+pub(super) use evidence::{DirectoryQuestion, Evidence, FencedReport};
 
 use super::Coordinator;
 use crate::admission::{REASON_BYTES_MAX, room_for_borders, room_for_lineage};
@@ -43,8 +43,8 @@ use std::time::Duration;
 use types::{HashRange, OwnershipEpoch, SegmentId, ServerId};
 use wills::Loads;
 use wire::control::{
-    Answer, FromCoordinator, Loss, MISSING_SHOWN_MAX, MigrationPolicy, Progress, RecoveryReport,
-    RecoveryState, ReplicaInfo,
+    Answer, DirectoryPlace, FromCoordinator, Loss, MISSING_SHOWN_MAX, MigrationPolicy, Progress,
+    RecoveryReport, RecoveryState,
 };
 
 /// How a master names its part: whose it was, its range, its epoch.
@@ -82,12 +82,11 @@ impl<S: MetaStore> Coordinator<S> {
         &mut self,
         at: Moment,
         (server, log): (ServerId, ServerId),
-        replicas: &[ReplicaInfo],
-        more: bool,
+        report: FencedReport<'_>,
     ) {
         let chain = self.chain_of(log);
         if let Some(evidence) = self.evidence.get_mut(&log) {
-            evidence.fenced(at.now, server, (replicas, more), chain);
+            evidence.fenced(at.now, server, report, chain);
             self.tell_masters(log);
         }
     }
@@ -98,7 +97,7 @@ impl<S: MetaStore> Coordinator<S> {
         log: ServerId,
         question: DirectoryQuestion,
         bodies: Vec<Vec<u8>>,
-        more: bool,
+        next: Option<DirectoryPlace>,
     ) {
         let Some(recovery) = self.ledger.recoveries().get(&log) else { return };
         let Some(judged) = self.judged(recovery) else { return };
@@ -107,7 +106,7 @@ impl<S: MetaStore> Coordinator<S> {
             let wanted = Wanted { dead: log, server: question.backup, what: What::Directory };
             self.demanded.remove(&wanted);
             if let Some(evidence) = self.evidence.get_mut(&log) {
-                evidence.directory_read(question, (bodies, more));
+                evidence.directory_read(question, (bodies, next));
             }
             self.tell_masters(log);
         }

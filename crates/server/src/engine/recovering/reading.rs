@@ -17,6 +17,9 @@ use wire::peer::{PeerMessage, RecoveryNext, RecoveryRead, RecoveryReply};
 /// Bytes of entries in one reply: 3,000 of 160 bytes, which are replayed in 1 ms.
 const REPLY_BYTES: usize = 512 << 10;
 
+/// Questions that the disk is busy with at a time, of one reactor: 64 MiB of buffers.
+const READINGS_MAX: usize = 128;
+
 /// Who wants to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
@@ -95,6 +98,10 @@ impl Engine {
         let is_same = |busy: &Reading| (busy.asker, busy.read) == (asker, read);
         // Who asks again is waiting, and nothing is sped up by that.
         if !replication.is_log_fenced(read.replica.log) || self.readings.iter().any(is_same) {
+            return;
+        }
+        // Each has a buffer. What is not read now is asked for again.
+        if self.readings.len() >= READINGS_MAX {
             return;
         }
         let reading = Reading { asker, read, since: now };

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{Instant, SegmentId, ServerId};
 use wire::control::{
-    DIRECTORY_BYTES_PER_MESSAGE, REPLICAS_PER_MESSAGE, ReplicaInfo, ToCoordinator,
+    DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, REPLICAS_PER_MESSAGE, ReplicaInfo, ToCoordinator,
 };
 use wire::peer::{Append, PeerMessage};
 use wire::replica::{ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId};
@@ -81,6 +81,29 @@ fn found(disk: &Replicas) -> Vec<(ReplicaHeader, u32)> {
     found
 }
 
+/// As much of the pieces, from one place on, as one message carries; and where the rest begins.
+fn directory_part(
+    pieces: &[Vec<u8>],
+    first: DirectoryPlace,
+) -> (Vec<Vec<u8>>, Option<DirectoryPlace>) {
+    let mut place = first;
+    let (mut bodies, mut room) = (Vec::new(), DIRECTORY_BYTES_PER_MESSAGE);
+    for piece in pieces.iter().skip(first.pieces as usize) {
+        let rest = piece.get(place.bytes as usize..).unwrap_or_default();
+        if room == 0 {
+            return (bodies, Some(place));
+        }
+        let taken = rest.len().min(room);
+        bodies.push(rest[..taken].to_vec());
+        room -= taken;
+        if taken < rest.len() {
+            return (bodies, Some(DirectoryPlace { bytes: place.bytes + taken as u32, ..place }));
+        }
+        place = DirectoryPlace { pieces: place.pieces + 1, bytes: 0 };
+    }
+    (bodies, None)
+}
+
 impl Engine {
     /// A master has sent an append.
     pub(in crate::engine) fn append_arrived(
@@ -100,6 +123,10 @@ impl Engine {
             is_last: append.is_last,
             sent: append.sent,
         };
+        // Whoever else sends it is told nothing.
+        if from != append.replica.log {
+            return self.give_buffer(payload.buffer);
+        }
         self.backups.routes.insert(append.replica, route);
         self.backups.next_ticket += 1;
         let ticket = Ticket(self.backups.next_ticket);
@@ -401,21 +428,25 @@ impl Engine {
             lock(&replication.backup).machine.kept(log).map(info).collect();
         let mut messages = kept.chunks(REPLICAS_PER_MESSAGE).peekable();
         if messages.peek().is_none() {
-            let nothing = ToCoordinator::Fenced { log, replicas: Vec::new(), more: false };
+            let nothing =
+                ToCoordinator::Fenced { log, first: 0, replicas: Vec::new(), more: false };
             return self.out.control.push(nothing);
         }
+        let mut first = 0;
         while let Some(replicas) = messages.next() {
             let (replicas, more) = (replicas.to_vec(), messages.peek().is_some());
-            self.out.control.push(ToCoordinator::Fenced { log, replicas, more });
+            let count = replicas.len() as u32;
+            self.out.control.push(ToCoordinator::Fenced { log, first, replicas, more });
+            first += count;
         }
     }
 
-    /// Sends a replica of a log's directory to the coordinator, from one piece on.
+    /// Sends a replica of a log's directory to the coordinator, from one place on.
     pub(in crate::engine) fn read_directory(
         &mut self,
         log: ServerId,
         replica: (SegmentId, ReplicaEpoch),
-        first: u32,
+        first: DirectoryPlace,
     ) {
         let id = ReplicaId { log, segment: replica.0, epoch: replica.1 };
         let all = match self.replication.as_ref().map(|replication| replication.disk.bodies(id)) {
@@ -426,15 +457,8 @@ impl Engine {
             }
             None => Vec::new(),
         };
-        let total = all.len();
-        let mut bytes = 0;
-        let fits = |body: &Vec<u8>| {
-            bytes += body.len();
-            bytes == body.len() || bytes <= DIRECTORY_BYTES_PER_MESSAGE
-        };
-        let bodies: Vec<Vec<u8>> = all.into_iter().skip(first as usize).take_while(fits).collect();
-        let more = first as usize + bodies.len() < total;
-        self.out.control.push(ToCoordinator::DirectoryRead { log, replica, first, bodies, more });
+        let (bodies, next) = directory_part(&all, first);
+        self.out.control.push(ToCoordinator::DirectoryRead { log, replica, first, bodies, next });
     }
 
     /// Time has passed for what this server keeps.
@@ -453,5 +477,32 @@ impl Engine {
         let machine = is_first.then(|| replication.backup().machine.next_deadline()).flatten();
         let sync = self.backups.sync_at.filter(|_| !self.backups.is_syncing);
         [machine, sync].into_iter().flatten().min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_comes_in_parts_however_long_its_pieces_are() {
+        let lengths = [3, 0, DIRECTORY_BYTES_PER_MESSAGE * 2 + 7, 5, DIRECTORY_BYTES_PER_MESSAGE];
+        let pieces: Vec<Vec<u8>> =
+            lengths.into_iter().zip(1..).map(|(length, byte)| vec![byte; length]).collect();
+        let (mut place, mut read, mut parts) = (DirectoryPlace::default(), Vec::new(), 0);
+        loop {
+            let (bodies, next) = directory_part(&pieces, place);
+            let bytes: usize = bodies.iter().map(Vec::len).sum();
+            assert!(0 < bytes && bytes <= DIRECTORY_BYTES_PER_MESSAGE);
+            read.extend(bodies.concat());
+            parts += 1;
+            let Some(next) = next else { break };
+            assert!(place < next, "{next} comes behind {place}");
+            place = next;
+        }
+        assert!(read == pieces.concat(), "the parts are the whole");
+        assert_eq!(parts, 4);
+        let beyond = DirectoryPlace { pieces: u32::MAX, bytes: u32::MAX };
+        assert_eq!(directory_part(&pieces, beyond), (Vec::new(), None));
     }
 }
