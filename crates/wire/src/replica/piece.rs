@@ -127,6 +127,9 @@ impl PieceHeader {
         if header.stable > header.offset {
             return Err(Corrupt::Invalid { what: "stable length of piece" });
         }
+        if header.stamp.version > Version::MAX {
+            return Err(Corrupt::Invalid { what: "version of piece" });
+        }
         Ok(header)
     }
 
