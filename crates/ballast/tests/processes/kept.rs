@@ -1,6 +1,6 @@
 //! Servers that keep their log, end without warning, and come back.
 
-use crate::client::Client;
+use crate::client::{Client, until};
 use crate::servers::{MODEST, Process};
 use std::collections::BTreeMap;
 use std::fs;
@@ -191,4 +191,56 @@ fn damage_is_named_and_nothing_is_dropped_silently() {
     assert!(damaged > 0, "something was damaged");
     let server = start(folder.path(), "interval", "64mb");
     twin.check(&mut loaded(&server), "after all is as it was");
+}
+
+/// A folder that a server of replica format 1 has written (commit ede026c): 20 keys, one that expires
+/// in 2100, a counter, a key that was deleted, one that expired, one in table 3. Files of replicas
+/// are cut where nothing follows, and of the coordinator's only the blocks are kept that hold
+/// something, each behind its place.
+fn folder_of_format_1() -> TempDir {
+    const BLOCK: usize = 4096;
+    let folder = folder();
+    let replicas = folder.path().join("replicas");
+    fs::create_dir(&replicas).expect("a folder can be made");
+    let files: [(&str, &[u8]); 2] = [
+        ("000000", include_bytes!("folder-of-format-1/000000")),
+        ("000001", include_bytes!("folder-of-format-1/000001")),
+    ];
+    for (name, bytes) in files {
+        fs::write(replicas.join(name), bytes).expect("there is room");
+    }
+    let blocks = include_bytes!("folder-of-format-1/coordinator.blocks");
+    let number = |bytes: &[u8]| {
+        let number = bytes.first_chunk().expect("eight bytes");
+        usize::try_from(u64::from_le_bytes(*number)).expect("a file that fits into memory")
+    };
+    let mut file = vec![0; number(blocks)];
+    for block in blocks[8..].chunks(8 + BLOCK) {
+        file[number(block)..][..BLOCK].copy_from_slice(&block[8..]);
+    }
+    fs::write(folder.path().join("coordinator.redb"), file).expect("there is room");
+    folder
+}
+
+#[test]
+fn a_folder_of_the_first_format_is_read_and_gone_on_with() {
+    let folder = folder_of_format_1();
+    for round in 0..3 {
+        let server = start(folder.path(), "interval", "64mb");
+        let mut client = loaded(&server);
+        until("the expired key is reclaimed", || client.ask(&["DBSIZE"]).number() == 22);
+        for key in 0..20 {
+            let value = client.ask(&["GET", &format!("key:{key}")]);
+            let expected = if key == 0 { format!("round {round}") } else { format!("value {key}") };
+            let expected = if (round, key) == (0, 0) { "value 0".to_owned() } else { expected };
+            assert_eq!(value.text(), expected);
+        }
+        assert_eq!(client.ask(&["EXPIRETIME", "lives"]).number(), 4_102_444_800);
+        assert_eq!(client.ask(&["INCR", "counter"]).number(), 3 + round);
+        assert_eq!(client.ask(&["EXISTS", "gone", "short"]).number(), 0);
+        assert_eq!(client.ask(&["SET", "key:0", &format!("round {}", round + 1)]).text(), "OK");
+        client.ask(&["SELECT", "3"]);
+        assert_eq!(client.ask(&["GET", "other"]).text(), "table");
+        server.kill();
+    }
 }
