@@ -1,13 +1,13 @@
 //! Requests as a person types them: words separated by blanks, with Redis's rules of quoting.
 //!
-//! - A word ends at a space, tab or line end outside of quotes. Quotes may begin within a word.
+//! - A word ends at a space, tab or line end outside of quotes. Quotes may begin and end within a
+//!   word, as in Valkey 9: `a"b c"d` is one word.
 //! - Between double quotes `\n \r \t \b \a` and `\xHH` stand for one byte, and `\` before any other
 //!   byte for that byte. Between single quotes only `\'` means something.
-//! - A closing quote must be followed by a blank or by the end.
 
 use crate::request::Span;
 
-/// The quotes were not closed, or something stood right behind them.
+/// A quote was not closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnbalancedQuotes;
 
@@ -34,8 +34,8 @@ fn take_word<'a>(mut line: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], Unb
     loop {
         match line {
             [] | [b' ' | b'\n' | b'\r' | b'\t', ..] => return Ok(line),
-            [b'"', rest @ ..] => return after_quotes(take_double_quoted(rest, word)?),
-            [b'\'', rest @ ..] => return after_quotes(take_single_quoted(rest, word)?),
+            [b'"', rest @ ..] => line = take_double_quoted(rest, word)?,
+            [b'\'', rest @ ..] => line = take_single_quoted(rest, word)?,
             [byte, rest @ ..] => {
                 word.push(*byte);
                 line = rest;
@@ -80,13 +80,6 @@ fn take_single_quoted<'a>(
         };
         word.push(byte);
         line = rest;
-    }
-}
-
-fn after_quotes(rest: &[u8]) -> Result<&[u8], UnbalancedQuotes> {
-    match rest.first() {
-        Some(byte) if !is_blank(*byte) => Err(UnbalancedQuotes),
-        Some(_) | None => Ok(rest),
     }
 }
 

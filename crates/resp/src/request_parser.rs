@@ -7,8 +7,8 @@
 //! and how far an unfinished line has been searched. The length of an unfinished argument is read
 //! again with each call.
 //!
-//! Stricter than Redis in one point: the CR LF behind each part is checked. Redis skips two bytes
-//! there, whatever they are.
+//! The CR LF behind each part is checked, as in Valkey 9. Redis skips two bytes there, whatever they
+//! are.
 
 use crate::{
     inline,
@@ -32,9 +32,12 @@ pub enum ProtocolError {
     /// The number of arguments is not a number, or above the limit.
     #[error("Protocol error: invalid multibulk length")]
     InvalidMultibulkLength,
-    /// An argument's length is not a number, or above the limit, or not its length.
+    /// An argument's length is not a number, or above the limit.
     #[error("Protocol error: invalid bulk length")]
     InvalidBulkLength,
+    /// An argument has another length than was announced.
+    #[error("Protocol error: invalid CRLF in request")]
+    InvalidLineEnd,
     /// An argument does not begin as one.
     #[error("Protocol error: expected '$', got '{}'", printable(*got))]
     ExpectedBulk {
@@ -266,7 +269,7 @@ impl RequestParser {
                     return Ok(None);
                 }
                 Some(b"\r\n") => {}
-                Some(_) => return Err(ProtocolError::InvalidBulkLength),
+                Some(_) => return Err(ProtocolError::InvalidLineEnd),
             }
             self.spans.push(Span { start: start as u32, end: end as u32 });
             self.position = end + 2;
@@ -294,8 +297,9 @@ impl RequestParser {
             got => return Err(ProtocolError::ExpectedBulk { got }),
         };
         match parse_integer(number) {
-            Some(number) if *next == b'\n' => Ok(Line::Number(number, end + 2)),
-            Some(_) | None => Err(invalid),
+            _ if *next != b'\n' => Err(ProtocolError::InvalidLineEnd),
+            Some(number) => Ok(Line::Number(number, end + 2)),
+            None => Err(invalid),
         }
     }
 
