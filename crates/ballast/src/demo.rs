@@ -41,8 +41,8 @@ pub(crate) struct DemoArguments {
     /// Bytes of a value; keys have 30.
     #[arg(long, default_value_t = 100)]
     value_size: usize,
-    /// Requests per second: 95 % reads, 5 % writes, Zipf 0.99. 0 for none. Default: 30,000; 20,000
-    /// with --crash.
+    /// Requests per second: 95 % reads, 5 % writes, Zipf 0.99. 0 for none, or one with --crash, where
+    /// the server's keys are probed until they are served. Default: 30,000; 20,000 with --crash.
     #[arg(long)]
     rate: Option<f64>,
     /// Seconds of load before the move or the crash, and again after it.

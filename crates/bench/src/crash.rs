@@ -1,10 +1,9 @@
 //! The story of a crash: servers hold equal parts of a data set and keep each other's logs, load is
 //! offered, one of them is killed, others serve what it held, and every record is read back.
 //!
-//! Two pairs of eyes see when what it held is served again. The clients of the load, who go on
-//! asking: from their last answer before to their first one after. And a prober, which asks for one
-//! record of every slot until each was served: load alone would not tell, since it asks for some
-//! slots once in a second.
+//! Two observers see when the data of the dead server is served again: the clients of the load, which
+//! go on asking, and a prober, which asks for one record of every slot until each was served. Load
+//! alone would not tell: it asks for some slots once in a second, or for none if there is hardly any.
 
 use crate::bulk::{Bulk, used_until_resting};
 use crate::clock;
@@ -60,7 +59,8 @@ pub struct Crashed {
     pub held: Payload,
     /// When it was killed.
     pub killed: Instant,
-    /// The last answer of its slots before, and the first one after.
+    /// The last answer of its slots before, which is not before the kill, and the first one after, to
+    /// a client or to the prober.
     pub gap: (Instant, Instant),
     /// When every slot was served that it had held.
     pub all_served: Instant,
@@ -75,7 +75,7 @@ pub struct Crashed {
 /// What was seen while a server died.
 struct Seen {
     killed: Instant,
-    all_served: Instant,
+    served: Served,
     timeline: Timeline,
     steal: [f64; 3],
 }
@@ -106,9 +106,9 @@ impl Crash {
         cluster.check()?;
         let routes = agreed_routes(&living(cluster, victim))?;
         let (_, verified) = Bulk { routes: &routes, ..bulk }.verify(dataset, progress)?;
-        let Seen { killed, all_served, timeline, steal } = seen;
-        // Shorter ones are not noted: then there was none to speak of.
-        let gap = timeline.watched_gap(killed, all_served).unwrap_or((killed, killed));
+        let Seen { killed, served: Served { first, all }, timeline, steal } = seen;
+        let gap = gap(timeline.watched_gap(killed, all), killed, first);
+        let all_served = all;
         let load_rate = loaded.phase(Phase::Before).map_or(0.0, |phase| phase.throughput);
         let verified = verified.findings;
         Ok(Crashed { load_rate, held, killed, gap, all_served, timeline, steal, verified })
@@ -164,8 +164,8 @@ impl Crash {
         running.marks().begin(killed);
         cluster.kill(victim)?;
         progress(Progress::Recovering);
-        let all_served = prober.wait(SERVED_MAX)?;
-        running.marks().end(all_served);
+        let served = prober.wait(SERVED_MAX)?;
+        running.marks().end(served.all);
         steal.push(processes::steal_time()?);
         progress(Progress::Recovered);
         clock::sleep(self.load.after);
@@ -173,8 +173,20 @@ impl Crash {
         let (dataset, timeline) = running.finish()?;
         steal.push(processes::steal_time()?);
         let steal = std::array::from_fn(|phase| (steal[phase + 1] - steal[phase]).as_secs_f64());
-        Ok((dataset, Seen { killed, all_served, timeline, steal }))
+        Ok((dataset, Seen { killed, served, timeline, steal }))
     }
+}
+
+/// The time without an answer. Few clients ask seldom: their last answer may be long before the kill,
+/// until which the server did answer, and the prober may be answered first.
+fn gap(
+    of_clients: Option<(Instant, Instant)>,
+    killed: Instant,
+    first_probe: Instant,
+) -> (Instant, Instant) {
+    let (last, first) = of_clients.unwrap_or((killed, first_probe));
+    let last = last.max(killed);
+    (last, first.min(first_probe).max(last))
 }
 
 fn living(cluster: &Cluster, victim: usize) -> Vec<SocketAddr> {
@@ -230,6 +242,13 @@ fn owners(control: &mut Control) -> Result<Vec<SocketAddr>> {
     Ok((0..SLOT_COUNT).map(|slot| routes.address(routes.owner(Slot(slot)))).collect())
 }
 
+/// When the slots of a dead server were served again.
+#[derive(Clone, Copy)]
+struct Served {
+    first: Instant,
+    all: Instant,
+}
+
 /// Asks the living for what a dead server held.
 struct Prober {
     living: Vec<Control>,
@@ -243,15 +262,20 @@ impl Prober {
         Ok(Prober { living: living?, missing })
     }
 
-    /// Asks until every slot was served, and returns when that was.
-    fn wait(&mut self, patience: Duration) -> Result<Instant> {
+    /// Asks until every slot was served, and returns when the first and the last one was.
+    fn wait(&mut self, patience: Duration) -> Result<Served> {
         let begun = clock::now();
+        let slots = self.missing.len();
+        let mut first = None;
         for turn in 0.. {
             self.probe(turn % self.living.len())?;
+            let now = clock::now();
+            if self.missing.len() < slots {
+                first.get_or_insert(now);
+            }
             if self.missing.is_empty() {
                 break;
             }
-            let now = clock::now();
             ensure!(
                 now < begun + patience,
                 "{} slots of the dead server are not served after {} s",
@@ -260,7 +284,8 @@ impl Prober {
             );
             clock::sleep(PROBE_EVERY);
         }
-        Ok(clock::now())
+        let all = clock::now();
+        Ok(Served { first: first.unwrap_or(all), all })
     }
 
     /// Asks for every missing slot the server that owns it, according to one of them.
@@ -280,5 +305,25 @@ impl Prober {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_without_an_answer_means_something_without_load() {
+        let at = |millis: u64| Instant(millis * 1_000_000);
+        let killed = at(1_000);
+        for (of_clients, first_probe, expected) in [
+            // Clients that ask often see it best.
+            (Some((at(1_001), at(1_300))), at(1_305), (at(1_001), at(1_300))),
+            // One that asks once in a second saw its last answer long ago, and the next one late.
+            (Some((at(100), at(2_100))), at(1_305), (at(1_000), at(1_305))),
+            (None, at(1_305), (at(1_000), at(1_305))),
+        ] {
+            assert_eq!(gap(of_clients, killed, first_probe), expected);
+        }
     }
 }
