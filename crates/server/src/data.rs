@@ -6,6 +6,7 @@
 //! 1981): no lock is held while commands run, and a transaction that loses starts again.
 
 use crate::commands::{Refusal, Undone, refused};
+use crate::operators::counts::Counts;
 use std::collections::HashMap;
 use store::{Changes, Key, Need, NewValue, Record, Scratch, Worker};
 use types::limits::VALUE_BYTES_MAX;
@@ -13,14 +14,55 @@ use types::{TableId, UnixMillis, Version};
 
 /// Where a command finds its records.
 pub(crate) enum Data<'d> {
-    /// In the store.
-    Store(&'d mut Worker),
+    /// In the store; with what this reactor counts.
+    Store(&'d mut Worker, &'d Counts),
     /// In a transaction's copies.
     Staged(&'d mut Staged),
 }
 
+/// What commands have found, as `INFO` counts it: keys that were read and existed, or did not, and
+/// keys that were given an expiry in the past.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) expired: u64,
+}
+
+impl Found {
+    /// Returns the count of one key that was read.
+    #[inline]
+    pub(crate) fn key(exists: bool) -> Found {
+        Found { hits: u64::from(exists), misses: u64::from(!exists), expired: 0 }
+    }
+
+    /// Returns the count of keys that were read, by their records.
+    pub(crate) fn keys(records: &[Option<Record<'_>>]) -> Found {
+        let hits = records.iter().flatten().count();
+        Found { hits: hits as u64, misses: (records.len() - hits) as u64, expired: 0 }
+    }
+
+    /// Returns the count of keys that were deleted by an expiry in the past.
+    pub(crate) fn expired(count: u64) -> Found {
+        Found { expired: count, ..Found::default() }
+    }
+}
+
 impl Data<'_> {
-    /// As [`Worker::read_one`].
+    /// Counts what a command has found: at once, or when its transaction has taken effect.
+    #[inline]
+    pub(crate) fn count(&mut self, found: Found) {
+        match self {
+            Data::Store(_, counts) => counts.found(found),
+            Data::Staged(staged) => {
+                staged.found.hits += found.hits;
+                staged.found.misses += found.misses;
+                staged.found.expired += found.expired;
+            }
+        }
+    }
+
+    /// As [`Data::peek_one`]; the key counts as read.
     #[inline]
     pub(crate) fn read_one<T>(
         &mut self,
@@ -28,25 +70,49 @@ impl Data<'_> {
         key: Key<'_>,
         f: impl FnOnce(Option<Record<'_>>) -> T,
     ) -> Result<T, Undone> {
-        match self {
-            Data::Store(worker) => Ok(worker.read_one(table, key, f)?),
-            Data::Staged(staged) => Ok(f(staged.record(staged.place(table, key)?))),
-        }
+        let mut exists = false;
+        let result = self.peek_one(table, key, |record| {
+            exists = record.is_some();
+            f(record)
+        })?;
+        self.count(Found::key(exists));
+        Ok(result)
     }
 
-    /// As [`Worker::read`].
+    /// As [`Worker::read`]; each key counts as read.
     pub(crate) fn read<T>(
         &mut self,
         table: TableId,
         keys: &[Key<'_>],
         f: impl FnOnce(&[Option<Record<'_>>]) -> T,
     ) -> Result<T, Undone> {
-        match self {
-            Data::Store(worker) => Ok(worker.read(table, keys, f)?),
+        let mut found = Found::default();
+        let count = |records: &[Option<Record<'_>>]| {
+            found = Found::keys(records);
+            f(records)
+        };
+        let result = match self {
+            Data::Store(worker, _) => worker.read(table, keys, count)?,
             Data::Staged(staged) => {
                 let places = staged.places(table, keys)?;
-                Ok(f(&staged.records(&places)))
+                count(&staged.records(&places))
             }
+        };
+        self.count(found);
+        Ok(result)
+    }
+
+    /// As [`Worker::read_one`].
+    #[inline]
+    pub(crate) fn peek_one<T>(
+        &mut self,
+        table: TableId,
+        key: Key<'_>,
+        f: impl FnOnce(Option<Record<'_>>) -> T,
+    ) -> Result<T, Undone> {
+        match self {
+            Data::Store(worker, _) => Ok(worker.read_one(table, key, f)?),
+            Data::Staged(staged) => Ok(f(staged.record(staged.place(table, key)?))),
         }
     }
 
@@ -60,7 +126,7 @@ impl Data<'_> {
         expiry: Option<UnixMillis>,
     ) -> Result<(), Undone> {
         match self {
-            Data::Store(worker) => Ok(worker.put(table, key, value, expiry)?),
+            Data::Store(worker, _) => Ok(worker.put(table, key, value, expiry)?),
             Data::Staged(staged) => {
                 let place = staged.place(table, key)?;
                 staged.change(place, Some((value, expiry)))
@@ -78,7 +144,7 @@ impl Data<'_> {
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
     ) -> Result<T, Undone> {
         match self {
-            Data::Store(worker) => Ok(worker.update(table, keys, need, f)?),
+            Data::Store(worker, _) => Ok(worker.update(table, keys, need, f)?),
             Data::Staged(staged) => {
                 let places = staged.places(table, keys)?;
                 let mut scratch = std::mem::take(&mut staged.scratch);
@@ -100,7 +166,7 @@ impl Data<'_> {
         f: impl FnOnce([Option<Record<'_>>; 2], &mut Changes<'_>) -> T,
     ) -> Result<T, Undone> {
         match self {
-            Data::Store(worker) => Ok(worker.update_beside(beside, key, f)?),
+            Data::Store(worker, _) => Ok(worker.update_beside(beside, key, f)?),
             // Copies are those of one table.
             Data::Staged(_) => Err(refused("ERR not possible inside a transaction")),
         }
@@ -117,6 +183,8 @@ pub(crate) struct Staged {
     /// Where the record of a key stands. Only looked up, never walked.
     places: HashMap<Box<[u8]>, usize>,
     scratch: Scratch,
+    /// What the commands have found so far.
+    found: Found,
 }
 
 /// One record, or its absence.
@@ -147,6 +215,7 @@ impl Staged {
             records: records.iter().map(copy).collect(),
             places: keys.iter().enumerate().map(place).collect(),
             scratch: Scratch::default(),
+            found: Found::default(),
         }
     }
 
@@ -154,6 +223,11 @@ impl Staged {
     pub(crate) fn is_current(&self, records: &[Option<Record<'_>>]) -> bool {
         let versions = records.iter().map(|record| record.map(|record| record.version));
         self.records.iter().map(|record| record.version).eq(versions)
+    }
+
+    /// Returns what the commands have found.
+    pub(crate) fn found(&self) -> Found {
+        self.found
     }
 
     /// Whether there is anything to be written.

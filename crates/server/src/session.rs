@@ -1,7 +1,7 @@
 //! What a connection is between two of its requests.
 
 use crate::commands::{Transaction, Watched};
-use crate::operators::clients::{Facts, Shown};
+use crate::operators::clients::{Collected, Facts, Shown};
 use resp::Protocol;
 use std::sync::Arc;
 use types::{Instant, TableId};
@@ -25,7 +25,11 @@ pub(crate) struct Session {
     pub(crate) no_evict: bool,
     pub(crate) no_touch: bool,
     /// The number of the last command.
-    pub(crate) command: u16,
+    pub(crate) command: Option<u16>,
+    /// Set by `CLIENT CAPA redirect`, and shown.
+    pub(crate) takes_redirects: bool,
+    /// A request of it waits for something.
+    pub(crate) is_blocked: bool,
     /// Commands since `MULTI`, if there was one.
     pub(crate) collecting: Option<Transaction>,
     /// Keys that must not change before the next transaction.
@@ -48,7 +52,9 @@ impl Session {
             is_monitor: false,
             no_evict: false,
             no_touch: false,
-            command: 0,
+            command: None,
+            takes_redirects: false,
+            is_blocked: false,
             collecting: None,
             watched: Watched::new(),
             draws: 0,
@@ -69,7 +75,14 @@ impl Session {
             is_monitor: self.is_monitor,
             no_evict: self.no_evict,
             no_touch: self.no_touch,
-            command: self.command,
+            is_blocked: self.is_blocked,
+            takes_redirects: self.takes_redirects,
+            has_called: self.command.is_some(),
+            command: self.command.unwrap_or(0),
+            collected: Collected {
+                commands: self.collecting.as_ref().map(|collecting| collecting.len() as u32),
+                watched: self.watched.len() as u32,
+            },
         };
         self.facts.tell(now, requests, shown);
     }

@@ -4,6 +4,7 @@ use super::pieces::{clamped, piece, value_of};
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{FROM_SECOND, Family, ONE, command};
 use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
+use crate::data::Found;
 use std::ops::Range;
 use store::{Key, Need};
 use types::limits::VALUE_BYTES_MAX;
@@ -258,7 +259,9 @@ fn bitop(call: &mut Call<'_>) -> Done {
     }
     let keys: Vec<Key<'_>> = (2..call.args.len()).map(|at| call.key(at)).collect();
     let table = call.session.table;
+    let mut found = Found::default();
     let length = call.engine.data().update(table, &keys, Need::Records, |records, changes| {
+        found = Found::keys(&records[1..]);
         let values: Vec<&[u8]> = records[1..].iter().map(|record| value_of(*record).0).collect();
         let result = operator.combine(&values);
         match result.is_empty() {
@@ -267,6 +270,7 @@ fn bitop(call: &mut Call<'_>) -> Done {
         }
         result.len()
     })?;
+    call.engine.data().count(found);
     call.reply.integer(length as i64);
     Ok(())
 }

@@ -1,15 +1,11 @@
 //! `CLIENT`: who is connected, what each is called, who is sent away, and who must wait.
 
-use super::table::flag::{ADMIN, ALLOW_BUSY, ALONE, ANYTIME, DANGEROUS, NOSCRIPT};
+use super::table::flag::{ADMIN, ALLOW_BUSY, ALONE, ANYTIME, DANGEROUS, NO_MULTI, NOSCRIPT};
 use super::table::{Command, Keys, command, help};
-use super::{Call, Done, Refusal, parse_integer, printable, refused, uppercase_is};
-use crate::operators::clients::{Facts, Traffic};
+use super::{Call, Done, Refusal, client_list, parse_integer, printable, refused, uppercase_is};
 use crate::operators::lock;
 use crate::operators::pause::Paused;
 use crate::session::Replies;
-use resp::Protocol;
-use std::sync::Arc;
-use std::time::Duration;
 use types::Instant;
 
 /// What concerns this connection alone.
@@ -26,7 +22,7 @@ pub(super) static CLIENT: &[Command] = &[
     command("client|capa", -3, OWN, Keys::None, capabilities).text(
         "8.0.0",
         "O(1)",
-        "Takes note of nothing: there is no capability that would change a reply.",
+        "Notes what the client can do, to be shown: no reply depends on it.",
     ),
     command("client|getname", 2, OWN, Keys::None, get_name).text(
         "2.6.9",
@@ -49,17 +45,17 @@ pub(super) static CLIENT: &[Command] = &[
         "O(1)",
         "Is refused: there is no import mode.",
     ),
-    command("client|info", 2, OWN, Keys::None, info).text(
+    command("client|info", 2, OWN, Keys::None, client_list::info).text(
         "6.2.0",
         "O(1)",
         "Describes this connection.",
     ),
-    command("client|kill", -3, OPERATOR, Keys::None, kill).text(
+    command("client|kill", -3, OPERATOR, Keys::None, client_list::kill).text(
         "2.4.0",
         "O(N) of the number of connections",
         "Sends clients away: one by its address, or all that filters describe.",
     ),
-    command("client|list", -2, OPERATOR, Keys::None, list).text(
+    command("client|list", -2, OPERATOR, Keys::None, client_list::list).text(
         "2.4.0",
         "O(N) of the number of connections",
         "Describes connections.",
@@ -79,7 +75,7 @@ pub(super) static CLIENT: &[Command] = &[
         "O(1)",
         "Has requests wait for some time: all, or those that write.",
     ),
-    command("client|reply", 3, OWN | ALONE, Keys::Unnamed, reply).text(
+    command("client|reply", 3, OWN | ALONE | NO_MULTI, Keys::Unnamed, reply).text(
         "3.2.0",
         "O(1)",
         "Chooses which replies are sent.",
@@ -209,198 +205,6 @@ fn reply(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// `CLIENT INFO`.
-fn info(call: &mut Call<'_>) -> Done {
-    call.session.tell(call.now, 0);
-    let line = describe(&call.session.facts, call.now);
-    call.reply.verbatim(*b"txt", line.as_bytes());
-    Ok(())
-}
-
-/// One client as a line. What this server does not know is 0, or empty.
-fn describe(facts: &Facts, now: Instant) -> String {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let shown = facts.shown();
-    let names = lock(&facts.names).clone();
-    let flags: String = [(shown.is_monitor, 'O'), (shown.no_evict, 'e'), (shown.no_touch, 'T')]
-        .into_iter()
-        .filter_map(|(is_set, flag)| is_set.then_some(flag))
-        .collect();
-    let command = match facts.requests() {
-        0 => "NULL",
-        _ => Command::numbered(usize::from(shown.command)).map_or("NULL", |command| command.name),
-    };
-    let Traffic { read, written, unread, unsent } = facts.traffic();
-    format!(
-        "id={} addr={} laddr={} fd=0 name={} age={} idle={} flags={} capa= db={} sub=0 psub=0 \
-         ssub=0 multi=-1 watch=0 qbuf={unread} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 \
-         obl={unsent} oll=0 omem={unsent} tot-mem={} events=r cmd={command} user=default redir=-1 \
-         resp={} lib-name={} lib-ver={} tot-net-in={read} tot-net-out={written} tot-cmds={}\n",
-        facts.id,
-        facts.peer,
-        facts.local,
-        text(&names.name),
-        now.since(facts.since).as_secs(),
-        now.since(facts.last_request()).as_secs(),
-        if flags.is_empty() { "N" } else { &flags },
-        shown.table.0,
-        unread + unsent,
-        if shown.protocol == Protocol::Resp3 { 3 } else { 2 },
-        text(&names.library),
-        text(&names.version),
-        facts.requests(),
-    )
-}
-
-/// Which clients are meant.
-#[derive(Debug, Default)]
-struct Filter {
-    ids: Vec<u64>,
-    address: Option<String>,
-    local: Option<String>,
-    class: Option<Class>,
-    age_min: Option<Duration>,
-    spares_me: bool,
-}
-
-/// Kinds of clients. There are only ordinary ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Class {
-    Normal,
-    Other,
-}
-
-fn parse_class(word: &[u8]) -> Result<Class, Refusal> {
-    match &word.to_ascii_lowercase()[..] {
-        b"normal" => Ok(Class::Normal),
-        b"replica" | b"slave" | b"pubsub" | b"master" | b"primary" => Ok(Class::Other),
-        _ => {
-            let text = format!("ERR Unknown client type '{}'", printable(word, 128));
-            Err(Refusal::Because(text.into()))
-        }
-    }
-}
-
-impl Filter {
-    /// Names and values in turn. `ID` may have several values, as far as they are numbers.
-    fn parse(mut words: &[&[u8]]) -> Result<Filter, Refusal> {
-        let mut filter = Filter { spares_me: true, ..Filter::default() };
-        while let [name, value, rest @ ..] = words {
-            words = rest;
-            let text = || Some(String::from_utf8_lossy(value).into_owned());
-            match &name.to_ascii_uppercase()[..] {
-                b"ID" => {
-                    filter.ids.push(parse_id(value)?);
-                    while let [next, rest @ ..] = words
-                        && let Ok(id) = parse_id(next)
-                    {
-                        filter.ids.push(id);
-                        words = rest;
-                    }
-                }
-                b"ADDR" => filter.address = text(),
-                b"LADDR" => filter.local = text(),
-                b"TYPE" => filter.class = Some(parse_class(value)?),
-                b"USER" if *value == b"default" => {}
-                b"USER" => {
-                    let user = printable(value, 128);
-                    let text = format!("ERR No such user '{user}'");
-                    return Err(Refusal::Because(text.into()));
-                }
-                b"SKIPME" if uppercase_is(value, b"YES") => filter.spares_me = true,
-                b"SKIPME" if uppercase_is(value, b"NO") => filter.spares_me = false,
-                b"MAXAGE" => {
-                    let seconds = parse_integer(value).and_then(|age| u32::try_from(age).ok());
-                    let seconds = seconds.ok_or(Refusal::Because(
-                        "ERR maxage is not an integer or out of range".into(),
-                    ))?;
-                    filter.age_min = Some(Duration::from_secs(u64::from(seconds)));
-                }
-                _ => return Err(Refusal::Syntax),
-            }
-        }
-        match words {
-            [] => Ok(filter),
-            _ => Err(Refusal::Syntax),
-        }
-    }
-
-    fn means(&self, facts: &Facts, now: Instant) -> bool {
-        let is = |wanted: &Option<String>, found: &str| {
-            wanted.as_ref().is_none_or(|wanted| wanted == found)
-        };
-        (self.ids.is_empty() || self.ids.contains(&facts.id))
-            && is(&self.address, &facts.peer)
-            && is(&self.local, &facts.local)
-            && self.class != Some(Class::Other)
-            && self.age_min.is_none_or(|age| now.since(facts.since) >= age)
-    }
-}
-
-fn parse_id(word: &[u8]) -> Result<u64, Refusal> {
-    let id = parse_integer(word).ok_or(Refusal::Syntax)?;
-    let id = u64::try_from(id).ok().filter(|id| *id > 0);
-    id.ok_or(Refusal::Because("ERR client-id should be greater than 0".into()))
-}
-
-/// `CLIENT LIST [TYPE type] [ID id ...]`.
-fn list(call: &mut Call<'_>) -> Done {
-    call.session.tell(call.now, 0);
-    let filter = match &call.args[2..] {
-        [] => Filter::default(),
-        [word, ids @ ..] if uppercase_is(word, b"ID") && !ids.is_empty() => {
-            let ids = ids.iter().map(|id| parse_id(id)).collect::<Result<_, _>>()?;
-            Filter { ids, ..Filter::default() }
-        }
-        [word, class] if uppercase_is(word, b"TYPE") => {
-            Filter { class: Some(parse_class(class)?), ..Filter::default() }
-        }
-        words => Filter::parse(words)?,
-    };
-    let all = call.engine.node().operators.clients.all();
-    let meant = all.iter().filter(|facts| filter.means(facts, call.now));
-    let text: String = meant.map(|facts| describe(facts, call.now)).collect();
-    call.reply.verbatim(*b"txt", text.as_bytes());
-    Ok(())
-}
-
-/// `CLIENT KILL address`, or `CLIENT KILL filter value [filter value ...]`.
-fn kill(call: &mut Call<'_>) -> Done {
-    let words = &call.args[2..];
-    let (filter, is_old_form) = match words {
-        [address] => {
-            let address = Some(String::from_utf8_lossy(address).into_owned());
-            (Filter { address, ..Filter::default() }, true)
-        }
-        _ => (Filter::parse(words)?, false),
-    };
-    let node = call.engine.node();
-    let all: Vec<Arc<Facts>> = node.operators.clients.all();
-    let mut killed = 0;
-    for facts in all.iter().filter(|facts| filter.means(facts, call.now)) {
-        if facts.id != call.session.id() {
-            node.operators.clients.kill(facts);
-        } else if filter.spares_me {
-            continue;
-        } else {
-            // Not before it has the reply.
-            call.session.closing = true;
-        }
-        killed += 1;
-    }
-    if killed > 0 {
-        node.wake_all();
-    }
-    match (is_old_form, killed) {
-        (true, 0) => Err(refused("ERR No such client")),
-        (true, _) => call.ok(),
-        (false, _) => {
-            call.reply.integer(killed);
-            Ok(())
-        }
-    }
-}
-
 /// `CLIENT PAUSE milliseconds [WRITE | ALL]`.
 fn pause(call: &mut Call<'_>) -> Done {
     let paused = match &call.args[3..] {
@@ -479,32 +283,12 @@ fn tracking_info(call: &mut Call<'_>) -> Done {
 
 /// `CLIENT CAPA capability [...]`: unknown ones are passed over, as in Valkey.
 fn capabilities(call: &mut Call<'_>) -> Done {
+    let is_redirect = |word: &&[u8]| uppercase_is(word, b"REDIRECT");
+    call.session.takes_redirects |= call.args[2..].iter().any(is_redirect);
     call.ok()
 }
 
 /// `CLIENT IMPORT-SOURCE ON | OFF`.
 fn import_source(_: &mut Call<'_>) -> Done {
     Err(refused("ERR Server is not in import mode"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(line: &str) -> Result<Filter, Refusal> {
-        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-        Filter::parse(&words)
-    }
-
-    #[test]
-    fn filters_are_read_and_senseless_ones_refused() {
-        let filter = parse("ID 1 2 3 skipme NO maxage 7 type normal addr 1:2").unwrap();
-        assert_eq!(filter.ids, [1, 2, 3]);
-        assert!(!filter.spares_me);
-        assert_eq!(filter.age_min, Some(Duration::from_secs(7)));
-        assert_eq!(filter.address.as_deref(), Some("1:2"));
-        for wrong in ["ID", "ID 0", "ID x", "TYPE what", "USER me", "SKIPME perhaps", "MAXAGE -1"] {
-            assert!(parse(wrong).is_err(), "{wrong}");
-        }
-    }
 }

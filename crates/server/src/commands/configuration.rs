@@ -122,6 +122,7 @@ fn set(call: &mut Call<'_>) -> Done {
     }
     node.configure(changed);
     node.wake_all();
+    call.engine.follow_operators();
     call.ok()
 }
 
@@ -131,7 +132,7 @@ fn same(value: &str, other: &str) -> bool {
 
 /// `CONFIG RESETSTAT`.
 fn reset_statistics(call: &mut Call<'_>) -> Done {
-    call.engine.node().operators.reset_counts();
+    call.engine.reset_statistics();
     call.ok()
 }
 

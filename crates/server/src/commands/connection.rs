@@ -160,7 +160,8 @@ fn reset(call: &mut Call<'_>) -> Done {
     session.collecting = None;
     session.watched = Watched::new();
     session.is_authenticated = !call.engine.configuration.needs_password();
-    *lock(&session.facts.names) = Default::default();
+    // The library is the same as before.
+    lock(&session.facts.names).name.clear();
     call.reply.set_protocol(Protocol::Resp2);
     call.reply.simple("RESET");
     Ok(())

@@ -3,6 +3,7 @@
 use super::table::flag::{FAST, READONLY, WRITE};
 use super::table::{Family, ONE, command};
 use super::{Call, Done, Refusal, parse_integer, uppercase_is};
+use crate::data::Found;
 use store::{Need, Record};
 use types::UnixMillis;
 
@@ -186,18 +187,21 @@ fn set_expiry(call: &mut Call<'_>, at: impl FnOnce(i64, i64) -> Option<i64>) -> 
     let at = at(number, call.wall.0 as i64).ok_or(Refusal::ExpireTime)?;
     let (key, table, now) = (call.key(1), call.session.table, call.wall);
     let at = u64::try_from(at).unwrap_or(0);
+    let mut expired = 0;
     let set = call.engine.data().update(table, &[key], Need::Records, |records, changes| {
         let Some(record) = records[0] else { return false };
         if !conditions.allow(record.expiry, at) {
             return false;
         }
         if at <= now.0 {
+            expired = 1;
             changes.delete(0);
         } else {
             changes.put(0, record.value, Some(UnixMillis(at)));
         }
         true
     })?;
+    call.engine.data().count(Found::expired(expired));
     call.reply.integer(i64::from(set));
     Ok(())
 }

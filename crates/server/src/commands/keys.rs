@@ -4,6 +4,7 @@ use super::numbers::parse_integer_within;
 use super::table::flag::{DANGEROUS, DENYOOM, FAST, OTHER_TABLES, READONLY, WRITE};
 use super::table::{ALL, Family, Keys, ONE, TWO, command};
 use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
+use crate::data::Found;
 use std::borrow::Cow;
 use store::{Changes, Key, Need, Record};
 use types::TableId;
@@ -171,10 +172,12 @@ fn copy(call: &mut Call<'_>) -> Done {
     if (table, from.bytes) == (to, key.bytes) {
         return Err(refused("ERR source and destination objects are the same"));
     }
-    let copy = |record: Option<Record<'_>>,
-                old: Option<Record<'_>>,
-                to: usize,
-                changes: &mut Changes<'_>| {
+    let mut found = Found::default();
+    let mut copy = |record: Option<Record<'_>>,
+                    old: Option<Record<'_>>,
+                    to: usize,
+                    changes: &mut Changes<'_>| {
+        found = Found::key(record.is_some());
         let Some(record) = record.filter(|_| replaces || old.is_none()) else { return false };
         changes.put(to, record.value, record.expiry);
         true
@@ -188,6 +191,7 @@ fn copy(call: &mut Call<'_>) -> Done {
             copy(record, old, 0, changes)
         })?
     };
+    call.engine.data().count(found);
     call.reply.integer(i64::from(copied));
     Ok(())
 }

@@ -9,6 +9,7 @@
 
 mod bitfield;
 mod bits;
+mod client_list;
 mod clients;
 mod cluster;
 mod configuration;

@@ -143,13 +143,17 @@ fn usage(call: &mut Call<'_>) -> Done {
     if !rest.is_empty() {
         return Err(Refusal::Syntax.into());
     }
-    let key_bytes = call.args[2].len();
-    tell(call, |reply, record| {
-        let expires = record.expiry.is_some();
-        let entry = wire::entry::encoded_bytes(key_bytes, record.value.len(), usize::from(expires));
-        reply.integer((entry + INDEX_WORD_BYTES) as i64);
-        Ok(())
-    })
+    let key = call.key(2);
+    let bytes = call.engine.data().peek_one(call.session.table, key, |record| {
+        let record = record?;
+        let expires = usize::from(record.expiry.is_some());
+        Some(wire::entry::encoded_bytes(key.bytes.len(), record.value.len(), expires))
+    })?;
+    match bytes {
+        Some(bytes) => call.reply.integer((bytes + INDEX_WORD_BYTES) as i64),
+        None => call.reply.null(),
+    }
+    Ok(())
 }
 
 /// The index's word for a record.

@@ -461,7 +461,7 @@ fn debug_nothing(call: &mut Call<'_>) -> Done {
 fn debug_object(call: &mut Call<'_>) -> Done {
     permit_debug(call)?;
     let (table, key) = (call.session.table, call.key(2));
-    let found = call.engine.data().read_one(table, key, |record| {
+    let found = call.engine.data().peek_one(table, key, |record| {
         record.map(|record| (record.value.len(), record.version.0))
     })?;
     let (bytes, version) = found.ok_or_else(|| refused("ERR no such key"))?;

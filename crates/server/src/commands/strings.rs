@@ -4,6 +4,7 @@ use super::set_options::{Condition, Dialect, Expiry, Options, expire_at};
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{ALL, Family, Keys, ONE, PAIRS, command};
 use super::{Call, Done, Refusal, parse_integer, refused};
+use crate::data::Found;
 use store::{Changes, Key, Need};
 use types::UnixMillis;
 
@@ -159,14 +160,19 @@ fn put(call: &mut Call<'_>, value: &[u8], expiry: Option<UnixMillis>) -> Done {
 
 fn set_reading_first(call: &mut Call<'_>, options: Options<'_>) -> Done {
     let (key, value, table, now) = (call.key(1), call.args[2], call.session.table, call.wall);
+    let mut found = Found::default();
     let (set, old) =
         call.engine.data().update(table, &[key], Need::Records, |records, changes| {
             let set = options.allows(records[0]);
-            if set {
-                write(changes, 0, value, options.new_expiry(records[0]), now);
+            if options.get {
+                found = Found::key(records[0].is_some());
+            }
+            if set && write(changes, 0, value, options.new_expiry(records[0]), now) {
+                found.expired = u64::from(records[0].is_some());
             }
             (set, options.get.then(|| records[0].map(|record| record.value.to_vec())))
         })?;
+    call.engine.data().count(found);
     match (old, set) {
         (Some(Some(old)), _) => call.reply.bulk(&old),
         (Some(None), _) | (None, false) => call.reply.null(),
@@ -175,18 +181,20 @@ fn set_reading_first(call: &mut Call<'_>, options: Options<'_>) -> Done {
     Ok(())
 }
 
-/// Gives a key a value, or none if it would be expired.
+/// Gives a key a value, or none if it would be expired: then the result is `true`.
 fn write(
     changes: &mut Changes<'_>,
     at: usize,
     value: &[u8],
     expiry: Option<UnixMillis>,
     now: UnixMillis,
-) {
-    match expiry {
-        Some(expiry) if expiry <= now => changes.delete(at),
-        expiry => changes.put(at, value, expiry),
+) -> bool {
+    let is_expired = expiry.is_some_and(|expiry| expiry <= now);
+    match is_expired {
+        true => changes.delete(at),
+        false => changes.put(at, value, expiry),
     }
+    is_expired
 }
 
 /// `MSETEX numkeys key value [key value ...] [NX | XX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`.
@@ -198,17 +206,23 @@ fn msetex(call: &mut Call<'_>) -> Done {
     let words = args.get(2 + 2 * count..).ok_or(Refusal::Syntax)?;
     let options = Options::parse(words, Dialect::MSetEx, now)?;
     let keys: Vec<Key<'_>> = (0..count).map(|at| call.key(2 + 2 * at)).collect();
-    let is_blind = options.condition == Condition::Always && options.expiry != Some(Expiry::Keep);
+    let is_past = matches!(options.expiry, Some(Expiry::At(at)) if at <= now);
+    let keeps = options.expiry == Some(Expiry::Keep);
+    let is_blind = options.condition == Condition::Always && !keeps && !is_past;
     let need = if is_blind { Need::Nothing } else { Need::Records };
+    let mut expired = 0;
     let set = call.engine.data().update(table, &keys, need, |records, changes| {
         let set = records.iter().all(|record| options.allows(*record));
         if set {
             for (at, record) in records.iter().enumerate() {
-                write(changes, at, args[3 + 2 * at], options.new_expiry(*record), now);
+                let expiry = options.new_expiry(*record);
+                let is_expired = write(changes, at, args[3 + 2 * at], expiry, now);
+                expired += u64::from(is_expired && record.is_some());
             }
         }
         set
     })?;
+    call.engine.data().count(Found::expired(expired));
     call.reply.integer(i64::from(set));
     Ok(())
 }
@@ -253,15 +267,18 @@ fn getset(call: &mut Call<'_>) -> Done {
 fn getdel(call: &mut Call<'_>) -> Done {
     let (key, table) = (call.key(1), call.session.table);
     let reply = &mut call.reply;
-    call.engine.data().update(table, &[key], Need::Records, |records, changes| {
-        match records[0] {
-            Some(record) => {
-                reply.bulk(record.value);
-                changes.delete(0);
+    let exists =
+        call.engine.data().update(table, &[key], Need::Records, |records, changes| {
+            match records[0] {
+                Some(record) => {
+                    reply.bulk(record.value);
+                    changes.delete(0);
+                }
+                None => reply.null(),
             }
-            None => reply.null(),
-        }
-    })?;
+            records[0].is_some()
+        })?;
+    call.engine.data().count(Found::key(exists));
     Ok(())
 }
 
@@ -271,14 +288,17 @@ fn getex(call: &mut Call<'_>) -> Done {
     let Some(expiry) = options.expiry else { return get(call) };
     let (key, table, now) = (call.key(1), call.session.table, call.wall);
     let reply = &mut call.reply;
+    let mut found = Found::key(false);
     call.engine.data().update(table, &[key], Need::Records, |records, changes| {
         let Some(record) = records[0] else { return reply.null() };
+        found = Found::key(true);
         reply.bulk(record.value);
         let new = options.new_expiry(records[0]);
         if expiry != Expiry::Never || record.expiry.is_some() {
-            write(changes, 0, record.value, new, now);
+            found.expired = u64::from(write(changes, 0, record.value, new, now));
         }
     })?;
+    call.engine.data().count(found);
     Ok(())
 }
 

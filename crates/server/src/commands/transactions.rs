@@ -3,11 +3,12 @@
 //! The front end collects them ([`Transaction`]) and hands them to `EXEC`, which runs them on copies
 //! of their records (see [`crate::data`]). In a cluster all keys of a transaction lie in one slot.
 
-use super::table::flag::{ALLOW_BUSY, ANYTIME, ENDS_MULTI, FAST, NO_MULTI, NOSCRIPT};
+use super::table::flag::{ALLOW_BUSY, ANYTIME, ENDS_MULTI, FAST, NO_MULTI, NOSCRIPT, WRITE};
 use super::table::{ALL, Family, Keys, command};
 use super::{CROSS_SLOT, Call, Command, Done, Refusal, Undone, refused};
 use crate::data::Staged;
 use crate::engine::Node;
+use crate::operators::executions::{Execution, is_slow_possible};
 use resp::{OwnedRequest, ReplyWriter};
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -57,6 +58,8 @@ pub(crate) struct Transaction {
     slot: Option<Slot>,
     /// A command was refused when it was given: `EXEC` will refuse.
     is_broken: bool,
+    /// One of the commands changes data.
+    writes: bool,
 }
 
 /// Keys whose change makes a transaction fail, and which version each had; `None`: it did not exist.
@@ -77,16 +80,28 @@ impl Transaction {
         request: resp::Request<'_>,
         node: &Node,
     ) -> Result<(), String> {
+        let writes = command.as_ref().is_ok_and(|command| command.has(WRITE));
         let added = command.and_then(|command| self.check(command, request, node));
         match &added {
             Ok(()) => {
                 let request = request.to_owned();
                 self.bytes += request.held_bytes();
                 self.requests.push(request);
+                self.writes |= writes;
             }
             Err(_) => self.is_broken = true,
         }
         added
+    }
+
+    /// Returns how many commands have been collected.
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Returns whether one of the commands changes data.
+    pub(crate) fn writes(&self) -> bool {
+        self.writes
     }
 
     fn check(
@@ -281,6 +296,7 @@ fn attempt(
     call.engine.staged = Some(staged);
     let (replies, executed) = run_all(call, transaction);
     let staged = call.engine.staged.take();
+    let found = staged.as_ref().map(Staged::found).unwrap_or_default();
     if let Some(staged) = staged.filter(Staged::is_changed) {
         let update = call.engine.worker.update(table, keys, Need::Records, |records, changes| {
             let is_current = staged.is_current(records);
@@ -297,25 +313,42 @@ fn attempt(
         }
     }
     call.reply.written(&replies);
-    executed.iter().for_each(|one| one.count(call, &replies));
+    call.engine.counts.found(found);
+    executed.iter().for_each(|one| one.count(call, transaction, &replies));
     Ok(true)
 }
 
 /// A command of a transaction that has run, to be counted if all of them count.
 struct Executed {
     command: &'static Command,
+    /// Its place in the transaction.
+    place: usize,
     spent: Duration,
     /// Where its reply begins.
     reply: usize,
 }
 
 impl Executed {
-    fn count(&self, call: &Call<'_>, replies: &[u8]) {
+    fn count(&self, call: &Call<'_>, transaction: &Transaction, replies: &[u8]) {
         let counts = call.engine.counts.of_command(self.command.number());
         counts.called(self.spent);
         if replies.get(self.reply) == Some(&b'-') {
             counts.failed.add(1);
             call.engine.counts.error(&replies[self.reply + 1..]);
+        }
+        let node = call.engine.node();
+        let is_watched = node.operators.monitors.is_watched();
+        let is_slow = is_slow_possible(self.spent, &call.engine.configuration);
+        if is_watched || is_slow {
+            let args: Vec<&[u8]> = transaction.requests[self.place].request().iter().collect();
+            let Executed { command, spent, .. } = *self;
+            let one = Execution { command, args: &args, session: call.session, wall: call.wall };
+            if is_watched {
+                one.show(node);
+            }
+            if is_slow {
+                one.note_slow(spent, call.engine);
+            }
         }
     }
 }
@@ -326,7 +359,8 @@ fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> (Vec<u8>, Vec<Exec
     let mut executed = Vec::with_capacity(transaction.requests.len());
     let mut begun = call.engine.read_stopwatch(call.now);
     ReplyWriter::new(call.session.protocol, &mut replies).array(transaction.requests.len());
-    for request in transaction.requests.iter().map(OwnedRequest::request) {
+    for (place, request) in transaction.requests.iter().enumerate() {
+        let request = request.request();
         let args: Vec<&[u8]> = request.iter().collect();
         // Commands that are not known were refused when they were given.
         let Ok(command) = Command::of(args[0], args.get(1).copied()) else { continue };
@@ -357,7 +391,7 @@ fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> (Vec<u8>, Vec<Exec
             ReplyWriter::new(protocol, &mut replies).error(refusal.text(command).as_bytes());
         }
         let end = call.engine.read_stopwatch(call.now);
-        executed.push(Executed { command, spent: end.since(begun), reply: before });
+        executed.push(Executed { command, place, spent: end.since(begun), reply: before });
         begun = end;
     }
     (replies, executed)

@@ -1,5 +1,7 @@
 //! Order among clients, in virtual time and without sockets.
 
+mod fidelity;
+
 use super::*;
 use crate::engine::{Identity, Node};
 use crate::{Configuration, Settings};

@@ -2,13 +2,15 @@
 
 use super::{Engine, Mode, Node};
 use crate::commands::{Command, REDIS_VERSION};
+use crate::operators::Baseline;
 use crate::operators::counts::{self, Background, Counter, Counts, Summary};
 use crate::operators::host::Usage;
 use crate::operators::lock;
+use crate::operators::pause::Paused;
 use std::sync::Arc;
 use std::time::Duration;
 use types::limits::TABLES_MAX;
-use types::{TableId, UnixMillis};
+use types::{Instant, TableId, UnixMillis};
 
 type Lines = Vec<(String, String)>;
 
@@ -48,17 +50,25 @@ const fn section(name: &'static str, is_default: bool, write: fn(&Shown<'_>) -> 
 /// What sections are written from.
 struct Shown<'e> {
     engine: &'e Engine,
+    now: Instant,
     uptime: Duration,
     wall: UnixMillis,
     counts: Vec<Arc<Counts>>,
     usage: Usage,
     /// Requests per second since `INFO` was asked for last.
     rate: u64,
+    /// What counts as nothing.
+    baseline: Baseline,
 }
 
 impl Shown<'_> {
     fn node(&self) -> &Node {
         self.engine.node()
+    }
+
+    /// What the reactors have done.
+    fn reactors(&self) -> Vec<runtime::Counts> {
+        self.node().operators.host().map(|host| host.reactors()).unwrap_or_default()
     }
 
     fn sum(&self, counter: impl Fn(&Counts) -> &Counter) -> String {
@@ -70,19 +80,22 @@ impl Shown<'_> {
 /// The sections that are wanted, as `INFO` writes them.
 pub(super) fn text(
     engine: &Engine,
-    uptime: Duration,
+    now: Instant,
     wall: UnixMillis,
     is_wanted: impl Fn(&Section) -> bool,
 ) -> String {
     let host = engine.node().operators.host();
+    let uptime = engine.uptime(now);
     let counts = engine.node().operators.counts();
     let requests = counts.iter().map(|counts| counts.requests.read()).sum();
     let shown = Shown {
         engine,
+        now,
         uptime,
         wall,
         counts,
         rate: lock(&engine.node().operators.rate).at(uptime, requests),
+        baseline: *lock(&engine.node().operators.baseline),
         usage: host.map(|host| host.usage()).unwrap_or_default(),
     };
     let mut text = String::new();
@@ -134,14 +147,40 @@ fn server(shown: &Shown<'_>) -> Lines {
 
 fn clients(shown: &Shown<'_>) -> Lines {
     let operators = &shown.node().operators;
-    lines(vec![
+    let sums = operators.clients.sums();
+    let mut fields = lines(vec![
         ("connected_clients", operators.clients.count().to_string()),
         ("cluster_connections", "0".into()),
         ("maxclients", operators.configuration().maxclients.to_string()),
-        ("blocked_clients", "0".into()),
+        ("client_recent_max_input_buffer", sums.unread_max.to_string()),
+        ("client_recent_max_output_buffer", sums.unsent_max.to_string()),
+        ("blocked_clients", sums.blocked.to_string()),
         ("tracking_clients", "0".into()),
+        ("pubsub_clients", "0".into()),
+        ("watching_clients", sums.watching.to_string()),
         ("clients_in_timeout_table", "0".into()),
-    ])
+        ("total_watched_keys", sums.watched_keys.to_string()),
+        ("total_blocking_keys", "0".into()),
+        ("total_blocking_keys_on_nokey", "0".into()),
+    ]);
+    fields.extend(lines(pause_fields(shown.node(), shown.now)));
+    fields
+}
+
+/// What `CLIENT PAUSE` holds back, and for how long.
+fn pause_fields(node: &Node, now: Instant) -> Vec<(&'static str, String)> {
+    let pause = &node.operators.pause;
+    let (reason, actions) = match pause.at(now) {
+        None => ("none", "none"),
+        Some(Paused::Writes) => ("client_pause", "write"),
+        Some(Paused::All) => ("client_pause", "all"),
+    };
+    let left = pause.next_end(now).map_or(Duration::ZERO, |end| end.since(now));
+    vec![
+        ("paused_reason", reason.into()),
+        ("paused_actions", actions.into()),
+        ("paused_timeout_milliseconds", left.as_millis().to_string()),
+    ]
 }
 
 fn memory(shown: &Shown<'_>) -> Lines {
@@ -171,7 +210,7 @@ fn memory(shown: &Shown<'_>) -> Lines {
         ("maxmemory_human", human(log.total_bytes)),
         ("maxmemory_policy", "noeviction".into()),
         ("mem_fragmentation_ratio", format!("{fragmentation:.2}")),
-        ("mem_clients_normal", "0".into()),
+        ("mem_clients_normal", shown.node().operators.clients.sums().bytes.to_string()),
         ("mem_clients_slaves", "0".into()),
         ("mem_allocator", "mimalloc".into()),
         ("huge_pages", format!("{:?}", log.huge_pages).to_lowercase()),
@@ -236,23 +275,48 @@ fn persistence(shown: &Shown<'_>) -> Lines {
     fields
 }
 
+/// Keys that have expired since everything was counted from 0: those that were reclaimed, and those
+/// that a command gave an expiry in the past.
+pub(crate) fn expired(node: &Node, counts: &[Arc<Counts>]) -> u64 {
+    let at_once: u64 = counts.iter().map(|counts| counts.expired.read()).sum();
+    let before = lock(&node.operators.baseline).expired;
+    node.store().expired().saturating_sub(before) + at_once
+}
+
+impl Engine {
+    /// Counts everything from 0 again, also what is counted outside of the reactors' own numbers.
+    pub(crate) fn reset_statistics(&mut self) {
+        let node = &self.node;
+        let reactors = node.operators.host().map(|host| host.reactors()).unwrap_or_default();
+        let sum = |count: fn(&runtime::Counts) -> u64| reactors.iter().map(count).sum();
+        *lock(&node.operators.baseline) = Baseline {
+            expired: node.store().expired(),
+            bytes_in: sum(|counts| counts.bytes_in),
+            bytes_out: sum(|counts| counts.bytes_out),
+        };
+        node.operators.reset_counts();
+        self.follow_operators();
+    }
+}
+
 fn stats(shown: &Shown<'_>) -> Lines {
-    let reactors = shown.node().operators.host().map(|host| host.reactors()).unwrap_or_default();
-    let bytes = |count: fn(&runtime::Counts) -> u64| -> String {
-        reactors.iter().map(count).sum::<u64>().to_string()
+    let reactors = shown.reactors();
+    let traffic = |count: fn(&runtime::Counts) -> u64, before: u64| -> String {
+        reactors.iter().map(count).sum::<u64>().saturating_sub(before).to_string()
     };
+    let baseline = shown.baseline;
     lines(vec![
         ("total_connections_received", shown.sum(|counts| &counts.connections)),
         ("total_commands_processed", shown.sum(|counts| &counts.requests)),
         ("total_commands_parked", shown.sum(|counts| &counts.parked)),
         ("instantaneous_ops_per_sec", shown.rate.to_string()),
-        ("total_net_input_bytes", bytes(|counts| counts.bytes_in)),
-        ("total_net_output_bytes", bytes(|counts| counts.bytes_out)),
+        ("total_net_input_bytes", traffic(|counts| counts.bytes_in, baseline.bytes_in)),
+        ("total_net_output_bytes", traffic(|counts| counts.bytes_out, baseline.bytes_out)),
         ("rejected_connections", shown.sum(|counts| &counts.refused)),
         ("sync_full", "0".into()),
         ("sync_partial_ok", "0".into()),
         ("sync_partial_err", "0".into()),
-        ("expired_keys", shown.node().store().expired().to_string()),
+        ("expired_keys", expired(shown.node(), &shown.counts).to_string()),
         ("evicted_keys", "0".into()),
         ("evicted_clients", "0".into()),
         ("keyspace_hits", shown.sum(|counts| &counts.hits)),
@@ -286,6 +350,13 @@ fn replication(shown: &Shown<'_>) -> Lines {
     ])
 }
 
+fn active_time(reactors: &[runtime::Counts]) -> Duration {
+    let active = |counts: &runtime::Counts| {
+        counts.priority_ns + counts.work_ns + counts.background_ns
+    };
+    Duration::from_nanos(reactors.iter().map(active).sum())
+}
+
 fn cpu(shown: &Shown<'_>) -> Lines {
     let seconds = |time: Duration| format!("{:.6}", time.as_secs_f64());
     lines(vec![
@@ -293,6 +364,8 @@ fn cpu(shown: &Shown<'_>) -> Lines {
         ("used_cpu_user", seconds(shown.usage.user)),
         ("used_cpu_sys_children", "0.000000".into()),
         ("used_cpu_user_children", "0.000000".into()),
+        // Not waiting for input: of all reactors together, since there is no main thread.
+        ("used_active_time_main_thread", seconds(active_time(&shown.reactors()))),
     ])
 }
 
@@ -347,6 +420,7 @@ fn ballast(shown: &Shown<'_>) -> Lines {
     let (out, into) = map.moving.iter().fold((0, 0), |(out, into), (_, source, target)| {
         (out + u32::from(*source == node.me()), into + u32::from(*target == node.me()))
     });
+    let replicas = node.replication().map_or(0, |replication| replication.plan().replicas);
     lines(vec![
         ("server_id", node.me().0.to_string()),
         ("map_version", map.version.to_string()),
@@ -354,7 +428,7 @@ fn ballast(shown: &Shown<'_>) -> Lines {
         ("migrations_out", out.to_string()),
         ("migrations_in", into.to_string()),
         ("background_share_percent", node.background_share().to_string()),
-        ("replicas", "0".into()),
+        ("replicas", replicas.to_string()),
     ])
 }
 

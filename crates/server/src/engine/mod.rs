@@ -31,7 +31,7 @@ mod target_side;
 mod work;
 
 pub use durable::{Keeper, Kept, KeptError, Mode, Progress};
-pub(crate) use info::{Section, called};
+pub(crate) use info::{Section, called, expired};
 pub use node::{Identity, Keeping, Node};
 pub use outgoing::{DiskDone, DiskJob, Outgoing, Payload, Route, Sending, To, Wake};
 pub use pulse::Pulse;
@@ -180,7 +180,7 @@ impl Engine {
     #[inline]
     pub(crate) fn data(&mut self) -> Data<'_> {
         match &mut self.staged {
-            None => Data::Store(&mut self.worker),
+            None => Data::Store(&mut self.worker, &self.counts),
             Some(staged) => Data::Staged(staged),
         }
     }
@@ -192,7 +192,7 @@ impl Engine {
         wall: UnixMillis,
         is_wanted: impl Fn(&Section) -> bool,
     ) -> String {
-        info::text(self, self.uptime(now), wall, is_wanted)
+        info::text(self, now, wall, is_wanted)
     }
 
     /// How long it has run.
@@ -209,12 +209,7 @@ impl Engine {
     /// Begins a turn: takes over what other reactors have changed.
     pub fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
         self.started.get_or_insert(now);
-        let operators = &self.node.operators;
-        if operators.version() != self.operators_version {
-            self.operators_version = operators.version();
-            self.configuration = operators.configuration();
-            self.counts = operators.counts_of(self.reactor);
-        }
+        self.follow_operators();
         self.cleaner.begin_turn(now);
         self.worker.begin_turn(wall);
         if self.node.waiting_machines.load(Ordering::Acquire) > 0 {
@@ -231,6 +226,16 @@ impl Engine {
         }
         if !self.priority_to_serve.is_empty() {
             self.serve_priority_again();
+        }
+    }
+
+    /// Takes over settings and counts that operators have replaced.
+    pub(crate) fn follow_operators(&mut self) {
+        let operators = &self.node.operators;
+        if operators.version() != self.operators_version {
+            self.operators_version = operators.version();
+            self.configuration = operators.configuration();
+            self.counts = operators.counts_of(self.reactor);
         }
     }
 

@@ -2,10 +2,12 @@
 
 use super::foresight::foresee;
 use super::gate::{self, Attempt, Meter};
-use super::queue::{Kept, Queue, Scope, Waiting};
+use super::http;
+use super::queue::{Kept, Queue, Waiting};
+use super::scope::{crosses_slots, scope_of};
 use super::waits::{Cause, Ticket, Waits};
 use crate::Configuration;
-use crate::commands::{CROSS_SLOT, Call, Command, Keys, Refusal, Transaction, Undone, flag};
+use crate::commands::{CROSS_SLOT, Call, Command, Refusal, Transaction, Undone, flag};
 use crate::engine::Engine;
 use crate::operators::clients::{Facts, Traffic};
 use crate::operators::pause::Paused;
@@ -162,7 +164,8 @@ impl Client {
             if conversation.queue.is_full() {
                 break Next::Pause;
             }
-            if turn.engine.node().operators.pause.at(turn.now) == Some(Paused::All) {
+            let is_paused = || turn.engine.node().operators.pause.at(turn.now) == Some(Paused::All);
+            if !rest.is_empty() && is_paused() {
                 self.is_paused = true;
                 break Next::Pause;
             }
@@ -191,6 +194,7 @@ impl Client {
             }
         };
         turn.meter.finish(turn.engine, turn.now);
+        conversation.session.is_blocked = self.is_paused || !conversation.queue.is_empty();
         conversation.session.tell(turn.now, requests);
         conversation.session.facts.add_traffic(Traffic {
             read: (input.len() - rest.len()) as u64,
@@ -217,7 +221,16 @@ impl Client {
         turn: &mut Turn<'_>,
         out: &mut Vec<u8>,
     ) -> Next {
-        self.conversation.retry(number, answer, turn, out)
+        let next = self.conversation.retry(number, answer, turn, out);
+        self.tell_blocked(turn.now);
+        next
+    }
+
+    /// Lets others know whether a request of it still waits.
+    fn tell_blocked(&mut self, now: Instant) {
+        let Conversation { session, queue, .. } = &mut self.conversation;
+        session.is_blocked = self.is_paused || !queue.is_empty();
+        session.tell(now, 0);
     }
 
     /// The client will send nothing more: what it has sent is still answered.
@@ -228,7 +241,9 @@ impl Client {
 
     /// Gives up a request that has waited too long.
     pub(crate) fn give_up(&mut self, number: u64, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Next {
-        self.conversation.give_up(number, turn, out)
+        let next = self.conversation.give_up(number, turn, out);
+        self.tell_blocked(turn.now);
+        next
     }
 }
 
@@ -308,17 +323,28 @@ impl Conversation {
         let Some(transaction) = self.session.collecting.as_mut().filter(|_| !ends) else {
             return Collected::Over(self.session.collecting.take());
         };
+        if command.is_err() && http::is_request(request.name()) {
+            self.session.closing = true;
+            http::warn(&self.session, turn);
+            return Collected::Answered(Vec::new());
+        }
+        if let Ok(command) = command {
+            self.session.command = Some(command.number() as u16);
+        }
         let node = turn.engine.node();
-        let command = command.map_err(|unknown| {
+        let known = command.map_err(|unknown| {
             let args: Vec<&[u8]> = request.iter().collect();
             unknown.text(&args)
         });
-        let added = transaction.add(command, request, node);
+        let added = transaction.add(known, request, node);
         let mut reply = Vec::new();
         let mut writer = ReplyWriter::new(self.session.protocol, &mut reply);
         match added {
             Ok(()) => writer.simple("QUEUED"),
-            Err(text) => writer.error(text),
+            Err(text) => {
+                gate::count_refusal(command.ok(), &text, turn.engine);
+                writer.error(text);
+            }
         }
         Collected::Answered(reply)
     }
@@ -450,6 +476,11 @@ impl Conversation {
         let before = out.len();
         let command = match Command::of(args[0], args.get(1).copied()) {
             Ok(command) => command,
+            Err(_) if http::is_request(args[0]) => {
+                self.session.closing = true;
+                http::warn(&self.session, turn);
+                return Outcome::Replied;
+            }
             Err(unknown) => {
                 ReplyWriter::new(protocol, out).error(unknown.text(args));
                 turn.engine.counts.error(&out[before + 1..]);
@@ -457,10 +488,12 @@ impl Conversation {
             }
         };
         gate::begin(command, turn);
+        let number = command.number();
+        self.session.command = Some(number as u16);
         let is_sensible = command.takes(args.len());
         let admitted = match is_sensible {
             false => Err(Refusal::Arity.into()),
-            true => gate::admit(command, args, &self.session, turn),
+            true => gate::admit(command, kept.transaction.as_ref(), &self.session, turn),
         };
         let mut call = Call {
             args,
@@ -486,8 +519,8 @@ impl Conversation {
             }
         };
         if let Outcome::Replied = outcome {
-            let attempt = Attempt { command, args, is_admitted };
-            attempt.count(&out[before..], &mut self.session, turn);
+            let attempt = Attempt { command, number, args, is_admitted };
+            attempt.count(&out[before..], &self.session, turn);
         }
         outcome
     }
@@ -561,40 +594,6 @@ impl Conversation {
                     None => Outcome::Wait(Cause::Held),
                 }
             }
-        }
-    }
-}
-
-/// Whether a command on several keys names keys of several slots, on a server that is one of many.
-fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
-    match command.keys {
-        Keys::None | Keys::Unnamed => false,
-        Keys::At { first, last, .. } if i16::from(first) == i16::from(last) => false,
-        Keys::At { .. } | Keys::CountedPairs if !call.engine.node().is_cluster() => false,
-        Keys::At { .. } | Keys::CountedPairs => {
-            let mut slots = command
-                .key_positions(call.args.len(), call.args.get(1).copied())
-                .map(|at| types::slot_of(call.args[at]));
-            let first = slots.next();
-            slots.any(|slot| Some(slot) != first)
-        }
-    }
-}
-
-/// What a request touches. A request that makes no sense touches nothing.
-fn scope_of(request: Request<'_>, session: &Session, engine: &Engine) -> Scope {
-    let Ok(command) = Command::of(request.name(), request.get(1)) else { return Scope::Nothing };
-    match command.keys {
-        Keys::None => Scope::Nothing,
-        Keys::Unnamed => Scope::Everything,
-        Keys::At { .. } | Keys::CountedPairs if command.has(flag::OTHER_TABLES) => {
-            Scope::Everything
-        }
-        Keys::At { .. } | Keys::CountedPairs => {
-            let keys = command
-                .key_positions(request.len(), request.get(1))
-                .filter_map(|at| request.get(at));
-            Scope::Keys(session.table, keys.map(|key| engine.hash(key)).collect())
         }
     }
 }

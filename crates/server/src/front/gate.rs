@@ -1,20 +1,21 @@
 //! What stands before every command and behind it: may it be executed now, and what is counted.
 
 use super::client::Turn;
-use crate::commands::{Command, Undone, flag, refused};
+use crate::commands::{Command, Transaction, Undone, flag, refused};
 use crate::engine::Engine;
+use crate::operators::executions::{Execution, is_slow_possible};
 use crate::operators::pause::Paused;
-use crate::operators::{lock, monitor, slow};
 use crate::session::Session;
 use std::time::Duration;
 use store::Stall;
 use types::Instant;
 
-/// Whether a command that exists, with a sensible number of arguments, may be executed now.
+/// Checks that a command that exists, with a sensible number of arguments, may be executed now.
+/// `transaction` is what it ends, if it ends one.
 #[inline]
 pub(super) fn admit(
     command: &Command,
-    args: &[&[u8]],
+    transaction: Option<&Transaction>,
     session: &Session,
     turn: &Turn<'_>,
 ) -> Result<(), Undone> {
@@ -32,40 +33,35 @@ pub(super) fn admit(
     if needs_data && turn.engine.lacks_lease(turn.now) {
         return Err(Undone::Stall(Stall::Held));
     }
-    if command.has(flag::WRITE) && turn.engine.cannot_keep() {
-        return Err(refused(CANNOT_KEEP));
+    let runs_writes = transaction.is_some_and(|it| it.writes() && command.name == "exec");
+    let writes = command.has(flag::WRITE) || runs_writes;
+    if writes && turn.engine.cannot_keep() {
+        return Err(match runs_writes {
+            true => refused(format!("EXECABORT Transaction discarded because of: {CANNOT_KEEP}")),
+            false => refused(CANNOT_KEEP),
+        });
     }
-    let operators = &turn.engine.node().operators;
-    match operators.pause.at(turn.now) {
-        None => {}
-        Some(Paused::All) => return Err(Undone::Paused),
-        Some(Paused::Writes) if command.has(flag::WRITE) || command.name == "exec" => {
-            return Err(Undone::Paused);
-        }
-        Some(Paused::Writes) => {}
+    match turn.engine.node().operators.pause.at(turn.now) {
+        None => Ok(()),
+        Some(Paused::All) => Err(Undone::Paused),
+        Some(Paused::Writes) if writes => Err(Undone::Paused),
+        Some(Paused::Writes) => Ok(()),
     }
-    if operators.monitors.is_watched() && !command.has(flag::ADMIN) {
-        show(command, args, session, turn);
+}
+
+/// Counts a command that is not part of the transaction that is being collected, and why. `None`:
+/// there is no such command.
+#[cold]
+pub(super) fn count_refusal(command: Option<&'static Command>, text: &str, engine: &Engine) {
+    engine.counts.error(text.as_bytes());
+    if let Some(command) = command {
+        engine.counts.of_command(command.number()).rejected.add(1);
     }
-    Ok(())
 }
 
 /// As Redis begins it, for clients that match on it.
 const CANNOT_KEEP: &str = "MISCONF Errors writing to disk: writes are refused until it works again. \
                            See the server's log, and INFO persistence.";
-
-/// Shows a request to those who watch.
-#[cold]
-fn show(command: &Command, args: &[&[u8]], session: &Session, turn: &Turn<'_>) {
-    // What may hold a password.
-    if ["auth", "hello"].contains(&command.name) {
-        return;
-    }
-    let line = monitor::line(turn.wall, session.table.0, &session.facts.peer, args);
-    let node = turn.engine.node();
-    node.operators.monitors.show(&line);
-    node.wake_all();
-}
 
 /// Measures how long the commands of one connection take, one after another.
 ///
@@ -129,6 +125,8 @@ pub(super) fn begin(command: &Command, turn: &mut Turn<'_>) {
 /// A command that has been answered.
 pub(super) struct Attempt<'a> {
     pub(super) command: &'static Command,
+    /// Its [`Command::number`].
+    pub(super) number: usize,
     pub(super) args: &'a [&'a [u8]],
     /// Whether it was tried at all.
     pub(super) is_admitted: bool,
@@ -137,66 +135,37 @@ pub(super) struct Attempt<'a> {
 impl Attempt<'_> {
     /// Counts it.
     #[inline]
-    pub(super) fn count(&self, reply: &[u8], session: &mut Session, turn: &mut Turn<'_>) {
-        let number = self.command.number();
-        session.command = number as u16;
+    pub(super) fn count(&self, reply: &[u8], session: &Session, turn: &mut Turn<'_>) {
         let engine = &*turn.engine;
-        let counts = engine.counts.of_command(number);
+        let counts = engine.counts.of_command(self.number);
         if reply.first() == Some(&b'-') {
             counts.failed.add(u64::from(self.is_admitted));
             engine.counts.error(&reply[1..]);
-        } else if self.command.has(flag::READONLY) && self.command.names_one_key() {
-            let is_miss = reply.starts_with(b"$-1") || reply.starts_with(b"_");
-            let found = if is_miss { &engine.counts.misses } else { &engine.counts.hits };
-            found.add(1);
         }
         if !self.is_admitted {
             return counts.rejected.add(1);
         }
+        let node = engine.node();
+        if node.operators.monitors.is_watched() {
+            self.execution(session, turn).show(node);
+        }
         let meter = &mut turn.meter;
-        meter.group[meter.len] = number as u16;
+        meter.group[meter.len] = self.number as u16;
         meter.len += 1;
-        let threshold = engine.configuration.slowlog_slower_than;
-        let is_noted = (0..SLOW_MIN_MICROS).contains(&threshold);
+        let is_noted = is_slow_possible(Duration::ZERO, &engine.configuration);
         let is_open = is_short(self.command) && !turn.is_last && meter.len < GROUP_MAX;
         if is_open && !is_noted {
             return;
         }
         let is_one = meter.len == 1;
         let spent = meter.end_group(engine, turn.now);
-        if is_one && (spent >= SLOW_MIN || is_noted) {
-            self.note_slow(spent, session, turn);
+        if is_one && is_slow_possible(spent, &engine.configuration) {
+            self.execution(session, turn).note_slow(spent, turn.engine);
         }
     }
 
-    #[cold]
-    fn note_slow(&self, spent: Duration, session: &Session, turn: &Turn<'_>) {
-        let operators = &turn.engine.node().operators;
-        let configuration = &turn.engine.configuration;
-        let least = u64::try_from(configuration.slowlog_slower_than);
-        let is_slow = least.is_ok_and(|least| spent.as_micros() >= u128::from(least));
-        // Not what may hold a password, as in Redis.
-        let is_kept = !["auth", "hello", "config|set", "exec"].contains(&self.command.name);
-        if is_slow && is_kept && configuration.slowlog_max_len > 0 {
-            let entry = slow::Entry {
-                number: 0,
-                at: turn.wall,
-                spent,
-                args: slow::shortened(self.args),
-                peer: session.facts.peer.clone(),
-                name: lock(&session.facts.names).name.clone(),
-            };
-            lock(&operators.slow_log).add(entry, configuration.slowlog_max_len as usize);
-        }
-        let threshold = configuration.latency_threshold;
-        if threshold > 0 && spent.as_millis() >= u128::from(threshold) {
-            let is_fast = self.command.has(flag::FAST);
-            let kind = if is_fast { "fast-command" } else { "command" };
-            lock(&operators.latency).entry(kind).or_default().note(turn.wall, spent);
-        }
+    fn execution<'e>(&'e self, session: &'e Session, turn: &Turn<'_>) -> Execution<'e> {
+        let Attempt { command, args, .. } = *self;
+        Execution { command, args, session, wall: turn.wall }
     }
 }
-
-/// Nothing below is slow, unless somebody asks for it.
-const SLOW_MIN: Duration = Duration::from_micros(SLOW_MIN_MICROS as u64);
-const SLOW_MIN_MICROS: i64 = 1_000;

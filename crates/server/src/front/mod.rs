@@ -11,7 +11,9 @@
 mod client;
 mod foresight;
 mod gate;
+mod http;
 mod queue;
+mod scope;
 mod waits;
 
 pub(crate) use client::{Client, Next, Turn};

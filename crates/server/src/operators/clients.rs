@@ -26,6 +26,7 @@ pub(crate) struct Facts {
     requests: AtomicU64,
     traffic: [AtomicU64; 4],
     shown: AtomicU64,
+    collected: AtomicU64,
     is_killed: AtomicBool,
 }
 
@@ -61,8 +62,35 @@ pub(crate) struct Shown {
     pub(crate) is_monitor: bool,
     pub(crate) no_evict: bool,
     pub(crate) no_touch: bool,
-    /// The number of the command that it called last, and 0 if none.
+    /// A request of it waits for something.
+    pub(crate) is_blocked: bool,
+    /// It has said that it follows redirections: `CLIENT CAPA redirect`.
+    pub(crate) takes_redirects: bool,
+    /// It has called a command, and the number of the last one.
+    pub(crate) has_called: bool,
     pub(crate) command: u16,
+    /// Its transaction.
+    pub(crate) collected: Collected,
+}
+
+/// What a client has collected for a transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Collected {
+    /// Commands since `MULTI`; `None`: there was none.
+    pub(crate) commands: Option<u32>,
+    /// Keys that it watches.
+    pub(crate) watched: u32,
+}
+
+impl Collected {
+    fn pack(self) -> u64 {
+        let commands = self.commands.map_or(0, |count| count.saturating_add(1));
+        u64::from(commands) | u64::from(self.watched) << 32
+    }
+
+    fn unpack(word: u64) -> Collected {
+        Collected { commands: (word as u32).checked_sub(1), watched: (word >> 32) as u32 }
+    }
 }
 
 impl Shown {
@@ -72,10 +100,13 @@ impl Shown {
             | u64::from(self.is_monitor) << 9
             | u64::from(self.no_evict) << 10
             | u64::from(self.no_touch) << 11
+            | u64::from(self.is_blocked) << 12
+            | u64::from(self.takes_redirects) << 13
+            | u64::from(self.has_called) << 14
             | u64::from(self.command) << 16
     }
 
-    fn unpack(word: u64) -> Shown {
+    fn unpack(word: u64, collected: u64) -> Shown {
         let bit = |at: u32| word >> at & 1 == 1;
         Shown {
             table: TableId(word as u8),
@@ -83,7 +114,11 @@ impl Shown {
             is_monitor: bit(9),
             no_evict: bit(10),
             no_touch: bit(11),
+            is_blocked: bit(12),
+            takes_redirects: bit(13),
+            has_called: bit(14),
             command: (word >> 16) as u16,
+            collected: Collected::unpack(collected),
         }
     }
 }
@@ -107,6 +142,7 @@ impl Facts {
             requests: AtomicU64::new(0),
             traffic: Default::default(),
             shown: AtomicU64::new(0),
+            collected: AtomicU64::new(0),
             is_killed: AtomicBool::new(false),
         }
     }
@@ -116,6 +152,7 @@ impl Facts {
         self.last_request.store(now.0, Ordering::Relaxed);
         self.requests.store(self.requests() + requests, Ordering::Relaxed);
         self.shown.store(shown.pack(), Ordering::Relaxed);
+        self.collected.store(shown.collected.pack(), Ordering::Relaxed);
     }
 
     /// Its reactor tells what has been read and written since the last time, and what is left.
@@ -145,7 +182,37 @@ impl Facts {
     }
 
     pub(crate) fn shown(&self) -> Shown {
-        Shown::unpack(self.shown.load(Ordering::Relaxed))
+        let [shown, collected] =
+            [&self.shown, &self.collected].map(|word| word.load(Ordering::Relaxed));
+        Shown::unpack(shown, collected)
+    }
+}
+
+/// Numbers over all clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Clients with a request that waits.
+    pub(crate) blocked: u64,
+    /// Clients that watch keys, and how many keys.
+    pub(crate) watching: u64,
+    pub(crate) watched_keys: u64,
+    /// Bytes that were sent and not dealt with, or answered and not taken.
+    pub(crate) bytes: u64,
+    /// The most of each that one client had when it was looked at last.
+    pub(crate) unread_max: u64,
+    pub(crate) unsent_max: u64,
+}
+
+impl Sums {
+    fn add(&mut self, facts: &Facts) {
+        let (shown, traffic) = (facts.shown(), facts.traffic());
+        let watched = u64::from(shown.collected.watched);
+        self.blocked += u64::from(shown.is_blocked);
+        self.watching += u64::from(watched > 0);
+        self.watched_keys += watched;
+        self.bytes += traffic.unread + traffic.unsent;
+        self.unread_max = self.unread_max.max(traffic.unread);
+        self.unsent_max = self.unsent_max.max(traffic.unsent);
     }
 }
 
@@ -198,6 +265,15 @@ impl Clients {
         self.reactors.iter().map(|list| list.count.load(Ordering::Relaxed)).sum()
     }
 
+    /// Sums over all of them.
+    pub(crate) fn sums(&self) -> Sums {
+        let mut sums = Sums::default();
+        for list in &self.reactors {
+            lock(&list.clients).values().for_each(|facts| sums.add(facts));
+        }
+        sums
+    }
+
     /// All of them, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<Facts>> {
         let mut all: Vec<Arc<Facts>> = Vec::new();
@@ -248,9 +324,13 @@ mod tests {
                 is_monitor: true,
                 no_evict: false,
                 no_touch: true,
+                is_blocked: true,
+                takes_redirects: false,
+                has_called: true,
                 command,
+                collected: Collected { commands: Some(u32::from(command)), watched: 7 },
             };
-            assert_eq!(Shown::unpack(shown.pack()), shown);
+            assert_eq!(Shown::unpack(shown.pack(), shown.collected.pack()), shown);
         }
     }
 }

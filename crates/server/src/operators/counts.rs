@@ -5,6 +5,7 @@
 //! from 0 again, the whole is replaced.
 
 use super::lock;
+use crate::data::Found;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -57,9 +58,11 @@ impl Background {
 #[derive(Debug)]
 pub(crate) struct Counts {
     commands: Box<[OnceLock<Box<OfCommand>>]>,
-    /// Single reads that found a record, or none.
+    /// Keys that were read and existed, or did not.
     pub(crate) hits: Counter,
     pub(crate) misses: Counter,
+    /// Keys that commands have deleted by an expiry in the past.
+    pub(crate) expired: Counter,
     pub(crate) requests: Counter,
     pub(crate) connections: Counter,
     /// Clients sent away when they came: too many, or not from this machine.
@@ -85,6 +88,7 @@ impl Default for Counts {
             commands: (0..COMMANDS_MAX).map(|_| OnceLock::new()).collect(),
             hits: Counter::default(),
             misses: Counter::default(),
+            expired: Counter::default(),
             requests: Counter::default(),
             connections: Counter::default(),
             refused: Counter::default(),
@@ -110,6 +114,20 @@ impl Counts {
     /// The same, if it was ever called.
     pub(crate) fn known(&self, number: usize) -> Option<&OfCommand> {
         self.commands[number].get().map(|command| &**command)
+    }
+
+    /// A command has found this.
+    #[inline]
+    pub(crate) fn found(&self, found: Found) {
+        if found.hits > 0 {
+            self.hits.add(found.hits);
+        }
+        if found.misses > 0 {
+            self.misses.add(found.misses);
+        }
+        if found.expired > 0 {
+            self.expired.add(found.expired);
+        }
     }
 
     /// An error was answered: its text.

@@ -1,7 +1,7 @@
 //! What Prometheus reads: everything that `INFO` counts, in the text format of version 0.0.4.
 
 use super::counts::{self, Background, Counter, Counts, Summary};
-use crate::engine::{Node, called};
+use crate::engine::{Node, called, expired};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ pub(crate) fn text(node: &Node) -> String {
     clients(&mut page, node, &counts);
     commands(&mut page, &counts);
     reactors(&mut page, node, &counts);
-    memory(&mut page, node);
+    memory(&mut page, node, &counts);
     migrations(&mut page, node);
     page.0
 }
@@ -92,6 +92,8 @@ fn clients(page: &mut Page, node: &Node, counts: &[Arc<Counts>]) {
         counts.iter().map(|counts| counter(counts).read()).sum()
     };
     page.gauge("ballast_clients", "Clients that are connected.", node.operators.clients.count());
+    let blocked = node.operators.clients.sums().blocked;
+    page.gauge("ballast_clients_blocked", "Clients with a request that waits.", blocked);
     let max = u64::from(node.configuration().maxclients);
     page.gauge("ballast_clients_max", "Clients that may be connected.", max);
     let connections = sum(|counts| &counts.connections);
@@ -205,7 +207,7 @@ fn reactors(page: &mut Page, node: &Node, counts: &[Arc<Counts>]) {
     }
 }
 
-fn memory(page: &mut Page, node: &Node) {
+fn memory(page: &mut Page, node: &Node, counts: &[Arc<Counts>]) {
     let usage = node.store().usage();
     let log = &usage.log;
     page.metric("ballast_log_bytes", Kind::Gauge, "The log's memory, by what it is.");
@@ -233,8 +235,8 @@ fn memory(page: &mut Page, node: &Node) {
     for (table, records) in node.table_records() {
         page.line(format_args!("ballast_records{{db=\"{}\"}} {records}", table.0));
     }
-    let expired = node.store().expired();
-    page.counter("ballast_expired_records_total", "Records whose time had come.", expired);
+    let gone = expired(node, counts);
+    page.counter("ballast_expired_records_total", "Records whose time had come.", gone);
 }
 
 fn migrations(page: &mut Page, node: &Node) {

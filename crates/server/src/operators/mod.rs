@@ -3,6 +3,7 @@
 //!
 //! - [`clients`]: who is connected, on which reactor, and who of them is to be sent away;
 //! - [`counts`]: what each reactor counts, of commands and beside them;
+//! - [`executions`]: what of a command is shown to those who monitor, and noted if it was slow;
 //! - [`slow`]: the slow log, and what `LATENCY` remembers;
 //! - [`pause`]: requests that wait because somebody said `CLIENT PAUSE`;
 //! - [`monitor`]: the lines of `MONITOR`;
@@ -13,6 +14,7 @@
 
 pub(crate) mod clients;
 pub(crate) mod counts;
+pub(crate) mod executions;
 pub mod host;
 pub(crate) mod metrics;
 pub(crate) mod monitor;
@@ -30,7 +32,8 @@ use slow::{Latency, SlowLog};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use types::{ReactorId, ServerId};
+use std::time::Duration;
+use types::{Instant, ReactorId, ServerId};
 
 /// See the module's text.
 pub(crate) struct Operators {
@@ -42,10 +45,13 @@ pub(crate) struct Operators {
     pub(crate) monitors: Monitors,
     pub(crate) pause: Pause,
     pub(crate) rate: Mutex<Rate>,
+    pub(crate) baseline: Mutex<Baseline>,
     pub(crate) slow_log: Mutex<SlowLog>,
     pub(crate) latency: Mutex<Latency>,
     /// Slots whose move to another server was announced by `CLUSTER SETSLOT`, with the server.
     pub(crate) announced: Mutex<BTreeMap<u16, ServerId>>,
+    /// When an attack on a client's browser was told of in the log.
+    pub(crate) attacks: Occasions,
     host: OnceLock<Box<dyn Host>>,
     /// Messages to servers that no frame can carry, and that were dropped.
     pub(crate) frames_too_long: Arc<AtomicU64>,
@@ -61,9 +67,11 @@ impl Operators {
             monitors: Monitors::new(reactors),
             pause: Pause::default(),
             rate: Mutex::default(),
+            baseline: Mutex::default(),
             slow_log: Mutex::default(),
             latency: Mutex::default(),
             announced: Mutex::default(),
+            attacks: Occasions::default(),
             host: OnceLock::new(),
             frames_too_long: Arc::default(),
         }
@@ -109,6 +117,32 @@ impl Operators {
     /// What the process can do; `None` in a simulation.
     pub(crate) fn host(&self) -> Option<&dyn Host> {
         self.host.get().map(|host| &**host)
+    }
+}
+
+/// What numbers that cannot be set to 0 stood at when everything was counted from 0 again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Baseline {
+    pub(crate) expired: u64,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+}
+
+/// Something that is told of at most once a minute.
+#[derive(Debug, Default)]
+pub(crate) struct Occasions {
+    /// When it may be told of again, in nanoseconds.
+    next: AtomicU64,
+}
+
+const OCCASIONS_PAUSE: Duration = Duration::from_secs(60);
+
+impl Occasions {
+    /// Returns whether it is to be told of now; then not again for a while.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        let next = (now + OCCASIONS_PAUSE).0;
+        let pass = |before| (before <= now.0).then_some(next);
+        self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pass).is_ok()
     }
 }
 

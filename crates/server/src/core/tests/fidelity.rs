@@ -1,0 +1,288 @@
+//! Tests of everything that operators and clients see of a server beside replies to data commands.
+//! Expectations were recorded from Valkey 9.1.2.
+
+use super::*;
+
+/// The value of a field of `INFO`.
+fn info(world: &mut World, client: &mut Asking, field: &str) -> String {
+    let text = world.ask(client, "INFO everything");
+    let found = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    found.unwrap_or_else(|| panic!("{field} is not in {text}")).trim_end().to_string()
+}
+
+/// Asks line after line, and returns the last reply.
+fn ask_all(world: &mut World, client: &mut Asking, lines: &[&str]) -> String {
+    let mut last = String::new();
+    for line in lines {
+        last = world.ask(client, line);
+    }
+    last
+}
+
+#[test]
+fn the_lines_of_an_http_request_end_the_connection_before_its_body_is_executed() {
+    for (lines, replies) in [
+        (&["POST / HTTP/1.1", "Host: x", "", "SET pwned yes"][..], ""),
+        (&["PING", "host: x", "SET pwned yes"], "+PONG\r\n"),
+        (&["MULTI", "hOsT: x", "SET pwned yes", "EXEC"], "+OK\r\n"),
+    ] {
+        let mut world = World::new(Configuration::default());
+        let mut attacker = world.connect(1, 0, HERE);
+        assert_eq!(world.ask(&mut attacker, &lines.join("\r\n")), replies, "{lines:?}");
+        assert!(world.is_closed(&attacker), "{lines:?}");
+        let mut other = world.connect(2, 1, HERE);
+        assert_eq!(world.ask(&mut other, "GET pwned"), "$-1\r\n", "{lines:?}");
+    }
+}
+
+#[test]
+fn a_possible_attack_is_told_of_once_a_minute() {
+    let told = crate::operators::Occasions::default();
+    let at = |seconds| Instant(0) + Duration::from_secs(seconds);
+    let due: Vec<bool> = [0, 1, 59, 60, 61, 200].map(|seconds| told.is_due(at(seconds))).into();
+    assert_eq!(due, [true, false, false, true, false, true]);
+}
+
+#[test]
+fn a_kill_of_clients_of_any_age_is_refused() {
+    let mut world = World::new(Configuration::default());
+    let mut client = world.connect(1, 0, HERE);
+    let other = world.connect(2, 1, HERE);
+    for line in ["CLIENT KILL MAXAGE 0", "CLIENT LIST MAXAGE 0", "CLIENT KILL MAXAGE -1"] {
+        let refusal = "-ERR maxage should be greater than 0\r\n";
+        assert_eq!(world.ask(&mut client, line), refusal, "{line}");
+    }
+    world.pass(Duration::ZERO);
+    assert!(!world.is_closed(&other));
+}
+
+#[test]
+fn who_monitors_sees_the_commands_of_a_transaction_before_its_exec_and_no_passwords() {
+    let mut world = World::new(Configuration::default());
+    let mut watcher = world.connect(1, 0, HERE);
+    let mut other = world.connect(2, 1, HERE);
+    world.ask(&mut watcher, "MONITOR");
+    let lines = ["MULTI", "SET foo bar", "GET foo", "EXEC", "AUTH a secret", "SET foo"];
+    ask_all(&mut world, &mut other, &lines);
+    ask_all(&mut world, &mut other, &["HELLO 3 AUTH default secret", "CONFIG GET save", "RESET"]);
+    world.pass(Duration::ZERO);
+    let shown = world.answer(&watcher);
+    let shown: Vec<&str> = shown.lines().map(|line| line.split_once("] ").unwrap().1).collect();
+    assert_eq!(
+        shown,
+        [
+            "\"MULTI\"",
+            "\"SET\" \"foo\" \"bar\"",
+            "\"GET\" \"foo\"",
+            "\"EXEC\"",
+            "\"AUTH\" \"(redacted)\" \"(redacted)\"",
+            "\"HELLO\" \"3\" \"AUTH\" \"(redacted)\" \"(redacted)\"",
+            "\"RESET\"",
+        ]
+    );
+}
+
+#[test]
+fn a_request_that_waited_is_shown_once() {
+    let mut world = World::new(Configuration::default());
+    let mut watcher = world.connect(1, 0, HERE);
+    let mut other = world.connect(2, 1, HERE);
+    world.ask(&mut watcher, "MONITOR");
+    world.ask(&mut watcher, "CLIENT PAUSE 1000 WRITE");
+    world.ask(&mut other, "SET a 1");
+    world.pass(Duration::from_millis(500));
+    assert_eq!(world.answer(&watcher), "");
+    world.pass(Duration::from_millis(1000));
+    assert_eq!(world.answer(&watcher).matches("\"SET\"").count(), 1);
+}
+
+#[test]
+fn slow_commands_of_a_transaction_are_noted_one_by_one() {
+    let mut world = World::new(Configuration::default());
+    let mut client = world.connect(1, 0, HERE);
+    ask_all(&mut world, &mut client, &["CONFIG SET slowlog-log-slower-than 0 requirepass x"]);
+    world.ask(&mut client, "AUTH x");
+    ask_all(&mut world, &mut client, &["MULTI", "SET a b", "INCR a", "EXEC"]);
+    let log = world.ask(&mut client, "SLOWLOG GET -1");
+    let at = |word: &str| log.find(word).unwrap_or_else(|| panic!("{word} is not in {log}"));
+    assert!(at("INCR") < at("$3\r\nSET\r\n$1\r\na\r\n") && at("MULTI") < at("AUTH"), "{log}");
+    assert!(!log.contains("EXEC"), "{log}");
+    assert!(log.contains("requirepass\r\n$10\r\n(redacted)\r\n"), "{log}");
+}
+
+#[test]
+fn a_pause_of_writes_holds_transactions_that_write_and_no_others() {
+    let mut world = World::new(Configuration::default());
+    let mut operator = world.connect(1, 0, HERE);
+    let mut reader = world.connect(2, 1, HERE);
+    let mut writer = world.connect(3, 1, HERE);
+    ask_all(&mut world, &mut writer, &["MULTI", "SET a 1"]);
+    world.ask(&mut operator, "CLIENT PAUSE 4000 WRITE");
+    let replies = ask_all(&mut world, &mut reader, &["MULTI", "PING", "GET a", "EXEC"]);
+    assert_eq!(replies, "*2\r\n+PONG\r\n$-1\r\n");
+    assert_eq!(world.ask(&mut writer, "EXEC"), "");
+    let discarded = ask_all(&mut world, &mut reader, &["MULTI", "SET a 1", "DISCARD"]);
+    assert_eq!(discarded, "+OK\r\n");
+    world.pass(Duration::from_secs(5));
+    assert_eq!(world.answer(&writer), "*1\r\n+OK\r\n");
+}
+
+/// Hits, misses and expired keys so far.
+fn found(world: &mut World) -> [i64; 3] {
+    let mut asker = world.connect(77, 0, HERE);
+    ["keyspace_hits", "keyspace_misses", "expired_keys"]
+        .map(|field| info(world, &mut asker, field).parse().unwrap())
+}
+
+/// Hits, misses and expired keys that a command counts.
+fn found_by(world: &mut World, client: &mut Asking, line: &str) -> [i64; 3] {
+    let before = found(world);
+    world.ask(client, line);
+    let after = found(world);
+    std::array::from_fn(|at| after[at] - before[at])
+}
+
+#[test]
+fn keys_that_are_read_count_as_hits_or_misses() {
+    for (line, found) in [
+        ("STRLEN no", [0, 1, 0]),
+        ("GETRANGE no 0 1", [0, 1, 0]),
+        ("SUBSTR k 0 1", [1, 0, 0]),
+        ("GETBIT no 1", [0, 1, 0]),
+        ("BITCOUNT no", [0, 1, 0]),
+        ("BITPOS no 1", [0, 1, 0]),
+        ("TTL no", [0, 1, 0]),
+        ("PEXPIRETIME k", [1, 0, 0]),
+        ("TYPE no", [0, 1, 0]),
+        ("MGET k no k", [2, 1, 0]),
+        ("EXISTS k no no", [1, 2, 0]),
+        ("TOUCH k no", [1, 1, 0]),
+        ("GETEX k", [1, 0, 0]),
+        ("GETEX k EX 100", [1, 0, 0]),
+        ("GETEX no PERSIST", [0, 1, 0]),
+        ("GETDEL no", [0, 1, 0]),
+        ("GETDEL k", [1, 0, 0]),
+        ("LCS k no", [1, 1, 0]),
+        ("COPY k k2", [1, 0, 0]),
+        ("COPY no k2", [0, 1, 0]),
+        ("COPY k k DB 1", [1, 0, 0]),
+        ("BITOP AND to k no", [1, 1, 0]),
+        ("BITFIELD no GET u8 0", [0, 1, 0]),
+        ("BITFIELD k SET u8 0 1", [0, 0, 0]),
+        ("BITFIELD_RO k GET u8 0", [1, 0, 0]),
+        ("OBJECT ENCODING no", [0, 1, 0]),
+        ("OBJECT REFCOUNT k", [1, 0, 0]),
+        ("DUMP no", [0, 1, 0]),
+        ("MEMORY USAGE k", [0, 0, 0]),
+        ("SET k v GET", [1, 0, 0]),
+        ("SET no v GET", [0, 1, 0]),
+        ("SET k v NX", [0, 0, 0]),
+        ("GETSET no v", [0, 1, 0]),
+        ("APPEND k v", [0, 0, 0]),
+        ("EXPIRE no 100", [0, 0, 0]),
+        ("RENAME k k9", [0, 0, 0]),
+        ("DEL k no", [0, 0, 0]),
+        ("GET no", [0, 1, 0]),
+        ("EXPIRE k -1", [0, 0, 1]),
+        ("PEXPIREAT k 1", [0, 0, 1]),
+        ("EXPIREAT no 1", [0, 0, 0]),
+        ("GETEX k EXAT 1", [1, 0, 1]),
+        ("SET k v PXAT 1", [0, 0, 1]),
+        ("SET no v EXAT 1", [0, 0, 0]),
+        ("MSETEX 2 k v no v EXAT 1", [0, 0, 1]),
+    ] {
+        let mut world = World::new(Configuration::default());
+        let mut client = world.connect(1, 0, HERE);
+        world.ask(&mut client, "SET k v");
+        assert_eq!(found_by(&mut world, &mut client, line), found, "{line}");
+        if line.contains(" DB ") {
+            continue;
+        }
+        // The same within a transaction, which counts when it takes effect.
+        let mut world = World::new(Configuration::default());
+        let mut client = world.connect(1, 0, HERE);
+        ask_all(&mut world, &mut client, &["SET k v", "MULTI"]);
+        assert_eq!(found_by(&mut world, &mut client, line), [0, 0, 0], "{line}");
+        assert_eq!(found_by(&mut world, &mut client, "EXEC"), found, "EXEC of {line}");
+    }
+}
+
+#[test]
+fn statistics_begin_from_zero_after_a_reset() {
+    let mut world = World::new(Configuration::default());
+    let mut client = world.connect(1, 0, HERE);
+    ask_all(&mut world, &mut client, &["SET k v PX 1", "SET l v", "EXPIRE l -1", "GET l"]);
+    assert_eq!(info(&mut world, &mut client, "expired_keys"), "1");
+    // The requests that follow in the same turn count already.
+    world.ask(&mut client, "CONFIG RESETSTAT\r\nGET no");
+    assert_eq!(info(&mut world, &mut client, "expired_keys"), "0");
+    assert_eq!(info(&mut world, &mut client, "keyspace_misses"), "1");
+}
+
+#[test]
+fn a_client_is_listed_as_it_is_now() {
+    let mut world = World::new(Configuration::default());
+    let mut client = world.connect(1, 0, HERE);
+    let mut other = world.connect(2, 1, HERE);
+    world.ask(&mut client, "PING");
+    let line = world.ask(&mut client, "CLIENT INFO");
+    assert!(line.contains(" flags=N ") && line.contains(" multi=-1 watch=0 "), "{line}");
+    assert!(line.contains(" cmd=client|info "), "{line}");
+    ask_all(&mut world, &mut client, &["WATCH a b a", "MULTI", "SET x 1"]);
+    let list = world.ask(&mut other, "CLIENT LIST ID 1");
+    assert!(list.contains(" flags=x ") && list.contains(" multi=1 watch=2 "), "{list}");
+    assert!(list.contains(" cmd=set "), "{list}");
+    assert_eq!(info(&mut world, &mut other, "watching_clients"), "1");
+    assert_eq!(info(&mut world, &mut other, "total_watched_keys"), "2");
+    assert!(!world.ask(&mut other, "CLIENT LIST SKIPME yes").contains("id=2 "));
+    assert!(world.ask(&mut other, "CLIENT LIST").contains("id=2 "));
+}
+
+#[test]
+fn a_reset_keeps_what_the_client_has_said_of_its_library() {
+    let mut world = World::new(Configuration::default());
+    let mut client = world.connect(1, 0, HERE);
+    let lines = ["CLIENT SETINFO lib-name abc", "CLIENT SETINFO lib-ver 7", "CLIENT SETNAME me"];
+    ask_all(&mut world, &mut client, &lines);
+    let line = ask_all(&mut world, &mut client, &["RESET", "CLIENT INFO"]);
+    assert!(line.contains(" name= ") && line.contains(" lib-name=abc lib-ver=7 "), "{line}");
+}
+
+#[test]
+fn a_client_that_waits_for_the_end_of_a_pause_counts_as_blocked() {
+    let mut world = World::new(Configuration::default());
+    let mut operator = world.connect(1, 0, HERE);
+    let mut writer = world.connect(2, 1, HERE);
+    for (pause, actions) in [("CLIENT PAUSE 3000 WRITE", "write"), ("CLIENT PAUSE 3000", "all")] {
+        assert_eq!(info(&mut world, &mut operator, "paused_actions"), "none");
+        assert_eq!(info(&mut world, &mut operator, "paused_reason"), "none");
+        world.ask(&mut operator, pause);
+        assert_eq!(world.ask(&mut writer, "SET a 1"), "", "{pause}");
+        let node = world.node.clone();
+        assert_eq!(node.operators.clients.sums().blocked, 1, "{pause}");
+        let text = node.metrics();
+        assert!(text.contains("ballast_clients_blocked 1\n"), "{text}");
+        let text = world.cores[0].engine.info(world.now, WALL, |section| section.is_default);
+        let fields = format!("paused_actions:{actions}\r\npaused_timeout_milliseconds:3000\r\n");
+        let fields = format!("paused_reason:client_pause\r\n{fields}");
+        assert!(text.contains(&fields) && text.contains("blocked_clients:1\r\n"), "{text}");
+        node.operators.pause.end();
+        world.pass(Duration::ZERO);
+        let answer = world.answer(&writer) + &world.go_on(&mut writer);
+        assert_eq!(answer, "+OK\r\n", "{pause}");
+        assert_eq!(node.operators.clients.sums().blocked, 0, "{pause}");
+    }
+}
+
+#[test]
+fn commands_that_a_transaction_refuses_are_counted() {
+    let mut world = World::new(Configuration::default());
+    let mut client = world.connect(1, 0, HERE);
+    let lines = ["CONFIG RESETSTAT", "MULTI", "SET", "NOSUCH", "EXEC"];
+    ask_all(&mut world, &mut client, &lines);
+    let text = world.ask(&mut client, "INFO commandstats errorstats");
+    assert!(text.contains("cmdstat_set:calls=0,usec=0,"), "{text}");
+    assert!(text.contains(",rejected_calls=1,failed_calls=0"), "{text}");
+    assert!(text.contains("errorstat_ERR:count=2\r\n"), "{text}");
+    assert!(text.contains("errorstat_EXECABORT:count=1\r\n"), "{text}");
+}
