@@ -37,5 +37,5 @@ pub mod timing;
 pub use backup::{Asked, Backup, BackupEffect, BackupEvent};
 pub use events::{Piece, Promise, ReplicatorEffect, ReplicatorEvent, Settings};
 pub use placement::{Candidate, Rack};
-pub use replicator::Replicator;
+pub use replicator::{Holders, Replicator};
 pub use text::appended;

@@ -12,6 +12,10 @@
 //! was one of its originals, or the directory says that the segment is closed.
 //! **Invariant:** at most one piece is under way to each replica.
 
+mod holders;
+
+pub use holders::Holders;
+
 use super::events::{Piece, ReplicatorEffect, ReplicatorEvent, Settings};
 use super::lease::Lease;
 use super::placement::Placement;

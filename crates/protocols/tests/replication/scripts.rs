@@ -10,8 +10,8 @@ use super::server::{Envelope, Outside, Server, Work};
 use goldenscript::{Argument, Command, Context};
 use protocols::Outbox;
 use protocols::replication::{
-    BackupEvent, Candidate, Piece, Promise, Rack, Replicator, ReplicatorEffect, ReplicatorEvent,
-    Settings, appended,
+    BackupEvent, Candidate, Holders, Piece, Promise, Rack, Replicator, ReplicatorEffect,
+    ReplicatorEvent, Settings, appended,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
@@ -340,6 +340,10 @@ impl goldenscript::Runner for World {
             "pass" => self.set_rule(&words, None),
             "release" => self.release(words[0]),
             "disks" => self.show_disks(),
+            "holders" => {
+                let Holders { taken, stable } = self.master.holders();
+                self.lines.push(format!("all is on {taken} backups, stable on {stable}"));
+            }
             name => self.command_of_server(name, server_id(words[0]))?,
         }
         let lines = std::mem::take(&mut self.lines);

@@ -105,6 +105,12 @@ impl Head {
         self.log.kill(last, bytes);
     }
 
+    /// Returns whether something was appended and not given to the replicas yet.
+    pub fn has_unsaved(&self) -> bool {
+        let is_open_done = self.open.as_ref().is_none_or(|open| !open.has_unsaved());
+        self.log.is_durable() && !(self.backlog.is_empty() && is_open_done)
+    }
+
     /// Shows what has not been given to the replicas. What `save` takes is not shown again; what
     /// it leaves comes again. Nothing of a log that is not durable.
     #[inline]

@@ -33,6 +33,11 @@ impl Worker {
         self.head.hand_out(&mut save);
     }
 
+    /// Returns whether operations of this worker have appended something that was not handed out yet.
+    pub fn has_unsaved(&self) -> bool {
+        self.head.has_unsaved()
+    }
+
     /// Whether [`Worker::hand_out`] leaves out what has been recovered, as long as there is memory:
     /// it is safe elsewhere, and something else may be more urgent.
     pub fn keep_recovered_back(&mut self, keeps: bool) {
