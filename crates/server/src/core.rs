@@ -12,7 +12,8 @@
 mod held;
 mod order;
 
-use crate::engine::{DiskDone, Engine, Payload, Route, Wake};
+use crate::commands::Unblocked;
+use crate::engine::{DiskDone, Engine, Payload, Route, Safety, Wake};
 use crate::front::{Client, Next, Ticket, Turn, Waits, foresee_clients};
 use crate::operators::clients::Facts;
 use held::Held;
@@ -88,6 +89,8 @@ pub struct Core {
     waits: Waits,
     order: Order,
     held: Held,
+    /// Where what was written was when requests were last tried again that wait for that.
+    safety: Safety,
     reactor: ReactorId,
     now: Instant,
     wall: UnixMillis,
@@ -104,6 +107,7 @@ impl Core {
             waits: Waits::default(),
             order: Order::default(),
             held: Held::default(),
+            safety: Safety::default(),
             now: Instant(0),
             wall: UnixMillis(0),
         }
@@ -187,11 +191,18 @@ impl Core {
             None => Next::Close,
         };
         self.go_on(connection, next, io);
+        // Nobody may be left who would end it.
+        if self.clients.get(&connection).is_some_and(Client::waits_for_ever) {
+            self.with_client(connection, io, |client, turn, out| {
+                client.unblock(Unblocked::TimeOut, turn, out)
+            });
+        }
     }
 
     /// A connection is gone, a client's or another.
     pub fn closed(&mut self, connection: ConnectionId) {
         self.held.forget(connection);
+        self.waits.forget(connection);
         if let Some(client) = self.clients.remove(&connection) {
             let node = self.engine.node();
             node.operators.clients.remove(self.reactor, client.id());
@@ -225,15 +236,21 @@ impl Core {
         self.retry_for_memory(io);
         self.keep_order(io);
         self.settle(io);
+        if self.waits.has_replicas() && self.retry_for_replicas(io) {
+            self.settle(io);
+        }
     }
 
     /// The time of [`Core::next_deadline`] has come.
     pub fn tick(&mut self, now: Instant, io: &mut impl Connections) {
         self.engine.tick(now);
         for ticket in self.waits.take_expired(now) {
-            self.with_client(ticket, io, |client, turn, out| {
+            self.with_client(ticket.connection, io, |client, turn, out| {
                 client.give_up(ticket.number, turn, out)
             });
+        }
+        for ticket in self.waits.take_impatient(self.now) {
+            self.retry(ticket, None, io);
         }
         self.look_at_clients(io);
         self.wake(io);
@@ -272,26 +289,26 @@ impl Core {
 /// Requests that have waited.
 impl Core {
     /// Runs something on a client's connection, if it is still there.
-    fn with_client(
+    pub(super) fn with_client(
         &mut self,
-        ticket: Ticket,
+        connection: ConnectionId,
         io: &mut impl Connections,
         run: impl FnOnce(&mut Client, &mut Turn<'_>, &mut Vec<u8>) -> Next,
     ) {
-        let Some(client) = self.clients.get_mut(&ticket.connection) else { return };
+        let Some(client) = self.clients.get_mut(&connection) else { return };
         let shared = (&mut self.engine, &mut self.waits);
         let mut turn = Turn::new(shared, self.now, self.wall);
-        let output = io.output(ticket.connection);
+        let output = io.output(connection);
         let from = output.len();
         let next = run(client, &mut turn, output);
         turn.meter.finish(turn.engine, turn.now);
-        self.held.note(ticket.connection, from, &mut self.engine);
-        self.go_on(ticket.connection, next, io);
-        self.limit_output(ticket.connection, io);
+        self.held.note(connection, from, &mut self.engine);
+        self.go_on(connection, next, io);
+        self.limit_output(connection, io);
     }
 
     fn retry(&mut self, ticket: Ticket, answer: Option<Answer>, io: &mut impl Connections) {
-        self.with_client(ticket, io, |client, turn, out| {
+        self.with_client(ticket.connection, io, |client, turn, out| {
             client.retry(ticket.number, answer, turn, out)
         });
     }
@@ -311,6 +328,18 @@ impl Core {
                 return self.waits.stay_first_for_memory(again);
             }
         }
+    }
+
+    /// Tries those again that wait for other servers to have what was written, if more have it than
+    /// before. All that was appended has been handed out.
+    fn retry_for_replicas(&mut self, io: &mut impl Connections) -> bool {
+        let safety = self.engine.safety();
+        let before = std::mem::replace(&mut self.safety, safety);
+        let tickets = self.waits.take_replicas(safety != before);
+        let is_any = !tickets.is_empty();
+        tickets.into_iter().for_each(|ticket| self.retry(ticket, None, io));
+        self.waits.have_seen_replicas();
+        is_any
     }
 
     /// Wakes what the engine has something for, until it has nothing more.

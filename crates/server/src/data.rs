@@ -20,8 +20,8 @@ pub(crate) enum Data<'d> {
     Staged(&'d mut Staged),
 }
 
-/// What commands have found, as `INFO` counts it: keys that were read and existed, or did not, and
-/// keys that were given an expiry in the past.
+/// Results of commands that `INFO` counts: keys that were read and existed, or did not, and keys that
+/// were given an expiry in the past.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) hits: u64,
@@ -183,7 +183,7 @@ pub(crate) struct Staged {
     /// Where the record of a key stands. Only looked up, never walked.
     places: HashMap<Box<[u8]>, usize>,
     scratch: Scratch,
-    /// What the commands have found so far.
+    /// Results of the commands so far.
     found: Found,
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Session {
     pub(crate) takes_redirects: bool,
     /// A request of it waits for something.
     pub(crate) is_blocked: bool,
+    /// It waits for other servers: see `WAIT`.
+    pub(crate) is_waiting: bool,
     /// Commands since `MULTI`, if there was one.
     pub(crate) collecting: Option<Transaction>,
     /// Keys that must not change before the next transaction.
@@ -55,6 +57,7 @@ impl Session {
             command: None,
             takes_redirects: false,
             is_blocked: false,
+            is_waiting: false,
             collecting: None,
             watched: Watched::new(),
             draws: 0,
@@ -76,6 +79,7 @@ impl Session {
             no_evict: self.no_evict,
             no_touch: self.no_touch,
             is_blocked: self.is_blocked,
+            is_waiting: self.is_waiting,
             takes_redirects: self.takes_redirects,
             has_called: self.command.is_some(),
             command: self.command.unwrap_or(0),

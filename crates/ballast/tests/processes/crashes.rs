@@ -33,7 +33,7 @@ const FULL: f64 = 0.85;
 const FILLED_AT_ONCE: usize = 250;
 
 /// One cluster at a time: with several, two processors are too busy for anything to be on time.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }

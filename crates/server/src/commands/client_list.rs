@@ -89,15 +89,15 @@ enum Condition {
     IdleMin(Duration),
 }
 
-/// Which clients are meant: those with all of these properties, or without them.
+/// A choice of clients: those with some properties and without others.
 #[derive(Debug, Default)]
 struct Filter {
     conditions: Vec<(Polarity, Condition)>,
-    /// Whether the client that asks is left out; `None`: it has not said.
+    /// Leaves out the client that asks; `None`: the request does not say.
     spares_me: Option<bool>,
 }
 
-/// Whether a client must have a property, or must not.
+/// Presence or absence of a property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Polarity {
     Is,
@@ -142,7 +142,8 @@ fn parse_table(word: &[u8]) -> Result<TableId, Refusal> {
 fn parse_letters(
     name: &str,
     polarity: Polarity,
-    (word, known): (&[u8], &[u8]),
+    word: &[u8],
+    known: &[u8],
 ) -> Result<Vec<u8>, Refusal> {
     if word.iter().all(|letter| known.contains(letter)) {
         return Ok(word.to_vec());
@@ -156,11 +157,7 @@ fn parse_letters(
 
 impl Condition {
     /// Reads a condition with one value. `None`: there is none of this name.
-    fn parse(
-        name: &[u8],
-        value: &[u8],
-        polarity: Polarity,
-    ) -> Result<Option<Condition>, Refusal> {
+    fn parse(name: &[u8], value: &[u8], polarity: Polarity) -> Result<Option<Condition>, Refusal> {
         let bytes = value.to_vec();
         Ok(Some(match name {
             b"ADDR" => Condition::Address(bytes),
@@ -169,9 +166,9 @@ impl Condition {
             b"NAME" => Condition::Name(bytes),
             b"LIB-NAME" => Condition::Library(bytes),
             b"LIB-VER" => Condition::Version(bytes),
-            b"FLAGS" => Condition::Flags(parse_letters("flags", polarity, (value, FLAGS))?),
+            b"FLAGS" => Condition::Flags(parse_letters("flags", polarity, value, FLAGS)?),
             b"CAPA" => {
-                Condition::Capabilities(parse_letters("capa", polarity, (value, CAPABILITIES))?)
+                Condition::Capabilities(parse_letters("capa", polarity, value, CAPABILITIES)?)
             }
             b"TYPE" => Condition::Type(parse_type(value)?),
             b"DB" => Condition::Table(parse_table(value)?),
@@ -253,7 +250,7 @@ impl Filter {
         }
     }
 
-    /// Of one kind the last condition counts, but numbers of clients add up.
+    /// Adds a condition. The last one of a kind counts, but numbers of clients add up.
     fn add(&mut self, polarity: Polarity, mut condition: Condition) {
         let kind = std::mem::discriminant(&condition);
         let is_same = |(other, before): &(Polarity, Condition)| {
@@ -269,9 +266,9 @@ impl Filter {
     }
 
     fn means(&self, facts: &Facts, now: Instant) -> bool {
-        self.conditions.iter().all(|(polarity, condition)| {
-            condition.holds(facts, now) == (*polarity == Polarity::Is)
-        })
+        self.conditions
+            .iter()
+            .all(|(polarity, condition)| condition.holds(facts, now) == (*polarity == Polarity::Is))
     }
 }
 

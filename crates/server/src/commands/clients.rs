@@ -2,7 +2,8 @@
 
 use super::table::flag::{ADMIN, ALLOW_BUSY, ALONE, ANYTIME, DANGEROUS, NO_MULTI, NOSCRIPT};
 use super::table::{Command, Keys, command, help};
-use super::{Call, Done, Refusal, client_list, parse_integer, printable, refused, uppercase_is};
+use super::{Call, Done, Refusal, Unblocked};
+use super::{client_list, parse_integer, printable, refused, uppercase_is};
 use crate::operators::lock;
 use crate::operators::pause::Paused;
 use crate::session::Replies;
@@ -103,7 +104,7 @@ pub(super) static CLIENT: &[Command] = &[
     command("client|unblock", -3, OPERATOR, Keys::None, unblock).text(
         "5.0.0",
         "O(1)",
-        "Returns 0: no command of this server blocks.",
+        "Answers a client that waits for other servers, and says whether it did wait.",
     ),
     command("client|unpause", 2, OPERATOR, Keys::None, unpause).text(
         "6.2.0",
@@ -231,15 +232,24 @@ fn unpause(call: &mut Call<'_>) -> Done {
 
 /// `CLIENT UNBLOCK id [TIMEOUT | ERROR]`.
 fn unblock(call: &mut Call<'_>) -> Done {
-    parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
-    match &call.args[3..] {
-        [] => {}
-        [word] if uppercase_is(word, b"TIMEOUT") || uppercase_is(word, b"ERROR") => {}
+    let id = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
+    let how = match &call.args[3..] {
+        [] => Unblocked::TimeOut,
+        [word] if uppercase_is(word, b"TIMEOUT") => Unblocked::TimeOut,
+        [word] if uppercase_is(word, b"ERROR") => Unblocked::Error,
         _ => {
             return Err(refused("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
         }
+    };
+    let node = call.engine.node();
+    let clients = &node.operators.clients;
+    let meant = u64::try_from(id).ok().and_then(|id| clients.find(id));
+    let meant = meant.filter(|facts| facts.shown().is_waiting);
+    if let Some(facts) = &meant {
+        clients.unblock(facts, how);
+        node.wake_all();
     }
-    call.reply.integer(0);
+    call.reply.integer(i64::from(meant.is_some()));
     Ok(())
 }
 

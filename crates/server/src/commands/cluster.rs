@@ -1,6 +1,6 @@
 //! `CLUSTER`: the map in the three forms that clients read, and migrations in Valkey's words.
 
-use super::migrate::parse_migrate;
+use super::migrate::{Wanted, parse_migrate};
 use super::moving;
 use super::slot_stats::slot_stats;
 use super::table::flag::{ADMIN, ANYTIME, DANGEROUS, LOADING, STALE};
@@ -382,19 +382,39 @@ fn count_keys_in_slot(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `CLUSTER MIGRATESLOTS SLOTSRANGE first last [first last ...] NODE id [POLICY name value ...]`.
+/// `CLUSTER MIGRATESLOTS SLOTSRANGE first last [first last ...] NODE id [POLICY name value ...]
+/// [SLOTSRANGE ...]`. The coordinator is asked for one group after another, once all make sense.
 fn migrate_slots(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
-    if let Some(answer) = call.answer {
-        return reply_done(call, answer);
+    let me = call.engine.node().me();
+    let mut groups = parse_migrate(&call.args[2..]).map_err(refused)?;
+    let mut targets = Vec::with_capacity(groups.len());
+    for group in &groups {
+        let node = &group.node;
+        if node.len() != 40 || !node.iter().all(u8::is_ascii_alphanumeric) {
+            let shown = printable(node, 64);
+            return Err(refused(format!("ERR Invalid node name: {shown}")));
+        }
+        targets.push(server_named(call, node)?);
     }
-    let wanted = parse_migrate(&call.args[2..]).map_err(refused)?;
-    Err(Undone::Ask(Ask::Migrate {
-        target: server_named(call, &wanted.node)?,
-        ranges: wanted.ranges,
-        source: Some(call.engine.node().me()),
-        policy: wanted.policy,
-    }))
+    if targets.contains(&me) {
+        return Err(refused("ERR Target node can not be this node."));
+    }
+    let asked = call.past.answers;
+    match call.answer {
+        Some(Answer::Refused(reason)) if asked > 1 => {
+            return Err(refused(format!(
+                "ERR {reason} (the {} groups of slots before that one are being moved)",
+                asked - 1
+            )));
+        }
+        Some(answer) if asked == groups.len() || matches!(answer, Answer::Refused(_)) => {
+            return reply_done(call, answer);
+        }
+        Some(_) | None => {}
+    }
+    let Wanted { ranges, policy, .. } = groups.swap_remove(asked);
+    Err(Undone::Ask(Ask::Migrate { target: targets[asked], ranges, source: Some(me), policy }))
 }
 
 /// The server that clients know by these 40 digits.

@@ -5,8 +5,9 @@ use super::table::flag::{ADMIN, ANYTIME, DANGEROUS, NOSCRIPT};
 use super::table::{Command, Keys, command, help};
 use super::{Call, Done, Refusal, Undone, cluster::reply_done, printable, refused};
 use crate::configuration::{SETTINGS, Setting, When};
-use crate::engine::Node;
+use crate::engine::{Mode, Node};
 use crate::operators::host::Job;
+use std::borrow::Cow;
 use types::limits::TABLES_MAX;
 
 const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
@@ -35,21 +36,42 @@ pub(super) static CONFIG: &[Command] = &[
     ),
 ];
 
-/// Settings of Redis that clients and tools ask for, and that are what they are here.
-fn fixed(node: &Node) -> Vec<(&'static str, String)> {
-    let yes_no = |yes| if yes { "yes" } else { "no" }.to_string();
-    vec![
-        ("appendfsync", "no".into()),
-        ("appendonly", "no".into()),
-        ("cluster-enabled", yes_no(node.is_cluster())),
-        ("cluster-databases", TABLES_MAX.to_string()),
-        ("databases", TABLES_MAX.to_string()),
-        ("latency-tracking", "yes".into()),
-        ("maxmemory-policy", "noeviction".into()),
-        ("notify-keyspace-events", String::new()),
-        ("replica-read-only", "yes".into()),
-        ("save", String::new()),
-    ]
+/// A setting of Redis that clients and tools ask for, and that has one value here.
+struct Fixed {
+    name: &'static str,
+    value: Cow<'static, str>,
+    /// Why it has no other.
+    why: &'static str,
+}
+
+/// All of these, on this server.
+fn fixed(node: &Node) -> Vec<Fixed> {
+    let yes_no = |yes| if yes { "yes" } else { "no" };
+    let mode = node.persistence();
+    let sync = match mode {
+        Some(Mode::Disk) => "always",
+        Some(Mode::Interval) => "everysec",
+        Some(Mode::Memory) | None => "no",
+    };
+    let tables: Cow<'static, str> = TABLES_MAX.to_string().into();
+    const DURABILITY: &str = "the setting 'durability' chooses it when the server starts";
+    const NUMBER: &str = "the number of databases is fixed";
+    const NO_REPLICAS: &str = "servers do not replicate by this protocol";
+    let all: [(&str, Cow<'static, str>, &str); 12] = [
+        ("appendfsync", sync.into(), DURABILITY),
+        ("appendonly", yes_no(mode.is_some()).into(), DURABILITY),
+        ("cluster-enabled", yes_no(node.is_cluster()).into(), "the setting 'join' chooses it"),
+        ("cluster-databases", tables.clone(), NUMBER),
+        ("databases", tables, NUMBER),
+        ("latency-tracking", "yes".into(), "times are always measured"),
+        ("maxmemory-policy", "noeviction".into(), "nothing is ever evicted"),
+        ("notify-keyspace-events", "".into(), "there are no subscribers to notify"),
+        ("replica-read-only", "yes".into(), NO_REPLICAS),
+        ("replicaof", "".into(), NO_REPLICAS),
+        ("save", "".into(), "there are no snapshots; the setting 'durability' keeps a log"),
+        ("slaveof", "".into(), NO_REPLICAS),
+    ];
+    all.into_iter().map(|(name, value, why)| Fixed { name, value, why }).collect()
 }
 
 /// `CONFIG GET pattern [pattern ...]`.
@@ -58,8 +80,14 @@ fn get(call: &mut Call<'_>) -> Done {
     let patterns = &call.args[2..];
     let node = call.engine.node();
     let configuration = node.configuration();
-    let mut all = fixed(node);
-    all.extend(SETTINGS.iter().map(|setting| (setting.name, setting.show(&configuration))));
+    let fixed = fixed(node).into_iter().map(|Fixed { name, value, .. }| (name, value));
+    let names = SETTINGS
+        .iter()
+        .flat_map(|setting| [setting.name, setting.alias].map(|name| (name, setting)).into_iter());
+    let named = names.filter(|(name, _)| !name.is_empty());
+    let mut all: Vec<(&str, Cow<'_, str>)> =
+        named.map(|(name, setting)| (name, setting.show(&configuration).into())).collect();
+    all.extend(fixed);
     all.sort_unstable();
     let mut found: Vec<(&[u8], &str)> = Vec::new();
     for (name, value) in &all {
@@ -96,27 +124,31 @@ fn set(call: &mut Call<'_>) -> Done {
             return Err(failed("duplicate parameter"));
         }
         let value = std::str::from_utf8(value).map_err(|_| failed("argument must be UTF-8"))?;
-        match Setting::find(&name) {
+        match Setting::find_any(&name) {
             Some(setting) if setting.when == When::Always => {
                 setting.set(&mut changed, value).map_err(|wrong| failed(&wrong))?;
             }
-            Some(setting) if same(&setting.show(&changed), value) => {}
-            Some(_) => {
-                return Err(failed("can't set immutable config: it counts when the server starts"));
-            }
-            None => match fixed(node).into_iter().find(|(fixed, _)| *fixed == name) {
-                Some((_, fixed)) if same(&fixed, value) => {}
-                Some((_, fixed)) => {
+            Some(setting) => {
+                let mut same = changed.clone();
+                setting.set(&mut same, value).map_err(|wrong| failed(&wrong))?;
+                if same != changed {
                     return Err(failed(&format!(
-                        "this server knows no other value than '{fixed}'"
+                        "can't set immutable config: it counts when the server starts, and is '{}'",
+                        setting.show(&changed)
                     )));
                 }
-                None => {
+            }
+            None => {
+                let Some(fixed) = fixed(node).into_iter().find(|fixed| fixed.name == name) else {
                     return Err(refused(format!(
                         "ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
                     )));
+                };
+                if !fixed.value.eq_ignore_ascii_case(value) {
+                    let Fixed { value, why, .. } = fixed;
+                    return Err(failed(&format!("it is always '{value}' here: {why}")));
                 }
-            },
+            }
         }
         names.push(name);
     }
@@ -124,10 +156,6 @@ fn set(call: &mut Call<'_>) -> Done {
     node.wake_all();
     call.engine.follow_operators();
     call.ok()
-}
-
-fn same(value: &str, other: &str) -> bool {
-    value.eq_ignore_ascii_case(other)
 }
 
 /// `CONFIG RESETSTAT`.

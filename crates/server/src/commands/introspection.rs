@@ -3,7 +3,7 @@
 use super::glob::glob_matches;
 use super::table::flag::{self, ANYTIME, DANGEROUS, FAST};
 use super::table::{self, Command, Family, Keys, command as entry, container, help as help_entry};
-use super::{Call, Done, Refusal, refused};
+use super::{Call, Done, Refusal, hints, refused};
 
 pub(super) static FAMILY: Family = Family {
     group: "server",
@@ -134,8 +134,13 @@ fn docs(call: &mut Call<'_>) -> Done {
 
 /// `COMMAND LIST [FILTERBY PATTERN pattern | ACLCAT category | MODULE name]`.
 fn list(call: &mut Call<'_>) -> Done {
+    let all = || {
+        table::commands().flat_map(|(family, command)| {
+            std::iter::once(command).chain(command.subcommands).map(move |one| (family, one))
+        })
+    };
     let names: Vec<&str> = match call.args[2..] {
-        [] => table::commands().map(|(_, command)| command.name).collect(),
+        [] => all().map(|(_, command)| command.name).collect(),
         [word, by, what] if super::uppercase_is(word, b"FILTERBY") => {
             let by = by.to_ascii_uppercase();
             let is_wanted = |family: &Family, command: &Command| match &by[..] {
@@ -148,7 +153,7 @@ fn list(call: &mut Call<'_>) -> Done {
             if ![&b"PATTERN"[..], b"ACLCAT", b"MODULE"].contains(&&by[..]) {
                 return Err(Refusal::Syntax.into());
             }
-            let wanted = table::commands().filter(|(family, command)| is_wanted(family, command));
+            let wanted = all().filter(|(family, command)| is_wanted(family, command));
             wanted.map(|(_, command)| command.name).collect()
         }
         _ => return Err(Refusal::Syntax.into()),
@@ -224,8 +229,11 @@ pub(super) fn categories(family: &Family, command: &Command) -> Vec<&'static str
 /// The ten elements of `COMMAND`'s table.
 fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
     let names = flag::NAMES.iter().enumerate();
-    let flags: Vec<&str> =
+    let mut flags: Vec<&str> =
         names.filter(|(bit, _)| command.flags & (1 << bit) != 0).map(|(_, name)| *name).collect();
+    if command.keys == Keys::CountedPairs {
+        flags.push("movablekeys");
+    }
     let (first, last, step) = match command.keys {
         Keys::None | Keys::CountedPairs | Keys::Unnamed => (0, 0, 0),
         Keys::At { first, last, step } => (i64::from(first), i64::from(last), i64::from(step)),
@@ -240,8 +248,8 @@ fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
     [first, last, step].into_iter().for_each(|number| reply.integer(number));
     reply.set(categories.len());
     categories.iter().for_each(|name| reply.simple(name));
-    reply.array(0);
-    describe_keys(reply, command, [first, last, step]);
+    hints::write_tips(command, reply);
+    hints::write_keys(command, reply);
     reply.array(command.subcommands.len());
     for subcommand in command.subcommands {
         describe(call, family, subcommand);
@@ -269,38 +277,5 @@ fn document(call: &mut Call<'_>, family: &Family, command: &Command) {
         for subcommand in command.subcommands {
             document(call, family, subcommand);
         }
-    }
-}
-
-/// The key specification: where clients that do not know the command find its keys.
-fn describe_keys(reply: &mut resp::ReplyWriter<'_>, command: &Command, at: [i64; 3]) {
-    let [first, last, step] = at;
-    if first == 0 {
-        return reply.array(0);
-    }
-    let access = if command.flags & flag::WRITE != 0 { "RW" } else { "RO" };
-    reply.array(1);
-    reply.map(3);
-    reply.bulk(b"flags");
-    reply.set(1);
-    reply.simple(access);
-    reply.bulk(b"begin_search");
-    reply.map(2);
-    reply.bulk(b"type");
-    reply.bulk(b"index");
-    reply.bulk(b"spec");
-    reply.map(1);
-    reply.bulk(b"index");
-    reply.integer(first);
-    reply.bulk(b"find_keys");
-    reply.map(2);
-    reply.bulk(b"type");
-    reply.bulk(b"range");
-    reply.bulk(b"spec");
-    reply.map(3);
-    let last = if last > 0 { last - first } else { last };
-    for (name, number) in [("lastkey", last), ("keystep", step), ("limit", 0)] {
-        reply.bulk(name.as_bytes());
-        reply.integer(number);
     }
 }

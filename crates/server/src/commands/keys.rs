@@ -3,7 +3,7 @@
 use super::numbers::parse_integer_within;
 use super::table::flag::{DANGEROUS, DENYOOM, FAST, OTHER_TABLES, READONLY, WRITE};
 use super::table::{ALL, Family, Keys, ONE, TWO, command};
-use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
+use super::{Call, Done, Refusal, refused, uppercase_is};
 use crate::data::Found;
 use std::borrow::Cow;
 use store::{Changes, Key, Need, Record};
@@ -63,16 +63,6 @@ pub(super) static FAMILY: Family = Family {
             "4.0.0",
             "O(N) of the number of keys",
             "Deletes keys and counts those that existed.",
-        ),
-        command("wait", 3, 0, Keys::None, wait).text(
-            "3.0.0",
-            "O(1)",
-            "Returns how many replicas have what was written: none, since there are none.",
-        ),
-        command("waitaof", 4, 0, Keys::None, waitaof).text(
-            "7.2.0",
-            "O(1)",
-            "Returns on how many disks there is what was written: on none.",
         ),
     ],
 };
@@ -211,36 +201,4 @@ fn move_away(_: &mut Call<'_>) -> Done {
 /// `SWAPDB database database`.
 fn swapdb(_: &mut Call<'_>) -> Done {
     Err(refused("ERR SWAPDB is not supported"))
-}
-
-/// `WAIT numreplicas timeout`: there are no replicas, so there is nothing to wait for.
-fn wait(call: &mut Call<'_>) -> Done {
-    parse_integer(call.args[1]).ok_or(Refusal::NotAnInteger)?;
-    check_timeout(call.args[2])?;
-    call.reply.integer(0);
-    Ok(())
-}
-
-/// `WAITAOF numlocal numreplicas timeout`: nothing is written to disks.
-fn waitaof(call: &mut Call<'_>) -> Done {
-    let local = parse_integer_within(call.args[1], 0..=1)?;
-    parse_integer_within(call.args[2], 0..=i64::MAX)?;
-    check_timeout(call.args[3])?;
-    if local == 1 {
-        return Err(refused(
-            "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
-        ));
-    }
-    call.reply.array(2);
-    (0..2).for_each(|_| call.reply.integer(0));
-    Ok(())
-}
-
-fn check_timeout(text: &[u8]) -> Result<(), Refusal> {
-    let problem = match parse_integer(text) {
-        Some(0..) => return Ok(()),
-        Some(_) => "ERR timeout is negative",
-        None => "ERR timeout is not an integer or out of range",
-    };
-    Err(Refusal::Because(problem.into()))
 }

@@ -5,7 +5,7 @@ use super::{parse_integer, printable, uppercase_is};
 use types::HashRange;
 use wire::control::{MigrationPolicy, PriorityPulls};
 
-/// What somebody wants moved.
+/// A group of slots that is to be moved to one server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) ranges: Vec<HashRange>,
@@ -14,29 +14,65 @@ pub(super) struct Wanted {
     pub(super) policy: MigrationPolicy,
 }
 
-/// Reads `SLOTSRANGE first last [first last ...] NODE id [POLICY name value ...]`. One client sends
-/// its words with a trailing NUL, so those are taken off.
-pub(super) fn parse_migrate(arguments: &[&[u8]]) -> Result<Wanted, String> {
+/// Reads groups of `SLOTSRANGE first last [first last ...] NODE id [POLICY name value ...]`, no two
+/// of which name the same slot. One client sends its words with a trailing NUL, so those are taken
+/// off.
+pub(super) fn parse_migrate(arguments: &[&[u8]]) -> Result<Vec<Wanted>, String> {
     let trimmed: Vec<&[u8]> = arguments.iter().map(|argument| trim(argument)).collect();
-    let syntax = || "ERR syntax error".to_string();
-    let [word, rest @ ..] = &trimmed[..] else { return Err(syntax()) };
-    if !uppercase_is(word, b"SLOTSRANGE") {
-        return Err(syntax());
+    let mut groups: Vec<Wanted> = Vec::new();
+    let mut rest = &trimmed[..];
+    while let [word, after @ ..] = rest {
+        if !uppercase_is(word, b"SLOTSRANGE") {
+            return Err(SYNTAX.to_string());
+        }
+        let next = after.iter().position(|word| uppercase_is(word, b"SLOTSRANGE"));
+        let (group, others) = after.split_at(next.unwrap_or(after.len()));
+        let wanted = parse_group(group)?;
+        let before = groups.iter().flat_map(|group| &group.ranges);
+        let overlaps = |range: &HashRange| before.clone().any(|other| meet(*other, *range));
+        if wanted.ranges.iter().any(overlaps) {
+            return Err("ERR Slot ranges in migrations overlap".to_string());
+        }
+        groups.push(wanted);
+        rest = others;
     }
-    let end = rest.iter().position(|word| uppercase_is(word, b"NODE")).ok_or_else(syntax)?;
-    let (pairs, odd) = rest[..end].as_chunks::<2>();
+    if groups.is_empty() { Err(SYNTAX.to_string()) } else { Ok(groups) }
+}
+
+const SYNTAX: &str = "ERR syntax error";
+
+fn parse_group(words: &[&[u8]]) -> Result<Wanted, String> {
+    let end = words.iter().position(|word| uppercase_is(word, b"NODE"));
+    let end = end.ok_or_else(|| SYNTAX.to_string())?;
+    let (pairs, odd) = words[..end].as_chunks::<2>();
     if pairs.is_empty() || !odd.is_empty() {
-        return Err(syntax());
+        return Err(SYNTAX.to_string());
     }
-    let ranges =
-        pairs.iter().map(|[first, last]| slot_range(first, last)).collect::<Result<_, _>>()?;
-    match &rest[end + 1..] {
+    let mut ranges: Vec<HashRange> = Vec::new();
+    for [first, last] in pairs {
+        let range = slot_range(first, last)?;
+        if let Some(other) = ranges.iter().find(|other| meet(**other, range)) {
+            let [(first, last), (other_first, other_last)] = [range.slots(), other.slots()];
+            return Err(format!(
+                "ERR Slot range {}-{} overlaps with previous range {}-{}.",
+                first.0, last.0, other_first.0, other_last.0
+            ));
+        }
+        ranges.push(range);
+    }
+    match &words[end + 1..] {
         [node] => Ok(Wanted { ranges, node: node.to_vec(), policy: MigrationPolicy::default() }),
         [node, word, settings @ ..] if uppercase_is(word, b"POLICY") && !settings.is_empty() => {
             Ok(Wanted { ranges, node: node.to_vec(), policy: parse_policy(settings)? })
         }
-        _ => Err(syntax()),
+        _ => Err(SYNTAX.to_string()),
     }
+}
+
+/// Returns whether two ranges of whole slots have one in common.
+fn meet(one: HashRange, other: HashRange) -> bool {
+    let [(first, last), (other_first, other_last)] = [one.slots(), other.slots()];
+    first.0 <= other_last.0 && other_first.0 <= last.0
 }
 
 fn trim(argument: &[u8]) -> &[u8] {
@@ -98,14 +134,15 @@ mod tests {
     use super::*;
     use types::Slot;
 
-    fn parse(line: &str) -> Result<Wanted, String> {
+    fn parse(line: &str) -> Result<Vec<Wanted>, String> {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         parse_migrate(&words)
     }
 
     #[test]
     fn slot_ranges_a_node_and_a_policy_are_read() {
-        let wanted = parse("slotsrange 0 9 20 20 NODE abc POLICY share 100 priority off").unwrap();
+        let groups = parse("slotsrange 0 9 20 20 NODE abc POLICY share 100 priority off").unwrap();
+        let [wanted] = &groups[..] else { panic!("{groups:?}") };
         let range = |first, last| HashRange::of_slots(Slot(first), Slot(last));
         assert_eq!(wanted.ranges, [range(0, 9), range(20, 20)]);
         assert_eq!(wanted.node, b"abc");
@@ -114,9 +151,34 @@ mod tests {
     }
 
     #[test]
+    fn groups_of_slots_go_to_several_nodes() {
+        let line =
+            "SLOTSRANGE 0 0 NODE a SLOTSRANGE 1 2 5 5 NODE b POLICY share 9 SLOTSRANGE 7 7 NODE a";
+        let groups = parse(line).unwrap();
+        let nodes: Vec<&[u8]> = groups.iter().map(|group| &group.node[..]).collect();
+        assert_eq!(nodes, [b"a", b"b", b"a"]);
+        assert_eq!(groups[1].ranges.len(), 2);
+        let shares = groups.iter().map(|group| group.policy.background_share);
+        let usual = MigrationPolicy::default().background_share;
+        assert_eq!(shares.collect::<Vec<_>>(), [usual, 9, usual]);
+        for (line, refusal) in [
+            ("SLOTSRANGE 0 5 3 4 NODE a", "ERR Slot range 3-4 overlaps with previous range 0-5."),
+            (
+                "SLOTSRANGE 0 0 NODE a SLOTSRANGE 0 1 NODE b",
+                "ERR Slot ranges in migrations overlap",
+            ),
+            ("SLOTSRANGE 0 0 NODE a x", "ERR syntax error"),
+            ("SLOTSRANGE 0 0 NODE a SLOTSRANGE", "ERR syntax error"),
+            ("SLOTSRANGE 0 0 SLOTSRANGE 1 1 NODE a", "ERR syntax error"),
+        ] {
+            assert_eq!(parse(line).unwrap_err(), refusal, "{line}");
+        }
+    }
+
+    #[test]
     fn trailing_nuls_are_taken_off() {
         let words: [&[u8]; 5] = [b"SLOTSRANGE\0", b"1\0", b"2", b"NODE\0", b"abc\0"];
-        assert_eq!(parse_migrate(&words).unwrap().node, b"abc");
+        assert_eq!(parse_migrate(&words).unwrap()[0].node, b"abc");
     }
 
     #[test]

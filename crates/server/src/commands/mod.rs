@@ -19,6 +19,7 @@ mod dump;
 mod expiry;
 mod extended;
 mod glob;
+mod hints;
 mod introspection;
 mod keys;
 mod lcs;
@@ -36,12 +37,14 @@ mod strings;
 mod table;
 mod tasks;
 mod transactions;
+mod waiting;
 mod walks;
 
 pub(crate) use connection::REDIS_VERSION;
 pub(crate) use numbers::{parse_integer, parse_unsigned};
 pub(crate) use table::{Command, Keys, Unknown, flag};
 pub(crate) use transactions::{Transaction, Watched};
+pub(crate) use waiting::{Past, Unblocked};
 pub(crate) use walks::Walk;
 
 use crate::engine::Engine;
@@ -61,6 +64,8 @@ pub(crate) struct Call<'a> {
     pub(crate) answer: Option<&'a Answer>,
     /// What `EXEC` carries out.
     pub(crate) transaction: Option<&'a Transaction>,
+    /// The request's past executions.
+    pub(crate) past: Past,
     /// Where an earlier execution of the same request has left off, if it takes several.
     pub(crate) walk: &'a mut Option<Walk>,
     /// This reactor's access to the data.
@@ -86,6 +91,9 @@ pub(crate) enum Undone {
     Unfinished,
     /// The process must do something first; its answer comes with the next execution.
     Begin(Job),
+    /// Earlier writes are not on enough servers. The request is tried again when they are on more, and
+    /// at this time.
+    Unsafe { until: Option<Instant> },
     /// Somebody has said `CLIENT PAUSE`.
     Paused,
     /// What was asked for makes no sense, or is not to be had.

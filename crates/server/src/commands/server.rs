@@ -22,15 +22,15 @@ pub(super) static FAMILY: Family = Family {
     category: None,
     commands: &[
         container("acl", ACL).text("6.0.0", "O(1)", "Commands about users: there is one."),
-        command("bgrewriteaof", 1, OUTSIDE, Keys::None, save).text(
+        command("bgrewriteaof", 1, OUTSIDE, Keys::None, background_rewrite).text(
             "1.0.0",
             "O(1)",
-            "Is refused where it would promise more than there is: the log is always kept.",
+            ALWAYS_SAVED,
         ),
-        command("bgsave", -1, OUTSIDE, Keys::None, save).text(
+        command("bgsave", -1, OUTSIDE, Keys::None, background_save).text(
             "1.0.0",
             "O(1)",
-            "Is refused where it would promise more than there is: the log is always kept.",
+            ALWAYS_SAVED,
         ),
         container("commandlog", slow_log::COMMANDLOG).text(
             "8.1.0",
@@ -46,7 +46,7 @@ pub(super) static FAMILY: Family = Family {
         command("lastsave", 1, FAST | ANYTIME | ADMIN | DANGEROUS, Keys::None, last_save).text(
             "1.0.0",
             "O(1)",
-            "Returns when the server began: nothing was saved since.",
+            "Returns up to when every write is on disk: now, or when the server began.",
         ),
         container("latency", LATENCY).text("2.8.13", "O(1)", "Commands about what took long."),
         command("monitor", 1, OPERATOR, Keys::None, monitor).text(
@@ -69,15 +69,11 @@ pub(super) static FAMILY: Family = Family {
             "O(1)",
             "Says that the server is a master without replicas.",
         ),
-        command("save", 1, OUTSIDE, Keys::None, save).text(
-            "1.0.0",
-            "O(1)",
-            "Is refused where it would promise more than there is: the log is always kept.",
-        ),
+        command("save", 1, OUTSIDE, Keys::None, save).text("1.0.0", "O(1)", ALWAYS_SAVED),
         command("shutdown", -1, OPERATOR | NO_MULTI | ALLOW_BUSY, Keys::None, shut_down).text(
             "1.0.0",
             "O(1)",
-            "Ends the server. What it holds is lost.",
+            "Ends the server. If its log is kept, what it holds is there when it starts again.",
         ),
         command("slaveof", 3, OPERATOR, Keys::None, replica_of).text(
             "1.0.0",
@@ -96,6 +92,10 @@ pub(super) static FAMILY: Family = Family {
         ),
     ],
 };
+
+/// Summary of the commands that make a Redis write everything to its disk.
+const ALWAYS_SAVED: &str =
+    "Says that all is saved where each write is on disk before its reply; is refused elsewhere.";
 
 static ACL: &[Command] = &[
     command("acl|cat", -2, NOSCRIPT | ANYTIME, Keys::None, acl_categories).text(
@@ -317,7 +317,9 @@ fn shut_down(call: &mut Call<'_>) -> Done {
     for word in &call.args[1..] {
         match &word.to_ascii_uppercase()[..] {
             b"NOSAVE" | b"NOW" | b"FORCE" => {}
-            b"SAVE" => return save(call),
+            b"SAVE" if call.engine.node().persistence().is_none() => return save(call),
+            // Its log is whole when the process has ended.
+            b"SAVE" => {}
             b"ABORT" if call.args.len() == 2 => is_abort = true,
             _ => return Err(Refusal::Syntax.into()),
         }
@@ -334,29 +336,63 @@ fn shut_down(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `SAVE`, `BGSAVE`, `BGREWRITEAOF`.
+/// `SAVE`.
 fn save(call: &mut Call<'_>) -> Done {
-    let keeper = call.engine.node().keeper();
-    match keeper.map(|keeper| keeper.mode()) {
-        Some(Mode::Disk) => call.ok(),
-        Some(Mode::Interval) => Err(refused(
-            "ERR nothing has to be saved: all that was answered is in the log, and on the disk \
-             within a second",
-        )),
-        Some(Mode::Memory) => Err(refused(
-            "ERR nothing has to be saved: all that was answered is in the log, and on the disk \
-             when the system writes it",
-        )),
+    refuse_unless_saved(call)?;
+    call.ok()
+}
+
+/// `BGSAVE [SCHEDULE | CANCEL]`.
+fn background_save(call: &mut Call<'_>) -> Done {
+    match call.args[1..] {
+        [] => {}
+        [word] if uppercase_is(word, b"SCHEDULE") => {}
+        [word] if uppercase_is(word, b"CANCEL") => {
+            return Err(refused("ERR Background saving is currently not in progress or scheduled"));
+        }
+        _ => return Err(Refusal::Syntax.into()),
+    }
+    refuse_unless_saved(call)?;
+    call.reply.simple("Background saving started");
+    Ok(())
+}
+
+/// `BGREWRITEAOF`.
+fn background_rewrite(call: &mut Call<'_>) -> Done {
+    refuse_unless_saved(call)?;
+    call.reply.simple("Background append only file rewriting started");
+    Ok(())
+}
+
+/// Where each write is on disk before its reply, there is nothing to be saved. Elsewhere nothing can
+/// be saved ahead of time.
+fn refuse_unless_saved(call: &Call<'_>) -> Done {
+    let node = call.engine.node();
+    let is_replicated = node.replication().is_some();
+    let disk = if is_replicated { "the disks of its backups" } else { "the disk" };
+    match node.persistence() {
+        Some(Mode::Disk) => Ok(()),
+        Some(Mode::Interval) => Err(refused(format!(
+            "ERR nothing can be saved ahead of time: every write that was answered is in the log, \
+             and on {disk} within a second. With --durability disk it is there before the answer"
+        ))),
+        Some(Mode::Memory) => Err(refused(format!(
+            "ERR nothing can be saved ahead of time: every write that was answered is in the log, \
+             and on {disk} when the operating system writes it. With --durability disk it is there \
+             before the answer"
+        ))),
         None => Err(refused(
-            "ERR there is nothing to save to: this server keeps its data in memory alone",
+            "ERR there is nothing to save to: this server keeps its data in memory alone. Start it \
+             with --durability disk, interval or memory to keep a log",
         )),
     }
 }
 
 /// `LASTSAVE`.
 fn last_save(call: &mut Call<'_>) -> Done {
-    let began = (call.wall.0 / 1000).saturating_sub(call.engine.uptime(call.now).as_secs());
-    call.reply.integer(began as i64);
+    let uptime = call.engine.uptime(call.now);
+    let last = call.engine.node().last_save(call.wall, uptime);
+    call.reply.integer(last as i64);
     Ok(())
 }
 

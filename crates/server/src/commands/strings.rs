@@ -267,17 +267,16 @@ fn getset(call: &mut Call<'_>) -> Done {
 fn getdel(call: &mut Call<'_>) -> Done {
     let (key, table) = (call.key(1), call.session.table);
     let reply = &mut call.reply;
-    let exists =
-        call.engine.data().update(table, &[key], Need::Records, |records, changes| {
-            match records[0] {
-                Some(record) => {
-                    reply.bulk(record.value);
-                    changes.delete(0);
-                }
-                None => reply.null(),
+    let exists = call.engine.data().update(table, &[key], Need::Records, |records, changes| {
+        match records[0] {
+            Some(record) => {
+                reply.bulk(record.value);
+                changes.delete(0);
             }
-            records[0].is_some()
-        })?;
+            None => reply.null(),
+        }
+        records[0].is_some()
+    })?;
     call.engine.data().count(Found::key(exists));
     Ok(())
 }

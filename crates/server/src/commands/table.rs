@@ -163,6 +163,7 @@ static FAMILIES: &[&Family] = &[
     &super::object::MEMORY_FAMILY,
     &super::walks::FAMILY,
     &super::walks::TABLE_FAMILY,
+    &super::waiting::FAMILY,
     &super::transactions::FAMILY,
     &super::connection::FAMILY,
     &super::introspection::FAMILY,

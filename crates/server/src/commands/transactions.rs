@@ -3,9 +3,9 @@
 //! The front end collects them ([`Transaction`]) and hands them to `EXEC`, which runs them on copies
 //! of their records (see [`crate::data`]). In a cluster all keys of a transaction lie in one slot.
 
-use super::table::flag::{ALLOW_BUSY, ANYTIME, ENDS_MULTI, FAST, NO_MULTI, NOSCRIPT, WRITE};
+use super::table::flag::{ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_MULTI, NOSCRIPT, WRITE};
 use super::table::{ALL, Family, Keys, command};
-use super::{CROSS_SLOT, Call, Command, Done, Refusal, Undone, refused};
+use super::{CROSS_SLOT, Call, Command, Done, Past, Refusal, Undone, refused};
 use crate::data::Staged;
 use crate::engine::Node;
 use crate::operators::executions::{Execution, is_slow_possible};
@@ -114,7 +114,8 @@ impl Transaction {
             return Err(Refusal::Arity.text(command).into_owned());
         }
         // Looking at keys that nobody names, or at another database, is not done on copies.
-        if command.has(NO_MULTI) || command.keys == Keys::Unnamed || command.name == "select" {
+        let looks_around = command.keys == Keys::Unnamed && !command.has(ALONE);
+        if command.has(NO_MULTI) || looks_around || command.name == "select" {
             let name = command.name;
             return Err(format!("ERR Command '{name}' not allowed inside a transaction"));
         }
@@ -370,6 +371,7 @@ fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> (Vec<u8>, Vec<Exec
             args: &args,
             answer: None,
             transaction: None,
+            past: Past::default(),
             walk: &mut None,
             engine: call.engine,
             session: call.session,
@@ -385,6 +387,7 @@ fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> (Vec<u8>, Vec<Exec
                 Undone::Stall(_)
                 | Undone::Ask(_)
                 | Undone::Begin(_)
+                | Undone::Unsafe { .. }
                 | Undone::Paused
                 | Undone::Unfinished => NOT_INSIDE,
             };

@@ -17,7 +17,7 @@ pub enum When {
 pub struct Setting {
     /// As in the file, on the command line and for `CONFIG`.
     pub name: &'static str,
-    /// What it is called on the command line as well; empty: nothing else.
+    /// Its other name, on the command line and for `CONFIG`; empty: none.
     pub alias: &'static str,
     /// When it can be changed.
     pub when: When,
@@ -32,6 +32,12 @@ impl Setting {
     /// The setting of this name.
     pub fn find(name: &str) -> Option<&'static Setting> {
         SETTINGS.iter().find(|setting| setting.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The setting of this name, or that is also called like this.
+    pub fn find_any(name: &str) -> Option<&'static Setting> {
+        let is_it = |setting: &&Setting| setting.alias.eq_ignore_ascii_case(name);
+        Setting::find(name).or_else(|| SETTINGS.iter().find(is_it).filter(|_| !name.is_empty()))
     }
 
     /// Its value.

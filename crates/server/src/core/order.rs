@@ -87,6 +87,9 @@ impl Core {
         for connection in self.engine.node().operators.clients.take_killed(self.reactor) {
             io.close(connection);
         }
+        for (connection, how) in self.engine.node().operators.clients.take_unblocked(self.reactor) {
+            self.with_client(connection, io, |client, turn, out| client.unblock(how, turn, out));
+        }
         self.end_pause(io);
         if !self.order.watchers.is_empty() {
             self.show_requests(io);

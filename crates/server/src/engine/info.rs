@@ -1,7 +1,7 @@
 //! The sections of `INFO`, with the fields that clients, tools and exporters read.
 
 use super::{Engine, Mode, Node};
-use crate::commands::{Command, REDIS_VERSION};
+use crate::commands::{Command, REDIS_VERSION, flag};
 use crate::operators::Baseline;
 use crate::operators::counts::{self, Background, Counter, Counts, Summary};
 use crate::operators::host::Usage;
@@ -57,7 +57,7 @@ struct Shown<'e> {
     usage: Usage,
     /// Requests per second since `INFO` was asked for last.
     rate: u64,
-    /// What counts as nothing.
+    /// Numbers that count as 0.
     baseline: Baseline,
 }
 
@@ -66,7 +66,7 @@ impl Shown<'_> {
         self.engine.node()
     }
 
-    /// What the reactors have done.
+    /// Returns the reactors' own counts.
     fn reactors(&self) -> Vec<runtime::Counts> {
         self.node().operators.host().map(|host| host.reactors()).unwrap_or_default()
     }
@@ -167,7 +167,7 @@ fn clients(shown: &Shown<'_>) -> Lines {
     fields
 }
 
-/// What `CLIENT PAUSE` holds back, and for how long.
+/// The fields about `CLIENT PAUSE`: what it holds back, and for how long.
 fn pause_fields(node: &Node, now: Instant) -> Vec<(&'static str, String)> {
     let pause = &node.operators.pause;
     let (reason, actions) = match pause.at(now) {
@@ -231,10 +231,11 @@ fn human(bytes: u64) -> String {
 /// Redis's fields, as far as they mean something, and how much of what was kept is there again.
 fn persistence(shown: &Shown<'_>) -> Lines {
     let began = (shown.wall.0 / 1000).saturating_sub(shown.uptime.as_secs());
+    let last_save = shown.node().last_save(shown.wall, shown.uptime);
     let keeper = shown.node().keeper();
     let progress = keeper.and_then(|keeper| keeper.progress());
     let replication = shown.node().replication();
-    let mode = keeper.map(|it| it.mode()).or(replication.map(|it| it.plan().mode));
+    let mode = shown.node().persistence();
     let works = keeper.is_none_or(|keeper| keeper.is_working());
     let status = if works { "ok" } else { "err" };
     let loading = if progress.is_some() { "1" } else { "0" };
@@ -242,9 +243,9 @@ fn persistence(shown: &Shown<'_>) -> Lines {
         ("loading", loading.into()),
         ("async_loading", "0".into()),
         ("durability", mode.map_or("none", Mode::name).into()),
-        ("rdb_changes_since_last_save", "0".into()),
+        ("rdb_changes_since_last_save", unsaved_changes(shown).to_string()),
         ("rdb_bgsave_in_progress", "0".into()),
-        ("rdb_last_save_time", began.to_string()),
+        ("rdb_last_save_time", last_save.to_string()),
         ("rdb_last_bgsave_status", status.into()),
         ("rdb_last_bgsave_time_sec", "-1".into()),
         ("rdb_current_bgsave_time_sec", "-1".into()),
@@ -273,6 +274,34 @@ fn persistence(shown: &Shown<'_>) -> Lines {
         ]));
     }
     fields
+}
+
+impl Node {
+    /// When a write counts as safe; `None`: nothing is persisted.
+    pub(crate) fn persistence(&self) -> Option<Mode> {
+        let own = self.keeper().map(|keeper| keeper.mode());
+        own.or_else(|| self.replication().map(|replication| replication.plan().mode))
+    }
+
+    /// The second up to which every acknowledged write is on disk: now, or when the server began if
+    /// that is not known.
+    pub(crate) fn last_save(&self, wall: UnixMillis, uptime: Duration) -> u64 {
+        let now = wall.0 / 1000;
+        match self.persistence() {
+            Some(Mode::Disk) => now,
+            Some(Mode::Interval | Mode::Memory) | None => now.saturating_sub(uptime.as_secs()),
+        }
+    }
+}
+
+/// Commands that have changed data since everything was counted from 0, where no log keeps it.
+fn unsaved_changes(shown: &Shown<'_>) -> u64 {
+    if shown.node().persistence().is_some() {
+        return 0;
+    }
+    let called = called(&shown.counts).into_iter();
+    let writes = called.filter(|(command, _)| command.has(flag::WRITE));
+    writes.map(|(_, sum)| sum.calls.saturating_sub(sum.failed)).sum()
 }
 
 /// Keys that have expired since everything was counted from 0: those that were reclaimed, and those
@@ -351,9 +380,8 @@ fn replication(shown: &Shown<'_>) -> Lines {
 }
 
 fn active_time(reactors: &[runtime::Counts]) -> Duration {
-    let active = |counts: &runtime::Counts| {
-        counts.priority_ns + counts.work_ns + counts.background_ns
-    };
+    let active =
+        |counts: &runtime::Counts| counts.priority_ns + counts.work_ns + counts.background_ns;
     Duration::from_nanos(reactors.iter().map(active).sum())
 }
 

@@ -25,6 +25,7 @@ mod outgoing;
 mod pulse;
 mod recovering;
 mod replicated;
+mod safety;
 mod source_side;
 mod tablets;
 mod target_side;
@@ -37,6 +38,7 @@ pub use outgoing::{DiskDone, DiskJob, Outgoing, Payload, Route, Sending, To, Wak
 pub use pulse::Pulse;
 pub use recovering::{ReadDone, ReadJob};
 pub use replicated::{BackupDone, BackupJob, Plan, Replication};
+pub(crate) use safety::Safety;
 
 use crate::Configuration;
 use crate::data::{Data, Staged};

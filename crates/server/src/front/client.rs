@@ -1,5 +1,7 @@
 //! One client's connection: parses, executes, parks, answers in order.
 
+mod undone;
+
 use super::foresight::foresee;
 use super::gate::{self, Attempt, Meter};
 use super::http;
@@ -7,7 +9,7 @@ use super::queue::{Kept, Queue, Waiting};
 use super::scope::{crosses_slots, scope_of};
 use super::waits::{Cause, Ticket, Waits};
 use crate::Configuration;
-use crate::commands::{CROSS_SLOT, Call, Command, Refusal, Transaction, Undone, flag};
+use crate::commands::{CROSS_SLOT, Call, Command, Refusal, Transaction, Unblocked, Undone, flag};
 use crate::engine::Engine;
 use crate::operators::clients::{Facts, Traffic};
 use crate::operators::pause::Paused;
@@ -16,7 +18,6 @@ use planted::Bug;
 use resp::{ReplyWriter, Request, RequestLimits, RequestParser};
 use runtime::{CLIENT_BACKLOG_MAX, ConnectionId};
 use std::sync::Arc;
-use store::Stall;
 use types::{Instant, UnixMillis};
 use wire::control::Answer;
 
@@ -194,8 +195,7 @@ impl Client {
             }
         };
         turn.meter.finish(turn.engine, turn.now);
-        conversation.session.is_blocked = self.is_paused || !conversation.queue.is_empty();
-        conversation.session.tell(turn.now, requests);
+        conversation.tell(self.is_paused, turn.now, requests);
         conversation.session.facts.add_traffic(Traffic {
             read: (input.len() - rest.len()) as u64,
             written: (out.len() - before) as u64,
@@ -222,15 +222,28 @@ impl Client {
         out: &mut Vec<u8>,
     ) -> Next {
         let next = self.conversation.retry(number, answer, turn, out);
-        self.tell_blocked(turn.now);
+        self.conversation.tell(self.is_paused, turn.now, 0);
         next
     }
 
-    /// Lets others know whether a request of it still waits.
-    fn tell_blocked(&mut self, now: Instant) {
-        let Conversation { session, queue, .. } = &mut self.conversation;
-        session.is_blocked = self.is_paused || !queue.is_empty();
-        session.tell(now, 0);
+    /// Returns whether a request of it waits for other servers, however long that takes.
+    pub(crate) fn waits_for_ever(&self) -> bool {
+        self.conversation.queue.waits_for_ever()
+    }
+
+    /// The request that waits for other servers is answered, as `CLIENT UNBLOCK` has it.
+    pub(crate) fn unblock(
+        &mut self,
+        how: Unblocked,
+        turn: &mut Turn<'_>,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        let queue = &mut self.conversation.queue;
+        let Some(number) = queue.waiting_for_replicas() else { return self.conversation.next() };
+        if let Some(waiting) = queue.waiting(number) {
+            waiting.kept.past.unblocked = Some(how);
+        }
+        self.retry(number, None, turn, out)
     }
 
     /// The client will send nothing more: what it has sent is still answered.
@@ -242,7 +255,7 @@ impl Client {
     /// Gives up a request that has waited too long.
     pub(crate) fn give_up(&mut self, number: u64, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Next {
         let next = self.conversation.give_up(number, turn, out);
-        self.tell_blocked(turn.now);
+        self.conversation.tell(self.is_paused, turn.now, 0);
         next
     }
 }
@@ -256,6 +269,13 @@ impl Conversation {
             (false, _) if self.queue.is_full() => Next::Pause,
             (false, _) => Next::Read,
         }
+    }
+
+    /// Lets others know how it stands after so many requests.
+    fn tell(&mut self, is_paused: bool, now: Instant, requests: u64) {
+        self.session.is_blocked = is_paused || !self.queue.is_empty();
+        self.session.is_waiting = self.queue.waiting_for_replicas().is_some();
+        self.session.tell(now, requests);
     }
 
     /// The stream makes no sense from here on: the error is the last reply.
@@ -324,8 +344,7 @@ impl Conversation {
             return Collected::Over(self.session.collecting.take());
         };
         if command.is_err() && http::is_request(request.name()) {
-            self.session.closing = true;
-            http::warn(&self.session, turn);
+            http::refuse(&mut self.session, turn);
             return Collected::Answered(Vec::new());
         }
         if let Ok(command) = command {
@@ -356,6 +375,7 @@ impl Conversation {
         mut kept: Kept,
         turn: &mut Turn<'_>,
     ) {
+        kept.past.note(cause.as_ref(), turn.now);
         kept.is_alone = Command::of(request.name(), request.get(1))
             .is_ok_and(|command| command.has(flag::ALONE));
         // What changes which replies are sent says so when it is executed.
@@ -386,6 +406,7 @@ impl Conversation {
         let Some(waiting) = self.queue.waiting(number) else { return self.next() };
         if answer.is_some() {
             waiting.kept.answer = answer;
+            waiting.kept.past.answers += 1;
         }
         let mut due = Some(number);
         while let Some(number) = due {
@@ -416,6 +437,7 @@ impl Conversation {
                 self.queue.finish(number, reply);
             }
             Outcome::Wait(cause) => {
+                kept.past.note(Some(&cause), turn.now);
                 turn.waits.add(Ticket { connection: self.id, number }, &cause);
                 if let Some(waiting) = self.queue.waiting(number) {
                     waiting.cause = Some(cause);
@@ -429,7 +451,8 @@ impl Conversation {
         let Some(waiting) = self.queue.waiting(number) else { return self.next() };
         let is_long = waiting.cause == Some(Cause::Turn) && waiting.kept.walk.is_some();
         let is_paused = turn.engine.node().operators.pause.at(turn.now).is_some();
-        if is_long || is_paused || waiting.cause == Some(Cause::Paused) {
+        let is_patient = matches!(waiting.cause, Some(Cause::Paused | Cause::Replicas(_)));
+        if is_long || is_paused || is_patient {
             // It waits for nobody, or for as long as an operator wants.
             turn.waits.limit(Ticket { connection: self.id, number }, turn.now);
             return self.next();
@@ -477,8 +500,7 @@ impl Conversation {
         let command = match Command::of(args[0], args.get(1).copied()) {
             Ok(command) => command,
             Err(_) if http::is_request(args[0]) => {
-                self.session.closing = true;
-                http::warn(&self.session, turn);
+                http::refuse(&mut self.session, turn);
                 return Outcome::Replied;
             }
             Err(unknown) => {
@@ -490,8 +512,7 @@ impl Conversation {
         gate::begin(command, turn);
         let number = command.number();
         self.session.command = Some(number as u16);
-        let is_sensible = command.takes(args.len());
-        let admitted = match is_sensible {
+        let admitted = match command.takes(args.len()) {
             false => Err(Refusal::Arity.into()),
             true => gate::admit(command, kept.transaction.as_ref(), &self.session, turn),
         };
@@ -499,6 +520,7 @@ impl Conversation {
             args,
             answer: kept.answer.as_ref(),
             transaction: kept.transaction.as_ref(),
+            past: kept.past,
             walk: &mut kept.walk,
             engine: turn.engine,
             session: &mut self.session,
@@ -523,77 +545,5 @@ impl Conversation {
             attempt.count(&out[before..], &self.session, turn);
         }
         outcome
-    }
-
-    /// Turns the reason why a command was not executed into a reply or a wait.
-    fn undone(
-        &mut self,
-        undone: Undone,
-        command: &Command,
-        args: &[&[u8]],
-        turn: &mut Turn<'_>,
-        out: &mut Vec<u8>,
-    ) -> Outcome {
-        let mut reply = ReplyWriter::new(self.session.protocol, out);
-        match undone {
-            Undone::Refused(refusal) => {
-                reply.error(refusal.text(command).as_bytes());
-                Outcome::Replied
-            }
-            Undone::Ask(ask) => match turn.engine.ask(ask) {
-                Some(request) => Outcome::Wait(Cause::Answer(request)),
-                None => {
-                    reply.error("ERR the coordinator cannot be reached, please try again later");
-                    Outcome::Replied
-                }
-            },
-            Undone::Stall(Stall::OutOfMemory) if turn.engine.may_win_memory() => {
-                Outcome::Wait(Cause::Memory)
-            }
-            Undone::Stall(Stall::OutOfMemory) => {
-                reply.error(Refusal::OutOfMemory.text(command).as_bytes());
-                Outcome::Replied
-            }
-            Undone::Stall(Stall::TooLarge) => {
-                reply.error(Refusal::TooLarge.text(command).as_bytes());
-                Outcome::Replied
-            }
-            Undone::Begin(job) => match turn.engine.begin(job) {
-                Some(request) => Outcome::Wait(Cause::Answer(request)),
-                None => {
-                    reply.error("ERR there is no process to do this");
-                    Outcome::Replied
-                }
-            },
-            Undone::Paused => Outcome::Wait(Cause::Paused),
-            Undone::Unfinished | Undone::Stall(Stall::Contended) => Outcome::Wait(Cause::Turn),
-            Undone::Stall(Stall::Held) if !planted::is(Bug::RedirectedWhileHeld) => {
-                Outcome::Wait(Cause::Held)
-            }
-            Undone::Stall(Stall::NotArrived { migration, from }) => {
-                turn.engine.want_progress(migration, from);
-                Outcome::Wait(Cause::Progress)
-            }
-            Undone::Stall(Stall::Missing(missing)) => {
-                let table = missing.table;
-                match turn.engine.pull_early(turn.now, table, &missing) {
-                    true => Outcome::Wait(Cause::Missing(table, missing.hashes)),
-                    false => Outcome::Wait(Cause::Progress),
-                }
-            }
-            Undone::Stall(Stall::NotOwned | Stall::Held) => {
-                let key = command
-                    .key_positions(args.len(), args.get(1).copied())
-                    .next()
-                    .map(|at| args[at]);
-                match key.and_then(|key| turn.engine.node().redirection(key)) {
-                    Some(moved) => {
-                        reply.error(moved);
-                        Outcome::Replied
-                    }
-                    None => Outcome::Wait(Cause::Held),
-                }
-            }
-        }
     }
 }

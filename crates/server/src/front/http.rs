@@ -13,9 +13,11 @@ pub(super) fn is_request(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
-/// Writes a warning into the log: once a minute, however many requests there are.
+/// Ends the connection, and writes a warning into the log: one a minute, however many requests there
+/// are.
 #[cold]
-pub(super) fn warn(session: &Session, turn: &Turn<'_>) {
+pub(super) fn refuse(session: &mut Session, turn: &Turn<'_>) {
+    session.closing = true;
     if turn.engine.node().operators.attacks.is_due(turn.now) {
         tracing::warn!(
             client = session.facts.peer,

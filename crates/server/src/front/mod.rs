@@ -18,4 +18,4 @@ mod waits;
 
 pub(crate) use client::{Client, Next, Turn};
 pub(crate) use foresight::foresee_clients;
-pub(crate) use waits::{Ticket, Waits};
+pub(crate) use waits::{Cause, Ticket, Waits};

@@ -9,7 +9,7 @@
 //! has been away for a while.
 
 use super::waits::Cause;
-use crate::commands::{Transaction, Walk};
+use crate::commands::{Past, Transaction, Walk};
 use resp::{OwnedRequest, Protocol};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use types::{KeyHash, TableId};
@@ -59,6 +59,7 @@ pub(crate) struct Kept {
     pub(crate) is_alone: bool,
     /// What the coordinator said to it.
     pub(crate) answer: Option<Answer>,
+    pub(crate) past: Past,
     /// How far it has got, if it takes several turns.
     pub(crate) walk: Option<Walk>,
     /// What `EXEC` carries out: it was complete when `EXEC` was parsed.
@@ -176,6 +177,26 @@ impl Queue {
         match self.requests.get_mut(at)? {
             Unfinished::Waiting(waiting) => Some(waiting),
             Unfinished::Done(_) => None,
+        }
+    }
+
+    /// The request that waits for other servers, of which there is one at most: nothing behind it is
+    /// parsed.
+    pub(crate) fn waiting_for_replicas(&self) -> Option<u64> {
+        let last = self.requests.len().checked_sub(1)?;
+        match &self.requests[last] {
+            Unfinished::Waiting(waiting) if matches!(waiting.cause, Some(Cause::Replicas(_))) => {
+                Some(self.first + last as u64)
+            }
+            Unfinished::Waiting(_) | Unfinished::Done(_) => None,
+        }
+    }
+
+    /// Returns whether a request waits for other servers without a limit in time.
+    pub(crate) fn waits_for_ever(&self) -> bool {
+        match self.requests.back() {
+            Some(Unfinished::Waiting(waiting)) => waiting.cause == Some(Cause::Replicas(None)),
+            Some(Unfinished::Done(_)) | None => false,
         }
     }
 

@@ -4,12 +4,12 @@
 //! request is gone is harmless: redeeming it finds nothing. Every wait also has a deadline.
 
 use runtime::ConnectionId;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 use types::{Instant, KeyHash, TableId};
 
 /// A request of a connection, by its number there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ticket {
     pub(crate) connection: ConnectionId,
     pub(crate) number: u64,
@@ -28,6 +28,8 @@ pub(crate) enum Cause {
     Turn,
     /// The coordinator's answer to this request, or the process's.
     Answer(u64),
+    /// Other servers, or a disk, that are to have what was written; at most until this time.
+    Replicas(Option<Instant>),
     /// The end of a pause: see `CLIENT PAUSE`.
     Paused,
     /// Memory, which the cleaner may still win.
@@ -54,6 +56,11 @@ pub(crate) struct Waits {
     memory: VecDeque<Ticket>,
     /// There was memory, and not all that wait for it have been tried again since.
     has_memory_left: bool,
+    replicas: BTreeSet<Ticket>,
+    /// When some of those have waited for long enough.
+    replicas_until: BTreeSet<(Instant, Ticket)>,
+    /// Requests have begun to wait for other servers since those were looked at.
+    has_new_replicas: bool,
     answers: HashMap<u64, Ticket>,
     /// In order of time, since all waits may take equally long.
     deadlines: VecDeque<(Instant, Ticket)>,
@@ -75,6 +82,11 @@ impl Waits {
             Cause::Held => self.held.push(ticket),
             Cause::Turn => self.turn.push_back(ticket),
             Cause::Paused => self.paused.push(ticket),
+            Cause::Replicas(until) => {
+                self.replicas.insert(ticket);
+                self.replicas_until.extend(until.map(|until| (until, ticket)));
+                self.has_new_replicas = true;
+            }
             Cause::Memory => self.memory.push_back(ticket),
             Cause::Answer(request) => {
                 self.answers.insert(*request, ticket);
@@ -116,6 +128,48 @@ impl Waits {
     /// Requests to try again since nothing is paused any more.
     pub(crate) fn take_paused(&mut self) -> Vec<Ticket> {
         std::mem::take(&mut self.paused)
+    }
+
+    /// Returns whether a request waits for other servers.
+    #[inline]
+    pub(crate) fn has_replicas(&self) -> bool {
+        !self.replicas.is_empty()
+    }
+
+    /// Requests that wait for other servers, to be tried again if `is_news`, or if some of them are
+    /// new.
+    pub(crate) fn take_replicas(&mut self, is_news: bool) -> BTreeSet<Ticket> {
+        if !std::mem::take(&mut self.has_new_replicas) && !is_news {
+            return BTreeSet::new();
+        }
+        self.replicas_until.clear();
+        std::mem::take(&mut self.replicas)
+    }
+
+    /// All requests that wait for other servers have been tried by what is known now.
+    pub(crate) fn have_seen_replicas(&mut self) {
+        self.has_new_replicas = false;
+    }
+
+    /// Requests that have waited for other servers for as long as they wanted.
+    pub(crate) fn take_impatient(&mut self, now: Instant) -> Vec<Ticket> {
+        let mut impatient = Vec::new();
+        while let Some((until, ticket)) = self.replicas_until.first().copied()
+            && until <= now
+        {
+            self.replicas_until.pop_first();
+            self.replicas.remove(&ticket);
+            impatient.push(ticket);
+        }
+        impatient
+    }
+
+    /// A connection is gone, whose request may have waited for other servers, perhaps for ever.
+    pub(crate) fn forget(&mut self, connection: ConnectionId) {
+        if self.has_replicas() {
+            self.replicas.retain(|ticket| ticket.connection != connection);
+            self.replicas_until.retain(|(_, ticket)| ticket.connection != connection);
+        }
     }
 
     /// Whether a request waits for the end of a pause.
@@ -166,7 +220,8 @@ impl Waits {
 
     /// When the next request will have waited too long.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.deadlines.front().map(|(deadline, _)| *deadline)
+        let impatient = self.replicas_until.first().map(|(until, _)| *until);
+        self.deadlines.front().map(|(deadline, _)| *deadline).into_iter().chain(impatient).min()
     }
 
     /// Whether the next turn has something to try again.

@@ -2,6 +2,7 @@
 //! its reactor and may be read by everybody.
 
 use super::lock;
+use crate::commands::Unblocked;
 use crossbeam_utils::CachePadded;
 use resp::Protocol;
 use runtime::ConnectionId;
@@ -28,6 +29,8 @@ pub(crate) struct Facts {
     shown: AtomicU64,
     collected: AtomicU64,
     is_killed: AtomicBool,
+    /// An order of `CLIENT UNBLOCK` that its reactor has not seen yet.
+    unblocked: Mutex<Option<Unblocked>>,
 }
 
 /// What a client has called itself.
@@ -64,6 +67,8 @@ pub(crate) struct Shown {
     pub(crate) no_touch: bool,
     /// A request of it waits for something.
     pub(crate) is_blocked: bool,
+    /// A request of it waits for other servers, and can be unblocked.
+    pub(crate) is_waiting: bool,
     /// It has said that it follows redirections: `CLIENT CAPA redirect`.
     pub(crate) takes_redirects: bool,
     /// It has called a command, and the number of the last one.
@@ -73,7 +78,7 @@ pub(crate) struct Shown {
     pub(crate) collected: Collected,
 }
 
-/// What a client has collected for a transaction.
+/// The transaction that a client collects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Collected {
     /// Commands since `MULTI`; `None`: there was none.
@@ -103,6 +108,7 @@ impl Shown {
             | u64::from(self.is_blocked) << 12
             | u64::from(self.takes_redirects) << 13
             | u64::from(self.has_called) << 14
+            | u64::from(self.is_waiting) << 15
             | u64::from(self.command) << 16
     }
 
@@ -115,6 +121,7 @@ impl Shown {
             no_evict: bit(10),
             no_touch: bit(11),
             is_blocked: bit(12),
+            is_waiting: bit(15),
             takes_redirects: bit(13),
             has_called: bit(14),
             command: (word >> 16) as u16,
@@ -144,6 +151,7 @@ impl Facts {
             shown: AtomicU64::new(0),
             collected: AtomicU64::new(0),
             is_killed: AtomicBool::new(false),
+            unblocked: Mutex::default(),
         }
     }
 
@@ -231,6 +239,8 @@ struct OfReactor {
     count: AtomicU64,
     /// Some of them are to be sent away.
     has_killed: AtomicBool,
+    /// Some of them are to wait no longer.
+    has_unblocked: AtomicBool,
 }
 
 impl Clients {
@@ -265,6 +275,11 @@ impl Clients {
         self.reactors.iter().map(|list| list.count.load(Ordering::Relaxed)).sum()
     }
 
+    /// The one of this number.
+    pub(crate) fn find(&self, id: u64) -> Option<Arc<Facts>> {
+        self.reactors.iter().find_map(|list| lock(&list.clients).get(&id).cloned())
+    }
+
     /// Sums over all of them.
     pub(crate) fn sums(&self) -> Sums {
         let mut sums = Sums::default();
@@ -297,6 +312,26 @@ impl Clients {
         self.of(facts.connection.reactor()).has_killed.store(true, Ordering::Release);
     }
 
+    /// Marks a client as one that waits no longer; its reactor sees to it in its next turn.
+    pub(crate) fn unblock(&self, facts: &Facts, how: Unblocked) {
+        *lock(&facts.unblocked) = Some(how);
+        self.of(facts.connection.reactor()).has_unblocked.store(true, Ordering::Release);
+    }
+
+    /// The clients of this reactor that are to wait no longer.
+    pub(crate) fn take_unblocked(&self, reactor: ReactorId) -> Vec<(ConnectionId, Unblocked)> {
+        let list = self.of(reactor);
+        if !list.has_unblocked.load(Ordering::Relaxed)
+            || !list.has_unblocked.swap(false, Ordering::AcqRel)
+        {
+            return Vec::new();
+        }
+        let clients = lock(&list.clients);
+        let unblocked =
+            |facts: &Arc<Facts>| Some((facts.connection, lock(&facts.unblocked).take()?));
+        clients.values().filter_map(unblocked).collect()
+    }
+
     /// The clients of this reactor that are to be sent away now.
     pub(crate) fn take_killed(&self, reactor: ReactorId) -> Vec<ConnectionId> {
         let list = self.of(reactor);
@@ -325,6 +360,7 @@ mod tests {
                 no_evict: false,
                 no_touch: true,
                 is_blocked: true,
+                is_waiting: true,
                 takes_redirects: false,
                 has_called: true,
                 command,

@@ -120,7 +120,7 @@ impl Operators {
     }
 }
 
-/// What numbers that cannot be set to 0 stood at when everything was counted from 0 again.
+/// Values that some numbers had when everything was counted from 0 again: those that others count.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Baseline {
     pub(crate) expired: u64,

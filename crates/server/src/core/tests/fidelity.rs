@@ -286,3 +286,156 @@ fn commands_that_a_transaction_refuses_are_counted() {
     assert!(text.contains("errorstat_ERR:count=2\r\n"), "{text}");
     assert!(text.contains("errorstat_EXECABORT:count=1\r\n"), "{text}");
 }
+
+#[test]
+fn settings_are_known_by_all_their_names_and_say_why_they_have_one_value() {
+    let mut world = World::new(Configuration::default());
+    let mut client = world.connect(1, 0, HERE);
+    let set = "CONFIG SET commandlog-execution-slower-than 5";
+    assert_eq!(world.ask(&mut client, set), "+OK\r\n");
+    let both = world.ask(&mut client, "CONFIG GET *log-*slower-than");
+    for name in ["commandlog-execution-slower-than", "slowlog-log-slower-than"] {
+        assert!(both.contains(&format!("\r\n{name}\r\n$1\r\n5\r\n")), "{both}");
+    }
+    let of_replicas = "*4\r\n$9\r\nreplicaof\r\n$0\r\n\r\n$7\r\nslaveof\r\n$0\r\n\r\n";
+    assert_eq!(world.ask(&mut client, "CONFIG GET replicaof slaveof"), of_replicas);
+    for (line, refusal) in [
+        ("maxmemory 1gb", ""),
+        ("maxmemory 1073741824 appendonly no", ""),
+        ("maxmemory 2gb", "it counts when the server starts, and is '1073741824'"),
+        ("maxmemory 0", "there is always a limit"),
+        ("maxmemory-policy noeviction", ""),
+        ("maxmemory-policy allkeys-lru", "always 'noeviction' here: nothing is ever evicted"),
+        ("appendonly yes", "always 'no' here: the setting 'durability' chooses it"),
+        ("notify-keyspace-events \"\"", ""),
+        ("notify-keyspace-events KEA", "always '' here: there are no subscribers to notify"),
+    ] {
+        let reply = world.ask(&mut client, &format!("CONFIG SET {line}"));
+        assert!(
+            reply.contains(refusal) && reply.starts_with("+OK") == refusal.is_empty(),
+            "{reply}"
+        );
+    }
+}
+
+#[test]
+fn commands_are_described_with_hints_and_listed_with_their_subcommands() {
+    let mut world = World::new(Configuration::default());
+    let mut client = world.connect(1, 0, HERE);
+    let list = world.ask(&mut client, "COMMAND LIST FILTERBY PATTERN config|*");
+    assert!(list.starts_with("*5\r\n$10\r\nconfig|get\r\n"), "{list}");
+    let info = world.ask(&mut client, "COMMAND INFO dbsize");
+    let tips = "*2\r\n$25\r\nrequest_policy:all_shards\r\n$23\r\nresponse_policy:agg_sum\r\n";
+    assert!(info.contains(tips), "{info}");
+    let [copy, reply] = ["copy", "client|reply"]
+        .map(|name| world.ask(&mut client, &format!("HELLO 3\r\nCOMMAND INFO {name}")));
+    let of_source = "~2\r\n%3\r\n$5\r\nflags\r\n~2\r\n+RO\r\n+access\r\n";
+    let of_copy = "%3\r\n$5\r\nflags\r\n~2\r\n+OW\r\n+update\r\n";
+    assert!(copy.contains(of_source) && copy.contains(of_copy), "{copy}");
+    assert!(reply.contains("+no_multi\r\n"), "{reply}");
+}
+
+#[test]
+fn who_waits_for_servers_that_there_are_not_is_answered_in_time_or_unblocked() {
+    let mut world = World::new(Configuration::default());
+    let mut operator = world.connect(1, 0, HERE);
+    let mut client = world.connect(2, 1, HERE);
+    for (line, reply) in [
+        ("WAIT 0 0", ":0\r\n"),
+        ("WAIT -1 0", ":0\r\n"),
+        ("WAITAOF 0 0 0", "*2\r\n:0\r\n:0\r\n"),
+        ("WAIT x 0", "-ERR value is not an integer or out of range\r\n"),
+        ("WAIT 1 -1", "-ERR timeout is negative\r\n"),
+        ("MULTI\r\nWAIT 1 0\r\nWAITAOF 0 1 0\r\nEXEC", EXECUTED),
+    ] {
+        assert_eq!(world.ask(&mut client, line), reply, "{line}");
+    }
+    assert_eq!(world.ask(&mut client, "WAIT 1 7000\r\nPING"), "");
+    assert_eq!(info(&mut world, &mut operator, "blocked_clients"), "1");
+    assert!(world.ask(&mut operator, "CLIENT LIST ID 2").contains(" flags=b "));
+    world.pass(Duration::from_millis(6_900));
+    assert_eq!(world.answer(&client), "");
+    world.pass(Duration::from_millis(200));
+    assert_eq!(world.answer(&client) + &world.go_on(&mut client), ":0\r\n+PONG\r\n");
+
+    for (wait, unblock, reply) in [
+        ("WAIT 1 0", "CLIENT UNBLOCK 2", ":0\r\n"),
+        ("WAITAOF 0 1 0", "CLIENT UNBLOCK 2 TIMEOUT", "*2\r\n:0\r\n:0\r\n"),
+        ("WAIT 1 9", "CLIENT UNBLOCK 2 ERROR", UNBLOCKED),
+    ] {
+        assert_eq!(world.ask(&mut operator, unblock), ":0\r\n", "nobody waits");
+        assert_eq!(world.ask(&mut client, wait), "", "{wait}");
+        assert_eq!(world.ask(&mut operator, unblock), ":1\r\n");
+        world.pass(Duration::ZERO);
+        assert_eq!(world.answer(&client), reply, "{wait}");
+    }
+    let mut ending = world.connect(3, 1, HERE);
+    assert_eq!(world.ask(&mut ending, "WAIT 1 0"), "");
+    world.cores[1].input_ended(ending.connection, &mut world.sockets);
+    assert_eq!(world.answer(&ending), ":0\r\n", "nobody would end it");
+    assert!(world.is_closed(&ending));
+    assert_eq!(world.ask(&mut client, "WAIT 1 0"), "");
+    world.cores[1].closed(client.connection);
+    assert!(!world.cores[1].waits.has_replicas(), "who waits for ever is forgotten when it goes");
+}
+
+const EXECUTED: &str = "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n:0\r\n*2\r\n:0\r\n:0\r\n";
+const UNBLOCKED: &str = "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n";
+
+#[test]
+fn what_is_not_persisted_is_told_so() {
+    let mut world = World::new(Configuration::default());
+    let mut client = world.connect(1, 0, HERE);
+    for line in ["SAVE", "BGSAVE", "BGREWRITEAOF"] {
+        let reply = world.ask(&mut client, line);
+        assert!(reply.starts_with("-ERR there is nothing to save to: "), "{line}: {reply}");
+    }
+    assert_eq!(world.ask(&mut client, "BGSAVE x"), "-ERR syntax error\r\n");
+    ask_all(&mut world, &mut client, &["CONFIG RESETSTAT", "SET a 1", "INCR a", "GET a"]);
+    assert_eq!(info(&mut world, &mut client, "rdb_changes_since_last_save"), "2");
+}
+
+#[test]
+fn groups_of_slots_are_asked_for_one_after_another() {
+    let mut world = World::of_cluster();
+    let mut client = world.connect(1, 0, HERE);
+    let (me, other) = (world.node.name_of(ServerId(1)), world.node.name_of(ServerId(2)));
+    let second = ServerInfo { id: ServerId(2), ..world.node.map().servers[0].clone() };
+    let servers = vec![world.node.map().servers[0].clone(), second];
+    let map = ClusterMap { version: 2, servers, ..(*world.node.map()).clone() };
+    world.cores[0].on_control(FromCoordinator::Map(map));
+    world.turn();
+    for (node, refusal) in [
+        (&me[..], "-ERR Target node can not be this node.\r\n"),
+        ("zzz", "-ERR Invalid node name: zzz\r\n"),
+        (&"a".repeat(40), &format!("-ERR Unknown node name: {}\r\n", "a".repeat(40))),
+    ] {
+        let line =
+            format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 1 NODE {other} SLOTSRANGE 0 0 NODE {node}");
+        assert_eq!(world.ask(&mut client, &line), refusal);
+    }
+    let answer = |world: &mut World, request, answer| {
+        world.cores[0].on_control(FromCoordinator::Answer { request, answer });
+        world.turn();
+        asked(world)
+    };
+    let line =
+        format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 1 NODE {other} SLOTSRANGE 0 0 NODE {other}");
+    for (last, reply) in [
+        (Answer::Started(vec![MigrationId(2)]), "+OK\r\n"),
+        (
+            Answer::Refused("no room".into()),
+            "-ERR no room (the 1 groups of slots before that one are being moved)\r\n",
+        ),
+    ] {
+        assert_eq!(world.ask(&mut client, &line), "");
+        let (request, asks) = asked(&mut world);
+        assert!(matches!(&asks[..], [Ask::Migrate { ranges, .. }] if ranges[0].slots().0.0 == 1));
+        let started = Answer::Started(vec![MigrationId(1)]);
+        let (request, asks) = answer(&mut world, request, started);
+        assert!(matches!(&asks[..], [Ask::Migrate { ranges, .. }] if ranges[0].slots().0.0 == 0));
+        let (_, asks) = answer(&mut world, request, last);
+        assert_eq!(asks, []);
+        assert_eq!(world.answer(&client), reply);
+    }
+}

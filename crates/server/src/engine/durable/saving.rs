@@ -55,6 +55,11 @@ impl Saving {
         [self.next_sync.filter(|_| !self.is_syncing), self.again].into_iter().flatten().min()
     }
 
+    /// Returns whether all that was written is on the disk, and nothing waits to be written again.
+    pub(in crate::engine) fn is_all_stable(&self) -> bool {
+        self.again.is_none() && self.to_sync().next().is_none()
+    }
+
     /// Writes what a segment has got.
     fn save(&mut self, unsaved: &Unsaved<'_>, to: &Destination<'_>) -> io::Result<()> {
         let segment = match self.segments.get_mut(&unsaved.segment) {

@@ -8,7 +8,9 @@ use super::{CHAIN_REACTOR, Letter, Plan, Replication, candidates};
 use crate::engine::Engine;
 use crate::engine::outgoing::{Outgoing, Sending, To};
 use protocols::Outbox;
-use protocols::replication::{Piece, Replicator, ReplicatorEffect, ReplicatorEvent, Settings};
+use protocols::replication::{
+    Holders, Piece, Replicator, ReplicatorEffect, ReplicatorEvent, Settings,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use store::log::LogChange;
@@ -140,6 +142,11 @@ impl Master {
 
     pub(in crate::engine) fn next_deadline(&self) -> Option<Instant> {
         self.replicator.next_deadline()
+    }
+
+    /// Returns how many other servers hold all that was handed out.
+    pub(in crate::engine) fn holders(&self) -> Holders {
+        self.replicator.holders()
     }
 }
 

@@ -1,0 +1,184 @@
+//! Hints of `COMMAND` for clients: how requests may be spread over servers, and how commands use
+//! their keys. As in Valkey 9.1.2, from which both tables were recorded.
+
+use super::table::{Command, Keys};
+use resp::ReplyWriter;
+
+/// Tips of commands that have some, by the commands' names.
+const TIPS: &[(&str, &[&str])] = &[
+    (
+        "client|setinfo client|setname commandlog|reset config|resetstat config|rewrite config|set \
+         slowlog|reset",
+        &["request_policy:all_nodes", "response_policy:all_succeeded"],
+    ),
+    (
+        "client|info client|list cluster|bumpepoch cluster|count-failure-reports \
+         cluster|getkeysinslot cluster|info cluster|links cluster|myshardid cluster|nodes \
+         cluster|replicas cluster|shards cluster|slots dump lastsave object|encoding object|freq \
+         object|idletime object|refcount pttl time ttl",
+        &["nondeterministic_output"],
+    ),
+    ("scan", &["nondeterministic_output", "request_policy:special", "response_policy:special"]),
+    ("cluster|slot-stats", &["nondeterministic_output", "request_policy:all_shards"]),
+    ("command command|docs command|info command|list", &["nondeterministic_output_order"]),
+    ("commandlog|get slowlog|get", &["request_policy:all_nodes", "nondeterministic_output"]),
+    (
+        "commandlog|len slowlog|len",
+        &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"],
+    ),
+    ("dbsize", &["request_policy:all_shards", "response_policy:agg_sum"]),
+    ("del exists touch unlink", &["request_policy:multi_shard", "response_policy:agg_sum"]),
+    (
+        "flushall flushdb memory|purge ping",
+        &["request_policy:all_shards", "response_policy:all_succeeded"],
+    ),
+    (
+        "info memory|doctor memory|malloc-stats memory|stats",
+        &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+    ),
+    ("keys", &["request_policy:all_shards", "nondeterministic_output_order"]),
+    (
+        "latency|doctor latency|graph latency|histogram latency|history latency|latest",
+        &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"],
+    ),
+    ("latency|reset", &["request_policy:all_nodes", "response_policy:agg_sum"]),
+    ("mget", &["request_policy:multi_shard"]),
+    ("mset msetex", &["request_policy:multi_shard", "response_policy:all_succeeded"]),
+    (
+        "randomkey",
+        &["request_policy:all_shards", "response_policy:special", "nondeterministic_output"],
+    ),
+    ("wait waitaof", &["request_policy:all_shards", "response_policy:agg_min"]),
+];
+
+/// How commands use their keys: the first one and the others, if they are used otherwise. What is
+/// not named here reads them.
+const ACCESS: &[(&str, &[&[&str]])] = &[
+    ("append", &[&["RW", "insert"]]),
+    ("bitfield set", &[&["RW", "access", "update", "variable_flags"]]),
+    ("bitop", &[&["OW", "update"], READS]),
+    ("copy", &[READS, &["OW", "update"]]),
+    (
+        "decr decrby getex getset incr incrby incrbyfloat move setbit",
+        &[&["RW", "access", "update"]],
+    ),
+    ("del delifeq unlink", &[&["RM", "delete"]]),
+    (
+        "debug|object exists memory|usage object|encoding object|freq object|idletime \
+         object|refcount strlen touch type watch",
+        &[&["RO"]],
+    ),
+    ("expire expireat persist pexpire pexpireat setrange", &[&["RW", "update"]]),
+    ("getdel", &[&["RW", "access", "delete"]]),
+    ("mset msetex psetex restore restore-asking setex", &[&["OW", "update"]]),
+    ("msetnx setnx", &[&["OW", "insert"]]),
+    ("rename", &[&["RW", "access", "delete"], &["OW", "update"]]),
+    ("renamenx", &[&["RW", "access", "delete"], &["OW", "insert"]]),
+];
+
+const READS: &[&str] = &["RO", "access"];
+
+/// Notes beside the flags.
+const NOTES: &[(&str, &str)] = &[
+    ("bitfield", "This command allows both access and modification of the key"),
+    ("getex", "RW and UPDATE because it changes the TTL"),
+    ("set", "RW and ACCESS due to the optional `GET` argument"),
+];
+
+fn of<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
+    let row = table.iter().find(|(names, _)| names.split_ascii_whitespace().any(|it| it == name));
+    row.map(|(_, value)| *value)
+}
+
+/// Writes the tips of a command.
+pub(super) fn write_tips(command: &Command, reply: &mut ReplyWriter<'_>) {
+    let tips = of(TIPS, command.name).unwrap_or_default();
+    reply.set(tips.len());
+    tips.iter().for_each(|tip| reply.bulk(tip.as_bytes()));
+}
+
+/// The keys of one specification: from `first` on, in steps.
+struct Place {
+    first: i64,
+    /// The last one, counted from the first; negative: counted from the end.
+    last: i64,
+    step: i64,
+}
+
+/// Writes the key specifications: where clients that do not know the command find its keys, and
+/// how each is used.
+pub(super) fn write_keys(command: &Command, reply: &mut ReplyWriter<'_>) {
+    let access = of(ACCESS, command.name).unwrap_or(&[READS]);
+    match (command.keys, access) {
+        (Keys::None | Keys::Unnamed, _) => reply.set(0),
+        (Keys::CountedPairs, _) => {
+            reply.set(1);
+            begin(command, access[0], 1, reply);
+            write_search(reply, "keynum", &[("keynumidx", 0), ("firstkey", 1), ("keystep", 2)]);
+        }
+        (Keys::At { first, last, step }, access) => {
+            let (first, last, step) = (i64::from(first), i64::from(last), i64::from(step));
+            let end = if last > 0 { last - first } else { last };
+            let [one, others @ ..] = access else { return reply.set(0) };
+            reply.set(access.len());
+            let end_of_one = if others.is_empty() { end } else { 0 };
+            write_range(command, one, Place { first, last: end_of_one, step }, reply);
+            if let [others] = others {
+                let last = if end > 0 { end - 1 } else { end };
+                write_range(command, others, Place { first: first + 1, last, step }, reply);
+            }
+        }
+    }
+}
+
+fn write_range(command: &Command, flags: &[&str], place: Place, reply: &mut ReplyWriter<'_>) {
+    begin(command, flags, place.first, reply);
+    let Place { last, step, .. } = place;
+    write_search(reply, "range", &[("lastkey", last), ("keystep", step), ("limit", 0)]);
+}
+
+/// Writes a specification up to what says how many keys there are.
+fn begin(command: &Command, flags: &[&str], first: i64, reply: &mut ReplyWriter<'_>) {
+    let note = of(NOTES, command.name);
+    reply.map(3 + usize::from(note.is_some()));
+    if let Some(note) = note {
+        reply.bulk(b"notes");
+        reply.bulk(note.as_bytes());
+    }
+    reply.bulk(b"flags");
+    reply.set(flags.len());
+    flags.iter().for_each(|flag| reply.simple(flag));
+    reply.bulk(b"begin_search");
+    write_search(reply, "index", &[("index", first)]);
+    reply.bulk(b"find_keys");
+}
+
+fn write_search(reply: &mut ReplyWriter<'_>, kind: &str, numbers: &[(&str, i64)]) {
+    reply.map(2);
+    reply.bulk(b"type");
+    reply.bulk(kind.as_bytes());
+    reply.bulk(b"spec");
+    reply.map(numbers.len());
+    for (name, number) in numbers {
+        reply.bulk(name.as_bytes());
+        reply.integer(*number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_in_the_tables_is_a_command() {
+        let names = TIPS.iter().map(|(names, _)| *names);
+        let names = names.chain(ACCESS.iter().map(|(names, _)| *names));
+        let names = names.chain(NOTES.iter().map(|(names, _)| *names));
+        for name in names.flat_map(str::split_ascii_whitespace) {
+            let mut parts = name.splitn(2, '|').map(str::as_bytes);
+            let (command, below) = (parts.next().expect("a name"), parts.next());
+            let found = Command::of(command, below).map(|command| command.name);
+            assert_eq!(found, Ok(name));
+        }
+    }
+}
