@@ -24,6 +24,7 @@ mod disk;
 mod entries;
 mod files;
 mod memory;
+mod open;
 mod replica;
 mod replicas;
 

@@ -5,11 +5,12 @@
 //! to read the page of a file that is used again before it could change a part of it, and the
 //! writer would wait for the disk.
 
-use crate::DiskFile;
 use crate::files::{Held, lock};
+use crate::open::OpenFiles;
+use crate::{Disk, DiskFile};
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
 use wire::Corrupt;
 use wire::replica::{
     HEADER_BYTES, Identity, PIECE_HEADER_BYTES, PIECES_FROM, PieceHeader, ReplicaId, piece_bytes,
@@ -57,9 +58,11 @@ pub enum AppendError {
 #[derive(Debug)]
 pub struct Replica {
     held: Arc<Held>,
-    file: Box<dyn DiskFile>,
+    opener: Opener,
     identity: Identity,
     written: Mutex<Written>,
+    /// It was written since [`OpenFiles`] last looked.
+    is_in_use: AtomicBool,
     /// Held while the file is being synced: the system tells a failure once, to one of those who
     /// sync at the time, and the others must not take their success for true.
     syncing: Mutex<()>,
@@ -67,9 +70,18 @@ pub struct Replica {
     stable: AtomicU32,
 }
 
+/// How a replica's file is opened again after it was closed.
+#[derive(Clone, Debug)]
+pub(crate) struct Opener {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) open: Arc<OpenFiles>,
+}
+
 /// Up to where it is written.
 #[derive(Debug)]
 struct Written {
+    /// `None`: it was closed, see [`OpenFiles`].
+    file: Option<Arc<dyn DiskFile>>,
     /// Bytes of the segment.
     length: u32,
     /// Their checksum.
@@ -81,21 +93,33 @@ struct Written {
 
 impl Replica {
     /// Begins a replica in a file. Its header is on the disk with the first sync.
-    pub(crate) fn begin(held: Arc<Held>, file: Box<dyn DiskFile>) -> io::Result<Replica> {
+    pub(crate) fn begin(
+        held: Arc<Held>,
+        file: Box<dyn DiskFile>,
+        opener: Opener,
+    ) -> io::Result<Arc<Replica>> {
         let header = held.header.encode(held.order);
         let mut block = [IoSlice::new(&header), IoSlice::new(&ZEROS[HEADER_BYTES..])];
         held.note_written(PIECES_FROM);
         file.write(0, &mut block)?;
-        let written =
-            Written { length: 0, crc: wire::crc32c(&[]), place: PIECES_FROM, is_lost: false };
-        Ok(Replica {
+        let written = Written {
+            file: Some(Arc::from(file)),
+            length: 0,
+            crc: wire::crc32c(&[]),
+            place: PIECES_FROM,
+            is_lost: false,
+        };
+        let replica = Arc::new(Replica {
             identity: held.header.identity(),
             held,
-            file,
+            opener,
             written: Mutex::new(written),
+            is_in_use: AtomicBool::new(false),
             syncing: Mutex::default(),
             stable: AtomicU32::new(0),
-        })
+        });
+        replica.opener.open.opened(&replica);
+        Ok(replica)
     }
 
     /// Which replica it is.
@@ -109,14 +133,44 @@ impl Replica {
     }
 
     /// The header is on the disk when this returns.
-    pub(crate) fn sync_header(&self) -> io::Result<()> {
-        self.file.sync()
+    pub(crate) fn sync_header(self: &Arc<Self>) -> io::Result<()> {
+        let file = self.file(&mut lock(&self.written))?;
+        file.sync()
+    }
+
+    /// The file, opened if it was closed.
+    fn file(self: &Arc<Self>, written: &mut Written) -> io::Result<Arc<dyn DiskFile>> {
+        if let Some(file) = &written.file {
+            return Ok(Arc::clone(file));
+        }
+        let opened = Arc::from(self.opener.disk.open(self.held.number)?);
+        let file = Arc::clone(written.file.insert(opened));
+        self.opener.open.opened(self);
+        Ok(file)
+    }
+
+    /// Closes the file if nothing was written to it since the last call and nothing of it is to be synced.
+    /// Returns whether it is closed.
+    pub(crate) fn close_idle(&self, is_synced: bool) -> bool {
+        // Whoever holds the lock is writing to it.
+        let mut written = match self.written.try_lock() {
+            Ok(written) => written,
+            Err(TryLockError::Poisoned(written)) => written.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let is_in_use = self.is_in_use.swap(false, Ordering::Relaxed);
+        let is_settled = !is_synced || written.is_lost || self.stable() == written.length;
+        if is_in_use || !is_settled {
+            return false;
+        }
+        written.file = None;
+        true
     }
 
     /// Takes the next piece: a header, as `wire::replica::PieceWriter` makes it, and its bytes.
     /// A piece that it has is taken again without being written.
     pub fn append(
-        &self,
+        self: &Arc<Self>,
         header: &[u8; PIECE_HEADER_BYTES],
         body: &[u8],
     ) -> Result<(), AppendError> {
@@ -149,8 +203,12 @@ impl Replica {
             &ZEROS[..(zeros_until(place, end) - place) as usize - PIECE_HEADER_BYTES - body.len()];
         let mut parts = [IoSlice::new(header), IoSlice::new(body), IoSlice::new(zeros)];
         self.held.note_written(end);
-        self.file.write(place, &mut parts)?;
-        *written = Written { length: piece.end(), crc: piece.crc, place: end, is_lost: false };
+        let file = self.file(&mut written)?;
+        file.write(place, &mut parts)?;
+        self.is_in_use.store(true, Ordering::Relaxed);
+        let file = Some(file);
+        *written =
+            Written { file, length: piece.end(), crc: piece.crc, place: end, is_lost: false };
         Ok(())
     }
 
@@ -167,17 +225,20 @@ impl Replica {
     /// Makes everything that was taken before the call survive a loss of power, and returns up to
     /// where that is. Pieces are taken meanwhile. If it fails the replica is lost: nobody can know
     /// what of it is on the disk.
-    pub fn sync(&self) -> io::Result<u32> {
+    pub fn sync(self: &Arc<Self>) -> io::Result<u32> {
         let _syncing = lock(&self.syncing);
-        let length = {
-            let written = lock(&self.written);
+        let (length, file) = {
+            let mut written = lock(&self.written);
             if written.is_lost {
                 return Err(io::Error::other(AppendError::Lost { id: self.id() }));
             }
-            written.length
+            if written.length == self.stable() {
+                return Ok(written.length);
+            }
+            (written.length, self.file(&mut written)?)
         };
         if length > self.stable() {
-            if let Err(error) = self.file.sync() {
+            if let Err(error) = file.sync() {
                 lock(&self.written).is_lost = true;
                 self.held.spoil();
                 return Err(error);

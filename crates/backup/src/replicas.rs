@@ -2,6 +2,8 @@
 
 use crate::entries::Kept;
 use crate::files::{Files, FreeFile, Held, lock};
+use crate::open::OpenFiles;
+use crate::replica::Opener;
 use crate::{Disk, DiskFile, FileNumber, Replica};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -24,6 +26,8 @@ pub struct Replicas {
     boot: BootId,
     files: Arc<Files>,
     held: Mutex<BTreeMap<ReplicaId, Arc<Held>>>,
+    /// Those that are written.
+    open: Arc<OpenFiles>,
     /// What recoveries have read.
     kept: Kept,
 }
@@ -76,9 +80,20 @@ impl Replicas {
         }
         // What cannot be removed will be left again by the next process.
         let _ = files.trim(&*disk);
-        let (held, kept) = (Mutex::new(held), Kept::default());
-        let replicas = Replicas { disk, boot, files, held, kept };
+        let (held, open, kept) = (Mutex::new(held), Arc::default(), Kept::default());
+        let replicas = Replicas { disk, boot, files, held, open, kept };
         Ok(Opened { replicas, unreadable })
+    }
+
+    /// Keeps at most so many files open that replicas are written to, as far as that can be: replicas that
+    /// are synced are closed only when all that they have taken is stable.
+    pub fn limit_open_files(&self, max: usize, are_synced: bool) {
+        self.open.limit(max, are_synced);
+    }
+
+    /// Files that are open because replicas are written to them.
+    pub fn open_files(&self) -> usize {
+        self.open.count()
     }
 
     /// The boot id of the machine.
@@ -110,7 +125,7 @@ impl Replicas {
         } else {
             self.disk.open(held.number)
         };
-        let begun = file.and_then(|file| Replica::begin(Arc::clone(&held), file));
+        let begun = file.and_then(|file| self.begin(&held, file));
         let begun = begun.and_then(|begun| begun.sync_header().map(|()| begun));
         self.begun(held, begun)
     }
@@ -131,7 +146,7 @@ impl Replicas {
             return Ok(None);
         }
         let file = self.disk.open(held.number);
-        let begun = file.and_then(|file| Replica::begin(Arc::clone(&held), file));
+        let begun = file.and_then(|file| self.begin(&held, file));
         self.begun(held, begun).map(Some)
     }
 
@@ -140,7 +155,12 @@ impl Replicas {
         ReplicaHeader { format: ReplicaFormat::CURRENT, boot: self.boot, ..header }
     }
 
-    fn begun(&self, held: Arc<Held>, begun: io::Result<Replica>) -> io::Result<Arc<Replica>> {
+    fn begin(&self, held: &Arc<Held>, file: Box<dyn DiskFile>) -> io::Result<Arc<Replica>> {
+        let opener = Opener { disk: Arc::clone(&self.disk), open: Arc::clone(&self.open) };
+        Replica::begin(Arc::clone(held), file, opener)
+    }
+
+    fn begun(&self, held: Arc<Held>, begun: io::Result<Arc<Replica>>) -> io::Result<Arc<Replica>> {
         let header = held.header;
         if begun.is_err() {
             held.spoil();
@@ -150,7 +170,7 @@ impl Replicas {
             // Else a header that was written would be found again. What is told is the first error.
             let _ = self.files.trim(&*self.disk);
         }
-        Ok(Arc::new(begun?))
+        begun
     }
 
     /// Makes a file for a segment of this size ready, if fewer than `stock` are: the next replica need

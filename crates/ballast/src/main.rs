@@ -8,6 +8,7 @@ mod coordinator_command;
 mod coordinator_connection;
 mod data_folder;
 mod demo;
+mod descriptors;
 mod host;
 mod keep;
 mod metrics;

@@ -2,6 +2,7 @@
 
 use crate::coordinator_command;
 use crate::data_folder::{DataFolder, backup_folder};
+use crate::descriptors;
 use crate::host::{Event, Process};
 use crate::metrics;
 use crate::settings_arguments::SettingArguments;
@@ -59,6 +60,7 @@ pub(crate) fn run(
     let mode = mode_of(&configuration)?;
     refuse_more_memory_than_there_is(configuration.maxmemory.0)?;
     configuration.huge_pages &= !arguments.no_huge_pages;
+    let descriptors = descriptors::reserve(&mut configuration)?;
     let listeners = listen(&configuration)?;
     let of = |port| listeners.iter().find(|listener| listener.port() == port);
     let ports = [CLIENT_PORT, BUS_PORT].map(|port| of(port).map_or(0, |l| l.address().port()));
@@ -68,6 +70,7 @@ pub(crate) fn run(
         announced => announced.to_string(),
     };
     let folder = Folder::open(&configuration, mode)?;
+    folder.limit_open_files(descriptors.replicas);
     let coordinator = coordinator(&configuration, folder.own())?;
     let (events, received) = channel();
     let who = Join {
@@ -187,6 +190,15 @@ impl Folder {
             Some(mode) => Folder::Others(backup_folder(path)?, mode),
             None => Folder::None,
         })
+    }
+
+    /// Keeps descriptors for others than replicas.
+    fn limit_open_files(&self, max: usize) {
+        match self {
+            Folder::Others(replicas, mode) => replicas.limit_open_files(max, *mode != Mode::Memory),
+            // Of its own log a server has as many open as it has heads.
+            Folder::Own(_) | Folder::None => {}
+        }
     }
 
     fn own(&self) -> Option<&DataFolder> {

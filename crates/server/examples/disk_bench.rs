@@ -43,7 +43,7 @@ fn now() -> Instant {
 }
 
 /// Fills a segment, and returns what each of the first `count` pieces of this size took.
-fn fill(replica: &Replica, size: usize, count: usize, syncs: bool) -> Vec<Duration> {
+fn fill(replica: &Arc<Replica>, size: usize, count: usize, syncs: bool) -> Vec<Duration> {
     let mut writer = PieceWriter::new(replica.identity());
     let body = vec![7; size];
     let count = count.min(SEGMENT_BYTES as usize / size);

@@ -9,6 +9,7 @@ mod client;
 mod commands;
 mod compatibility;
 mod crashes;
+mod descriptors;
 mod differential;
 mod disks;
 mod expiry;

@@ -211,10 +211,15 @@ impl Cluster {
 
     /// Starts a server with each of these arguments.
     pub(crate) fn of(arguments: &[&[&str]]) -> Cluster {
-        let count = arguments.len();
         let coordinator = Process::coordinator();
-        let servers: Vec<Process> =
+        let servers =
             arguments.iter().map(|arguments| Process::joined(&coordinator, arguments)).collect();
+        Cluster::around(servers, coordinator)
+    }
+
+    /// Servers that were started already. Waits until they know each other.
+    pub(crate) fn around(servers: Vec<Process>, coordinator: Process) -> Cluster {
+        let count = servers.len();
         let cluster = Cluster { servers, _coordinator: coordinator };
         crate::client::until("every server knows every other", || {
             let knows_all = format!("cluster_known_nodes:{count}\r\n");
