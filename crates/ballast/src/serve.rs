@@ -14,7 +14,7 @@ use runtime::{Class, Config, DriverKind, Listener, Reactors};
 use server::configuration::{Driver, Durability};
 use server::control::ControlLink;
 use server::engine::{Identity, Keeping, Mode, Node, Plan, Pulse, Replication};
-use server::shell::{BUS_PORT, CLIENT_PORT, Mail, Server, ToControl, reactor_for};
+use server::shell::{AddressBook, BUS_PORT, CLIENT_PORT, Mail, Server, ToControl, reactor_for};
 use server::{Configuration, Settings};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
@@ -356,7 +356,7 @@ fn start(
     link: Arc<ControlLink>,
 ) -> anyhow::Result<Reactors<Mail>> {
     let control: ToControl = Arc::new(move |message| link.send(message));
-    let shared = node.clone();
+    let shared = (node.clone(), AddressBook::of_system());
     let reactors = Reactors::start(config, listeners, move |reactor, mailboxes| {
         let mailbox = mailboxes.of(reactor).clone();
         Server::new(shared.clone(), reactor, control.clone(), mailbox)

@@ -5,10 +5,11 @@
 //! connection of their question. The side that opened a connection says first who it is; the other
 //! answers with who it is; either closes if that is not what it expected.
 
+use super::addresses::AddressBook;
 use crate::engine::{Node, Payload, Route, Sending, To};
 use runtime::{Class, ConnectTag, ConnectionId, Input, Io};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,6 +21,13 @@ use wire::{Corrupt, PROTOCOL_VERSION};
 /// Unsent bytes of a connection above which what is sent to it is dropped: the other side is
 /// stuck, and the protocols repeat what matters.
 const BACKLOG_MAX: usize = 64 << 20;
+
+/// A connection that is not there after this time is given up: what is sent next begins another one.
+/// The system alone would repeat a lost packet for two minutes.
+const CONNECT_MAX: Duration = Duration::from_secs(1);
+
+/// Messages that may wait for a connection, whatever their size.
+const WAITING_MAX: usize = 65_536;
 
 /// Who connects says who it is at once. Strangers that do not are sent away.
 const GREETING_TIME: Duration = Duration::from_secs(5);
@@ -35,6 +43,9 @@ pub(super) struct Bus {
     opened: BTreeMap<(ServerId, bool), ConnectionId>,
     /// Who has connected and until when it must have said who it is, in order of time.
     strangers: VecDeque<(Instant, ConnectionId)>,
+    /// Connections that were begun, and when they are given up, in order of time.
+    connecting: VecDeque<(Instant, ConnectionId)>,
+    addresses: Arc<AddressBook>,
     /// Messages that no frame can carry.
     too_long: Arc<AtomicU64>,
 }
@@ -46,12 +57,34 @@ struct Link {
 }
 
 enum State {
-    /// Not established: what is to be sent once it is.
-    Connecting(Vec<(PeerMessage, Vec<u8>)>),
+    /// Not established.
+    Connecting(Waiting),
     /// The other side has not said who it is.
     Greeting,
     /// In use.
     Open(ServerId),
+}
+
+/// What is to be sent once a connection is established.
+struct Waiting {
+    /// Where it leads.
+    address: IpAddr,
+    messages: Vec<(PeerMessage, Vec<u8>)>,
+    payload_bytes: usize,
+}
+
+impl Waiting {
+    fn new(address: IpAddr) -> Waiting {
+        Waiting { address, messages: Vec::new(), payload_bytes: 0 }
+    }
+
+    /// Keeps a message, unless too many wait already.
+    fn push(&mut self, message: PeerMessage, payload: Vec<u8>) {
+        if self.payload_bytes < BACKLOG_MAX && self.messages.len() < WAITING_MAX {
+            self.payload_bytes += payload.len();
+            self.messages.push((message, payload));
+        }
+    }
 }
 
 /// A message that has arrived.
@@ -63,16 +96,29 @@ pub(super) struct Arrived {
 }
 
 impl Bus {
-    pub(super) fn new(node: &Node) -> Bus {
+    pub(super) fn new(node: &Node, addresses: Arc<AddressBook>) -> Bus {
         let hello = Hello {
             cluster: node.cluster(),
             server: node.me(),
             protocol: PROTOCOL_VERSION,
             priority: false,
         };
-        let strangers = VecDeque::new();
-        let too_long = node.operators.frames_too_long.clone();
-        Bus { hello, links: BTreeMap::new(), opened: BTreeMap::new(), strangers, too_long }
+        Bus {
+            hello,
+            links: BTreeMap::new(),
+            opened: BTreeMap::new(),
+            strangers: VecDeque::new(),
+            connecting: VecDeque::new(),
+            addresses,
+            too_long: node.operators.frames_too_long.clone(),
+        }
+    }
+
+    /// Begins to look for the addresses of these servers, before there is something to send to them.
+    pub(super) fn foresee(&self, node: &Node) {
+        for server in &node.map().servers {
+            self.addresses.look_up(&server.host);
+        }
     }
 
     /// Somebody has connected to our bus port.
@@ -87,11 +133,22 @@ impl Bus {
 
     /// When [`Bus::tick`] is due, if nothing happens before.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.strangers.front().map(|(until, _)| *until)
+        [self.strangers.front(), self.connecting.front()]
+            .into_iter()
+            .flatten()
+            .map(|(until, _)| *until)
+            .min()
     }
 
-    /// Sends away who has not said who it is in time.
+    /// Sends away who has not said who it is in time, and gives up connections that take too long.
     pub(super) fn tick(&mut self, now: Instant, io: &mut Io) {
+        while let Some((_, connection)) = self.connecting.pop_front_if(|(until, _)| *until <= now) {
+            let link = self.links.get(&connection);
+            if link.is_some_and(|link| matches!(link.state, State::Connecting(_))) {
+                tracing::debug!("a connection to a server takes too long: given up");
+                io.close(connection);
+            }
+        }
         while let Some((_, connection)) = self.strangers.pop_front_if(|(until, _)| *until <= now) {
             tracing::warn!("who connected to the bus port has not said who it is: closed");
             io.close(connection);
@@ -110,16 +167,22 @@ impl Bus {
         let hello = PeerMessage::Hello(Hello { priority, ..self.hello });
         self.write(connection, &hello, Vec::new(), io);
         if let State::Connecting(waiting) = before {
-            for (message, payload) in waiting {
+            for (message, payload) in waiting.messages {
                 self.write(connection, &message, payload, io);
             }
         }
     }
 
     /// A connection is gone. To whom it led, if we had opened it.
-    pub(super) fn closed(&mut self, connection: ConnectionId) -> Option<ServerId> {
+    pub(super) fn closed(&mut self, connection: ConnectionId, node: &Node) -> Option<ServerId> {
         self.forget_stranger(connection);
-        let to = self.links.remove(&connection)?.opened_to?;
+        let link = self.links.remove(&connection)?;
+        let to = link.opened_to?;
+        if let State::Connecting(Waiting { address, .. }) = link.state
+            && let Some(info) = node.map().servers.iter().find(|info| info.id == to.0)
+        {
+            self.addresses.failed(&info.host, address);
+        }
         if self.opened.get(&to) == Some(&connection) {
             self.opened.remove(&to);
         }
@@ -127,18 +190,18 @@ impl Bus {
     }
 
     /// Sends a message. What cannot be sent is dropped: the protocols repeat what matters.
-    pub(super) fn send(&mut self, sending: Sending, node: &Node, io: &mut Io) {
+    pub(super) fn send(&mut self, sending: Sending, now: Instant, node: &Node, io: &mut Io) {
         let Sending { to, is_priority, message, payload } = sending;
         let connection = match to {
             To::Back(route) => ConnectionId::from_number(route.0),
-            To::Server(server) => match self.connection_to(server, is_priority, node, io) {
+            To::Server(server) => match self.connection_to((server, is_priority), now, node, io) {
                 Some(connection) => connection,
                 None => return,
             },
         };
         let is_stuck = io.output_backlog(connection) >= BACKLOG_MAX;
         match self.links.get_mut(&connection).map(|link| &mut link.state) {
-            Some(State::Connecting(waiting)) => waiting.push((message, payload)),
+            Some(State::Connecting(waiting)) => waiting.push(message, payload),
             Some(State::Greeting | State::Open(_)) if is_stuck => {}
             Some(State::Greeting | State::Open(_)) => self.write(connection, &message, payload, io),
             None => {}
@@ -147,19 +210,23 @@ impl Bus {
 
     fn connection_to(
         &mut self,
-        server: ServerId,
-        is_priority: bool,
+        to: (ServerId, bool),
+        now: Instant,
         node: &Node,
         io: &mut Io,
     ) -> Option<ConnectionId> {
-        let to = (server, is_priority);
         if let Some(connection) = self.opened.get(&to) {
             return Some(*connection);
         }
-        let address = address_of(server, node)?;
+        let (server, is_priority) = to;
+        let map = node.map();
+        let info = map.servers.iter().find(|info| info.id == server)?;
+        // Nothing is sent until the address is known: the protocols repeat what matters.
+        let address = self.addresses.look_up(&info.host)?;
         let class = if is_priority { Class::Priority } else { Class::Bus };
-        let connection = io.connect(address, ConnectTag(0), class);
-        let state = State::Connecting(Vec::new());
+        let connection = io.connect(SocketAddr::new(address, info.bus_port), ConnectTag(0), class);
+        self.connecting.push_back((now + CONNECT_MAX, connection));
+        let state = State::Connecting(Waiting::new(address));
         self.links.insert(connection, Link { state, opened_to: Some(to) });
         self.opened.insert(to, connection);
         Some(connection)
@@ -261,15 +328,26 @@ impl Bus {
 
 const UNEXPECTED: Corrupt = Corrupt::Invalid { what: "order of messages" };
 
-fn address_of(server: ServerId, node: &Node) -> Option<SocketAddr> {
-    let map = node.map();
-    let info = map.servers.iter().find(|info| info.id == server)?;
-    let address = (info.host.as_str(), info.bus_port).to_socket_addrs();
-    match address.map(|mut addresses| addresses.next()) {
-        Ok(Some(address)) => Some(address),
-        Ok(None) | Err(_) => {
-            tracing::warn!(host = info.host, "the address of {server} cannot be found");
-            None
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_for_a_connection_has_a_limit() {
+        let hello = Hello {
+            cluster: types::ClusterId(1),
+            server: ServerId(1),
+            protocol: PROTOCOL_VERSION,
+            priority: false,
+        };
+        let address = IpAddr::from([127, 0, 0, 1]);
+        let mut few = Waiting::new(address);
+        for _ in 0..100 {
+            few.push(PeerMessage::Hello(hello), vec![0; BACKLOG_MAX / 4]);
         }
+        assert_eq!(few.messages.len(), 4);
+        let mut many = Waiting::new(address);
+        (0..WAITING_MAX + 5).for_each(|_| many.push(PeerMessage::Hello(hello), Vec::new()));
+        assert_eq!(many.messages.len(), WAITING_MAX);
     }
 }

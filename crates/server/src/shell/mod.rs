@@ -3,10 +3,12 @@
 //! All decisions are elsewhere. This file turns what the reactor brings into calls of the core,
 //! and what the engine leaves in its outbox into bytes.
 
+mod addresses;
 mod bus;
 mod disk;
 mod syncing;
 
+pub use addresses::AddressBook;
 pub use disk::FileDisk;
 
 use crate::core::Core;
@@ -78,12 +80,12 @@ pub struct Server {
 impl Server {
     /// The service of one reactor, whose mailbox this is.
     pub fn new(
-        node: Arc<Node>,
+        (node, addresses): (Arc<Node>, Arc<AddressBook>),
         reactor: ReactorId,
         control: ToControl,
         mailbox: Mailbox<Mail>,
     ) -> Server {
-        let bus = Bus::new(&node);
+        let bus = Bus::new(&node, addresses);
         let mut engine = Engine::new(node, reactor);
         let clock = Clock::new();
         engine.set_stopwatch(Box::new(move || clock.now()));
@@ -98,8 +100,9 @@ impl Server {
 
     /// Sends what the engine has left.
     fn carry_out(&mut self, io: &mut Io) {
+        let now = self.core.now();
         for sending in std::mem::take(&mut self.core.engine.out.peers) {
-            self.bus.send(sending, self.core.engine.node(), io);
+            self.bus.send(sending, now, self.core.engine.node(), io);
         }
         for message in std::mem::take(&mut self.core.engine.out.control) {
             (self.control)(message);
@@ -138,7 +141,7 @@ impl Service for Server {
         _io: &mut Io,
     ) {
         tracing::debug!(%error, "a server cannot be reached");
-        self.bus.closed(connection);
+        self.bus.closed(connection, self.core.engine.node());
     }
 
     fn foresee(&mut self, inputs: &mut dyn Iterator<Item = &[u8]>) {
@@ -173,14 +176,20 @@ impl Service for Server {
 
     fn closed(&mut self, connection: ConnectionId, _why: Closed, _io: &mut Io) {
         self.core.closed(connection);
-        if let Some(server) = self.bus.closed(connection) {
+        if let Some(server) = self.bus.closed(connection, self.core.engine.node()) {
             self.core.engine.connection_lost(self.core.now(), server);
         }
     }
 
     fn mail(&mut self, mail: Mail, _io: &mut Io) {
         match mail {
-            Mail::Control(message) => self.core.on_control(message),
+            Mail::Control(message) => {
+                let is_map = matches!(message, FromCoordinator::Map(_));
+                self.core.on_control(message);
+                if is_map {
+                    self.bus.foresee(self.core.engine.node());
+                }
+            }
             Mail::Disk(done) => self.core.on_disk(done),
         }
     }
