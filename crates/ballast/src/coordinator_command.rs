@@ -81,9 +81,12 @@ pub(crate) fn start_embedded(file: Option<&Path>) -> anyhow::Result<SocketAddr> 
 }
 
 fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).with_context(|| {
+    let listener = TcpListener::bind(address).with_context(|| {
         format!("{address} cannot be listened on: is it in use? Choose another with --port")
-    })
+    })?;
+    // What it accepts inherits this.
+    runtime::limit_unacknowledged(&listener)?;
+    Ok(listener)
 }
 
 /// Names and seed of a cluster that does not exist yet.

@@ -1,14 +1,11 @@
 //! An operator's connection to a coordinator: one question at a time.
 
+use crate::connecting;
 use anyhow::{Context, bail};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
 use wire::frame::{self, HEADER_BYTES, Header};
-
-/// Far more than a question takes.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// See the module's text.
 pub(crate) struct CoordinatorConnection {
@@ -19,10 +16,8 @@ pub(crate) struct CoordinatorConnection {
 impl CoordinatorConnection {
     /// Connects to `host:port`.
     pub(crate) fn open(address: &str) -> anyhow::Result<CoordinatorConnection> {
-        let stream = TcpStream::connect(address)
+        let stream = connecting::connect(address)
             .with_context(|| format!("no coordinator answers at {address}: is it running?"))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
         let mut connection = CoordinatorConnection { stream, asked: 0 };
         connection.say(&ToCoordinator::Operate { protocol: wire::PROTOCOL_VERSION })?;
         Ok(connection)

@@ -4,6 +4,7 @@
 
 mod bench_command;
 mod cluster_command;
+mod connecting;
 mod coordinator_command;
 mod coordinator_connection;
 mod data_folder;

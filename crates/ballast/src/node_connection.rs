@@ -1,10 +1,10 @@
 //! A plain connection to a server, for the commands of operators.
 
+use crate::connecting;
 use anyhow::{Context, bail};
 use resp::{Received, Reply, ReplyLimits, ReplyParser, RequestWriter, Value};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 /// One request at a time, in RESP2.
 pub(crate) struct NodeConnection {
@@ -16,10 +16,8 @@ pub(crate) struct NodeConnection {
 impl NodeConnection {
     /// Connects to `host:port`.
     pub(crate) fn open(address: &str) -> anyhow::Result<NodeConnection> {
-        let stream = TcpStream::connect(address)
+        let stream = connecting::connect(address)
             .with_context(|| format!("no server answers at {address}: is it running?"))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         let parser = ReplyParser::new(ReplyLimits::default());
         Ok(NodeConnection { stream, parser, received: Vec::new() })
     }

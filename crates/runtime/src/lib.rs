@@ -44,5 +44,5 @@ pub use io::{CLIENT_BACKLOG_MAX, Io};
 pub use mailbox::{Mailbox, Mailboxes};
 pub use reactors::{Config, Reactors};
 pub use service::{Closed, Opened, Service};
-pub use socket::{ListenError, Listener};
+pub use socket::{ListenError, Listener, UNACKNOWLEDGED_MAX, limit_unacknowledged};
 pub use turns::Poll;

@@ -16,7 +16,7 @@ use rustix::net::{
 };
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// Connections that may wait to be accepted; the system cuts it to its own limit.
@@ -30,6 +30,21 @@ const BUS_BUFFER_BYTES: usize = 256 << 10;
 
 /// After this time without a byte the system asks whether a client still lives; as in Redis.
 const KEEPALIVE: Duration = Duration::from_secs(300);
+
+/// What was sent to a server and is not acknowledged by its system for so long ends the connection. The
+/// system alone would try for a quarter of an hour, with pauses that double: after a short cut as much
+/// time again would pass before something arrives.
+pub const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(2);
+
+/// Ends the connection when what was sent is not acknowledged for [`UNACKNOWLEDGED_MAX`]. On a
+/// listener: each one that it accepts.
+pub fn limit_unacknowledged(socket: impl AsFd) -> io::Result<()> {
+    Ok(set_unacknowledged_max(socket)?)
+}
+
+fn set_unacknowledged_max(socket: impl AsFd) -> Result<(), Errno> {
+    sockopt::set_tcp_user_timeout(socket, UNACKNOWLEDGED_MAX.as_millis() as u32)
+}
 
 /// A socket that listens, not yet served by a reactor.
 #[derive(Debug)]
@@ -174,6 +189,7 @@ fn set_up(socket: &OwnedFd, class: Class) -> Result<(), Errno> {
     if class.is_bus() {
         sockopt::set_socket_send_buffer_size(socket, BUS_BUFFER_BYTES)?;
         sockopt::set_socket_recv_buffer_size(socket, BUS_BUFFER_BYTES)?;
+        set_unacknowledged_max(socket)?;
     }
     Ok(())
 }
@@ -182,7 +198,6 @@ fn set_up(socket: &OwnedFd, class: Class) -> Result<(), Errno> {
 mod tests {
     use super::*;
     use std::net::TcpStream;
-    use std::os::fd::AsFd;
 
     #[test]
     fn accepted_sockets_inherit_what_the_listener_was_given() {
@@ -196,6 +211,8 @@ mod tests {
         assert!(sockopt::socket_keepalive(accepted.as_fd()).expect("a socket"));
         let bytes = sockopt::socket_send_buffer_size(accepted.as_fd()).expect("a socket");
         assert!(bytes >= BUS_BUFFER_BYTES, "{bytes}");
+        let patience = sockopt::tcp_user_timeout(accepted.as_fd()).expect("a TCP socket");
+        assert_eq!(u128::from(patience), UNACKNOWLEDGED_MAX.as_millis());
     }
 
     #[test]

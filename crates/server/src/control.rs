@@ -30,7 +30,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Pause after the coordinator has refused a server that it knew: a person has to act.
 const PAUSE_REFUSED: Duration = Duration::from_secs(5);
-/// Time for the connection to be made, and again for the welcome.
+/// Time for the connection to be made ...
+const CONNECT_MAX: Duration = Duration::from_secs(1);
+/// ... and, with that, for the welcome.
 const GREETING_MAX: Duration = Duration::from_secs(2);
 /// Most messages that wait to be sent: far above what a server says in a second.
 const WAITING_MAX: usize = 65_536;
@@ -161,8 +163,9 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
 
     /// Connects and joins. `false`: the coordinator has refused.
     async fn greet(&mut self) -> io::Result<(OwnedReadHalf, OwnedWriteHalf, bool)> {
-        let stream = TcpStream::connect(&self.coordinator).await?;
+        let stream = timeout(CONNECT_MAX, TcpStream::connect(&self.coordinator)).await??;
         stream.set_nodelay(true)?;
+        runtime::limit_unacknowledged(&stream)?;
         let (mut reader, mut writer) = stream.into_split();
         writer.write_all(&encoded(&ToCoordinator::Join(self.join.clone()))?).await?;
         let mut is_described = false;

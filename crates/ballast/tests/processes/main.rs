@@ -24,6 +24,7 @@ mod operators;
 mod registers;
 mod seats;
 mod servers;
+mod silence;
 mod stock_clients;
 mod tools;
 mod transactions;
