@@ -44,3 +44,11 @@ fn a_move_names_the_server_that_does_not_answer() {
         refusal(&["migrate", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2", "--slots", "0"]);
     assert!(text.contains("no server answers at 127.0.0.1:1"), "{text}");
 }
+
+#[test]
+fn only_a_binary_for_tests_has_faults() {
+    let binary = std::fs::read(env!("CARGO_BIN_EXE_ballast")).expect("the binary can be read");
+    let name = b"BALLAST_FAULTS";
+    let has_faults = binary.windows(name.len()).any(|bytes| bytes == name);
+    assert_eq!(has_faults, cfg!(feature = "faults"));
+}

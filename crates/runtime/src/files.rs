@@ -5,6 +5,8 @@
 //!
 //! Calls wait for the disk. Every error says which file, where, and what an operator can do.
 
+#[cfg(feature = "faults")]
+use crate::faults::{self, Operation, Then};
 use rustix::fs::{Advice, FallocateFlags};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, IoSlice, Read, Seek, Write};
@@ -178,6 +180,8 @@ impl NumberedFile {
     /// Takes room on the disk, where the file system can promise any. Without it the disk may turn
     /// out to be full later.
     fn reserve(&self, bytes: u64) -> io::Result<()> {
+        #[cfg(feature = "faults")]
+        self.suffer(Operation::Write)?;
         loop {
             match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
                 Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => return Ok(()),
@@ -192,6 +196,8 @@ impl NumberedFile {
 
     /// Writes the parts side by side. After an error any of the bytes may have been written.
     pub fn write(&self, offset: u64, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+        #[cfg(feature = "faults")]
+        self.suffer(Operation::Write)?;
         let mut at = offset;
         IoSlice::advance_slices(&mut parts, 0);
         while !parts.is_empty() {
@@ -210,6 +216,8 @@ impl NumberedFile {
 
     /// Reads until `into` is full or the file ends.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        #[cfg(feature = "faults")]
+        self.suffer(Operation::Read)?;
         let mut filled = 0;
         while filled < into.len() {
             let at = offset + filled as u64;
@@ -226,6 +234,10 @@ impl NumberedFile {
     /// Puts what was written on the disk. If it fails, what was written since the last time may be
     /// lost, whatever a later call says.
     pub fn sync(&self) -> io::Result<()> {
+        #[cfg(feature = "faults")]
+        if self.suffer(Operation::Sync)? == Then::Lie {
+            return Ok(());
+        }
         self.file.sync_data().map_err(|error| explain(error, &self.path, "cannot sync"))
     }
 
@@ -236,6 +248,13 @@ impl NumberedFile {
         let length = NonZeroU64::new(to).filter(|length| i64::try_from(length.get()).is_ok());
         let _ = rustix::fs::fadvise(&self.file, 0, length, Advice::Sequential);
         let _ = rustix::fs::fadvise(&self.file, 0, length, Advice::WillNeed);
+    }
+
+    /// Plays what a test wants the disk to do.
+    #[cfg(feature = "faults")]
+    fn suffer(&self, operation: Operation) -> io::Result<Then> {
+        let what = || format!("cannot {operation:?}").to_lowercase();
+        faults::before(&self.path, operation).map_err(|error| explain(error, &self.path, &what()))
     }
 
     fn failed(&self, error: io::Error, what: &str, at: u64) -> io::Error {

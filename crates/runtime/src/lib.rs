@@ -21,6 +21,8 @@ mod counters;
 mod cpus;
 mod crowd;
 mod driver;
+#[cfg(feature = "faults")]
+mod faults;
 pub mod files;
 mod input;
 mod io;

@@ -1,0 +1,112 @@
+//! Faults that a test has a real process suffer. Only with the feature `faults`, which no shipped
+//! binary has.
+//!
+//! The environment variable `BALLAST_FAULTS` names a file, which is read again at every use, so that a test
+//! can change it while the process runs. Each line is about files whose path begins with these words, or
+//! about the clock:
+//!
+//! ```text
+//! disk /data/one/replicas read-ms=200 write-ms=5 sync-ms=1000
+//! disk /data/two read=eio write=full sync=lie
+//! clock ahead-ms=3600000
+//! ```
+//!
+//! A sync that lies says that it succeeded and does nothing.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Names the file with the faults.
+const VARIABLE: &str = "BALLAST_FAULTS";
+
+/// A use of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Read,
+    Write,
+    Sync,
+}
+
+/// What is left to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// What was to be done.
+    GoOn,
+    /// Nothing: it counts as done.
+    Lie,
+}
+
+/// Plays the faults of an operation on a file: waits, fails, or lies.
+pub(crate) fn before(path: &Path, operation: Operation) -> io::Result<Then> {
+    let mut then = Then::GoOn;
+    for line in script().lines() {
+        let Some(faults) = of_path(line, path) else { continue };
+        for fault in faults.split_whitespace() {
+            let Some((what, how)) = fault.split_once('=') else { continue };
+            let Some(kind) = what.strip_prefix(operation.name()) else { continue };
+            match (kind, how) {
+                ("-ms", pause) => wait(pause),
+                ("", "eio") => return Err(rustix::io::Errno::IO.into()),
+                ("", "full") => return Err(rustix::io::Errno::NOSPC.into()),
+                ("", "lie") => then = Then::Lie,
+                _ => {}
+            }
+        }
+    }
+    Ok(then)
+}
+
+/// How far the wall clock is ahead, in milliseconds; behind if it is negative.
+#[allow(dead_code, reason = "tests of clocks use it")]
+pub(crate) fn clock_ahead() -> i64 {
+    let script = script();
+    let ahead = script.lines().filter_map(|line| line.trim().strip_prefix("clock ahead-ms="));
+    ahead.filter_map(|number| number.trim().parse::<i64>().ok()).sum()
+}
+
+impl Operation {
+    fn name(self) -> &'static str {
+        match self {
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Sync => "sync",
+        }
+    }
+}
+
+/// What the file says now. One that is not there says nothing.
+fn script() -> String {
+    static FILE: OnceLock<Option<OsString>> = OnceLock::new();
+    let file = FILE.get_or_init(|| std::env::var_os(VARIABLE));
+    file.as_ref().and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default()
+}
+
+/// The faults of a line, if it is about this file.
+fn of_path<'l>(line: &'l str, path: &Path) -> Option<&'l str> {
+    let (prefix, faults) = line.trim().strip_prefix("disk ")?.split_once(' ')?;
+    path.to_str()?.starts_with(prefix).then_some(faults)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a disk that is slow keeps its users waiting")]
+fn wait(milliseconds: &str) {
+    std::thread::sleep(Duration::from_millis(milliseconds.parse().unwrap_or_default()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_about_files_whose_path_begins_like_this() {
+        let line = "disk /data/one read-ms=5 sync=lie";
+        assert_eq!(
+            of_path(line, Path::new("/data/one/replicas/000001")),
+            Some("read-ms=5 sync=lie")
+        );
+        assert_eq!(of_path(line, Path::new("/data/two")), None);
+        assert_eq!(of_path("clock ahead-ms=5", Path::new("/data/one")), None);
+    }
+}
