@@ -19,6 +19,9 @@ use wire::replica::{
 /// Read at once, or cleared: what stays in the cache until it has been checked and copied.
 const READ_BYTES: usize = 256 << 10;
 
+/// Headers that are read at the same time when a disk is opened.
+const HEADERS_AT_ONCE: usize = 16;
+
 /// All replicas on one disk. Shared by everybody who writes, reads or frees some.
 #[derive(Debug)]
 pub struct Replicas {
@@ -67,9 +70,10 @@ impl Replicas {
         let files = Arc::new(Files::default());
         let mut held = BTreeMap::new();
         let mut unreadable = Vec::new();
-        for number in disk.list()? {
+        let numbers = disk.list()?;
+        for (number, contents) in numbers.iter().copied().zip(read_headers(&*disk, &numbers)) {
             files.note_taken(number);
-            match read_header(&*disk.open(number)?)? {
+            match contents? {
                 Contents::Replica(header, order) => {
                     take_later(&mut held, files.find(number, header, order))?;
                 }
@@ -266,12 +270,16 @@ impl Replicas {
         Ok((bodies, end))
     }
 
-    /// All replicas, in order of log, segment and epoch, and up to where each is whole. Reads all of
-    /// them: at a start, when it is not known yet.
-    pub fn found(&self) -> Vec<(ReplicaHeader, io::Result<ReadEnd>)> {
-        let headers: Vec<_> = lock(&self.held).values().map(|held| held.header).collect();
-        let check = |header: ReplicaHeader| (header, self.read(header.id, |_| {}));
-        headers.into_iter().map(check).collect()
+    /// The names of all replicas, in order of log, segment and epoch.
+    pub fn ids(&self) -> Vec<ReplicaId> {
+        lock(&self.held).keys().copied().collect()
+    }
+
+    /// Reads a replica to find out up to where it is whole: at a start that is not known. Tells in which
+    /// boot of the machine it was made.
+    pub fn measure(&self, id: ReplicaId) -> io::Result<(BootId, ReadEnd)> {
+        let boot = self.find(id)?.header.boot;
+        Ok((boot, self.read(id, |_| {})?))
     }
 
     /// Tells that a replica is going to be read soon.
@@ -318,6 +326,28 @@ enum Contents {
     Replica(ReplicaHeader, ReplicaOrder),
     Nothing,
     Unreadable(Corrupt),
+}
+
+/// Reads the headers of all files, several at a time: a disk has more to do than to wait for one.
+fn read_headers(disk: &dyn Disk, numbers: &[FileNumber]) -> Vec<io::Result<Contents>> {
+    let read = |number: &FileNumber| read_header(&*disk.open(*number)?);
+    if numbers.len() < HEADERS_AT_ONCE {
+        return numbers.iter().map(read).collect();
+    }
+    let share = numbers.len().div_ceil(HEADERS_AT_ONCE);
+    std::thread::scope(|scope| {
+        let readers = numbers.chunks(share).map(|some| {
+            let reader = scope.spawn(move || some.iter().map(read).collect::<Vec<_>>());
+            (some, reader)
+        });
+        let readers: Vec<_> = readers.collect();
+        let read_by =
+            |(some, reader): (&[FileNumber], std::thread::ScopedJoinHandle<'_, Vec<_>>)| {
+                // Without its thread nothing is lost but time.
+                reader.join().unwrap_or_else(|_| some.iter().map(read).collect())
+            };
+        readers.into_iter().flat_map(read_by).collect()
+    })
 }
 
 fn read_header(file: &dyn DiskFile) -> io::Result<Contents> {

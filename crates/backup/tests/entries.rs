@@ -235,13 +235,13 @@ fn a_start_finds_how_much_of_each_replica_is_whole() {
     first.replica.sync().unwrap();
     first.append(b"lost").unwrap();
     Writing::new(&replicas, id(2)).append(b"never synced").unwrap();
-    let lengths = |replicas: &Replicas| -> Vec<(ReplicaHeader, u32)> {
-        replicas.found().into_iter().map(|(header, end)| (header, end.unwrap().length)).collect()
+    let lengths = |replicas: &Replicas| -> Vec<(ReplicaId, u32)> {
+        replicas.ids().into_iter().map(|id| (id, replicas.measure(id).unwrap().1.length)).collect()
     };
-    assert_eq!(lengths(&replicas), [(header(id(1)), 8), (header(id(2)), 12)]);
+    assert_eq!(lengths(&replicas), [(id(1), 8), (id(2), 12)]);
     disk.power_cut(&mut |_| 0);
     let replicas = common::try_open(&disk, BootId([2; 16])).unwrap().replicas;
-    assert_eq!(lengths(&replicas), [(header(id(1)), 4), (header(id(2)), 0)]);
+    assert_eq!(lengths(&replicas), [(id(1), 4), (id(2), 0)]);
 }
 
 #[test]

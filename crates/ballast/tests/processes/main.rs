@@ -14,6 +14,8 @@ mod differential;
 mod disks;
 mod expiry;
 mod fidelity;
+#[cfg(feature = "faults")]
+mod faults;
 mod kept;
 mod live_migration;
 mod losses;

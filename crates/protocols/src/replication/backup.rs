@@ -9,11 +9,15 @@
 //! for a recovery or until it is not needed any more. A master that has not heard yet of that one's
 //! death may send to whoever stands at its address: it gets no answer, and what is here stays whole.
 //!
+//! Nothing waits for that disk to be read: a replica that was found is measured afterwards, one by one,
+//! and several at a time as soon as its log is fenced. Until all of a log are measured, what there is of
+//! it is not reported.
+//!
 //! **Invariant:** a log that is fenced here stays fenced. Nothing is acknowledged, taken or freed
 //! for its master from then on.
 //! **Invariant:** at most one piece is with the disk per replica.
 
-use super::timing::UNHEARD_MAX;
+use super::timing::{MEASURED_AT_LEISURE, MEASURED_IN_HASTE, UNHEARD_MAX};
 use crate::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{Instant, SegmentId, ServerId};
@@ -29,6 +33,10 @@ pub struct Backup {
     /// Recovered, and not freed yet.
     recovered: BTreeSet<ServerId>,
     held: BTreeMap<ReplicaId, Held>,
+    /// Found, and not read yet.
+    unmeasured: BTreeSet<ReplicaId>,
+    /// Replicas that the disk is reading to measure them.
+    measuring: usize,
     /// When to look whether something was heard of a replica. Each stands here once.
     looks: BTreeSet<(Instant, ReplicaId)>,
 }
@@ -49,6 +57,10 @@ struct Held {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    /// An earlier process wrote it; what it has is not known yet.
+    Found,
+    /// The same, and the disk is reading it.
+    Measuring { then: Then },
     /// The disk makes it, with its first piece.
     Begun { then: Then },
     /// It is there.
@@ -93,14 +105,24 @@ pub struct Asked {
 /// What happens to a backup.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BackupEvent {
-    /// At the start: a replica was found on the disk.
+    /// At the start: a replica was found on the disk. Nothing follows before another event.
     Found {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// A [`BackupEffect::Measure`] was carried out.
+    Measured {
         /// Which.
         replica: ReplicaId,
         /// Bytes of the segment.
         length: u32,
         /// Of these, stable ones.
         stable: u32,
+    },
+    /// What was found is not what was written, or cannot be read: it counts as not there.
+    Unreadable {
+        /// Which.
+        replica: ReplicaId,
     },
     /// A master has sent an append. Its bytes are not needed any more if no
     /// [`BackupEffect::Take`] follows at once.
@@ -192,6 +214,12 @@ pub enum BackupEffect {
         /// Which.
         replica: ReplicaId,
     },
+    /// Read a replica that was found; then say [`BackupEvent::Measured`] or
+    /// [`BackupEvent::Unreadable`].
+    Measure {
+        /// Which.
+        replica: ReplicaId,
+    },
     /// Free what there is of the replica; then say [`BackupEvent::Freed`].
     Free {
         /// Which.
@@ -238,10 +266,16 @@ impl Backup {
     /// The only way to change a backup.
     pub fn handle(&mut self, now: Instant, event: BackupEvent, out: &mut Outbox<BackupEffect>) {
         match event {
-            BackupEvent::Found { replica, length, stable } => {
-                self.hold(now, replica, State::Kept { length, stable }, Instant::default());
+            BackupEvent::Found { replica } => {
+                self.hold(now, replica, State::Found, Instant::default());
                 self.held.get_mut(&replica).into_iter().for_each(|held| held.is_found = true);
+                self.unmeasured.insert(replica);
+                return;
             }
+            BackupEvent::Measured { replica, length, stable } => {
+                self.measured(replica, Some(State::Kept { length, stable }), out);
+            }
+            BackupEvent::Unreadable { replica } => self.measured(replica, None, out),
             BackupEvent::Append { from, asked, payload } => {
                 self.append(now, from, &asked, payload, out);
             }
@@ -263,13 +297,21 @@ impl Backup {
             BackupEvent::Recovered { log } => self.free_all(log, out),
             BackupEvent::Tick => self.ask(now, out),
         }
+        self.measure(out);
         self.report(out);
         self.note_freed(out);
     }
 
     /// When [`BackupEvent::Tick`] is due, if nothing happens before.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.looks.first().map(|(at, _)| *at)
+        let can_measure = self.measuring == 0 && !self.unmeasured.is_empty();
+        let look = self.looks.first().map(|(at, _)| *at);
+        if can_measure { Some(Instant::default()) } else { look }
+    }
+
+    /// Returns whether something is known of this replica.
+    pub fn knows(&self, replica: ReplicaId) -> bool {
+        self.held.contains_key(&replica)
     }
 
     /// Whether nothing is taken for this log any more.
@@ -283,15 +325,19 @@ impl Backup {
             State::Kept { length, stable }
             | State::Taking { length, stable, .. }
             | State::Stopped { length, stable } => Some((*id, length, stable)),
-            State::Begun { .. } | State::Full | State::Failed | State::Freeing => None,
+            State::Found
+            | State::Measuring { .. }
+            | State::Begun { .. }
+            | State::Full
+            | State::Failed
+            | State::Freeing => None,
         })
     }
 }
 
 impl Backup {
     fn of_log(&self, log: ServerId) -> impl Iterator<Item = (&ReplicaId, &Held)> {
-        let first = ReplicaId { log, segment: SegmentId(0), epoch: ReplicaEpoch(0) };
-        self.held.range(first..).take_while(move |(id, _)| id.log == log)
+        self.held.range(first_of(log)..).take_while(move |(id, _)| id.log == log)
     }
 
     fn hold(&mut self, now: Instant, replica: ReplicaId, state: State, sent: Instant) {
@@ -305,6 +351,48 @@ impl Backup {
     fn drop(&mut self, replica: ReplicaId) {
         if let Some(held) = self.held.remove(&replica) {
             self.looks.remove(&(held.look_at, replica));
+        }
+    }
+
+    /// Has the disk read what was found, that of logs whose report is awaited first.
+    fn measure(&mut self, out: &mut Outbox<BackupEffect>) {
+        let at_once = match self.unreported.is_empty() {
+            true => MEASURED_AT_LEISURE,
+            false => MEASURED_IN_HASTE,
+        };
+        while self.measuring < at_once {
+            let of_log = |log: &ServerId| {
+                let first = first_of(*log);
+                self.unmeasured.range(first..).next().filter(|next| next.log == *log)
+            };
+            let awaited = self.unreported.iter().find_map(of_log);
+            let Some(replica) = awaited.or(self.unmeasured.first()).copied() else { return };
+            self.unmeasured.remove(&replica);
+            if let Some(held) = self.held.get_mut(&replica) {
+                held.state = State::Measuring { then: Then::Answer };
+                self.measuring += 1;
+                out.push(BackupEffect::Measure { replica });
+            }
+        }
+    }
+
+    /// A replica was measured. `None`: it counts as not there.
+    fn measured(
+        &mut self,
+        replica: ReplicaId,
+        state: Option<State>,
+        out: &mut Outbox<BackupEffect>,
+    ) {
+        let Some(held) = self.held.get_mut(&replica) else { return };
+        let State::Measuring { then } = held.state else { return };
+        self.measuring -= 1;
+        match (then, state) {
+            (Then::Free, _) => {
+                held.state = State::Freeing;
+                out.push(BackupEffect::Free { replica });
+            }
+            (Then::Answer | Then::AnswerAndSync, Some(state)) => held.state = state,
+            (Then::Answer | Then::AnswerAndSync, None) => self.drop(replica),
         }
     }
 
@@ -355,7 +443,9 @@ impl Backup {
         let Some(held) = self.held.get_mut(&replica) else { return };
         let then = match held.state {
             State::Begun { then } | State::Taking { then, .. } => then,
-            State::Kept { .. }
+            State::Found
+            | State::Measuring { .. }
+            | State::Kept { .. }
             | State::Stopped { .. }
             | State::Full
             | State::Failed
@@ -389,7 +479,9 @@ impl Backup {
                 }
             }
             State::Taking { stable, .. } => *stable = now_stable.max(*stable),
-            State::Kept { .. }
+            State::Found
+            | State::Measuring { .. }
+            | State::Kept { .. }
             | State::Begun { .. }
             | State::Stopped { .. }
             | State::Full
@@ -402,7 +494,12 @@ impl Backup {
         let is_fenced = self.is_fenced(replica.log);
         let Some(held) = self.held.get_mut(&replica) else { return };
         match held.state {
-            State::Stopped { .. } | State::Full | State::Failed | State::Freeing => return,
+            State::Found
+            | State::Measuring { .. }
+            | State::Stopped { .. }
+            | State::Full
+            | State::Failed
+            | State::Freeing => return,
             State::Begun { then: Then::Free } if state == State::Full => {
                 return self.freed(replica, out);
             }
@@ -457,7 +554,14 @@ impl Backup {
     fn let_go(&mut self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) -> bool {
         let Some(held) = self.held.get_mut(&replica) else { return true };
         match &mut held.state {
-            State::Begun { then } | State::Taking { then, .. } => *then = Then::Free,
+            State::Begun { then } | State::Taking { then, .. } | State::Measuring { then } => {
+                *then = Then::Free;
+            }
+            State::Found => {
+                self.unmeasured.remove(&replica);
+                held.state = State::Freeing;
+                out.push(BackupEffect::Free { replica });
+            }
             State::Kept { .. } | State::Stopped { .. } | State::Failed => {
                 held.state = State::Freeing;
                 out.push(BackupEffect::Free { replica });
@@ -550,7 +654,8 @@ impl Held {
                 self.answer(replica, out);
             }
             State::Stopped { .. } | State::Full | State::Failed => self.answer(replica, out),
-            State::Freeing => {}
+            // It was found: see `Backup::append`.
+            State::Found | State::Measuring { .. } | State::Freeing => {}
         }
     }
 
@@ -559,14 +664,20 @@ impl Held {
             State::Kept { length, stable } => AppendResult::Has { length, stable },
             State::Full => AppendResult::Refused(Refusal::Full),
             State::Stopped { .. } | State::Failed => AppendResult::Refused(Refusal::Failed),
-            State::Begun { .. } | State::Taking { .. } | State::Freeing => return,
+            State::Found
+            | State::Measuring { .. }
+            | State::Begun { .. }
+            | State::Taking { .. }
+            | State::Freeing => return,
         };
         out.push(BackupEffect::Answer(Appended { replica, sent: self.sent, result }));
     }
 
     fn is_with_the_disk(&self) -> bool {
         match self.state {
-            State::Begun { .. } | State::Taking { .. } => true,
+            State::Found | State::Measuring { .. } | State::Begun { .. } | State::Taking { .. } => {
+                true
+            }
             State::Kept { .. }
             | State::Stopped { .. }
             | State::Full
@@ -574,6 +685,11 @@ impl Held {
             | State::Freeing => false,
         }
     }
+}
+
+/// Not behind any replica of the log.
+fn first_of(log: ServerId) -> ReplicaId {
+    ReplicaId { log, segment: SegmentId(0), epoch: ReplicaEpoch(0) }
 }
 
 fn refuse(replica: ReplicaId, sent: Instant, why: Refusal, out: &mut Outbox<BackupEffect>) {

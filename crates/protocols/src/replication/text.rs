@@ -95,6 +95,7 @@ impl fmt::Display for BackupEffect {
             BackupEffect::Take { replica, is_new: true, .. } => write!(f, "begin {replica}"),
             BackupEffect::Take { replica, is_new: false, .. } => write!(f, "append to {replica}"),
             BackupEffect::Sync { replica } => write!(f, "sync {replica}"),
+            BackupEffect::Measure { replica } => write!(f, "measure {replica}"),
             BackupEffect::Free { replica } => write!(f, "free {replica}"),
             BackupEffect::Answer(answer) => write!(f, "answer {}", appended(answer)),
             BackupEffect::Released { log, replicas } => {

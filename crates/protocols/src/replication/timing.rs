@@ -56,6 +56,13 @@ pub const DRAWS: usize = 3;
 /// A backup asks about a replica of which it has heard nothing for so long.
 pub const UNHEARD_MAX: Duration = Duration::from_secs(10);
 
+/// Replicas of an earlier process that a backup reads at the same time while nobody waits for what they
+/// have: one, so that what is written meanwhile does not wait for the disk.
+pub const MEASURED_AT_LEISURE: usize = 1;
+
+/// The same while a recovery waits for it.
+pub const MEASURED_IN_HASTE: usize = 4;
+
 const _: () = assert!(BEAT.as_nanos() * 4 <= LEASE.as_nanos());
 const _: () = assert!(BEAT.as_nanos() * 3 <= SUSPECT_AFTER.as_nanos());
 const _: () = assert!(SUSPECT_AFTER.as_nanos() < LEASE.as_nanos());

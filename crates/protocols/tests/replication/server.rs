@@ -30,6 +30,7 @@ pub(crate) struct Stored {
 pub(crate) enum Work {
     Take { replica: ReplicaId, is_new: bool, range: (u32, u32) },
     Sync(ReplicaId),
+    Measure(ReplicaId),
     Free(ReplicaId),
 }
 
@@ -62,9 +63,8 @@ impl Server {
     /// A server that finds a disk.
     pub(crate) fn new(now: Instant, id: ServerId, disk: BTreeMap<ReplicaId, Stored>) -> Server {
         let mut backup = Backup::new();
-        for (replica, stored) in &disk {
-            let Stored { length, stable, .. } = *stored;
-            let event = BackupEvent::Found { replica: *replica, length, stable };
+        for replica in disk.keys() {
+            let event = BackupEvent::Found { replica: *replica };
             backup.handle(now, event, &mut Outbox::new());
         }
         Server {
@@ -120,6 +120,10 @@ impl Server {
                     out.work.push(Work::Sync(replica));
                     continue;
                 }
+                BackupEffect::Measure { replica } => {
+                    out.work.push(Work::Measure(replica));
+                    continue;
+                }
                 BackupEffect::Free { replica } => {
                     out.work.push(Work::Free(replica));
                     continue;
@@ -152,6 +156,10 @@ impl Server {
             Work::Take { replica, .. } | Work::Sync(replica) if self.fails => self.spoil(replica),
             Work::Take { replica, is_new, range } => self.take(replica, is_new, range),
             Work::Sync(replica) => self.sync(replica),
+            Work::Measure(replica) => {
+                let Stored { length, stable, .. } = self.disk[&replica];
+                BackupEvent::Measured { replica, length, stable }
+            }
             Work::Free(replica) => {
                 self.disk.remove(&replica);
                 BackupEvent::Freed { replica }

@@ -86,6 +86,15 @@ pub enum DiskDone {
 }
 
 impl DiskJob {
+    /// Returns whether it only reads, so that what is written need not wait for it.
+    pub fn is_reading(&self) -> bool {
+        match self {
+            DiskJob::Sync(_) => false,
+            DiskJob::Backup(job) => job.is_reading(),
+            DiskJob::Read(_) => true,
+        }
+    }
+
     /// Does it. May take milliseconds, and seconds on a busy disk.
     pub fn carry_out(self) -> DiskDone {
         match self {

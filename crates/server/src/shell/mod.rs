@@ -72,8 +72,9 @@ pub struct Server {
     core: Core,
     bus: Bus,
     disk: DiskThread,
-    /// For reads, which nothing else should wait for.
-    reader: DiskThread,
+    /// For reads, which nothing else should wait for. They take turns.
+    readers: [DiskThread; READERS],
+    next_reader: usize,
     control: ToControl,
 }
 
@@ -93,7 +94,8 @@ impl Server {
             core: Core::new(engine),
             bus,
             disk: DiskThread::new(mailbox.clone()),
-            reader: DiskThread::new(mailbox),
+            readers: std::array::from_fn(|_| DiskThread::new(mailbox.clone())),
+            next_reader: 0,
             control,
         }
     }
@@ -109,7 +111,12 @@ impl Server {
         }
         for job in std::mem::take(&mut self.core.engine.out.disk) {
             match &job {
-                DiskJob::Read(_) => self.reader.begin(job),
+                // What comes one after the other is about the same replicas.
+                DiskJob::Read(_) => self.readers[0].begin(job),
+                _ if job.is_reading() => {
+                    self.next_reader = (self.next_reader + 1) % READERS;
+                    self.readers[self.next_reader].begin(job);
+                }
                 DiskJob::Sync(_) | DiskJob::Backup(_) => self.disk.begin(job),
             }
         }
@@ -235,6 +242,9 @@ impl Service for Server {
 
     fn wake(&mut self) {}
 }
+
+/// Threads that read from the disk at the same time for one reactor.
+const READERS: usize = 4;
 
 /// A pull of the default size and the bucket that ends it.
 const PULL_BUFFER_BYTES: usize = 72 << 10;

@@ -29,8 +29,10 @@ fn what_was_found_takes_nothing_and_stays_whole() {
     let (log, at) = (ServerId(1), Instant(5));
     let replica = ReplicaId { log, segment: SegmentId(1), epoch: ReplicaEpoch(0) };
     let (mut backup, mut out) = (Backup::new(), Outbox::new());
-    let found = BackupEvent::Found { replica, length: 80, stable: 80 };
-    backup.handle(Instant(0), found, &mut out);
+    backup.handle(Instant(0), BackupEvent::Found { replica }, &mut out);
+    backup.handle(at, BackupEvent::Tick, &mut out);
+    assert_eq!(out.drain().collect::<Vec<_>>(), [BackupEffect::Measure { replica }]);
+    backup.handle(at, BackupEvent::Measured { replica, length: 80, stable: 80 }, &mut out);
     // A master believes that it speaks to the process that stood here before.
     for from in [0, 80, 96] {
         let asked = Asked { replica, from, to: 120, is_last: false, sent: at };
@@ -39,4 +41,81 @@ fn what_was_found_takes_nothing_and_stays_whole() {
         assert_eq!(out.drain().next(), None);
     }
     assert_eq!(backup.kept(log).collect::<Vec<_>>(), [(replica, 80, 80)]);
+}
+
+/// Replicas of two logs that were found, and the machine that was told so.
+fn with_found(count: u64) -> (Backup, Vec<ReplicaId>) {
+    let mut backup = Backup::new();
+    let id = |log, segment| ReplicaId {
+        log: ServerId(log),
+        segment: SegmentId(segment),
+        epoch: ReplicaEpoch(0),
+    };
+    let ids: Vec<_> =
+        [1, 2].into_iter().flat_map(|log| (0..count).map(move |at| id(log, at))).collect();
+    for replica in &ids {
+        let mut out = Outbox::new();
+        backup.handle(Instant(0), BackupEvent::Found { replica: *replica }, &mut out);
+        assert_eq!(out.drain().next(), None);
+    }
+    (backup, ids)
+}
+
+/// What the machine wants measured after this event.
+fn measured_after(backup: &mut Backup, event: BackupEvent) -> Vec<ReplicaId> {
+    let mut out = Outbox::new();
+    backup.handle(Instant(1), event, &mut out);
+    let wanted = |effect| match effect {
+        BackupEffect::Measure { replica } => Some(replica),
+        _ => None,
+    };
+    out.drain().filter_map(wanted).collect()
+}
+
+#[test]
+fn what_was_found_is_read_one_by_one_and_in_haste_when_its_log_is_fenced() {
+    let (mut backup, ids) = with_found(10);
+    assert_eq!(backup.next_deadline(), Some(Instant(0)), "it begins at once");
+    let mut busy = measured_after(&mut backup, BackupEvent::Tick);
+    assert_eq!(busy, ids[..1]);
+    busy.extend(measured_after(&mut backup, BackupEvent::Fence { log: ServerId(2) }));
+    assert_eq!(busy[1..], ids[10..13], "first what is awaited");
+    let mut reports = 0;
+    while let Some(replica) = busy.pop() {
+        let mut out = Outbox::new();
+        let event = BackupEvent::Measured { replica, length: 8, stable: 8 };
+        backup.handle(Instant(1), event, &mut out);
+        for effect in out.drain() {
+            match effect {
+                BackupEffect::Measure { replica } => busy.push(replica),
+                BackupEffect::Report { log } => {
+                    assert_eq!((log, backup.kept(log).count()), (ServerId(2), 10));
+                    reports += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!((reports, backup.kept(ServerId(1)).count()), (1, 10));
+}
+
+#[test]
+fn what_cannot_be_read_counts_as_not_there_and_what_nobody_needs_is_not_read() {
+    let (mut backup, ids) = with_found(2);
+    let busy = measured_after(&mut backup, BackupEvent::Tick);
+    let release = BackupEvent::Release { log: ServerId(1), replicas: ids[..2].to_vec() };
+    let mut out = Outbox::new();
+    backup.handle(Instant(1), release, &mut out);
+    let free = |replica| BackupEffect::Free { replica };
+    assert_eq!(out.drain().collect::<Vec<_>>(), [free(ids[1])], "it was not being read");
+    backup.handle(Instant(1), BackupEvent::Unreadable { replica: busy[0] }, &mut out);
+    let effects: Vec<_> = out.drain().collect();
+    assert_eq!(effects, [free(ids[0]), BackupEffect::Measure { replica: ids[2] }]);
+    backup.handle(Instant(1), BackupEvent::Fence { log: ServerId(2) }, &mut out);
+    backup.handle(Instant(1), BackupEvent::Unreadable { replica: ids[2] }, &mut out);
+    let last = BackupEvent::Measured { replica: ids[3], length: 8, stable: 8 };
+    backup.handle(Instant(1), last, &mut out);
+    assert!(out.drain().any(|effect| effect == BackupEffect::Report { log: ServerId(2) }));
+    assert_eq!(backup.kept(ServerId(2)).collect::<Vec<_>>(), [(ids[3], 8, 8)]);
+    assert!(!backup.knows(ids[2]));
 }

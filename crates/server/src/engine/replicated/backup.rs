@@ -4,7 +4,9 @@
 //! microsecond per message, and has the disk work outside of the lock: the machine lets one piece per
 //! replica be with the disk at a time. Answers leave on the connection of their question.
 
-use super::backup_jobs::{BackupDone, BackupJob, Done, Piece, Work, give_up, not_begun};
+use super::backup_jobs::{
+    BackupDone, BackupJob, DirectoryRead, Done, Piece, Work, give_up, not_begun,
+};
 use super::{CHAIN, Mode, Replication, lock};
 use crate::engine::outgoing::{DiskJob, Sending, To};
 use crate::engine::{Engine, Payload, Route};
@@ -24,6 +26,9 @@ use wire::replica::{ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId};
 /// How long what was taken may be on no disk, in [`Mode::Interval`]. The second is Redis's.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// Routes that are kept without looking whether their replicas are still there.
+const ROUTES_MIN: usize = 256;
+
 /// What all reactors share.
 pub(super) struct BackupSide {
     machine: Backup,
@@ -36,23 +41,26 @@ pub(super) struct BackupSide {
 pub(in crate::engine) struct BackupPart {
     /// Where the last question about a replica came from.
     routes: BTreeMap<ReplicaId, Route>,
+    /// With so many routes those of replicas that are gone are removed.
+    routes_max: usize,
     /// Replicas that have taken more than the disk has, and when it is to follow.
     unsynced: BTreeMap<ReplicaId, Arc<Replica>>,
     sync_at: Option<Instant>,
     is_syncing: bool,
     next_ticket: u64,
+    /// The pieces of the directory that the coordinator is reading, as long as it has not got all.
+    directory: Option<(ReplicaId, Vec<Vec<u8>>)>,
 }
 
 /// A piece whose message is being dealt with.
 type Staged = Option<(Ticket, Piece)>;
 
 impl BackupSide {
-    /// With everything that was found on the disk.
+    /// With everything that was found on the disk, of which only headers have been read.
     pub(super) fn new(disk: &Replicas) -> BackupSide {
         let mut machine = Backup::new();
-        for (header, length) in found(disk) {
-            let event = BackupEvent::Found { replica: header.id, length, stable: length };
-            machine.handle(Instant(0), event, &mut Outbox::new());
+        for replica in disk.ids() {
+            machine.handle(Instant(0), BackupEvent::Found { replica }, &mut Outbox::new());
         }
         BackupSide { machine, open: BTreeMap::new() }
     }
@@ -60,25 +68,6 @@ impl BackupSide {
     pub(super) fn machine(&self) -> &Backup {
         &self.machine
     }
-}
-
-/// What stands on the disk, with its length. What cannot be read is as good as not there.
-fn found(disk: &Replicas) -> Vec<(ReplicaHeader, u32)> {
-    let mut found = Vec::new();
-    for (header, end) in disk.found() {
-        match end {
-            Ok(end) if !end.is_damaged(header.boot != disk.boot()) => {
-                found.push((header, end.length));
-            }
-            Ok(end) => tracing::warn!(
-                replica = %header.id,
-                "what stands at byte {} of its file is not what was written: it is not used",
-                end.place
-            ),
-            Err(error) => tracing::warn!(replica = %header.id, %error, "it cannot be read"),
-        }
-    }
-    found
 }
 
 /// As much of the pieces, from one place on, as one message carries; and where the rest begins.
@@ -127,7 +116,7 @@ impl Engine {
         if from != append.replica.log {
             return self.give_buffer(payload.buffer);
         }
-        self.backups.routes.insert(append.replica, route);
+        self.note_route(&replication, append.replica, route);
         self.backups.next_ticket += 1;
         let ticket = Ticket(self.backups.next_ticket);
         let piece = append.header.filter(|_| bytes > 0).map(|header| Piece { header, payload });
@@ -143,6 +132,18 @@ impl Engine {
         };
         let event = BackupEvent::Append { from, asked, payload };
         self.drive_backup(&replication, now, event, (Some(header), staged));
+    }
+
+    /// Remembers where answers about a replica go. Other reactors are not told when it is freed, so each
+    /// removes what is gone when its routes have doubled.
+    fn note_route(&mut self, replication: &Replication, replica: ReplicaId, route: Route) {
+        let BackupPart { routes, routes_max, .. } = &mut self.backups;
+        if routes.len() >= (*routes_max).max(ROUTES_MIN) {
+            let backup = replication.backup();
+            routes.retain(|replica, _| backup.machine.knows(*replica));
+            *routes_max = 2 * routes.len();
+        }
+        routes.insert(replica, route);
     }
 
     /// A master does not need replicas any more.
@@ -204,6 +205,9 @@ impl Engine {
                 if let Some(open) = replication.backup().open.get(&replica).cloned() {
                     self.sync_soon(replication, now, open, Duration::ZERO);
                 }
+            }
+            BackupEffect::Measure { replica } => {
+                self.leave_job(replication, Work::Measure(replica));
             }
             BackupEffect::Free { replica } => {
                 replication.backup().open.remove(&replica);
@@ -390,6 +394,14 @@ impl Engine {
             }
             Done::Begun(replica, Err(not_begun)) => vec![not_begun.event(replica)],
             Done::Freed(replica) => vec![BackupEvent::Freed { replica }],
+            Done::Measured(replica, Some(length)) => {
+                vec![BackupEvent::Measured { replica, length, stable: length }]
+            }
+            Done::Measured(replica, None) => vec![BackupEvent::Unreadable { replica }],
+            Done::DirectoryRead(read, bodies) => {
+                self.directory_read(read, bodies);
+                Vec::new()
+            }
             Done::Prepared => Vec::new(),
             Done::Synced(synced) => {
                 self.backups.is_syncing = false;
@@ -441,23 +453,38 @@ impl Engine {
         }
     }
 
-    /// Sends a replica of a log's directory to the coordinator, from one place on.
+    /// Has a replica of a log's directory read, to be sent to the coordinator from one place on.
     pub(in crate::engine) fn read_directory(
         &mut self,
         log: ServerId,
         replica: (SegmentId, ReplicaEpoch),
         first: DirectoryPlace,
     ) {
-        let id = ReplicaId { log, segment: replica.0, epoch: replica.1 };
-        let all = match self.replication.as_ref().map(|replication| replication.disk.bodies(id)) {
-            Some(Ok((bodies, _))) => bodies,
-            Some(Err(error)) => {
-                tracing::warn!(%error, "a log directory cannot be read");
-                Vec::new()
+        let read = DirectoryRead { log, replica, first };
+        match self.replication.clone() {
+            // The log is fenced: what was read of it a moment ago has not changed.
+            Some(_) if self.backups.directory.as_ref().is_some_and(|it| it.0 == read.id()) => {
+                self.report_directory(read);
             }
-            None => Vec::new(),
-        };
+            Some(replication) => self.leave_job(&replication, Work::ReadDirectory(read)),
+            None => self.directory_read(read, Vec::new()),
+        }
+    }
+
+    fn directory_read(&mut self, read: DirectoryRead, bodies: Vec<Vec<u8>>) {
+        self.backups.directory = Some((read.id(), bodies));
+        self.report_directory(read);
+    }
+
+    /// Sends as much of the directory that was read last as a message takes. The coordinator asks for the
+    /// rest.
+    fn report_directory(&mut self, read: DirectoryRead) {
+        let Some((_, all)) = self.backups.directory.take() else { return };
+        let DirectoryRead { log, replica, first } = read;
         let (bodies, next) = directory_part(&all, first);
+        if next.is_some() {
+            self.backups.directory = Some((read.id(), all));
+        }
         self.out.control.push(ToCoordinator::DirectoryRead { log, replica, first, bodies, next });
     }
 

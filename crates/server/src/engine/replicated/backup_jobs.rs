@@ -9,7 +9,9 @@ use ::backup::{Blocks, Replica, Replicas};
 use protocols::replication::BackupEvent;
 use std::io::ErrorKind;
 use std::sync::Arc;
-use wire::replica::{PIECE_HEADER_BYTES, ReplicaHeader, ReplicaId};
+use types::{SegmentId, ServerId};
+use wire::control::DirectoryPlace;
+use wire::replica::{PIECE_HEADER_BYTES, ReplicaEpoch, ReplicaHeader, ReplicaId};
 
 /// Files that are ready for replicas: several masters may go on to other segments at a time.
 const FILES_READY: usize = 4;
@@ -38,6 +40,25 @@ pub(super) enum Work {
     },
     Sync(Vec<(ReplicaId, Arc<Replica>)>),
     Free(ReplicaId),
+    /// Find out what a replica of an earlier process has.
+    Measure(ReplicaId),
+    ReadDirectory(DirectoryRead),
+}
+
+/// A part of a log's directory that the coordinator wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DirectoryRead {
+    pub(super) log: ServerId,
+    /// In which replica of a segment of the chain.
+    pub(super) replica: (SegmentId, ReplicaEpoch),
+    /// Where the part begins.
+    pub(super) first: DirectoryPlace,
+}
+
+impl DirectoryRead {
+    pub(super) fn id(self) -> ReplicaId {
+        ReplicaId { log: self.log, segment: self.replica.0, epoch: self.replica.1 }
+    }
 }
 
 /// What came of a [`BackupJob`].
@@ -49,6 +70,10 @@ pub(super) enum Done {
     Synced(Vec<(ReplicaId, Result<u32, String>)>),
     Freed(ReplicaId),
     Prepared,
+    /// Bytes of its segment; `None`: what stands there is not what was written.
+    Measured(ReplicaId, Option<u32>),
+    /// All pieces of the directory; none if it cannot be read.
+    DirectoryRead(DirectoryRead, Vec<Vec<u8>>),
 }
 
 /// Why a replica was not begun.
@@ -65,6 +90,8 @@ impl std::fmt::Debug for BackupJob {
             Work::Prepare { .. } => f.write_str("prepare a file"),
             Work::Sync(replicas) => write!(f, "sync {} replicas", replicas.len()),
             Work::Free(replica) => write!(f, "free {replica}"),
+            Work::Measure(replica) => write!(f, "measure {replica}"),
+            Work::ReadDirectory(read) => write!(f, "read the directory {}", read.id()),
         }
     }
 }
@@ -76,11 +103,22 @@ impl std::fmt::Debug for BackupDone {
             Done::Synced(replicas) => write!(f, "synced {} replicas", replicas.len()),
             Done::Freed(replica) => write!(f, "freed {replica}"),
             Done::Prepared => f.write_str("prepared a file"),
+            Done::Measured(replica, Some(length)) => write!(f, "measured {replica}: {length}"),
+            Done::Measured(replica, None) => write!(f, "{replica} cannot be read"),
+            Done::DirectoryRead(read, _) => write!(f, "read the directory {}", read.id()),
         }
     }
 }
 
 impl BackupJob {
+    /// Returns whether it only reads, so that what is written need not wait for it.
+    pub fn is_reading(&self) -> bool {
+        match self.work {
+            Work::Measure(_) | Work::ReadDirectory(_) => true,
+            Work::Begin { .. } | Work::Prepare { .. } | Work::Sync(_) | Work::Free(_) => false,
+        }
+    }
+
     /// Does it. May take milliseconds, and seconds on a busy disk.
     pub fn carry_out(self) -> BackupDone {
         BackupDone(match self.work {
@@ -103,6 +141,15 @@ impl BackupJob {
             Work::Free(replica) => {
                 free(&self.disk, replica);
                 Done::Freed(replica)
+            }
+            Work::Measure(replica) => Done::Measured(replica, measure(&self.disk, replica)),
+            Work::ReadDirectory(read) => {
+                let bodies = self.disk.bodies(read.id()).map(|(bodies, _)| bodies);
+                let bodies = bodies.unwrap_or_else(|error| {
+                    tracing::warn!(%error, "a log directory cannot be read");
+                    Vec::new()
+                });
+                Done::DirectoryRead(read, bodies)
             }
         })
     }
@@ -157,6 +204,21 @@ pub(super) fn give_up(disk: &Replicas, replica: ReplicaId) -> bool {
     given_up.is_ok()
 }
 
+/// Reads a replica that an earlier process has written. Returns how long it is; `None`: what cannot be
+/// read is as good as not there.
+fn measure(disk: &Replicas, replica: ReplicaId) -> Option<u32> {
+    match disk.measure(replica) {
+        Ok((boot, end)) if !end.is_damaged(boot != disk.boot()) => return Some(end.length),
+        Ok((_, end)) => tracing::warn!(
+            %replica,
+            "what stands at byte {} of its file is not what was written: it is not used",
+            end.place
+        ),
+        Err(error) => tracing::warn!(%replica, %error, "it cannot be read"),
+    }
+    None
+}
+
 /// The replica is not needed any more.
 fn free(disk: &Replicas, replica: ReplicaId) {
     if let Err(error) = disk.free(replica) {
@@ -168,8 +230,8 @@ fn free(disk: &Replicas, replica: ReplicaId) {
 mod tests {
     use super::*;
     use ::backup::{Faults, MemoryDisk, Opened};
-    use types::{ClusterId, SegmentId, ServerId};
-    use wire::replica::{BootId, PieceWriter, ReplicaEpoch, ReplicaFormat, ReplicaKind, Stamp};
+    use types::ClusterId;
+    use wire::replica::{BootId, PieceWriter, ReplicaFormat, ReplicaKind, Stamp};
 
     const SEGMENT_BYTES: u32 = 1 << 16;
     /// A header can be written, the first piece cannot.
