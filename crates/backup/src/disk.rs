@@ -47,4 +47,8 @@ pub trait DiskFile: fmt::Debug + Send + Sync {
     /// Tells that the file is about to be read, from its beginning up to this place, or to its end if
     /// that comes first.
     fn read_ahead(&self, to: u64);
+
+    /// Tells that what the system has in memory of the file may go, as far as the disk has it: who reads next
+    /// wants to know what the disk has.
+    fn forget_cached(&self) {}
 }

@@ -236,31 +236,21 @@ impl Replicas {
 
     /// Reads a replica from its beginning: hands out the bytes of its segment in order, as far as
     /// they are whole, and says why they end.
-    pub fn read(&self, id: ReplicaId, mut each: impl FnMut(&[u8])) -> io::Result<ReadEnd> {
+    pub fn read(&self, id: ReplicaId, each: impl FnMut(&[u8])) -> io::Result<ReadEnd> {
+        let held = self.find(id)?;
+        read_file(&held, &*self.disk.open(held.number)?, each)
+    }
+
+    /// Reads a replica from the disk, whatever the system has in memory of it. The outer error says that its
+    /// file could not be opened, the inner one that it could not be read.
+    pub fn scrub(&self, id: ReplicaId) -> io::Result<io::Result<ReadEnd>> {
         let held = self.find(id)?;
         let file = self.disk.open(held.number)?;
-        let end = held.written_to();
-        file.read_ahead(end);
-        let mut reader = PieceReader::new(&held.header);
-        let mut buffer = vec![0; READ_BYTES];
-        let (mut place, mut filled) = (PIECES_FROM, 0);
-        loop {
-            let room = buffer.len() - filled;
-            let wanted = usize::try_from(end - place).map_or(room, |left| left.min(room));
-            let got = file.read(place, &mut buffer[filled..filled + wanted])?;
-            place += got as u64;
-            filled += got;
-            if got == 0 {
-                return Ok(reader.finish(&buffer[..filled], &mut each));
-            }
-            let taken = reader.read(&buffer[..filled], &mut each);
-            buffer.copy_within(taken..filled, 0);
-            filled -= taken;
-            if filled == buffer.len() {
-                // A piece longer than that; it has no more bytes than were there to be read.
-                buffer.resize(2 * filled, 0);
-            }
-        }
+        file.forget_cached();
+        let end = read_file(&held, &*file, |_| {});
+        // Nobody else is going to read it soon.
+        file.forget_cached();
+        Ok(end)
     }
 
     /// The bytes of each whole piece of a replica, for those who write one thing in each.
@@ -303,6 +293,32 @@ impl Replicas {
         let found = lock(&self.held).get(&id).cloned();
         let none = || io::Error::new(io::ErrorKind::NotFound, format!("no replica of {id} here"));
         found.ok_or_else(none)
+    }
+}
+
+/// Hands out the bytes of a replica's segment in order, as far as they are whole.
+fn read_file(held: &Held, file: &dyn DiskFile, mut each: impl FnMut(&[u8])) -> io::Result<ReadEnd> {
+    let end = held.written_to();
+    file.read_ahead(end);
+    let mut reader = PieceReader::new(&held.header);
+    let mut buffer = vec![0; READ_BYTES];
+    let (mut place, mut filled) = (PIECES_FROM, 0);
+    loop {
+        let room = buffer.len() - filled;
+        let wanted = usize::try_from(end - place).map_or(room, |left| left.min(room));
+        let got = file.read(place, &mut buffer[filled..filled + wanted])?;
+        place += got as u64;
+        filled += got;
+        if got == 0 {
+            return Ok(reader.finish(&buffer[..filled], &mut each));
+        }
+        let taken = reader.read(&buffer[..filled], &mut each);
+        buffer.copy_within(taken..filled, 0);
+        filled -= taken;
+        if filled == buffer.len() {
+            // A piece longer than that; it has no more bytes than were there to be read.
+            buffer.resize(2 * filled, 0);
+        }
     }
 }
 

@@ -162,7 +162,9 @@ fn store(
             Keeping::Alone(Arc::new(keeper))
         }
         Folder::Others(replicas, mode) => {
-            let plan = Plan { mode, replicas: configuration.replicas };
+            let interval = configuration.scrub_interval;
+            let scrub = (!interval.is_zero()).then_some(interval);
+            let plan = Plan { mode, replicas: configuration.replicas, scrub };
             let replication = Replication::new(plan, identity.server, reactors, replicas);
             Keeping::Replicated(Arc::new(replication))
         }

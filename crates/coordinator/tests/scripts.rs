@@ -260,8 +260,8 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
             let loss = if is_directory { Loss::Directory } else { Loss::Segments { first, total } };
             ask(Ask::AcceptLoss { dead, loss })
         }
-        "chain" | "fenced" | "directory" | "replayed" | "recovered" | "not-recovered" | "freed"
-        | "needed" => about_log(command)?,
+        "chain" | "fenced" | "directory" | "replayed" | "recovered" | "not-recovered"
+        | "damaged" | "freed" | "needed" => about_log(command)?,
         _ => about_migration(command)?,
     };
     Ok(message)
@@ -335,6 +335,11 @@ fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
             }
         }
         "freed" => ToCoordinator::LogFreed { log },
+        "damaged" => {
+            let ReplicaInfo { segment, epoch, .. } =
+                replica(args.next_pos().ok_or("which segment?")?, false)?;
+            ToCoordinator::Damaged { log, segment, epoch }
+        }
         _ => ToCoordinator::IsNeeded { log },
     })
 }

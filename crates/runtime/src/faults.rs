@@ -30,10 +30,10 @@ pub(crate) enum Operation {
     Sync,
 }
 
-/// What is left to do.
+/// The rest of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// What was to be done.
+    /// Carry it out.
     GoOn,
     /// Nothing: it counts as done.
     Lie,
@@ -77,7 +77,7 @@ impl Operation {
     }
 }
 
-/// What the file says now. One that is not there says nothing.
+/// Returns the text of the file; nothing if it does not exist.
 fn script() -> String {
     static FILE: OnceLock<Option<OsString>> = OnceLock::new();
     let file = FILE.get_or_init(|| std::env::var_os(VARIABLE));

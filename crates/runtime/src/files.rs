@@ -250,6 +250,12 @@ impl NumberedFile {
         let _ = rustix::fs::fadvise(&self.file, 0, length, Advice::WillNeed);
     }
 
+    /// Tells the system that what it has in memory of the file may go, as far as it is on the disk.
+    pub fn forget_cached(&self) {
+        // A hint.
+        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
+    }
+
     /// Plays what a test wants the disk to do.
     #[cfg(feature = "faults")]
     fn suffer(&self, operation: Operation) -> io::Result<Then> {

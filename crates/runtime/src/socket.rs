@@ -31,7 +31,7 @@ const BUS_BUFFER_BYTES: usize = 256 << 10;
 /// After this time without a byte the system asks whether a client still lives; as in Redis.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
-/// What was sent to a server and is not acknowledged by its system for so long ends the connection. The
+/// Limit for bytes that the peer's system has not acknowledged; then the connection ends. The
 /// system alone would try for a quarter of an hour, with pauses that double: after a short cut as much
 /// time again would pass before something arrives.
 pub const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(2);

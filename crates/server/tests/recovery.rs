@@ -182,7 +182,7 @@ impl World {
             segment_bytes: None,
         };
         let store = Store::new(store).expect("memory for a small store");
-        let plan = Plan { mode: Mode::Memory, replicas: 1 };
+        let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: None };
         let replication = Arc::new(Replication::new(plan, ME, REACTORS, mine));
         let identity = Identity { cluster: CLUSTER, server: ME };
         let keeping = Keeping::Replicated(replication);

@@ -53,6 +53,9 @@ const REST_MAX: Duration = Duration::from_secs(60);
 /// How often it is looked whether everything has come to rest.
 const REST_AGAIN: Duration = Duration::from_millis(20);
 
+/// How often a server reads again what it keeps for others, if it does at all in this run.
+const SCRUB_INTERVAL: Duration = Duration::from_millis(700);
+
 /// Memory of a server: some migrations at once, each with its reservation.
 const MEMORY_BYTES: usize = 256 << 20;
 
@@ -228,7 +231,9 @@ impl Scene {
         let is_others = is_kept && replicated.bool() && settings.has(Knob::Replicated);
         let (is_kept, is_others) =
             (is_kept || settings.is_replicated, is_others || settings.is_replicated);
-        let plan = Plan { mode, replicas: replicated.u16(1..=2) };
+        // No draw of its own, which would make other runs of all seeds.
+        let scrub = settings.seed.is_multiple_of(2).then_some(SCRUB_INTERVAL);
+        let plan = Plan { mode, replicas: replicated.u16(1..=2), scrub };
         let moves_kept = is_others && replicated.u32(..4) != 0 && has_lineage;
         let deaths = match is_others {
             true => Deaths::draw(&mut replicated, settings, plan),

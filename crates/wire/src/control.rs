@@ -167,6 +167,16 @@ pub enum ToCoordinator {
         /// For the operator.
         reason: String,
     },
+    /// Backup: a replica that I have reported in [`ToCoordinator::Fenced`] cannot be read, or has less than I
+    /// said. Others are to be read instead.
+    Damaged {
+        /// Whose log.
+        log: ServerId,
+        /// Which segment of it.
+        segment: SegmentId,
+        /// Which replica of that.
+        epoch: ReplicaEpoch,
+    },
     /// Backup: I hold nothing of this log any more.
     LogFreed {
         /// Whose log.

@@ -98,3 +98,27 @@ fn a_server_that_reads_a_slow_disk_at_its_start_keeps_nobody_waiting() {
     });
     write(cluster.server(0), 0..20);
 }
+
+#[test]
+fn a_disk_that_fails_takes_nobody_s_writes_with_it() {
+    let mut cluster = Suffering::start(4, "2");
+    until("the first server serves", || {
+        cluster.server(0).client().ask(&["SET", "key", "1"]).text() == "OK"
+    });
+    write(cluster.server(0), 0..100);
+    cluster.let_suffer(3, "read=eio write=eio sync=eio");
+    write(cluster.server(0), 0..200);
+    let field = |server: &Process, name: &str| {
+        let info = server.client().ask(&["INFO", "everything"]).text();
+        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|value| value.trim().parse::<usize>().ok()).expect("a number")
+    };
+    until("the others keep everything", || {
+        field(cluster.server(0), "log_segments_under_replicated") == 0
+    });
+    until("it was noticed", || field(cluster.server(3), "replica_disk_errors") > 0);
+    cluster.server(3).assert_serves("its disk has failed");
+    // What is not on that disk any more is on the others'.
+    cluster.kill(3);
+    write(cluster.server(0), 0..20);
+}

@@ -24,6 +24,7 @@ mod nemesis;
 mod network;
 mod operators;
 mod registers;
+mod scrubs;
 mod seats;
 mod servers;
 mod silence;

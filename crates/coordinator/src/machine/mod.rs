@@ -271,6 +271,7 @@ impl<S: MetaStore> Coordinator<S> {
             | ToCoordinator::Replayed { .. }
             | ToCoordinator::Recovered { .. }
             | ToCoordinator::NotRecovered { .. }
+            | ToCoordinator::Damaged { .. }
             | ToCoordinator::LogFreed { .. }
             | ToCoordinator::IsNeeded { .. }
             | ToCoordinator::Will(_) => self.receive_of_log(at, server, message, out),
@@ -305,6 +306,10 @@ impl<S: MetaStore> Coordinator<S> {
             }
             ToCoordinator::NotRecovered { dead, range, epoch, reason } => {
                 self.not_recovered(at, server, (dead, range, epoch), reason)
+            }
+            ToCoordinator::Damaged { log, segment, epoch } => {
+                self.damaged(server, log, (segment, epoch));
+                Ok(())
             }
             ToCoordinator::LogFreed { log } => {
                 self.log_freed(server, log);

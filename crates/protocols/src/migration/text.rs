@@ -187,6 +187,9 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
         ToCoordinator::KnownMap(map) => write!(f, "knows map {}", map.version),
         ToCoordinator::Holds(held) => write!(f, "holds {} tablets", held.tablets.len()),
         ToCoordinator::Suspect { server } => write!(f, "suspect {server}"),
+        ToCoordinator::Damaged { log, segment, epoch } => {
+            write!(f, "cannot read seg{}.{} of {log}", segment.0, epoch.0)
+        }
         ToCoordinator::Will(will) => write!(f, "will of {} shares", will.shares().len()),
     })
 }

@@ -17,9 +17,16 @@
 //! for its master from then on.
 //! **Invariant:** at most one piece is with the disk per replica.
 
-use super::timing::{MEASURED_AT_LEISURE, MEASURED_IN_HASTE, UNHEARD_MAX};
+mod events;
+mod reading;
+
+pub use events::{Asked, BackupEffect, BackupEvent, Scrubbed};
+
+use super::scrub::Scrub;
+use super::timing::UNHEARD_MAX;
 use crate::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use types::{Instant, SegmentId, ServerId};
 use wire::peer::{AppendResult, Appended, REPLICAS_MAX, Refusal};
 use wire::replica::{ReplicaEpoch, ReplicaId};
@@ -37,6 +44,7 @@ pub struct Backup {
     unmeasured: BTreeSet<ReplicaId>,
     /// Replicas that the disk is reading to measure them.
     measuring: usize,
+    scrub: Scrub,
     /// When to look whether something was heard of a replica. Each stands here once.
     looks: BTreeSet<(Instant, ReplicaId)>,
 }
@@ -53,6 +61,8 @@ struct Held {
     sent: Instant,
     /// Where the next look stands.
     look_at: Instant,
+    /// When it is scrubbed.
+    scrub_at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,173 +97,6 @@ enum Then {
     Free,
 }
 
-/// An append, less its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// For which replica.
-    pub replica: ReplicaId,
-    /// Where its bytes begin in the segment.
-    pub from: u32,
-    /// Where they end.
-    pub to: u32,
-    /// The segment ends there.
-    pub is_last: bool,
-    /// When it was sent, by its master's clock.
-    pub sent: Instant,
-}
-
-/// What happens to a backup.
-#[derive(Clone, Debug, PartialEq)]
-pub enum BackupEvent {
-    /// At the start: a replica was found on the disk. Nothing follows before another event.
-    Found {
-        /// Which.
-        replica: ReplicaId,
-    },
-    /// A [`BackupEffect::Measure`] was carried out.
-    Measured {
-        /// Which.
-        replica: ReplicaId,
-        /// Bytes of the segment.
-        length: u32,
-        /// Of these, stable ones.
-        stable: u32,
-    },
-    /// What was found is not what was written, or cannot be read: it counts as not there.
-    Unreadable {
-        /// Which.
-        replica: ReplicaId,
-    },
-    /// A master has sent an append. Its bytes are not needed any more if no
-    /// [`BackupEffect::Take`] follows at once.
-    Append {
-        /// Who sent it.
-        from: ServerId,
-        /// What it says.
-        asked: Asked,
-        /// Its bytes, if it has any.
-        payload: Option<Ticket>,
-    },
-    /// A [`BackupEffect::Take`] was carried out.
-    Taken {
-        /// Which.
-        replica: ReplicaId,
-        /// Bytes of the segment that it has.
-        length: u32,
-        /// Of these, stable ones.
-        stable: u32,
-    },
-    /// More of a replica has become stable, whoever asked for it.
-    Synced {
-        /// Which.
-        replica: ReplicaId,
-        /// Up to where.
-        stable: u32,
-    },
-    /// There is no room to begin a replica. Nothing of it is on the disk.
-    Full {
-        /// Which.
-        replica: ReplicaId,
-    },
-    /// It can take nothing more, since the disk is full, or fails; what it was told to have it has.
-    Stopped {
-        /// Which.
-        replica: ReplicaId,
-        /// Bytes of the segment that it has.
-        length: u32,
-        /// Of these, stable ones.
-        stable: u32,
-    },
-    /// It can take nothing more, and nobody knows what it has. The driver makes sure that it is not found
-    /// at the next start.
-    Failed {
-        /// Which.
-        replica: ReplicaId,
-    },
-    /// A [`BackupEffect::Free`] was carried out.
-    Freed {
-        /// Which.
-        replica: ReplicaId,
-    },
-    /// A master does not need these any more; or the coordinator says so of a log that is recovered.
-    Release {
-        /// Whose they are; of other logs nothing is freed.
-        log: ServerId,
-        /// Which.
-        replicas: Vec<ReplicaId>,
-    },
-    /// The coordinator takes the log's master for dead.
-    Fence {
-        /// Which log.
-        log: ServerId,
-    },
-    /// The coordinator says that nobody needs anything of this log any more; it is as if fenced.
-    Recovered {
-        /// Which log.
-        log: ServerId,
-    },
-    /// Time has passed: [`Backup::next_deadline`].
-    Tick,
-}
-
-/// What a backup wants done, in this order.
-#[derive(Clone, Debug, PartialEq)]
-pub enum BackupEffect {
-    /// Have the disk take the bytes of the append that has just come; then say
-    /// [`BackupEvent::Taken`], [`BackupEvent::Full`] or [`BackupEvent::Failed`].
-    Take {
-        /// For which replica.
-        replica: ReplicaId,
-        /// It is to be made first. All or nothing: see [`BackupEvent::Full`].
-        is_new: bool,
-        /// The bytes; `None` only if it is new.
-        payload: Option<Ticket>,
-    },
-    /// Sync the replica without delay; then say [`BackupEvent::Synced`] or [`BackupEvent::Failed`].
-    Sync {
-        /// Which.
-        replica: ReplicaId,
-    },
-    /// Read a replica that was found; then say [`BackupEvent::Measured`] or
-    /// [`BackupEvent::Unreadable`].
-    Measure {
-        /// Which.
-        replica: ReplicaId,
-    },
-    /// Free what there is of the replica; then say [`BackupEvent::Freed`].
-    Free {
-        /// Which.
-        replica: ReplicaId,
-    },
-    /// Tell the replica's master.
-    Answer(Appended),
-    /// Tell the master that these are gone.
-    Released {
-        /// Whom.
-        log: ServerId,
-        /// Which.
-        replicas: Vec<ReplicaId>,
-    },
-    /// Ask whether these are needed: their master, or the coordinator if that is gone.
-    Ask {
-        /// Whose they are.
-        log: ServerId,
-        /// At most [`REPLICAS_MAX`].
-        replicas: Vec<ReplicaId>,
-    },
-    /// The log is fenced, and what there is of it stands still: tell the coordinator
-    /// [`Backup::kept`].
-    Report {
-        /// Which log.
-        log: ServerId,
-    },
-    /// Nothing is here of a log that is recovered: tell the coordinator.
-    LogFreed {
-        /// Which log.
-        log: ServerId,
-    },
-}
-
 /// Replicas that a backup knows of at a time: those of 8 TiB, and far more than a disk has files.
 const HELD_MAX: usize = 1 << 20;
 
@@ -261,6 +104,11 @@ impl Backup {
     /// A backup that holds nothing.
     pub fn new() -> Backup {
         Backup::default()
+    }
+
+    /// A backup that holds nothing, and reads what it will hold once per interval.
+    pub fn scrubbing(interval: Option<Duration>) -> Backup {
+        Backup { scrub: Scrub::every(interval), ..Backup::default() }
     }
 
     /// The only way to change a backup.
@@ -288,6 +136,7 @@ impl Backup {
             }
             BackupEvent::Full { replica } => self.spoiled(replica, State::Full, out),
             BackupEvent::Failed { replica } => self.spoiled(replica, State::Failed, out),
+            BackupEvent::Scrubbed { replica, found } => self.scrubbed(now, replica, found, out),
             BackupEvent::Freed { replica } => self.freed(replica, out),
             BackupEvent::Release { log, replicas } => self.release(log, &replicas, out),
             BackupEvent::Fence { log } => {
@@ -295,7 +144,10 @@ impl Backup {
                 self.unreported.insert(log);
             }
             BackupEvent::Recovered { log } => self.free_all(log, out),
-            BackupEvent::Tick => self.ask(now, out),
+            BackupEvent::Tick => {
+                self.ask(now, out);
+                self.scrub(now, out);
+            }
         }
         self.measure(out);
         self.report(out);
@@ -306,12 +158,27 @@ impl Backup {
     pub fn next_deadline(&self) -> Option<Instant> {
         let can_measure = self.measuring == 0 && !self.unmeasured.is_empty();
         let look = self.looks.first().map(|(at, _)| *at);
-        if can_measure { Some(Instant::default()) } else { look }
+        let next = [look, self.scrub.next_deadline()].into_iter().flatten().min();
+        if can_measure { Some(Instant::default()) } else { next }
     }
 
     /// Returns whether something is known of this replica.
     pub fn knows(&self, replica: ReplicaId) -> bool {
         self.held.contains_key(&replica)
+    }
+
+    /// How many replicas are held, and how many bytes of segments they have. What was found and not read
+    /// yet counts without bytes.
+    pub fn totals(&self) -> (usize, u64) {
+        let bytes = |held: &Held| match held.state {
+            State::Found | State::Measuring { .. } | State::Begun { .. } => Some(0),
+            State::Kept { length, .. }
+            | State::Taking { length, .. }
+            | State::Stopped { length, .. } => Some(u64::from(length)),
+            State::Full | State::Failed | State::Freeing => None,
+        };
+        let held = self.held.values().filter_map(bytes);
+        held.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes))
     }
 
     /// Whether nothing is taken for this log any more.
@@ -321,17 +188,13 @@ impl Backup {
 
     /// What there is of a log, with its length and how much of it is stable.
     pub fn kept(&self, log: ServerId) -> impl Iterator<Item = (ReplicaId, u32, u32)> {
-        self.of_log(log).filter_map(|(id, held)| match held.state {
-            State::Kept { length, stable }
-            | State::Taking { length, stable, .. }
-            | State::Stopped { length, stable } => Some((*id, length, stable)),
-            State::Found
-            | State::Measuring { .. }
-            | State::Begun { .. }
-            | State::Full
-            | State::Failed
-            | State::Freeing => None,
-        })
+        self.of_log(log)
+            .filter_map(|(id, held)| held.extent().map(|(length, stable)| (*id, length, stable)))
+    }
+
+    /// How many bytes of its segment a replica has, if that is known.
+    pub fn length(&self, replica: ReplicaId) -> Option<u32> {
+        self.held.get(&replica)?.extent().map(|(length, _)| length)
     }
 }
 
@@ -342,8 +205,9 @@ impl Backup {
 
     fn hold(&mut self, now: Instant, replica: ReplicaId, state: State, sent: Instant) {
         let look_at = now + UNHEARD_MAX;
-        let before =
-            self.held.insert(replica, Held { state, is_found: false, heard: now, sent, look_at });
+        let scrub_at = self.scrub.plan(now, replica);
+        let held = Held { state, is_found: false, heard: now, sent, look_at, scrub_at };
+        let before = self.held.insert(replica, held);
         assert!(before.is_none(), "{replica} is there twice");
         self.looks.insert((look_at, replica));
     }
@@ -351,48 +215,7 @@ impl Backup {
     fn drop(&mut self, replica: ReplicaId) {
         if let Some(held) = self.held.remove(&replica) {
             self.looks.remove(&(held.look_at, replica));
-        }
-    }
-
-    /// Has the disk read what was found, that of logs whose report is awaited first.
-    fn measure(&mut self, out: &mut Outbox<BackupEffect>) {
-        let at_once = match self.unreported.is_empty() {
-            true => MEASURED_AT_LEISURE,
-            false => MEASURED_IN_HASTE,
-        };
-        while self.measuring < at_once {
-            let of_log = |log: &ServerId| {
-                let first = first_of(*log);
-                self.unmeasured.range(first..).next().filter(|next| next.log == *log)
-            };
-            let awaited = self.unreported.iter().find_map(of_log);
-            let Some(replica) = awaited.or(self.unmeasured.first()).copied() else { return };
-            self.unmeasured.remove(&replica);
-            if let Some(held) = self.held.get_mut(&replica) {
-                held.state = State::Measuring { then: Then::Answer };
-                self.measuring += 1;
-                out.push(BackupEffect::Measure { replica });
-            }
-        }
-    }
-
-    /// A replica was measured. `None`: it counts as not there.
-    fn measured(
-        &mut self,
-        replica: ReplicaId,
-        state: Option<State>,
-        out: &mut Outbox<BackupEffect>,
-    ) {
-        let Some(held) = self.held.get_mut(&replica) else { return };
-        let State::Measuring { then } = held.state else { return };
-        self.measuring -= 1;
-        match (then, state) {
-            (Then::Free, _) => {
-                held.state = State::Freeing;
-                out.push(BackupEffect::Free { replica });
-            }
-            (Then::Answer | Then::AnswerAndSync, Some(state)) => held.state = state,
-            (Then::Answer | Then::AnswerAndSync, None) => self.drop(replica),
+            self.scrub.forget(held.scrub_at, replica);
         }
     }
 
@@ -587,6 +410,7 @@ impl Backup {
                 // Of a fenced log the coordinator says when it is over.
                 if !is_fenced {
                     unheard.entry(replica.log).or_default().push(replica);
+                    held.complain(replica, out);
                 }
             }
             held.look_at = held.heard + UNHEARD_MAX;
@@ -671,6 +495,38 @@ impl Held {
             | State::Freeing => return,
         };
         out.push(BackupEffect::Answer(Appended { replica, sent: self.sent, result }));
+    }
+
+    /// Tells a master that has not asked that the replica failed: it may be long since it was written.
+    fn complain(&self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) {
+        let result = AppendResult::Refused(Refusal::Failed);
+        match self.state {
+            State::Stopped { .. } | State::Failed => {
+                out.push(BackupEffect::Complain(Appended { replica, sent: self.sent, result }));
+            }
+            State::Found
+            | State::Measuring { .. }
+            | State::Begun { .. }
+            | State::Kept { .. }
+            | State::Taking { .. }
+            | State::Full
+            | State::Freeing => {}
+        }
+    }
+
+    /// How many bytes of its segment it has, and how many of these are stable.
+    fn extent(&self) -> Option<(u32, u32)> {
+        match self.state {
+            State::Kept { length, stable }
+            | State::Taking { length, stable, .. }
+            | State::Stopped { length, stable } => Some((length, stable)),
+            State::Found
+            | State::Measuring { .. }
+            | State::Begun { .. }
+            | State::Full
+            | State::Failed
+            | State::Freeing => None,
+        }
     }
 
     fn is_with_the_disk(&self) -> bool {

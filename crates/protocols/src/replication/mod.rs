@@ -29,12 +29,13 @@ mod placement;
 mod releases;
 mod replica;
 mod replicator;
+mod scrub;
 mod segment;
 mod suspicions;
 mod text;
 pub mod timing;
 
-pub use backup::{Asked, Backup, BackupEffect, BackupEvent};
+pub use backup::{Asked, Backup, BackupEffect, BackupEvent, Scrubbed};
 pub use events::{Piece, Promise, ReplicatorEffect, ReplicatorEvent, Settings};
 pub use placement::{Candidate, Rack};
 pub use replicator::{Holders, Replicator};

@@ -96,6 +96,9 @@ impl fmt::Display for BackupEffect {
             BackupEffect::Take { replica, is_new: false, .. } => write!(f, "append to {replica}"),
             BackupEffect::Sync { replica } => write!(f, "sync {replica}"),
             BackupEffect::Measure { replica } => write!(f, "measure {replica}"),
+            BackupEffect::Scrub { replica } => write!(f, "scrub {replica}"),
+            BackupEffect::GiveUp { replica } => write!(f, "give up {replica}"),
+            BackupEffect::Complain(answer) => write!(f, "complain {}", appended(answer)),
             BackupEffect::Free { replica } => write!(f, "free {replica}"),
             BackupEffect::Answer(answer) => write!(f, "answer {}", appended(answer)),
             BackupEffect::Released { log, replicas } => {

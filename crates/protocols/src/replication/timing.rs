@@ -63,6 +63,13 @@ pub const MEASURED_AT_LEISURE: usize = 1;
 /// The same while a recovery waits for it.
 pub const MEASURED_IN_HASTE: usize = 4;
 
+/// Limit of a backup that reads its replicas again: 60 GB in an hour,
+/// 4 TB in three days.
+pub const SCRUB_BYTES_PER_SECOND: u64 = 16 << 20;
+
+/// A replica whose file could not be opened is tried again after this time.
+pub const SCRUB_AGAIN: Duration = Duration::from_secs(60);
+
 const _: () = assert!(BEAT.as_nanos() * 4 <= LEASE.as_nanos());
 const _: () = assert!(BEAT.as_nanos() * 3 <= SUSPECT_AFTER.as_nanos());
 const _: () = assert!(SUSPECT_AFTER.as_nanos() < LEASE.as_nanos());

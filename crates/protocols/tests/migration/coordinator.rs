@@ -87,6 +87,7 @@ impl Coordinator {
             | ToCoordinator::Replayed { .. }
             | ToCoordinator::Recovered { .. }
             | ToCoordinator::NotRecovered { .. }
+            | ToCoordinator::Damaged { .. }
             | ToCoordinator::LogFreed { .. }
             | ToCoordinator::IsNeeded { .. }
             | ToCoordinator::Pong { .. }

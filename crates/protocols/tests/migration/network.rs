@@ -104,6 +104,7 @@ fn kind(message: &Message) -> &'static str {
             | ToCoordinator::Replayed { .. }
             | ToCoordinator::Recovered { .. }
             | ToCoordinator::NotRecovered { .. }
+            | ToCoordinator::Damaged { .. }
             | ToCoordinator::LogFreed { .. }
             | ToCoordinator::IsNeeded { .. }
             | ToCoordinator::Pong { .. }

@@ -1,6 +1,6 @@
 //! A server that holds replicas for others: the real machine, and a disk that is a map.
 
-use protocols::replication::{Asked, Backup, BackupEffect, BackupEvent};
+use protocols::replication::{Asked, Backup, BackupEffect, BackupEvent, Scrubbed};
 use protocols::{Outbox, Ticket};
 use std::collections::BTreeMap;
 use types::{Instant, ServerId};
@@ -31,6 +31,7 @@ pub(crate) enum Work {
     Take { replica: ReplicaId, is_new: bool, range: (u32, u32) },
     Sync(ReplicaId),
     Measure(ReplicaId),
+    Scrub(ReplicaId),
     Free(ReplicaId),
 }
 
@@ -124,6 +125,15 @@ impl Server {
                     out.work.push(Work::Measure(replica));
                     continue;
                 }
+                BackupEffect::Scrub { replica } => {
+                    out.work.push(Work::Scrub(replica));
+                    continue;
+                }
+                // Whoever looks at the disk later finds nothing.
+                BackupEffect::GiveUp { replica } => {
+                    self.disk.entry(replica).and_modify(|stored| stored.is_spoiled = true);
+                    continue;
+                }
                 BackupEffect::Free { replica } => {
                     out.work.push(Work::Free(replica));
                     continue;
@@ -136,7 +146,9 @@ impl Server {
                     out.freed.push(log);
                     continue;
                 }
-                BackupEffect::Answer(answer) => (answer.replica.log, PeerMessage::Appended(answer)),
+                BackupEffect::Answer(answer) | BackupEffect::Complain(answer) => {
+                    (answer.replica.log, PeerMessage::Appended(answer))
+                }
                 BackupEffect::Released { log, replicas } => {
                     (log, PeerMessage::Released { replicas })
                 }
@@ -159,6 +171,11 @@ impl Server {
             Work::Measure(replica) => {
                 let Stored { length, stable, .. } = self.disk[&replica];
                 BackupEvent::Measured { replica, length, stable }
+            }
+            Work::Scrub(replica) => {
+                let stored = self.disk.get(&replica).filter(|stored| !stored.is_spoiled);
+                let found = stored.map_or(Scrubbed::Damaged, |it| Scrubbed::Whole(it.length));
+                BackupEvent::Scrubbed { replica, found }
             }
             Work::Free(replica) => {
                 self.disk.remove(&replica);

@@ -151,6 +151,12 @@ pub static SETTINGS: &[Setting] = &[
         }
     ),
     setting!(
+        "scrub-interval",
+        AtStart,
+        scrub_interval,
+        "Seconds after which what is kept for other servers is read again, to find out whether the disk still has it: what is damaged is made again while its owner has it in memory. Reads at most 16 MiB per second. 0: never."
+    ),
+    setting!(
         "rack",
         AtStart,
         rack,

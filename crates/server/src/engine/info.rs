@@ -449,7 +449,7 @@ fn ballast(shown: &Shown<'_>) -> Lines {
         (out + u32::from(*source == node.me()), into + u32::from(*target == node.me()))
     });
     let replicas = node.replication().map_or(0, |replication| replication.plan().replicas);
-    lines(vec![
+    let mut fields = lines(vec![
         ("server_id", node.me().0.to_string()),
         ("map_version", map.version.to_string()),
         ("coordinator_link", if node.is_linked() { "up" } else { "down" }.into()),
@@ -457,7 +457,21 @@ fn ballast(shown: &Shown<'_>) -> Lines {
         ("migrations_in", into.to_string()),
         ("background_share_percent", node.background_share().to_string()),
         ("replicas", replicas.to_string()),
-    ])
+    ]);
+    if let Some(replication) = node.replication() {
+        let (held, bytes) = replication.held();
+        let disk = replication.disk_counts();
+        fields.extend(lines(vec![
+            ("replicas_held", held.to_string()),
+            ("replica_bytes", bytes.to_string()),
+            ("replica_files_open", replication.disk().open_files().to_string()),
+            ("replica_disk_errors", disk.errors().to_string()),
+            ("scrubbed_replicas", disk.scrubbed_replicas().to_string()),
+            ("damaged_replicas", disk.damaged_replicas().to_string()),
+            ("lease_lapses", replication.lease_lapses().to_string()),
+        ]));
+    }
+    fields
 }
 
 /// What is recovered here of dead servers, what was, and what it costs.

@@ -37,7 +37,7 @@ pub use node::{Identity, Keeping, Node};
 pub use outgoing::{DiskDone, DiskJob, Outgoing, Payload, Route, Sending, To, Wake};
 pub use pulse::Pulse;
 pub use recovering::{ReadDone, ReadJob};
-pub use replicated::{BackupDone, BackupJob, Plan, Replication};
+pub use replicated::{BackupDone, BackupJob, DiskCounts, Plan, Replication};
 pub(crate) use safety::Safety;
 
 use crate::Configuration;

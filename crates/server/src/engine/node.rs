@@ -622,7 +622,7 @@ mod tests {
         let disk = Arc::new(MemoryDisk::default());
         let opened = Replicas::open(disk, BootId([1; 16]));
         let disk = opened.expect("an empty disk can be read").replicas;
-        let plan = Plan { mode: Mode::Memory, replicas: 1 };
+        let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: None };
         node_keeping(Keeping::Replicated(Arc::new(Replication::new(plan, ServerId(3), 1, disk))))
     }
 

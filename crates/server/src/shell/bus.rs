@@ -65,7 +65,7 @@ enum State {
     Open(ServerId),
 }
 
-/// What is to be sent once a connection is established.
+/// Messages to be sent once a connection is established.
 struct Waiting {
     /// Where it leads.
     address: IpAddr,

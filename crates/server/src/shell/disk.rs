@@ -52,4 +52,8 @@ impl DiskFile for OpenFile {
     fn read_ahead(&self, to: u64) {
         self.0.read_ahead(to);
     }
+
+    fn forget_cached(&self) {
+        self.0.forget_cached();
+    }
 }

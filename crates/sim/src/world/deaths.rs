@@ -233,6 +233,7 @@ pub(super) fn is_telling_up(message: &ToCoordinator) -> bool {
         | ToCoordinator::Replayed { .. }
         | ToCoordinator::Recovered { .. }
         | ToCoordinator::NotRecovered { .. }
+        | ToCoordinator::Damaged { .. }
         | ToCoordinator::LogFreed { .. } => true,
         ToCoordinator::Join(_)
         | ToCoordinator::Measured { .. }

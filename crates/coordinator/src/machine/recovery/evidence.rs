@@ -36,7 +36,8 @@ pub(crate) struct Evidence {
     holders: BTreeMap<ServerId, Holder>,
     directory: Option<Directory>,
     reading: Option<Reading>,
-    /// Replicas of the chain's segment that could not be read.
+    /// Replicas that could not be read. The same server does not get them back; a process that is started on
+    /// its disk again is another one, and tells what it finds.
     unreadable: BTreeSet<(ServerId, ReplicaName)>,
     lease: Lease,
     freed: BTreeSet<ServerId>,
@@ -176,6 +177,16 @@ impl Evidence {
         if self.lease == Lease::Held && report.replicas.iter().any(|replica| of_chain(&replica)) {
             self.lease = Lease::Until(now + LEASE_WAIT);
         }
+    }
+
+    /// A backup cannot read a replica that it has told of. Returns whether that is news.
+    pub(super) fn damaged(&mut self, backup: ServerId, replica: ReplicaName) -> bool {
+        let is_new = self.unreadable.insert((backup, replica));
+        if is_new {
+            let segment = replica.0;
+            tracing::warn!(%backup, %segment, "a replica cannot be read: it is left out");
+        }
+        is_new
     }
 
     /// Whether the backup has said everything that it holds.
@@ -348,7 +359,9 @@ impl Evidence {
         let holders = self.holders.iter().filter(|(server, _)| judged.connected.contains(server));
         let replicas = holders.flat_map(|(&backup, holder)| {
             let replicas = holder.replicas.range(all_of(segment));
-            replicas.map(move |(&(_, epoch), &length)| ReplicaPlace { backup, epoch, length })
+            let readable =
+                replicas.filter(move |(name, _)| !self.unreadable.contains(&(backup, **name)));
+            readable.map(move |(&(_, epoch), &length)| ReplicaPlace { backup, epoch, length })
         });
         // Of an open segment a copy may lack what was acknowledged: only originals count. Without the
         // directory nobody knows which are open.

@@ -46,6 +46,7 @@ use wire::control::{
     Answer, DirectoryPlace, FromCoordinator, Loss, MISSING_SHOWN_MAX, MigrationPolicy, Progress,
     RecoveryReport, RecoveryState,
 };
+use wire::replica::ReplicaEpoch;
 
 /// How a master names its part: whose it was, its range, its epoch.
 type PartKey = (ServerId, HashRange, OwnershipEpoch);
@@ -87,6 +88,20 @@ impl<S: MetaStore> Coordinator<S> {
         let chain = self.chain_of(log);
         if let Some(evidence) = self.evidence.get_mut(&log) {
             evidence.fenced(at.now, server, report, chain);
+            self.tell_masters(log);
+        }
+    }
+
+    /// A backup cannot read a replica that it has told of.
+    pub(super) fn damaged(
+        &mut self,
+        server: ServerId,
+        log: ServerId,
+        replica: (SegmentId, ReplicaEpoch),
+    ) {
+        if let Some(evidence) = self.evidence.get_mut(&log)
+            && evidence.damaged(server, replica)
+        {
             self.tell_masters(log);
         }
     }

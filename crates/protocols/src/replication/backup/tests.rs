@@ -61,7 +61,7 @@ fn with_found(count: u64) -> (Backup, Vec<ReplicaId>) {
     (backup, ids)
 }
 
-/// What the machine wants measured after this event.
+/// Returns the replicas that the machine wants measured after this event.
 fn measured_after(backup: &mut Backup, event: BackupEvent) -> Vec<ReplicaId> {
     let mut out = Outbox::new();
     backup.handle(Instant(1), event, &mut out);
@@ -118,4 +118,93 @@ fn what_cannot_be_read_counts_as_not_there_and_what_nobody_needs_is_not_read() {
     assert!(out.drain().any(|effect| effect == BackupEffect::Report { log: ServerId(2) }));
     assert_eq!(backup.kept(ServerId(2)).collect::<Vec<_>>(), [(ids[3], 8, 8)]);
     assert!(!backup.knows(ids[2]));
+}
+
+const HOUR: std::time::Duration = std::time::Duration::from_secs(3600);
+const LENGTH: u32 = 1 << 20;
+
+/// A backup that scrubs every hour, with two replicas of a master that lives.
+fn scrubbing() -> (Backup, [ReplicaId; 2]) {
+    let mut backup = Backup::scrubbing(Some(HOUR));
+    let ids = [1, 2].map(|segment| ReplicaId {
+        log: ServerId(1),
+        segment: SegmentId(segment),
+        epoch: ReplicaEpoch(0),
+    });
+    for replica in ids {
+        let asked = Asked { replica, from: 0, to: LENGTH, is_last: true, sent: Instant(5) };
+        let append = BackupEvent::Append { from: ServerId(1), asked, payload: Some(Ticket(1)) };
+        let mut out = Outbox::new();
+        backup.handle(Instant(0), append, &mut out);
+        let taken = BackupEvent::Taken { replica, length: LENGTH, stable: LENGTH };
+        backup.handle(Instant(0), taken, &mut out);
+    }
+    (backup, ids)
+}
+
+/// Returns the effects of an event, except questions about needs.
+fn effects(backup: &mut Backup, now: Instant, event: BackupEvent) -> Vec<BackupEffect> {
+    let mut out = Outbox::new();
+    backup.handle(now, event, &mut out);
+    out.drain().filter(|effect| !matches!(effect, BackupEffect::Ask { .. })).collect()
+}
+
+#[test]
+fn each_replica_is_read_again_once_per_interval_and_slowly() {
+    let (mut backup, ids) = scrubbing();
+    let scrub = |replica| vec![BackupEffect::Scrub { replica }];
+    let mut now = Instant(0) + HOUR;
+    assert_eq!(effects(&mut backup, Instant(now.0 - 1), BackupEvent::Tick), []);
+    for round in 1..4 {
+        assert_eq!(effects(&mut backup, now, BackupEvent::Tick), scrub(ids[0]), "round {round}");
+        assert_eq!(effects(&mut backup, now, BackupEvent::Tick), [], "one at a time");
+        let whole = |replica| BackupEvent::Scrubbed { replica, found: Scrubbed::Whole(LENGTH) };
+        assert_eq!(effects(&mut backup, now, whole(ids[0])), []);
+        // A mebibyte at 16 MiB per second.
+        let second = now + std::time::Duration::from_millis(63);
+        assert_eq!(effects(&mut backup, now, BackupEvent::Tick), []);
+        assert_eq!(effects(&mut backup, second, BackupEvent::Tick), scrub(ids[1]));
+        assert_eq!(effects(&mut backup, second, whole(ids[1])), []);
+        now = second + HOUR;
+    }
+}
+
+#[test]
+fn a_replica_that_the_disk_has_lost_is_given_up_and_its_master_told_until_it_releases_it() {
+    for found in [Scrubbed::Damaged, Scrubbed::Whole(LENGTH - 1)] {
+        let (mut backup, [replica, _]) = scrubbing();
+        let now = Instant(0) + HOUR;
+        effects(&mut backup, now, BackupEvent::Tick);
+        let result = AppendResult::Refused(Refusal::Failed);
+        let complaint = BackupEffect::Complain(Appended { replica, sent: Instant(5), result });
+        let expected = [BackupEffect::GiveUp { replica }, complaint.clone()];
+        assert_eq!(effects(&mut backup, now, BackupEvent::Scrubbed { replica, found }), expected);
+        // The message may have been lost.
+        let later = now + UNHEARD_MAX;
+        assert!(effects(&mut backup, later, BackupEvent::Tick).contains(&complaint));
+        let release = BackupEvent::Release { log: ServerId(1), replicas: vec![replica] };
+        assert_eq!(effects(&mut backup, later, release), [BackupEffect::Free { replica }]);
+    }
+}
+
+#[test]
+fn what_could_not_be_tried_is_tried_again_and_what_is_fenced_or_gone_is_left_alone() {
+    let (mut backup, [replica, other]) = scrubbing();
+    let now = Instant(0) + HOUR;
+    effects(&mut backup, now, BackupEvent::Tick);
+    let unknown = BackupEvent::Scrubbed { replica, found: Scrubbed::Unknown };
+    assert_eq!(effects(&mut backup, now, unknown), []);
+    assert_eq!(backup.kept(ServerId(1)).count(), 2);
+    let release = BackupEvent::Release { log: ServerId(1), replicas: vec![other] };
+    effects(&mut backup, now, release);
+    effects(&mut backup, now, BackupEvent::Freed { replica: other });
+    let minute = now + std::time::Duration::from_secs(60);
+    let again = effects(&mut backup, minute, BackupEvent::Tick);
+    assert_eq!(again, [BackupEffect::Scrub { replica }]);
+    // Nobody could make it again: what there is of it stays.
+    effects(&mut backup, minute, BackupEvent::Fence { log: ServerId(1) });
+    let damaged = BackupEvent::Scrubbed { replica, found: Scrubbed::Damaged };
+    assert_eq!(effects(&mut backup, minute, damaged), []);
+    assert_eq!(backup.kept(ServerId(1)).count(), 1);
+    assert_eq!(effects(&mut backup, minute + HOUR, BackupEvent::Tick), []);
 }

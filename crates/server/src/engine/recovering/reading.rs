@@ -12,7 +12,9 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{HashSeed, Instant};
+use wire::control::ToCoordinator;
 use wire::peer::{PeerMessage, RecoveryNext, RecoveryRead, RecoveryReply};
+use wire::replica::ReplicaId;
 
 /// Bytes of entries in one reply: 3,000 of 160 bytes, which are replayed in 1 ms.
 const REPLY_BYTES: usize = 512 << 10;
@@ -50,6 +52,8 @@ pub struct ReadDone {
     reading: Reading,
     next: RecoveryNext,
     entries: Vec<u8>,
+    /// The disk has lost it, or what stands there was never written.
+    is_damaged: bool,
 }
 
 impl fmt::Debug for ReadJob {
@@ -71,14 +75,16 @@ impl ReadJob {
     pub fn carry_out(self) -> ReadDone {
         let ReadJob { disk, seed, reading, buffer: mut entries } = self;
         let next = disk.entries(&reading.read, &seed, REPLY_BYTES, &mut entries);
+        let mut is_damaged = false;
         let next = next.unwrap_or_else(|error| {
-            if error.kind() != ErrorKind::NotFound {
+            is_damaged = error.kind() != ErrorKind::NotFound;
+            if is_damaged {
                 tracing::warn!(%error, "a replica of a dead server's log cannot be read");
             }
             entries.clear();
             RecoveryNext::Missing
         });
-        ReadDone { reading, next, entries }
+        ReadDone { reading, next, entries, is_damaged }
     }
 }
 
@@ -113,8 +119,9 @@ impl Engine {
 
     /// The disk has read something.
     pub(in crate::engine) fn on_read(&mut self, now: Instant, done: ReadDone) {
-        let ReadDone { reading, next, entries } = done;
+        let ReadDone { reading, next, entries, is_damaged } = done;
         self.readings.retain(|busy| *busy != reading);
+        self.judge_replica(reading.read.replica, next, is_damaged);
         let spent: Duration = now.since(reading.since);
         self.node.recovery_counts.read(entries.len(), spent);
         let RecoveryRead { replica, range, from } = reading.read;
@@ -130,6 +137,20 @@ impl Engine {
                 message: PeerMessage::RecoveryReply(reply),
                 payload: entries,
             }),
+        }
+    }
+
+    /// Tells the coordinator of a replica that cannot be read, or has become shorter than was said.
+    fn judge_replica(&mut self, replica: ReplicaId, next: RecoveryNext, is_damaged: bool) {
+        let Some(replication) = &self.replication else { return };
+        let is_short = match next {
+            RecoveryNext::End { length, .. } => replication.is_short(replica, length),
+            RecoveryNext::From(_) | RecoveryNext::Missing => false,
+        };
+        if is_damaged || is_short {
+            replication.disk_counts().note_damaged();
+            let ReplicaId { log, segment, epoch } = replica;
+            self.out.control.push(ToCoordinator::Damaged { log, segment, epoch });
         }
     }
 

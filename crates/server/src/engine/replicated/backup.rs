@@ -11,7 +11,7 @@ use super::{CHAIN, Mode, Replication, lock};
 use crate::engine::outgoing::{DiskJob, Sending, To};
 use crate::engine::{Engine, Payload, Route};
 use ::backup::{AppendError, Replica, Replicas};
-use protocols::replication::{Asked, Backup, BackupEffect, BackupEvent};
+use protocols::replication::{Asked, Backup, BackupEffect, BackupEvent, Scrubbed};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -57,8 +57,8 @@ type Staged = Option<(Ticket, Piece)>;
 
 impl BackupSide {
     /// With everything that was found on the disk, of which only headers have been read.
-    pub(super) fn new(disk: &Replicas) -> BackupSide {
-        let mut machine = Backup::new();
+    pub(super) fn new(disk: &Replicas, scrub: Option<Duration>) -> BackupSide {
+        let mut machine = Backup::scrubbing(scrub);
         for replica in disk.ids() {
             machine.handle(Instant(0), BackupEvent::Found { replica }, &mut Outbox::new());
         }
@@ -209,6 +209,17 @@ impl Engine {
             BackupEffect::Measure { replica } => {
                 self.leave_job(replication, Work::Measure(replica));
             }
+            BackupEffect::Scrub { replica } => {
+                self.leave_job(replication, Work::Scrub(replica));
+            }
+            BackupEffect::GiveUp { replica } => {
+                replication.disk_counts.note_damaged();
+                replication.backup().open.remove(&replica);
+                self.leave_job(replication, Work::GiveUp(replica));
+            }
+            BackupEffect::Complain(answer) => {
+                self.out.send(answer.replica.log, PeerMessage::Appended(answer));
+            }
             BackupEffect::Free { replica } => {
                 replication.backup().open.remove(&replica);
                 self.leave_job(replication, Work::Free(replica));
@@ -307,6 +318,7 @@ impl Engine {
     ) -> BackupEvent {
         let replica = open.id();
         tracing::warn!(%replica, why, "a replica takes nothing more");
+        replication.disk_counts.note_error();
         replication.backup().open.remove(&replica);
         self.backups.unsynced.remove(&replica);
         BackupEvent::Stopped { replica, length, stable: open.stable() }
@@ -337,6 +349,7 @@ impl Engine {
     /// Nobody knows what a replica has, so it must not be found at the next start.
     fn spoil(&mut self, replication: &Replication, replica: ReplicaId, why: &str) -> BackupEvent {
         tracing::warn!(%replica, why, "a replica is given up");
+        replication.disk_counts.note_error();
         replication.backup().open.remove(&replica);
         self.backups.unsynced.remove(&replica);
         give_up(&replication.disk, replica);
@@ -392,17 +405,31 @@ impl Engine {
                 replication.backup().open.insert(open.id(), open.clone());
                 vec![self.taken(replication, now, open)]
             }
-            Done::Begun(replica, Err(not_begun)) => vec![not_begun.event(replica)],
+            Done::Begun(replica, Err(not_begun)) => {
+                replication.disk_counts.note_error();
+                vec![not_begun.event(replica)]
+            }
             Done::Freed(replica) => vec![BackupEvent::Freed { replica }],
             Done::Measured(replica, Some(length)) => {
                 vec![BackupEvent::Measured { replica, length, stable: length }]
             }
-            Done::Measured(replica, None) => vec![BackupEvent::Unreadable { replica }],
+            Done::Measured(replica, None) => {
+                replication.disk_counts.note_damaged();
+                vec![BackupEvent::Unreadable { replica }]
+            }
+            Done::Scrubbed(replica, found) => {
+                match found {
+                    Scrubbed::Whole(length) => replication.disk_counts.note_scrubbed(length),
+                    // What is wrong with it the machine says: it may only be shorter than it was.
+                    Scrubbed::Damaged | Scrubbed::Unknown => {}
+                }
+                vec![BackupEvent::Scrubbed { replica, found }]
+            }
             Done::DirectoryRead(read, bodies) => {
                 self.directory_read(read, bodies);
                 Vec::new()
             }
-            Done::Prepared => Vec::new(),
+            Done::Prepared | Done::GivenUp => Vec::new(),
             Done::Synced(synced) => {
                 self.backups.is_syncing = false;
                 let event = |(replica, result): (ReplicaId, Result<u32, String>)| match result {

@@ -6,7 +6,7 @@
 
 use crate::engine::Payload;
 use ::backup::{Blocks, Replica, Replicas};
-use protocols::replication::BackupEvent;
+use protocols::replication::{BackupEvent, Scrubbed};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use types::{SegmentId, ServerId};
@@ -43,6 +43,10 @@ pub(super) enum Work {
     /// Find out what a replica of an earlier process has.
     Measure(ReplicaId),
     ReadDirectory(DirectoryRead),
+    /// Find out whether the disk still has a replica.
+    Scrub(ReplicaId),
+    /// Make sure that a replica is not found again.
+    GiveUp(ReplicaId),
 }
 
 /// A part of a log's directory that the coordinator wants to know.
@@ -74,6 +78,8 @@ pub(super) enum Done {
     Measured(ReplicaId, Option<u32>),
     /// All pieces of the directory; none if it cannot be read.
     DirectoryRead(DirectoryRead, Vec<Vec<u8>>),
+    Scrubbed(ReplicaId, Scrubbed),
+    GivenUp,
 }
 
 /// Why a replica was not begun.
@@ -92,6 +98,8 @@ impl std::fmt::Debug for BackupJob {
             Work::Free(replica) => write!(f, "free {replica}"),
             Work::Measure(replica) => write!(f, "measure {replica}"),
             Work::ReadDirectory(read) => write!(f, "read the directory {}", read.id()),
+            Work::Scrub(replica) => write!(f, "scrub {replica}"),
+            Work::GiveUp(replica) => write!(f, "give up {replica}"),
         }
     }
 }
@@ -106,6 +114,8 @@ impl std::fmt::Debug for BackupDone {
             Done::Measured(replica, Some(length)) => write!(f, "measured {replica}: {length}"),
             Done::Measured(replica, None) => write!(f, "{replica} cannot be read"),
             Done::DirectoryRead(read, _) => write!(f, "read the directory {}", read.id()),
+            Done::Scrubbed(replica, found) => write!(f, "scrubbed {replica}: {found:?}"),
+            Done::GivenUp => f.write_str("gave up a replica"),
         }
     }
 }
@@ -114,8 +124,12 @@ impl BackupJob {
     /// Returns whether it only reads, so that what is written need not wait for it.
     pub fn is_reading(&self) -> bool {
         match self.work {
-            Work::Measure(_) | Work::ReadDirectory(_) => true,
-            Work::Begin { .. } | Work::Prepare { .. } | Work::Sync(_) | Work::Free(_) => false,
+            Work::Measure(_) | Work::ReadDirectory(_) | Work::Scrub(_) => true,
+            Work::Begin { .. }
+            | Work::Prepare { .. }
+            | Work::Sync(_)
+            | Work::Free(_)
+            | Work::GiveUp(_) => false,
         }
     }
 
@@ -143,6 +157,11 @@ impl BackupJob {
                 Done::Freed(replica)
             }
             Work::Measure(replica) => Done::Measured(replica, measure(&self.disk, replica)),
+            Work::Scrub(replica) => Done::Scrubbed(replica, scrub(&self.disk, replica)),
+            Work::GiveUp(replica) => {
+                give_up(&self.disk, replica);
+                Done::GivenUp
+            }
             Work::ReadDirectory(read) => {
                 let bodies = self.disk.bodies(read.id()).map(|(bodies, _)| bodies);
                 let bodies = bodies.unwrap_or_else(|error| {
@@ -217,6 +236,22 @@ fn measure(disk: &Replicas, replica: ReplicaId) -> Option<u32> {
         Err(error) => tracing::warn!(%replica, %error, "it cannot be read"),
     }
     None
+}
+
+/// Reads a replica that is kept for a master which lives. It is whole up to where its pieces are, since
+/// this process has written it.
+fn scrub(disk: &Replicas, replica: ReplicaId) -> Scrubbed {
+    match disk.scrub(replica) {
+        Ok(Ok(end)) => Scrubbed::Whole(end.length),
+        Ok(Err(error)) => {
+            tracing::warn!(%replica, %error, "a replica cannot be read any more: it is replaced");
+            Scrubbed::Damaged
+        }
+        Err(error) => {
+            tracing::warn!(%replica, %error, "a replica cannot be read now: it is tried again");
+            Scrubbed::Unknown
+        }
+    }
 }
 
 /// The replica is not needed any more.

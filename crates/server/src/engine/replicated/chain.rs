@@ -207,7 +207,7 @@ impl Engine {
             let mut effects = Outbox::new();
             chain.replicator.handle(now, event, &mut effects);
             for effect in effects.drain() {
-                self.carry_out_chain(replication, &mut chain, effect);
+                self.carry_out_chain((replication, now), &mut chain, effect);
             }
         }
         let notices = chain.take_notices();
@@ -217,7 +217,7 @@ impl Engine {
 
     fn carry_out_chain(
         &mut self,
-        replication: &Replication,
+        (replication, now): (&Replication, Instant),
         chain: &mut Chain,
         effect: ReplicatorEffect,
     ) {
@@ -237,7 +237,7 @@ impl Engine {
             ReplicatorEffect::Release { backup, replicas } => {
                 self.out.send(backup, PeerMessage::Release { replicas });
             }
-            ReplicatorEffect::Lease { until } => self.set_lease(replication, until),
+            ReplicatorEffect::Lease { until } => self.set_lease(replication, now, until),
             ReplicatorEffect::Announce { segment } => {
                 self.out.control.push(ToCoordinator::Chain { number: segment });
             }
@@ -268,9 +268,12 @@ impl Engine {
     }
 
     /// Until when operations may be executed.
-    fn set_lease(&mut self, replication: &Replication, until: Option<Instant>) {
+    fn set_lease(&mut self, replication: &Replication, now: Instant, until: Option<Instant>) {
         let until = until.map_or(0, |until| until.0);
         let before = replication.lease.swap(until, Ordering::AcqRel);
+        if before > 0 && (before < now.0 || until == 0) {
+            replication.lease_lapses.fetch_add(1, Ordering::Relaxed);
+        }
         if before == 0 && until > 0 {
             self.node.serves_again();
         }

@@ -17,7 +17,7 @@ use store::log::LogChange;
 use types::{ClusterId, Instant, ReactorId, SegmentId, ServerId};
 use wire::control::ToCoordinator;
 use wire::directory::Content;
-use wire::peer::{Append, Appended, PeerMessage};
+use wire::peer::{Append, AppendResult, Appended, PeerMessage, Refusal};
 use wire::replica::{Identity, PIECE_HEADER_BYTES, PieceWriter, ReplicaId, ReplicaKind, Stamp};
 
 /// See the module's text.
@@ -363,6 +363,16 @@ impl Engine {
         let Some(replication) = self.replication.clone() else { return };
         let is_chain = answer.replica.segment.0 >= super::CHAIN;
         let event = ReplicatorEvent::Answered { backup, answer };
+        if let AppendResult::Refused(Refusal::Failed) = answer.result
+            && !is_chain
+        {
+            // A backup that has not been asked does not know which reactor wants to know.
+            let owner = replication.owners().get(&answer.replica.segment).copied();
+            if let Some(owner) = owner.filter(|owner| *owner != self.reactor) {
+                replication.post(owner, Letter::Event(event));
+                return self.node.wake_all();
+            }
+        }
         if !is_chain {
             self.drive_master(&replication, now, event);
         } else if self.reactor == CHAIN_REACTOR {

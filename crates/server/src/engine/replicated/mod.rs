@@ -5,7 +5,8 @@
 //! - [`master`](self): one reactor's part: places and sends what its segments get;
 //! - [`chain`](self): the log directory's own segments, and the read lease that hangs on them;
 //! - [`backup`](self): what this server takes, keeps and frees for the logs of others;
-//! - [`backup_jobs`](self): what of that the disk does meanwhile.
+//! - [`backup_jobs`](self): what of that the disk does meanwhile;
+//! - [`counts`](self): what people see of the disk.
 //!
 //! The machines are `protocols::replication`. Each reactor drives a replicator for the segments that
 //! it writes; the first one drives the chain's, too. What one has to tell another is put into its
@@ -15,9 +16,11 @@
 mod backup;
 mod backup_jobs;
 mod chain;
+mod counts;
 mod master;
 
 pub use backup_jobs::{BackupDone, BackupJob};
+pub use counts::DiskCounts;
 
 use super::Engine;
 use super::durable::{Acknowledgments, Mode};
@@ -30,9 +33,10 @@ use protocols::replication::{Candidate, Promise, Rack, ReplicatorEvent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use types::{Instant, ReactorId, SegmentId, ServerId};
 use wire::control::ClusterMap;
-use wire::replica::ReplicaKind;
+use wire::replica::{ReplicaId, ReplicaKind};
 
 pub(super) use backup::BackupPart;
 pub(super) use master::Master;
@@ -47,6 +51,9 @@ pub struct Plan {
     pub mode: Mode,
     /// Replicas of each segment, at least one.
     pub replicas: u16,
+    /// How often what is kept for others is read again, to find out whether the disk still has it. `None`:
+    /// never.
+    pub scrub: Option<Duration>,
 }
 
 impl Plan {
@@ -65,6 +72,7 @@ pub struct Replication {
     /// What stands on this server's disk.
     disk: Arc<Replicas>,
     backup: Mutex<BackupSide>,
+    disk_counts: DiskCounts,
     chain: Mutex<Chain>,
     /// Whether the chain has something for the first reactor to do.
     chain_waits: AtomicBool,
@@ -73,6 +81,8 @@ pub struct Replication {
     inboxes: Box<[Inbox]>,
     /// Until when operations may be executed, in nanoseconds.
     lease: AtomicU64,
+    /// How often that time passed before the backups' next word.
+    lease_lapses: AtomicU64,
     is_fenced: AtomicBool,
     /// By reactor: segments with fewer replicas than wanted.
     short: Box<[AtomicUsize]>,
@@ -100,13 +110,15 @@ impl Replication {
         Replication {
             plan,
             acknowledgments: Acknowledgments::default(),
-            backup: Mutex::new(BackupSide::new(&disk)),
+            backup: Mutex::new(BackupSide::new(&disk, plan.scrub)),
             disk,
+            disk_counts: DiskCounts::default(),
             chain: Mutex::new(Chain::new(plan, me)),
             chain_waits: AtomicBool::new(true),
             owners: Mutex::default(),
             inboxes: (0..reactors).map(|_| Inbox::default()).collect(),
             lease: AtomicU64::new(0),
+            lease_lapses: AtomicU64::new(0),
             is_fenced: AtomicBool::new(false),
             short: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
         }
@@ -120,6 +132,31 @@ impl Replication {
     /// What this server keeps of others.
     pub fn disk(&self) -> &Arc<Replicas> {
         &self.disk
+    }
+
+    /// Returns whether a replica was believed to have more than this many bytes of its segment.
+    pub(super) fn is_short(&self, replica: ReplicaId, length: u32) -> bool {
+        self.backup().machine().length(replica).is_some_and(|expected| length < expected)
+    }
+
+    /// How many replicas are held for others, and how many bytes of segments they have.
+    pub fn held(&self) -> (usize, u64) {
+        self.backup().machine().totals()
+    }
+
+    /// How much longer operations may be executed; nothing if the lease has run out.
+    pub fn lease_left(&self, now: Instant) -> Duration {
+        Duration::from_nanos(self.lease.load(Ordering::Acquire).saturating_sub(now.0))
+    }
+
+    /// How often the lease has run out since the server began to serve.
+    pub fn lease_lapses(&self) -> u64 {
+        self.lease_lapses.load(Ordering::Relaxed)
+    }
+
+    /// Returns the counts of the disk.
+    pub fn disk_counts(&self) -> &DiskCounts {
+        &self.disk_counts
     }
 
     /// Whether nothing more is taken for this log.

@@ -1,0 +1,100 @@
+//! Reads of a backup that nobody asked for: replicas of an earlier process, to know what
+//! they have, and its own, to know that they are still there.
+
+use super::{Backup, BackupEffect, Scrubbed, State, Then, first_of};
+use crate::Outbox;
+use crate::replication::timing::{MEASURED_AT_LEISURE, MEASURED_IN_HASTE};
+use types::{Instant, ServerId};
+use wire::replica::ReplicaId;
+
+impl Backup {
+    /// Has the disk read what was found, that of logs whose report is awaited first.
+    pub(super) fn measure(&mut self, out: &mut Outbox<BackupEffect>) {
+        let at_once = match self.unreported.is_empty() {
+            true => MEASURED_AT_LEISURE,
+            false => MEASURED_IN_HASTE,
+        };
+        while self.measuring < at_once {
+            let of_log = |log: &ServerId| {
+                let first = first_of(*log);
+                self.unmeasured.range(first..).next().filter(|next| next.log == *log)
+            };
+            let awaited = self.unreported.iter().find_map(of_log);
+            let Some(replica) = awaited.or(self.unmeasured.first()).copied() else { return };
+            self.unmeasured.remove(&replica);
+            if let Some(held) = self.held.get_mut(&replica) {
+                held.state = State::Measuring { then: Then::Answer };
+                self.measuring += 1;
+                out.push(BackupEffect::Measure { replica });
+            }
+        }
+    }
+
+    /// A replica was measured. `None`: it counts as not there.
+    pub(super) fn measured(
+        &mut self,
+        replica: ReplicaId,
+        state: Option<State>,
+        out: &mut Outbox<BackupEffect>,
+    ) {
+        let Some(held) = self.held.get_mut(&replica) else { return };
+        let State::Measuring { then } = held.state else { return };
+        self.measuring -= 1;
+        match (then, state) {
+            (Then::Free, _) => {
+                held.state = State::Freeing;
+                out.push(BackupEffect::Free { replica });
+            }
+            (Then::Answer | Then::AnswerAndSync, Some(state)) => held.state = state,
+            (Then::Answer | Then::AnswerAndSync, None) => self.drop(replica),
+        }
+    }
+
+    /// Has the disk read the next replica that is due. What is being written, or is there no more, has its
+    /// turn later; what was found, or is fenced, has no master that could make it again.
+    pub(super) fn scrub(&mut self, now: Instant, out: &mut Outbox<BackupEffect>) {
+        while let Some(replica) = self.scrub.take(now) {
+            let is_fenced = self.is_fenced(replica.log);
+            let Some(held) = self.held.get_mut(&replica) else { continue };
+            match held.state {
+                State::Kept { length, .. } if !held.is_found && !is_fenced => {
+                    self.scrub.begin(now, replica, length);
+                    return out.push(BackupEffect::Scrub { replica });
+                }
+                _ => held.scrub_at = self.scrub.plan(now, replica),
+            }
+        }
+    }
+
+    pub(super) fn scrubbed(
+        &mut self,
+        now: Instant,
+        replica: ReplicaId,
+        found: Scrubbed,
+        out: &mut Outbox<BackupEffect>,
+    ) {
+        let Some(wanted) = self.scrub.end(replica) else { return };
+        let is_fenced = self.is_fenced(replica.log);
+        let Some(held) = self.held.get_mut(&replica) else { return };
+        let is_bad = match found {
+            Scrubbed::Whole(length) => length < wanted,
+            Scrubbed::Damaged => true,
+            Scrubbed::Unknown => {
+                held.scrub_at = self.scrub.plan_again(now, replica);
+                return;
+            }
+        };
+        match held.state {
+            State::Kept { .. } if is_bad && !is_fenced => {
+                held.state = State::Failed;
+                out.push(BackupEffect::GiveUp { replica });
+                held.complain(replica, out);
+            }
+            // The disk writes to it at the moment: it is read once more.
+            State::Taking { .. } if is_bad => {
+                held.scrub_at = self.scrub.plan_again(now, replica);
+            }
+            _ => held.scrub_at = self.scrub.plan(now, replica),
+        }
+    }
+}
