@@ -1,5 +1,6 @@
 //! `ballast coordinator`, and the coordinator that a server alone carries in itself.
 
+use crate::{coordinator_metrics, metrics};
 use anyhow::Context;
 use clap::Args;
 use coordinator::{FileStore, Identity, MemoryStore, Settings, serve, serve_rebuild};
@@ -30,6 +31,10 @@ pub(crate) struct CoordinatorArguments {
     /// that is gone, a network that is cut.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=5000))]
     silence_timeout: u64,
+    /// Port under which Prometheus finds the coordinator's metrics, as http://HOST:PORT/metrics. 0:
+    /// nowhere.
+    #[arg(long, default_value_t = 0)]
+    metrics_port: u16,
     /// The coordinator's file is lost: make a new one, in an empty folder, from what servers know. See
     /// `ballast cluster rebuild`.
     #[arg(long, requires = "data_dir")]
@@ -38,7 +43,14 @@ pub(crate) struct CoordinatorArguments {
 
 pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
     let listener = listen(SocketAddr::new(arguments.bind, arguments.port))?;
-    println!("ballast coordinator: ready for servers on {}", listener.local_addr()?);
+    let address = listener.local_addr()?;
+    if arguments.metrics_port != 0 {
+        let at = SocketAddr::new(arguments.bind, arguments.metrics_port);
+        let address = address.to_string();
+        let at = metrics::start(at, move || coordinator_metrics::page(&address))?;
+        tracing::info!(address = %at, "metrics");
+    }
+    println!("ballast coordinator: ready for servers on {address}");
     let return_max = Duration::from_millis(arguments.failure_timeout);
     let silence_max = Duration::from_millis(arguments.silence_timeout);
     let settings = Settings { return_max, silence_max, ..Settings::default() };

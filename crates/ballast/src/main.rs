@@ -7,6 +7,7 @@ mod cluster_command;
 mod connecting;
 mod coordinator_command;
 mod coordinator_connection;
+mod coordinator_metrics;
 mod data_folder;
 mod demo;
 mod descriptors;

@@ -1,10 +1,8 @@
 //! The endpoint for Prometheus: one thread that answers `GET /metrics`, one client after another.
 
 use anyhow::Context;
-use server::engine::Node;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Longer requests are none of Prometheus.
@@ -12,14 +10,17 @@ const REQUEST_BYTES_MAX: u64 = 16 << 10;
 /// Nobody holds the others up for longer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Listens. Returns where.
-pub(crate) fn start(address: SocketAddr, node: Arc<Node>) -> anyhow::Result<SocketAddr> {
+/// Listens. Each scrape gets what `page` returns. Returns where it listens.
+pub(crate) fn start(
+    address: SocketAddr,
+    page: impl Fn() -> String + Send + 'static,
+) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind(address)
         .with_context(|| format!("{address} cannot be listened on for metrics"))?;
     let address = listener.local_addr()?;
     std::thread::Builder::new().name("metrics".into()).spawn(move || {
         for stream in listener.incoming() {
-            let answered = stream.and_then(|stream| answer(stream, &node));
+            let answered = stream.and_then(|stream| answer(stream, &page));
             if let Err(error) = answered {
                 tracing::debug!(%error, "a client for metrics was not answered");
             }
@@ -28,7 +29,7 @@ pub(crate) fn start(address: SocketAddr, node: Arc<Node>) -> anyhow::Result<Sock
     Ok(address)
 }
 
-fn answer(mut stream: TcpStream, node: &Node) -> io::Result<()> {
+fn answer(mut stream: TcpStream, page: &impl Fn() -> String) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut lines = BufReader::new((&stream).take(REQUEST_BYTES_MAX));
@@ -42,7 +43,7 @@ fn answer(mut stream: TcpStream, node: &Node) -> io::Result<()> {
     let mut words = request.split_whitespace();
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let (status, body) = match (method, path.split('?').next().unwrap_or_default()) {
-        ("GET", "/metrics") => ("200 OK", node.metrics()),
+        ("GET", "/metrics") => ("200 OK", page()),
         ("GET", "/") => ("200 OK", "Metrics are at /metrics\n".to_string()),
         ("GET", _) => ("404 Not Found", "Metrics are at /metrics\n".to_string()),
         _ => ("405 Method Not Allowed", "Only GET\n".to_string()),

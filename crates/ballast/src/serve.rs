@@ -10,7 +10,7 @@ use crate::signals;
 use anyhow::{Context, bail};
 use backup::Replicas;
 use clap::Args;
-use runtime::{Class, Config, DriverKind, Listener, Reactors};
+use runtime::{Class, Clock, Config, DriverKind, Listener, Reactors};
 use server::configuration::{Driver, Durability};
 use server::control::ControlLink;
 use server::engine::{Identity, Keeping, Mode, Node, Plan, Pulse, Replication};
@@ -226,7 +226,8 @@ fn start_metrics(configuration: &Configuration, node: &Arc<Node>) -> anyhow::Res
     if configuration.metrics_port != 0 {
         let address = configuration.bind.addresses[0].0;
         let address = SocketAddr::new(address, configuration.metrics_port);
-        let address = metrics::start(address, node.clone())?;
+        let (node, clock) = (node.clone(), Clock::new());
+        let address = metrics::start(address, move || node.metrics(clock.now()))?;
         tracing::info!(%address, "metrics");
     }
     Ok(())

@@ -59,6 +59,8 @@ pub(crate) struct Ledger<S> {
     recoveries: BTreeMap<ServerId, Recovery>,
     wills: BTreeMap<ServerId, Will>,
     revisions: BTreeMap<Key, Revision>,
+    /// Transactions since it was opened.
+    commits: u64,
 }
 
 /// A change of the configuration that has not been committed.
@@ -194,6 +196,7 @@ impl<S: MetaStore> Ledger<S> {
             recoveries,
             wills,
             revisions,
+            commits: 0,
         })
     }
 
@@ -231,6 +234,11 @@ impl<S: MetaStore> Ledger<S> {
     /// How often a coordinator has opened the store, this time included.
     pub(crate) fn term(&self) -> u64 {
         self.term
+    }
+
+    /// Transactions since it was opened.
+    pub(crate) fn commits(&self) -> u64 {
+        self.commits
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -291,6 +299,7 @@ impl<S: MetaStore> Ledger<S> {
                 None => self.revisions.remove(&key),
             };
         }
+        self.commits += 1;
         self.counters = edit.counters;
         apply(&mut self.servers, edit.servers);
         apply(&mut self.tablets, edit.tablets);

@@ -524,6 +524,8 @@ pub enum Ask {
     },
     /// Who owns what.
     Map,
+    /// How the coordinator itself is doing.
+    Health,
     /// Write the file of a cluster anew from what its servers have told, or say what that would come
     /// to. Only of a coordinator that was started for that.
     Rebuild {
@@ -541,6 +543,8 @@ pub enum Answer {
     Started(Vec<MigrationId>),
     /// So many were withdrawn or are being asked about.
     Cancelled(u32),
+    /// How the coordinator is doing.
+    Health(Health),
     /// Migrations, as asked for.
     Migrations(Vec<MigrationReport>),
     /// Done; the new tenures come with this map.
@@ -577,6 +581,17 @@ pub enum MigrationState {
     Cancelled,
     /// Over without a change of owner; the report's message says why.
     Failed,
+}
+
+/// How a coordinator is doing, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// Starts of coordinators that the file remembers, this one's included.
+    pub term: u64,
+    /// Transactions of this one.
+    pub commits: u64,
+    /// How many milliseconds ago something was last heard of each connected server whose log others keep.
+    pub silence: Vec<(ServerId, u32)>,
 }
 
 /// One migration, for people.

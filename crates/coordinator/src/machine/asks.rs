@@ -6,9 +6,10 @@ use crate::ledger::Stopped;
 use crate::outbox::{ConnectionId, Effect, Moment, Outbox};
 use crate::records::{Ending, Migration, Stage};
 use crate::store::MetaStore;
+use std::time::Duration;
 use types::limits::TABLES_MAX;
-use types::{MigrationId, ServerId, TableId, Tenure};
-use wire::control::{Answer, Ask, FromCoordinator, Progress};
+use types::{Instant, MigrationId, ServerId, TableId, Tenure};
+use wire::control::{Answer, Ask, FromCoordinator, Health, Progress};
 
 /// Requests for tenures that may wait at a time.
 const FLUSHES_MAX: usize = 1024;
@@ -66,9 +67,21 @@ impl<S: MetaStore> Coordinator<S> {
                               start one with --rebuild on an empty folder";
                 asker.answer(Answer::Refused(reason.to_owned()), out);
             }
+            Ask::Health => asker.answer(Answer::Health(self.health(at.now)), out),
             Ask::Map => asker.answer(Answer::Map(Box::new(self.map())), out),
         }
         Ok(())
+    }
+
+    fn health(&self, now: Instant) -> Health {
+        let milliseconds =
+            |silence: Duration| u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
+        let silence = self.hearing.silences(now);
+        Health {
+            term: self.ledger.term(),
+            commits: self.ledger.commits(),
+            silence: silence.map(|(server, since)| (server, milliseconds(since))).collect(),
+        }
     }
 
     /// All moves of a request are queued in one transaction, or none is.

@@ -107,6 +107,11 @@ impl Hearing {
         *heard.select_nth_unstable(at).1
     }
 
+    /// How long nothing was heard of each server that is listened to.
+    pub(super) fn silences(&self, now: Instant) -> impl Iterator<Item = (ServerId, Duration)> {
+        self.pulses.iter().map(move |(server, pulse)| (*server, now.since(pulse.heard)))
+    }
+
     /// Whether somebody who was to be heard was heard shortly before: else it is us.
     pub(super) fn may_judge(&self, at: Instant) -> bool {
         self.pulses.is_empty() || at <= self.deaf_at()

@@ -111,6 +111,7 @@ pub fn recovery(report: &RecoveryReport) -> String {
 
 fn answer(answer: &Answer) -> String {
     match answer {
+        Answer::Health(health) => format!("{health:?}"),
         Answer::Started(migrations) => format!("started {}", joined(migrations, |m| m.to_string())),
         Answer::Cancelled(count) => format!("cancelled {count}"),
         Answer::Migrations(reports) => format!("migrations{}", joined(reports, report)),

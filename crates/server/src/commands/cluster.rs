@@ -456,6 +456,7 @@ pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) -> Done {
         | Answer::Migrations(_)
         | Answer::Recoveries(_)
         | Answer::LossAccepted(_)
+        | Answer::Health(_)
         | Answer::Map(_)
         | Answer::Rebuild(_) => call.ok(),
     }

@@ -251,8 +251,8 @@ impl Node {
     }
 
     /// What Prometheus reads, in its text format.
-    pub fn metrics(&self) -> String {
-        crate::operators::metrics::text(self)
+    pub fn metrics(&self, now: Instant) -> String {
+        crate::operators::metrics::text(self, now)
     }
 
     /// Tables that have records, and how many they had about a second ago.

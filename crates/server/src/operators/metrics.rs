@@ -1,13 +1,14 @@
 //! What Prometheus reads: everything that `INFO` counts, in the text format of version 0.0.4.
 
 use super::counts::{self, Background, Counter, Counts, Summary};
-use crate::engine::{Node, called, expired};
+use crate::engine::{DiskCounts, Node, Replication, called, expired};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use types::Instant;
 
-/// The text of one scrape.
-pub(crate) fn text(node: &Node) -> String {
+/// The text of one scrape, at `now`.
+pub(crate) fn text(node: &Node, now: Instant) -> String {
     let mut page = Page::default();
     let counts = node.operators.counts();
     server(&mut page, node);
@@ -16,6 +17,10 @@ pub(crate) fn text(node: &Node) -> String {
     reactors(&mut page, node, &counts);
     memory(&mut page, node, &counts);
     migrations(&mut page, node);
+    // Nothing where nobody else keeps the log: a dashboard finds each metric at each server.
+    let replication = node.replication().map(|replication| &**replication);
+    replicas(&mut page, replication);
+    lease(&mut page, replication, now);
     page.0
 }
 
@@ -249,4 +254,37 @@ fn migrations(page: &mut Page, node: &Node) {
     page.line(format_args!("ballast_migrations{{direction=\"in\"}} {into}"));
     let share = u64::from(node.background_share());
     page.gauge("ballast_background_share_percent", "Least share of background work.", share);
+}
+
+/// Writes the metrics of replicas: those held for others, and those that this log lacks.
+fn replicas(page: &mut Page, replication: Option<&Replication>) {
+    let (count, bytes) = replication.map(Replication::held).unwrap_or_default();
+    page.gauge("ballast_replicas", "Replicas of segments of other servers' logs.", count as u64);
+    page.gauge("ballast_replica_bytes", "Bytes of segments in them, as far as is known.", bytes);
+    let open = replication.map_or(0, |it| it.disk().open_files()) as u64;
+    page.gauge("ballast_replica_files_open", "Files open because replicas are written.", open);
+    let short = replication.map_or(0, Replication::under_replicated) as u64;
+    page.gauge(
+        "ballast_segments_under_replicated",
+        "Segments of this server's log with fewer replicas than wanted.",
+        short,
+    );
+    let count = |count: fn(&DiskCounts) -> u64| replication.map_or(0, |it| count(it.disk_counts()));
+    let errors = count(DiskCounts::errors);
+    page.counter("ballast_disk_errors_total", "Operations of the disk that failed.", errors);
+    let scrubbed = count(DiskCounts::scrubbed_replicas);
+    page.counter("ballast_scrubbed_replicas_total", "Replicas read again and whole.", scrubbed);
+    let bytes = count(DiskCounts::scrubbed_bytes);
+    page.counter("ballast_scrubbed_bytes_total", "Their bytes.", bytes);
+    let damaged = count(DiskCounts::damaged_replicas);
+    page.counter("ballast_damaged_replicas_total", "Replicas that the disk has lost.", damaged);
+}
+
+/// The backups' word, on which this server may serve.
+fn lease(page: &mut Page, replication: Option<&Replication>, now: Instant) {
+    let left = replication.map(|it| it.lease_left(now)).unwrap_or_default();
+    page.metric("ballast_lease_seconds", Kind::Gauge, "How much longer the read lease runs.");
+    page.line(format_args!("ballast_lease_seconds {}", left.as_secs_f64()));
+    let lapses = replication.map_or(0, Replication::lease_lapses);
+    page.counter("ballast_lease_lapses_total", "How often the read lease has run out.", lapses);
 }

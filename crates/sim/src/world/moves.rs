@@ -70,6 +70,7 @@ impl World {
             | Answer::Cancelled(_)
             | Answer::Flushed { .. }
             | Answer::LossAccepted(_)
+            | Answer::Health(_)
             | Answer::Map(_)
             | Answer::Rebuild(_) => {}
         }

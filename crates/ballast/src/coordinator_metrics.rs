@@ -1,0 +1,141 @@
+//! The metrics of a coordinator, for Prometheus. The coordinator is asked what operators ask, over a connection like theirs:
+//! whatever the page costs, the coordinator's own thread answers a few questions.
+
+use crate::coordinator_connection::CoordinatorConnection;
+use anyhow::bail;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use wire::control::{
+    Answer, Ask, ClusterMap, Health, MigrationReport, MigrationState, RecoveryReport,
+};
+
+/// The text of one scrape. A coordinator that does not answer is down, which is said as well.
+pub(crate) fn page(coordinator: &str) -> String {
+    match asked(coordinator) {
+        Ok(known) => text(&known),
+        Err(error) => {
+            tracing::warn!("the coordinator does not tell its metrics: {error:#}");
+            gauge("ballast_coordinator_up", "Whether the coordinator answers.", 0)
+        }
+    }
+}
+
+/// Answers of the coordinator.
+struct Known {
+    map: ClusterMap,
+    recoveries: Vec<RecoveryReport>,
+    migrations: Vec<MigrationReport>,
+    health: Health,
+}
+
+fn asked(coordinator: &str) -> anyhow::Result<Known> {
+    let mut connection = CoordinatorConnection::open(coordinator)?;
+    let Answer::Map(map) = connection.ask(Ask::Map)? else { bail!("no map") };
+    let Answer::Recoveries(recoveries) = connection.ask(Ask::Recoveries)? else {
+        bail!("no recoveries")
+    };
+    let Answer::Migrations(migrations) = connection.ask(Ask::List { task: None })? else {
+        bail!("no migrations")
+    };
+    let Answer::Health(health) = connection.ask(Ask::Health)? else { bail!("no health") };
+    Ok(Known { map: *map, recoveries, migrations, health })
+}
+
+fn text(known: &Known) -> String {
+    let Known { map, recoveries, migrations, health } = known;
+    let mut page = gauge("ballast_coordinator_up", "Whether the coordinator answers.", 1);
+    let mut servers = BTreeMap::from([("connected", 0), ("away", 0), ("dead", 0)]);
+    for server in &map.servers {
+        let state = match (server.is_dead, server.connected) {
+            (true, _) => "dead",
+            (false, true) => "connected",
+            (false, false) => "away",
+        };
+        *servers.entry(state).or_insert(0) += 1;
+    }
+    page += &by("ballast_servers", "Servers of the cluster, by state.", "state", servers);
+    page += &gauge("ballast_tablets", "Ranges that have an owner.", map.tablets.len() as u64);
+    page += &gauge("ballast_map_version", "Version of the newest map.", map.version);
+    let recoveries = recoveries.len() as u64;
+    page += &gauge("ballast_recoveries", "Dead servers that are being recovered.", recoveries);
+    let mut stages: BTreeMap<&str, u64> = STAGES.iter().map(|(_, name)| (*name, 0)).collect();
+    for migration in migrations {
+        let name = STAGES.iter().find(|(state, _)| *state == migration.state).map(|(_, name)| name);
+        if let Some(name) = name {
+            *stages.entry(name).or_insert(0) += 1;
+        }
+    }
+    page += &by("ballast_migrations_known", "Migrations, by stage.", "stage", stages);
+    page += &gauge("ballast_coordinator_term", "Starts of coordinators so far.", health.term);
+    let name = "ballast_coordinator_commits_total";
+    page += &metric(name, "counter", "Transactions of this coordinator.");
+    let _ = writeln!(page, "{name} {}", health.commits);
+    let name = "ballast_link_silence_seconds";
+    page += &metric(name, "gauge", "How long nothing was heard of a server whose log others keep.");
+    for (server, milliseconds) in &health.silence {
+        let seconds = f64::from(*milliseconds) / 1000.0;
+        let _ = writeln!(page, "{name}{{server=\"{server}\"}} {seconds}");
+    }
+    page
+}
+
+/// Names, for Prometheus, of the states of migrations that are not over, and those that are.
+const STAGES: [(MigrationState, &str); 7] = [
+    (MigrationState::Queued, "queued"),
+    (MigrationState::Preparing, "preparing"),
+    (MigrationState::Moving, "moving"),
+    (MigrationState::Releasing, "releasing"),
+    (MigrationState::Success, "success"),
+    (MigrationState::Cancelled, "cancelled"),
+    (MigrationState::Failed, "failed"),
+];
+
+fn metric(name: &str, kind: &str, help: &str) -> String {
+    format!("# HELP {name} {help}\n# TYPE {name} {kind}\n")
+}
+
+fn gauge(name: &str, help: &str, value: u64) -> String {
+    format!("{}{name} {value}\n", metric(name, "gauge", help))
+}
+
+fn by(name: &str, help: &str, label: &str, values: BTreeMap<&str, u64>) -> String {
+    let mut text = metric(name, "gauge", help);
+    for (value, count) in values {
+        let _ = writeln!(text, "{name}{{{label}=\"{value}\"}} {count}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{ClusterId, ServerId};
+
+    #[test]
+    fn a_page_has_a_value_for_each_state_also_where_nothing_is_in_it() {
+        let map = ClusterMap {
+            version: 7,
+            cluster: ClusterId(1),
+            servers: vec![],
+            tablets: vec![],
+            moving: vec![],
+        };
+        let health = Health { term: 2, commits: 9, silence: vec![(ServerId(3), 1500)] };
+        let known = Known { map, recoveries: vec![], migrations: vec![], health };
+        let page = text(&known);
+        for line in [
+            "ballast_servers{state=\"dead\"} 0",
+            "ballast_migrations_known{stage=\"moving\"} 0",
+            "ballast_map_version 7",
+            "ballast_coordinator_commits_total 9",
+            "ballast_link_silence_seconds{server=\"s3\"} 1.5",
+        ] {
+            assert!(page.lines().any(|it| it == line), "{line} is not in {page}");
+        }
+    }
+
+    #[test]
+    fn a_coordinator_that_is_away_is_down() {
+        assert!(page("127.0.0.1:1").ends_with("ballast_coordinator_up 0\n"));
+    }
+}
