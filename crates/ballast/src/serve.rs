@@ -69,8 +69,7 @@ pub(crate) fn run(
         "" => configuration.bind.addresses[0].0.to_string(),
         announced => announced.to_string(),
     };
-    let folder = Folder::open(&configuration, mode)?;
-    folder.limit_open_files(descriptors.replicas);
+    let folder = Folder::open(&configuration, mode)?.limit_open_files(descriptors.replicas);
     let coordinator = coordinator(&configuration, folder.own())?;
     let (events, received) = channel();
     let who = Join {
@@ -195,12 +194,13 @@ impl Folder {
     }
 
     /// Keeps descriptors for others than replicas.
-    fn limit_open_files(&self, max: usize) {
-        match self {
+    fn limit_open_files(self, max: usize) -> Folder {
+        match &self {
             Folder::Others(replicas, mode) => replicas.limit_open_files(max, *mode != Mode::Memory),
             // Of its own log a server has as many open as it has heads.
             Folder::Own(_) | Folder::None => {}
         }
+        self
     }
 
     fn own(&self) -> Option<&DataFolder> {

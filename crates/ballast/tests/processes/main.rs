@@ -13,9 +13,9 @@ mod descriptors;
 mod differential;
 mod disks;
 mod expiry;
-mod fidelity;
 #[cfg(feature = "faults")]
 mod faults;
+mod fidelity;
 mod kept;
 mod live_migration;
 mod losses;

@@ -58,10 +58,10 @@ pub const UNHEARD_MAX: Duration = Duration::from_secs(10);
 
 /// Replicas of an earlier process that a backup reads at the same time while nobody waits for what they
 /// have: one, so that what is written meanwhile does not wait for the disk.
-pub const MEASURED_AT_LEISURE: usize = 1;
+pub const READ_AT_LEISURE: usize = 1;
 
 /// The same while a recovery waits for it.
-pub const MEASURED_IN_HASTE: usize = 4;
+pub const READ_IN_HASTE: usize = 4;
 
 /// Limit of a backup that reads its replicas again: 60 GB in an hour,
 /// 4 TB in three days.

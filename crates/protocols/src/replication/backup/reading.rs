@@ -3,7 +3,7 @@
 
 use super::{Backup, BackupEffect, Scrubbed, State, Then, first_of};
 use crate::Outbox;
-use crate::replication::timing::{MEASURED_AT_LEISURE, MEASURED_IN_HASTE};
+use crate::replication::timing::{READ_AT_LEISURE, READ_IN_HASTE};
 use types::{Instant, ServerId};
 use wire::replica::ReplicaId;
 
@@ -11,8 +11,8 @@ impl Backup {
     /// Has the disk read what was found, that of logs whose report is awaited first.
     pub(super) fn measure(&mut self, out: &mut Outbox<BackupEffect>) {
         let at_once = match self.unreported.is_empty() {
-            true => MEASURED_AT_LEISURE,
-            false => MEASURED_IN_HASTE,
+            true => READ_AT_LEISURE,
+            false => READ_IN_HASTE,
         };
         while self.measuring < at_once {
             let of_log = |log: &ServerId| {

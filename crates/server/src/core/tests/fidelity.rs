@@ -260,7 +260,7 @@ fn a_client_that_waits_for_the_end_of_a_pause_counts_as_blocked() {
         assert_eq!(world.ask(&mut writer, "SET a 1"), "", "{pause}");
         let node = world.node.clone();
         assert_eq!(node.operators.clients.sums().blocked, 1, "{pause}");
-        let text = node.metrics();
+        let text = node.metrics(types::Instant(0));
         assert!(text.contains("ballast_clients_blocked 1\n"), "{text}");
         let text = world.cores[0].engine.info(world.now, WALL, |section| section.is_default);
         let fields = format!("paused_actions:{actions}\r\npaused_timeout_milliseconds:3000\r\n");
