@@ -92,7 +92,8 @@ fn records(count: u64) -> Vec<Vec<u8>> {
             1 => return encoded(&Entry::note(SegmentId(number))),
             _ => Body::Object { expiry: None, replaces: None, value: &value },
         };
-        let (tenure, version) = (Tenure(1), Version(number));
+        // Versions are drawn from 1.
+        let (tenure, version) = (Tenure(1), Version(number + 1));
         encoded(&Entry { tenure, version, key: key.as_bytes(), body })
     };
     (0..count).map(entry).collect()

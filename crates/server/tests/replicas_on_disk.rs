@@ -9,7 +9,7 @@ use std::sync::Arc;
 use types::{ClusterId, SegmentId, ServerId, Version};
 use wire::replica::{
     BootId, End, PieceWriter, ReadEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId,
-    ReplicaKind, Stamp,
+    ReplicaKind, Stamp, piece_bytes,
 };
 
 const SEGMENT_BYTES: u32 = 1 << 20;
@@ -84,7 +84,14 @@ fn every_cut_of_a_file_leaves_whole_pieces_and_a_lost_header_is_told() {
     write(&open(root.path()).replicas, 1, &[b"first", &[7; 300], b"last"]);
     let path = root.path().join("replicas/000000");
     let whole = fs::read(&path).unwrap();
-    let pieces = [0, 40, 40 + 336, 40 + 336 + 40].map(|at| 4096 + at);
+    let ends = [0, piece_bytes(5), piece_bytes(300), piece_bytes(4)];
+    let pieces: Vec<usize> = ends
+        .iter()
+        .scan(4096, |at, bytes| {
+            *at += bytes;
+            Some(*at)
+        })
+        .collect();
     for length in (0..80).chain(4090..whole.len().min(4600)) {
         fs::write(&path, &whole[..length]).unwrap();
         let opened = open(root.path());
