@@ -9,8 +9,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::Configuration;
 
 /// For everything that is neither a client nor a replica that is written: sockets that listen, rings, the
-/// log, files that are read or made, connections to other servers. Redis keeps as many for itself.
+/// log, files that are read or made, connections to other servers. A server of two reactors that has
+/// just joined two others uses 34.
 const OTHERS: u64 = 32;
+/// The same, of each reactor: its sockets that listen, its rings and events, a connection or two to every
+/// few other servers.
+const OTHERS_PER_REACTOR: u64 = 8;
 /// The part of all descriptors that replicas may use ...
 const REPLICAS_PART: u64 = 4;
 /// ... at least, and at most: a server with 16 reactors writes some hundred replicas at a time.
@@ -26,11 +30,17 @@ pub(crate) struct Descriptors {
     clients: u32,
 }
 
+/// Descriptors that are neither clients' nor replicas'.
+fn others(reactors: u16) -> u64 {
+    OTHERS + OTHERS_PER_REACTOR * u64::from(reactors)
+}
+
 impl Descriptors {
     /// Shares out so many. `None`: there are too few for a server.
-    fn of(limit: u64) -> Option<Descriptors> {
+    fn of(limit: u64, reactors: u16) -> Option<Descriptors> {
         let replicas = (limit / REPLICAS_PART).clamp(REPLICAS_MIN, REPLICAS_MAX);
-        let clients = limit.checked_sub(OTHERS + replicas).filter(|clients| *clients > 0)?;
+        let others = others(reactors);
+        let clients = limit.checked_sub(others + replicas).filter(|clients| *clients > 0)?;
         Some(Descriptors {
             replicas: usize::try_from(replicas).unwrap_or(usize::MAX),
             clients: u32::try_from(clients).unwrap_or(u32::MAX),
@@ -40,13 +50,16 @@ impl Descriptors {
 
 /// Asks the system for all descriptors that this process may have, and leaves clients what replicas do not
 /// need.
-pub(crate) fn reserve(configuration: &mut Configuration) -> anyhow::Result<Descriptors> {
+pub(crate) fn reserve(
+    configuration: &mut Configuration,
+    reactors: u16,
+) -> anyhow::Result<Descriptors> {
     let limit = raise();
-    let Some(descriptors) = Descriptors::of(limit) else {
+    let Some(descriptors) = Descriptors::of(limit, reactors) else {
         bail!(
             "this process may open {limit} files, which is too few for a server: raise the limit \
              (ulimit -n, or LimitNOFILE of its unit) to {} or more",
-            OTHERS + REPLICAS_MIN + 1
+            others(reactors) + REPLICAS_MIN + 1
         );
     };
     let wanted = configuration.maxclients;
@@ -84,12 +97,13 @@ mod tests {
 
     #[test]
     fn replicas_get_a_quarter_and_clients_what_is_left() {
-        let of = |limit| Descriptors::of(limit).map(|it| (it.replicas, it.clients));
-        assert_eq!(of(48), None);
-        assert_eq!(of(49), Some((16, 1)));
-        assert_eq!(of(160), Some((40, 88)));
-        assert_eq!(of(1024), Some((256, 736)));
-        assert_eq!(of(1 << 20), Some((1024, (1 << 20) - 1024 - 32)));
+        let of = |limit| Descriptors::of(limit, 2).map(|it| (it.replicas, it.clients));
+        assert_eq!(of(64), None);
+        assert_eq!(of(65), Some((16, 1)));
+        assert_eq!(of(160), Some((40, 72)));
+        assert_eq!(of(1024), Some((256, 720)));
+        assert_eq!(of(1 << 20), Some((1024, (1 << 20) - 1024 - 48)));
+        assert_eq!(Descriptors::of(160, 16), None, "more reactors need more");
         assert_eq!(of(u64::MAX), Some((1024, u32::MAX)));
     }
 }

@@ -60,7 +60,8 @@ pub(crate) fn run(
     let mode = mode_of(&configuration)?;
     refuse_more_memory_than_there_is(configuration.maxmemory.0)?;
     configuration.huge_pages &= !arguments.no_huge_pages;
-    let descriptors = descriptors::reserve(&mut configuration)?;
+    let config = reactors(&configuration);
+    let descriptors = descriptors::reserve(&mut configuration, config.reactors)?;
     let listeners = listen(&configuration)?;
     let of = |port| listeners.iter().find(|listener| listener.port() == port);
     let ports = [CLIENT_PORT, BUS_PORT].map(|port| of(port).map_or(0, |l| l.address().port()));
@@ -82,7 +83,6 @@ pub(crate) fn run(
         rack: configuration.rack.clone(),
     };
     let (link, identity, seed) = join(&coordinator, who, (&events, &received))?;
-    let config = reactors(&configuration);
     let settings = Settings {
         host: host.clone(),
         client_port: ports[0],

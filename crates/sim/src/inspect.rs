@@ -4,7 +4,7 @@ use crate::planted;
 use crate::workload::{Register, decode};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{TabletMap, TabletState, Worker};
-use types::{HashRange, KeyHash, MigrationId, ServerId, TableId, UnixMillis};
+use types::{HashRange, KeyHash, MigrationId, ServerId, TableId, UnixMillis, key_hash};
 use wire::batch::BatchReader;
 use wire::entry::{Body, Entry};
 
@@ -193,20 +193,26 @@ impl Inspector {
             let mut batch = Vec::new();
             let mut cursor = Some(tablet.range.first());
             while let Some(at) = cursor {
+                batch.clear();
                 cursor = self.look(wall, |w| w.collect(tablet.range, at, WALK_BYTES, &mut batch));
-            }
-            let records = BatchReader::new(&batch).map(|entry| entry.expect("the batch is ours"));
-            for record in records {
-                bytes += record.encoded.len() as u64;
-                let entry = record.entry;
-                match entry.body {
-                    Body::Object { value, .. } if is_served && !entry.is_expired(clock) => {
-                        let number = decode(value).expect("values are numbers");
-                        let before = held.insert(entry.key.to_vec(), number);
-                        assert!(before.is_none(), "a walk meets a record twice");
+                let records = BatchReader::new(&batch);
+                for record in records.map(|entry| entry.expect("the batch is ours")) {
+                    let entry = record.entry;
+                    // A pull may bring a few records from beyond its end, which come again.
+                    let hash = key_hash(self.worker.store().seed(), entry.key);
+                    if hash < at || cursor.is_some_and(|next| hash >= next) {
+                        continue;
                     }
-                    Body::Object { .. } => others += 1,
-                    Body::Tombstone { .. } | Body::CopiesOf(_) => {}
+                    bytes += record.encoded.len() as u64;
+                    match entry.body {
+                        Body::Object { value, .. } if is_served && !entry.is_expired(clock) => {
+                            let number = decode(value).expect("values are numbers");
+                            let before = held.insert(entry.key.to_vec(), number);
+                            assert!(before.is_none(), "a walk meets a record twice");
+                        }
+                        Body::Object { .. } => others += 1,
+                        Body::Tombstone { .. } | Body::CopiesOf(_) => {}
+                    }
                 }
             }
         }

@@ -52,7 +52,7 @@ fn more_replicas_than_descriptors_stop_nobody_s_writes() {
     }
     // Clients get what is left, and are told so.
     let clients = client.ask(&["CONFIG", "GET", "maxclients"]).items()[1].text();
-    assert_eq!(clients, (FILES_MAX - 32 - 20).to_string());
+    assert_eq!(clients, (FILES_MAX - 40 - 20).to_string());
     let mut others: Vec<Client> = (0..FILES_MAX).map(|_| cluster.servers[1].client()).collect();
     // It is told without having asked.
     let refused = others.last_mut().expect("there are some").answer();
