@@ -65,7 +65,8 @@ pub struct Unreadable {
 }
 
 impl Replicas {
-    /// Looks at every file of the disk. `boot` is the boot id of the machine now.
+    /// Looks at every file of the disk, and changes none. `boot` is the boot id of the machine now.
+    /// Files that hold nothing any more are removed when the first replica is freed.
     pub fn open(disk: Arc<dyn Disk>, boot: BootId) -> io::Result<Opened> {
         let files = Arc::new(Files::default());
         let mut held = BTreeMap::new();
@@ -82,8 +83,6 @@ impl Replicas {
                 Contents::Unreadable(why) => unreadable.push(Unreadable { number, why }),
             }
         }
-        // What cannot be removed will be left again by the next process.
-        let _ = files.trim(&*disk);
         let (held, open, kept) = (Mutex::new(held), Arc::default(), Kept::default());
         let replicas = Replicas { disk, boot, files, held, open, kept };
         Ok(Opened { replicas, unreadable })

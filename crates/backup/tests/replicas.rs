@@ -276,6 +276,8 @@ fn a_file_that_was_made_ready_is_used_by_the_next_replica() {
     replicas.prepare(SEGMENT_BYTES, 1, Blocks::Written).unwrap();
     disk.kill_process();
     let replicas = open(&disk);
+    assert_eq!(files(&disk), 2, "a start removes nothing");
+    replicas.free(id(9)).unwrap();
     assert_eq!(files(&disk), 1, "what has no replica yet is made again");
     assert_eq!(read(&replicas, id(1)).0, b"ready");
 }
@@ -343,7 +345,9 @@ fn a_replica_that_was_not_made_and_cannot_be_removed_gives_way_to_the_one_made_a
         let replicas = open(&disk);
         assert_eq!(replicas.list(LOG), [header(id(1))]);
         assert_eq!(read(&replicas, id(1)).0, b"acknowledged");
-        assert_eq!(files(&disk), 1, "the other one is gone");
+        assert_eq!(files(&disk), 2, "a start removes nothing");
+        replicas.free(id(9)).unwrap();
+        assert_eq!(files(&disk), 1, "the other one is gone when something is freed");
     }
 }
 

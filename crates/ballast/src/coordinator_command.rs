@@ -3,11 +3,11 @@
 use crate::{coordinator_metrics, metrics};
 use anyhow::Context;
 use clap::Args;
-use coordinator::{FileStore, Identity, MemoryStore, Settings, serve, serve_rebuild};
+use coordinator::{FileStore, Identity, MemoryStore, Settings, only_server, serve, serve_rebuild};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use types::ClusterId;
+use types::{ClusterId, ServerId};
 
 /// Start the coordinator of a cluster: who its servers are and who owns what. Never on the data
 /// path.
@@ -73,12 +73,21 @@ fn open(file: &Path) -> anyhow::Result<FileStore> {
     FileStore::open(file).with_context(|| format!("the file {} cannot be used", file.display()))
 }
 
+/// A coordinator inside of this process.
+pub(crate) struct Embedded {
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+    /// The number under which it knows its server, if it has seen one.
+    pub(crate) server: Option<(ClusterId, ServerId)>,
+}
+
 /// Starts a coordinator inside this process, for a server that is a store of its own. What it knows
 /// is kept in this file, if there is one.
-pub(crate) fn start_embedded(file: Option<&Path>) -> anyhow::Result<SocketAddr> {
+pub(crate) fn start_embedded(file: Option<&Path>) -> anyhow::Result<Embedded> {
     let listener = listen(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))?;
     let address = listener.local_addr()?;
     let store = file.map(open).transpose()?;
+    let server = store.as_ref().map(only_server).transpose()?.flatten();
     std::thread::Builder::new().name("coordinator".into()).spawn(move || {
         let settings = Settings::default();
         let ended = match store {
@@ -89,7 +98,7 @@ pub(crate) fn start_embedded(file: Option<&Path>) -> anyhow::Result<SocketAddr> 
             tracing::error!(%error, "the coordinator has stopped");
         }
     })?;
-    Ok(address)
+    Ok(Embedded { address, server })
 }
 
 fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {

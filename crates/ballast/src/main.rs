@@ -11,6 +11,7 @@ mod coordinator_metrics;
 mod data_folder;
 mod demo;
 mod descriptors;
+mod folder_mark;
 mod host;
 mod keep;
 mod metrics;

@@ -1,8 +1,9 @@
 //! `ballast serve`: one server, alone or as a part of a cluster.
 
-use crate::coordinator_command;
+use crate::coordinator_command::{self, Embedded};
 use crate::data_folder::{DataFolder, backup_folder};
 use crate::descriptors;
+use crate::folder_mark::Use;
 use crate::host::{Event, Process};
 use crate::metrics;
 use crate::settings_arguments::SettingArguments;
@@ -27,7 +28,7 @@ use thread_priority::{
     NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
     set_thread_priority_and_policy, thread_native_id,
 };
-use types::HashSeed;
+use types::{ClusterId, HashSeed, ServerId};
 use wire::control::{FromCoordinator, Join};
 
 /// Start a server.
@@ -71,14 +72,14 @@ pub(crate) fn run(
         announced => announced.to_string(),
     };
     let folder = Folder::open(&configuration, mode)?.limit_open_files(descriptors.replicas);
-    let coordinator = coordinator(&configuration, folder.own())?;
+    let (coordinator, known) = coordinator(&configuration, folder.own())?;
     let (events, received) = channel();
     let who = Join {
         protocol: wire::PROTOCOL_VERSION,
         host: host.clone(),
         client_port: ports[0],
         bus_port: ports[1],
-        rejoin: folder.own().and_then(|folder| folder.kept.owner()),
+        rejoin: folder.own().and_then(|folder| folder.kept.owner()).or(known),
         replicas: if folder.is_of_others() { configuration.replicas } else { 0 },
         rack: configuration.rack.clone(),
     };
@@ -124,17 +125,22 @@ pub(crate) fn run(
     }
 }
 
-/// The address of the coordinator: another process, or one that is started in this one.
+/// A server's number in its cluster.
+type Number = (ClusterId, ServerId);
+
+/// The address of the coordinator: another process, or one that is started in this one. That one may
+/// know this server, if it is alone, before its log says so.
 fn coordinator(
     configuration: &Configuration,
     folder: Option<&DataFolder>,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<(String, Option<Number>)> {
     match &configuration.join[..] {
         "" => {
             let file = folder.map(|folder| &*folder.coordinator);
-            Ok(coordinator_command::start_embedded(file)?.to_string())
+            let Embedded { address, server } = coordinator_command::start_embedded(file)?;
+            Ok((address.to_string(), server))
         }
-        address => Ok(address.to_string()),
+        address => Ok((address.to_string(), None)),
     }
 }
 
@@ -155,9 +161,10 @@ fn store(
     })?;
     let keeping = match folder {
         Folder::None => Keeping::Nothing,
-        Folder::Own(DataFolder { kept, mode, .. }) => {
+        Folder::Own(DataFolder { kept, mode, mut marks, .. }) => {
             let whose = (identity.cluster, identity.server);
             let keeper = kept.keep(whose, store.log().segment_bytes(), mode)?;
+            marks.complete(Use::Alone)?;
             Keeping::Alone(Arc::new(keeper))
         }
         Folder::Others(replicas, mode) => {

@@ -18,7 +18,7 @@ use crate::records::{
 use crate::store::{Entry, MetaStore, Revision, StoreError, Transaction, Verdict};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
-use types::{KeyHash, MigrationId, ServerId};
+use types::{ClusterId, KeyHash, MigrationId, ServerId};
 
 /// The coordinator cannot go on. Nothing was sent that is not in the store.
 #[derive(Debug, thiserror::Error)]
@@ -338,6 +338,18 @@ fn apply<K: Ord, V>(map: &mut BTreeMap<K, V>, changes: BTreeMap<K, Option<V>>) {
             None => map.remove(&key),
         };
     }
+}
+
+/// Returns the number of the only server of the cluster in this store, if it has one: a server
+/// that is alone takes up its number even if it has no log yet that says so.
+pub fn only_server(store: &impl MetaStore) -> Result<Option<(ClusterId, ServerId)>, Stopped> {
+    let Some(entry) = store.read(&Key::Identity.text())? else { return Ok(None) };
+    let cluster = decode_identity(&entry)?.cluster;
+    let servers = list::<Server>(store, SERVERS)?;
+    Ok(match &servers[..] {
+        [(server, _)] => Some((cluster, server.id)),
+        [] | [_, _, ..] => None,
+    })
 }
 
 /// Writes the identity of a cluster into an empty store.

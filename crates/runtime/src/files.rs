@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// What the operating system calls its present boot.
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
+/// Where it gives out random bits.
+const RANDOM_FILE: &str = "/dev/urandom";
 
 /// The id that the operating system has drawn for its present boot.
 pub fn boot_id() -> io::Result<[u8; 16]> {
@@ -32,6 +34,15 @@ fn parse_boot_id(text: &str) -> Option<[u8; 16]> {
     let is_id = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     let id = u128::from_str_radix(&digits, 16).ok()?;
     is_id.then(|| id.to_be_bytes())
+}
+
+/// Bits that the operating system has drawn, for numbers that must not meet another one by chance.
+pub fn random_bits() -> io::Result<u128> {
+    let path = Path::new(RANDOM_FILE);
+    let mut bits = [0; 16];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut bits));
+    read.map_err(|error| explain(error, path, "cannot read"))?;
+    Ok(u128::from_le_bytes(bits))
 }
 
 /// A data directory, locked for this process until this and all its folders are gone.

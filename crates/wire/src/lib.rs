@@ -53,4 +53,19 @@ pub enum Corrupt {
         /// Which field.
         what: &'static str,
     },
+    /// Another version of Ballast wrote it: the checksum is right, and the format is not ours.
+    #[error("{what} is of format {found}, which this version of ballast cannot read")]
+    Format {
+        /// What was being read.
+        what: &'static str,
+        /// The format that it has.
+        found: u16,
+    },
+}
+
+impl Corrupt {
+    /// Returns whether another version of Ballast could read the bytes.
+    pub fn is_of_another_version(self) -> bool {
+        matches!(self, Corrupt::Format { .. })
+    }
 }

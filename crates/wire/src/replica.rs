@@ -173,9 +173,10 @@ impl ReplicaHeader {
         if crc32c(&bytes[..CHECKED]) != number(bytes, CHECKED) {
             return Err(Corrupt::Checksum { what: "header of replica" });
         }
-        let format = ReplicaFormat::of_number(u16::from_le_bytes([bytes[8], bytes[9]]));
-        let Some(format) = format.filter(|_| bytes[11] == 0) else {
-            return Err(Corrupt::Invalid { what: "format of replica" });
+        let found = u16::from_le_bytes([bytes[8], bytes[9]]);
+        let format = ReplicaFormat::of_number(found).filter(|_| bytes[11] == 0);
+        let Some(format) = format else {
+            return Err(Corrupt::Format { what: "replica", found });
         };
         let kind = match bytes[10] {
             KIND_DATA => ReplicaKind::Data,
@@ -284,12 +285,14 @@ mod tests {
 
     #[test]
     fn a_header_of_another_format_is_refused_though_its_checksum_is_right() {
-        for (at, what) in [(8, "format of replica"), (10, "kind of replica")] {
+        let format = Corrupt::Format { what: "replica", found: 7 };
+        let kind = Corrupt::Invalid { what: "kind of replica" };
+        for (at, why) in [(8, format), (10, kind)] {
             let mut bytes = header(ReplicaKind::Data).encode(ReplicaOrder(1));
             bytes[at] = 7;
             let crc = crc32c(&bytes[..CHECKED]);
             bytes[CHECKED..].copy_from_slice(&crc.to_le_bytes());
-            assert_eq!(ReplicaHeader::parse(&bytes), Err(Corrupt::Invalid { what }));
+            assert_eq!(ReplicaHeader::parse(&bytes), Err(why));
         }
     }
 

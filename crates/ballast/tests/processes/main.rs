@@ -16,6 +16,7 @@ mod expiry;
 #[cfg(feature = "faults")]
 mod faults;
 mod fidelity;
+mod folders;
 mod kept;
 mod live_migration;
 mod losses;

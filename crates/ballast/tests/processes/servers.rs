@@ -60,6 +60,21 @@ impl Starting {
         };
         Process { child, address, log, _output: output }
     }
+
+    /// Waits until it has ended by itself without having been ready, and returns why.
+    pub(crate) fn refused(mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it ends or says something");
+        if !line.is_empty() {
+            self.child.kill().expect("it still runs");
+        }
+        let status = self.child.wait().expect("it can be waited for");
+        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let _ = std::fs::remove_file(&self.log);
+        assert!(line.is_empty(), "a process that should have refused to start says: {line}{said}");
+        assert!(!status.success(), "it ends without an error: {said}");
+        said
+    }
 }
 
 /// The binary that is tested, to be called with arguments.

@@ -10,13 +10,14 @@
 use super::chain::{CHAIN, Chain};
 use super::{Acknowledgments, Keeper, Mode};
 use crate::engine::Engine;
-use backup::{Disk, Opened, Replicas, Unreadable};
+use backup::{Disk, FileNumber, Opened, Replicas, Unreadable};
 use protocols::directory::Directory;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use types::{ClusterId, KeyHash, SegmentId, ServerId};
+use wire::Corrupt;
 use wire::directory::Content;
 use wire::replica::{
     BootId, End, ReadEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind, Stamp,
@@ -50,6 +51,30 @@ pub enum KeptError {
         first: ServerId,
         /// Another one.
         second: ServerId,
+    },
+    /// There are replicas of logs of several clusters.
+    #[error(
+        "the folder holds logs of several clusters ({first} and {second}): move what does not belong \
+         here away"
+    )]
+    Clusters {
+        /// One of them.
+        first: ClusterId,
+        /// Another one.
+        second: ClusterId,
+    },
+    /// Files cannot be read, so that nobody knows what is in them.
+    #[error(
+        "{number} cannot be read ({why}), nor can {more} more files. If another version of ballast \
+         wrote them start that one; if the disk is damaged bring the folder back from a copy"
+    )]
+    Unreadable {
+        /// The first of them.
+        number: FileNumber,
+        /// The reason.
+        why: Corrupt,
+        /// How many there are beside it.
+        more: usize,
     },
     /// There are segments and no directory that says which of them count.
     #[error(
@@ -106,16 +131,23 @@ impl Kept {
     pub fn find(disk: Arc<dyn Disk>, boot: BootId) -> Result<Kept, KeptError> {
         let wrong = |error| KeptError::Disk { what: "the folder cannot be read".into(), error };
         let Opened { replicas, unreadable } = Replicas::open(disk, boot).map_err(wrong)?;
-        for Unreadable { number, why } in unreadable {
-            tracing::warn!(%number, %why, "a file holds no replica that can be read");
+        // The newest segment of the chain may be among them: what the others say is not to be trusted.
+        if let [Unreadable { number, why }, rest @ ..] = &unreadable[..] {
+            let (number, why, more) = (*number, *why, rest.len());
+            return Err(KeptError::Unreadable { number, why, more });
         }
         let logs = replicas.logs();
         if let [first, second, ..] = logs[..] {
             return Err(KeptError::Mixed { first, second });
         }
-        let headers = logs.into_iter().flat_map(|log| replicas.list(log));
+        let headers: Vec<_> = logs.into_iter().flat_map(|log| replicas.list(log)).collect();
+        let clusters: BTreeSet<ClusterId> = headers.iter().map(|header| header.cluster).collect();
+        let mut clusters = clusters.into_iter();
+        if let (Some(first), Some(second)) = (clusters.next(), clusters.next()) {
+            return Err(KeptError::Clusters { first, second });
+        }
         // Of two replicas of a segment the later one counts.
-        let headers = headers.map(|header| (header.id.segment, header)).collect();
+        let headers = headers.into_iter().map(|header| (header.id.segment, header)).collect();
         Ok(Kept { replicas, headers })
     }
 

@@ -1,0 +1,218 @@
+//! Marks that prove that a data folder's `replicas/` is the one that its server wrote to.
+//!
+//! `replicas/` is often a disk of its own. When that disk is not mounted, an empty folder stands in
+//! its place, and looks like one that was never used. So the same random number stands in a file
+//! `folder.id` in `replicas/` and in one beside it. The one in `replicas/` is written first, before
+//! anything else; the one beside it when a log has been begun. What the two say together:
+//!
+//! | beside | in `replicas/` | meaning |
+//! | --- | --- | --- |
+//! | yes | the same | the real folder; a server alone has a log there |
+//! | yes | none, or another | not the real folder |
+//! | no | yes | no server has been served from here yet, unless replicas say otherwise |
+//! | no | no | new, or of a version that wrote no marks |
+//!
+//! **Invariant:** a mark is written only where none stands; what is there is never replaced.
+
+use anyhow::{Context, bail};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// Name of both marks.
+const NAME: &str = "folder.id";
+/// First word of a mark, and its version.
+const BEGINNING: &str = "ballast-folder 1";
+
+/// The use that a folder is put to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// It has the log of a server that is alone.
+    Alone,
+    /// It has replicas of the logs of others.
+    Cluster,
+}
+
+/// The marks of one data folder.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    folder: PathBuf,
+    beside: Option<Mark>,
+    inside: Option<Mark>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    id: u128,
+    used: Use,
+}
+
+impl Marks {
+    /// Reads the marks of a folder. Changes nothing.
+    ///
+    /// # Errors
+    /// If they prove that `replicas/` is not the folder that was used last, or that the folder has
+    /// another use.
+    pub(crate) fn read(folder: &Path, wanted: Use) -> anyhow::Result<Marks> {
+        let replicas = folder.join("replicas");
+        let marks = Marks {
+            folder: folder.to_path_buf(),
+            beside: read(&folder.join(NAME))?,
+            inside: read(&replicas.join(NAME))?,
+        };
+        let Some(beside) = marks.beside else { return Ok(marks) };
+        let shown = replicas.display();
+        match marks.inside {
+            _ if !replicas.is_dir() => bail!("the folder {shown} is missing: {BRING_BACK}"),
+            None => bail!(
+                "the folder {shown} is not the one that this server wrote to, whose mark ({NAME}) it \
+                 lacks: {BRING_BACK}"
+            ),
+            Some(inside) if inside.id != beside.id => bail!(
+                "the folder {shown} belongs to another data folder than {}, as their marks ({NAME}) \
+                 say: {BRING_BACK}",
+                folder.display()
+            ),
+            Some(_) if beside.used != wanted => bail!(
+                "the folder {} belongs to {}: choose another folder with --data-dir",
+                folder.display(),
+                beside.used.owner()
+            ),
+            Some(_) => Ok(marks),
+        }
+    }
+
+    /// Whether a log was begun here.
+    pub(crate) fn has_log(&self) -> bool {
+        self.beside.is_some()
+    }
+
+    /// Whether `replicas/` is the folder that a start has prepared.
+    pub(crate) fn is_prepared(&self) -> bool {
+        self.inside.is_some()
+    }
+
+    /// Marks `replicas/`, which is there, before anything else is written.
+    pub(crate) fn prepare(&mut self, used: Use) -> anyhow::Result<()> {
+        if self.inside.is_none() {
+            let mark = Mark { id: runtime::files::random_bits()?, used };
+            write(&self.folder.join("replicas"), mark)?;
+            self.inside = Some(mark);
+        }
+        Ok(())
+    }
+
+    /// Notes that from here on `replicas/` must have what was written there.
+    pub(crate) fn complete(&mut self, used: Use) -> anyhow::Result<()> {
+        if let (None, Some(inside)) = (self.beside, self.inside) {
+            let mark = Mark { used, ..inside };
+            write(&self.folder, mark)?;
+            self.beside = Some(mark);
+        }
+        Ok(())
+    }
+}
+
+impl Use {
+    fn word(self) -> &'static str {
+        match self {
+            Use::Alone => "alone",
+            Use::Cluster => "cluster",
+        }
+    }
+
+    fn owner(self) -> &'static str {
+        match self {
+            Use::Alone => "a server that is alone, whose data a cluster would not see",
+            Use::Cluster => "a server of a cluster, which has the logs of others",
+        }
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Option<Mark>> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            return Err(error).with_context(|| {
+                format!("{}: the server's user must own the data directory", path.display())
+            });
+        }
+        Err(error) => return Err(error).with_context(|| path.display().to_string()),
+    };
+    let mark = parse(&text);
+    let unknown = || format!("{} is no mark that this version of ballast wrote", path.display());
+    mark.with_context(unknown).map(Some)
+}
+
+fn parse(text: &str) -> Option<Mark> {
+    let (id, word) = text.trim_end().strip_prefix(BEGINNING)?.trim_start().split_once(' ')?;
+    let used = [Use::Alone, Use::Cluster].into_iter().find(|used| used.word() == word)?;
+    let is_id = id.len() == 32 && id.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let id = u128::from_str_radix(id, 16).ok().filter(|_| is_id)?;
+    Some(Mark { id, used })
+}
+
+fn text(mark: Mark) -> String {
+    format!("{BEGINNING} {:032x} {}\n", mark.id, mark.used.word())
+}
+
+/// Writes a mark whole or not at all, so that it survives a loss of power.
+fn write(folder: &Path, mark: Mark) -> anyhow::Result<()> {
+    let (new, path) = (folder.join(format!("{NAME}.new")), folder.join(NAME));
+    let written = || -> io::Result<()> {
+        let mut file = File::create(&new)?;
+        file.write_all(text(mark).as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, &path)?;
+        File::open(folder)?.sync_all()
+    };
+    written().with_context(|| format!("the mark {} cannot be written", path.display()))
+}
+
+const BRING_BACK: &str = "was it moved, or is its disk not mounted? Nothing was changed. Bring it back \
+                          and start the server again, or begin anew with an empty data folder";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_comes_back_and_anything_else_is_refused() {
+        for used in [Use::Alone, Use::Cluster] {
+            let mark = Mark { id: 0x0123_4567_89ab_cdef, used };
+            assert_eq!(parse(&text(mark)), Some(mark));
+        }
+        let id = "0123456789abcdef0123456789abcdef";
+        for wrong in [
+            String::new(),
+            format!("ballast-folder 2 {id} alone"),
+            format!("ballast-folder 1 {id} apart"),
+            format!("ballast-folder 1 +{} alone", &id[1..]),
+            "ballast-folder 1 12 alone".to_owned(),
+        ] {
+            assert_eq!(parse(&wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn marks_are_written_once_and_tell_another_folder_from_the_real_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let replicas = folder.path().join("replicas");
+        let read = || Marks::read(folder.path(), Use::Alone);
+        let mut marks = read().unwrap();
+        assert!(!marks.has_log() && !marks.is_prepared());
+        fs::create_dir(&replicas).unwrap();
+        marks.prepare(Use::Alone).unwrap();
+        assert!(!read().unwrap().has_log() && read().unwrap().is_prepared());
+        marks.complete(Use::Alone).unwrap();
+        let written = fs::read(folder.path().join(NAME)).unwrap();
+        marks.prepare(Use::Alone).unwrap();
+        marks.complete(Use::Alone).unwrap();
+        assert_eq!(fs::read(folder.path().join(NAME)).unwrap(), written);
+        assert!(read().unwrap().has_log());
+        assert!(Marks::read(folder.path(), Use::Cluster).is_err());
+        fs::remove_file(replicas.join(NAME)).unwrap();
+        assert!(read().is_err());
+    }
+}
