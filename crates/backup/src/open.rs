@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, Weak};
 /// server with many masters writes at a time.
 const OPEN_MAX: usize = 1024;
 
-/// See the module's text.
+/// Files of replicas that are open, so that the oldest can be closed.
 #[derive(Debug)]
 pub(crate) struct OpenFiles {
     max: AtomicUsize,

@@ -105,7 +105,7 @@ fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).with_context(|| {
         format!("{address} cannot be listened on: is it in use? Choose another with --port")
     })?;
-    // What it accepts inherits this.
+    // Accepted connections inherit this option.
     runtime::limit_unacknowledged(&listener)?;
     Ok(listener)
 }

@@ -57,7 +57,7 @@ pub(crate) struct DataFolder {
     pub(crate) coordinator: PathBuf,
     /// How it is kept.
     pub(crate) mode: Mode,
-    /// What proves that it is the real one.
+    /// Marks that prove that `replicas/` is the folder used before.
     pub(crate) marks: Marks,
 }
 
@@ -89,7 +89,7 @@ impl DataFolder {
     }
 }
 
-/// What stands in a folder.
+/// Contents of a data folder that decide whether a start is refused.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     has_replicas: bool,

@@ -82,12 +82,12 @@ impl Marks {
         }
     }
 
-    /// Whether a log was begun here.
+    /// Returns whether a log was begun here.
     pub(crate) fn has_log(&self) -> bool {
         self.beside.is_some()
     }
 
-    /// Whether `replicas/` is the folder that a start has prepared.
+    /// Returns whether a start has prepared this `replicas/` folder.
     pub(crate) fn is_prepared(&self) -> bool {
         self.inside.is_some()
     }

@@ -204,7 +204,7 @@ impl Folder {
     fn limit_open_files(self, max: usize) -> Folder {
         match &self {
             Folder::Others(replicas, mode) => replicas.limit_open_files(max, *mode != Mode::Memory),
-            // Of its own log a server has as many open as it has heads.
+            // A server has one open replica of its own log per log head.
             Folder::Own(_) | Folder::None => {}
         }
         self

@@ -262,7 +262,7 @@ fn standing(name: &str, summary: Option<&String>) -> (&'static str, String) {
     if NOTHING.iter().any(|beginning| summary.starts_with(beginning)) {
         return ("differs", summary.clone());
     }
-    // What is said of a whole group is said of what is missing in it.
+    // A note about a whole group also holds for its missing commands.
     match NOTES.iter().find(|(of, _)| *of == name) {
         Some((_, why)) => ("differs", (*why).into()),
         None => (SAME, String::new()),

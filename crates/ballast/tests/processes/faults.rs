@@ -118,7 +118,7 @@ fn a_disk_that_fails_takes_nobody_s_writes_with_it() {
     });
     until("it was noticed", || field(cluster.server(3), "replica_disk_errors") > 0);
     cluster.server(3).assert_serves("its disk has failed");
-    // What is not on that disk any more is on the others'.
+    // The other disks hold the replicas that this disk has lost.
     cluster.kill(3);
     write(cluster.server(0), 0..20);
 }

@@ -33,7 +33,7 @@ const STREAMS: &[(&[u8], &str)] = &[
     (b"ECHO \"a\r\n", UNBALANCED),
     (b"ECHO a'b\r\n", UNBALANCED),
     (b"ECHO \"a\" \"b\r\n", UNBALANCED),
-    // What is announced and what comes differ in length.
+    // The announced length and the length of the data differ.
     (b"*2\r\n$3\r\nSETxx$1\r\na\r\n", CRLF),
     (b"*1\r\n$4\r\nPING\rx", CRLF),
     (b"*1\r\n$4\r\nPING\n\n", CRLF),

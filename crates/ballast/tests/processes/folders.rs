@@ -28,7 +28,7 @@ fn command(folder: &Path) -> Command {
     command
 }
 
-/// What a server alone says that refuses to start on this folder.
+/// Returns the error of a lone server that refuses to start here.
 fn refusal(folder: &Path) -> String {
     Starting::new(command(folder)).refused()
 }
@@ -92,7 +92,7 @@ fn a_server_whose_replicas_are_moved_away_refuses_to_start_and_has_its_data_when
     fs::rename(&replicas, &away).expect("nobody uses it");
     assert_refused(folder.path(), &["replicas", "missing", "mounted"]);
     assert!(!replicas.exists(), "made anew, it would be in the way of the real one");
-    // What a mount point looks like when its disk is not mounted.
+    // An unmounted disk leaves an empty mount point.
     fs::create_dir(&replicas).expect("it is away");
     assert_refused(folder.path(), &["replicas", "mounted"]);
     fs::remove_dir(&replicas).expect("it is empty");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use types::Instant;
 use wire::replica::ReplicaId;
 
-/// See the module's text.
+/// Schedule of the reads that verify replicas.
 #[derive(Debug, Default)]
 pub(super) struct Scrub {
     /// `None`: nothing is scrubbed.

@@ -89,7 +89,7 @@ impl AddressBook {
         name.is_asked = false;
         match answer {
             Ok(addresses) if !addresses.is_empty() => {
-                // What failed a moment ago need not come first again.
+                // An address that has just failed need not come first again.
                 let is_known = name.addresses.iter().all(|known| addresses.contains(known));
                 if name.addresses.len() != addresses.len() || !is_known {
                     name.addresses = addresses;

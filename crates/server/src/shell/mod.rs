@@ -111,7 +111,7 @@ impl Server {
         }
         for job in std::mem::take(&mut self.core.engine.out.disk) {
             match &job {
-                // What comes one after the other is about the same replicas.
+                // Consecutive jobs concern the same replicas.
                 DiskJob::Read(_) => self.readers[0].begin(job),
                 _ if job.is_reading() => {
                     self.next_reader = (self.next_reader + 1) % READERS;

@@ -226,7 +226,7 @@ impl Pull<'_> {
 }
 
 impl Density {
-    /// What an entry is taken to be long: the slot's mean.
+    /// Returns the assumed length of an entry: the slot's mean.
     fn mean_entry_bytes(self) -> usize {
         let mean = self.bytes / self.records.max(1);
         (mean as usize).clamp(HEADER_BYTES, PREFETCHED_MAX)

@@ -420,7 +420,7 @@ impl Engine {
             Done::Scrubbed(replica, found) => {
                 match found {
                     Scrubbed::Whole(length) => replication.disk_counts.note_scrubbed(length),
-                    // What is wrong with it the machine says: it may only be shorter than it was.
+                    // The machine reports the fault: the replica may only have become shorter.
                     Scrubbed::Damaged | Scrubbed::Unknown => {}
                 }
                 vec![BackupEvent::Scrubbed { replica, found }]
