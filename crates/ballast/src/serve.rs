@@ -409,8 +409,9 @@ fn keep_memory_ready(store: Arc<Store>, bytes: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// This thread runs when nobody else wants the processor, and whoever wakes up takes it away. (The
-/// worst niceness is not enough: such a thread still finishes its slice of some milliseconds.)
+/// Has this thread run when nobody else wants the processor; whoever wakes up takes it away. (The
+/// worst niceness is not enough: such a thread still finishes its slice of some milliseconds.) It
+/// must hold nothing that a reactor waits for: on a busy machine it may not run for seconds.
 fn yield_to_everybody() {
     let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
     let thread = thread_native_id();
