@@ -6,10 +6,10 @@ use crate::open::OpenFiles;
 use crate::replica::Opener;
 use crate::{Disk, DiskFile, FileNumber, Replica};
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
-use types::ServerId;
+use types::{ClusterId, ServerId};
 use wire::Corrupt;
 use wire::replica::{
     BootId, HEADER_BYTES, PIECE_HEADER_BYTES, PIECES_FROM, PieceReader, ReadEnd, ReplicaFormat,
@@ -116,6 +116,11 @@ impl Replicas {
         let mut logs: Vec<ServerId> = held.keys().map(|id| id.log).collect();
         logs.dedup();
         logs
+    }
+
+    /// Clusters of whose logs there are replicas here, in order.
+    pub fn clusters(&self) -> BTreeSet<ClusterId> {
+        lock(&self.held).values().map(|held| held.header.cluster).collect()
     }
 
     /// Makes a replica. When this returns, it will be found again also after a loss of power.

@@ -63,8 +63,9 @@ pub(crate) fn run(arguments: ClusterArguments) -> anyhow::Result<()> {
     match arguments.command {
         Command::Status { coordinator: Coordinator { coordinator } } => {
             let mut connection = CoordinatorConnection::open(&coordinator)?;
+            let doubt = doubt(&mut connection)?;
             let (map, recoveries) = (map(&mut connection)?, recoveries(&mut connection)?);
-            print!("{}", Status { map, recoveries, coordinator }.text());
+            print!("{}", Status { doubt, map, recoveries, coordinator }.text());
             Ok(())
         }
         Command::AcceptLoss { coordinator: Coordinator { coordinator }, server, lost } => {
@@ -79,6 +80,13 @@ pub(crate) fn run(arguments: ClusterArguments) -> anyhow::Result<()> {
 fn map(connection: &mut CoordinatorConnection) -> anyhow::Result<ClusterMap> {
     match connection.ask(Ask::Map)? {
         Answer::Map(map) => Ok(*map),
+        other => bail!("the coordinator answers {other:?}"),
+    }
+}
+
+fn doubt(connection: &mut CoordinatorConnection) -> anyhow::Result<Option<String>> {
+    match connection.ask(Ask::Standing)? {
+        Answer::Standing(doubt) => Ok(doubt),
         other => bail!("the coordinator answers {other:?}"),
     }
 }
@@ -139,6 +147,7 @@ fn rebuild(coordinator: &str, without: &[String], go: bool) -> anyhow::Result<()
 }
 
 struct Status {
+    doubt: Option<String>,
     map: ClusterMap,
     recoveries: Vec<RecoveryReport>,
     coordinator: String,
@@ -147,6 +156,9 @@ struct Status {
 impl Status {
     fn text(&self) -> String {
         let mut text = format!("cluster {}\n", self.map.cluster);
+        if let Some(doubt) = &self.doubt {
+            let _ = writeln!(text, "warning: {doubt}");
+        }
         for server in &self.map.servers {
             let owned = self.map.tablets.iter().filter(|tablet| tablet.owner == server.id);
             let owned: Vec<HashRange> = owned.map(|tablet: &TabletInfo| tablet.range).collect();

@@ -1,9 +1,12 @@
 //! `ballast coordinator`, and the coordinator that a server alone carries in itself.
 
 use crate::{coordinator_metrics, metrics};
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
-use coordinator::{FileStore, Identity, MemoryStore, Settings, only_server, serve, serve_rebuild};
+use coordinator::{
+    FileStore, Identity, MemoryStore, Settings, holds_cluster, only_server, serve, serve_rebuild,
+};
+use runtime::files::{make_directory, sync_directory};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,9 +60,11 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
     match &arguments.data_dir {
         None => serve(listener, MemoryStore::default(), fresh(), settings)?,
         Some(folder) => {
-            std::fs::create_dir_all(folder)
-                .with_context(|| format!("the folder {} cannot be made", folder.display()))?;
+            make_directory(folder)?;
             let store = open(&folder.join("coordinator.redb"))?;
+            if !arguments.rebuild && !holds_cluster(&store)? {
+                println!("ballast coordinator: a new cluster, {} was empty", folder.display());
+            }
             match arguments.rebuild {
                 true => serve_rebuild(listener, store, settings)?,
                 false => serve(listener, store, fresh(), settings)?,
@@ -69,8 +74,16 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Opens the file, or makes it. Its name survives a loss of power: a cluster that has lost its file
+/// would be taken for one that never was.
 fn open(file: &Path) -> anyhow::Result<FileStore> {
-    FileStore::open(file).with_context(|| format!("the file {} cannot be used", file.display()))
+    let is_new = !file.exists();
+    let store = FileStore::open(file)
+        .with_context(|| format!("the file {} cannot be used", file.display()))?;
+    if let (true, Some(folder)) = (is_new, file.parent()) {
+        sync_directory(folder)?;
+    }
+    Ok(store)
 }
 
 /// A coordinator inside of this process.
@@ -83,10 +96,22 @@ pub(crate) struct Embedded {
 
 /// Starts a coordinator inside this process, for a server that is a store of its own. What it knows
 /// is kept in this file, if there is one.
-pub(crate) fn start_embedded(file: Option<&Path>) -> anyhow::Result<Embedded> {
+///
+/// # Errors
+/// If the file holds no cluster although the server has data.
+pub(crate) fn start_embedded(file: Option<&Path>, has_data: bool) -> anyhow::Result<Embedded> {
     let listener = listen(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))?;
     let address = listener.local_addr()?;
     let store = file.map(open).transpose()?;
+    if let (Some(file), Some(store), true) = (file, &store, has_data)
+        && !holds_cluster(store)?
+    {
+        bail!(
+            "the file {} is empty, and says nothing of the log beside it: bring it back from a copy, \
+             or begin anew with an empty folder",
+            file.display()
+        );
+    }
     let server = store.as_ref().map(only_server).transpose()?.flatten();
     std::thread::Builder::new().name("coordinator".into()).spawn(move || {
         let settings = Settings::default();

@@ -44,6 +44,13 @@ pub(crate) fn backup_folder(folder: &Path) -> anyhow::Result<Replicas> {
         }
         tracing::warn!(%number, %why, "a file cannot be read: it is left as it is");
     }
+    let mut clusters = replicas.clusters().into_iter();
+    if let (Some(first), Some(second)) = (clusters.next(), clusters.next()) {
+        bail!(
+            "the folder {shown} holds replicas of two clusters, {first} and {second}: move what does \
+             not belong here away. Nothing was changed"
+        );
+    }
     marks.prepare(Use::Cluster)?;
     marks.complete(Use::Cluster)?;
     Ok(replicas)

@@ -74,16 +74,9 @@ pub(crate) fn run(
     let folder = Folder::open(&configuration, mode)?.limit_open_files(descriptors.replicas);
     let (coordinator, known) = coordinator(&configuration, folder.own())?;
     let (events, received) = channel();
-    let who = Join {
-        protocol: wire::PROTOCOL_VERSION,
-        host: host.clone(),
-        client_port: ports[0],
-        bus_port: ports[1],
-        rejoin: folder.own().and_then(|folder| folder.kept.owner()).or(known),
-        replicas: if folder.is_of_others() { configuration.replicas } else { 0 },
-        rack: configuration.rack.clone(),
-    };
+    let who = introduction(&configuration, (&host, ports), &folder, known);
     let (link, identity, seed) = join(&coordinator, who, (&events, &received))?;
+    folder.check_cluster(identity.cluster)?;
     let settings = Settings {
         host: host.clone(),
         client_port: ports[0],
@@ -125,6 +118,25 @@ pub(crate) fn run(
     }
 }
 
+/// What the server says first to its coordinator. That one may know it already.
+fn introduction(
+    configuration: &Configuration,
+    (host, ports): (&str, [u16; 2]),
+    folder: &Folder,
+    known: Option<Number>,
+) -> Join {
+    Join {
+        protocol: wire::PROTOCOL_VERSION,
+        host: host.to_owned(),
+        client_port: ports[0],
+        bus_port: ports[1],
+        rejoin: folder.own().and_then(|folder| folder.kept.owner()).or(known),
+        replicas: if folder.is_of_others() { configuration.replicas } else { 0 },
+        rack: configuration.rack.clone(),
+        disk: folder.cluster(),
+    }
+}
+
 /// A server's number in its cluster.
 type Number = (ClusterId, ServerId);
 
@@ -137,7 +149,8 @@ fn coordinator(
     match &configuration.join[..] {
         "" => {
             let file = folder.map(|folder| &*folder.coordinator);
-            let Embedded { address, server } = coordinator_command::start_embedded(file)?;
+            let has_data = folder.is_some_and(|folder| folder.kept.owner().is_some());
+            let Embedded { address, server } = coordinator_command::start_embedded(file, has_data)?;
             Ok((address.to_string(), server))
         }
         address => Ok((address.to_string(), None)),
@@ -214,6 +227,26 @@ impl Folder {
         match self {
             Folder::Own(folder) => Some(folder),
             Folder::None | Folder::Others(..) => None,
+        }
+    }
+
+    /// The cluster whose data is in it.
+    fn cluster(&self) -> Option<ClusterId> {
+        match self {
+            Folder::None => None,
+            Folder::Own(folder) => folder.kept.owner().map(|(cluster, _)| cluster),
+            Folder::Others(replicas, _) => replicas.clusters().first().copied(),
+        }
+    }
+
+    /// Refuses a disk of another cluster, whatever the coordinator says. Nothing was changed on it.
+    fn check_cluster(&self, ours: ClusterId) -> anyhow::Result<()> {
+        match self.cluster() {
+            Some(other) if other != ours => bail!(
+                "the disk of this server belongs to cluster {other}, and its coordinator is that of \
+                 cluster {ours}: join the coordinator of {other}, or choose an empty --data-dir"
+            ),
+            Some(_) | None => Ok(()),
         }
     }
 

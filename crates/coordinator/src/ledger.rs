@@ -53,6 +53,7 @@ pub(crate) struct Ledger<S> {
     identity: Identity,
     term: u64,
     counters: Counters,
+    doubt: Option<String>,
     servers: BTreeMap<ServerId, Server>,
     tablets: BTreeMap<KeyHash, Tablet>,
     migrations: BTreeMap<MigrationId, Migration>,
@@ -67,6 +68,7 @@ pub(crate) struct Ledger<S> {
 #[derive(Debug)]
 pub(crate) struct Edit {
     pub(crate) counters: Counters,
+    doubt: Option<String>,
     servers: BTreeMap<ServerId, Option<Server>>,
     tablets: BTreeMap<KeyHash, Option<Tablet>>,
     migrations: BTreeMap<MigrationId, Option<Migration>>,
@@ -75,6 +77,11 @@ pub(crate) struct Edit {
 }
 
 impl Edit {
+    /// Notes, for good, why this may not be the cluster that it should be.
+    pub(crate) fn put_doubt(&mut self, doubt: String) {
+        self.doubt = Some(doubt);
+    }
+
     pub(crate) fn put_server(&mut self, server: Server) {
         self.servers.insert(server.id, Some(server));
     }
@@ -160,6 +167,8 @@ impl<S: MetaStore> Ledger<S> {
         let (counters, revision) = read(&store, Key::Counters)?
             .ok_or_else(|| Stopped::Corrupt { key: Key::Counters.text() })?;
         let mut revisions = BTreeMap::from([(Key::Term, term_revision), (Key::Counters, revision)]);
+        let doubt: Option<(String, Revision)> = read(&store, Key::Doubt)?;
+        revisions.extend(doubt.iter().map(|(_, revision)| (Key::Doubt, *revision)));
         let mut servers = BTreeMap::new();
         for (server, revision) in list::<Server>(&store, SERVERS)? {
             revisions.insert(Key::Server(server.id), revision);
@@ -190,6 +199,7 @@ impl<S: MetaStore> Ledger<S> {
             identity,
             term,
             counters,
+            doubt: doubt.map(|(doubt, _)| doubt),
             servers,
             tablets,
             migrations,
@@ -198,11 +208,6 @@ impl<S: MetaStore> Ledger<S> {
             revisions,
             commits: 0,
         })
-    }
-
-    /// Whether the store holds a cluster.
-    pub(crate) fn is_made(store: &S) -> Result<bool, Stopped> {
-        Ok(store.read(&Key::Identity.text())?.is_some())
     }
 
     /// Writes a cluster into an empty store, in one transaction.
@@ -241,6 +246,11 @@ impl<S: MetaStore> Ledger<S> {
         self.commits
     }
 
+    /// Why this may not be the cluster that it should be, as an earlier event has shown.
+    pub(crate) fn doubt(&self) -> Option<&str> {
+        self.doubt.as_deref()
+    }
+
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -272,6 +282,7 @@ impl<S: MetaStore> Ledger<S> {
     pub(crate) fn edit(&self) -> Edit {
         Edit {
             counters: self.counters,
+            doubt: None,
             servers: BTreeMap::new(),
             tablets: BTreeMap::new(),
             migrations: BTreeMap::new(),
@@ -301,6 +312,7 @@ impl<S: MetaStore> Ledger<S> {
         }
         self.commits += 1;
         self.counters = edit.counters;
+        self.doubt = edit.doubt.or(self.doubt.take());
         apply(&mut self.servers, edit.servers);
         apply(&mut self.tablets, edit.tablets);
         apply(&mut self.migrations, edit.migrations);
@@ -314,6 +326,7 @@ impl<S: MetaStore> Ledger<S> {
         if edit.counters != self.counters {
             writes.push((Key::Counters, Some(encode(&edit.counters))));
         }
+        writes.extend(edit.doubt.iter().map(|doubt| (Key::Doubt, Some(encode(doubt)))));
         let servers = edit.servers.iter();
         writes.extend(servers.map(|(&id, value)| (Key::Server(id), value.as_ref().map(encode))));
         let tablets = edit.tablets.iter();
@@ -338,6 +351,11 @@ fn apply<K: Ord, V>(map: &mut BTreeMap<K, V>, changes: BTreeMap<K, Option<V>>) {
             None => map.remove(&key),
         };
     }
+}
+
+/// Returns whether the store holds a cluster.
+pub fn holds_cluster(store: &impl MetaStore) -> Result<bool, Stopped> {
+    Ok(store.read(&Key::Identity.text())?.is_some())
 }
 
 /// Returns the number of the only server of the cluster in this store, if it has one: a server

@@ -24,7 +24,7 @@ mod serve;
 mod store;
 
 pub use admission::{HISTORY_MAX, MIGRATIONS_MAX, SERVERS_MAX, TABLETS_MAX};
-pub use ledger::{Stopped, only_server};
+pub use ledger::{Stopped, holds_cluster, only_server};
 pub use machine::{Coordinator, Settings};
 pub use outbox::{ConnectionId, Effect, Event, Moment, Outbox};
 pub use records::Identity;

@@ -12,7 +12,7 @@
 //! **Invariant:** nothing is written but on an operator's word, who has named each server that is
 //! missing.
 
-use crate::ledger::{Ledger, Stopped};
+use crate::ledger::{Ledger, Stopped, holds_cluster};
 use crate::outbox::{ConnectionId, Effect, Event, Moment, Outbox};
 use crate::records::{
     Counters, Dependency, Ending, Identity, Migration, Recovery, Server, Stage, Tablet, Terms,
@@ -73,7 +73,7 @@ pub(crate) struct Rebuilding<S> {
 impl<S: MetaStore> Rebuilding<S> {
     /// Nothing is known. The store must be empty.
     pub(crate) fn new(store: S) -> Result<Rebuilding<S>, Stopped> {
-        if Ledger::is_made(&store)? {
+        if holds_cluster(&store)? {
             return Err(Stopped::NotEmpty);
         }
         let (guests, told) = (BTreeMap::new(), BTreeMap::new());
@@ -534,6 +534,7 @@ mod tests {
                 rejoin: Some((CLUSTER, ServerId(server))),
                 replicas: 2,
                 rack: String::new(),
+                disk: None,
             };
             let known = ToCoordinator::KnownMap(Box::new(map));
             let holds = ToCoordinator::Holds(Box::new(holdings));

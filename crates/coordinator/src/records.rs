@@ -10,6 +10,7 @@
 //! | `migration/<number>` | [`Migration`] |
 //! | `recovery/<number of the dead server>` | [`Recovery`] |
 //! | `will/<number of the server>` | [`Will`] |
+//! | `doubt` | text: why nobody new is let in. Usually absent |
 //!
 //! Numbers in keys have 16 hexadecimal digits, so that keys are in the order of numbers. Values are
 //! `postcard`. The format rises with every change of a record.
@@ -407,6 +408,8 @@ pub(crate) enum Key {
     Identity,
     Term,
     Counters,
+    /// Why this may not be the cluster that it should be.
+    Doubt,
     Server(ServerId),
     Tablet(KeyHash),
     Migration(MigrationId),
@@ -428,6 +431,7 @@ impl Key {
             Key::Identity => "identity".to_owned(),
             Key::Term => "term".to_owned(),
             Key::Counters => "counters".to_owned(),
+            Key::Doubt => "doubt".to_owned(),
             Key::Server(server) => format!("{SERVERS}{:016x}", server.0),
             Key::Tablet(first) => format!("{TABLETS}{:016x}", first.0),
             Key::Migration(migration) => format!("{MIGRATIONS}{:016x}", migration.0),

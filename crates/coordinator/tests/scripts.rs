@@ -4,7 +4,8 @@
 //! from s1; `restart` replaces the coordinator; `wait 100ms` lets time pass; `map` and `list` show
 //! what is known. The output is every effect, in order; a map that several servers get stands once.
 //!
-//! `join keeps=2 rack=a` is a server with two replicas of its log. `s2: fenced s1 chain=4 3 5/80`
+//! `join keeps=2 rack=a` is a server with two replicas of its log. `join disk=5` has data of cluster 5
+//! on its disk; all are of cluster 77. `s2: fenced s1 chain=4 3 5/80`
 //! says that it holds the chain's segment 4 (with 104 bytes), and of the log segment 3 (with 100) and
 //! 80 bytes of segment 5. `s2: directory s1 4 3/open 5` sends a directory of 104 bytes that names
 //! segment 3, which is open, and segment 5, which is closed with 100. `s2: recovered s1 0-99 as=e7`
@@ -127,6 +128,7 @@ impl Script {
         }
         join.replicas = args.take_key("keeps").unwrap_or("0").parse()?;
         join.rack = args.take_key("rack").unwrap_or("").into();
+        join.disk = args.take_key("disk").map(str::parse).transpose()?.map(ClusterId);
         args.reject_next()?;
         let connection = self.world.open_connection();
         let effects = self.world.say(connection, ToCoordinator::Join(join));
@@ -248,6 +250,7 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
         }
         "operate" => ToCoordinator::Operate { protocol: PROTOCOL_VERSION },
         "show-map" => ask(Ask::Map),
+        "standing" => ask(Ask::Standing),
         "recoveries" => ask(Ask::Recoveries),
         "accept-loss" => {
             let dead = server(args.next_pos().ok_or("of whom?")?)?;

@@ -97,7 +97,7 @@ fn in_use(root: &Path, lock: &mut File) -> io::Error {
 }
 
 /// Makes a directory, and those above it, that are still there after a loss of power.
-fn make_directory(path: &Path) -> io::Result<()> {
+pub fn make_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
@@ -113,8 +113,13 @@ fn make_directory(path: &Path) -> io::Result<()> {
         }
         Ok(()) | Err(_) => {}
     }
-    let synced = File::open(parent).and_then(|parent| parent.sync_all());
-    synced.map_err(|error| explain(error, parent, "cannot sync"))
+    sync_directory(parent)
+}
+
+/// Makes the names of the files in a directory survive a loss of power.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
+    let synced = File::open(path).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| explain(error, path, "cannot sync"))
 }
 
 /// A folder of files that have numbers for names.

@@ -368,6 +368,7 @@ mod tests {
             rejoin: None,
             replicas: 0,
             rack: String::new(),
+            disk: None,
         };
         let (sender, receiver) = mpsc::channel();
         let on_message = move |message| drop(sender.send(message));

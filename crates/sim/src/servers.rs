@@ -153,6 +153,7 @@ pub(crate) fn join(place: usize, rejoin: Option<(ClusterId, ServerId)>, replicas
         rejoin,
         replicas,
         rack: String::new(),
+        disk: None,
     }
 }
 

@@ -338,6 +338,8 @@ pub struct Join {
     pub replicas: u16,
     /// What fails together with it, by a name. Empty: it fails alone.
     pub rack: String,
+    /// Cluster of the replicas that stood on its disk when it started. `None`: there were none.
+    pub disk: Option<ClusterId>,
 }
 
 /// One server, as the map shows it.
@@ -526,6 +528,8 @@ pub enum Ask {
     Map,
     /// How the coordinator itself is doing.
     Health,
+    /// Whether the coordinator's file is the cluster's.
+    Standing,
     /// Write the file of a cluster anew from what its servers have told, or say what that would come
     /// to. Only of a coordinator that was started for that.
     Rebuild {
@@ -562,6 +566,8 @@ pub enum Answer {
     Map(Box<ClusterMap>),
     /// What a rebuild comes to.
     Rebuild(RebuildReport),
+    /// Why the coordinator's file may not be the cluster's, with what to do; `None`: it seems to be.
+    Standing(Option<String>),
 }
 
 /// Where a migration stands, in Valkey's words.

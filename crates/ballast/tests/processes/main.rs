@@ -30,6 +30,7 @@ mod seats;
 mod servers;
 mod silence;
 mod stock_clients;
+mod strangers;
 mod tools;
 mod transactions;
 mod waiting;

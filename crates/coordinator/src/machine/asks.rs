@@ -68,6 +68,10 @@ impl<S: MetaStore> Coordinator<S> {
                 asker.answer(Answer::Refused(reason.to_owned()), out);
             }
             Ask::Health => asker.answer(Answer::Health(self.health(at.now)), out),
+            Ask::Standing => {
+                let doubt = self.ledger.doubt().map(str::to_owned);
+                asker.answer(Answer::Standing(doubt), out);
+            }
             Ask::Map => asker.answer(Answer::Map(Box::new(self.map())), out),
         }
         Ok(())

@@ -12,7 +12,7 @@ use crate::outbox::{ConnectionId, Effect, Moment, Outbox};
 use crate::records::{Server, Tablet};
 use crate::store::MetaStore;
 use std::collections::BTreeSet;
-use types::{HashRange, ServerId};
+use types::{ClusterId, HashRange, ServerId};
 use wire::PROTOCOL_VERSION;
 use wire::control::{FromCoordinator, Join, ToCoordinator};
 
@@ -49,6 +49,7 @@ impl<S: MetaStore> Coordinator<S> {
             self.welcome(*server, connection, out);
             return Ok(());
         }
+        self.doubt_if_foreign(at, &join)?;
         let server = match self.known_server(&join) {
             Err(rejection) => {
                 self.reject(connection, rejection, out);
@@ -149,19 +150,45 @@ impl<S: MetaStore> Coordinator<S> {
             return Err(other_version(join.protocol).into());
         }
         check_address(join)?;
-        let Some((cluster, server)) = join.rejoin else { return Ok(None) };
-        if cluster != self.ledger.identity().cluster {
-            return Err(format!(
-                "the server belongs to cluster {cluster}, this is the coordinator of {}; restart \
-                 the server to join this cluster without its data",
-                self.ledger.identity().cluster
-            )
-            .into());
+        if let Some(other) = self.foreign_cluster(join) {
+            return Err(foreign(join, other, self.ledger.identity().cluster).into());
         }
+        let Some((_, server)) = join.rejoin else {
+            return match self.ledger.doubt() {
+                None => Ok(None),
+                Some(doubt) => Err(doubt.to_owned().into()),
+            };
+        };
         match self.ledger.servers().get(&server) {
             None => Err(format!("{server} is not known here any more; restart the server").into()),
             Some(record) if record.fenced => Err(Rejection::fenced()),
             Some(_) => Ok(Some(server)),
+        }
+    }
+
+    /// The cluster that a server belongs to by its memory or its disk, if it is not this one.
+    fn foreign_cluster(&self, join: &Join) -> Option<ClusterId> {
+        let of_memory = join.rejoin.map(|(cluster, _)| cluster);
+        let clusters = of_memory.into_iter().chain(join.disk);
+        clusters.into_iter().find(|cluster| *cluster != self.ledger.identity().cluster)
+    }
+
+    /// A cluster that was just made, and to which a server with data of another one comes, has
+    /// probably been made by mistake: where its coordinator's folder should have been an empty one
+    /// stood. From then on nobody new is let in, so that no client is served by it.
+    fn doubt_if_foreign(&mut self, at: Moment, join: &Join) -> Result<(), Stopped> {
+        let ours = self.ledger.identity().cluster;
+        self.has_seen_data |= join.disk == Some(ours);
+        let is_new = self.ledger.term() == FIRST_TERM && !self.has_seen_data;
+        match self.foreign_cluster(join) {
+            Some(other) if is_new && self.ledger.doubt().is_none() => {
+                let mut edit = self.ledger.edit();
+                let doubt = doubt(ours, other);
+                tracing::error!(doubt, "nobody new is let in");
+                edit.put_doubt(doubt);
+                self.commit(at, edit)
+            }
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -231,10 +258,38 @@ fn other_version(theirs: u16) -> String {
     )
 }
 
+/// Why a server with data of another cluster is not let in, and what to do.
+fn foreign(join: &Join, other: ClusterId, ours: ClusterId) -> String {
+    let what = if join.rejoin.is_some() { "the server" } else { "the disk of this server" };
+    format!(
+        "{what} belongs to cluster {other}, and this is the coordinator of cluster {ours}: join the \
+         coordinator of {other}, or start the server with an empty --data-dir. Nothing was changed. \
+         {REBUILD}"
+    )
+}
+
+/// Why nobody new is let in.
+fn doubt(ours: ClusterId, other: ClusterId) -> String {
+    format!(
+        "cluster {ours} was made because the coordinator's folder (--data-dir) was empty, and then a \
+         server with data of cluster {other} came: nobody new is let in. {REBUILD} If {ours} is meant \
+         to be a new cluster, start its coordinator in another empty folder, and give that server an \
+         empty --data-dir"
+    )
+}
+
+const REBUILD: &str = "If the coordinator's folder is missing, bring it back; if it is lost, make it \
+                       anew with 'ballast coordinator --rebuild --data-dir NEW' and 'ballast cluster \
+                       rebuild'.";
+
+/// The term of the coordinator that has made the cluster.
+const FIRST_TERM: u64 = 1;
+
 const FENCED: &str = "the server was given up while it was away, and another one serves a range \
                       that it holds; restart it";
 
 fn record_of(id: ServerId, join: Join) -> Server {
-    let Join { host, client_port, bus_port, replicas, rack, protocol: _, rejoin: _ } = join;
+    let Join { host, client_port, bus_port, replicas, rack, protocol: _, rejoin: _, disk: _ } =
+        join;
     Server { id, host, client_port, bus_port, rack, replicas, chain: None, fenced: false }
 }

@@ -114,6 +114,8 @@ pub struct Coordinator<S> {
     lists: u64,
     /// No server is connected: then nobody is missed.
     is_alone: bool,
+    /// A server has come whose disk has data of this cluster.
+    has_seen_data: bool,
     /// Maps published in this term.
     maps: u64,
     map_is_stale: bool,
@@ -176,6 +178,7 @@ impl<S: MetaStore> Coordinator<S> {
             pauses: BTreeMap::new(),
             lists: 0,
             is_alone: true,
+            has_seen_data: false,
             maps: 0,
             map_is_stale: true,
             queue_is_stale: true,

@@ -164,6 +164,7 @@ pub fn join_of(rejoin: Option<ServerId>) -> Join {
         rejoin: rejoin.map(|server| (IDENTITY.cluster, server)),
         replicas: 0,
         rack: String::new(),
+        disk: None,
     }
 }
 

@@ -119,6 +119,8 @@ fn answer(answer: &Answer) -> String {
         Answer::Recoveries(reports) => format!("recoveries{}", joined(reports, recovery)),
         Answer::Rebuild(report) => format!("{report:?}"),
         Answer::Map(map) => cluster_map(map),
+        Answer::Standing(None) => "stands".to_owned(),
+        Answer::Standing(Some(doubt)) => format!("in doubt: {doubt}"),
         Answer::LossAccepted(count) => format!("loss of {count} accepted"),
         Answer::Refused(reason) => format!("refused: {reason}"),
     }

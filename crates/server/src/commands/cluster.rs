@@ -458,7 +458,8 @@ pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) -> Done {
         | Answer::LossAccepted(_)
         | Answer::Health(_)
         | Answer::Map(_)
-        | Answer::Rebuild(_) => call.ok(),
+        | Answer::Rebuild(_)
+        | Answer::Standing(_) => call.ok(),
     }
 }
 

@@ -72,7 +72,8 @@ impl World {
             | Answer::LossAccepted(_)
             | Answer::Health(_)
             | Answer::Map(_)
-            | Answer::Rebuild(_) => {}
+            | Answer::Rebuild(_)
+            | Answer::Standing(_) => {}
         }
     }
 
