@@ -325,6 +325,7 @@ fn compare(arguments: &CompareArguments) -> anyhow::Result<()> {
         ports: Ports::Free,
         logs: arguments.output.clone(),
         data: (arguments.replicas > 0).then(|| arguments.output.clone()),
+        key_file: None,
         keeper: keeper()?,
     };
     let basis = basis(arguments)?;

@@ -1,10 +1,12 @@
 //! `ballast cluster`: what an operator asks of a coordinator. It shows how the cluster is, above all
 //! what a recovery waits for, and takes the decisions that no program should take.
 
+use crate::cluster_key;
 use crate::coordinator_connection::CoordinatorConnection;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use std::fmt::Write;
+use std::path::PathBuf;
 use types::{HashRange, ServerId, Slot};
 use wire::control::{
     Answer, Ask, ClusterMap, Loss, RebuildReport, RecoveryReport, RecoveryState, ServerInfo,
@@ -57,23 +59,42 @@ struct Coordinator {
     /// The cluster's coordinator.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7000")]
     coordinator: String,
+    /// File of the cluster key, if the cluster has one.
+    #[arg(long, value_name = "FILE")]
+    cluster_key_file: Option<PathBuf>,
+}
+
+impl Coordinator {
+    fn connect(&self) -> anyhow::Result<CoordinatorConnection> {
+        let credentials = cluster_key::credentials(self.cluster_key_file.as_deref())?;
+        CoordinatorConnection::open(&self.coordinator, &credentials)
+    }
+
+    /// Returns the arguments that lead to it, for a command that a person is to type.
+    fn words(&self) -> String {
+        match &self.cluster_key_file {
+            Some(file) => {
+                format!("--coordinator {} --cluster-key-file {}", self.coordinator, file.display())
+            }
+            None => format!("--coordinator {}", self.coordinator),
+        }
+    }
 }
 
 pub(crate) fn run(arguments: ClusterArguments) -> anyhow::Result<()> {
     match arguments.command {
-        Command::Status { coordinator: Coordinator { coordinator } } => {
-            let mut connection = CoordinatorConnection::open(&coordinator)?;
+        Command::Status { coordinator } => {
+            let mut connection = coordinator.connect()?;
             let doubt = doubt(&mut connection)?;
             let (map, recoveries) = (map(&mut connection)?, recoveries(&mut connection)?);
+            let coordinator = coordinator.words();
             print!("{}", Status { doubt, map, recoveries, coordinator }.text());
             Ok(())
         }
-        Command::AcceptLoss { coordinator: Coordinator { coordinator }, server, lost } => {
+        Command::AcceptLoss { coordinator, server, lost } => {
             accept_loss(&coordinator, &server, &lost)
         }
-        Command::Rebuild { coordinator: Coordinator { coordinator }, without, go } => {
-            rebuild(&coordinator, &without, go)
-        }
+        Command::Rebuild { coordinator, without, go } => rebuild(&coordinator, &without, go),
     }
 }
 
@@ -98,9 +119,9 @@ fn recoveries(connection: &mut CoordinatorConnection) -> anyhow::Result<Vec<Reco
     }
 }
 
-fn accept_loss(coordinator: &str, server: &str, lost: &str) -> anyhow::Result<()> {
+fn accept_loss(coordinator: &Coordinator, server: &str, lost: &str) -> anyhow::Result<()> {
     let dead = server_called(server)?;
-    let mut connection = CoordinatorConnection::open(coordinator)?;
+    let mut connection = coordinator.connect()?;
     let recoveries = recoveries(&mut connection)?;
     let Some(report) = recoveries.iter().find(|report| report.dead == dead) else {
         bail!("{dead} is not being recovered: see 'ballast cluster status'");
@@ -122,10 +143,10 @@ fn server_called(name: &str) -> anyhow::Result<ServerId> {
     Ok(ServerId(number.with_context(|| format!("'{name}' is no server: give one as in s3"))?))
 }
 
-fn rebuild(coordinator: &str, without: &[String], go: bool) -> anyhow::Result<()> {
+fn rebuild(coordinator: &Coordinator, without: &[String], go: bool) -> anyhow::Result<()> {
     let without: Vec<ServerId> =
         without.iter().map(|name| server_called(name)).collect::<anyhow::Result<_>>()?;
-    let mut connection = CoordinatorConnection::open(coordinator)?;
+    let mut connection = coordinator.connect()?;
     let Answer::Rebuild(report) = connection.ask(Ask::Rebuild { without, go })? else {
         bail!("the coordinator does not say what there is");
     };
@@ -135,12 +156,13 @@ fn rebuild(coordinator: &str, without: &[String], go: bool) -> anyhow::Result<()
     match (is_done, &absent[..]) {
         (true, _) => println!("the coordinator's file is written anew, and the cluster goes on"),
         (false, []) => {
-            println!("to go on: ballast cluster rebuild --go --coordinator {coordinator}")
+            println!("to go on: ballast cluster rebuild --go {}", coordinator.words())
         }
         (false, _) => println!(
             "They may still come. To go on without them, so that what they own is recovered from \
-             their logs:\n  ballast cluster rebuild --without {} --go --coordinator {coordinator}",
-            RebuildReport::names(&absent)
+             their logs:\n  ballast cluster rebuild --without {} --go {}",
+            RebuildReport::names(&absent),
+            coordinator.words()
         ),
     }
     Ok(())
@@ -150,6 +172,7 @@ struct Status {
     doubt: Option<String>,
     map: ClusterMap,
     recoveries: Vec<RecoveryReport>,
+    /// Arguments that lead to the coordinator.
     coordinator: String,
 }
 
@@ -207,7 +230,7 @@ impl Status {
         };
         format!(
             "  missing: {loss}\n  It goes on when a server starts on a disk that has it. To go on \
-             without:\n{what}  ballast cluster accept-loss {dead} --lost '{loss}' --coordinator {}\n",
+             without:\n{what}  ballast cluster accept-loss {dead} --lost '{loss}' {}\n",
             self.coordinator
         )
     }

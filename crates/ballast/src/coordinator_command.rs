@@ -1,11 +1,12 @@
 //! `ballast coordinator`, and the coordinator that a server alone carries in itself.
 
-use crate::{coordinator_metrics, metrics};
+use crate::{cluster_key, coordinator_metrics, metrics};
 use anyhow::{Context, bail};
 use clap::Args;
 use coordinator::{
     FileStore, Identity, MemoryStore, Settings, holds_cluster, only_server, serve, serve_rebuild,
 };
+use handshake::Credentials;
 use runtime::files::{make_directory, sync_directory};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,10 @@ pub(crate) struct CoordinatorArguments {
     /// Address to listen on.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     bind: IpAddr,
+    /// File of the cluster key, the same for all servers: 'ballast key FILE' makes one. It is read
+    /// again when it changes. Needed unless --bind is an address of this machine alone.
+    #[arg(long, value_name = "FILE")]
+    cluster_key_file: Option<PathBuf>,
     /// Folder of the file in which the configuration is kept. Default: nowhere, so that the
     /// cluster ends with this process.
     #[arg(long)]
@@ -45,12 +50,18 @@ pub(crate) struct CoordinatorArguments {
 }
 
 pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
+    let key_file = arguments.cluster_key_file.as_deref();
+    cluster_key::require_key(&[&arguments.bind.to_string()], key_file)?;
+    let credentials = cluster_key::credentials(key_file)?;
+    if let Some(file) = key_file {
+        cluster_key::watch(file, &credentials)?;
+    }
     let listener = listen(SocketAddr::new(arguments.bind, arguments.port))?;
     let address = listener.local_addr()?;
     if arguments.metrics_port != 0 {
         let at = SocketAddr::new(arguments.bind, arguments.metrics_port);
-        let address = address.to_string();
-        let at = metrics::start(at, move || coordinator_metrics::page(&address))?;
+        let (address, credentials) = (address.to_string(), credentials.clone());
+        let at = metrics::start(at, move || coordinator_metrics::page(&address, &credentials))?;
         tracing::info!(address = %at, "metrics");
     }
     println!("ballast coordinator: ready for servers on {address}");
@@ -58,7 +69,7 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
     let silence_max = Duration::from_millis(arguments.silence_timeout);
     let settings = Settings { return_max, silence_max, ..Settings::default() };
     match &arguments.data_dir {
-        None => serve(listener, MemoryStore::default(), fresh(), settings)?,
+        None => serve(listener, credentials, MemoryStore::default(), fresh(), settings)?,
         Some(folder) => {
             make_directory(folder)?;
             let store = open(&folder.join("coordinator.redb"))?;
@@ -66,8 +77,8 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
                 println!("ballast coordinator: a new cluster, {} was empty", folder.display());
             }
             match arguments.rebuild {
-                true => serve_rebuild(listener, store, settings)?,
-                false => serve(listener, store, fresh(), settings)?,
+                true => serve_rebuild(listener, credentials, store, settings)?,
+                false => serve(listener, credentials, store, fresh(), settings)?,
             }
         }
     }
@@ -99,7 +110,11 @@ pub(crate) struct Embedded {
 ///
 /// # Errors
 /// If the file holds no cluster although the server has data.
-pub(crate) fn start_embedded(file: Option<&Path>, has_data: bool) -> anyhow::Result<Embedded> {
+pub(crate) fn start_embedded(
+    file: Option<&Path>,
+    has_data: bool,
+    credentials: Credentials,
+) -> anyhow::Result<Embedded> {
     let listener = listen(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))?;
     let address = listener.local_addr()?;
     let store = file.map(open).transpose()?;
@@ -116,8 +131,8 @@ pub(crate) fn start_embedded(file: Option<&Path>, has_data: bool) -> anyhow::Res
     std::thread::Builder::new().name("coordinator".into()).spawn(move || {
         let settings = Settings::default();
         let ended = match store {
-            Some(store) => serve(listener, store, fresh(), settings),
-            None => serve(listener, MemoryStore::default(), fresh(), settings),
+            Some(store) => serve(listener, credentials, store, fresh(), settings),
+            None => serve(listener, credentials, MemoryStore::default(), fresh(), settings),
         };
         if let Err(error) = ended {
             tracing::error!(%error, "the coordinator has stopped");

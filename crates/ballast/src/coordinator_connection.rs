@@ -2,25 +2,34 @@
 
 use crate::connecting;
 use anyhow::{Context, bail};
+use handshake::{Credentials, Handshake, HandshakeError, Opening};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
 use wire::frame::{self, HEADER_BYTES, Header};
+use wire::handshake::{HandshakeMessage, Purpose};
 
-/// See the module's text.
+/// A connection whose other side has proven the cluster key.
 pub(crate) struct CoordinatorConnection {
     stream: TcpStream,
     asked: u64,
 }
 
 impl CoordinatorConnection {
-    /// Connects to `host:port`.
-    pub(crate) fn open(address: &str) -> anyhow::Result<CoordinatorConnection> {
-        let stream = connecting::connect(address)
+    /// Connects to `host:port` and proves the key of `credentials`.
+    pub(crate) fn open(
+        address: &str,
+        credentials: &Credentials,
+    ) -> anyhow::Result<CoordinatorConnection> {
+        let mut stream = connecting::connect(address)
             .with_context(|| format!("no coordinator answers at {address}: is it running?"))?;
-        let mut connection = CoordinatorConnection { stream, asked: 0 };
-        connection.say(&ToCoordinator::Operate { protocol: wire::PROTOCOL_VERSION })?;
-        Ok(connection)
+        let purpose = Purpose::Operator;
+        let opening = Opening { purpose, cluster: None, server: None, expected: None };
+        let nonce = handshake::new_nonce().context("the system has no random bytes")?;
+        let (handshake, first) = Handshake::open(credentials, opening, nonce);
+        handshake::complete(handshake, first, &mut stream)
+            .with_context(|| format!("the coordinator at {address} cannot be asked"))?;
+        Ok(CoordinatorConnection { stream, asked: 0 })
     }
 
     /// Asks; a refusal is an error.
@@ -58,6 +67,10 @@ impl CoordinatorConnection {
         self.stream.read_exact(&mut message).context("the coordinator does not answer")?;
         if message.is_empty() {
             return Ok(None);
+        }
+        // The coordinator judges our proof after it has proven its own, and may refuse then.
+        if let Ok(HandshakeMessage::Refuse(refusal)) = header.message(&message) {
+            bail!("the coordinator cannot be asked: {}", HandshakeError::Theirs(refusal));
         }
         Ok(Some(header.message(&message).context("this is no coordinator of this version")?))
     }

@@ -3,6 +3,7 @@
 
 use crate::coordinator_connection::CoordinatorConnection;
 use anyhow::bail;
+use handshake::Credentials;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use wire::control::{
@@ -10,8 +11,8 @@ use wire::control::{
 };
 
 /// The text of one scrape. A coordinator that does not answer is down, which is said as well.
-pub(crate) fn page(coordinator: &str) -> String {
-    match asked(coordinator) {
+pub(crate) fn page(coordinator: &str, credentials: &Credentials) -> String {
+    match asked(coordinator, credentials) {
         Ok(known) => text(&known),
         Err(error) => {
             tracing::warn!("the coordinator does not tell its metrics: {error:#}");
@@ -28,8 +29,8 @@ struct Known {
     health: Health,
 }
 
-fn asked(coordinator: &str) -> anyhow::Result<Known> {
-    let mut connection = CoordinatorConnection::open(coordinator)?;
+fn asked(coordinator: &str, credentials: &Credentials) -> anyhow::Result<Known> {
+    let mut connection = CoordinatorConnection::open(coordinator, credentials)?;
     let Answer::Map(map) = connection.ask(Ask::Map)? else { bail!("no map") };
     let Answer::Recoveries(recoveries) = connection.ask(Ask::Recoveries)? else {
         bail!("no recoveries")
@@ -136,6 +137,7 @@ mod tests {
 
     #[test]
     fn a_coordinator_that_is_away_is_down() {
-        assert!(page("127.0.0.1:1").ends_with("ballast_coordinator_up 0\n"));
+        let credentials = Credentials::new(types::Generation(1), None);
+        assert!(page("127.0.0.1:1", &credentials).ends_with("ballast_coordinator_up 0\n"));
     }
 }

@@ -2,6 +2,7 @@
 //! the other, and every record is read back. With `--crash` one of four is killed instead.
 
 use crate::bench_command::{keeper, policy_words};
+use crate::cluster_key;
 use anyhow::{anyhow, ensure};
 use bench::crash::Crash;
 use bench::crash_report::CrashReport;
@@ -175,7 +176,8 @@ impl DemoArguments {
     fn setup(&self, servers: u16, folder: &Path) -> anyhow::Result<Setup> {
         let ports = self.port.map_or(Ports::Free, Ports::From);
         let logs = folder.to_path_buf();
-        Ok(Setup { servers, ports, logs, data: None, keeper: keeper()? })
+        let key_file = Some(cluster_key::make_for_children(folder)?);
+        Ok(Setup { servers, ports, logs, data: None, key_file, keeper: keeper()? })
     }
 
     /// Memory that all servers together will use.

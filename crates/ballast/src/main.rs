@@ -4,6 +4,7 @@
 
 mod bench_command;
 mod cluster_command;
+mod cluster_key;
 mod connecting;
 mod coordinator_command;
 mod coordinator_connection;
@@ -46,6 +47,8 @@ enum Command {
     Coordinator(coordinator_command::CoordinatorArguments),
     /// Look at a cluster, and decide what only people can.
     Cluster(cluster_command::ClusterArguments),
+    /// Make the key that the processes of a cluster prove to each other.
+    Key(cluster_key::KeyArguments),
     /// Move slots from one server to another, and watch.
     Migrate(migrate::MigrateArguments),
     /// Watch half of the data of a server move to another one under load.
@@ -84,6 +87,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Serve(arguments) => serve::run(&arguments, configuration),
         Command::Coordinator(arguments) => coordinator_command::run(arguments),
         Command::Cluster(arguments) => cluster_command::run(arguments),
+        Command::Key(arguments) => cluster_key::run(&arguments),
         Command::Migrate(arguments) => migrate::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::Bench(arguments) => bench_command::run(arguments),

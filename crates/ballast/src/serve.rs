@@ -1,5 +1,6 @@
 //! `ballast serve`: one server, alone or as a part of a cluster.
 
+use crate::cluster_key;
 use crate::coordinator_command::{self, Embedded};
 use crate::data_folder::{DataFolder, backup_folder};
 use crate::descriptors;
@@ -11,6 +12,7 @@ use crate::signals;
 use anyhow::{Context, bail};
 use backup::Replicas;
 use clap::Args;
+use handshake::Credentials;
 use runtime::{Class, Clock, Config, DriverKind, Listener, Reactors};
 use server::configuration::{Driver, Durability};
 use server::control::ControlLink;
@@ -62,6 +64,7 @@ pub(crate) fn run(
     refuse_more_memory_than_there_is(configuration.maxmemory.0)?;
     configuration.huge_pages &= !arguments.no_huge_pages;
     let config = reactors(&configuration);
+    let credentials = credentials(&configuration)?;
     let descriptors = descriptors::reserve(&mut configuration, config.reactors)?;
     let listeners = listen(&configuration)?;
     let of = |port| listeners.iter().find(|listener| listener.port() == port);
@@ -72,10 +75,10 @@ pub(crate) fn run(
         announced => announced.to_string(),
     };
     let folder = Folder::open(&configuration, mode)?.limit_open_files(descriptors.replicas);
-    let (coordinator, known) = coordinator(&configuration, folder.own())?;
+    let (coordinator, known) = coordinator(&configuration, folder.own(), &credentials)?;
     let (events, received) = channel();
     let who = introduction(&configuration, (&host, ports), &folder, known);
-    let (link, identity, seed) = join(&coordinator, who, (&events, &received))?;
+    let (link, identity, seed) = join(&coordinator, &credentials, who, (&events, &received))?;
     folder.check_cluster(identity.cluster)?;
     let settings = Settings {
         host: host.clone(),
@@ -91,7 +94,7 @@ pub(crate) fn run(
     node.configure(configuration.clone());
     keep_memory_ready(store, ready_bytes(&configuration))?;
     start_metrics(&configuration, &node)?;
-    let reactors = start(&config, listeners, &node, link.clone())?;
+    let reactors = start(&config, listeners, &node, (link.clone(), credentials))?;
     link.watch(Pulse::new(node.clone()));
     signals::watch(events.clone())?;
     node.set_host(Box::new(Process {
@@ -126,7 +129,6 @@ fn introduction(
     known: Option<Number>,
 ) -> Join {
     Join {
-        protocol: wire::PROTOCOL_VERSION,
         host: host.to_owned(),
         client_port: ports[0],
         bus_port: ports[1],
@@ -137,6 +139,33 @@ fn introduction(
     }
 }
 
+/// The keys that this server proves and accepts. A server alone has one that nobody else has: there is
+/// no other process in its cluster.
+fn credentials(configuration: &Configuration) -> anyhow::Result<Credentials> {
+    let file = match &configuration.cluster_key_file[..] {
+        "" => None,
+        file => Some(Path::new(file)),
+    };
+    if configuration.join.is_empty() && file.is_none() {
+        return cluster_key::private_credentials();
+    }
+    let mut hosts: Vec<String> =
+        configuration.bind.addresses.iter().map(|(address, _)| address.to_string()).collect();
+    if !configuration.join.is_empty() {
+        hosts.push(cluster_key::host_of(&configuration.join).to_owned());
+    }
+    if !configuration.announce.is_empty() {
+        hosts.push(configuration.announce.clone());
+    }
+    let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    cluster_key::require_key(&hosts, file)?;
+    let credentials = cluster_key::credentials(file)?;
+    if let Some(file) = file {
+        cluster_key::watch(file, &credentials)?;
+    }
+    Ok(credentials)
+}
+
 /// A server's number in its cluster.
 type Number = (ClusterId, ServerId);
 
@@ -145,12 +174,14 @@ type Number = (ClusterId, ServerId);
 fn coordinator(
     configuration: &Configuration,
     folder: Option<&DataFolder>,
+    credentials: &Credentials,
 ) -> anyhow::Result<(String, Option<Number>)> {
     match &configuration.join[..] {
         "" => {
             let file = folder.map(|folder| &*folder.coordinator);
             let has_data = folder.is_some_and(|folder| folder.kept.owner().is_some());
-            let Embedded { address, server } = coordinator_command::start_embedded(file, has_data)?;
+            let Embedded { address, server } =
+                coordinator_command::start_embedded(file, has_data, credentials.clone())?;
             Ok((address.to_string(), server))
         }
         address => Ok((address.to_string(), None)),
@@ -363,16 +394,19 @@ type Joined = (Arc<ControlLink>, Identity, HashSeed);
 /// Asks the coordinator for a number and the cluster's seed.
 fn join(
     coordinator: &str,
+    credentials: &Credentials,
     join: Join,
     (events, received): (&Sender<Event>, &Receiver<Event>),
 ) -> anyhow::Result<Joined> {
     let events = events.clone();
     // A server that stops does not mind what the coordinator still says.
-    let link = ControlLink::start(coordinator.to_owned(), join, move |message| {
-        let _ = events.send(Event::Said(message));
-    })?;
+    let link =
+        ControlLink::start(coordinator.to_owned(), credentials.clone(), join, move |message| {
+            let _ = events.send(Event::Said(message));
+        })?;
+    let trouble = || link.trouble().map_or(String::new(), |trouble| format!(" ({trouble})"));
     let first = received.recv_timeout(JOIN_QUIET).or_else(|_| {
-        eprintln!("ballast serve: waiting for a coordinator at {coordinator}");
+        eprintln!("ballast serve: waiting for a coordinator at {coordinator}{}", trouble());
         received.recv_timeout(JOIN_TIMEOUT)
     });
     match first {
@@ -387,7 +421,10 @@ fn join(
         }
         Ok(Event::Failed(reason) | Event::Fenced(reason)) => bail!("{reason}"),
         Ok(Event::ShutDown) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-            bail!("no coordinator answers at {coordinator}: start one with 'ballast coordinator'")
+            bail!(
+                "no coordinator answers at {coordinator}: start one with 'ballast coordinator'{}",
+                trouble()
+            )
         }
     }
 }
@@ -396,13 +433,13 @@ fn start(
     config: &Config,
     listeners: Vec<Listener>,
     node: &Arc<Node>,
-    link: Arc<ControlLink>,
+    (link, credentials): (Arc<ControlLink>, Credentials),
 ) -> anyhow::Result<Reactors<Mail>> {
     let control: ToControl = Arc::new(move |message| link.send(message));
     let shared = (node.clone(), AddressBook::of_system());
     let reactors = Reactors::start(config, listeners, move |reactor, mailboxes| {
         let mailbox = mailboxes.of(reactor).clone();
-        Server::new(shared.clone(), reactor, control.clone(), mailbox)
+        Server::new(shared.clone(), reactor, control.clone(), mailbox, credentials.clone())
     })
     .with_context(|| match config.driver {
         Some(DriverKind::Uring) => "io_uring cannot be used here: leave out --driver uring",

@@ -55,6 +55,8 @@ pub struct Setup {
     /// Folder for what they keep, each in one of its own; nothing if they keep nothing. Only for
     /// Ballast.
     pub data: Option<PathBuf>,
+    /// File of the key that Ballast's processes prove to each other; nothing if they go without.
+    pub key_file: Option<PathBuf>,
     /// Program and leading arguments that become the command behind them and end with us, however
     /// we end: see [`crate::processes::become_child`]. Nothing if the servers may outlive a kill.
     pub keeper: Vec<PathBuf>,
@@ -136,6 +138,11 @@ fn start_ballast(binary: &Path, serve_arguments: &[String], setup: &Setup) -> Re
     let mut command = setup.command(binary);
     command.args(["coordinator", "--port", &coordinator_port.to_string()]);
     let data = |name: &str| setup.data.as_ref().map(|folder| folder.join(name));
+    let key: Vec<&OsStr> = match &setup.key_file {
+        Some(file) => vec![OsStr::new("--cluster-key-file"), file.as_os_str()],
+        None => Vec::new(),
+    };
+    command.args(&key);
     if let Some(folder) = data("coordinator") {
         command.arg("--data-dir").arg(folder);
     }
@@ -146,6 +153,7 @@ fn start_ballast(binary: &Path, serve_arguments: &[String], setup: &Setup) -> Re
         let mut command = setup.command(binary);
         command.args(["serve", "--port", &pair[0].to_string(), "--bus-port", &pair[1].to_string()]);
         command.args(["--join", &coordinator_address.to_string()]).args(serve_arguments);
+        command.args(&key);
         let name = format!("ballast-{}", number + 1);
         if let Some(folder) = data(&name) {
             command.arg("--data-dir").arg(folder);

@@ -26,7 +26,7 @@ mod store;
 pub use admission::{HISTORY_MAX, MIGRATIONS_MAX, SERVERS_MAX, TABLETS_MAX};
 pub use ledger::{Stopped, holds_cluster, only_server};
 pub use machine::{Coordinator, Settings};
-pub use outbox::{ConnectionId, Effect, Event, Moment, Outbox};
+pub use outbox::{Caller, ConnectionId, Effect, Event, Moment, Outbox};
 pub use records::Identity;
 pub use serve::{Running, ServeError, serve, serve_rebuild};
 pub use store::{

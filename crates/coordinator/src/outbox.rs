@@ -2,7 +2,7 @@
 
 use protocols::migration::{from_coordinator, to_coordinator};
 use std::fmt;
-use types::{Instant, UnixMillis};
+use types::{ClusterId, Generation, Instant, ServerId, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
 
 /// One connection to the coordinator, numbered by whoever accepts connections and never used twice.
@@ -12,6 +12,30 @@ pub struct ConnectionId(pub u64);
 impl fmt::Display for ConnectionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "connection {}", self.0)
+    }
+}
+
+/// The process at the other end of a connection, as its handshake proved it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// A server, or a process that wants to be one.
+    Server {
+        /// The number that it has, and in which cluster.
+        number: Option<(ClusterId, ServerId)>,
+        /// The run of its process.
+        generation: Generation,
+    },
+    /// An operator, who may only ask.
+    Operator,
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Caller::Server { number: Some((_, server)), .. } => write!(f, "{server}"),
+            Caller::Server { number: None, .. } => f.write_str("a new server"),
+            Caller::Operator => f.write_str("an operator"),
+        }
     }
 }
 
@@ -27,10 +51,12 @@ pub struct Moment {
 /// What happens to the coordinator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Somebody has connected.
+    /// A process has connected, and the handshake is over.
     Opened {
         /// The connection.
         connection: ConnectionId,
+        /// The process.
+        caller: Caller,
     },
     /// A message has come in.
     Received {
@@ -71,7 +97,7 @@ pub type Outbox = protocols::Outbox<Effect>;
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Opened { connection } => write!(f, "{connection} opened"),
+            Event::Opened { connection, caller } => write!(f, "{connection} opened by {caller}"),
             Event::Received { connection, message } => {
                 write!(f, "{connection} says {}", to_coordinator(message))
             }

@@ -13,7 +13,7 @@
 //! missing.
 
 use crate::ledger::{Ledger, Stopped, holds_cluster};
-use crate::outbox::{ConnectionId, Effect, Event, Moment, Outbox};
+use crate::outbox::{Caller, ConnectionId, Effect, Event, Moment, Outbox};
 use crate::records::{
     Counters, Dependency, Ending, Identity, Migration, Recovery, Server, Stage, Tablet, Terms,
 };
@@ -22,7 +22,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{
     ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure,
 };
-use wire::PROTOCOL_VERSION;
 use wire::control::{
     Answer, Ask, ClusterMap, FromCoordinator, HeldMigration, HeldState, Holdings, Join, Progress,
     RebuildReport, ServerInfo, ToCoordinator,
@@ -48,7 +47,10 @@ struct Told {
 /// Whoever is connected.
 #[derive(Debug)]
 enum Guest {
-    Unknown,
+    /// A process that has not asked to join yet.
+    Server {
+        number: Option<(ClusterId, ServerId)>,
+    },
     Operator,
     /// A server, asked what it holds.
     Asked {
@@ -98,15 +100,19 @@ impl<S: MetaStore> Rebuilding<S> {
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
         match event {
-            Event::Opened { connection } => {
-                self.guests.insert(connection, Guest::Unknown);
+            Event::Opened { connection, caller } => {
+                let guest = match caller {
+                    Caller::Operator => Guest::Operator,
+                    Caller::Server { number, .. } => Guest::Server { number },
+                };
+                self.guests.insert(connection, guest);
             }
             Event::Closed { connection } => {
                 self.guests.remove(&connection);
             }
             Event::Tick => {}
             Event::Received { connection, message } => match self.guests.remove(&connection) {
-                Some(Guest::Unknown) => self.greet(connection, message, out),
+                Some(Guest::Server { number }) => self.greet(connection, number, message, out),
                 Some(Guest::Operator) => self.operate(at, connection, message, out)?,
                 Some(Guest::Asked { cluster, server, join, map }) => {
                     self.listen(connection, ((cluster, server), join, map), message, out);
@@ -118,12 +124,15 @@ impl<S: MetaStore> Rebuilding<S> {
         Ok(())
     }
 
-    fn greet(&mut self, connection: ConnectionId, message: ToCoordinator, out: &mut Outbox) {
+    fn greet(
+        &mut self,
+        connection: ConnectionId,
+        number: Option<(ClusterId, ServerId)>,
+        message: ToCoordinator,
+        out: &mut Outbox,
+    ) {
         match message {
-            ToCoordinator::Operate { protocol: PROTOCOL_VERSION } => {
-                self.guests.insert(connection, Guest::Operator);
-            }
-            ToCoordinator::Join(join) if join.protocol == PROTOCOL_VERSION => match join.rejoin {
+            ToCoordinator::Join(join) if join.rejoin == number => match number {
                 Some((cluster, server)) => {
                     out.push(Effect::Send { connection, message: FromCoordinator::Describe });
                     let guest = Guest::Asked { cluster, server, join, map: None };
@@ -131,7 +140,7 @@ impl<S: MetaStore> Rebuilding<S> {
                 }
                 None => send_away(connection, STRANGER, out),
             },
-            _ => send_away(connection, OTHER, out),
+            _ => send_away(connection, UNEXPECTED, out),
         }
     }
 
@@ -433,7 +442,7 @@ const STRANGER: &str = "the coordinator's file is being rebuilt, and until then 
                         see 'ballast cluster rebuild'";
 const ANOTHER_CLUSTER: &str =
     "the server belongs to another cluster than those that came before it";
-const OTHER: &str = "the coordinator is being rebuilt, or of another version of ballast";
+const UNEXPECTED: &str = "the first message must be a join, under the number of the handshake";
 const LOST: &str = "the coordinator's file was lost";
 
 #[cfg(test)]
@@ -442,7 +451,7 @@ mod tests {
     use crate::machine::{Coordinator, Settings};
     use crate::store::MemoryStore;
     use types::limits::TABLES_MAX;
-    use types::{Instant, Slot, UnixMillis};
+    use types::{Generation, Instant, Slot, UnixMillis};
     use wire::control::{HeldTablet, Intent, MigrationPolicy, TabletInfo};
 
     const AT: Moment = Moment { now: Instant(0), wall: UnixMillis(1) };
@@ -513,11 +522,11 @@ mod tests {
             World { rebuilding, connections: 0 }
         }
 
-        fn say(&mut self, messages: Vec<ToCoordinator>) -> Vec<Effect> {
+        fn say(&mut self, caller: Caller, messages: Vec<ToCoordinator>) -> Vec<Effect> {
             self.connections += 1;
             let connection = ConnectionId(self.connections);
             let mut out = Outbox::new();
-            self.rebuilding.handle(AT, Event::Opened { connection }, &mut out).unwrap();
+            self.rebuilding.handle(AT, Event::Opened { connection, caller }, &mut out).unwrap();
             for message in messages {
                 let event = Event::Received { connection, message };
                 self.rebuilding.handle(AT, event, &mut out).unwrap();
@@ -527,7 +536,6 @@ mod tests {
 
         fn tell(&mut self, server: u32, map: ClusterMap, holdings: Holdings) {
             let join = Join {
-                protocol: PROTOCOL_VERSION,
                 host: "host".into(),
                 client_port: 1,
                 bus_port: 2,
@@ -538,15 +546,16 @@ mod tests {
             };
             let known = ToCoordinator::KnownMap(Box::new(map));
             let holds = ToCoordinator::Holds(Box::new(holdings));
-            let effects = self.say(vec![ToCoordinator::Join(join), known, holds]);
+            let number = join.rejoin;
+            let caller = Caller::Server { number, generation: Generation(u64::from(server)) };
+            let effects = self.say(caller, vec![ToCoordinator::Join(join), known, holds]);
             assert_eq!(effects.len(), 3, "asked, and sent away");
         }
 
         fn ask(&mut self, without: &[u32], go: bool) -> Answer {
             let without = without.iter().copied().map(ServerId).collect();
             let ask = ToCoordinator::Ask { request: 1, ask: Ask::Rebuild { without, go } };
-            let operate = ToCoordinator::Operate { protocol: PROTOCOL_VERSION };
-            match self.say(vec![operate, ask]).pop() {
+            match self.say(Caller::Operator, vec![ask]).pop() {
                 Some(Effect::Send { message: FromCoordinator::Answer { answer, .. }, .. }) => {
                     answer
                 }

@@ -9,7 +9,7 @@ use coordinator::{ConnectionId, Effect, Event};
 use protocols::migration::timing::PREPARED_MAX;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use support::{Storage, World, join_of, migrate, slots};
+use support::{Storage, World, caller_of, join_of, migrate, slots};
 use types::{HashRange, Instant, MigrationId, ServerId, Slot};
 use wire::control::{Ask, FromCoordinator, Intent, ToCoordinator};
 
@@ -183,9 +183,9 @@ impl History {
 
     fn connect(&mut self, server: usize) {
         if self.servers[server].connection.is_none() {
-            let connection = self.world.open_connection();
-            self.servers[server].connection = Some(connection);
             let join = join_of(self.servers[server].id);
+            let connection = self.world.open_connection(caller_of(&join));
+            self.servers[server].connection = Some(connection);
             self.tell(server, ToCoordinator::Join(join));
         }
     }

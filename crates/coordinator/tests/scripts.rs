@@ -4,6 +4,9 @@
 //! from s1; `restart` replaces the coordinator; `wait 100ms` lets time pass; `map` and `list` show
 //! what is known. The output is every effect, in order; a map that several servers get stands once.
 //!
+//! `connect operator` is an operator's connection, `operator: accept-loss s1` one for this alone, `connect` one of a process that has not joined yet,
+//! and `join again=s1 generation=2` another process than the one that had the number.
+//!
 //! `join keeps=2 rack=a` is a server with two replicas of its log. `join disk=5` has data of cluster 5
 //! on its disk; all are of cluster 77. `s2: fenced s1 chain=4 3 5/80`
 //! says that it holds the chain's segment 4 (with 104 bytes), and of the log segment 3 (with 100) and
@@ -18,17 +21,16 @@
 
 mod support;
 
-use coordinator::{ConnectionId, Effect, Event};
+use coordinator::{Caller, ConnectionId, Effect, Event};
 use goldenscript::{Command, Context, Runner};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 use support::{Storage, World, join_of, slots, text};
 use types::{
-    ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, SLOT_COUNT, SegmentId, ServerId,
-    TableId,
+    ClusterId, Generation, HashRange, KeyHash, MigrationId, OwnershipEpoch, SLOT_COUNT, SegmentId,
+    ServerId, TableId,
 };
-use wire::PROTOCOL_VERSION;
 use wire::control::{
     Ask, DirectoryPlace, FromCoordinator, Loss, MigrationPolicy, PriorityPulls, Progress,
     ReplicaInfo, ToCoordinator, Will,
@@ -115,9 +117,6 @@ impl Script {
         let mut args = command.consume_args();
         let again = args.take_key("again").map(server).transpose()?;
         let mut join = join_of(again);
-        if let Some(protocol) = args.take_key("protocol") {
-            join.protocol = protocol.parse()?;
-        }
         if let Some(cluster) = args.take_key("cluster") {
             let server = again.ok_or("a cluster goes with again")?;
             join.rejoin = Some((ClusterId(cluster.parse()?), server));
@@ -129,8 +128,10 @@ impl Script {
         join.replicas = args.take_key("keeps").unwrap_or("0").parse()?;
         join.rack = args.take_key("rack").unwrap_or("").into();
         join.disk = args.take_key("disk").map(str::parse).transpose()?.map(ClusterId);
+        let generation = Generation(args.take_key("generation").unwrap_or("1").parse()?);
         args.reject_next()?;
-        let connection = self.world.open_connection();
+        let caller = Caller::Server { number: join.rejoin, generation };
+        let connection = self.world.open_connection(caller);
         let effects = self.world.say(connection, ToCoordinator::Join(join));
         Ok(self.print(&effects))
     }
@@ -145,6 +146,7 @@ impl Script {
     fn say(&mut self, from: &str, command: &Command) -> Result<String, Failure> {
         let message = message(command)?;
         let connection = match from.strip_prefix('c') {
+            _ if from == "operator" => self.world.open_connection(Caller::Operator),
             Some(number) => ConnectionId(number.parse()?),
             None => *self.connections.get(&server(from)?).ok_or("not connected")?,
         };
@@ -163,7 +165,14 @@ impl Runner for Script {
         match command.name.as_str() {
             "join" => self.join(command),
             "leave" => self.leave(command),
-            "connect" => Ok(format!("{}\n", self.world.open_connection())),
+            "connect" => {
+                let caller = match command.consume_args().next_pos() {
+                    Some("operator") => Caller::Operator,
+                    Some(other) => return Err(format!("there is no caller {other}").into()),
+                    None => Caller::Server { number: None, generation: Generation(1) },
+                };
+                Ok(format!("{}\n", self.world.open_connection(caller)))
+            }
             "wait" => self.wait(command.consume_args().next_pos().ok_or("how long?")?),
             "restart" => {
                 self.connections.clear();
@@ -248,7 +257,6 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
             }
             ToCoordinator::Will(Will::of(&loads))
         }
-        "operate" => ToCoordinator::Operate { protocol: PROTOCOL_VERSION },
         "show-map" => ask(Ask::Map),
         "standing" => ask(Ask::Standing),
         "recoveries" => ask(Ask::Recoveries),

@@ -3,20 +3,27 @@
 mod support;
 
 use coordinator::{FileStore, MemoryStore, MetaStore, Running, Settings};
+use handshake::{ClusterKeys, Credentials, Handshake, Opening};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 use support::{IDENTITY, join_of, migrate, slots};
-use types::{MigrationId, ServerId};
+use types::{Generation, MigrationId, ServerId};
 use wire::control::{
     Answer, Ask, ClusterMap, FromCoordinator, MigrationReport, MigrationState, SILENCE_MAX,
     ToCoordinator,
 };
 use wire::frame::{self, HEADER_BYTES, Header};
+use wire::handshake::Purpose;
 
 fn start(store: impl MetaStore + Send + 'static) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    Running::start(listener, store, IDENTITY, Settings::default()).unwrap()
+    Running::start(listener, credentials(1), store, IDENTITY, Settings::default()).unwrap()
+}
+
+fn credentials(generation: u64) -> Credentials {
+    let keys = ClusterKeys::parse(&"07".repeat(32)).unwrap();
+    Credentials::new(Generation(generation), Some(keys))
 }
 
 /// A server's end of a connection.
@@ -32,9 +39,28 @@ impl Peer {
         Peer { stream }
     }
 
+    /// Connects and proves the key.
+    fn proven(address: SocketAddr, rejoin: Option<ServerId>) -> Peer {
+        Peer::try_proven(address, rejoin, &credentials(2)).unwrap()
+    }
+
+    fn try_proven(
+        address: SocketAddr,
+        server: Option<ServerId>,
+        credentials: &Credentials,
+    ) -> std::io::Result<Peer> {
+        let mut peer = Peer::connect(address);
+        let cluster = server.map(|_| IDENTITY.cluster);
+        let opening = Opening { purpose: Purpose::Control, cluster, server, expected: None };
+        let (handshake, first) = Handshake::open(credentials, opening, handshake::new_nonce()?);
+        let host = handshake::complete(handshake, first, &mut peer.stream)?;
+        assert_eq!(host.party.cluster, Some(IDENTITY.cluster));
+        Ok(peer)
+    }
+
     /// Connects and joins; the welcome has been heard.
     fn join(address: SocketAddr, rejoin: Option<ServerId>) -> (Peer, ServerId) {
-        let mut peer = Peer::connect(address);
+        let mut peer = Peer::proven(address, rejoin);
         peer.say(&ToCoordinator::Join(join_of(rejoin)));
         match peer.hear() {
             Some(FromCoordinator::Welcome { server, cluster, seed }) => {
@@ -186,7 +212,13 @@ fn what_is_not_a_server_is_cut_off_and_disturbs_nobody() {
         let _ = peer.stream.shutdown(std::net::Shutdown::Write);
         peer.expect_end();
     }
-    let mut impatient = Peer::connect(coordinator.address());
+    let keys = ClusterKeys::parse(&"08".repeat(32)).unwrap();
+    for (keys, why) in [(None, "has a cluster key"), (Some(keys), "cluster key is another one")] {
+        let stranger = Credentials::new(Generation(3), keys);
+        let refused = Peer::try_proven(coordinator.address(), None, &stranger).err().unwrap();
+        assert!(refused.to_string().contains(why), "{refused}");
+    }
+    let mut impatient = Peer::proven(coordinator.address(), None);
     impatient.say(&ToCoordinator::Ask { request: 1, ask: Ask::List { task: None } });
     assert!(matches!(impatient.hear(), Some(FromCoordinator::Rejected { .. })));
     impatient.expect_end();
@@ -247,4 +279,16 @@ fn both_sides_notice_when_the_other_hangs() {
     }
     assert!(signs as u64 >= SILENCE_MAX.as_secs() / 2, "only {signs} signs of life");
     while silent.frame().is_some() {}
+}
+
+/// Whoever connects and says nothing takes the place of others who say nothing, and nobody else's.
+#[test]
+fn strangers_keep_no_server_away() {
+    let coordinator = start(MemoryStore::new());
+    let mut silent: Vec<Peer> = (0..600).map(|_| Peer::connect(coordinator.address())).collect();
+    let (mut server, _) = Peer::join(coordinator.address(), None);
+    for stranger in &mut silent {
+        assert!(stranger.frame().is_none(), "it is sent away");
+    }
+    assert_eq!(server.reports(), []);
 }

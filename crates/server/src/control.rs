@@ -1,6 +1,6 @@
 //! The server's link to its coordinator: one connection, kept up, on a thread of its own.
 //!
-//! The link joins, passes on what the coordinator says, and sends what the server has to say. When
+//! The link proves the cluster key, joins, passes on what the coordinator says, and sends what the server has to say. When
 //! the connection breaks it is opened again, with the number that the server got at first. What was
 //! to be sent meanwhile is dropped, since both sides repeat what matters; only an `Ask` has to be
 //! asked again by whoever waits for its answer.
@@ -11,6 +11,8 @@
 //! Nothing of the data path comes here: a server whose coordinator is away goes on serving.
 
 use crate::engine::Pulse;
+use handshake::{Credentials, Handshake, Opening, Step};
+use serde::{Serialize, de::DeserializeOwned};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +25,7 @@ use tokio::time::timeout;
 use wire::Corrupt;
 use wire::control::{ALIVE_AGAIN, ClusterMap, FromCoordinator, Join, SILENCE_MAX, ToCoordinator};
 use wire::frame::{self, HEADER_BYTES, Header};
+use wire::handshake::{HandshakeMessage, Purpose};
 
 /// Pause before the first attempt to connect again, doubled with every further one.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -42,6 +45,7 @@ pub struct ControlLink {
     messages: Sender<ToCoordinator>,
     is_connected: Arc<AtomicBool>,
     pulse: SharedPulse,
+    trouble: Arc<Mutex<Option<String>>>,
 }
 
 /// `None` until there are reactors.
@@ -53,10 +57,11 @@ impl ControlLink {
     /// the welcome is left out.
     ///
     /// If the coordinator refuses the first join, the link ends after that message, and
-    /// `on_message` is dropped. If it refuses a later one, the link tries again and the owner
+    /// `on_message` is dropped; so it does if one side refuses the first handshake. If it refuses a later one, the link tries again and the owner
     /// decides: a server that was given up holds ranges that another one serves, and must stop.
     pub fn start(
         coordinator: String,
+        credentials: Credentials,
         join: Join,
         on_message: impl FnMut(FromCoordinator) + Send + 'static,
     ) -> io::Result<ControlLink> {
@@ -65,8 +70,11 @@ impl ControlLink {
         let (messages, receiver) = channel(WAITING_MAX);
         let is_connected = Arc::new(AtomicBool::new(false));
         let pulse = SharedPulse::default();
+        let trouble = Arc::<Mutex<Option<String>>>::default();
         let link = Link {
             coordinator,
+            credentials,
+            trouble: trouble.clone(),
             join,
             has_joined: false,
             on_message,
@@ -77,7 +85,12 @@ impl ControlLink {
         std::thread::Builder::new()
             .name("control".into())
             .spawn(move || runtime.block_on(link.run()))?;
-        Ok(ControlLink { messages, is_connected, pulse })
+        Ok(ControlLink { messages, is_connected, pulse, trouble })
+    }
+
+    /// Returns why the last attempt to join failed, for people.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// From here on answers to pings say whether the reactors go on.
@@ -105,6 +118,8 @@ impl ControlLink {
 
 struct Link<F> {
     coordinator: String,
+    credentials: Credentials,
+    trouble: Arc<Mutex<Option<String>>>,
     join: Join,
     /// Whether this process has been let in before.
     has_joined: bool,
@@ -155,10 +170,30 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
             }
             Ok((_, _, false)) => Attempt::Refused,
             Err(error) => {
-                tracing::debug!(%error, "the coordinator cannot be reached");
-                Attempt::Failed
+                self.note_trouble(&error);
+                match error.kind() {
+                    // Whoever starts a server sees at once that its key is a wrong one.
+                    io::ErrorKind::PermissionDenied if !self.has_joined => {
+                        let reason = error.to_string();
+                        (self.on_message)(FromCoordinator::Rejected { reason, is_fenced: false });
+                        Attempt::Refused
+                    }
+                    _ => Attempt::Failed,
+                }
             }
         }
+    }
+
+    /// Records why an attempt failed. A person has to act on a refusal, and is told of it once.
+    fn note_trouble(&self, error: &io::Error) {
+        let text = Some(error.to_string());
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if error.kind() == io::ErrorKind::PermissionDenied && *trouble != text {
+            tracing::warn!(%error, "the coordinator cannot be joined");
+        } else {
+            tracing::debug!(%error, "the coordinator cannot be reached");
+        }
+        *trouble = text;
     }
 
     /// Connects and joins. `false`: the coordinator has refused.
@@ -167,6 +202,7 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         stream.set_nodelay(true)?;
         runtime::limit_unacknowledged(&stream)?;
         let (mut reader, mut writer) = stream.into_split();
+        self.prove(&mut reader, &mut writer).await?;
         writer.write_all(&encoded(&ToCoordinator::Join(self.join.clone()))?).await?;
         let mut is_described = false;
         let greeting = loop {
@@ -207,6 +243,39 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
             (self.on_message)(greeting);
         }
         Ok((reader, writer, true))
+    }
+
+    /// Takes the handshake to its end.
+    async fn prove(
+        &mut self,
+        reader: &mut OwnedReadHalf,
+        writer: &mut OwnedWriteHalf,
+    ) -> io::Result<()> {
+        let (cluster, server) = self.join.rejoin.unzip();
+        let opening = Opening { purpose: Purpose::Control, cluster, server, expected: None };
+        let (mut handshake, first) =
+            Handshake::open(&self.credentials, opening, handshake::new_nonce()?);
+        writer.write_all(&encoded(&first)?).await?;
+        loop {
+            let message: Option<HandshakeMessage> = read(reader).await?;
+            // A sign of life is no part of a handshake.
+            let message = message.ok_or(io::ErrorKind::InvalidData)?;
+            match handshake.handle(message) {
+                Step::Reply(reply) => writer.write_all(&encoded(&reply)?).await?,
+                Step::Proven { last, .. } => {
+                    if let Some(last) = last {
+                        writer.write_all(&encoded(&last)?).await?;
+                    }
+                    return Ok(());
+                }
+                Step::Refused { error, tell } => {
+                    if let Some(tell) = tell {
+                        writer.write_all(&encoded(&tell)?).await?;
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
     }
 
     async fn converse(
@@ -268,7 +337,7 @@ fn pong(pulse: &Mutex<Option<Pulse>>) -> ToCoordinator {
 }
 
 /// One frame; `None` is a sign of life.
-async fn read(reader: &mut OwnedReadHalf) -> io::Result<Option<FromCoordinator>> {
+async fn read<M: DeserializeOwned>(reader: &mut OwnedReadHalf) -> io::Result<Option<M>> {
     let mut header = [0; HEADER_BYTES];
     reader.read_exact(&mut header).await?;
     let header = Header::parse(&header).map_err(broken)?;
@@ -300,7 +369,7 @@ async fn send_message(writer: &mut OwnedWriteHalf, message: &ToCoordinator) -> i
     }
 }
 
-fn encoded(message: &ToCoordinator) -> io::Result<Vec<u8>> {
+fn encoded(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     frame::encode(message, 0, &mut bytes).map_err(io::Error::other)?;
     Ok(bytes)
@@ -313,10 +382,11 @@ fn broken(error: Corrupt) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use handshake::{Accepting, ClusterKeys, SERVED_BY_COORDINATORS};
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc;
-    use types::{ClusterId, ServerId};
+    use types::{ClusterId, Generation, ServerId};
 
     const CLUSTER: ClusterId = ClusterId(7);
     const NUMBER: ServerId = ServerId(3);
@@ -324,15 +394,40 @@ mod tests {
     /// The coordinator's end of a connection.
     struct Accepted(TcpStream);
 
+    fn credentials() -> Credentials {
+        let key = ClusterKeys::parse(&"07".repeat(32)).unwrap();
+        Credentials::new(Generation(1), Some(key))
+    }
+
     impl Accepted {
         fn from(listener: &TcpListener) -> Accepted {
             let (stream, _) = listener.accept().unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            Accepted(stream)
+            let mut accepted = Accepted(stream);
+            accepted.prove();
+            accepted
+        }
+
+        fn prove(&mut self) {
+            let purposes = SERVED_BY_COORDINATORS;
+            let here = Accepting { purposes, cluster: Some(CLUSTER), server: None };
+            let nonce = handshake::new_nonce().unwrap();
+            let mut handshake = Handshake::accept(&credentials(), here, nonce);
+            loop {
+                match handshake.handle(self.hear_any().unwrap()) {
+                    Step::Reply(reply) => self.0.write_all(&encoded(&reply).unwrap()).unwrap(),
+                    Step::Proven { .. } => return,
+                    Step::Refused { error, .. } => panic!("{error}"),
+                }
+            }
         }
 
         /// The next message that is no sign of life; `None` at the end.
         fn hear(&mut self) -> Option<ToCoordinator> {
+            self.hear_any()
+        }
+
+        fn hear_any<M: DeserializeOwned>(&mut self) -> Option<M> {
             loop {
                 let mut header = [0; HEADER_BYTES];
                 self.0.read_exact(&mut header).ok()?;
@@ -361,7 +456,6 @@ mod tests {
     fn start() -> (TcpListener, ControlLink, mpsc::Receiver<FromCoordinator>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let join = Join {
-            protocol: wire::PROTOCOL_VERSION,
             host: "here".into(),
             client_port: 1,
             bus_port: 2,
@@ -373,7 +467,7 @@ mod tests {
         let (sender, receiver) = mpsc::channel();
         let on_message = move |message| drop(sender.send(message));
         let address = listener.local_addr().unwrap().to_string();
-        let link = ControlLink::start(address, join, on_message).unwrap();
+        let link = ControlLink::start(address, credentials(), join, on_message).unwrap();
         (listener, link, receiver)
     }
 

@@ -74,7 +74,7 @@ impl Weather {
     /// How long each copy of a message between servers takes: none, one, or several.
     pub(crate) fn copies(&self, rng: &mut Rng, message: &PeerMessage) -> Vec<Duration> {
         let kind = match message {
-            PeerMessage::Flip(_) | PeerMessage::Hello(_) => 0,
+            PeerMessage::Flip(_) => 0,
             PeerMessage::FlipAnswer { .. } => 1,
             PeerMessage::PriorityPull(_) => 2,
             PeerMessage::PriorityReply(_) => 3,

@@ -317,8 +317,7 @@ pub(crate) fn emptied(message: &PeerMessage) -> Option<PeerMessage> {
         PeerMessage::PullReply(reply) => {
             Some(PeerMessage::PullReply(PullReply { next: None, ..*reply }))
         }
-        PeerMessage::Hello(_)
-        | PeerMessage::Flip(_)
+        PeerMessage::Flip(_)
         | PeerMessage::FlipAnswer { .. }
         | PeerMessage::Pull(_)
         | PeerMessage::PriorityPull(_)

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::{Store, StoreConfig, Tablet, TabletState};
-use types::{ClusterId, HashRange, HashSeed, Instant, ReactorId, ServerId};
-use wire::PROTOCOL_VERSION;
+use types::{ClusterId, Generation, HashRange, HashSeed, Instant, ReactorId, ServerId};
 use wire::control::Join;
 
 /// Reactors of a server: two are enough for one of them to be behind.
@@ -23,6 +22,8 @@ const FIRST_PORT: u16 = 7000;
 
 pub(crate) struct Server {
     pub(crate) id: ServerId,
+    /// The run of its process.
+    pub(crate) generation: Generation,
     pub(crate) node: Arc<Node>,
     pub(crate) reactors: Vec<Reactor>,
     pub(crate) inspector: Inspector,
@@ -146,7 +147,6 @@ fn cuts(seed: u64) -> Cuts {
 /// What a server says first to the coordinator.
 pub(crate) fn join(place: usize, rejoin: Option<(ClusterId, ServerId)>, replicas: u16) -> Join {
     Join {
-        protocol: PROTOCOL_VERSION,
         host: format!("server{place}"),
         client_port: FIRST_PORT + place as u16,
         bus_port: FIRST_PORT + 1000 + place as u16,
@@ -208,9 +208,11 @@ impl Server {
         let engines = (0..REACTORS).map(|r| Engine::new(Arc::clone(&node), ReactorId(r)));
         let reactors = engines.map(Reactor::new).collect();
         let inspector = Inspector::new(store.worker(ReactorId(REACTORS)));
+        let generation = Generation(link.0);
         let link = Link { connection: Some(link), up: Instant(0), down: Instant(0) };
         Server {
             id: identity.server,
+            generation,
             pulse: Pulse::new(Arc::clone(&node)),
             node,
             reactors,

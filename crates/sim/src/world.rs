@@ -327,12 +327,12 @@ impl World {
     /// coordinator answers.
     fn start_server(&mut self, place: usize) -> bool {
         let identity = self.leaders.identity();
-        let Some(connection) = self.open_connection() else { return false };
-        // Nobody is connected under this number yet, so the welcome is for this server.
         // A process with the log of the one before it is the same server.
         let is_own = self.kept.is_some_and(|keeps| keeps.replicas() == 0);
         let before = self.servers.get(place).filter(|_| is_own);
         let rejoin = before.map(|before| (identity.cluster, before.id));
+        let Some(connection) = self.open_connection(rejoin, None) else { return false };
+        // Nobody is connected under this number yet, so the welcome is for this server.
         let message = ToCoordinator::Join(join(place, rejoin, self.replicas()));
         let effects = self.coordinate(connection, Event::Received { connection, message });
         let welcomed = effects.iter().find_map(|effect| match effect {

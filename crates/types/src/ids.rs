@@ -113,6 +113,13 @@ number!(
     "c"
 );
 
+number!(
+    /// One run of one process, drawn at random when it starts. It tells a process that connects
+    /// again from another one that claims the same number.
+    Generation(u64),
+    "g"
+);
+
 impl Tenure {
     /// The highest tenure that fits into a log entry.
     pub const MAX: Tenure = Tenure((1 << 48) - 1);

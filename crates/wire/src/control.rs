@@ -37,7 +37,7 @@ pub const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// From a server to the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToCoordinator {
-    /// First on every connection.
+    /// First on every connection of a server, under the number that its handshake named.
     Join(Join),
     /// Source: how much the range holds, for the target's reservation.
     Measured {
@@ -93,7 +93,7 @@ pub enum ToCoordinator {
         /// The migration.
         migration: MigrationId,
     },
-    /// A request of an operator, passed on by the server that got it.
+    /// A request of an operator, or passed on by the server that a client sent it to.
     Ask {
         /// Returned with the answer.
         request: u64,
@@ -198,11 +198,6 @@ pub enum ToCoordinator {
     Suspect {
         /// Who is silent.
         server: ServerId,
-    },
-    /// First on a connection of an operator, who is no server and may only [`ToCoordinator::Ask`].
-    Operate {
-        /// Its [`crate::PROTOCOL_VERSION`].
-        protocol: u16,
     },
     /// Answer to a [`FromCoordinator::Describe`], first part: the newest map that I have.
     KnownMap(Box<ClusterMap>),
@@ -323,8 +318,6 @@ pub enum FromCoordinator {
 /// A process that wants to be a server of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
-    /// Its [`crate::PROTOCOL_VERSION`].
-    pub protocol: u16,
     /// Host that clients and servers reach it under.
     pub host: String,
     /// Port of the Redis protocol.

@@ -21,6 +21,7 @@ pub mod directory;
 pub mod entries;
 pub mod entry;
 pub mod frame;
+pub mod handshake;
 pub mod peer;
 pub mod replica;
 

@@ -12,16 +12,12 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use types::limits::{RECORD_BYTES_MAX, SEGMENT_BYTES, TABLES_MAX};
 use types::{
-    ClusterId, HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, TableId,
-    UnixMillis, Version,
+    HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, TableId, UnixMillis, Version,
 };
 
 /// One message on a bus connection between servers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerMessage {
-    /// First on every connection, from the side that opened it. A receiver of another cluster or
-    /// protocol version closes the connection.
-    Hello(Hello),
     /// Source to target, repeated until answered: I serve nothing of the range any more.
     Flip(Flip),
     /// Target to source: how the flip ended, for good.
@@ -97,19 +93,6 @@ const _: () = assert!(
         <= PAYLOAD_BYTES_MAX
 );
 const _: () = assert!(PRIORITY_BYTES_MAX + 2 * RECORD_BYTES_MAX <= PAYLOAD_BYTES_MAX);
-
-/// Who opened a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
-    /// Its cluster.
-    pub cluster: ClusterId,
-    /// Its number.
-    pub server: ServerId,
-    /// Its [`crate::PROTOCOL_VERSION`].
-    pub protocol: u16,
-    /// Whether the connection carries priority traffic only.
-    pub priority: bool,
-}
 
 /// The change of owner. After it has been sent, the source answers no operation on the range until
 /// it knows the outcome.

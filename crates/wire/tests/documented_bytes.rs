@@ -3,13 +3,16 @@
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use types::{
-    ClusterId, HashSeed, SegmentId, ServerId, Slot, TableId, Tenure, UnixMillis, Version, key_hash,
-    slot_of,
+    ClusterId, Generation, HashSeed, MigrationId, SegmentId, ServerId, Slot, TableId, Tenure,
+    UnixMillis, Version, key_hash, slot_of,
 };
 use wire::batch::BatchWriter;
 use wire::control::{FromCoordinator, ToCoordinator};
 use wire::entry::{Body, Dead, Entry, Location, NOTE_BYTES};
-use wire::peer::{Hello, PeerMessage};
+use wire::handshake::{
+    HandshakeAnswer, HandshakeMessage, HandshakeOpen, Nonce, Party, Purpose, Side, transcript,
+};
+use wire::peer::PeerMessage;
 use wire::replica::{
     BootId, PieceWriter, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind,
     ReplicaOrder, Stamp,
@@ -50,11 +53,31 @@ fn entries_and_batches_are_as_documented() {
 
 #[test]
 fn frames_are_as_documented() {
-    let (cluster, server) = (ClusterId(7), ServerId(300));
-    let hello = PeerMessage::Hello(Hello { cluster, server, protocol: 1, priority: true });
+    let answer = PeerMessage::FlipAnswer { migration: MigrationId(300), accepted: true };
     let mut frame = Vec::new();
-    wire::frame::encode(&hello, 0, &mut frame).unwrap();
+    wire::frame::encode(&answer, 0, &mut frame).expect("a handshake fits into a frame");
     assert_shown(&frame);
+}
+
+#[test]
+fn handshakes_are_as_documented() {
+    let from = Party {
+        cluster: Some(ClusterId(7)),
+        server: Some(ServerId(300)),
+        generation: Generation(9),
+    };
+    let open = HandshakeOpen {
+        protocol: 8,
+        is_keyed: true,
+        purpose: Purpose::Priority,
+        from,
+        nonce: Nonce::new([0xaa; 32]),
+    };
+    let answer = HandshakeAnswer { protocol: 8, from, nonce: Nonce::new([0xbb; 32]) };
+    let mut frame = Vec::new();
+    wire::frame::encode(&HandshakeMessage::Open(open), 0, &mut frame).unwrap();
+    assert_shown(&frame);
+    assert_shown(&transcript(Side::Accepter, &open, &answer));
 }
 
 #[test]
@@ -109,7 +132,8 @@ fn assert_listed<M: DeserializeOwned + Debug>(count: u8) {
 
 #[test]
 fn every_message_is_listed_under_its_number() {
-    assert_listed::<PeerMessage>(14);
-    assert_listed::<ToCoordinator>(25);
+    assert_listed::<HandshakeMessage>(4);
+    assert_listed::<PeerMessage>(13);
+    assert_listed::<ToCoordinator>(24);
     assert_listed::<FromCoordinator>(19);
 }

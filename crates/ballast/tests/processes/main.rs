@@ -33,5 +33,6 @@ mod stock_clients;
 mod strangers;
 mod tools;
 mod transactions;
+mod trust;
 mod waiting;
 mod workers;

@@ -138,8 +138,14 @@ fn a_nap_is_answered_later_and_holds_nobody_up() {
     assert_eq!(sleeper.answer().text(), "OK");
 }
 
+/// A port that nobody listened on just now.
+pub(crate) fn free_port() -> u16 {
+    let any = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    any.local_addr().expect("it listens").port()
+}
+
 /// A page of the metrics' endpoint: its status line, and what follows the header.
-fn scrape(address: std::net::SocketAddr, path: &str) -> (String, String) {
+pub(crate) fn scrape(address: std::net::SocketAddr, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).expect("the endpoint listens");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut page = String::new();
@@ -150,9 +156,7 @@ fn scrape(address: std::net::SocketAddr, path: &str) -> (String, String) {
 
 #[test]
 fn prometheus_finds_all_that_the_dashboard_shows() {
-    let any = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    let port = any.local_addr().expect("it listens").port();
-    drop(any);
+    let port = free_port();
     let server = start(&["--metrics-port", &port.to_string()]);
     let mut client = server.client();
     client.ask(&["SET", "a", "1"]);

@@ -161,14 +161,18 @@ impl Seats {
         let loopback = loopback_addresses();
         let at = |number| plan.network.map_or_else(|| loopback(number), |net| net.address(number));
         let disk = |name: &str| folder.path().join(name);
-        let words = ["coordinator"];
+        let key = folder.path().join("cluster.key");
+        let key = key.to_str().expect("the names of our folders are words");
+        crate::trust::make_key(key);
+        let words = ["coordinator", "--cluster-key-file", key];
         let coordinator = Seat::new("coordinator", at(0), disk("coordinator"), &words);
         let replicas = plan.replicas.to_string();
         let join = coordinator.address.to_string();
         let of_plan = ["serve", "--join", &join, "--durability", plan.durability, "--memory"];
         // Clients need not be on the same machine.
         let others = ["128mb", "--replicas", &replicas, "--protected-mode", "no"];
-        let words = [&of_plan[..], &others, &MODEST].concat();
+        let keyed = ["--cluster-key-file", key];
+        let words = [&of_plan[..], &others, &keyed, &MODEST].concat();
         let servers = (1..=plan.servers).map(|number| {
             let name = format!("server-{number}");
             Seat::new(&name, at(number), disk(&name), &words)

@@ -4,17 +4,15 @@
 //! everything in memory that it had. The first server of a cluster gets all slots; later ones join
 //! empty, and operators move slots to them.
 
-use super::asks::Asker;
 use super::{Coordinator, Presence};
 use crate::admission::{SERVERS_MAX, check_address};
 use crate::ledger::Stopped;
-use crate::outbox::{ConnectionId, Effect, Moment, Outbox};
+use crate::outbox::{Caller, ConnectionId, Effect, Moment, Outbox};
 use crate::records::{Server, Tablet};
 use crate::store::MetaStore;
 use std::collections::BTreeSet;
 use types::{ClusterId, HashRange, ServerId};
-use wire::PROTOCOL_VERSION;
-use wire::control::{FromCoordinator, Join, ToCoordinator};
+use wire::control::{FromCoordinator, Join};
 
 /// Why a server is not let in, or not any more.
 pub(super) struct Rejection {
@@ -50,7 +48,8 @@ impl<S: MetaStore> Coordinator<S> {
             return Ok(());
         }
         self.doubt_if_foreign(at, &join)?;
-        let server = match self.known_server(&join) {
+        let admitted = self.is_same_process(connection, &join);
+        let server = match admitted.and_then(|()| self.known_server(&join)) {
             Err(rejection) => {
                 self.reject(connection, rejection, out);
                 return Ok(());
@@ -67,6 +66,7 @@ impl<S: MetaStore> Coordinator<S> {
         };
         if let Some(old) = self.connection_of(server) {
             self.connections.remove(&old);
+            self.callers.remove(&old);
             self.flushes.retain(|flush| flush.connection != old);
             out.push(Effect::Close { connection: old });
         }
@@ -82,37 +82,8 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// A message on a connection that is no server's, or none yet.
-    pub(super) fn receive_of_operator(
-        &mut self,
-        at: Moment,
-        connection: ConnectionId,
-        message: ToCoordinator,
-        out: &mut Outbox,
-    ) -> Result<(), Stopped> {
-        let is_operator = self.operators.contains(&connection);
-        match message {
-            ToCoordinator::Operate { protocol: PROTOCOL_VERSION } => {
-                self.operators.insert(connection);
-                Ok(())
-            }
-            ToCoordinator::Operate { protocol } => {
-                self.reject(connection, other_version(protocol).into(), out);
-                Ok(())
-            }
-            ToCoordinator::Ask { request, ask } if is_operator => {
-                self.ask(at, Asker { connection, server: None, request }, ask, out)
-            }
-            _ => {
-                let reason = "the first message must be a join".to_owned();
-                self.reject(connection, reason.into(), out);
-                Ok(())
-            }
-        }
-    }
-
     pub(super) fn closed(&mut self, at: Moment, connection: ConnectionId) {
-        self.operators.remove(&connection);
+        self.callers.remove(&connection);
         if let Some(Some(server)) = self.connections.remove(&connection) {
             let since = self.hearing.miss(at.now, server);
             self.presence.insert(server, Presence::Away { since });
@@ -131,7 +102,7 @@ impl<S: MetaStore> Coordinator<S> {
     ) {
         tracing::warn!(%connection, reason, "rejected");
         self.connections.remove(&connection);
-        self.operators.remove(&connection);
+        self.callers.remove(&connection);
         let message = FromCoordinator::Rejected { reason, is_fenced };
         out.push(Effect::Send { connection, message });
         out.push(Effect::Close { connection });
@@ -144,11 +115,23 @@ impl<S: MetaStore> Coordinator<S> {
         out.push(Effect::Send { connection, message });
     }
 
+    /// Judges whether a number that is connected belongs to the process that joins under it again.
+    fn is_same_process(&self, connection: ConnectionId, join: &Join) -> Result<(), Rejection> {
+        let Some((cluster, server)) = join.rejoin else { return Ok(()) };
+        let generation = |connection| match self.callers.get(&connection) {
+            Some(Caller::Server { generation, .. }) => Some(*generation),
+            Some(Caller::Operator) | None => None,
+        };
+        let living = self.connection_of(server).and_then(generation);
+        let is_ours = cluster == self.ledger.identity().cluster;
+        match living.is_none() || living == generation(connection) || !is_ours {
+            true => Ok(()),
+            false => Err(TAKEN.to_owned().into()),
+        }
+    }
+
     /// The number under which the process is known, or why it cannot be let in.
     fn known_server(&self, join: &Join) -> Result<Option<ServerId>, Rejection> {
-        if join.protocol != PROTOCOL_VERSION {
-            return Err(other_version(join.protocol).into());
-        }
         check_address(join)?;
         if let Some(other) = self.foreign_cluster(join) {
             return Err(foreign(join, other, self.ledger.identity().cluster).into());
@@ -250,13 +233,8 @@ impl<S: MetaStore> Coordinator<S> {
     }
 }
 
-fn other_version(theirs: u16) -> String {
-    let ours = PROTOCOL_VERSION;
-    format!(
-        "version {theirs} of the bus protocol is spoken here, the coordinator speaks {ours}; run the \
-         same version of ballast on both"
-    )
-}
+const TAKEN: &str = "a process is connected under this number; end the other one first, or start \
+                     this one as a new server";
 
 /// Why a server with data of another cluster is not let in, and what to do.
 fn foreign(join: &Join, other: ClusterId, ours: ClusterId) -> String {
@@ -289,7 +267,6 @@ const FENCED: &str = "the server was given up while it was away, and another one
                       that it holds; restart it";
 
 fn record_of(id: ServerId, join: Join) -> Server {
-    let Join { host, client_port, bus_port, replicas, rack, protocol: _, rejoin: _, disk: _ } =
-        join;
+    let Join { host, client_port, bus_port, replicas, rack, rejoin: _, disk: _ } = join;
     Server { id, host, client_port, bus_port, rack, replicas, chain: None, fenced: false }
 }

@@ -30,6 +30,7 @@
 
 mod asks;
 mod deaths;
+mod entitled;
 mod hearing;
 mod membership;
 mod recovery;
@@ -38,16 +39,16 @@ mod transitions;
 mod view;
 
 use crate::ledger::{Edit, Ledger, Stopped};
-use crate::outbox::{ConnectionId, Effect, Event, Moment, Outbox};
+use crate::outbox::{Caller, ConnectionId, Effect, Event, Moment, Outbox};
 use crate::records::{Identity, Migration, Stage};
 use crate::store::MetaStore;
 use hearing::Hearing;
 use protocols::migration::timing::PREPARED_MAX;
 use recovery::{DirectoryQuestion, Evidence, FencedReport, Wanted};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Instant, MigrationId, ServerId, TableId, UnixMillis};
-use wire::control::{FromCoordinator, Progress, ToCoordinator};
+use wire::control::{Answer, FromCoordinator, Progress, ToCoordinator};
 
 /// What may be tuned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,8 +92,8 @@ pub struct Coordinator<S> {
     ledger: Ledger<S>,
     /// `None` until the connection has joined.
     connections: BTreeMap<ConnectionId, Option<ServerId>>,
-    /// Those of them that are no server's.
-    operators: BTreeSet<ConnectionId>,
+    /// The process at the other end of each.
+    callers: BTreeMap<ConnectionId, Caller>,
     /// Of every server of the ledger.
     presence: BTreeMap<ServerId, Presence>,
     hearing: Hearing,
@@ -166,7 +167,7 @@ impl<S: MetaStore> Coordinator<S> {
             settings,
             ledger,
             connections: BTreeMap::new(),
-            operators: BTreeSet::new(),
+            callers: BTreeMap::new(),
             presence,
             hearing: Hearing::new(settings.silence_max, settings.absence_max),
             due,
@@ -196,9 +197,10 @@ impl<S: MetaStore> Coordinator<S> {
         self.note_pause(at.now);
         let is_pong = matches!(event, Event::Received { message: ToCoordinator::Pong { .. }, .. });
         match event {
-            Event::Opened { connection } => {
+            Event::Opened { connection, caller } => {
                 let known = self.connections.insert(connection, None);
                 assert!(known.is_none(), "{connection} opened twice");
+                self.callers.insert(connection, caller);
             }
             Event::Received { connection, message } => {
                 self.receive(at, connection, message, out)?;
@@ -220,20 +222,27 @@ impl<S: MetaStore> Coordinator<S> {
         message: ToCoordinator,
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
-        let joined = match self.connections.get(&connection) {
-            Some(joined) => *joined,
-            // We have closed it; this was on its way.
-            None => return Ok(()),
-        };
+        let (joined, caller) =
+            match (self.connections.get(&connection), self.callers.get(&connection)) {
+                (Some(joined), Some(caller)) => (*joined, *caller),
+                // We have closed it; this was on its way.
+                (None, _) | (_, None) => return Ok(()),
+            };
+        if let Err(reason) = entitled::judge(caller, joined, &message) {
+            self.refuse(connection, joined, &message, reason, out);
+            return Ok(());
+        }
         if let ToCoordinator::Join(join) = message {
             return self.join(at, connection, join, out);
         }
-        let Some(server) = joined else {
-            return self.receive_of_operator(at, connection, message, out);
-        };
+        if let ToCoordinator::Ask { request, ask } = message {
+            joined.into_iter().for_each(|server| self.note_heard(at.now, server));
+            return self.ask(at, asks::Asker { connection, server: joined, request }, ask, out);
+        }
+        let server = joined.expect("whoever has not joined may only join or ask");
         self.note_heard(at.now, server);
         match message {
-            ToCoordinator::Join(_) => unreachable!("handled above"),
+            ToCoordinator::Join(_) | ToCoordinator::Ask { .. } => unreachable!("handled above"),
             ToCoordinator::Pong { is_stalled } => self.pong(at, server, is_stalled, out),
             ToCoordinator::Suspect { server: suspect } => {
                 self.verify(at.now, suspect, out);
@@ -260,14 +269,8 @@ impl<S: MetaStore> Coordinator<S> {
                 Ok(())
             }
             ToCoordinator::Released { migration } => self.released(at, (server, migration), out),
-            ToCoordinator::Ask { request, ask } => {
-                let asker = asks::Asker { connection, server: Some(server), request };
-                self.ask(at, asker, ask, out)
-            }
-            // A server may ask anyway, and whoever had to be told knows.
-            ToCoordinator::Operate { .. }
-            | ToCoordinator::KnownMap(_)
-            | ToCoordinator::Holds(_) => Ok(()),
+            // Whoever had to be told knows.
+            ToCoordinator::KnownMap(_) | ToCoordinator::Holds(_) => Ok(()),
             ToCoordinator::Chain { .. }
             | ToCoordinator::Fenced { .. }
             | ToCoordinator::DirectoryRead { .. }
@@ -278,6 +281,25 @@ impl<S: MetaStore> Coordinator<S> {
             | ToCoordinator::LogFreed { .. }
             | ToCoordinator::IsNeeded { .. }
             | ToCoordinator::Will(_) => self.receive_of_log(at, server, message, out),
+        }
+    }
+
+    /// Answers a message that its sender may not send. A server that asked on behalf of others goes
+    /// on; every other connection is closed.
+    fn refuse(
+        &mut self,
+        connection: ConnectionId,
+        joined: Option<ServerId>,
+        message: &ToCoordinator,
+        reason: &str,
+        out: &mut Outbox,
+    ) {
+        match (message, joined) {
+            (ToCoordinator::Ask { request, .. }, Some(_)) => {
+                let asker = asks::Asker { connection, server: joined, request: *request };
+                asker.answer(Answer::Refused(reason.to_owned()), out);
+            }
+            _ => self.reject(connection, reason.to_owned().into(), out),
         }
     }
 
@@ -334,7 +356,6 @@ impl<S: MetaStore> Coordinator<S> {
             | ToCoordinator::Released { .. }
             | ToCoordinator::Pong { .. }
             | ToCoordinator::Suspect { .. }
-            | ToCoordinator::Operate { .. }
             | ToCoordinator::KnownMap(_)
             | ToCoordinator::Holds(_)
             | ToCoordinator::Ask { .. } => unreachable!("not about a log"),

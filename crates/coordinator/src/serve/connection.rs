@@ -1,9 +1,11 @@
-//! One connection of a server: frames in, frames out, signs of life, limits.
+//! One connection: its handshake, then frames in, frames out, signs of life, limits.
 //!
 //! It ends when the peer ends it, breaks a rule or is silent for too long, and when the machine has
 //! closed it and everything before that has been sent.
 
-use crate::outbox::{ConnectionId, Event};
+use crate::outbox::{Caller, ConnectionId, Event};
+use handshake::{Accepting, Credentials, Handshake, ProvenPeer, SERVED_BY_COORDINATORS, Step};
+use serde::de::DeserializeOwned;
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
@@ -13,16 +15,22 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
+use types::ClusterId;
 use wire::Corrupt;
 use wire::control::{ALIVE_AGAIN, FromCoordinator, SILENCE_MAX, ToCoordinator};
 use wire::frame::{self, HEADER_BYTES, Header, MESSAGE_BYTES_MAX};
+use wire::handshake::{HANDSHAKE_BYTES_MAX, HANDSHAKE_MAX, HandshakeMessage, Purpose};
 
-/// Longest first message: a join names a host and some numbers.
-const JOIN_BYTES_MAX: usize = 1024;
 /// Bytes that may wait to be sent: some of the largest maps.
 const WAITING_BYTES_MAX: usize = 16 * MESSAGE_BYTES_MAX;
 /// A peer that takes nothing for so long is cut off.
 const SEND_MAX: Duration = Duration::from_secs(5);
+
+/// The coordinator's side of a handshake.
+pub(super) struct Host {
+    pub(super) credentials: Credentials,
+    pub(super) cluster: Option<ClusterId>,
+}
 
 /// Frames that wait to be sent. Dropping it ends the connection behind them.
 pub(super) struct Outgoing {
@@ -49,19 +57,29 @@ impl Outgoing {
     }
 }
 
-/// Starts a connection's task. Its events end with [`Event::Closed`].
+/// Starts a connection's task. Its events begin with [`Event::Opened`] when its handshake is over, and
+/// end with [`Event::Closed`].
 pub(super) fn start(
     connection: ConnectionId,
     stream: TcpStream,
+    host: Host,
     events: Sender<Event>,
 ) -> Outgoing {
     let (frames, queue) = unbounded_channel();
     let waiting_bytes = Rc::new(Cell::new(0));
     let outgoing = Outgoing { frames, waiting_bytes: waiting_bytes.clone() };
     tokio::task::spawn_local(async move {
-        let result = converse(connection, stream, (queue, waiting_bytes), &events).await;
-        if let Err(error) = result {
-            tracing::info!(%connection, %error, "a connection of a server has ended");
+        let peer = stream.peer_addr().map(|peer| peer.to_string()).unwrap_or_default();
+        let outgoing = (queue, waiting_bytes);
+        match prove(stream, &host, outgoing).await {
+            Ok(proven) => {
+                if let Err(error) = converse(connection, proven, &events).await {
+                    tracing::info!(%connection, %error, "a connection of a server has ended");
+                }
+            }
+            // Somebody looked whether the port is open, and said nothing.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+            Err(error) => tracing::warn!(%peer, %error, "a connection was refused"),
         }
         // Whoever receives may be gone.
         let _ = events.send(Event::Closed { connection }).await;
@@ -69,15 +87,89 @@ pub(super) fn start(
     outgoing
 }
 
+/// A connection whose other side is proven.
+struct Proven {
+    caller: Caller,
+    reader: OwnedReadHalf,
+    writer: OwnedWriteHalf,
+    queue: UnboundedReceiver<Vec<u8>>,
+    waiting_bytes: Rc<Cell<usize>>,
+}
+
+/// Takes the handshake to its end, in the time that there is for it.
+async fn prove(
+    stream: TcpStream,
+    host: &Host,
+    (mut queue, waiting_bytes): (UnboundedReceiver<Vec<u8>>, Rc<Cell<usize>>),
+) -> io::Result<Proven> {
+    stream.set_nodelay(true)?;
+    let (mut reader, mut writer) = stream.into_split();
+    let proven = tokio::select! {
+        proven = timeout(HANDSHAKE_MAX, shake_hands(&mut reader, &mut writer, host)) => {
+            proven.map_err(|_| late())??
+        }
+        // Nothing is sent before the handshake is over: this is the end of the connection.
+        _ = queue.recv() => return Err(io::Error::other("it gave way to others")),
+    };
+    let caller = match proven.purpose {
+        Purpose::Control => Caller::Server {
+            number: proven.party.cluster.zip(proven.party.server),
+            generation: proven.party.generation,
+        },
+        Purpose::Operator => Caller::Operator,
+        Purpose::Bus | Purpose::Priority => unreachable!("coordinators do not serve these"),
+    };
+    Ok(Proven { caller, reader, writer, queue, waiting_bytes })
+}
+
+async fn shake_hands(
+    reader: &mut OwnedReadHalf,
+    writer: &mut OwnedWriteHalf,
+    host: &Host,
+) -> io::Result<ProvenPeer> {
+    let purposes = SERVED_BY_COORDINATORS;
+    let here = Accepting { purposes, cluster: host.cluster, server: None };
+    let nonce = handshake::new_nonce()?;
+    let mut handshake = Handshake::accept(&host.credentials, here, nonce);
+    loop {
+        let message: Option<HandshakeMessage> = read(reader, HANDSHAKE_BYTES_MAX).await?;
+        // A sign of life is no part of a handshake.
+        let message = message.ok_or_else(late)?;
+        match handshake.handle(message) {
+            Step::Reply(reply) => say(writer, &reply).await?,
+            Step::Proven { peer, last } => {
+                if let Some(last) = last {
+                    say(writer, &last).await?;
+                }
+                return Ok(peer);
+            }
+            Step::Refused { error, tell } => {
+                if let Some(tell) = tell {
+                    say(writer, &tell).await?;
+                    writer.shutdown().await?;
+                }
+                return Err(error.into());
+            }
+        }
+    }
+}
+
+async fn say(writer: &mut OwnedWriteHalf, message: &HandshakeMessage) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    frame::encode(message, 0, &mut bytes).map_err(io::Error::other)?;
+    writer.write_all(&bytes).await
+}
+
 /// Runs until one direction ends.
 async fn converse(
     connection: ConnectionId,
-    stream: TcpStream,
-    (queue, waiting_bytes): (UnboundedReceiver<Vec<u8>>, Rc<Cell<usize>>),
+    proven: Proven,
     events: &Sender<Event>,
 ) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let (reader, writer) = stream.into_split();
+    let Proven { caller, reader, writer, queue, waiting_bytes } = proven;
+    if events.send(Event::Opened { connection, caller }).await.is_err() {
+        return Ok(());
+    }
     tokio::select! {
         result = receive(connection, reader, events) => result,
         result = send(writer, queue, &waiting_bytes) => result,
@@ -89,11 +181,10 @@ async fn receive(
     mut reader: OwnedReadHalf,
     events: &Sender<Event>,
 ) -> io::Result<()> {
-    let mut bytes_max = JOIN_BYTES_MAX;
     loop {
-        let read = read(&mut reader, bytes_max);
-        let message = timeout(SILENCE_MAX, read).await.map_err(|_| silent())??;
-        bytes_max = MESSAGE_BYTES_MAX;
+        let read = read(&mut reader, MESSAGE_BYTES_MAX);
+        let message: Option<ToCoordinator> =
+            timeout(SILENCE_MAX, read).await.map_err(|_| silent())??;
         if let Some(message) = message
             && events.send(Event::Received { connection, message }).await.is_err()
         {
@@ -103,7 +194,10 @@ async fn receive(
 }
 
 /// One frame; `None` is a sign of life.
-async fn read(reader: &mut OwnedReadHalf, bytes_max: usize) -> io::Result<Option<ToCoordinator>> {
+async fn read<M: DeserializeOwned>(
+    reader: &mut OwnedReadHalf,
+    bytes_max: usize,
+) -> io::Result<Option<M>> {
     let mut header = [0; HEADER_BYTES];
     reader.read_exact(&mut header).await?;
     let header = Header::parse(&header).map_err(broken)?;
@@ -141,6 +235,10 @@ async fn send(
         timeout(SEND_MAX, writer.write_all(&bytes)).await.map_err(|_| silent())??;
         waiting_bytes.set(waiting_bytes.get() - bytes.len());
     }
+}
+
+fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long")
 }
 
 fn silent() -> io::Error {

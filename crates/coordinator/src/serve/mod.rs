@@ -8,8 +8,8 @@
 //! Invariants:
 //! - memory is bounded: so many connections, so many events that wait for the machine (readers wait
 //!   with them), so many bytes that wait to be sent (whoever does not take them is cut off);
-//! - a connection that is not one of Ballast's is closed, and the machine never hears of what it
-//!   said.
+//! - a connection that does not prove the cluster key is closed, and the machine never hears of it;
+//! - so many connections at a time may be unproven, each for so long.
 
 mod connection;
 
@@ -18,8 +18,9 @@ use crate::ledger::Stopped;
 use crate::outbox::{ConnectionId, Effect, Event, Moment, Outbox};
 use crate::rebuild::Rebuilding;
 use crate::{Coordinator, Identity, MetaStore, Settings};
-use connection::Outgoing;
-use std::collections::BTreeMap;
+use connection::{Host, Outgoing};
+use handshake::Credentials;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::thread::JoinHandle;
@@ -29,8 +30,11 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::oneshot;
 use types::{ClusterId, Instant, UnixMillis};
 
-/// Connections at a time: every server, and some that have not said yet who they are.
+/// Proven connections at a time: every server, and some operators.
 const CONNECTIONS_MAX: usize = SERVERS_MAX + 256;
+/// Connections at a time that have not proven the key. The oldest gives way to another one: it takes
+/// a process milliseconds.
+const UNPROVEN_MAX: usize = 256;
 /// Events that wait for the machine. Arbitrary: readers wait when there are more.
 const EVENTS_MAX: usize = 256;
 /// The machine is called at least so often.
@@ -64,15 +68,16 @@ impl Running {
     /// identity of the cluster if the store is empty.
     pub fn start<S: MetaStore + Send + 'static>(
         listener: TcpListener,
+        credentials: Credentials,
         store: S,
         fresh: Identity,
         settings: Settings,
     ) -> io::Result<Running> {
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name("coordinator".into())
-            .spawn(move || serve_until(listener, store, (fresh, settings), stopped))?;
+        let thread = std::thread::Builder::new().name("coordinator".into()).spawn(move || {
+            serve_until((listener, credentials), store, (fresh, settings), stopped)
+        })?;
         Ok(Running { address, stop: Some(stop), thread: Some(thread) })
     }
 
@@ -113,18 +118,20 @@ impl Drop for Running {
 /// Serves on this thread until the store fails.
 pub fn serve<S: MetaStore>(
     listener: TcpListener,
+    credentials: Credentials,
     store: S,
     fresh: Identity,
     settings: Settings,
 ) -> Result<(), ServeError> {
     let (_stop, stopped) = oneshot::channel();
-    serve_until(listener, store, (fresh, settings), stopped)
+    serve_until((listener, credentials), store, (fresh, settings), stopped)
 }
 
 /// Makes the cluster's file anew in the empty `store`, from what servers tell and on an operator's
 /// word, and then serves as [`serve()`] does.
 pub fn serve_rebuild<S: MetaStore>(
     listener: TcpListener,
+    credentials: Credentials,
     store: S,
     settings: Settings,
 ) -> Result<(), ServeError> {
@@ -135,12 +142,13 @@ pub fn serve_rebuild<S: MetaStore>(
     let mut rebuilding = Rebuilding::new(store)?;
     // Nobody else ends it: a word that cannot come does not.
     let (_stop, stopped) = oneshot::channel();
-    runtime.block_on(converse(listener, (&mut rebuilding, &clock), stopped))?;
+    let door = (listener, credentials.clone());
+    runtime.block_on(converse(door, (&mut rebuilding, &clock), stopped))?;
     let store = rebuilding.into_store();
     drop(runtime);
     tracing::warn!("the cluster's file is written anew");
     let none = Identity { cluster: ClusterId(0), seed: 0 };
-    serve(again, store, none, settings)
+    serve(again, credentials, store, none, settings)
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
@@ -148,7 +156,7 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 }
 
 fn serve_until<S: MetaStore>(
-    listener: TcpListener,
+    (listener, credentials): (TcpListener, Credentials),
     store: S,
     (fresh, settings): (Identity, Settings),
     stop: oneshot::Receiver<()>,
@@ -156,19 +164,20 @@ fn serve_until<S: MetaStore>(
     let clock = Clock::start();
     let mut coordinator = Coordinator::open(store, fresh, settings, clock.moment().now)?;
     listener.set_nonblocking(true)?;
-    runtime()?.block_on(converse(listener, (&mut coordinator, &clock), stop))
+    runtime()?.block_on(converse((listener, credentials), (&mut coordinator, &clock), stop))
 }
 
 /// Lets a machine converse with whoever connects.
 async fn converse(
-    listener: TcpListener,
+    (listener, credentials): (TcpListener, Credentials),
     (machine, clock): (&mut impl Machine, &Clock),
     stop: oneshot::Receiver<()>,
 ) -> Result<(), ServeError> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (events, inbox) = channel(EVENTS_MAX);
-    let connections = BTreeMap::new();
-    let shell = Shell { machine, clock, events, connections, last: ConnectionId(0) };
+    let (connections, unproven) = (BTreeMap::new(), BTreeSet::new());
+    let last = ConnectionId(0);
+    let shell = Shell { machine, clock, credentials, events, connections, unproven, last };
     tokio::task::LocalSet::new().run_until(shell.run(listener, inbox, stop)).await
 }
 
@@ -178,6 +187,8 @@ trait Machine {
     fn next_deadline(&self) -> Option<Instant>;
     /// Whether it has done all that it was for.
     fn is_done(&self) -> bool;
+    /// The cluster, if there is one yet.
+    fn cluster(&self) -> Option<ClusterId>;
 }
 
 impl<S: MetaStore> Machine for Coordinator<S> {
@@ -192,6 +203,10 @@ impl<S: MetaStore> Machine for Coordinator<S> {
     fn is_done(&self) -> bool {
         false
     }
+
+    fn cluster(&self) -> Option<ClusterId> {
+        Some(self.identity().cluster)
+    }
 }
 
 impl<S: MetaStore> Machine for Rebuilding<S> {
@@ -205,6 +220,10 @@ impl<S: MetaStore> Machine for Rebuilding<S> {
 
     fn is_done(&self) -> bool {
         self.is_written()
+    }
+
+    fn cluster(&self) -> Option<ClusterId> {
+        None
     }
 }
 
@@ -231,9 +250,12 @@ impl Clock {
 struct Shell<'m, M> {
     machine: &'m mut M,
     clock: &'m Clock,
+    credentials: Credentials,
     events: Sender<Event>,
     /// What waits to be sent to each; dropping it ends the connection when it has been sent.
     connections: BTreeMap<ConnectionId, Outgoing>,
+    /// Those of them that the machine has not heard of, oldest first.
+    unproven: BTreeSet<ConnectionId>,
     last: ConnectionId,
 }
 
@@ -256,7 +278,7 @@ impl<M: Machine> Shell<'_, M> {
                     Err(_) => may_stop = false,
                 },
                 Some(event) = inbox.recv() => self.handle(event)?,
-                stream = accept(&listener) => self.open(stream)?,
+                stream = accept(&listener) => self.open(stream),
                 () = tokio::time::sleep(wait) => self.handle(Event::Tick)?,
             }
         }
@@ -264,24 +286,40 @@ impl<M: Machine> Shell<'_, M> {
         Ok(())
     }
 
-    fn open(&mut self, stream: TcpStream) -> Result<(), ServeError> {
-        if self.connections.len() >= CONNECTIONS_MAX {
+    fn open(&mut self, stream: TcpStream) {
+        if self.connections.len() - self.unproven.len() >= CONNECTIONS_MAX {
             tracing::warn!("more than {CONNECTIONS_MAX} connections: one was closed");
-            return Ok(());
+            return;
+        }
+        if self.unproven.len() >= UNPROVEN_MAX
+            && let Some(oldest) = self.unproven.pop_first()
+        {
+            tracing::warn!("{UNPROVEN_MAX} connections have not proven the key: one was closed");
+            self.connections.remove(&oldest);
         }
         let connection = ConnectionId(self.last.0 + 1);
         self.last = connection;
-        let outgoing = connection::start(connection, stream, self.events.clone());
+        let host = Host { credentials: self.credentials.clone(), cluster: self.machine.cluster() };
+        let outgoing = connection::start(connection, stream, host, self.events.clone());
         self.connections.insert(connection, outgoing);
-        self.handle(Event::Opened { connection })
+        self.unproven.insert(connection);
     }
 
     fn handle(&mut self, event: Event) -> Result<(), ServeError> {
-        if let Event::Closed { connection } = &event
-            && self.connections.remove(connection).is_none()
-        {
-            // The machine has closed it, and expects no word of that.
-            return Ok(());
+        match &event {
+            // The machine has closed it, and expects no word of that; or never heard of it.
+            Event::Closed { connection } => {
+                let is_known = !self.unproven.remove(connection);
+                if self.connections.remove(connection).is_none() || !is_known {
+                    return Ok(());
+                }
+            }
+            // It gave way to another one.
+            Event::Opened { connection, .. } if !self.unproven.remove(connection) => return Ok(()),
+            Event::Received { connection, .. } if !self.connections.contains_key(connection) => {
+                return Ok(());
+            }
+            Event::Opened { .. } | Event::Received { .. } | Event::Tick => {}
         }
         tracing::debug!(%event);
         let mut outbox = Outbox::new();

@@ -15,11 +15,11 @@ mod serving;
 mod support;
 mod writing;
 
-use coordinator::{ConnectionId, Effect, Event};
+use coordinator::{Caller, ConnectionId, Effect, Event};
 use serving::Held;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use support::{Storage, World, join_of, migrate, slots};
+use support::{Storage, World, caller_of, join_of, migrate, slots};
 use types::{
     HashRange, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, Slot, TableId, Tenure,
 };
@@ -312,11 +312,10 @@ impl History {
     }
 
     fn connect(&mut self, machine: usize) {
-        let connection = self.world.open_connection();
-        let process = self.process(machine);
-        process.connection = Some(connection);
-        let mut join = join_of(process.id);
+        let mut join = join_of(self.process(machine).id);
         join.replicas = REPLICAS as u16;
+        let connection = self.world.open_connection(caller_of(&join));
+        self.process(machine).connection = Some(connection);
         self.tell(machine, ToCoordinator::Join(join));
     }
 
@@ -407,7 +406,12 @@ impl History {
                 self.given_up.insert(report.dead);
                 let Some(loss) = report.loss() else { continue };
                 let ask = Ask::AcceptLoss { dead: report.dead, loss };
-                self.tell(machine, ToCoordinator::Ask { request: 2, ask });
+                let operator = self.world.open_connection(Caller::Operator);
+                let ask = ToCoordinator::Ask { request: 2, ask };
+                let effects = self.world.say(operator, ask);
+                self.carry_out(effects);
+                let effects = self.world.handle(Event::Closed { connection: operator });
+                self.carry_out(effects);
             }
         }
     }

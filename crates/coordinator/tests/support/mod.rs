@@ -5,13 +5,13 @@
 pub mod text;
 
 use coordinator::{
-    ConnectionId, Coordinator, Effect, Event, FileStore, Identity, MemoryStore, MetaStore, Moment,
-    Outbox, Settings, Stopped,
+    Caller, ConnectionId, Coordinator, Effect, Event, FileStore, Identity, MemoryStore, MetaStore,
+    Moment, Outbox, Settings, Stopped,
 };
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
-use types::{ClusterId, HashRange, Instant, ServerId, Slot, UnixMillis};
+use types::{ClusterId, Generation, HashRange, Instant, ServerId, Slot, UnixMillis};
 use wire::control::{Ask, FromCoordinator, Join, MigrationPolicy, ToCoordinator};
 
 /// Where the configuration outlives the coordinator.
@@ -116,10 +116,10 @@ impl World {
         self.try_handle(event).unwrap()
     }
 
-    pub fn open_connection(&mut self) -> ConnectionId {
+    pub fn open_connection(&mut self, caller: Caller) -> ConnectionId {
         self.connections += 1;
         let connection = ConnectionId(self.connections);
-        assert_eq!(self.handle(Event::Opened { connection }), []);
+        assert_eq!(self.handle(Event::Opened { connection, caller }), []);
         connection
     }
 
@@ -129,8 +129,8 @@ impl World {
 
     /// Opens a connection and joins, anew or again.
     pub fn join(&mut self, rejoin: Option<ServerId>) -> (ConnectionId, Vec<Effect>) {
-        let connection = self.open_connection();
         let join = join_of(rejoin);
+        let connection = self.open_connection(caller_of(&join));
         (connection, self.say(connection, ToCoordinator::Join(join)))
     }
 
@@ -157,7 +157,6 @@ impl World {
 
 pub fn join_of(rejoin: Option<ServerId>) -> Join {
     Join {
-        protocol: wire::PROTOCOL_VERSION,
         host: "host".into(),
         client_port: 6379,
         bus_port: 16379,
@@ -166,6 +165,11 @@ pub fn join_of(rejoin: Option<ServerId>) -> Join {
         rack: String::new(),
         disk: None,
     }
+}
+
+/// The process that says this. All processes have one generation: each is the one that it says.
+pub fn caller_of(join: &Join) -> Caller {
+    Caller::Server { number: join.rejoin, generation: Generation(1) }
 }
 
 pub fn slots(first: u16, last: u16) -> HashRange {

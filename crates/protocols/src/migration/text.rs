@@ -81,7 +81,6 @@ pub(super) fn intent(intent: &Intent) -> impl fmt::Display {
 /// A message between servers, as one line.
 pub fn peer(message: &PeerMessage) -> impl fmt::Display {
     Printed(move |f: &mut fmt::Formatter<'_>| match message {
-        PeerMessage::Hello(hello) => write!(f, "hello from {}", hello.server),
         PeerMessage::Flip(flip) => write!(
             f,
             "flip {} {} to {}, floor {}, {} records",
@@ -183,7 +182,6 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
         ToCoordinator::IsNeeded { log } => write!(f, "is {log} needed?"),
         ToCoordinator::Pong { is_stalled: false } => f.write_str("pong"),
         ToCoordinator::Pong { is_stalled: true } => f.write_str("pong, but a reactor stands still"),
-        ToCoordinator::Operate { .. } => f.write_str("operate"),
         ToCoordinator::KnownMap(map) => write!(f, "knows map {}", map.version),
         ToCoordinator::Holds(held) => write!(f, "holds {} tablets", held.tablets.len()),
         ToCoordinator::Suspect { server } => write!(f, "suspect {server}"),

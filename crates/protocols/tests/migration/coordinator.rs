@@ -92,7 +92,6 @@ impl Coordinator {
             | ToCoordinator::IsNeeded { .. }
             | ToCoordinator::Pong { .. }
             | ToCoordinator::Suspect { .. }
-            | ToCoordinator::Operate { .. }
             | ToCoordinator::KnownMap(_)
             | ToCoordinator::Holds(_)
             | ToCoordinator::Will(_) => Vec::new(),

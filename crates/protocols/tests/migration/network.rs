@@ -80,7 +80,6 @@ impl Network {
 fn kind(message: &Message) -> &'static str {
     match message {
         Message::Peer { message, .. } => match message {
-            PeerMessage::Hello(_) => "hello",
             PeerMessage::Flip(_) => "flip",
             PeerMessage::FlipAnswer { .. } => "flip-answer",
             PeerMessage::Pull(_) => "pull",
@@ -109,7 +108,6 @@ fn kind(message: &Message) -> &'static str {
             | ToCoordinator::IsNeeded { .. }
             | ToCoordinator::Pong { .. }
             | ToCoordinator::Suspect { .. }
-            | ToCoordinator::Operate { .. }
             | ToCoordinator::KnownMap(_)
             | ToCoordinator::Holds(_)
             | ToCoordinator::Will(_) => "other",

@@ -167,8 +167,7 @@ impl Server {
         out: &mut Outside,
     ) {
         match message {
-            PeerMessage::Hello(_)
-            | PeerMessage::Append(_)
+            PeerMessage::Append(_)
             | PeerMessage::Appended(_)
             | PeerMessage::Release { .. }
             | PeerMessage::Released { .. }

@@ -103,6 +103,12 @@ pub static SETTINGS: &[Setting] = &[
         "Join the cluster of this coordinator, as HOST:PORT. Empty: the server is a store of its own."
     ),
     setting!(
+        "cluster-key-file",
+        AtStart,
+        cluster_key_file,
+        "File of the cluster key, which every server, the coordinator and 'ballast cluster' must have: 'ballast key FILE' makes one. It is read again when it changes. Empty: none, which is allowed where all addresses are those of this machine."
+    ),
+    setting!(
         "maxmemory" or "memory", AtStart, maxmemory,
         "Memory for records and index together, as in 4gb. A full server refuses writes; nothing is evicted.",
         |bytes: &Bytes| match bytes.0 {

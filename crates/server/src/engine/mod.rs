@@ -265,8 +265,6 @@ impl Engine {
         payload: Payload,
     ) {
         match message {
-            // Dealt with when the connection was opened.
-            PeerMessage::Hello(_) => {}
             // A target that the coordinator misses may be given up there: it accepts nothing. What it has
             // decided it says again: its source may be asked for that, or waits for it to go on alone.
             PeerMessage::Flip(ref flip)

@@ -2,21 +2,25 @@
 //!
 //! A reactor opens its own connections to a server when it first has something for it: one for
 //! bulk, one for priority traffic. Questions leave on them, and answers come back on the
-//! connection of their question. The side that opened a connection says first who it is; the other
-//! answers with who it is; either closes if that is not what it expected.
+//! connection of their question. Every connection begins with a [handshake](handshake), of which
+//! this file only moves the messages; nothing else is read or sent before it is over.
 
 use super::addresses::AddressBook;
 use crate::engine::{Node, Payload, Route, Sending, To};
+use handshake::{Accepting, Credentials, Handshake, Opening, SERVED_BY_SERVERS, Step};
 use runtime::{Class, ConnectTag, ConnectionId, Input, Io};
+use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use types::{Instant, ServerId};
+use types::{ClusterId, Instant, ServerId};
+use wire::Corrupt;
 use wire::frame::{HEADER_BYTES, Header};
-use wire::peer::{Hello, PeerMessage};
-use wire::{Corrupt, PROTOCOL_VERSION};
+use wire::handshake::{HANDSHAKE_BYTES_MAX, HANDSHAKE_MAX, HandshakeMessage, Purpose};
+use wire::peer::PeerMessage;
 
 /// Unsent bytes of a connection above which what is sent to it is dropped: the other side is
 /// stuck, and the protocols repeat what matters.
@@ -29,20 +33,22 @@ const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// Messages that may wait for a connection, whatever their size.
 const WAITING_MAX: usize = 65_536;
 
-/// Who connects says who it is at once. Strangers that do not are sent away.
-const GREETING_TIME: Duration = Duration::from_secs(5);
-/// Strangers at a time, and the most that each may say.
-const STRANGERS_MAX: usize = 256;
-const GREETING_BYTES_MAX: usize = 256;
+/// Accepted connections at a time whose other side is not proven. The oldest gives way to another one:
+/// a handshake takes a server a millisecond.
+const UNPROVEN_MAX: usize = 256;
 
-/// See the module's text.
+/// The bus connections of one reactor.
 pub(super) struct Bus {
-    hello: Hello,
+    credentials: Credentials,
+    cluster: ClusterId,
+    server: ServerId,
     links: BTreeMap<ConnectionId, Link>,
     /// Connections that this reactor opened, by server and whether they are for priority traffic.
     opened: BTreeMap<(ServerId, bool), ConnectionId>,
-    /// Who has connected and until when it must have said who it is, in order of time.
-    strangers: VecDeque<(Instant, ConnectionId)>,
+    /// Accepted connections whose handshake is under way and when its time is over, in order of time.
+    accepted: VecDeque<(Instant, ConnectionId)>,
+    /// The same of those that this reactor opened.
+    opening: VecDeque<(Instant, ConnectionId)>,
     /// Connections that were begun, and when they are given up, in order of time.
     connecting: VecDeque<(Instant, ConnectionId)>,
     addresses: Arc<AddressBook>,
@@ -57,28 +63,23 @@ struct Link {
 }
 
 enum State {
-    /// Not established.
-    Connecting(Waiting),
-    /// The other side has not said who it is.
-    Greeting,
+    /// Not established: where it leads.
+    Connecting(IpAddr, Waiting),
+    /// Established: the other side is not proven.
+    Proving(Box<Handshake>, Waiting),
     /// In use.
     Open(ServerId),
 }
 
-/// Messages to be sent once a connection is established.
+/// Messages to be sent once the other side is proven.
+#[derive(Default)]
 struct Waiting {
-    /// Where it leads.
-    address: IpAddr,
     messages: Vec<(PeerMessage, Vec<u8>)>,
     payload_bytes: usize,
 }
 
 impl Waiting {
-    fn new(address: IpAddr) -> Waiting {
-        Waiting { address, messages: Vec::new(), payload_bytes: 0 }
-    }
-
-    /// Keeps a message, unless too many wait already.
+    /// Adds a message, unless too much waits already.
     fn push(&mut self, message: PeerMessage, payload: Vec<u8>) {
         if self.payload_bytes < BACKLOG_MAX && self.messages.len() < WAITING_MAX {
             self.payload_bytes += payload.len();
@@ -96,18 +97,15 @@ pub(super) struct Arrived {
 }
 
 impl Bus {
-    pub(super) fn new(node: &Node, addresses: Arc<AddressBook>) -> Bus {
-        let hello = Hello {
+    pub(super) fn new(node: &Node, addresses: Arc<AddressBook>, credentials: Credentials) -> Bus {
+        Bus {
+            credentials,
             cluster: node.cluster(),
             server: node.me(),
-            protocol: PROTOCOL_VERSION,
-            priority: false,
-        };
-        Bus {
-            hello,
             links: BTreeMap::new(),
             opened: BTreeMap::new(),
-            strangers: VecDeque::new(),
+            accepted: VecDeque::new(),
+            opening: VecDeque::new(),
             connecting: VecDeque::new(),
             addresses,
             too_long: node.operators.frames_too_long.clone(),
@@ -121,64 +119,80 @@ impl Bus {
         }
     }
 
-    /// Somebody has connected to our bus port.
+    /// Begins the handshake of a connection to our bus port.
     pub(super) fn accepted(&mut self, now: Instant, connection: ConnectionId, io: &mut Io) {
-        if self.strangers.len() >= STRANGERS_MAX {
-            tracing::warn!("{STRANGERS_MAX} strangers on the bus port: one more is sent away");
-            return io.close(connection);
+        let Some(nonce) = drawn(handshake::new_nonce()) else { return io.close(connection) };
+        if self.accepted.len() >= UNPROVEN_MAX
+            && let Some((_, oldest)) = self.accepted.pop_front()
+        {
+            tracing::warn!(
+                "{UNPROVEN_MAX} connections to the bus port are not proven: one is closed"
+            );
+            io.close(oldest);
         }
-        self.strangers.push_back((now + GREETING_TIME, connection));
-        self.links.insert(connection, Link { state: State::Greeting, opened_to: None });
+        let (cluster, server) = (Some(self.cluster), Some(self.server));
+        let here = Accepting { purposes: SERVED_BY_SERVERS, cluster, server };
+        let handshake = Box::new(Handshake::accept(&self.credentials, here, nonce));
+        let state = State::Proving(handshake, Waiting::default());
+        self.accepted.push_back((now + HANDSHAKE_MAX, connection));
+        self.links.insert(connection, Link { state, opened_to: None });
     }
 
-    /// When [`Bus::tick`] is due, if nothing happens before.
+    /// Returns when [`Bus::tick`] is due, if nothing happens before.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        [self.strangers.front(), self.connecting.front()]
-            .into_iter()
-            .flatten()
-            .map(|(until, _)| *until)
-            .min()
+        let first = |queue: &VecDeque<(Instant, _)>| queue.front().map(|(until, _)| *until);
+        [&self.accepted, &self.opening, &self.connecting].into_iter().filter_map(first).min()
     }
 
-    /// Sends away who has not said who it is in time, and gives up connections that take too long.
+    /// Closes connections that take too long to be there, or whose handshake does.
     pub(super) fn tick(&mut self, now: Instant, io: &mut Io) {
         while let Some((_, connection)) = self.connecting.pop_front_if(|(until, _)| *until <= now) {
             let link = self.links.get(&connection);
-            if link.is_some_and(|link| matches!(link.state, State::Connecting(_))) {
+            if link.is_some_and(|link| matches!(link.state, State::Connecting(..))) {
                 tracing::debug!("a connection to a server takes too long: given up");
                 io.close(connection);
             }
         }
-        while let Some((_, connection)) = self.strangers.pop_front_if(|(until, _)| *until <= now) {
-            tracing::warn!("who connected to the bus port has not said who it is: closed");
-            io.close(connection);
+        for queue in [&mut self.accepted, &mut self.opening] {
+            while let Some((_, connection)) = queue.pop_front_if(|(until, _)| *until <= now) {
+                tracing::warn!("bus handshake timed out, closing connection");
+                io.close(connection);
+            }
         }
     }
 
-    fn forget_stranger(&mut self, connection: ConnectionId) {
-        self.strangers.retain(|(_, stranger)| *stranger != connection);
+    /// Ends the wait for a connection's handshake.
+    fn forget_deadline(&mut self, connection: ConnectionId) {
+        for queue in [&mut self.accepted, &mut self.opening] {
+            queue.retain(|(_, waiting)| *waiting != connection);
+        }
     }
 
-    /// A connection that we asked for is there: say who we are, and send what has waited.
-    pub(super) fn connected(&mut self, connection: ConnectionId, io: &mut Io) {
+    /// Begins the handshake of a connection that we opened.
+    pub(super) fn connected(&mut self, now: Instant, connection: ConnectionId, io: &mut Io) {
         let Some(link) = self.links.get_mut(&connection) else { return io.close(connection) };
-        let Some((server, priority)) = link.opened_to else { return };
-        let before = std::mem::replace(&mut link.state, State::Open(server));
-        let hello = PeerMessage::Hello(Hello { priority, ..self.hello });
-        self.write(connection, &hello, Vec::new(), io);
-        if let State::Connecting(waiting) = before {
-            for (message, payload) in waiting.messages {
-                self.write(connection, &message, payload, io);
-            }
+        let Some((server, is_priority)) = link.opened_to else { return };
+        let Some(nonce) = drawn(handshake::new_nonce()) else { return io.close(connection) };
+        let opening = Opening {
+            purpose: if is_priority { Purpose::Priority } else { Purpose::Bus },
+            cluster: Some(self.cluster),
+            server: Some(self.server),
+            expected: Some(server),
+        };
+        let (handshake, first) = Handshake::open(&self.credentials, opening, nonce);
+        if let State::Connecting(_, waiting) = &mut link.state {
+            link.state = State::Proving(Box::new(handshake), std::mem::take(waiting));
+            self.opening.push_back((now + HANDSHAKE_MAX, connection));
+            self.write(connection, &first, Vec::new(), io);
         }
     }
 
     /// A connection is gone. To whom it led, if we had opened it.
     pub(super) fn closed(&mut self, connection: ConnectionId, node: &Node) -> Option<ServerId> {
-        self.forget_stranger(connection);
+        self.forget_deadline(connection);
         let link = self.links.remove(&connection)?;
         let to = link.opened_to?;
-        if let State::Connecting(Waiting { address, .. }) = link.state
+        if let State::Connecting(address, _) = link.state
             && let Some(info) = node.map().servers.iter().find(|info| info.id == to.0)
         {
             self.addresses.failed(&info.host, address);
@@ -201,9 +215,11 @@ impl Bus {
         };
         let is_stuck = io.output_backlog(connection) >= BACKLOG_MAX;
         match self.links.get_mut(&connection).map(|link| &mut link.state) {
-            Some(State::Connecting(waiting)) => waiting.push(message, payload),
-            Some(State::Greeting | State::Open(_)) if is_stuck => {}
-            Some(State::Greeting | State::Open(_)) => self.write(connection, &message, payload, io),
+            Some(State::Connecting(_, waiting) | State::Proving(_, waiting)) => {
+                waiting.push(message, payload);
+            }
+            Some(State::Open(_)) if is_stuck => {}
+            Some(State::Open(_)) => self.write(connection, &message, payload, io),
             None => {}
         }
     }
@@ -226,7 +242,7 @@ impl Bus {
         let class = if is_priority { Class::Priority } else { Class::Bus };
         let connection = io.connect(SocketAddr::new(address, info.bus_port), ConnectTag(0), class);
         self.connecting.push_back((now + CONNECT_MAX, connection));
-        let state = State::Connecting(Waiting::new(address));
+        let state = State::Connecting(address, Waiting::default());
         self.links.insert(connection, Link { state, opened_to: Some(to) });
         self.opened.insert(to, connection);
         Some(connection)
@@ -239,70 +255,80 @@ impl Bus {
         connection: ConnectionId,
         input: &mut Input,
         io: &mut Io,
-    ) -> Result<Option<Arrived>, Corrupt> {
+    ) -> io::Result<Option<Arrived>> {
         loop {
             let Some(header) = input.bytes().first_chunk::<HEADER_BYTES>() else {
                 input.want(HEADER_BYTES);
                 return Ok(None);
             };
-            let header = Header::parse(header)?;
-            let link = self.links.get(&connection).ok_or(UNEXPECTED)?;
-            let (from, is_stranger) = match link.state {
-                State::Open(from) => (Some(from), false),
-                State::Greeting => (None, true),
-                State::Connecting(_) => (None, false),
+            let header = Header::parse(header).map_err(broken)?;
+            let link = self.links.get_mut(&connection).ok_or_else(|| broken(UNEXPECTED))?;
+            let from = match link.state {
+                State::Open(from) => Some(from),
+                State::Proving(..) if header.frame_bytes() > HEADER_BYTES + HANDSHAKE_BYTES_MAX => {
+                    return Err(broken(Corrupt::Invalid { what: "length of handshake" }));
+                }
+                State::Proving(..) => None,
+                State::Connecting(..) => return Err(broken(UNEXPECTED)),
             };
-            if is_stranger && header.frame_bytes() > GREETING_BYTES_MAX {
-                return Err(Corrupt::Invalid { what: "length of greeting" });
-            }
             if input.len() < header.frame_bytes() {
                 input.want(header.frame_bytes());
                 return Ok(None);
             }
-            let start = HEADER_BYTES + header.message_bytes;
-            let message: PeerMessage = header.message(&input.bytes()[HEADER_BYTES..start])?;
-            let payload = match header.payload_bytes {
-                0 => {
-                    input.consume(header.frame_bytes());
-                    Payload::default()
+            let message = &input.bytes()[HEADER_BYTES..HEADER_BYTES + header.message_bytes];
+            let Some(from) = from else {
+                let message: HandshakeMessage = header.message(message).map_err(broken)?;
+                input.consume(header.frame_bytes());
+                match self.prove(connection, message, io)? {
+                    true => continue,
+                    false => return Ok(None),
                 }
-                _ => Payload { buffer: input.take(header.frame_bytes()), start },
             };
-            match (&message, from) {
-                (PeerMessage::Hello(hello), _) => self.greeted(connection, *hello, io)?,
-                (_, Some(from)) => {
-                    let route = Route(connection.number());
-                    return Ok(Some(Arrived { from, route, message, payload }));
-                }
-                (_, None) => return Err(UNEXPECTED),
-            }
+            let message: PeerMessage = header.message(message).map_err(broken)?;
+            let payload = take_payload(&header, input);
+            let route = Route(connection.number());
+            return Ok(Some(Arrived { from, route, message, payload }));
         }
     }
 
-    fn greeted(
+    /// Takes the next message of a handshake. `false`: the connection ends when the refusal has left.
+    fn prove(
         &mut self,
         connection: ConnectionId,
-        hello: Hello,
+        message: HandshakeMessage,
         io: &mut Io,
-    ) -> Result<(), Corrupt> {
-        if hello.cluster != self.hello.cluster || hello.protocol != PROTOCOL_VERSION {
-            return Err(Corrupt::Invalid { what: "cluster or protocol version of greeting" });
-        }
-        let link = self.links.get_mut(&connection).ok_or(UNEXPECTED)?;
-        match link.opened_to {
-            Some((expected, _)) if expected == hello.server => {}
-            Some(_) => return Err(Corrupt::Invalid { what: "server of greeting" }),
-            None => {
-                link.state = State::Open(hello.server);
-                self.forget_stranger(connection);
-                if hello.priority {
+    ) -> io::Result<bool> {
+        let link = self.links.get_mut(&connection).ok_or_else(|| broken(UNEXPECTED))?;
+        let State::Proving(handshake, waiting) = &mut link.state else {
+            return Err(broken(UNEXPECTED));
+        };
+        match handshake.handle(message) {
+            Step::Reply(reply) => self.write(connection, &reply, Vec::new(), io),
+            Step::Proven { peer, last } => {
+                let server = peer.party.server.ok_or_else(|| broken(UNEXPECTED))?;
+                let Waiting { messages, .. } = std::mem::take(waiting);
+                link.state = State::Open(server);
+                if link.opened_to.is_none() && peer.purpose == Purpose::Priority {
                     io.set_class(connection, Class::Priority);
                 }
-                let answer = PeerMessage::Hello(Hello { priority: hello.priority, ..self.hello });
-                self.write(connection, &answer, Vec::new(), io);
+                if let Some(last) = last {
+                    self.write(connection, &last, Vec::new(), io);
+                }
+                self.forget_deadline(connection);
+                for (message, payload) in messages {
+                    self.write(connection, &message, payload, io);
+                }
+            }
+            Step::Refused { error, tell } => {
+                tracing::warn!(%error, "bus handshake failed");
+                if let Some(tell) = tell {
+                    self.write(connection, &tell, Vec::new(), io);
+                }
+                io.close_after_flush(connection);
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Puts a message into a connection's output. One that no frame can carry is dropped: its size
@@ -311,7 +337,7 @@ impl Bus {
     fn write(
         &self,
         connection: ConnectionId,
-        message: &PeerMessage,
+        message: &impl Serialize,
         payload: Vec<u8>,
         io: &mut Io,
     ) {
@@ -326,6 +352,25 @@ impl Bus {
     }
 }
 
+/// Takes a frame whose message was read off the input, and returns its payload.
+fn take_payload(header: &Header, input: &mut Input) -> Payload {
+    if header.payload_bytes == 0 {
+        input.consume(header.frame_bytes());
+        return Payload::default();
+    }
+    let start = HEADER_BYTES + header.message_bytes;
+    Payload { buffer: input.take(header.frame_bytes()), start }
+}
+
+/// The system's random bytes, or a warning.
+fn drawn<T>(random: io::Result<T>) -> Option<T> {
+    random.inspect_err(|error| tracing::error!(%error, "the system has no random bytes")).ok()
+}
+
+fn broken(corrupt: Corrupt) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, corrupt)
+}
+
 const UNEXPECTED: Corrupt = Corrupt::Invalid { what: "order of messages" };
 
 #[cfg(test)]
@@ -334,20 +379,14 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_connection_has_a_limit() {
-        let hello = Hello {
-            cluster: types::ClusterId(1),
-            server: ServerId(1),
-            protocol: PROTOCOL_VERSION,
-            priority: false,
-        };
-        let address = IpAddr::from([127, 0, 0, 1]);
-        let mut few = Waiting::new(address);
+        let message = || PeerMessage::Released { replicas: Vec::new() };
+        let mut few = Waiting::default();
         for _ in 0..100 {
-            few.push(PeerMessage::Hello(hello), vec![0; BACKLOG_MAX / 4]);
+            few.push(message(), vec![0; BACKLOG_MAX / 4]);
         }
         assert_eq!(few.messages.len(), 4);
-        let mut many = Waiting::new(address);
-        (0..WAITING_MAX + 5).for_each(|_| many.push(PeerMessage::Hello(hello), Vec::new()));
+        let mut many = Waiting::default();
+        (0..WAITING_MAX + 5).for_each(|_| many.push(message(), Vec::new()));
         assert_eq!(many.messages.len(), WAITING_MAX);
     }
 }

@@ -14,6 +14,7 @@ pub use disk::FileDisk;
 use crate::core::Core;
 use crate::engine::{DiskDone, DiskJob, Engine, Node};
 use bus::Bus;
+use handshake::Credentials;
 use runtime::{Clock, Closed, ConnectTag, ConnectionId, Input, Io, Mailbox, Opened, Port, Service};
 use std::io;
 use std::sync::Arc;
@@ -85,8 +86,9 @@ impl Server {
         reactor: ReactorId,
         control: ToControl,
         mailbox: Mailbox<Mail>,
+        credentials: Credentials,
     ) -> Server {
-        let bus = Bus::new(&node, addresses);
+        let bus = Bus::new(&node, addresses, credentials);
         let mut engine = Engine::new(node, reactor);
         let clock = Clock::new();
         engine.set_stopwatch(Box::new(move || clock.now()));
@@ -136,7 +138,7 @@ impl Service for Server {
                 self.core.open(connection, peer.to_string(), io);
             }
             Opened::Accepted { .. } => self.bus.accepted(self.core.now(), connection, io),
-            Opened::Connected { .. } => self.bus.connected(connection, io),
+            Opened::Connected { .. } => self.bus.connected(self.core.now(), connection, io),
         }
     }
 

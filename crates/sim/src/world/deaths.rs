@@ -204,8 +204,7 @@ pub(super) fn is_telling(message: &PeerMessage) -> bool {
         | PeerMessage::Release { .. }
         | PeerMessage::Released { .. }
         | PeerMessage::RecoveryReply(_) => true,
-        PeerMessage::Hello(_)
-        | PeerMessage::Pull(_)
+        PeerMessage::Pull(_)
         | PeerMessage::PullReply(_)
         | PeerMessage::PriorityPull(_)
         | PeerMessage::PriorityReply(_)
@@ -243,7 +242,6 @@ pub(super) fn is_telling_up(message: &ToCoordinator) -> bool {
         | ToCoordinator::IsNeeded { .. }
         | ToCoordinator::Pong { .. }
         | ToCoordinator::Suspect { .. }
-        | ToCoordinator::Operate { .. }
         | ToCoordinator::KnownMap(_)
         | ToCoordinator::Holds(_)
         | ToCoordinator::Will(_) => false,

@@ -8,9 +8,11 @@
 use super::{Next, World};
 use crate::metadata::Metadata;
 use crate::planted::Planted;
-use coordinator::{ConnectionId, Coordinator, Effect, Event, Identity, Moment, Outbox, Settings};
+use coordinator::{
+    Caller, ConnectionId, Coordinator, Effect, Event, Identity, Moment, Outbox, Settings,
+};
 use std::collections::BTreeMap;
-use types::Instant;
+use types::{ClusterId, Generation, Instant, ServerId};
 use wire::control::MigrationReport;
 
 /// One process that is a coordinator.
@@ -99,13 +101,21 @@ impl Leaders {
 }
 
 impl World {
-    /// A connection to the coordinator that leads; `None`: there is none.
-    pub(super) fn open_connection(&mut self) -> Option<ConnectionId> {
+    /// A connection of a server to the coordinator that leads; `None`: there is none. A process that
+    /// has no generation yet gets one.
+    pub(super) fn open_connection(
+        &mut self,
+        number: Option<(ClusterId, ServerId)>,
+        generation: Option<Generation>,
+    ) -> Option<ConnectionId> {
         let leader = self.leaders.current()?;
         self.connections += 1;
         let connection = ConnectionId(self.connections);
         self.leaders.connections.insert(connection, leader);
-        let effects = self.coordinate(connection, Event::Opened { connection });
+        // The number of a process's first connection is nobody else's.
+        let generation = generation.unwrap_or(Generation(connection.0));
+        let caller = Caller::Server { number, generation };
+        let effects = self.coordinate(connection, Event::Opened { connection, caller });
         self.carry_out(effects);
         Some(connection)
     }

@@ -45,12 +45,15 @@ impl World {
         if self.servers[place].link.connection.is_some() {
             return;
         }
-        let Some(connection) = self.open_connection() else { return self.plan_rejoin(place) };
+        let server = &self.servers[place];
+        let (rejoin, generation) = (Some((server.node.cluster(), server.id)), server.generation);
+        let Some(connection) = self.open_connection(rejoin, Some(generation)) else {
+            return self.plan_rejoin(place);
+        };
         let replicas = self.replicas();
         let server = &mut self.servers[place];
         server.link.connection = Some(connection);
         server.node.set_linked(true);
-        let rejoin = Some((server.node.cluster(), server.id));
         let message = ToCoordinator::Join(join(place, rejoin, replicas));
         let effects = self.coordinate(connection, Event::Received { connection, message });
         self.carry_out(effects);

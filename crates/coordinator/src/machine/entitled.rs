@@ -1,0 +1,144 @@
+//! The judgment of messages by their senders: what a connection may say. See "Who may say what" in
+//! `docs/design/trust.md`. Whether a server may say it of *that* migration or part is compared where
+//! the migration or recovery is looked up.
+
+use crate::outbox::Caller;
+use types::ServerId;
+use wire::control::{Ask, ToCoordinator};
+
+/// Judges whether a connection may send this. `joined` is the number under which it was let in.
+///
+/// # Errors
+/// The reason, for the operator.
+pub(super) fn judge(
+    caller: Caller,
+    joined: Option<ServerId>,
+    message: &ToCoordinator,
+) -> Result<(), &'static str> {
+    match message {
+        ToCoordinator::Join(join) => match caller {
+            Caller::Server { number, .. } if number == join.rejoin => Ok(()),
+            Caller::Server { .. } => Err("the join names another number than the handshake"),
+            Caller::Operator => Err("an operator's connection may only ask"),
+        },
+        ToCoordinator::Ask { ask, .. } => match (caller, joined) {
+            (Caller::Operator, _) => Ok(()),
+            (Caller::Server { .. }, Some(_)) => asked_by_server(ask),
+            (Caller::Server { .. }, None) => Err(NOT_JOINED),
+        },
+        ToCoordinator::Measured { .. }
+        | ToCoordinator::Prepared { .. }
+        | ToCoordinator::FlipUnanswered { .. }
+        | ToCoordinator::Flipped { .. }
+        | ToCoordinator::Decided { .. }
+        | ToCoordinator::Shrink { .. }
+        | ToCoordinator::Progress { .. }
+        | ToCoordinator::Released { .. }
+        | ToCoordinator::Chain { .. }
+        | ToCoordinator::Fenced { .. }
+        | ToCoordinator::Damaged { .. }
+        | ToCoordinator::DirectoryRead { .. }
+        | ToCoordinator::Replayed { .. }
+        | ToCoordinator::Recovered { .. }
+        | ToCoordinator::NotRecovered { .. }
+        | ToCoordinator::LogFreed { .. }
+        | ToCoordinator::IsNeeded { .. }
+        | ToCoordinator::Pong { .. }
+        | ToCoordinator::Suspect { .. }
+        | ToCoordinator::KnownMap(_)
+        | ToCoordinator::Holds(_)
+        | ToCoordinator::Will(_) => match (caller, joined) {
+            (Caller::Server { .. }, Some(_)) => Ok(()),
+            (Caller::Server { .. }, None) => Err(NOT_JOINED),
+            (Caller::Operator, _) => Err("an operator's connection may only ask"),
+        },
+    }
+}
+
+const NOT_JOINED: &str = "the first message must be a join";
+
+/// Judges what a server may ask for, for itself or for the clients that it serves.
+fn asked_by_server(ask: &Ask) -> Result<(), &'static str> {
+    match ask {
+        Ask::Migrate { .. }
+        | Ask::Cancel { .. }
+        | Ask::List { .. }
+        | Ask::Flush { .. }
+        | Ask::Recoveries
+        | Ask::Health
+        | Ask::Standing
+        | Ask::Map => Ok(()),
+        Ask::AcceptLoss { .. } | Ask::Rebuild { .. } => {
+            Err("Only an operator decides on that: see 'ballast cluster'")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{ClusterId, Generation};
+
+    const ME: ServerId = ServerId(0);
+    const NUMBER: Option<(ClusterId, ServerId)> = Some((ClusterId(0), ME));
+
+    fn server(number: Option<(ClusterId, ServerId)>) -> Caller {
+        Caller::Server { number, generation: Generation(1) }
+    }
+
+    /// Every message there is: its number, then fields that are all zero.
+    fn messages() -> Vec<ToCoordinator> {
+        let decoded = |number: u8| {
+            let bytes = [&[number][..], &[0; 64]].concat();
+            postcard::take_from_bytes(&bytes).map(|(message, _)| message).ok()
+        };
+        (0..).map_while(decoded).collect()
+    }
+
+    fn asks() -> Vec<Ask> {
+        let decoded = |number: u8| {
+            let bytes = [&[number][..], &[0; 64]].concat();
+            postcard::take_from_bytes(&bytes).map(|(ask, _)| ask).ok()
+        };
+        (0..).map_while(decoded).collect()
+    }
+
+    fn is_ask(message: &ToCoordinator) -> bool {
+        matches!(message, ToCoordinator::Ask { .. })
+    }
+
+    fn is_join(message: &ToCoordinator) -> bool {
+        matches!(message, ToCoordinator::Join(_))
+    }
+
+    #[test]
+    fn operators_ask_and_do_nothing_else() {
+        assert!(messages().len() > 20, "messages can be read from zeros");
+        for message in messages() {
+            assert_eq!(judge(Caller::Operator, None, &message).is_ok(), is_ask(&message));
+        }
+    }
+
+    #[test]
+    fn who_has_not_joined_may_only_join_and_only_as_what_it_proved() {
+        for message in messages() {
+            // Its number is none.
+            assert_eq!(judge(server(None), None, &message).is_ok(), is_join(&message));
+            assert!(judge(server(NUMBER), None, &message).is_err(), "{message:?}");
+        }
+    }
+
+    #[test]
+    fn servers_say_all_but_what_people_decide() {
+        for message in messages().iter().filter(|message| !is_ask(message) && !is_join(message)) {
+            assert_eq!(judge(server(NUMBER), Some(ME), message), Ok(()));
+        }
+        for ask in asks() {
+            let is_decision = matches!(ask, Ask::AcceptLoss { .. } | Ask::Rebuild { .. });
+            let message = ToCoordinator::Ask { request: 1, ask };
+            assert_eq!(judge(server(NUMBER), Some(ME), &message).is_err(), is_decision);
+            assert!(judge(Caller::Operator, None, &message).is_ok(), "{message:?}");
+        }
+        assert_eq!(asks().len(), 10);
+    }
+}

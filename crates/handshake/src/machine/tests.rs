@@ -1,0 +1,281 @@
+use super::*;
+use std::io::{self, Read, Write};
+use types::Generation;
+use wire::frame::{self, HEADER_BYTES, Header};
+use wire::handshake::HANDSHAKE_BYTES_MAX;
+
+const NONCES: [Nonce; 2] = [Nonce::new([1; 32]), Nonce::new([2; 32])];
+const SOURCE: ServerId = ServerId(1);
+const TARGET: ServerId = ServerId(2);
+const CLUSTER: Option<ClusterId> = Some(ClusterId(7));
+
+fn credentials(generation: u64, keys: &[u8]) -> Credentials {
+    let text: Vec<String> = keys.iter().map(|key| format!("{key:02x}").repeat(32)).collect();
+    Credentials::new(Generation(generation), ClusterKeys::parse(&text.join("\n")).ok())
+}
+
+fn opening() -> Opening {
+    let (server, expected) = (Some(SOURCE), Some(TARGET));
+    Opening { purpose: Purpose::Bus, cluster: CLUSTER, server, expected }
+}
+
+/// Both sides of a connection, and the first message.
+fn begin(opener: &[u8], accepter: &[u8]) -> (Handshake, Handshake, HandshakeMessage) {
+    let (opened, first) = Handshake::open(&credentials(1, opener), opening(), NONCES[0]);
+    let here = Accepting { purposes: SERVED_BY_SERVERS, cluster: CLUSTER, server: Some(TARGET) };
+    (opened, Handshake::accept(&credentials(2, accepter), here, NONCES[1]), first)
+}
+
+/// The message that follows from a step, and whether the other side is proven by it.
+fn reply(step: Step) -> (Option<HandshakeMessage>, bool) {
+    match step {
+        Step::Reply(message) => (Some(message), false),
+        Step::Proven { last, .. } => (last, true),
+        Step::Refused { tell, .. } => (tell, false),
+    }
+}
+
+fn encoded(message: &HandshakeMessage) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame::encode(message, 0, &mut bytes).unwrap();
+    bytes[HEADER_BYTES..].to_vec()
+}
+
+/// As a shell reads it, but that the frame's own checksum is right.
+fn decoded(bytes: &[u8]) -> Option<HandshakeMessage> {
+    let mut frame = [0; HEADER_BYTES];
+    frame[..4].copy_from_slice(b"BLST");
+    frame[4..8].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+    let crc = wire::crc32c_append(wire::crc32c(&frame[..12]), bytes);
+    frame[12..16].copy_from_slice(&crc.to_le_bytes());
+    let header = Header::parse(&frame).ok()?;
+    header.message(bytes).ok()
+}
+
+#[test]
+fn two_sides_with_one_key_prove_each_other() {
+    let (mut source, mut target, open) = begin(&[1], &[1]);
+    let (answer, is_proven) = reply(target.handle(open));
+    assert!(!is_proven, "nothing is proven by a first message");
+    let Step::Proven { peer, last: Some(prove) } = source.handle(answer.unwrap()) else {
+        panic!("the answer proves the target")
+    };
+    let party = |server, generation| {
+        let (server, generation) = (Some(server), Generation(generation));
+        Party { cluster: CLUSTER, server, generation }
+    };
+    assert_eq!(peer, ProvenPeer { purpose: Purpose::Bus, party: party(TARGET, 2) });
+    let Step::Proven { peer, last: None } = target.handle(prove) else {
+        panic!("the proof proves the source")
+    };
+    assert_eq!(peer, ProvenPeer { purpose: Purpose::Bus, party: party(SOURCE, 1) });
+}
+
+/// Whatever is changed on the way, the side that it was to deceive does not go on.
+#[test]
+fn no_bit_of_a_handshake_can_be_changed() {
+    for changed in 0..3 {
+        for bit in 0.. {
+            let (mut source, mut target, open) = begin(&[1], &[1]);
+            let mut is_beyond = false;
+            let mut change = |number, message: HandshakeMessage| {
+                let mut bytes = encoded(&message);
+                if number == changed {
+                    is_beyond = bit / 8 >= bytes.len();
+                    if !is_beyond {
+                        bytes[bit / 8] ^= 1 << (bit % 8);
+                    }
+                }
+                decoded(&bytes)
+            };
+            let answer = change(0, open).and_then(|open| reply(target.handle(open)).0);
+            let proven = answer
+                .and_then(|answer| change(1, answer))
+                .map(|answer| reply(source.handle(answer)));
+            let is_source_sure = proven.is_some_and(|(_, is_proven)| is_proven);
+            let prove = proven.and_then(|(prove, _)| prove);
+            let end =
+                prove.and_then(|prove| change(2, prove)).map(|prove| reply(target.handle(prove)));
+            let is_target_sure = end.is_some_and(|(_, is_proven)| is_proven);
+            if is_beyond {
+                assert!(is_source_sure && is_target_sure, "nothing was changed");
+                break;
+            }
+            assert!(!is_target_sure, "message {changed}, bit {bit}");
+            assert!(!is_source_sure || changed == 2, "message {changed}, bit {bit}");
+        }
+    }
+}
+
+#[test]
+fn messages_are_no_longer_than_a_handshake_may_be() {
+    let party = Party {
+        cluster: Some(ClusterId(u64::MAX)),
+        server: Some(ServerId(u32::MAX)),
+        generation: Generation(u64::MAX),
+    };
+    let open = HandshakeOpen {
+        protocol: u16::MAX,
+        is_keyed: true,
+        purpose: Purpose::Operator,
+        from: party,
+        nonce: NONCES[0],
+    };
+    let answer = HandshakeAnswer { protocol: u16::MAX, from: party, nonce: NONCES[1] };
+    let proof = Some(Proof::new([0xff; 32]));
+    let longest = HandshakeMessage::Answer { answer, proof };
+    for message in [HandshakeMessage::Open(open), longest] {
+        assert!(encoded(&message).len() <= HANDSHAKE_BYTES_MAX, "{message:?}");
+    }
+    assert_eq!(encoded(&longest).len(), 96, "as the constant's comment says");
+}
+
+/// An attacker who opens a connection to a server that is opening one to it can neither show the
+/// server its own proof nor make it answer for itself.
+#[test]
+fn a_proof_cannot_be_reflected() {
+    let (mut source, _, open) = begin(&[1], &[1]);
+    let itself = Accepting { purposes: SERVED_BY_SERVERS, cluster: CLUSTER, server: Some(SOURCE) };
+    let mut accepting = Handshake::accept(&credentials(1, &[1]), itself, NONCES[1]);
+    // Its own opening comes back to it, and it answers.
+    let (answer, _) = reply(accepting.handle(open));
+    // That answer is one of itself, not of the server that it wants.
+    let (_, is_proven) = reply(source.handle(answer.unwrap()));
+    assert!(!is_proven);
+    // Its answer's proof is none of an opening side.
+    let Some(HandshakeMessage::Answer { proof, .. }) = answer else { panic!("it has answered") };
+    let (_, is_proven) = reply(accepting.handle(HandshakeMessage::Prove { proof }));
+    assert!(!is_proven);
+}
+
+/// What one connection proved is worth nothing on another one.
+#[test]
+fn a_proof_cannot_be_used_again() {
+    let (mut source, mut target, open) = begin(&[1], &[1]);
+    let (answer, _) = reply(target.handle(open));
+    let (prove, _) = reply(source.handle(answer.unwrap()));
+    let here = Accepting { purposes: SERVED_BY_SERVERS, cluster: CLUSTER, server: Some(TARGET) };
+    let mut next = Handshake::accept(&credentials(2, &[1]), here, Nonce::new([3; 32]));
+    next.handle(open);
+    let (_, is_proven) = reply(next.handle(prove.unwrap()));
+    assert!(!is_proven);
+}
+
+#[test]
+fn another_version_is_refused_with_ours() {
+    let (mut source, mut target, open) = begin(&[1], &[1]);
+    let HandshakeMessage::Open(mut other) = open else { panic!("a handshake begins so") };
+    other.protocol += 1;
+    let Step::Refused { error, tell: Some(tell) } = target.handle(HandshakeMessage::Open(other))
+    else {
+        panic!("another version is refused")
+    };
+    assert!(error.to_string().contains("another version"), "{error}");
+    let Step::Refused { error, tell: None } = source.handle(tell) else {
+        panic!("a refusal ends the handshake")
+    };
+    assert!(error.to_string().contains(&format!("version {PROTOCOL_VERSION}")), "{error}");
+}
+
+/// Messages in every order, of both sides and of a stranger: no side goes on without a proof.
+#[test]
+fn only_the_right_messages_in_the_right_order_prove_anything() {
+    let (mut source, mut target, open) = begin(&[1], &[1]);
+    let (answer, _) = reply(target.handle(open));
+    let (prove, _) = reply(source.handle(answer.unwrap()));
+    let stranger = credentials(1, &[2]);
+    let (_, strange_open) = Handshake::open(&stranger, opening(), Nonce::new([9; 32]));
+    let refuse = HandshakeMessage::Refuse(HandshakeRefusal::OutOfOrder);
+    let no_proof = HandshakeMessage::Prove { proof: None };
+    let messages = [open, answer.unwrap(), prove.unwrap(), strange_open, refuse, no_proof];
+    let mut proven = 0;
+    for order in 0..messages.len().pow(3) {
+        let picks = [0, 1, 2].map(|place| order / messages.len().pow(place) % messages.len());
+        let (mut source, mut target, _) = begin(&[1], &[1]);
+        for side in [&mut source, &mut target] {
+            let taken: Vec<_> =
+                picks.iter().take_while(|pick| !reply(side.handle(messages[**pick])).1).collect();
+            if let Some(last) = picks.get(taken.len()) {
+                proven += 1;
+                let before: Vec<usize> = taken.into_iter().copied().collect();
+                let is_right = (before.is_empty() && *last == 1) || (before == [0] && *last == 2);
+                assert!(is_right, "{picks:?}");
+            }
+        }
+    }
+    assert!(proven > 0, "the right order is among them");
+}
+
+/// Random bytes end a handshake, whatever comes first.
+#[test]
+fn random_bytes_prove_nothing() {
+    let mut random = fastrand::Rng::with_seed(1);
+    for _ in 0..20_000 {
+        let (mut source, mut target, open) = begin(&[1], &[1]);
+        let (answer, _) = reply(target.handle(open));
+        let mut bytes = match random.bool() {
+            true => encoded(&answer.unwrap()),
+            false => (0..random.usize(1..120)).map(|_| random.u8(..)).collect(),
+        };
+        for _ in 0..random.usize(1..4) {
+            let at = random.usize(..bytes.len());
+            bytes[at] ^= random.u8(1..);
+        }
+        let Some(message) = decoded(&bytes) else { continue };
+        if Some(message) != answer {
+            assert!(!reply(source.handle(message)).1, "{message:?}");
+        }
+        assert!(!reply(target.handle(message)).1, "{message:?}");
+    }
+}
+
+/// One end of a connection in memory: reads what was prepared, keeps what is written.
+struct Stream {
+    readable: io::Cursor<Vec<u8>>,
+    written: Vec<u8>,
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.readable.read(into)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.written.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_handshake_over_a_stream_ends_proven_or_with_an_error() {
+    let over = |readable: Vec<u8>| {
+        let (source, _, open) = begin(&[1], &[1]);
+        let mut stream = Stream { readable: io::Cursor::new(readable), written: Vec::new() };
+        (crate::complete(source, open, &mut stream), stream.written)
+    };
+    let (_, mut target, open) = begin(&[1], &[1]);
+    let mut answer = Vec::new();
+    frame::encode(&reply(target.handle(open)).0.unwrap(), 0, &mut answer).unwrap();
+    let (proven, written) = over(answer.clone());
+    assert_eq!(proven.unwrap().party.server, Some(TARGET));
+    let first = HEADER_BYTES + encoded(&open).len();
+    let header = Header::parse(written[first..].first_chunk().unwrap()).unwrap();
+    let prove = header.message(&written[first + HEADER_BYTES..]).unwrap();
+    assert!(reply(target.handle(prove)).1, "what was written last proves the source");
+    for length in 0..answer.len() {
+        assert!(over(answer[..length].to_vec()).0.is_err());
+    }
+    let mut refusal = Vec::new();
+    let refuse = HandshakeMessage::Refuse(HandshakeRefusal::WrongKey);
+    frame::encode(&refuse, 0, &mut refusal).unwrap();
+    let error = over(refusal).0.unwrap_err();
+    assert!(error.to_string().contains("does not accept this cluster key"), "{error}");
+    let mut long = Vec::new();
+    frame::encode(&vec![0u8; HANDSHAKE_BYTES_MAX], 0, &mut long).unwrap();
+    assert!(over(long).0.is_err());
+}

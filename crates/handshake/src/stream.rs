@@ -1,0 +1,58 @@
+//! A handshake over anything that can be read from and written to, for callers that may wait.
+
+use crate::{Handshake, HandshakeError, ProvenPeer, Step};
+use std::io::{self, Read, Write};
+use wire::frame::{self, HEADER_BYTES, Header};
+use wire::handshake::{HANDSHAKE_BYTES_MAX, HandshakeMessage};
+
+/// Takes the opening side of a handshake to its end: says `first`, and answers until the other side is proven.
+pub fn complete(
+    mut handshake: Handshake,
+    first: HandshakeMessage,
+    stream: &mut (impl Read + Write),
+) -> io::Result<ProvenPeer> {
+    say(&first, stream)?;
+    loop {
+        match handshake.handle(hear(stream)?) {
+            Step::Reply(reply) => say(&reply, stream)?,
+            Step::Proven { peer, last } => {
+                last.map_or(Ok(()), |last| say(&last, stream))?;
+                return Ok(peer);
+            }
+            Step::Refused { error, tell } => {
+                // The other side may have closed the connection already.
+                let _ = tell.map_or(Ok(()), |tell| say(&tell, stream));
+                return Err(error.into());
+            }
+        }
+    }
+}
+
+fn say(message: &HandshakeMessage, stream: &mut impl Write) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    frame::encode(message, 0, &mut bytes).map_err(io::Error::other)?;
+    stream.write_all(&bytes)
+}
+
+fn hear(stream: &mut impl Read) -> io::Result<HandshakeMessage> {
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header)?;
+    let header = Header::parse(&header).map_err(not_understood)?;
+    if header.payload_bytes != 0 || header.message_bytes > HANDSHAKE_BYTES_MAX {
+        return Err(not_understood("length of handshake"));
+    }
+    let mut message = vec![0; header.message_bytes];
+    stream.read_exact(&mut message)?;
+    header.message(&message).map_err(not_understood)
+}
+
+fn not_understood(why: impl std::fmt::Display) -> io::Error {
+    let text = format!("the other side is no ballast that authenticates itself ({why})");
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+impl From<HandshakeError> for io::Error {
+    fn from(error: HandshakeError) -> io::Error {
+        io::Error::new(io::ErrorKind::PermissionDenied, error)
+    }
+}
