@@ -18,6 +18,7 @@ mod census;
 mod cleaning;
 mod durable;
 mod early;
+mod entitled;
 mod flush;
 mod info;
 mod node;
@@ -104,6 +105,8 @@ pub struct Engine {
     backups: BackupPart,
     /// What masters of recoveries wait for.
     readings: Vec<Reading>,
+    /// Messages that their senders were not entitled to.
+    denied: u64,
     /// Whether replies wait for what they tell of to be acknowledged.
     holds: bool,
     cleaner: Cleaner,
@@ -150,6 +153,7 @@ impl Engine {
             replication: node.replication().cloned(),
             backups: BackupPart::default(),
             readings: Vec::new(),
+            denied: 0,
             holds: false,
             cleaner: Cleaner::default(),
             counting: Count::default(),
@@ -264,6 +268,9 @@ impl Engine {
         message: PeerMessage,
         payload: Payload,
     ) {
+        if !self.may_say(from, &message) {
+            return;
+        }
         match message {
             // A target that the coordinator misses may be given up there: it accepts nothing. What it has
             // decided it says again: its source may be asked for that, or waits for it to go on alone.

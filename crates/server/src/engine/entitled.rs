@@ -1,0 +1,244 @@
+//! The judgment of messages by their senders: what the number that a connection proved may say. See
+//! "Who may say what" in `docs/design/trust.md`.
+
+use super::Engine;
+use super::node::Machines;
+use types::{MigrationId, ServerId};
+use wire::control::Intent;
+use wire::peer::PeerMessage;
+use wire::replica::ReplicaId;
+
+/// Judgment of one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Its sender may say so.
+    Entitled,
+    /// It is about a migration that nobody has told us of: early, or late.
+    Unknown,
+    /// Its sender may not say so, and would not if it followed the protocol.
+    Denied,
+}
+
+/// Knowledge of a migration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// Between whom it is.
+    Sides {
+        /// The server that owned the range.
+        source: ServerId,
+        /// The server that will own it.
+        target: ServerId,
+    },
+    /// Its number: it ended before we knew more, and whoever asks is told so.
+    Number,
+    /// Nothing.
+    Nothing,
+}
+
+/// Judges whether `from` may send `message` to `me`.
+///
+/// What is left to others is said with each message. Senders are compared here and nowhere else is
+/// too late: a machine that a message has reached may have taken part of it.
+pub(super) fn judge(
+    from: ServerId,
+    me: ServerId,
+    message: &PeerMessage,
+    known: impl Fn(MigrationId) -> Known,
+) -> Verdict {
+    match message {
+        PeerMessage::Flip(flip) => of_source(from, known(flip.migration)),
+        PeerMessage::PullReply(reply) => of_source(from, known(reply.migration)),
+        PeerMessage::PriorityReply(reply) => of_source(from, known(reply.migration)),
+        PeerMessage::FlipAnswer { migration, .. } => of_target(from, known(*migration)),
+        PeerMessage::Pull(pull) => of_target(from, known(pull.migration)),
+        PeerMessage::PriorityPull(pull) => of_target(from, known(pull.migration)),
+        PeerMessage::Append(append) => about_log_of(from, &[append.replica]),
+        PeerMessage::Release { replicas } => about_log_of(from, replicas),
+        // The master knows which backup has which replica.
+        PeerMessage::Appended(answer) => about_log_of(me, &[answer.replica]),
+        PeerMessage::Released { replicas } | PeerMessage::Needed { replicas } => {
+            about_log_of(me, replicas)
+        }
+        // Backups give to everybody, but only of logs that the coordinator has had them fence.
+        PeerMessage::RecoveryRead(_) => Verdict::Entitled,
+        // The recovery takes only what it asked this backup for.
+        PeerMessage::RecoveryReply(_) => Verdict::Entitled,
+    }
+}
+
+fn of_source(from: ServerId, known: Known) -> Verdict {
+    match known {
+        Known::Sides { source, .. } if source == from => Verdict::Entitled,
+        Known::Sides { .. } => Verdict::Denied,
+        Known::Number => Verdict::Entitled,
+        Known::Nothing => Verdict::Unknown,
+    }
+}
+
+fn of_target(from: ServerId, known: Known) -> Verdict {
+    match known {
+        Known::Sides { target, .. } if target == from => Verdict::Entitled,
+        Known::Sides { .. } => Verdict::Denied,
+        Known::Number => Verdict::Entitled,
+        Known::Nothing => Verdict::Unknown,
+    }
+}
+
+fn about_log_of(master: ServerId, replicas: &[ReplicaId]) -> Verdict {
+    match replicas.iter().all(|replica| replica.log == master) {
+        true => Verdict::Entitled,
+        false => Verdict::Denied,
+    }
+}
+
+impl Engine {
+    /// Judges a message that has arrived. One that its sender may not send is counted and logged:
+    /// it comes of a fault in that server, or of somebody who has the cluster's key and no right to it.
+    pub(super) fn may_say(&mut self, from: ServerId, message: &PeerMessage) -> bool {
+        let me = self.node.me();
+        let verdict = judge(from, me, message, |migration| known(&self.node.machines(), migration));
+        if verdict == Verdict::Denied {
+            self.denied += 1;
+            // The first, the second, the fourth and so on: whoever sends many does not fill the log.
+            if self.denied.is_power_of_two() {
+                let text = protocols::migration::peer(message).to_string();
+                let count = self.denied;
+                tracing::warn!(%from, count, text, "a server has sent what it is not entitled to");
+            }
+        }
+        verdict == Verdict::Entitled
+    }
+}
+
+fn known(machines: &Machines, migration: MigrationId) -> Known {
+    let source = machines.sources.get(&migration).map(|side| side.intent.as_deref());
+    let target = machines.targets.get(&migration).map(|side| side.intent.as_deref());
+    let intent: Option<&Intent> = source.flatten().or(target.flatten());
+    match (intent, source.is_some() || target.is_some()) {
+        (Some(intent), _) => Known::Sides { source: intent.source, target: intent.target },
+        (None, true) => Known::Number,
+        (None, false) => Known::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{HashRange, Instant, KeyHash, OwnershipEpoch, SegmentId, UnixMillis, Version};
+    use wire::peer::{
+        Append, AppendResult, Appended, Flip, PriorityPull, PriorityReply, Pull, PullReply,
+        RecordCounts, RecoveryNext, RecoveryRead, RecoveryReply,
+    };
+    use wire::replica::{ReplicaEpoch, ReplicaKind};
+
+    const ME: ServerId = ServerId(1);
+    const OTHER: ServerId = ServerId(2);
+    const STRANGER: ServerId = ServerId(3);
+    const MIGRATION: MigrationId = MigrationId(9);
+    const EPOCH: OwnershipEpoch = OwnershipEpoch(4);
+    const CURSOR: KeyHash = KeyHash(0);
+
+    fn replica(log: ServerId) -> ReplicaId {
+        ReplicaId { log, segment: SegmentId(1), epoch: ReplicaEpoch(0) }
+    }
+
+    fn append(log: ServerId) -> PeerMessage {
+        PeerMessage::Append(Append {
+            replica: replica(log),
+            kind: ReplicaKind::Data,
+            segment_bytes: 1 << 20,
+            from: 0,
+            is_last: false,
+            sent: Instant(0),
+            header: None,
+        })
+    }
+
+    fn appended(log: ServerId) -> PeerMessage {
+        let result = AppendResult::Has { length: 1, stable: 1 };
+        PeerMessage::Appended(Appended { replica: replica(log), sent: Instant(0), result })
+    }
+
+    fn of_source_messages() -> Vec<PeerMessage> {
+        let (migration, epoch) = (MIGRATION, EPOCH);
+        let reply = PullReply { migration, epoch, partition: 0, cursor: CURSOR, next: None };
+        let flip = Flip {
+            migration,
+            range: HashRange::ALL,
+            source_epoch: OwnershipEpoch(3),
+            target_epoch: epoch,
+            version_floor: Version(1),
+            expiry_clock: UnixMillis(1),
+            records: RecordCounts::default(),
+        };
+        let early = PriorityReply { migration, epoch, request: 1, answers: Vec::new() };
+        let early = PeerMessage::PriorityReply(early);
+        vec![PeerMessage::Flip(flip), PeerMessage::PullReply(reply), early]
+    }
+
+    fn of_target_messages() -> Vec<PeerMessage> {
+        let (migration, epoch) = (MIGRATION, EPOCH);
+        let (cursor, last) = (CURSOR, CURSOR);
+        let pull = Pull { migration, epoch, partition: 0, cursor, last, bytes_max: 1 };
+        let early = PriorityPull { migration, epoch, request: 1, hashes: Vec::new() };
+        let answer = PeerMessage::FlipAnswer { migration, accepted: true };
+        vec![answer, PeerMessage::Pull(pull), PeerMessage::PriorityPull(early)]
+    }
+
+    fn verdicts(messages: &[PeerMessage], from: ServerId, known: Known) -> Vec<Verdict> {
+        messages.iter().map(|message| judge(from, ME, message, |_| known)).collect()
+    }
+
+    #[test]
+    fn only_the_other_side_of_a_migration_speaks_of_it() {
+        let to_target = Known::Sides { source: OTHER, target: ME };
+        let to_source = Known::Sides { source: ME, target: OTHER };
+        for (messages, known) in
+            [(of_source_messages(), to_target), (of_target_messages(), to_source)]
+        {
+            assert_eq!(verdicts(&messages, OTHER, known), [Verdict::Entitled; 3]);
+            assert_eq!(verdicts(&messages, STRANGER, known), [Verdict::Denied; 3]);
+            assert_eq!(verdicts(&messages, STRANGER, Known::Nothing), [Verdict::Unknown; 3]);
+            assert_eq!(verdicts(&messages, OTHER, Known::Number), [Verdict::Entitled; 3]);
+        }
+        // A side does not say what the other one has to say.
+        assert_eq!(verdicts(&of_source_messages(), OTHER, to_source), [Verdict::Denied; 3]);
+        assert_eq!(verdicts(&of_target_messages(), OTHER, to_target), [Verdict::Denied; 3]);
+    }
+
+    #[test]
+    fn only_its_master_writes_and_releases_replicas_of_a_log() {
+        let release = |logs: &[ServerId]| {
+            let replicas = logs.iter().map(|log| replica(*log)).collect();
+            PeerMessage::Release { replicas }
+        };
+        let own = [append(OTHER), release(&[OTHER]), release(&[])];
+        assert_eq!(verdicts(&own, OTHER, Known::Nothing), [Verdict::Entitled; 3]);
+        let of_others = [append(OTHER), release(&[OTHER]), release(&[STRANGER, OTHER])];
+        assert_eq!(verdicts(&of_others, STRANGER, Known::Nothing), [Verdict::Denied; 3]);
+        let ours = [append(ME), release(&[ME])];
+        assert_eq!(verdicts(&ours, OTHER, Known::Nothing), [Verdict::Denied; 2]);
+    }
+
+    #[test]
+    fn backups_speak_to_a_master_of_its_own_log() {
+        let about = |log: ServerId| {
+            let replicas = vec![replica(log)];
+            let released = PeerMessage::Released { replicas: replicas.clone() };
+            [appended(log), released, PeerMessage::Needed { replicas }]
+        };
+        assert_eq!(verdicts(&about(ME), OTHER, Known::Nothing), [Verdict::Entitled; 3]);
+        for log in [OTHER, STRANGER] {
+            assert_eq!(verdicts(&about(log), OTHER, Known::Nothing), [Verdict::Denied; 3]);
+        }
+    }
+
+    #[test]
+    fn everybody_may_recover_what_is_fenced() {
+        let (replica, range) = (replica(STRANGER), HashRange::ALL);
+        let read = PeerMessage::RecoveryRead(RecoveryRead { replica, range, from: 0 });
+        let next = RecoveryNext::Missing;
+        let reply = PeerMessage::RecoveryReply(RecoveryReply { replica, range, from: 0, next });
+        assert_eq!(verdicts(&[read, reply], OTHER, Known::Nothing), [Verdict::Entitled; 2]);
+    }
+}
