@@ -100,13 +100,15 @@ pub struct Core {
 impl Core {
     /// The core of one reactor, around its engine.
     pub fn new(engine: Engine) -> Core {
+        let settings = engine.node().settings();
+        let held = Held::new(settings.memory_bytes, settings.reactors);
         Core {
             reactor: engine.reactor(),
             engine,
             clients: HashMap::new(),
             waits: Waits::default(),
             order: Order::default(),
-            held: Held::default(),
+            held,
             safety: Safety::default(),
             now: Instant(0),
             wall: UnixMillis(0),
@@ -157,13 +159,18 @@ impl Core {
         io: &mut impl Connections,
     ) -> Option<usize> {
         let client = self.clients.get_mut(&connection)?;
+        if self.held.is_full() {
+            self.held.stop(connection, io);
+            return Some(0);
+        }
         let shared = (&mut self.engine, &mut self.waits);
         let mut turn = Turn::new(shared, self.now, self.wall);
         let output = io.output(connection);
         let from = output.len();
         let received = client.receive(input, &mut turn, output);
+        let said = from..output.len();
         let (is_paused, is_monitor) = (client.is_paused(), client.is_monitor());
-        self.held.note(connection, from, &mut self.engine);
+        self.held.note(connection, said, &mut self.engine);
         match received.next {
             Next::Read => {}
             next @ (Next::Pause | Next::Close) => self.go_on(connection, next, io),
@@ -302,7 +309,8 @@ impl Core {
         let from = output.len();
         let next = run(client, &mut turn, output);
         turn.meter.finish(turn.engine, turn.now);
-        self.held.note(connection, from, &mut self.engine);
+        let said = from..output.len();
+        self.held.note(connection, said, &mut self.engine);
         self.go_on(connection, next, io);
         self.limit_output(connection, io);
     }

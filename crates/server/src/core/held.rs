@@ -6,13 +6,18 @@
 //! all is safe then, and nothing happens. What is not is taken out of the output again and waits in
 //! here, and what the connection's later requests say queues up behind it.
 //!
+//! While backups say nothing, every reply waits. All that wait share a budget; when it is used up, no
+//! more requests are executed ([`Held::is_full`]), as if clients had sent nothing more.
+//!
 //! **Invariant:** the replies of a connection leave in the order in which they were given.
 //! **Invariant:** who depends on nothing, and has nothing held, does not come in here.
+//! **Invariant:** what waits has at most the bytes of the budget and of one connection's input.
 
 use super::Connections;
 use crate::engine::Engine;
 use runtime::{CLIENT_BACKLOG_MAX, ConnectionId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use store::log::Dependency;
 
 /// What a connection's requests have said in this turn, from one place in its output on.
@@ -37,9 +42,22 @@ struct Line {
     is_paused: bool,
 }
 
-/// See the module's text.
+/// The part of a server's memory that replies may take while they wait, beside it.
+const BUDGET_PART: usize = 16;
+/// The least budget of a server: some of the largest replies.
+const BUDGET_MIN: usize = 16 << 20;
+
+/// The replies of one reactor's connections that wait.
 #[derive(Default)]
 pub(super) struct Held {
+    /// Bytes of replies that wait, those of this turn included.
+    bytes: usize,
+    /// Bytes of them that were said in this turn.
+    fresh_bytes: usize,
+    /// The budget of this reactor.
+    bytes_max: usize,
+    /// Connections that are not read since the budget is used up.
+    stopped: BTreeSet<ConnectionId>,
     fresh: Vec<Fresh>,
     lines: BTreeMap<ConnectionId, Line>,
     /// Connections that end when their replies have left.
@@ -49,13 +67,52 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// A connection's requests have been executed, and have appended to its output from `from` on.
+    /// Nothing waits. Each of the server's reactors has the same part of the budget.
+    pub(super) fn new(memory_bytes: usize, reactors: u16) -> Held {
+        let budget = (memory_bytes / BUDGET_PART).max(BUDGET_MIN);
+        Held { bytes_max: budget / usize::from(reactors.max(1)), ..Held::default() }
+    }
+
+    /// A connection's requests have been executed, and have appended to its output what stands in
+    /// this place there.
     #[inline]
-    pub(super) fn note(&mut self, connection: ConnectionId, from: usize, engine: &mut Engine) {
+    pub(super) fn note(
+        &mut self,
+        connection: ConnectionId,
+        said: Range<usize>,
+        engine: &mut Engine,
+    ) {
         let dependency = engine.take_dependency();
         if dependency.is_some() || (!self.lines.is_empty() && self.lines.contains_key(&connection))
         {
-            self.fresh.push(Fresh { connection, from, dependency });
+            self.fresh_bytes += said.len();
+            self.bytes += said.len();
+            self.fresh.push(Fresh { connection, from: said.start, dependency });
+        }
+    }
+
+    /// Whether so much waits that nothing more may be executed.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes > self.bytes_max
+    }
+
+    /// Reads a connection no more until less waits.
+    #[cold]
+    pub(super) fn stop(&mut self, connection: ConnectionId, io: &mut impl Connections) {
+        self.stopped.insert(connection);
+        io.pause_reading(connection);
+    }
+
+    /// Reads connections again that were stopped, once half of the budget is free: else each reply
+    /// that leaves would let everybody in.
+    fn resume(&mut self, io: &mut impl Connections) {
+        if !self.stopped.is_empty() && self.bytes <= self.bytes_max / 2 {
+            for connection in std::mem::take(&mut self.stopped) {
+                if !self.is_paused(connection) {
+                    io.resume_reading(connection);
+                }
+            }
         }
     }
 
@@ -72,24 +129,30 @@ impl Held {
 
     /// The connection is gone.
     pub(super) fn forget(&mut self, connection: ConnectionId) {
-        self.lines.remove(&connection);
+        let line = self.lines.remove(&connection);
+        self.bytes -= line.map_or(0, |line| line.bytes);
+        self.stopped.remove(&connection);
         self.ending.remove(&connection);
         self.fresh.retain(|fresh| fresh.connection != connection);
     }
 
-    /// Whether the connection is not read since too much waits for it.
+    /// Whether the connection is not read since too much waits, for it or in all.
     pub(super) fn is_paused(&self, connection: ConnectionId) -> bool {
         self.lines.get(&connection).is_some_and(|line| line.is_paused)
+            || self.stopped.contains(&connection)
     }
 
     /// All appends of this turn have been handed out: lets go what is safe, and keeps what is not.
     /// Whoever calls it sends the outputs afterwards.
     #[inline]
     pub(super) fn settle(&mut self, engine: &mut Engine, io: &mut impl Connections) {
-        if self.fresh.is_empty() && self.lines.is_empty() {
+        if self.fresh.is_empty() && self.lines.is_empty() && self.stopped.is_empty() {
             return;
         }
+        // What waits on is counted again.
+        self.bytes -= std::mem::take(&mut self.fresh_bytes);
         self.settle_all(engine, io);
+        self.resume(io);
     }
 
     fn settle_all(&mut self, engine: &mut Engine, io: &mut impl Connections) {
@@ -127,13 +190,14 @@ impl Held {
         let acknowledgments = engine.acknowledgments();
         if self.looked_at != acknowledgments {
             self.looked_at = acknowledgments;
-            self.release(engine, io);
+            self.release(|dependency| engine.is_acknowledged(dependency), io);
         }
     }
 
     fn hold(&mut self, connection: ConnectionId, batch: Batch, io: &mut impl Connections) {
         let line = self.lines.entry(connection).or_default();
         line.bytes += batch.replies.len();
+        self.bytes += batch.replies.len();
         line.batches.push_back(batch);
         if line.bytes > CLIENT_BACKLOG_MAX && !line.is_paused {
             line.is_paused = true;
@@ -141,18 +205,23 @@ impl Held {
         }
     }
 
-    fn release(&mut self, engine: &Engine, io: &mut impl Connections) {
+    fn release(
+        &mut self,
+        is_acknowledged: impl Fn(&Dependency) -> bool,
+        io: &mut impl Connections,
+    ) {
+        let is_safe = |batch: &Batch| batch.dependency.as_ref().is_none_or(&is_acknowledged);
         self.lines.retain(|connection, line| {
-            let is_safe = |batch: &Batch| {
-                batch.dependency.as_ref().is_none_or(|it| engine.is_acknowledged(it))
-            };
             while let Some(batch) = line.batches.pop_front_if(|batch| is_safe(batch)) {
                 line.bytes -= batch.replies.len();
+                self.bytes -= batch.replies.len();
                 io.output(*connection).extend_from_slice(&batch.replies);
             }
             if line.is_paused && line.bytes <= CLIENT_BACKLOG_MAX {
                 line.is_paused = false;
-                io.resume_reading(*connection);
+                if !self.stopped.contains(connection) {
+                    io.resume_reading(*connection);
+                }
             }
             !line.batches.is_empty()
         });
@@ -167,5 +236,68 @@ impl Held {
             }
             is_held
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sockets that remember which of them are read.
+    #[derive(Default)]
+    struct Sockets {
+        outputs: BTreeMap<ConnectionId, Vec<u8>>,
+        paused: BTreeSet<ConnectionId>,
+    }
+
+    impl Connections for Sockets {
+        fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8> {
+            self.outputs.entry(connection).or_default()
+        }
+
+        fn resume_reading(&mut self, connection: ConnectionId) {
+            self.paused.remove(&connection);
+        }
+
+        fn pause_reading(&mut self, connection: ConnectionId) {
+            self.paused.insert(connection);
+        }
+
+        fn close_after_flush(&mut self, _connection: ConnectionId) {}
+    }
+
+    fn connection(number: u64) -> ConnectionId {
+        ConnectionId::from_number(number)
+    }
+
+    fn reply(bytes: usize) -> Batch {
+        Batch { replies: vec![b'x'; bytes], dependency: None }
+    }
+
+    #[test]
+    fn replies_that_wait_share_a_budget_whatever_the_number_of_clients() {
+        let (mut held, mut io) = (Held::new(0, 4), Sockets::default());
+        let (each, mut clients) = (CLIENT_BACKLOG_MAX / 2, 0);
+        while !held.is_full() {
+            clients += 1;
+            held.hold(connection(clients), reply(each), &mut io);
+            assert!(clients < 1_000, "nobody is stopped");
+        }
+        assert!(held.bytes <= BUDGET_MIN / 4 + each, "{} bytes wait", held.bytes);
+        assert!(io.paused.is_empty(), "none of them has too much of its own");
+        // What arrives now is not executed.
+        for late in 1_000..1_010 {
+            held.stop(connection(late), &mut io);
+            assert!(held.is_paused(connection(late)));
+        }
+        // Clients that go away leave room.
+        held.forget(connection(1));
+        held.resume(&mut io);
+        assert_eq!(io.paused.len(), 10, "a little room is not enough for everybody");
+        held.release(|_| true, &mut io);
+        held.resume(&mut io);
+        assert_eq!((held.bytes, held.lines.len()), (0, 0));
+        assert!(io.paused.is_empty(), "everybody is read again");
+        assert_eq!(io.outputs.values().map(Vec::len).sum::<usize>(), (clients - 1) as usize * each);
     }
 }
