@@ -252,6 +252,9 @@ impl Core {
     pub fn tick(&mut self, now: Instant, io: &mut impl Connections) {
         self.engine.tick(now);
         for ticket in self.waits.take_expired(now) {
+            if !self.clients.contains_key(&ticket.connection) {
+                self.waits.give_up(ticket);
+            }
             self.with_client(ticket.connection, io, |client, turn, out| {
                 client.give_up(ticket.number, turn, out)
             });

@@ -448,13 +448,17 @@ impl Conversation {
     }
 
     fn give_up(&mut self, number: u64, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Next {
-        let Some(waiting) = self.queue.waiting(number) else { return self.next() };
+        let ticket = Ticket { connection: self.id, number };
+        let Some(waiting) = self.queue.waiting(number) else {
+            turn.waits.give_up(ticket);
+            return self.next();
+        };
         let is_long = waiting.cause == Some(Cause::Turn) && waiting.kept.walk.is_some();
         let is_paused = turn.engine.node().operators.pause.at(turn.now).is_some();
         let is_patient = matches!(waiting.cause, Some(Cause::Paused | Cause::Replicas(_)));
         if is_long || is_paused || is_patient {
             // It waits for nobody, or for as long as an operator wants.
-            turn.waits.limit(Ticket { connection: self.id, number }, turn.now);
+            turn.waits.limit(ticket, turn.now);
             return self.next();
         }
         let mut reply = Vec::new();
@@ -467,6 +471,7 @@ impl Conversation {
         if is_silent {
             reply.clear();
         }
+        turn.waits.give_up(ticket);
         self.queue.finish(number, reply);
         self.queue.take_replies(out);
         match self.queue.next_due() {

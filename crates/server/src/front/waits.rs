@@ -1,10 +1,12 @@
 //! Which requests wait for what, on one reactor.
 //!
 //! Only tickets stand here; the requests stay with their connections. A ticket whose connection or
-//! request is gone is harmless: redeeming it finds nothing. Every wait also has a deadline.
+//! request is gone is harmless: redeeming it finds nothing. Every wait also has a deadline, after
+//! which its tickets are dropped with those of many others: so at most half of all are of requests
+//! that were given up, however long what they waited for stays away.
 
 use runtime::ConnectionId;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use types::{Instant, KeyHash, TableId};
 
@@ -39,6 +41,9 @@ pub(crate) enum Cause {
 /// How long a request may wait before it is answered with `-TRYAGAIN`.
 const PARK_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Requests that may be given up before anybody looks for their tickets.
+const GIVEN_UP_MIN: usize = 1024;
+
 /// Requests that are tried again in one turn: about half a millisecond.
 const RETRIES_MAX: usize = 512;
 
@@ -46,6 +51,10 @@ const RETRIES_MAX: usize = 512;
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     missing: HashMap<(TableId, KeyHash), Vec<Ticket>>,
+    /// Tickets in `missing`.
+    missing_tickets: usize,
+    /// Requests that were given up, and may have tickets here still.
+    given_up: HashSet<Ticket>,
     progress: Vec<Ticket>,
     held: Vec<Ticket>,
     /// To be tried again, a bounded number in each turn: a leaf was busy, or what they waited for has
@@ -75,6 +84,7 @@ impl Waits {
                     let waiting = self.missing.entry((*table, *hash)).or_default();
                     if !waiting.contains(&ticket) {
                         waiting.push(ticket);
+                        self.missing_tickets += 1;
                     }
                 }
             }
@@ -101,7 +111,49 @@ impl Waits {
 
     /// Requests that wait for this record, which has arrived or does not exist.
     pub(crate) fn take_missing(&mut self, table: TableId, hash: KeyHash) -> Vec<Ticket> {
-        self.missing.remove(&(table, hash)).unwrap_or_default()
+        let tickets = self.missing.remove(&(table, hash)).unwrap_or_default();
+        self.missing_tickets -= tickets.len();
+        tickets
+    }
+
+    /// A request does not wait any more, whatever it waited for.
+    pub(crate) fn give_up(&mut self, ticket: Ticket) {
+        self.given_up.insert(ticket);
+        // Each look passes over at most twice as many tickets as requests were given up since the
+        // last one.
+        if self.given_up.len() >= GIVEN_UP_MIN && 2 * self.given_up.len() >= self.standing() {
+            self.drop_given_up();
+        }
+    }
+
+    /// Tickets that wait for anything but time.
+    fn standing(&self) -> usize {
+        self.missing_tickets
+            + self.progress.len()
+            + self.held.len()
+            + self.turn.len()
+            + self.paused.len()
+            + self.replicas.len()
+            + self.memory.len()
+            + self.answers.len()
+    }
+
+    fn drop_given_up(&mut self) {
+        let given_up = std::mem::take(&mut self.given_up);
+        let waits = |ticket: &Ticket| !given_up.contains(ticket);
+        self.missing.retain(|_, tickets| {
+            tickets.retain(waits);
+            !tickets.is_empty()
+        });
+        self.missing_tickets = self.missing.values().map(Vec::len).sum();
+        self.progress.retain(waits);
+        self.held.retain(waits);
+        self.turn.retain(waits);
+        self.paused.retain(waits);
+        self.replicas.retain(waits);
+        self.replicas_until.retain(|(_, ticket)| waits(ticket));
+        self.memory.retain(waits);
+        self.answers.retain(|_, ticket| waits(ticket));
     }
 
     /// The progress of a migration has changed: who waits for it is tried again.
@@ -114,6 +166,7 @@ impl Waits {
     pub(crate) fn wake_for_new_tablets(&mut self) {
         self.turn.extend(self.held.drain(..));
         self.turn.extend(self.progress.drain(..));
+        self.missing_tickets = 0;
         let mut missing: Vec<_> = self.missing.drain().collect();
         missing.sort_unstable_by_key(|(place, _)| *place);
         self.turn.extend(missing.into_iter().flat_map(|(_, tickets)| tickets));
@@ -227,5 +280,38 @@ impl Waits {
     /// Whether the next turn has something to try again.
     pub(crate) fn has_turn(&self) -> bool {
         !self.turn.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticket(number: u64) -> Ticket {
+        Ticket { connection: ConnectionId::from_number(1), number }
+    }
+
+    #[test]
+    fn tickets_of_requests_that_were_given_up_do_not_pile_up() {
+        let mut waits = Waits::default();
+        let living = ticket(0);
+        waits.add(living, &Cause::Missing(TableId(0), vec![KeyHash(1)]));
+        waits.add(living, &Cause::Held);
+        for number in 1..20_000 {
+            let hashes = vec![KeyHash(1), KeyHash(number)];
+            let causes =
+                [Cause::Missing(TableId(0), hashes), Cause::Held, Cause::Memory, Cause::Progress];
+            waits.add(ticket(number), &causes[number as usize % causes.len()]);
+            waits.give_up(ticket(number));
+            assert!(waits.standing() <= 2 * (GIVEN_UP_MIN + 2), "{} tickets", waits.standing());
+        }
+        assert!(waits.take_missing(TableId(0), KeyHash(1)).contains(&living));
+        waits.wake_for_new_tablets();
+        let mut woken = Vec::new();
+        while waits.has_turn() {
+            woken.extend(waits.take_turn());
+        }
+        assert!(woken.contains(&living), "who still waits is not forgotten");
+        assert_eq!(waits.missing_tickets, 0);
     }
 }
