@@ -9,8 +9,8 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use types::{HashRange, ServerId, Slot};
 use wire::control::{
-    Answer, Ask, ClusterMap, Loss, RebuildReport, RecoveryReport, RecoveryState, ServerInfo,
-    TabletInfo,
+    Answer, Ask, ClockReport, ClusterMap, Loss, RebuildReport, RecoveryReport, RecoveryState,
+    ServerInfo, TabletInfo,
 };
 
 /// Look at a cluster, and decide what only people can.
@@ -87,8 +87,8 @@ pub(crate) fn run(arguments: ClusterArguments) -> anyhow::Result<()> {
             let mut connection = coordinator.connect()?;
             let doubt = doubt(&mut connection)?;
             let (map, recoveries) = (map(&mut connection)?, recoveries(&mut connection)?);
-            let coordinator = coordinator.words();
-            print!("{}", Status { doubt, map, recoveries, coordinator }.text());
+            let (clocks, coordinator) = (clocks(&mut connection)?, coordinator.words());
+            print!("{}", Status { doubt, map, recoveries, clocks, coordinator }.text());
             Ok(())
         }
         Command::AcceptLoss { coordinator, server, lost } => {
@@ -115,6 +115,13 @@ fn doubt(connection: &mut CoordinatorConnection) -> anyhow::Result<Option<String
 fn recoveries(connection: &mut CoordinatorConnection) -> anyhow::Result<Vec<RecoveryReport>> {
     match connection.ask(Ask::Recoveries)? {
         Answer::Recoveries(recoveries) => Ok(recoveries),
+        other => bail!("the coordinator answers {other:?}"),
+    }
+}
+
+fn clocks(connection: &mut CoordinatorConnection) -> anyhow::Result<Vec<ClockReport>> {
+    match connection.ask(Ask::Clocks)? {
+        Answer::Clocks(clocks) => Ok(clocks),
         other => bail!("the coordinator answers {other:?}"),
     }
 }
@@ -172,6 +179,7 @@ struct Status {
     doubt: Option<String>,
     map: ClusterMap,
     recoveries: Vec<RecoveryReport>,
+    clocks: Vec<ClockReport>,
     /// Arguments that lead to the coordinator.
     coordinator: String,
 }
@@ -191,6 +199,9 @@ impl Status {
         }
         for (range, source, target) in &self.map.moving {
             let _ = writeln!(text, "{} moves from {source} to {target}", slots(&[*range]));
+        }
+        for report in &self.clocks {
+            let _ = writeln!(text, "{}", clock(report));
         }
         for report in &self.recoveries {
             let RecoveryReport { dead, ranges, message, .. } = report;
@@ -243,6 +254,21 @@ fn state(server: &ServerInfo) -> &'static str {
         (false, _, true) => "connected",
         (false, _, false) => "away",
     }
+}
+
+/// A member whose clocks are off, and what to do about it.
+fn clock(report: &ClockReport) -> String {
+    let ClockReport { server, wall_ahead, expiry_ahead } = report;
+    let (whose, ahead) = match *wall_ahead {
+        0 => ("expiry clock", *expiry_ahead),
+        ahead => ("clock", ahead),
+    };
+    let direction = if ahead > 0 { "ahead of" } else { "behind" };
+    format!(
+        "the {whose} of {server} is {} ms {direction} the others': no slots are moved to or from it. \
+         Set its machine's clock right (chrony or ntpd)",
+        ahead.unsigned_abs()
+    )
 }
 
 fn words(report: &RecoveryReport) -> String {

@@ -309,6 +309,7 @@ impl History {
             | FromCoordinator::Kept { .. }
             | FromCoordinator::FreeLog { .. }
             | FromCoordinator::Ping
+            | FromCoordinator::Clock(_)
             | FromCoordinator::Describe => panic!("seed {}: nobody dies here", self.seed),
         }
     }

@@ -113,6 +113,16 @@ impl Script {
         Ok(String::new())
     }
 
+    /// The clock of a server is ahead by so many ms from now on.
+    fn clock(&mut self, command: &Command) -> Result<String, Failure> {
+        let mut args = command.consume_args();
+        let who = server(args.next_pos().ok_or("whose?")?)?;
+        let ahead = args.take_key("ahead").ok_or("how many ms ahead?")?.parse()?;
+        let connection = *self.connections.get(&who).ok_or("it is not there")?;
+        self.world.clocks_ahead.insert(connection, ahead);
+        Ok(String::new())
+    }
+
     fn join(&mut self, command: &Command) -> Result<String, Failure> {
         let mut args = command.consume_args();
         let again = args.take_key("again").map(server).transpose()?;
@@ -129,9 +139,11 @@ impl Script {
         join.rack = args.take_key("rack").unwrap_or("").into();
         join.disk = args.take_key("disk").map(str::parse).transpose()?.map(ClusterId);
         let generation = Generation(args.take_key("generation").unwrap_or("1").parse()?);
+        let ahead: i64 = args.take_key("ahead").unwrap_or("0").parse()?;
         args.reject_next()?;
         let caller = Caller::Server { number: join.rejoin, generation };
         let connection = self.world.open_connection(caller);
+        self.world.clocks_ahead.insert(connection, ahead);
         let effects = self.world.say(connection, ToCoordinator::Join(join));
         Ok(self.print(&effects))
     }
@@ -189,6 +201,7 @@ impl Runner for Script {
                 Ok(String::new())
             }
             "hang" | "go-on" => self.hang(command),
+            "clock" => self.clock(command),
             "map" => Ok(text::cluster_map(&self.world.coordinator().map()) + "\n"),
             "recoveries" => {
                 let reports = self.world.coordinator().recoveries();
@@ -260,6 +273,7 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
         "show-map" => ask(Ask::Map),
         "standing" => ask(Ask::Standing),
         "recoveries" => ask(Ask::Recoveries),
+        "clocks" => ask(Ask::Clocks),
         "accept-loss" => {
             let dead = server(args.next_pos().ok_or("of whom?")?)?;
             let mut first = Vec::new();
@@ -294,7 +308,8 @@ fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
             while let Some(text) = args.next_pos() {
                 replicas.push(replica(text, false)?);
             }
-            ToCoordinator::Fenced { log, first, replicas, more }
+            let clock = types::UnixMillis(args.take_key("clock").unwrap_or("0").parse()?);
+            ToCoordinator::Fenced { log, first, replicas, clock, more }
         }
         "directory" => {
             let more = args.take_key("more").is_some();

@@ -51,6 +51,8 @@ pub enum Bug {
     LostLinkIgnored,
     /// A tombstone's word goes before the tombstone is stable.
     GraveClosedEarly,
+    /// A relative time to live counts from the wall clock.
+    LifeFromWallClock,
     /// An expired record is reclaimed before it is stable.
     ReclaimedUnstable,
     /// What a segment got is acknowledged before its backups have it.

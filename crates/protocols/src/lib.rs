@@ -4,6 +4,7 @@
 //! effects are plain data that can be printed; time is an argument. So the server's reactors, the
 //! golden scripts and the simulator drive the same code.
 //!
+//! - [`clock`]: the time by which a server judges expiry;
 //! - [`directory`]: which segments make up a server's log;
 //! - [`migration`]: moves a range of key hashes from one server to another while it is used;
 //! - [`recovery`]: serves again what a dead server held;
@@ -14,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod clock;
 pub mod directory;
 pub mod migration;
 pub mod recovery;

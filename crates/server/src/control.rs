@@ -5,8 +5,8 @@
 //! to be sent meanwhile is dropped, since both sides repeat what matters; only an `Ask` has to be
 //! asked again by whoever waits for its answer.
 //!
-//! Pings are answered here, so that no command and no disk delays the answer; what it says of the
-//! reactors is the [`Pulse`]'s.
+//! Pings and questions for the clock are answered here, so that no command and no disk delays the
+//! answer; what it says of the reactors is the [`Pulse`]'s.
 //!
 //! Nothing of the data path comes here: a server whose coordinator is away goes on serving.
 
@@ -23,7 +23,10 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
 use wire::Corrupt;
-use wire::control::{ALIVE_AGAIN, ClusterMap, FromCoordinator, Join, SILENCE_MAX, ToCoordinator};
+use wire::control::{
+    ALIVE_AGAIN, ClockQuestion, ClockReading, ClusterMap, FromCoordinator, Join, SILENCE_MAX,
+    ToCoordinator,
+};
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::handshake::{HandshakeMessage, Purpose};
 
@@ -213,6 +216,10 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
                         writer.write_all(&encoded(&message)?).await?;
                     }
                 }
+                // Before it is let in: what the clock shows decides.
+                Some(FromCoordinator::Clock(question)) => {
+                    writer.write_all(&encoded(&reading(&self.pulse, question))?).await?;
+                }
                 Some(message) => break message,
                 None => {}
             }
@@ -287,14 +294,19 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         frame::encode(&(), 0, &mut alive).map_err(io::Error::other)?;
         // One is enough: an answer tells of now, whichever ping it is for.
         let (pings, mut pinged) = channel(1);
+        let (questions, mut asked) = channel(1);
         // Reading cannot be given up in the middle of a frame, so this future lives until the end.
-        let mut hearing = std::pin::pin!(hear(reader, &mut self.on_message, pings));
+        let mut hearing = std::pin::pin!(hear(reader, &mut self.on_message, (pings, questions)));
         loop {
             tokio::select! {
                 result = &mut hearing => return result,
                 Some(()) = pinged.recv() => {
                     let pong = encoded(&pong(&self.pulse))?;
                     send(&mut writer, &pong).await?;
+                }
+                Some(question) = asked.recv() => {
+                    let reading = encoded(&reading(&self.pulse, question))?;
+                    send(&mut writer, &reading).await?;
                 }
                 message = timeout(ALIVE_AGAIN, self.receiver.recv()) => match message {
                     Ok(Some(message)) => send_message(&mut writer, &message).await?,
@@ -310,12 +322,17 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
 async fn hear(
     mut reader: OwnedReadHalf,
     on_message: &mut impl FnMut(FromCoordinator),
-    pings: Sender<()>,
+    (pings, questions): (Sender<()>, Sender<ClockQuestion>),
 ) -> io::Result<()> {
     loop {
         match timeout(SILENCE_MAX, read(&mut reader)).await?? {
             // If one waits already, its answer is one to this ping as well.
             Some(FromCoordinator::Ping) => drop(pings.try_send(())),
+            // The reactors want the reference; another question comes within a second.
+            Some(message @ FromCoordinator::Clock(question)) => {
+                let _ = questions.try_send(question);
+                on_message(message);
+            }
             Some(message) => on_message(message),
             None => {}
         }
@@ -334,6 +351,16 @@ fn described(pulse: &Mutex<Option<Pulse>>) -> Vec<ToCoordinator> {
 fn pong(pulse: &Mutex<Option<Pulse>>) -> ToCoordinator {
     let mut pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
     ToCoordinator::Pong { is_stalled: pulse.as_mut().is_some_and(Pulse::is_stalled) }
+}
+
+/// The answer to a question for the clock.
+fn reading(pulse: &Mutex<Option<Pulse>>, question: ClockQuestion) -> ToCoordinator {
+    let pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut clock = runtime::Clock::new();
+    let now = clock.now();
+    let expiry = pulse.as_ref().and_then(|pulse| pulse.clock(now));
+    let asked = question.asked;
+    ToCoordinator::Clock(ClockReading { asked, wall: clock.wall(now), expiry })
 }
 
 /// One frame; `None` is a sign of life.

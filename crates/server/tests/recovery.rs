@@ -154,6 +154,7 @@ fn part(epoch: u64, segments: &[(u64, Content, ServerId)]) -> FromCoordinator {
         epoch: OwnershipEpoch(epoch),
         tenures: vec![Tenure(epoch); TABLES_MAX],
         keeps: false,
+        clock_floor: UnixMillis(0),
         logs: vec![RecoveryLog { dead: DEAD, old_tenures: vec![OLD; 1] }],
         list: epoch,
         segments_total: segments.len() as u32,

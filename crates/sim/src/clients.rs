@@ -5,8 +5,8 @@
 //! beginning to its end, however often it is sent. The number of the slot, among those of all
 //! clients, is the client's number in a history.
 
-use crate::history::{self, Action, Operation, Outcome, Place, Verdict};
-use crate::workload::{Job, TABLE};
+use crate::history::{self, Action, Lives, Operation, Outcome, Place, Verdict};
+use crate::workload::{Job, TABLE, expiry_millis};
 use resp::{ReplyLimits, ReplyParser};
 use server::core::ConnectionId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,6 +20,10 @@ const HOPS_MAX: u32 = 30;
 
 /// Operations on one register at a time: more, and there are too many orders to try.
 const CROWD: u32 = 6;
+
+/// By how much values may expire too early and too late, beside what follows from clocks that run a
+/// twentieth fast or slow.
+pub(crate) type Slack = (Duration, Duration);
 
 /// A job that has not come to its end.
 #[derive(Clone, Debug)]
@@ -116,7 +120,8 @@ pub(crate) struct Clients {
     /// Jobs that were refused: not executed, and so part of no history.
     refused: usize,
     /// Beginnings and ends so far.
-    moments: u64,
+    /// When each moment was.
+    moments: Vec<Instant>,
     connections: u64,
     finished: usize,
     /// The longest time that an operation took.
@@ -144,7 +149,7 @@ impl Clients {
             losses: vec![Vec::new(); registers],
             last_reads: vec![None; registers],
             refused: 0,
-            moments: 0,
+            moments: Vec::new(),
             connections: 0,
             finished: 0,
             longest: Duration::ZERO,
@@ -206,7 +211,7 @@ impl Clients {
     }
 
     pub(crate) fn begin(&mut self, now: Instant, slot: usize, job: Job, state: State) {
-        let begun = self.next_moment();
+        let begun = self.next_moment(now);
         if let Job::Operation(register, _) = job {
             self.crowds[register] += 1;
         }
@@ -227,7 +232,7 @@ impl Clients {
     }
 
     fn close(&mut self, now: Instant, slot: usize, outcome: Option<Outcome>) {
-        let ended = self.next_moment();
+        let ended = self.next_moment(now);
         let open = self.finish(now, slot);
         let Open { job: Job::Operation(register, action), begun, place, .. } = open else {
             unreachable!("{open:?} has no outcome");
@@ -259,7 +264,7 @@ impl Clients {
         slot: usize,
         outcome: impl Fn(usize) -> Option<Outcome>,
     ) {
-        let ended = self.next_moment();
+        let ended = self.next_moment(now);
         let Open { begun, place, state, .. } = self.finish(now, slot);
         let State::Flush(registers) = state else { unreachable!("a flush remembers registers") };
         for (register, _) in registers {
@@ -293,8 +298,8 @@ impl Clients {
     }
 
     /// The server that held this register is gone, and what it held with it.
-    pub(crate) fn lose(&mut self, register: usize) {
-        let moment = self.next_moment();
+    pub(crate) fn lose(&mut self, now: Instant, register: usize) {
+        let moment = self.next_moment(now);
         self.losses[register].push(moment);
     }
 
@@ -393,9 +398,10 @@ impl Clients {
     }
 
     /// Registers whose history cannot have happened, or could not be judged, with the reason.
-    pub(crate) fn judge(&self) -> Option<(usize, Verdict)> {
+    pub(crate) fn judge(&self, slack: Slack) -> Option<(usize, Verdict)> {
         let histories = self.histories.iter().zip(&self.losses);
-        let verdicts = histories.map(|(history, losses)| history::check(history, losses));
+        let verdicts = histories
+            .map(|(history, losses)| history::check(history, losses, &self.lives(history, slack)));
         verdicts.enumerate().find(|(_, verdict)| *verdict != Verdict::Linearizable)
     }
 
@@ -409,8 +415,26 @@ impl Clients {
         self.last_reads[register]
     }
 
-    fn next_moment(&mut self) -> u64 {
-        self.moments += 1;
-        self.moments
+    fn next_moment(&mut self, now: Instant) -> u64 {
+        self.moments.push(now);
+        self.moments.len() as u64
+    }
+
+    /// When the values that were written to expire go: clocks may be wrong by `early` and `late`,
+    /// and run a twentieth fast or slow.
+    fn lives(&self, history: &[Operation], (early, late): Slack) -> Lives {
+        let life = |operation: &Operation| {
+            let Action::WriteExpiring(value) = operation.action else { return None };
+            let time = |moment: u64| self.moments[moment as usize - 1];
+            let lasts = Duration::from_millis(expiry_millis(value));
+            let first = (time(operation.begun) + lasts * 20 / 21).0;
+            let first = Instant(first.saturating_sub(early.as_nanos() as u64));
+            let last = time(operation.ended) + lasts * 20 / 19 + late;
+            // Positions count from 1.
+            let first = self.moments.partition_point(|at| *at < first) as u64 + 1;
+            let last = self.moments.partition_point(|at| *at <= last) as u64;
+            operation.outcome.is_some().then_some((value, first..=last))
+        };
+        history.iter().filter_map(life).collect()
     }
 }

@@ -27,8 +27,9 @@
 
 mod values;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::ops::RangeInclusive;
 use values::Values;
 
 /// What a client wants of a register.
@@ -161,15 +162,20 @@ fn one_more(counts: &[u32], group: usize) -> Counts {
 /// Values that are written to expire carry this bit.
 pub const EXPIRING: u64 = 1 << 50;
 
-/// Whether the register may lose this value by itself: it may at any moment, since clocks differ, but
-/// it never gets it back.
+/// Between which moments values that were written to expire go: not before the first, and whatever
+/// begins behind the last finds them gone. Of others nothing is known but that they do not come back.
+pub type Lives = BTreeMap<u64, RangeInclusive<u64>>;
+
+/// Whether the register may lose this value by itself. It never gets it back.
 fn may_expire(value: Value) -> bool {
     value.is_some_and(|value| value & EXPIRING != 0)
 }
 
 /// Judges the history of one register that had no value at first, and that was lost at these
-/// moments.
-pub fn check(operations: &[Operation], losses: &[u64]) -> Verdict {
+/// moments. Where it was lost nothing is known of when values expire: an old copy may be found.
+pub fn check(operations: &[Operation], losses: &[u64], lives: &Lives) -> Verdict {
+    let no_lives = Lives::new();
+    let lives = if losses.is_empty() { lives } else { &no_lives };
     let mut moments: Vec<(u64, What)> = Vec::with_capacity(2 * operations.len() + losses.len());
     for (place, operation) in operations.iter().enumerate() {
         assert!(operation.begun < operation.ended, "operations take time");
@@ -184,13 +190,16 @@ pub fn check(operations: &[Operation], losses: &[u64]) -> Verdict {
     moments.sort_unstable();
     let mut check = Check {
         told: operations,
-        operations: Values::of(operations).merged(operations),
+        operations: Values::of(operations, lives).merged(operations),
+        lives,
+        now: 0,
         open: Vec::new(),
         given_up: Vec::new(),
         possible: Possible(BTreeSet::from([(None, 0, Counts::new())])),
         ever: (!losses.is_empty()).then(|| BTreeSet::from([None])),
     };
-    for (_, what) in moments {
+    for (moment, what) in moments {
+        check.now = moment;
         let verdict = match what {
             What::Begins(place) => check.begin(place),
             What::Ends(place) => check.end(place),
@@ -223,6 +232,9 @@ struct Check<'h> {
     possible: Possible,
     /// Values that the register may have had so far, if it is going to be lost.
     ever: Option<BTreeSet<Value>>,
+    lives: &'h Lives,
+    /// The moment that is being judged.
+    now: u64,
 }
 
 /// Operations that were given up and do the same.
@@ -235,6 +247,9 @@ struct Group {
 
 impl Check<'_> {
     fn begin(&mut self, operation: usize) -> Verdict {
+        if !self.expire_overdue() {
+            return Verdict::GaveUp;
+        }
         if self.operations[operation].outcome.is_none() {
             self.give_up(as_given_up(self.operations[operation].action));
             return Verdict::Linearizable;
@@ -245,6 +260,32 @@ impl Check<'_> {
             None => self.open.push(Some(operation)),
         }
         Verdict::Linearizable
+    }
+
+    fn life(&self, value: Value) -> Option<&RangeInclusive<u64>> {
+        self.lives.get(&value?)
+    }
+
+    /// Returns whether a value that expires may have gone by now.
+    fn may_be_gone(&self, value: Value) -> bool {
+        self.life(value).is_none_or(|life| *life.start() <= self.now)
+    }
+
+    /// Values whose time is over for certain are gone for whatever begins now. `false`: too many
+    /// possibilities.
+    fn expire_overdue(&mut self) -> bool {
+        let is_overdue = |value: Value| self.life(value).is_some_and(|life| *life.end() < self.now);
+        if !self.possible.0.iter().any(|(value, ..)| is_overdue(*value)) {
+            return true;
+        }
+        // What has begun before may have met them.
+        let Some(all) = self.closure(0) else { return false };
+        let mut left = Possible(BTreeSet::new());
+        for (value, taken, given) in all.0 {
+            left.add((value.filter(|&value| !is_overdue(Some(value))), taken, given));
+        }
+        self.possible = left;
+        true
     }
 
     /// From now on an operation may take effect of which nobody will hear.
@@ -304,7 +345,7 @@ impl Check<'_> {
             if !all.add((value, taken, given.clone())) || taken & last != 0 {
                 continue;
             }
-            if may_expire(value) {
+            if may_expire(value) && self.may_be_gone(value) {
                 next.push_back((None, taken, given.clone()));
             }
             for &(bit, operation) in &open {

@@ -56,6 +56,8 @@ pub enum Planted {
     ReclaimedWithoutTombstone,
     /// The target judges expiry by its own clock, whatever the source's was.
     ClockGoesBack,
+    /// A relative time to live counts from the wall clock, whatever clock expiry is judged by.
+    LifeFromWallClock,
     /// Operations that were held are not woken when it is known who owns the range.
     HeldForgotten,
     /// The metadata store carries out transactions whatever they expect.
@@ -98,6 +100,8 @@ pub enum Planted {
     ZombieServes,
     /// A recovery does not raise the counter of versions.
     VersionsGoBack,
+    /// What is recovered is judged by its new owner's clock, whatever the dead server's was.
+    RecoveredWithoutClock,
     /// A log is freed while a migration may need it.
     FreedWhileDependedOn,
     /// A part counts as recovered before what was replayed is safe.
@@ -110,7 +114,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 44] = [
+    pub const ALL: [Planted; 46] = [
         Planted::ProgressOnReceipt,
         Planted::FloorNotRaised,
         Planted::DeleteWithoutTombstone,
@@ -130,6 +134,7 @@ impl Planted {
         Planted::LostReplyTakenForEmpty,
         Planted::ReclaimedWithoutTombstone,
         Planted::ClockGoesBack,
+        Planted::LifeFromWallClock,
         Planted::HeldForgotten,
         Planted::StoreWithoutCompare,
         Planted::ReplyOvertakes,
@@ -151,6 +156,7 @@ impl Planted {
         Planted::CutBeforeHeadsAreSafe,
         Planted::ZombieServes,
         Planted::VersionsGoBack,
+        Planted::RecoveredWithoutClock,
         Planted::FreedWhileDependedOn,
         Planted::FreedBeforeCommit,
         Planted::InheritanceForgotten,
@@ -160,6 +166,7 @@ impl Planted {
     /// The place inside of the real code, for a bug that cannot be built in from outside.
     pub(crate) fn inside(self) -> Option<Bug> {
         match self {
+            Planted::LifeFromWallClock => Some(Bug::LifeFromWallClock),
             Planted::DecidedOnMissing => Some(Bug::DecidedOnMissing),
             Planted::MissingReadAsAbsent => Some(Bug::MissingReadAsAbsent),
             Planted::PartnerReadAsAbsent => Some(Bug::PartnerReadAsAbsent),
@@ -202,6 +209,7 @@ impl Planted {
             | Planted::LostReplyTakenForEmpty
             | Planted::ReclaimedWithoutTombstone
             | Planted::ClockGoesBack
+            | Planted::RecoveredWithoutClock
             | Planted::HeldForgotten
             | Planted::StoreWithoutCompare => None,
         }

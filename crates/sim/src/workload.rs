@@ -252,14 +252,17 @@ pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {
 }
 
 /// How long a value lasts that is written to expire, in milliseconds: mostly not long, so that it
-/// ends while its range is on its way.
+/// ends while its range is on its way; sometimes as long as a server that died needs to be
+/// recovered.
 pub(crate) fn expiry_millis(number: u64) -> u64 {
-    let part = number / 1_000_000 % EXPIRY_MAX_MILLIS;
-    1 + part * part / EXPIRY_MAX_MILLIS
+    let part = number / 1_000_000 % EXPIRY_PARTS;
+    1 + part * part * part * (EXPIRY_MAX_MILLIS - 1) / EXPIRY_PARTS.pow(3)
 }
 
+const EXPIRY_PARTS: u64 = 100;
+
 /// No value that is to expire lasts longer.
-pub(crate) const EXPIRY_MAX_MILLIS: u64 = 100;
+pub(crate) const EXPIRY_MAX_MILLIS: u64 = 2_000;
 
 /// The number of a value; `None`: this is none of ours.
 pub(crate) fn decode(bytes: &[u8]) -> Option<u64> {

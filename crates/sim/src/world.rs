@@ -161,6 +161,8 @@ struct World {
     rest_by: Instant,
     /// When everything that expires has done so, by every clock.
     expired_by: Instant,
+    /// How far a server's wall clock may be ahead of that of the world.
+    skew_max_millis: u64,
     plan: BTreeMap<(Instant, u64), Next>,
     planned: u64,
     leaders: Leaders,
@@ -296,6 +298,7 @@ impl World {
             worked: None,
             rest_by: Instant(0),
             expired_by: Instant(0),
+            skew_max_millis: 0,
             plan: BTreeMap::new(),
             planned: 0,
             leaders,
@@ -530,9 +533,9 @@ impl World {
         out: &mut Vec<Outbound>,
         run: impl FnOnce(&mut Reactor, &mut Surroundings<'_>) -> T,
     ) -> T {
-        let wall = self.wall_at(place);
         let server = &mut self.servers[place];
-        server.inspector.worker.begin_turn(wall);
+        let clock = server.node.store().clock();
+        server.inspector.worker.begin_turn(clock);
         let mut around = Surroundings {
             now: self.now,
             has_quantum,

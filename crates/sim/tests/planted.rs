@@ -30,6 +30,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::FlushedArrives
         | Planted::WalkNotWaiting
         | Planted::OldCopyKept
+        | Planted::LifeFromWallClock
         | Planted::ClockGoesBack => 100,
         Planted::LateReplyInserted
         | Planted::LostReplyTakenForEmpty
@@ -43,7 +44,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::FreedWhileDependedOn => 30,
         Planted::ServedBeforeReplayed | Planted::StaleReplicaUsed | Planted::VersionsGoBack => 100,
         Planted::DirectoryByNewest | Planted::FreedBeforeCommit | Planted::ZombieServes => 300,
-        Planted::TakenBackWithoutTarget => 400,
+        Planted::TakenBackWithoutTarget | Planted::RecoveredWithoutClock => 400,
         Planted::StoreWithoutCompare
         | Planted::NilBeforeTombstoneIsSafe
         | Planted::DroppedBeforeSafe

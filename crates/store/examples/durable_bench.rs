@@ -189,6 +189,7 @@ fn store(records: usize, huge_pages: bool, durable: bool) -> Arc<Store> {
         epoch: OwnershipEpoch(1),
         tenures: std::array::from_fn::<_, TABLES_MAX, _>(|table| Tenure(table as u64 + 1)),
         state: TabletState::Serving,
+        clock_floor: UnixMillis(0),
         flushing: TableSet::NONE,
     }]));
     store

@@ -317,6 +317,7 @@ fn publish(store: &Store, state: TabletState) {
         epoch: OwnershipEpoch(1),
         tenures: std::array::from_fn::<_, TABLES_MAX, _>(|table| Tenure(table as u64 + 1)),
         state,
+        clock_floor: UnixMillis(0),
         flushing: TableSet::NONE,
     }]));
 }

@@ -396,3 +396,46 @@ fn a_copy_between_tables_waits_for_what_is_missing_in_either_of_them() {
     let copied = target.worker.read_one(other, key, |record| record.map(|r| r.value.to_vec()));
     assert_eq!(copied, Ok(Some(b"1".to_vec())));
 }
+
+#[test]
+fn the_floor_of_a_range_is_the_clock_of_that_range_and_of_no_other() {
+    let mut server = Server::serving();
+    let names: Vec<String> = (0..64).map(|number| format!("key:{number}")).collect();
+    let (low, high) = (KeyHash(u64::MAX / 2), KeyHash(u64::MAX / 2 + 1));
+    let ranges = [HashRange::new(KeyHash(0), low), HashRange::new(high, KeyHash(u64::MAX))];
+    for name in &names {
+        server.set_with_expiry(name, "1", Some(UnixMillis(NOW.0 + 300))).unwrap();
+    }
+    // The upper half comes from a server whose clock was half a second ahead.
+    let floor = UnixMillis(NOW.0 + 500);
+    let floors = [UnixMillis(0), floor];
+    let tablets = ranges.into_iter().zip(floors).map(|(range, clock_floor)| store::Tablet {
+        clock_floor,
+        ..common::tablet(range, TabletState::Serving)
+    });
+    server.store.publish(store::TabletMap::new(tablets.collect()));
+    server.turn();
+    assert_eq!((server.store.clock(), server.store.latest_clock()), (NOW, floor));
+    for name in &names {
+        let hash = server.key(name).hash;
+        let is_high = ranges[1].contains(hash);
+        let expected = (!is_high).then(|| b"1".to_vec());
+        assert_eq!(server.get(name), Ok(expected), "{name}");
+        // What is written from here on lives as long as it should, by the clock of its range.
+        let at = UnixMillis(server.worker.clock_at(hash).0 + 200);
+        assert_eq!(at.0, if is_high { floor.0 } else { NOW.0 } + 200);
+        server.set_with_expiry(name, "2", Some(at)).unwrap();
+        assert_eq!(server.get(name), Ok(Some(b"2".to_vec())), "{name}");
+    }
+    let mut cursor = Some(KeyHash(0));
+    while let Some(from) = cursor {
+        cursor = server.worker.expire(TABLE, from, 100_000);
+    }
+    server.now = UnixMillis(NOW.0 + 201);
+    for name in &names {
+        let is_high = ranges[1].contains(server.key(name).hash);
+        assert_eq!(server.get(name), Ok(is_high.then(|| b"2".to_vec())), "{name}");
+    }
+    server.now = UnixMillis(floor.0 + 200);
+    names.iter().for_each(|name| assert_eq!(server.get(name), Ok(None), "{name}"));
+}

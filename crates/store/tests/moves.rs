@@ -235,7 +235,7 @@ impl World {
         }));
         let source = Arc::clone(&self.servers[self.owner].store);
         self.servers[target].store.raise_version(source.version());
-        self.servers[target].store.raise_clock(source.clock());
+        self.servers[target].clock_floor = source.latest_clock();
         self.servers[target].publish(TabletState::Arriving(Arc::clone(&arrival)));
         self.owner = target;
         let cursors = std::array::from_fn(|at| Some(partitions[at].first()));

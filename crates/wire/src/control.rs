@@ -4,10 +4,12 @@
 //! Either side of a connection that has nothing to say sends an empty frame every [`ALIVE_AGAIN`],
 //! so that a peer that hangs or is cut off is told from one that is silent.
 
+mod clock;
 mod rebuild;
 mod recovery;
 mod will;
 
+pub use clock::{ClockQuestion, ClockReading, ClockReport};
 pub use rebuild::{HeldMigration, HeldState, HeldTablet, Holdings, RebuildReport};
 pub use recovery::{
     DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, LOGS_MAX, Loss, MISSING_SHOWN_MAX, PLACES_MAX,
@@ -117,6 +119,8 @@ pub enum ToCoordinator {
         /// At most [`REPLICAS_PER_MESSAGE`].
         #[serde(deserialize_with = "at_most::<_, _, REPLICAS_PER_MESSAGE>")]
         replicas: Vec<ReplicaInfo>,
+        /// The latest expiry clock that the log's server told.
+        clock: UnixMillis,
         /// Another message follows.
         more: bool,
     },
@@ -206,6 +210,8 @@ pub enum ToCoordinator {
     /// Master: what my ranges would cost whoever recovers them. Now and then, whether it has changed
     /// or not.
     Will(Will),
+    /// Answer to a [`FromCoordinator::Clock`], from the link's own thread.
+    Clock(ClockReading),
 }
 
 /// From the coordinator to a server.
@@ -313,6 +319,8 @@ pub enum FromCoordinator {
     Ping,
     /// Answer to a join, of a coordinator whose file is lost: what do you know of the cluster?
     Describe,
+    /// To every server once a second, and to a new one before its join is answered.
+    Clock(ClockQuestion),
 }
 
 /// A process that wants to be a server of the cluster.
@@ -531,6 +539,8 @@ pub enum Ask {
         /// Whether to do it.
         go: bool,
     },
+    /// Members whose clocks differ too much.
+    Clocks,
 }
 
 /// What came of an [`Ask`].
@@ -561,6 +571,8 @@ pub enum Answer {
     Rebuild(RebuildReport),
     /// Why the coordinator's file may not be the cluster's, with what to do; `None`: it seems to be.
     Standing(Option<String>),
+    /// Members whose clocks differ too much.
+    Clocks(Vec<ClockReport>),
 }
 
 /// Where a migration stands, in Valkey's words.

@@ -208,6 +208,8 @@ pub struct Append {
     pub is_last: bool,
     /// When it was sent, by the sender's clock: returned as it came.
     pub sent: Instant,
+    /// The sender's expiry clock: what it was answered by so far is not later.
+    pub clock: UnixMillis,
     /// Header of the piece; `None` if there is no payload.
     #[serde(with = "header_bytes")]
     pub header: Option<[u8; PIECE_HEADER_BYTES]>,

@@ -134,6 +134,6 @@ fn assert_listed<M: DeserializeOwned + Debug>(count: u8) {
 fn every_message_is_listed_under_its_number() {
     assert_listed::<HandshakeMessage>(4);
     assert_listed::<PeerMessage>(13);
-    assert_listed::<ToCoordinator>(24);
-    assert_listed::<FromCoordinator>(19);
+    assert_listed::<ToCoordinator>(25);
+    assert_listed::<FromCoordinator>(20);
 }

@@ -31,7 +31,7 @@ pub(crate) fn judge<'h>(history: impl IntoIterator<Item = &'h (Register, Operati
         histories.entry(*register).or_default().push(*operation);
     }
     for (register, history) in &histories {
-        match history::check(history, &[]) {
+        match history::check(history, &[], &history::Lives::new()) {
             Verdict::Linearizable => {}
             Verdict::Violated(text) => panic!("{register:?} cannot have behaved so: {text}"),
             Verdict::GaveUp => panic!("{register:?} has too many possible histories"),

@@ -72,6 +72,7 @@ impl<S: MetaStore> Coordinator<S> {
                 let doubt = self.ledger.doubt().map(str::to_owned);
                 asker.answer(Answer::Standing(doubt), out);
             }
+            Ask::Clocks => asker.answer(Answer::Clocks(self.clocks.reports()), out),
             Ask::Map => asker.answer(Answer::Map(Box::new(self.map())), out),
         }
         Ok(())
@@ -95,6 +96,11 @@ impl<S: MetaStore> Coordinator<S> {
             Ok(moves) => moves,
             Err(reason) => return Ok(Answer::Refused(reason)),
         };
+        let sides = moves.iter().map(|(_, source)| *source).chain([request.target]);
+        let mut objections = sides.filter_map(|server| self.clocks.objection(server));
+        if let Some(reason) = objections.next().filter(|_| self.settings.limits_skew) {
+            return Ok(Answer::Refused(reason));
+        }
         let mut edit = self.ledger.edit();
         let mut started: Vec<MigrationId> = Vec::with_capacity(moves.len());
         for (range, source) in moves {

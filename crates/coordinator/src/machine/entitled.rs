@@ -26,6 +26,13 @@ pub(super) fn judge(
             (Caller::Server { .. }, Some(_)) => asked_by_server(ask),
             (Caller::Server { .. }, None) => Err(NOT_JOINED),
         },
+        ToCoordinator::Clock(_) => match (caller, joined) {
+            (Caller::Server { .. }, Some(_)) | (Caller::Server { number: None, .. }, None) => {
+                Ok(())
+            }
+            (Caller::Server { .. }, None) => Err(NOT_JOINED),
+            (Caller::Operator, _) => Err("an operator's connection may only ask"),
+        },
         ToCoordinator::Measured { .. }
         | ToCoordinator::Prepared { .. }
         | ToCoordinator::FlipUnanswered { .. }
@@ -67,6 +74,7 @@ fn asked_by_server(ask: &Ask) -> Result<(), &'static str> {
         | Ask::Recoveries
         | Ask::Health
         | Ask::Standing
+        | Ask::Clocks
         | Ask::Map => Ok(()),
         Ask::AcceptLoss { .. } | Ask::Rebuild { .. } => {
             Err("Only an operator decides on that: see 'ballast cluster'")
@@ -120,10 +128,11 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_joined_may_only_join_and_only_as_what_it_proved() {
+    fn who_has_not_joined_may_only_join_and_only_as_what_it_proved_and_show_its_clock() {
         for message in messages() {
             // Its number is none.
-            assert_eq!(judge(server(None), None, &message).is_ok(), is_join(&message));
+            let may = is_join(&message) || matches!(message, ToCoordinator::Clock(_));
+            assert_eq!(judge(server(None), None, &message).is_ok(), may);
             assert!(judge(server(NUMBER), None, &message).is_err(), "{message:?}");
         }
     }
@@ -139,6 +148,6 @@ mod tests {
             assert_eq!(judge(server(NUMBER), Some(ME), &message).is_err(), is_decision);
             assert!(judge(Caller::Operator, None, &message).is_ok(), "{message:?}");
         }
-        assert_eq!(asks().len(), 10);
+        assert_eq!(asks().len(), 11);
     }
 }

@@ -47,6 +47,21 @@ impl<S: MetaStore> Coordinator<S> {
             self.welcome(*server, connection, out);
             return Ok(());
         }
+        if self.known_server(&join).is_ok() && self.must_show_clock(at.now, connection, &join, out)
+        {
+            return Ok(());
+        }
+        self.let_in(at, connection, join, out)
+    }
+
+    /// Answers a join, after its clock was compared.
+    pub(super) fn let_in(
+        &mut self,
+        at: Moment,
+        connection: ConnectionId,
+        join: Join,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
         self.doubt_if_foreign(at, &join)?;
         let admitted = self.is_same_process(connection, &join);
         let server = match admitted.and_then(|()| self.known_server(&join)) {
@@ -79,12 +94,15 @@ impl<S: MetaStore> Coordinator<S> {
         self.demand_again(at, server);
         self.demand_of_again(server);
         self.welcome(server, connection, out);
+        self.ask_clock(at.now, server, out);
         Ok(())
     }
 
     pub(super) fn closed(&mut self, at: Moment, connection: ConnectionId) {
         self.callers.remove(&connection);
+        self.clocks.forget_join(connection);
         if let Some(Some(server)) = self.connections.remove(&connection) {
+            self.clocks.forget(server);
             let since = self.hearing.miss(at.now, server);
             self.presence.insert(server, Presence::Away { since });
             self.flushes.retain(|flush| flush.connection != connection);

@@ -29,6 +29,7 @@
 //! See `docs/design/coordinator.md`.
 
 mod asks;
+mod clocks;
 mod deaths;
 mod entitled;
 mod hearing;
@@ -42,6 +43,7 @@ use crate::ledger::{Edit, Ledger, Stopped};
 use crate::outbox::{Caller, ConnectionId, Effect, Event, Moment, Outbox};
 use crate::records::{Identity, Migration, Stage};
 use crate::store::MetaStore;
+use clocks::Clocks;
 use hearing::Hearing;
 use protocols::migration::timing::PREPARED_MAX;
 use recovery::{DirectoryQuestion, Evidence, FencedReport, Wanted};
@@ -66,6 +68,9 @@ pub struct Settings {
     pub silence_max: Duration,
     /// How long a reactor of such a server may stand still while the rest of the process answers.
     pub stall_max: Duration,
+    /// Refuse servers whose clocks are off, and moves to or from members whose clocks are. Only a
+    /// simulator goes without.
+    pub limits_skew: bool,
 }
 
 impl Default for Settings {
@@ -81,6 +86,7 @@ impl Default for Settings {
             silence_max: Duration::from_millis(500),
             // Some commands take seconds, and so does a write to a disk that is busy.
             stall_max: Duration::from_secs(5),
+            limits_skew: true,
         }
     }
 }
@@ -97,6 +103,7 @@ pub struct Coordinator<S> {
     /// Of every server of the ledger.
     presence: BTreeMap<ServerId, Presence>,
     hearing: Hearing,
+    clocks: Clocks,
     /// When each migration's demand is to be sent next. Of those that have one.
     due: BTreeMap<MigrationId, Instant>,
     /// What people were last told about live migrations.
@@ -170,6 +177,7 @@ impl<S: MetaStore> Coordinator<S> {
             callers: BTreeMap::new(),
             presence,
             hearing: Hearing::new(settings.silence_max, settings.absence_max),
+            clocks: Clocks::default(),
             due,
             progress: BTreeMap::new(),
             flushes: Vec::new(),
@@ -195,7 +203,10 @@ impl<S: MetaStore> Coordinator<S> {
     /// before stands, and the store can be opened again.
     pub fn handle(&mut self, at: Moment, event: Event, out: &mut Outbox) -> Result<(), Stopped> {
         self.note_pause(at.now);
-        let is_pong = matches!(event, Event::Received { message: ToCoordinator::Pong { .. }, .. });
+        let is_pong = matches!(
+            event,
+            Event::Received { message: ToCoordinator::Pong { .. } | ToCoordinator::Clock(_), .. }
+        );
         match event {
             Event::Opened { connection, caller } => {
                 let known = self.connections.insert(connection, None);
@@ -222,16 +233,7 @@ impl<S: MetaStore> Coordinator<S> {
         message: ToCoordinator,
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
-        let (joined, caller) =
-            match (self.connections.get(&connection), self.callers.get(&connection)) {
-                (Some(joined), Some(caller)) => (*joined, *caller),
-                // We have closed it; this was on its way.
-                (None, _) | (_, None) => return Ok(()),
-            };
-        if let Err(reason) = entitled::judge(caller, joined, &message) {
-            self.refuse(connection, joined, &message, reason, out);
-            return Ok(());
-        }
+        let Some(joined) = self.sender(connection, &message, out) else { return Ok(()) };
         if let ToCoordinator::Join(join) = message {
             return self.join(at, connection, join, out);
         }
@@ -239,11 +241,21 @@ impl<S: MetaStore> Coordinator<S> {
             joined.into_iter().for_each(|server| self.note_heard(at.now, server));
             return self.ask(at, asks::Asker { connection, server: joined, request }, ask, out);
         }
-        let server = joined.expect("whoever has not joined may only join or ask");
+        let server = match (joined, &message) {
+            (Some(server), _) => server,
+            (None, ToCoordinator::Clock(reading)) => {
+                return self.newcomer_clock(at, connection, *reading, out);
+            }
+            (None, _) => unreachable!("who has not joined may only join, ask and show its clock"),
+        };
         self.note_heard(at.now, server);
         match message {
             ToCoordinator::Join(_) | ToCoordinator::Ask { .. } => unreachable!("handled above"),
             ToCoordinator::Pong { is_stalled } => self.pong(at, server, is_stalled, out),
+            ToCoordinator::Clock(reading) => {
+                self.note_clock(at.now, server, reading);
+                Ok(())
+            }
             ToCoordinator::Suspect { server: suspect } => {
                 self.verify(at.now, suspect, out);
                 Ok(())
@@ -284,6 +296,25 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
+    /// The number under which a connection was let in, if it has one; `None`: it may not say this.
+    fn sender(
+        &mut self,
+        connection: ConnectionId,
+        message: &ToCoordinator,
+        out: &mut Outbox,
+    ) -> Option<Option<ServerId>> {
+        // Else we have closed it; this was on its way.
+        let (joined, caller) =
+            (*self.connections.get(&connection)?, *self.callers.get(&connection)?);
+        match entitled::judge(caller, joined, message) {
+            Ok(()) => Some(joined),
+            Err(reason) => {
+                self.refuse(connection, joined, message, reason, out);
+                None
+            }
+        }
+    }
+
     /// Answers a message that its sender may not send. A server that asked on behalf of others goes
     /// on; every other connection is closed.
     fn refuse(
@@ -313,8 +344,8 @@ impl<S: MetaStore> Coordinator<S> {
     ) -> Result<(), Stopped> {
         match message {
             ToCoordinator::Chain { number } => self.chain(at, server, number, out),
-            ToCoordinator::Fenced { log, first, replicas, more } => {
-                let report = FencedReport { first, replicas: &replicas, more };
+            ToCoordinator::Fenced { log, first, replicas, clock, more } => {
+                let report = FencedReport { first, replicas: &replicas, clock, more };
                 self.fenced(at, (server, log), report);
                 Ok(())
             }
@@ -355,6 +386,7 @@ impl<S: MetaStore> Coordinator<S> {
             | ToCoordinator::Progress { .. }
             | ToCoordinator::Released { .. }
             | ToCoordinator::Pong { .. }
+            | ToCoordinator::Clock(_)
             | ToCoordinator::Suspect { .. }
             | ToCoordinator::KnownMap(_)
             | ToCoordinator::Holds(_)

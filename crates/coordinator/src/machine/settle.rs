@@ -15,6 +15,7 @@ impl<S: MetaStore> Coordinator<S> {
     pub(super) fn settle(&mut self, at: Moment, out: &mut Outbox) -> Result<(), Stopped> {
         self.declare_absent_dead(at, out)?;
         self.send_pings(at.now, out);
+        self.ask_clocks(at.now, out);
         self.give_up_on_absent(at, out)?;
         self.start_queued(at)?;
         self.settle_flushes(at, out)?;
@@ -41,8 +42,8 @@ impl<S: MetaStore> Coordinator<S> {
         let half_heard = self.hearing.half_heard();
         let servers = self.ledger.servers().values();
         let deaths = servers.filter_map(|server| self.dead_at(server, half_heard));
-        let pings = self.hearing.next_ping();
-        demands.chain(absences).chain(deaths).chain(pings).chain(self.recovery_deadline()).min()
+        let asking = self.hearing.next_ping().into_iter().chain(self.clocks.next_question());
+        demands.chain(absences).chain(deaths).chain(asking).chain(self.recovery_deadline()).min()
     }
 
     /// When migrations stop waiting for a server. `None`: it is connected.

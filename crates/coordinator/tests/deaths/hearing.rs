@@ -43,7 +43,9 @@ impl History {
                     length: disk[name].len() as u32,
                 });
                 let replicas = replicas.collect();
-                self.tell(machine, ToCoordinator::Fenced { log, first: 0, replicas, more: false });
+                let (first, clock) = (0, types::UnixMillis(0));
+                let report = ToCoordinator::Fenced { log, first, replicas, clock, more: false };
+                self.tell(machine, report);
             }
             FromCoordinator::ReadDirectory { log, replica, first } => {
                 let body = self.disks[machine].get(&(log, true, replica.0)).cloned();

@@ -8,11 +8,11 @@ use coordinator::{
     Caller, ConnectionId, Coordinator, Effect, Event, FileStore, Identity, MemoryStore, MetaStore,
     Moment, Outbox, Settings, Stopped,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 use types::{ClusterId, Generation, HashRange, Instant, ServerId, Slot, UnixMillis};
-use wire::control::{Ask, FromCoordinator, Join, MigrationPolicy, ToCoordinator};
+use wire::control::{Ask, ClockReading, FromCoordinator, Join, MigrationPolicy, ToCoordinator};
 
 /// Where the configuration outlives the coordinator.
 pub enum Storage {
@@ -51,7 +51,12 @@ pub struct World {
     pub hanging: BTreeSet<ConnectionId>,
     /// Whether pings are among the effects.
     pub shows_pings: bool,
+    /// By how many ms clocks of servers are ahead.
+    pub clocks_ahead: BTreeMap<ConnectionId, i64>,
 }
+
+/// The wall clocks of servers at the beginning.
+const WALL_START: u64 = 1_700_000_000_000;
 
 impl World {
     pub fn new(storage: Storage) -> World {
@@ -63,6 +68,7 @@ impl World {
             connections: 0,
             hanging: BTreeSet::new(),
             shows_pings: false,
+            clocks_ahead: BTreeMap::new(),
         };
         world.restart();
         world
@@ -97,19 +103,35 @@ impl World {
         self.coordinator.as_mut().unwrap().handle(at, event, &mut out)?;
         let mut effects = Vec::new();
         for effect in out.drain() {
-            let Effect::Send { connection, message: FromCoordinator::Ping } = effect else {
+            let Some((connection, message)) = self.answer_of_link(&effect) else {
                 effects.push(effect);
                 continue;
             };
-            if self.shows_pings {
+            if self.shows_pings && matches!(message, ToCoordinator::Pong { .. }) {
                 effects.push(effect);
             }
             if !self.hanging.contains(&connection) {
-                let message = ToCoordinator::Pong { is_stalled: false };
                 effects.extend(self.try_handle(Event::Received { connection, message })?);
             }
         }
         Ok(effects)
+    }
+
+    /// What a server's link answers by itself.
+    fn answer_of_link(&self, effect: &Effect) -> Option<(ConnectionId, ToCoordinator)> {
+        match effect {
+            Effect::Send { connection, message: FromCoordinator::Ping } => {
+                Some((*connection, ToCoordinator::Pong { is_stalled: false }))
+            }
+            Effect::Send { connection, message: FromCoordinator::Clock(question) } => {
+                let ahead = self.clocks_ahead.get(connection).copied().unwrap_or(0);
+                let true_time = WALL_START + self.now.0 / 1_000_000;
+                let wall = UnixMillis(true_time.saturating_add_signed(ahead));
+                let (asked, expiry) = (question.asked, Some(UnixMillis(true_time)));
+                Some((*connection, ToCoordinator::Clock(ClockReading { asked, wall, expiry })))
+            }
+            Effect::Send { .. } | Effect::Close { .. } => None,
+        }
     }
 
     pub fn handle(&mut self, event: Event) -> Vec<Effect> {

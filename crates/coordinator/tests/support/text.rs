@@ -40,6 +40,10 @@ pub fn message(message: &FromCoordinator) -> String {
         FromCoordinator::Kept { range, epoch } => format!("kept {range} {epoch}"),
         FromCoordinator::FreeLog { log } => format!("free {log}"),
         FromCoordinator::Ping => "ping".to_owned(),
+        FromCoordinator::Clock(question) => match question.reference {
+            Some(reference) => format!("clock? it is {}", reference.0),
+            None => "clock?".to_owned(),
+        },
         FromCoordinator::Describe => "describe what you hold".to_owned(),
     }
 }
@@ -60,9 +64,14 @@ fn intent(intent: &Intent) -> String {
 
 fn recover(part: &RecoveryPart) -> String {
     let log = |log: &RecoveryLog| format!("{} {}", log.dead, tenures(&log.old_tenures));
+    let floor = match part.clock_floor.0 {
+        // No backup has told of a clock.
+        105 => String::new(),
+        floor => format!(" behind clock {floor}"),
+    };
     let keeping = if part.keeps { " keeping what there is" } else { "" };
     format!(
-        "recover {}{keeping} of {} as {} {} from {}",
+        "recover {}{keeping}{floor} of {} as {} {} from {}",
         part.range,
         joined(&part.logs, log),
         part.epoch,
@@ -121,6 +130,7 @@ fn answer(answer: &Answer) -> String {
         Answer::Map(map) => cluster_map(map),
         Answer::Standing(None) => "stands".to_owned(),
         Answer::Standing(Some(doubt)) => format!("in doubt: {doubt}"),
+        Answer::Clocks(reports) => format!("clocks {}", joined(reports, |it| format!("{it:?}"))),
         Answer::LossAccepted(count) => format!("loss of {count} accepted"),
         Answer::Refused(reason) => format!("refused: {reason}"),
     }

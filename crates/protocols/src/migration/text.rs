@@ -180,6 +180,7 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
         }
         ToCoordinator::LogFreed { log } => write!(f, "freed {log}"),
         ToCoordinator::IsNeeded { log } => write!(f, "is {log} needed?"),
+        ToCoordinator::Clock(reading) => write!(f, "clock {}", reading.wall.0),
         ToCoordinator::Pong { is_stalled: false } => f.write_str("pong"),
         ToCoordinator::Pong { is_stalled: true } => f.write_str("pong, but a reactor stands still"),
         ToCoordinator::KnownMap(map) => write!(f, "knows map {}", map.version),
@@ -230,6 +231,10 @@ pub fn from_coordinator(message: &FromCoordinator) -> impl fmt::Display {
         FromCoordinator::Kept { range, epoch } => write!(f, "kept {range} {epoch}"),
         FromCoordinator::FreeLog { log } => write!(f, "free {log}"),
         FromCoordinator::Ping => f.write_str("ping"),
+        FromCoordinator::Clock(question) => match question.reference {
+            Some(reference) => write!(f, "clock? it is {}", reference.0),
+            None => f.write_str("clock?"),
+        },
         FromCoordinator::Describe => f.write_str("describe what you hold"),
     })
 }

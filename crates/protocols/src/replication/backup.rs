@@ -27,7 +27,7 @@ use super::timing::UNHEARD_MAX;
 use crate::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use types::{Instant, SegmentId, ServerId};
+use types::{Instant, SegmentId, ServerId, UnixMillis};
 use wire::peer::{AppendResult, Appended, REPLICAS_MAX, Refusal};
 use wire::replica::{ReplicaEpoch, ReplicaId};
 
@@ -45,6 +45,8 @@ pub struct Backup {
     /// Replicas that the disk is reading to measure them.
     measuring: usize,
     scrub: Scrub,
+    /// The latest expiry clock that each log's master told, or its pieces on the disk.
+    clocks: BTreeMap<ServerId, UnixMillis>,
     /// When to look whether something was heard of a replica. Each stands here once.
     looks: BTreeSet<(Instant, ReplicaId)>,
 }
@@ -120,7 +122,8 @@ impl Backup {
                 self.unmeasured.insert(replica);
                 return;
             }
-            BackupEvent::Measured { replica, length, stable } => {
+            BackupEvent::Measured { replica, length, stable, clock } => {
+                self.note_clock(replica.log, clock);
                 self.measured(replica, Some(State::Kept { length, stable }), out);
             }
             BackupEvent::Unreadable { replica } => self.measured(replica, None, out),
@@ -186,6 +189,11 @@ impl Backup {
         self.fenced.contains(&log)
     }
 
+    /// The latest expiry clock of a log's master that is known here; 0 if none is.
+    pub fn clock(&self, log: ServerId) -> UnixMillis {
+        self.clocks.get(&log).copied().unwrap_or_default()
+    }
+
     /// What there is of a log, with its length and how much of it is stable.
     pub fn kept(&self, log: ServerId) -> impl Iterator<Item = (ReplicaId, u32, u32)> {
         self.of_log(log)
@@ -212,6 +220,11 @@ impl Backup {
         self.looks.insert((look_at, replica));
     }
 
+    fn note_clock(&mut self, log: ServerId, clock: UnixMillis) {
+        let latest = self.clocks.entry(log).or_default();
+        *latest = clock.max(*latest);
+    }
+
     fn drop(&mut self, replica: ReplicaId) {
         if let Some(held) = self.held.remove(&replica) {
             self.looks.remove(&(held.look_at, replica));
@@ -234,6 +247,7 @@ impl Backup {
         if self.is_fenced(from) {
             return refuse(replica, sent, Refusal::Fenced, out);
         }
+        self.note_clock(from, asked.clock);
         let has_room = self.held.len() < HELD_MAX;
         match self.held.get_mut(&replica) {
             Some(held) if held.is_found => {}
@@ -440,6 +454,7 @@ impl Backup {
         let freed: Vec<ServerId> = self.recovered.iter().copied().filter(is_freed).collect();
         for log in freed {
             self.recovered.remove(&log);
+            self.clocks.remove(&log);
             out.push(BackupEffect::LogFreed { log });
         }
     }

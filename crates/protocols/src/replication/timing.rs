@@ -7,6 +7,15 @@ use std::time::Duration;
 /// that was sent within this time. Whoever takes its ranges over waits for longer than that.
 pub const LEASE: Duration = Duration::from_millis(100);
 
+/// What an expiry clock gains at most within a lease: it runs up to a twentieth fast. So no answer
+/// was judged by a later time than this behind the last clock that all backups of the chain got.
+pub const CLOCK_LEASE: Duration = Duration::from_millis(105);
+
+const _: () = assert!(
+    CLOCK_LEASE.as_millis() * crate::clock::SLEW_PARTS as u128
+        >= LEASE.as_millis() * (crate::clock::SLEW_PARTS as u128 + 1)
+);
+
 /// Backups of the chain hear from their master that often, so that the lease outlives three lost
 /// messages, or a backup that is busy for 75 ms.
 pub const BEAT: Duration = Duration::from_millis(25);

@@ -91,6 +91,7 @@ impl Coordinator {
             | ToCoordinator::LogFreed { .. }
             | ToCoordinator::IsNeeded { .. }
             | ToCoordinator::Pong { .. }
+            | ToCoordinator::Clock(_)
             | ToCoordinator::Suspect { .. }
             | ToCoordinator::KnownMap(_)
             | ToCoordinator::Holds(_)

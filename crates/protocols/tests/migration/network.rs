@@ -107,6 +107,7 @@ fn kind(message: &Message) -> &'static str {
             | ToCoordinator::LogFreed { .. }
             | ToCoordinator::IsNeeded { .. }
             | ToCoordinator::Pong { .. }
+            | ToCoordinator::Clock(_)
             | ToCoordinator::Suspect { .. }
             | ToCoordinator::KnownMap(_)
             | ToCoordinator::Holds(_)
@@ -133,6 +134,7 @@ fn kind(message: &Message) -> &'static str {
             | FromCoordinator::Kept { .. }
             | FromCoordinator::FreeLog { .. }
             | FromCoordinator::Ping
+            | FromCoordinator::Clock(_)
             | FromCoordinator::Describe => "other",
             FromCoordinator::Prepare(_) => "prepare",
             FromCoordinator::Start(_) => "start",

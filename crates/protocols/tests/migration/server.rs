@@ -155,6 +155,7 @@ impl Server {
             | FromCoordinator::Kept { .. }
             | FromCoordinator::FreeLog { .. }
             | FromCoordinator::Ping
+            | FromCoordinator::Clock(_)
             | FromCoordinator::Describe => {}
         }
     }

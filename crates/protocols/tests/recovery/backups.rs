@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use types::{HashRange, OwnershipEpoch, SegmentId, ServerId, Slot, Version};
+use types::{HashRange, OwnershipEpoch, SegmentId, ServerId, Slot, UnixMillis, Version};
 use wire::control::{RecoveryLog, RecoveryPart, RecoverySegment};
 use wire::peer::{RecoveryNext, RecoveryRead, RecoveryReply};
 use wire::replica::{ReplicaEpoch, ReplicaId};
@@ -72,6 +72,7 @@ pub(crate) fn part(list: u64, total: usize, segments: Vec<RecoverySegment>) -> R
         epoch: OwnershipEpoch(9),
         tenures: Vec::new(),
         keeps: false,
+        clock_floor: UnixMillis(0),
         logs: vec![RecoveryLog { dead: DEAD, old_tenures: Vec::new() }],
         list,
         segments_total: total as u32,

@@ -16,7 +16,7 @@ use protocols::replication::{
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 use std::time::Duration;
-use types::{Instant, SegmentId, ServerId};
+use types::{Instant, SegmentId, ServerId, UnixMillis};
 use wire::peer::{Append, PeerMessage};
 use wire::replica::{ReplicaId, ReplicaKind};
 
@@ -360,6 +360,7 @@ pub(crate) fn append(piece: &Piece) -> Append {
         from: piece.from,
         is_last: piece.is_last,
         sent: piece.sent,
+        clock: UnixMillis(0),
         header: None,
     }
 }

@@ -3,7 +3,7 @@
 use protocols::replication::{Asked, Backup, BackupEffect, BackupEvent, Scrubbed};
 use protocols::{Outbox, Ticket};
 use std::collections::BTreeMap;
-use types::{Instant, ServerId};
+use types::{Instant, ServerId, UnixMillis};
 use wire::peer::PeerMessage;
 use wire::replica::ReplicaId;
 
@@ -95,6 +95,7 @@ impl Server {
                     to,
                     is_last: append.is_last,
                     sent: append.sent,
+                    clock: append.clock,
                 };
                 BackupEvent::Append { from, asked, payload }
             }
@@ -170,7 +171,8 @@ impl Server {
             Work::Sync(replica) => self.sync(replica),
             Work::Measure(replica) => {
                 let Stored { length, stable, .. } = self.disk[&replica];
-                BackupEvent::Measured { replica, length, stable }
+                let clock = UnixMillis(0);
+                BackupEvent::Measured { replica, length, stable, clock }
             }
             Work::Scrub(replica) => {
                 let stored = self.disk.get(&replica).filter(|stored| !stored.is_spoiled);

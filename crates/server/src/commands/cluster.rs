@@ -459,7 +459,8 @@ pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) -> Done {
         | Answer::Health(_)
         | Answer::Map(_)
         | Answer::Rebuild(_)
-        | Answer::Standing(_) => call.ok(),
+        | Answer::Standing(_)
+        | Answer::Clocks(_) => call.ok(),
     }
 }
 

@@ -86,7 +86,8 @@ fn parse_between(text: &[u8], last: i64, refusal: &'static str) -> Result<u64, R
 /// `RESTORE key ttl dump [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`.
 fn restore(call: &mut Call<'_>) -> Done {
     let options = Options::parse(&call.args[4..])?;
-    let (key, table, now) = (call.key(1), call.session.table, call.wall);
+    let (key, table) = (call.key(1), call.session.table);
+    let now = call.clock_of(&[key]);
     let restored = parse(call.args[2], call.args[3], options.is_absolute, now);
     let need = if options.replaces { Need::Nothing } else { Need::Records };
     call.engine.data().update(table, &[key], need, |records, changes| {

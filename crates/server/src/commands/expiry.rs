@@ -61,13 +61,13 @@ pub(super) static FAMILY: Family = Family {
 
 /// `TTL key`: seconds, rounded to the nearest.
 fn ttl(call: &mut Call<'_>) -> Done {
-    let now = call.wall;
+    let now = call.clock_of(&[call.key(1)]);
     tell_expiry(call, |at| rounded_seconds(at.0.saturating_sub(now.0)))
 }
 
 /// `PTTL key`: milliseconds.
 fn pttl(call: &mut Call<'_>) -> Done {
-    let now = call.wall;
+    let now = call.clock_of(&[call.key(1)]);
     tell_expiry(call, |at| at.0.saturating_sub(now.0))
 }
 
@@ -184,8 +184,9 @@ impl ExpireConditions {
 fn set_expiry(call: &mut Call<'_>, at: impl FnOnce(i64, i64) -> Option<i64>) -> Done {
     let conditions = ExpireConditions::parse(&call.args[3..])?;
     let number = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
-    let at = at(number, call.wall.0 as i64).ok_or(Refusal::ExpireTime)?;
-    let (key, table, now) = (call.key(1), call.session.table, call.wall);
+    let (key, table) = (call.key(1), call.session.table);
+    let now = call.clock_of(&[key]);
+    let at = at(number, now.0 as i64).ok_or(Refusal::ExpireTime)?;
     let at = u64::try_from(at).unwrap_or(0);
     let mut expired = 0;
     let set = call.engine.data().update(table, &[key], Need::Records, |records, changes| {

@@ -50,6 +50,7 @@ pub(crate) use walks::Walk;
 use crate::engine::Engine;
 use crate::operators::host::Job;
 use crate::session::Session;
+use planted::Bug;
 use resp::ReplyWriter;
 use std::borrow::Cow;
 use store::{Key, Stall};
@@ -171,6 +172,17 @@ impl<'a> Call<'a> {
     pub(crate) fn key(&self, position: usize) -> Key<'a> {
         let bytes = self.args[position];
         Key { hash: self.engine.hash(bytes), bytes }
+    }
+
+    /// The clock by which the expiry of these keys will be judged, from which relative times count:
+    /// of several ranges the latest one, so that no key lives shorter than asked for.
+    pub(crate) fn clock_of(&self, keys: &[Key<'_>]) -> UnixMillis {
+        if planted::is(Bug::LifeFromWallClock) {
+            return self.wall;
+        }
+        let worker = &self.engine.worker;
+        let clocks = keys.iter().map(|key| worker.clock_at(key.hash));
+        clocks.fold(worker.store().clock(), UnixMillis::max)
     }
 
     /// Answers `OK`.

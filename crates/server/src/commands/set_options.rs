@@ -92,6 +92,7 @@ impl Word {
 impl<'a> Options<'a> {
     /// Reads options as Redis does: one may be given twice, and the last one counts, but no two
     /// that contradict; numbers are looked at when all words make sense.
+    /// A relative expiry counts from `now`, the clock by which it will be judged.
     pub(super) fn parse(
         words: &[&'a [u8]],
         dialect: Dialect,

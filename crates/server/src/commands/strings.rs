@@ -141,13 +141,14 @@ fn set(call: &mut Call<'_>) -> Done {
     if call.args.len() == 3 {
         return put(call, call.args[2], None);
     }
-    match Options::parse(&call.args[3..], Dialect::Set, call.wall)? {
+    let now = call.clock_of(&[call.key(1)]);
+    match Options::parse(&call.args[3..], Dialect::Set, now)? {
         Options { condition: Condition::Always, get: false, expiry: Some(Expiry::At(at)) }
-            if at > call.wall =>
+            if at > now =>
         {
             put(call, call.args[2], Some(at))
         }
-        options => set_reading_first(call, options),
+        options => set_reading_first(call, options, now),
     }
 }
 
@@ -158,8 +159,8 @@ fn put(call: &mut Call<'_>, value: &[u8], expiry: Option<UnixMillis>) -> Done {
     call.ok()
 }
 
-fn set_reading_first(call: &mut Call<'_>, options: Options<'_>) -> Done {
-    let (key, value, table, now) = (call.key(1), call.args[2], call.session.table, call.wall);
+fn set_reading_first(call: &mut Call<'_>, options: Options<'_>, now: UnixMillis) -> Done {
+    let (key, value, table) = (call.key(1), call.args[2], call.session.table);
     let mut found = Found::default();
     let (set, old) =
         call.engine.data().update(table, &[key], Need::Records, |records, changes| {
@@ -202,10 +203,11 @@ fn msetex(call: &mut Call<'_>) -> Done {
     let count = parse_integer(call.args[1]).and_then(|count| u32::try_from(count).ok());
     let count = count.filter(|count| (1..=i32::MAX as u32).contains(count));
     let count = count.ok_or_else(|| refused("ERR invalid numkeys value or out of range"))? as usize;
-    let (args, table, now) = (call.args, call.session.table, call.wall);
+    let (args, table) = (call.args, call.session.table);
     let words = args.get(2 + 2 * count..).ok_or(Refusal::Syntax)?;
-    let options = Options::parse(words, Dialect::MSetEx, now)?;
     let keys: Vec<Key<'_>> = (0..count).map(|at| call.key(2 + 2 * at)).collect();
+    let now = call.clock_of(&keys);
+    let options = Options::parse(words, Dialect::MSetEx, now)?;
     let is_past = matches!(options.expiry, Some(Expiry::At(at)) if at <= now);
     let keeps = options.expiry == Some(Expiry::Keep);
     let is_blind = options.condition == Condition::Always && !keeps && !is_past;
@@ -253,14 +255,15 @@ fn psetex(call: &mut Call<'_>) -> Done {
 
 fn put_for(call: &mut Call<'_>, seconds: bool) -> Done {
     let number = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
-    let at = expire_at(number, seconds, false, call.wall).ok_or(Refusal::ExpireTime)?;
+    let now = call.clock_of(&[call.key(1)]);
+    let at = expire_at(number, seconds, false, now).ok_or(Refusal::ExpireTime)?;
     put(call, call.args[3], Some(at))
 }
 
 /// `GETSET key value`.
 fn getset(call: &mut Call<'_>) -> Done {
     let options = Options { get: true, ..Options::default() };
-    set_reading_first(call, options)
+    set_reading_first(call, options, UnixMillis(0))
 }
 
 /// `GETDEL key`.
@@ -283,9 +286,10 @@ fn getdel(call: &mut Call<'_>) -> Done {
 
 /// `GETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST]`.
 fn getex(call: &mut Call<'_>) -> Done {
-    let options = Options::parse(&call.args[2..], Dialect::GetEx, call.wall)?;
+    let (key, table) = (call.key(1), call.session.table);
+    let now = call.clock_of(&[key]);
+    let options = Options::parse(&call.args[2..], Dialect::GetEx, now)?;
     let Some(expiry) = options.expiry else { return get(call) };
-    let (key, table, now) = (call.key(1), call.session.table, call.wall);
     let reply = &mut call.reply;
     let mut found = Found::key(false);
     call.engine.data().update(table, &[key], Need::Records, |records, changes| {

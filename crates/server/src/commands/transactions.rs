@@ -284,7 +284,7 @@ fn attempt(
     watched: &[Option<Version>],
 ) -> Result<bool, Undone> {
     let table = call.session.table;
-    let clock = call.engine.worker.store().clock();
+    let clock = call.clock_of(keys);
     let staged = call.engine.worker.read(table, keys, |records| {
         let is_as_watched =
             records.iter().map(version).take(watched.len()).eq(watched.iter().copied());

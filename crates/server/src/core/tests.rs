@@ -1,5 +1,6 @@
 //! Order among clients, in virtual time and without sockets.
 
+mod clock;
 mod fidelity;
 
 use super::*;
@@ -52,6 +53,8 @@ struct World {
     cores: [Core; 2],
     sockets: Sockets,
     now: Instant,
+    /// By how many ms the wall clock is ahead.
+    wall_ahead: i64,
 }
 
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
@@ -92,7 +95,8 @@ impl World {
         node.configure(configuration);
         let core = |number| Core::new(Engine::new(node.clone(), ReactorId(number)));
         let cores = [core(0), core(1)];
-        let mut world = World { node, cores, sockets: Sockets::default(), now: Instant(0) };
+        let mut world =
+            World { node, cores, sockets: Sockets::default(), now: Instant(0), wall_ahead: 0 };
         let map = ClusterMap {
             version: 1,
             cluster: ClusterId(1),
@@ -120,6 +124,11 @@ impl World {
         world
     }
 
+    fn wall(&self) -> UnixMillis {
+        let true_time = WALL.0 + self.now.0 / 1_000_000;
+        UnixMillis(true_time.saturating_add_signed(self.wall_ahead))
+    }
+
     /// Time passes, and every reactor has turns in it.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
@@ -127,8 +136,9 @@ impl World {
             let deadlines = self.cores.iter().filter_map(|core| core.next_deadline());
             let next = deadlines.filter(|at| *at > self.now).min().unwrap_or(end).min(end);
             self.now = next;
+            let wall = self.wall();
             for core in &mut self.cores {
-                core.begin_turn(self.now, WALL);
+                core.begin_turn(self.now, wall);
                 core.end_of_input(&mut self.sockets);
                 core.tick(self.now, &mut self.sockets);
             }
@@ -143,7 +153,7 @@ impl World {
 
     fn connect(&mut self, number: u64, reactor: usize, peer: &str) -> Asking {
         let connection = ConnectionId::from_number((reactor as u64) << 48 | number);
-        self.cores[reactor].begin_turn(self.now, WALL);
+        self.cores[reactor].begin_turn(self.now, self.wall());
         self.cores[reactor].open(connection, peer.to_owned(), &mut self.sockets);
         Asking { connection, reactor, input: Vec::new() }
     }
@@ -156,8 +166,9 @@ impl World {
     }
 
     fn go_on(&mut self, client: &mut Asking) -> String {
+        let wall = self.wall();
         let core = &mut self.cores[client.reactor];
-        core.begin_turn(self.now, WALL);
+        core.begin_turn(self.now, wall);
         let taken = core.receive(client.connection, &client.input, &mut self.sockets);
         client.input.drain(..taken.unwrap_or(0));
         core.end_of_input(&mut self.sockets);
@@ -173,8 +184,9 @@ impl World {
     /// Whether there was.
     fn turn(&mut self) -> bool {
         let mut has_worked = false;
+        let wall = self.wall();
         for core in &mut self.cores {
-            core.begin_turn(self.now, WALL);
+            core.begin_turn(self.now, wall);
             core.end_of_input(&mut self.sockets);
             if core.next_deadline().is_some_and(|at| at <= self.now) {
                 core.tick(self.now, &mut self.sockets);

@@ -150,6 +150,7 @@ mod tests {
             from: 0,
             is_last: false,
             sent: Instant(0),
+            clock: UnixMillis(0),
             header: None,
         })
     }

@@ -136,6 +136,8 @@ fn server(shown: &Shown<'_>) -> Lines {
         ("run_id", node.name_of(node.me())),
         ("tcp_port", node.settings().client_port.to_string()),
         ("server_time_usec", (shown.wall.0 * 1000).to_string()),
+        ("expiry_clock_ms", node.store().clock().0.to_string()),
+        ("expiry_clock_doubt_ms", node.clock_doubt(shown.now).to_string()),
         ("uptime_in_seconds", uptime.to_string()),
         ("uptime_in_days", (uptime / 86_400).to_string()),
         ("hz", "10".into()),

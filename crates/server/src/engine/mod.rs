@@ -16,6 +16,7 @@
 
 mod census;
 mod cleaning;
+mod clock;
 mod durable;
 mod early;
 mod entitled;
@@ -47,6 +48,7 @@ use crate::operators::counts::{Background, Counts};
 use crate::operators::host::Job;
 use census::Count;
 use cleaning::Cleaner;
+use clock::ClockReader;
 use durable::Saving;
 use early::Early;
 use flush::Flush;
@@ -110,6 +112,7 @@ pub struct Engine {
     /// Whether replies wait for what they tell of to be acknowledged.
     holds: bool,
     cleaner: Cleaner,
+    clock: ClockReader,
     /// The census that goes on.
     counting: Count,
 }
@@ -156,6 +159,7 @@ impl Engine {
             denied: 0,
             holds: false,
             cleaner: Cleaner::default(),
+            clock: ClockReader::default(),
             counting: Count::default(),
             node,
         }
@@ -217,7 +221,8 @@ impl Engine {
         self.started.get_or_insert(now);
         self.follow_operators();
         self.cleaner.begin_turn(now);
-        self.worker.begin_turn(wall);
+        let clock = self.turn_clock(now, wall);
+        self.worker.begin_turn(clock);
         if self.node.waiting_machines.load(Ordering::Acquire) > 0 {
             self.poll_machines(now);
         }
@@ -315,6 +320,11 @@ impl Engine {
             | FromCoordinator::Rejected { .. }
             | FromCoordinator::Ping
             | FromCoordinator::Describe => {}
+            FromCoordinator::Clock(question) => {
+                if let Some(reference) = question.reference {
+                    self.lead_clock_from_afar(now, reference);
+                }
+            }
             FromCoordinator::Map(map) => {
                 self.node.adopt(map);
                 self.flush_if_renewed();
@@ -351,8 +361,8 @@ impl Engine {
             }
             // Who keeps no logs of others has nothing of them.
             FromCoordinator::Fence { log } => {
-                let nothing =
-                    ToCoordinator::Fenced { log, first: 0, replicas: Vec::new(), more: false };
+                let (first, replicas, clock) = (0, Vec::new(), UnixMillis(0));
+                let nothing = ToCoordinator::Fenced { log, first, replicas, clock, more: false };
                 self.out.control.push(nothing);
             }
             FromCoordinator::ReadDirectory { log, replica, first } => {
@@ -436,7 +446,7 @@ impl Engine {
     /// Does one bounded piece of background work, and says what it was for.
     fn background_work(&mut self, now: Instant) -> Option<Background> {
         if self.is_loading() {
-            return (self.can_load() && self.load_piece()).then_some(Background::Import);
+            return (self.can_load() && self.load_piece(now)).then_some(Background::Import);
         }
         if let Some(done) = self.clean_first(now) {
             return Some(done);

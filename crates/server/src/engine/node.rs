@@ -1,6 +1,7 @@
 //! What all reactors of one server share, beside the store.
 
 use super::census::Census;
+use super::clock::ServerClock;
 use super::durable::Keeper;
 use super::outgoing::Payload;
 use super::recovering::{self, RecoveryCounts, RecoverySide};
@@ -58,6 +59,7 @@ pub struct Node {
     /// Taken to change the tablets: read, change, publish.
     changing: Mutex<()>,
     machines: Mutex<Machines>,
+    pub(super) clock: ServerClock,
     pub(super) work: WorkQueue,
     /// Reactors that must begin a turn or splice before some machine goes on: machines that wait
     /// for a grace period or a cut. Every turn looks here.
@@ -212,6 +214,7 @@ impl Node {
             changing: Mutex::new(()),
             machines: Mutex::new(Machines::new(settings.cuts)),
             settings,
+            clock: ServerClock::default(),
             work: WorkQueue::default(),
             waiting_machines: AtomicUsize::new(0),
             restless_machines: AtomicUsize::new(0),

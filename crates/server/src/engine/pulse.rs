@@ -11,6 +11,7 @@
 use super::Node;
 use std::sync::Arc;
 use store::log::GracePeriod;
+use types::{Instant, UnixMillis};
 use wire::control::{ClusterMap, Holdings};
 
 /// See the module's text.
@@ -35,6 +36,11 @@ impl Pulse {
         is_stalled
     }
 
+    /// The expiry clock; `None` before the first turn.
+    pub fn clock(&self, now: Instant) -> Option<UnixMillis> {
+        self.node.clock.read(now)
+    }
+
     /// The newest map, and what the server holds.
     pub fn holdings(&self) -> (Arc<ClusterMap>, Holdings) {
         // The map last: what is in it is not older than what is held.
@@ -49,7 +55,7 @@ mod tests {
     use crate::Settings;
     use crate::engine::Identity;
     use store::{Store, StoreConfig};
-    use types::{ClusterId, HashSeed, ReactorId, ServerId, UnixMillis};
+    use types::{ClusterId, HashSeed, ReactorId, ServerId};
 
     #[test]
     fn a_server_is_stalled_as_long_as_one_reactor_begins_no_turn() {

@@ -2,7 +2,7 @@
 
 use super::node::{FreezeWait, Freezing, Machines, SourceSide};
 use super::outgoing::{Sending, To};
-use super::tablets::{carve, renewed, serves, with_state};
+use super::tablets::{carve, clock_of, renewed, serves, with_state};
 use super::work::Work;
 use super::{Engine, Route};
 use planted::Bug;
@@ -141,7 +141,7 @@ impl Engine {
                 Freezing::Frozen { attempt, range, .. } => {
                     let at = Box::new(FrozenState {
                         version_floor: store.version(),
-                        expiry_clock: store.clock(),
+                        expiry_clock: clock_of(store.tablets().iter(), range, store.clock()),
                         records: RecordCounts::of(&self.worker.counts(range)),
                     });
                     SourceEvent::Frozen { attempt, at }

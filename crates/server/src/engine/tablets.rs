@@ -5,7 +5,7 @@
 
 use store::{TableSet, Tablet, TabletState};
 use types::limits::TABLES_MAX;
-use types::{HashRange, OwnershipEpoch, ServerId, TableId, Tenure};
+use types::{HashRange, OwnershipEpoch, ServerId, TableId, Tenure, UnixMillis};
 use wire::control::{ClusterMap, TabletInfo};
 
 /// Applies `change` to the parts of tablets that lie in `range`; what it makes `None` goes.
@@ -68,8 +68,19 @@ pub(super) fn serving(info: &TabletInfo) -> Tablet {
         epoch: info.epoch,
         tenures: tenures(&info.tenures),
         state: TabletState::Serving,
+        clock_floor: UnixMillis(0),
         flushing: TableSet::NONE,
     }
+}
+
+/// The latest clock by which expiry has been judged in any part of the range.
+pub(super) fn clock_of<'t>(
+    tablets: impl IntoIterator<Item = &'t Tablet>,
+    range: HashRange,
+    clock: UnixMillis,
+) -> UnixMillis {
+    let inside = tablets.into_iter().filter(|tablet| tablet.range.overlaps(range));
+    inside.map(|tablet| tablet.clock_floor).fold(clock, UnixMillis::max)
 }
 
 /// Tenures by table; tables that the list does not name get tenure 0.

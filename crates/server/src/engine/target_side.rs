@@ -133,7 +133,6 @@ impl Engine {
         let Acceptance { intent, flip, partitions } = acceptance;
         let store = self.node.store();
         store.raise_version(flip.version_floor);
-        store.raise_clock(flip.expiry_clock);
         let arrival = Arc::new(Arrival::new(ArrivalPlan {
             migration: intent.migration,
             source: intent.source,
@@ -147,6 +146,7 @@ impl Engine {
             epoch: intent.target_epoch,
             tenures: tenures(&intent.target_tenures),
             state: TabletState::Arriving(arrival.clone()),
+            clock_floor: flip.expiry_clock,
             flushing: TableSet::NONE,
         };
         self.node.change_tablets(|tablets| {

@@ -61,6 +61,7 @@ pub fn reactor_for(message: &FromCoordinator, reactors: u16) -> ReactorId {
         | FromCoordinator::Kept { .. }
         | FromCoordinator::FreeLog { .. }
         | FromCoordinator::Ping
+        | FromCoordinator::Clock(_)
         | FromCoordinator::Describe => ReactorId(0),
     }
 }

@@ -4,7 +4,7 @@
 //! merged, counted, forgotten or taken early.
 
 use super::{
-    Action, EXPIRING, Operation, Outcome, Place, Value, Verdict, What, after, check, effect,
+    Action, EXPIRING, Lives, Operation, Outcome, Place, Value, Verdict, What, after, check, effect,
     may_expire,
 };
 use std::collections::BTreeSet;
@@ -216,7 +216,7 @@ fn the_checker_says_what_the_plain_one_says() {
         let (mut operations, losses) = real.history(count);
         let lies = real.random.usize(..3);
         (0..lies).for_each(|_| real.lie(&mut operations));
-        let verdict = check(&operations, &losses);
+        let verdict = check(&operations, &losses, &Lives::new());
         let is_explained = Naive::explains(&operations, &losses);
         let expected = if is_explained { &mut explained } else { &mut violated };
         *expected += 1;

@@ -12,7 +12,7 @@ fn history(list: &[(usize, u64, u64, Action, Outcome)]) -> Verdict {
 }
 
 fn with_losses(list: &[Line], losses: &[u64]) -> Verdict {
-    check(&list.iter().map(on_own_connection).collect::<Vec<_>>(), losses)
+    check(&list.iter().map(on_own_connection).collect::<Vec<_>>(), losses, &Lives::new())
 }
 
 fn on_own_connection(&(client, begun, ended, action, outcome): &Line) -> Operation {
@@ -98,6 +98,39 @@ fn a_value_that_expires_may_go_but_does_not_come_back() {
 }
 
 #[test]
+fn a_value_whose_time_is_known_goes_within_it() {
+    let value = EXPIRING | 5;
+    let write = (0, 1, 2, Action::WriteExpiring(value), Outcome::Done);
+    let read = |(begun, ended), seen| (1, begun, ended, Action::Read, Outcome::Value(seen));
+    let verdict = |reads: &[_]| {
+        let lines: Vec<_> = [write]
+            .iter()
+            .chain(reads)
+            .map(|&(client, begun, ended, action, outcome)| {
+                on_own_connection(&(client, begun, ended, action, Some(outcome)))
+            })
+            .collect();
+        check(&lines, &[], &Lives::from([(value, 10..=20)]))
+    };
+    for (moments, seen, is_good) in [
+        ((3, 9), None, false),
+        ((3, 9), Some(value), true),
+        ((3, 10), None, true),
+        ((12, 13), Some(value), true),
+        ((12, 13), None, true),
+        ((20, 25), Some(value), true),
+        ((21, 25), Some(value), false),
+        ((21, 25), None, true),
+    ] {
+        let verdict = verdict(&[read(moments, seen)]);
+        assert_eq!(verdict == Verdict::Linearizable, is_good, "{moments:?} {seen:?}: {verdict:?}");
+    }
+    // One that was begun in time may still meet it, and tell of it later.
+    let late = [(2, 15, 30, Action::Read, Outcome::Value(Some(value))), read((22, 23), None)];
+    assert_eq!(verdict(&late), Verdict::Linearizable);
+}
+
+#[test]
 fn requests_of_one_connection_take_effect_in_their_order() {
     let lines = [
         (0, 1, 10, Action::Write(1), Some(Outcome::Done)),
@@ -109,10 +142,10 @@ fn requests_of_one_connection_take_effect_in_their_order() {
         let place = Place { connection: 7, request: line.1 };
         Operation { place, ..on_own_connection(line) }
     };
-    assert!(is_violated(&check(&lines.each_ref().map(on_one), &[])), "on one");
+    assert!(is_violated(&check(&lines.each_ref().map(on_one), &[], &Lives::new())), "on one");
     let mut newer = lines;
     newer[2].4 = Some(Outcome::Value(Some(2)));
-    assert_eq!(check(&newer.each_ref().map(on_one), &[]), Verdict::Linearizable);
+    assert_eq!(check(&newer.each_ref().map(on_one), &[], &Lives::new()), Verdict::Linearizable);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! explains it also when one of them stands in the place of the other. Increments make values of
 //! values, which an outcome may show: where there are some, nothing is merged.
 
-use super::{Action, EXPIRING, Operation, Outcome, Value};
+use super::{Action, EXPIRING, Lives, Operation, Outcome, Value};
 use std::collections::BTreeSet;
 
 /// Stands for the values that nothing shows, without [`EXPIRING`].
@@ -21,8 +21,9 @@ pub(super) enum Values {
 }
 
 impl Values {
-    pub(super) fn of(operations: &[Operation]) -> Values {
-        let mut seen = BTreeSet::new();
+    /// A value of which is known when it goes is like no other.
+    pub(super) fn of(operations: &[Operation], lives: &Lives) -> Values {
+        let mut seen: BTreeSet<u64> = lives.keys().copied().collect();
         for operation in operations {
             match operation.action {
                 Action::Increment => return Values::Counted,

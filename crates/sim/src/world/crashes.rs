@@ -199,7 +199,7 @@ impl World {
                 // The source may not know yet that the flip was accepted, and serve again.
                 TabletState::Arriving(arrival) if is_in_doubt(&reports, arrival.migration()) => {
                     for register in self.registers_in(tablet.range) {
-                        self.clients.lose(register);
+                        self.clients.lose(self.now, register);
                     }
                     // And under the epoch that it had.
                     self.epochs.retain(|slot, _| !tablet.range.contains(slot.first_hash()));

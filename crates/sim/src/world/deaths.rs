@@ -241,6 +241,7 @@ pub(super) fn is_telling_up(message: &ToCoordinator) -> bool {
         | ToCoordinator::Ask { .. }
         | ToCoordinator::IsNeeded { .. }
         | ToCoordinator::Pong { .. }
+        | ToCoordinator::Clock(_)
         | ToCoordinator::Suspect { .. }
         | ToCoordinator::KnownMap(_)
         | ToCoordinator::Holds(_)
@@ -269,6 +270,7 @@ pub(super) fn is_telling_down(message: &FromCoordinator) -> bool {
         | FromCoordinator::Measure { .. }
         | FromCoordinator::Answer { .. }
         | FromCoordinator::Ping
+        | FromCoordinator::Clock(_)
         | FromCoordinator::Describe => false,
     }
 }

@@ -23,7 +23,10 @@ const FAULTS: [(Knob, u32); 8] = [
 ];
 
 /// How far a server's wall clock may be ahead of that of the world.
-pub(super) const SKEW_MAX_MILLIS: u64 = 200;
+const SKEW_MAX_MILLIS: u64 = 5_000;
+
+/// How far it is, as a rule: so little that servers' clocks meet within seconds.
+const SKEW_MILLIS: u64 = 200;
 
 /// The longest absence in microseconds: some more than the five seconds after which much happens.
 const ABSENCE_MAX: u64 = 8_000_000;
@@ -43,6 +46,8 @@ impl World {
     /// Clocks differ from the beginning on; everything else takes its time.
     pub(super) fn begin_faults(&mut self) {
         if self.faults.contains(&Knob::Clock) {
+            let is_far = self.rng.u32(..3) == 0;
+            self.skew_max_millis = if is_far { SKEW_MAX_MILLIS } else { SKEW_MILLIS };
             (0..SERVERS).for_each(|place| self.jump(place));
         }
         if self.faults.contains(&Knob::Store) {
@@ -157,7 +162,7 @@ impl World {
     }
 
     fn jump(&mut self, place: usize) {
-        let ahead = self.rng.u64(..=SKEW_MAX_MILLIS);
+        let ahead = self.rng.u64(..=self.skew_max_millis);
         let id = self.servers[place].id;
         self.trace.note(self.now, format_args!("the clock of {id} is {ahead} ms ahead"));
         self.servers[place].clock_ahead_millis = ahead;

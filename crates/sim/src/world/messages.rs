@@ -10,8 +10,8 @@ use protocols::migration::{peer, to_coordinator};
 use server::engine::{Route, Sending, To};
 use server::shell::reactor_for;
 use std::time::Duration;
-use types::ServerId;
-use wire::control::{ClusterMap, FromCoordinator, ToCoordinator};
+use types::{ServerId, UnixMillis};
+use wire::control::{ClockQuestion, ClockReading, ClusterMap, FromCoordinator, ToCoordinator};
 use wire::peer::PeerMessage;
 
 impl World {
@@ -162,6 +162,9 @@ impl World {
         if message == FromCoordinator::Ping {
             return self.answer_ping(place, connection);
         }
+        if let FromCoordinator::Clock(question) = message {
+            self.show_clock(place, question);
+        }
         if let FromCoordinator::Rejected { is_fenced: true, .. } = message {
             // It holds what another server serves: the process ends.
             return self.die(place, false);
@@ -189,6 +192,18 @@ impl World {
         self.send_up(place, ToCoordinator::Pong { is_stalled });
     }
 
+    /// The link's own thread does, as with pings.
+    fn show_clock(&mut self, place: usize, question: ClockQuestion) {
+        if self.servers[place].paused_until > self.now {
+            // It is asked again.
+            return;
+        }
+        let (now, wall) = (self.now, self.wall_at(place));
+        let expiry = self.servers[place].pulse.clock(now);
+        let reading = ClockReading { asked: question.asked, wall, expiry };
+        self.send_up(place, ToCoordinator::Clock(reading));
+    }
+
     /// What planted bugs make of a message from the coordinator.
     fn tamper_down(&mut self, place: usize, message: FromCoordinator) -> Option<FromCoordinator> {
         match (self.settings.planted, message) {
@@ -197,6 +212,10 @@ impl World {
             {
                 self.send_up(place, ToCoordinator::Decided { migration, accepted: false });
                 None
+            }
+            (Some(Planted::RecoveredWithoutClock), FromCoordinator::Recover(mut part)) => {
+                part.clock_floor = UnixMillis(0);
+                Some(FromCoordinator::Recover(part))
             }
             (Some(Planted::ForgottenBeforeCut), FromCoordinator::Forget { migration, .. }) => {
                 Some(FromCoordinator::Forget { migration, remaining: Vec::new() })

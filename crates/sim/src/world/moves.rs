@@ -73,7 +73,8 @@ impl World {
             | Answer::Health(_)
             | Answer::Map(_)
             | Answer::Rebuild(_)
-            | Answer::Standing(_) => {}
+            | Answer::Standing(_)
+            | Answer::Clocks(_) => {}
         }
     }
 

@@ -7,7 +7,7 @@
 
 use super::changes::{Change, Changes, Scratch, What};
 use super::leaves::Leaves;
-use super::read::{judge, may_arrive};
+use super::read::{judge, may_arrive, records};
 use super::view::{Found, Placed, View, kind_of};
 use super::worker::{Access, check_size};
 use super::write::{Removal, Writer};
@@ -70,8 +70,7 @@ impl Worker {
             found = judge((table, keys), &accesses, &may_arrive(table, keys, &accesses), found)?;
         }
         found.iter().for_each(|found| view.note_found(found));
-        let now = self.store.clock();
-        let records: Vec<_> = found.iter().map(|found| found.record(now)).collect();
+        let records = records(&self.store, &found, &accesses);
         let mut changes = Changes::new(&mut self.scratch, keys.len());
         let result = f(&records, &mut changes);
         let (head, graves) = (&mut self.head, &mut self.graves);

@@ -133,7 +133,7 @@ impl<'t> Cleaner<'t> {
             let key = Key { hash: entry.hash, bytes: entry.candidate.entry.key };
             let access = self.tablets.access(table, entry.hash);
             if let Ok(access) = access
-                && entry.candidate.entry.is_expired(self.store.clock())
+                && entry.candidate.entry.is_expired(access.clock(self.store))
             {
                 let mut writer = Writer { store: self.store, head, graves, view };
                 reclaim(&mut writer, key, access)?;

@@ -34,7 +34,7 @@ impl Worker {
                 Kind::Expiring => true,
                 Kind::Object | Kind::Tombstone => false,
             };
-            if may_expire && view.entry(word).is_expired(self.store.clock()) {
+            if may_expire && view.entry(word).is_expired(access.clock(&self.store)) {
                 let key = view.entry(word).key;
                 let hash = key_hash_in_slot(self.store.seed(), lowest.slot(), key);
                 if range.contains(hash) {
@@ -58,7 +58,7 @@ pub(super) fn reclaim(
 ) -> Result<(), Stall> {
     let mut leaf = writer.view.lock(key.hash)?;
     match writer.view.find_locked(&leaf, key) {
-        found @ Found::Here(_, entry) if entry.is_expired(writer.store.clock()) => {
+        found @ Found::Here(_, entry) if entry.is_expired(access.clock(writer.store)) => {
             let log = writer.view.log;
             let Some(old) = found.old() else { return Ok(()) };
             if !log.is_durable() || access.is_inherited() {

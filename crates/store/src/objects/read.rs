@@ -6,7 +6,7 @@
 use super::leaves::Leaves;
 use super::view::{Found, View};
 use super::worker::Access;
-use super::{Key, Record, Stall, Worker};
+use super::{Key, Record, Stall, Store, Worker};
 use planted::Bug;
 use types::TableId;
 
@@ -35,7 +35,7 @@ impl Worker {
             }
         }
         view.note_found(&found);
-        Ok(f(found.record(self.store.clock())))
+        Ok(f(found.record(access.clock(&self.store))))
     }
 
     /// Reads several records as they were at one moment.
@@ -53,10 +53,18 @@ impl Worker {
         let view = View::for_client(&self.store, table, &turn, &self.shown);
         let found = look(&view, table, keys, &accesses)?;
         found.iter().for_each(|found| view.note_found(found));
-        let now = self.store.clock();
-        let records: Vec<_> = found.iter().map(|found| found.record(now)).collect();
-        Ok(f(&records))
+        Ok(f(&records(&self.store, &found, &accesses)))
     }
+}
+
+/// The records that exist by their ranges' clocks.
+pub(super) fn records<'t>(
+    store: &Store,
+    found: &[Found<'t>],
+    accesses: &[Access<'_>],
+) -> Vec<Option<Record<'t>>> {
+    let judged = found.iter().zip(accesses);
+    judged.map(|(found, access)| found.record(access.clock(store))).collect()
 }
 
 /// What stands under the keys at one moment; a stall if something may still arrive.

@@ -3,6 +3,7 @@
 use super::store::behind;
 use super::tablets::TabletState;
 use super::view::{Found, View, record_of};
+use super::worker::Access;
 use super::{Arrival, Record, Stall, Worker};
 use planted::Bug;
 use std::sync::Arc;
@@ -20,14 +21,14 @@ impl Worker {
         buckets_max: usize,
         mut f: impl FnMut(&[u8], Record<'_>),
     ) -> Result<Option<KeyHash>, Stall> {
-        let Some(range) = self.scannable(table, cursor)? else { return Ok(None) };
+        let Some((range, access)) = self.scannable(table, cursor)? else { return Ok(None) };
         let turn = self.participant.turn();
         let view = View::for_client(&self.store, table, &turn, &self.shown);
         self.words.clear();
         let next = view.gather(range, buckets_max, &mut self.words);
         let shown =
             HashRange::new(range.first(), next.map_or(range.last(), |next| KeyHash(next.0 - 1)));
-        let now = self.store.clock();
+        let now = access.clock(&self.store);
         for &(lowest, word) in &self.words {
             let entry = view.entry(word);
             view.note_found(&Found::Here(word, entry));
@@ -41,7 +42,11 @@ impl Worker {
     }
 
     /// What a walk may look at next: within one tablet, and below the progress if it is arriving.
-    fn scannable(&self, table: TableId, cursor: KeyHash) -> Result<Option<HashRange>, Stall> {
+    fn scannable(
+        &self,
+        table: TableId,
+        cursor: KeyHash,
+    ) -> Result<Option<(HashRange, Access<'_>)>, Stall> {
         let ours = self.tablets.iter().find(|tablet| {
             cursor <= tablet.range.last() && !matches!(tablet.state, TabletState::Leaving)
         });
@@ -49,10 +54,10 @@ impl Worker {
         let access = tablet.access(table)?;
         let rest = HashRange::new(cursor.max(tablet.range.first()), tablet.range.last());
         match access.arrival {
-            None => Ok(Some(rest)),
-            Some(arrival) if arrival.is_flushed(table) => Ok(Some(rest)),
-            Some(_) if planted::is(Bug::WalkNotWaiting) => Ok(Some(rest)),
-            Some(arrival) => arrived(arrival, rest).map(Some),
+            None => Ok(Some((rest, access))),
+            Some(arrival) if arrival.is_flushed(table) => Ok(Some((rest, access))),
+            Some(_) if planted::is(Bug::WalkNotWaiting) => Ok(Some((rest, access))),
+            Some(arrival) => Ok(Some((arrived(arrival, rest)?, access))),
         }
     }
 }

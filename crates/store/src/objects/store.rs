@@ -64,6 +64,8 @@ pub struct Store {
     version: CachePadded<AtomicU64>,
     /// Milliseconds since 1970.
     clock: CachePadded<AtomicU64>,
+    /// The highest floor of the tablets' clocks.
+    clock_floor: AtomicU64,
     /// Records reclaimed since their time had come.
     pub(super) expired: CachePadded<AtomicU64>,
     /// Of the log of before a crash.
@@ -90,6 +92,7 @@ impl Store {
             generation: CachePadded::new(AtomicU64::new(0)),
             version: CachePadded::new(AtomicU64::new(0)),
             clock: CachePadded::new(AtomicU64::new(0)),
+            clock_floor: AtomicU64::new(0),
             expired: CachePadded::new(AtomicU64::new(0)),
             expected: Expected::default(),
         }))
@@ -113,6 +116,10 @@ impl Store {
     /// Replaces all tablets. Workers see it at the top of their next turn; a
     /// [`Store::grace_period`] begun afterwards tells when all have.
     pub fn publish(&self, tablets: TabletMap) {
+        let floors = tablets.iter().map(|tablet| tablet.clock_floor.0);
+        let floor = floors.max().unwrap_or(0);
+        // Not behind what is judged by either map while some workers use the older one.
+        self.clock_floor.fetch_max(floor, Ordering::AcqRel);
         self.tablets.store(Arc::new(tablets));
         self.generation.fetch_add(1, Ordering::Release);
     }
@@ -160,7 +167,9 @@ impl Store {
         Version(self.version.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Expiry is judged as if it were at least this time.
+    /// Expiry is judged as if it were at least this time, in all ranges: by this server's own clock
+    /// and no other. The clock of another server is a floor of the range that came from there
+    /// ([`super::Tablet::clock_floor`]).
     #[inline]
     pub fn raise_clock(&self, at: UnixMillis) {
         if self.clock.load(Ordering::Relaxed) < at.0 {
@@ -175,9 +184,14 @@ impl Store {
         UnixMillis(self.clock.load(Ordering::Acquire))
     }
 
-    /// The version counter and the expiry clock, for what is written about this store's log.
+    /// Not behind the clock of any range: [`super::Tablet::clock_floor`].
+    pub fn latest_clock(&self) -> UnixMillis {
+        self.clock().max(UnixMillis(self.clock_floor.load(Ordering::Acquire)))
+    }
+
+    /// The version counter and the latest clock, for what is written about this store's log.
     pub fn stamp(&self) -> Stamp {
-        Stamp { version: self.version(), clock: self.clock() }
+        Stamp { version: self.version(), clock: self.latest_clock() }
     }
 
     /// Records that were reclaimed since their time had come.

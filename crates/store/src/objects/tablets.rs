@@ -10,7 +10,7 @@ use super::arrival::Arrival;
 use super::recovery::Recovery;
 use std::sync::Arc;
 use types::limits::TABLES_MAX;
-use types::{HashRange, KeyHash, OwnershipEpoch, SLOT_COUNT, TableId, Tenure};
+use types::{HashRange, KeyHash, OwnershipEpoch, SLOT_COUNT, TableId, Tenure, UnixMillis};
 
 /// What a server may do with a tablet.
 #[derive(Clone, Debug)]
@@ -43,6 +43,10 @@ pub struct Tablet {
     pub tenures: [Tenure; TABLES_MAX],
     /// What may be done with it.
     pub state: TabletState,
+    /// The latest time by which an earlier owner judged expiry in the range. The range's clock is the
+    /// later one of this and [`super::Store::clock`]: it stands still at the floor until the store's
+    /// clock has passed it, so that a key seen expired stays expired, and no other range notices.
+    pub clock_floor: UnixMillis,
     /// Tables that are being flushed: operations on them are held, and what arrives for them is
     /// dropped.
     pub flushing: TableSet,

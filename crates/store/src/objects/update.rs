@@ -64,7 +64,7 @@ impl Worker {
         let mut leaf = view.lock(key.hash)?;
         let found = look(&view, &leaf, (key, access), need)?;
         let mut changes = Changes::new(&mut self.scratch, 1);
-        let result = f(found.record(self.store.clock()), &mut changes);
+        let result = f(found.record(access.clock(&self.store)), &mut changes);
         let (head, graves) = (&mut self.head, &mut self.graves);
         let writer = Writer { store: &self.store, head, graves, view };
         carry_out(&self.scratch, writer, &mut leaf, (key, access), found.old())?;
@@ -102,9 +102,10 @@ impl Worker {
         }
         let seen = look(&other_view, &other_leaf, (other, other_access), Need::Records)?;
         let found = look(&view, &leaf, (key, access), Need::Records)?;
-        let now = self.store.clock();
+        let records =
+            [seen.record(other_access.clock(&self.store)), found.record(access.clock(&self.store))];
         let mut changes = Changes::new(&mut self.scratch, 1);
-        let result = f([seen.record(now), found.record(now)], &mut changes);
+        let result = f(records, &mut changes);
         let (head, graves) = (&mut self.head, &mut self.graves);
         let writer = Writer { store: &self.store, head, graves, view };
         carry_out(&self.scratch, writer, &mut leaf, (key, access), found.old())?;

@@ -65,6 +65,8 @@ pub(super) enum Cause {
 pub(super) struct Access<'m> {
     /// Written into its entries.
     pub(super) tenure: Tenure,
+    /// The range's clock is not behind this.
+    clock_floor: UnixMillis,
     /// Set where records may still arrive.
     pub(super) arrival: Option<&'m Arc<Arrival>>,
     /// Set where what was recovered depends on another log.
@@ -97,9 +99,9 @@ impl Worker {
     }
 
     /// Begins a turn: nothing of the store is held from before, the newest tablets count, and the
-    /// clock is not behind `now`. Also what a worker does first, and after sleeping.
+    /// store's clock is not behind `clock`. Also what a worker does first, and after sleeping.
     #[inline]
-    pub fn begin_turn(&mut self, now: UnixMillis) {
+    pub fn begin_turn(&mut self, clock: UnixMillis) {
         self.participant.begin_turn();
         // After the line above: who has seen this turn begin relies on its seeing the tablets.
         let generation = self.store.generation();
@@ -109,9 +111,15 @@ impl Worker {
             self.end_recoveries();
             self.end_arrivals();
         }
-        self.store.raise_clock(now);
+        self.store.raise_clock(clock);
         self.store.log.reclamation().collect(RECLAIMED_PER_TURN);
         self.close_graves();
+    }
+
+    /// The clock by which expiry is judged at this hash: what a relative time to live counts from.
+    pub fn clock_at(&self, hash: KeyHash) -> UnixMillis {
+        let floor = self.tablets.at(hash).map_or(UnixMillis(0), |tablet| tablet.clock_floor);
+        self.store.clock().max(floor)
     }
 
     /// The worker holds nothing and begins no operation before its next turn: nobody waits for it.
@@ -158,11 +166,19 @@ impl Tablet {
         if self.flushing.contains(table) {
             return Err(Stall::Held);
         }
-        Ok(Access { tenure: self.tenures[usize::from(table.0)], arrival, recovery })
+        let tenure = self.tenures[usize::from(table.0)];
+        Ok(Access { tenure, clock_floor: self.clock_floor, arrival, recovery })
     }
 }
 
 impl Access<'_> {
+    /// The range's clock, by which expiry is judged. Loaded anew for each judgment: see
+    /// [`Store::clock`].
+    #[inline]
+    pub(super) fn clock(&self, store: &Store) -> UnixMillis {
+        store.clock().max(self.clock_floor)
+    }
+
     /// Whether another log may have an older version of any record, so that what is removed leaves
     /// a tombstone.
     #[inline]

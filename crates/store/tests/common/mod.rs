@@ -23,6 +23,8 @@ pub(crate) struct Server {
     pub(crate) worker: Worker,
     /// Given to the next turn.
     pub(crate) now: UnixMillis,
+    /// Given to the tablet that is published next.
+    pub(crate) clock_floor: UnixMillis,
 }
 
 pub(crate) type Answer = Result<Option<Vec<u8>>, Stall>;
@@ -43,13 +45,15 @@ impl Server {
     pub(crate) fn new(memory_bytes: usize) -> Server {
         let store = store(memory_bytes, 1);
         let worker = store.worker(ReactorId(0));
-        let mut server = Server { store, worker, now: NOW };
+        let mut server = Server { store, worker, now: NOW, clock_floor: UnixMillis(0) };
         server.turn();
         server
     }
 
     pub(crate) fn publish(&mut self, state: TabletState) {
-        self.store.publish(TabletMap::new(vec![tablet(HashRange::ALL, state)]));
+        let clock_floor = self.clock_floor;
+        let tablet = Tablet { clock_floor, ..tablet(HashRange::ALL, state) };
+        self.store.publish(TabletMap::new(vec![tablet]));
         self.turn();
     }
 
@@ -208,7 +212,8 @@ pub(crate) fn store(memory_bytes: usize, reactors: u16) -> Arc<Store> {
 
 pub(crate) fn tablet(range: HashRange, state: TabletState) -> Tablet {
     let tenures = std::array::from_fn::<_, TABLES_MAX, _>(|table| Tenure(table as u64 + 1));
-    Tablet { range, epoch: OwnershipEpoch(1), tenures, state, flushing: TableSet::NONE }
+    let (epoch, clock_floor) = (OwnershipEpoch(1), UnixMillis(0));
+    Tablet { range, epoch, tenures, state, clock_floor, flushing: TableSet::NONE }
 }
 
 pub(crate) fn key<'k>(store: &Store, bytes: &'k [u8]) -> Key<'k> {
@@ -251,7 +256,7 @@ impl Move {
             reservation: None,
         }));
         target.store.raise_version(source.store.version());
-        target.store.raise_clock(source.store.clock());
+        target.clock_floor = source.store.latest_clock();
         target.publish(TabletState::Arriving(Arc::clone(&arrival)));
         Move { source, target, arrival }
     }

@@ -33,7 +33,9 @@ struct Server {
 fn tablets(tenure: u64, state: TabletState) -> TabletMap {
     let range = HashRange::ALL;
     let (epoch, flushing) = (OwnershipEpoch(tenure), TableSet::NONE);
-    TabletMap::new(vec![Tablet { range, epoch, tenures: tenures(tenure), state, flushing }])
+    let clock_floor = UnixMillis(0);
+    let tenures = tenures(tenure);
+    TabletMap::new(vec![Tablet { range, epoch, tenures, state, clock_floor, flushing }])
 }
 
 impl Server {

@@ -11,7 +11,7 @@ use store::{
     Recovery, RecoveryPlan, ReplayError, Stall, TableSet, Tablet, TabletMap, TabletState, Worker,
 };
 use types::limits::TABLES_MAX;
-use types::{HashRange, KeyHash, OwnershipEpoch};
+use types::{HashRange, KeyHash, OwnershipEpoch, UnixMillis};
 
 /// Steps of replay that end for want of memory, one after the other, before the store is too small.
 const REFUSED_MAX: usize = 20;
@@ -85,6 +85,7 @@ impl World {
             epoch: OwnershipEpoch(2),
             tenures: tenures(self.tenure),
             state: TabletState::Recovering(Arc::clone(recovery)),
+            clock_floor: UnixMillis(0),
             flushing: TableSet::NONE,
         };
         self.store.publish(TabletMap::new(parts.iter().map(tablet).collect()));

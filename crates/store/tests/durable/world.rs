@@ -507,6 +507,7 @@ fn tablets(tenure: u64, is_flushed: bool) -> TabletMap {
         epoch: OwnershipEpoch(1),
         tenures: tenures(tenure),
         state: TabletState::Serving,
+        clock_floor: UnixMillis(0),
         flushing,
     }])
 }

@@ -3,7 +3,7 @@
 //! A demand is sent at once when it arises, when the server comes back, and again until it is met.
 
 use super::Coordinator;
-use super::evidence::{DirectoryQuestion, Proof};
+use super::evidence::{DirectoryQuestion, Evidence, Proof};
 use crate::machine::transitions::DEMAND_AGAIN;
 use crate::outbox::{Moment, Outbox};
 use crate::records::{Part, Recovery, RecoveryStage};
@@ -152,11 +152,20 @@ impl<S: MetaStore> Coordinator<S> {
         let list = (self.ledger.term() << 32) + self.lists;
         let segments_total = segments.len() as u32;
         let Part { range, epoch, tenures, .. } = part;
+        let floors = logs.iter().filter_map(|log| self.evidence.get(&log.dead));
+        let clock_floor = floors.map(Evidence::clock_floor).max().unwrap_or_default();
         let message = |segments: &[RecoverySegment]| {
-            let (tenures, logs, segments) = (tenures.clone(), logs.clone(), segments.to_vec());
-            let part =
-                RecoveryPart { range, epoch, tenures, keeps, logs, list, segments_total, segments };
-            FromCoordinator::Recover(Box::new(part))
+            FromCoordinator::Recover(Box::new(RecoveryPart {
+                range,
+                epoch,
+                tenures: tenures.clone(),
+                keeps,
+                clock_floor,
+                logs: logs.clone(),
+                list,
+                segments_total,
+                segments: segments.to_vec(),
+            }))
         };
         match segments.is_empty() {
             true => vec![message(&[])],

@@ -14,7 +14,7 @@ use protocols::directory::Directory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
-use types::{Instant, SegmentId, ServerId};
+use types::{Instant, SegmentId, ServerId, UnixMillis};
 use wire::control::{DirectoryPlace, PLACES_MAX, RecoverySegment, ReplicaInfo, ReplicaPlace};
 use wire::directory::Content;
 use wire::replica::ReplicaEpoch;
@@ -26,6 +26,10 @@ pub(super) const LEASE_WAIT: Duration = Duration::from_millis(105);
 /// Replicas of one log that one backup is believed to hold: 8 TiB of it, and far more than a disk has
 /// files.
 const REPLICAS_OF_LOG_MAX: usize = 1 << 20;
+
+/// What the dead server's expiry clock can have gained since it was last told to any backup of the
+/// chain: its lease has run out by then.
+const CLOCK_WAIT: Duration = protocols::replication::timing::CLOCK_LEASE;
 
 /// A replica's segment and epoch.
 type ReplicaName = (SegmentId, ReplicaEpoch);
@@ -40,6 +44,8 @@ pub(crate) struct Evidence {
     /// its disk again is another one, and tells what it finds.
     unreadable: BTreeSet<(ServerId, ReplicaName)>,
     lease: Lease,
+    /// The latest expiry clock that a backup has heard of.
+    clock: UnixMillis,
     freed: BTreeSet<ServerId>,
     /// Why a part was last handed back.
     pub(super) refusal: String,
@@ -62,7 +68,7 @@ impl Holder {
     /// Takes a message of a report. The report is whole when its last message has come behind all
     /// those before; else the backup is asked once more.
     fn take(&mut self, report: FencedReport<'_>) {
-        let FencedReport { first, replicas, more } = report;
+        let FencedReport { first, replicas, clock: _, more } = report;
         for replica in replicas {
             let of = if replica.is_directory { &mut self.chain } else { &mut self.replicas };
             if of.len() < REPLICAS_OF_LOG_MAX {
@@ -82,6 +88,8 @@ pub(crate) struct FencedReport<'r> {
     /// Replicas that the messages before had.
     pub(crate) first: u32,
     pub(crate) replicas: &'r [ReplicaInfo],
+    /// The latest expiry clock that the backup has heard of.
+    pub(crate) clock: UnixMillis,
     /// Another message follows.
     pub(crate) more: bool,
 }
@@ -171,6 +179,7 @@ impl Evidence {
         report: FencedReport<'_>,
         chain: Option<SegmentId>,
     ) {
+        self.clock = self.clock.max(report.clock);
         self.holders.entry(backup).or_default().take(report);
         let of_chain =
             |replica: &&ReplicaInfo| replica.is_directory && Some(replica.segment) == chain;
@@ -187,6 +196,11 @@ impl Evidence {
             tracing::warn!(%backup, %segment, "a replica cannot be read: it is left out");
         }
         is_new
+    }
+
+    /// The dead server has judged expiry by no later clock than this.
+    pub(super) fn clock_floor(&self) -> UnixMillis {
+        UnixMillis(self.clock.0.saturating_add(CLOCK_WAIT.as_millis() as u64))
     }
 
     /// Whether the backup has said everything that it holds.

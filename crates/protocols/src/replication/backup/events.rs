@@ -3,7 +3,7 @@
 #[cfg(doc)]
 use super::Backup;
 use crate::Ticket;
-use types::{Instant, ServerId};
+use types::{Instant, ServerId, UnixMillis};
 use wire::peer::Appended;
 #[cfg(doc)]
 use wire::peer::REPLICAS_MAX;
@@ -33,6 +33,9 @@ pub struct Asked {
     pub is_last: bool,
     /// When it was sent, by its master's clock.
     pub sent: Instant,
+    /// Its master's expiry clock. What is acknowledged binds: the master answers nobody by a clock
+    /// that is later by more than [`crate::replication::CLOCK_LEASE`].
+    pub clock: UnixMillis,
 }
 
 /// What happens to a backup.
@@ -51,6 +54,8 @@ pub enum BackupEvent {
         length: u32,
         /// Of these, stable ones.
         stable: u32,
+        /// The latest expiry clock in its pieces.
+        clock: UnixMillis,
     },
     /// A replica that was found is damaged or cannot be read: it counts as absent.
     Unreadable {

@@ -8,7 +8,7 @@ fn what_can_take_nothing_more_is_kept_until_it_is_released() {
     let replica = ReplicaId { log, segment: SegmentId(1), epoch: ReplicaEpoch(0) };
     let (mut backup, mut out) = (Backup::new(), Outbox::new());
     let append = |from, to| {
-        let asked = Asked { replica, from, to, is_last: false, sent: at };
+        let asked = Asked { replica, from, to, is_last: false, sent: at, clock: UnixMillis(0) };
         BackupEvent::Append { from: log, asked, payload: Some(Ticket(1)) }
     };
     backup.handle(at, append(0, 80), &mut out);
@@ -32,10 +32,15 @@ fn what_was_found_takes_nothing_and_stays_whole() {
     backup.handle(Instant(0), BackupEvent::Found { replica }, &mut out);
     backup.handle(at, BackupEvent::Tick, &mut out);
     assert_eq!(out.drain().collect::<Vec<_>>(), [BackupEffect::Measure { replica }]);
-    backup.handle(at, BackupEvent::Measured { replica, length: 80, stable: 80 }, &mut out);
+    backup.handle(
+        at,
+        BackupEvent::Measured { replica, length: 80, stable: 80, clock: UnixMillis(7) },
+        &mut out,
+    );
     // A master believes that it speaks to the process that stood here before.
     for from in [0, 80, 96] {
-        let asked = Asked { replica, from, to: 120, is_last: false, sent: at };
+        let asked =
+            Asked { replica, from, to: 120, is_last: false, sent: at, clock: UnixMillis(0) };
         let append = BackupEvent::Append { from: log, asked, payload: Some(Ticket(1)) };
         backup.handle(at, append, &mut out);
         assert_eq!(out.drain().next(), None);
@@ -83,13 +88,19 @@ fn what_was_found_is_read_one_by_one_and_in_haste_when_its_log_is_fenced() {
     let mut reports = 0;
     while let Some(replica) = busy.pop() {
         let mut out = Outbox::new();
-        let event = BackupEvent::Measured { replica, length: 8, stable: 8 };
+        let event = BackupEvent::Measured {
+            replica,
+            length: 8,
+            stable: 8,
+            clock: UnixMillis(replica.segment.0),
+        };
         backup.handle(Instant(1), event, &mut out);
         for effect in out.drain() {
             match effect {
                 BackupEffect::Measure { replica } => busy.push(replica),
                 BackupEffect::Report { log } => {
                     assert_eq!((log, backup.kept(log).count()), (ServerId(2), 10));
+                    assert_eq!(backup.clock(log), UnixMillis(9), "the latest of all replicas");
                     reports += 1;
                 }
                 other => panic!("{other:?}"),
@@ -113,7 +124,8 @@ fn what_cannot_be_read_counts_as_not_there_and_what_nobody_needs_is_not_read() {
     assert_eq!(effects, [free(ids[0]), BackupEffect::Measure { replica: ids[2] }]);
     backup.handle(Instant(1), BackupEvent::Fence { log: ServerId(2) }, &mut out);
     backup.handle(Instant(1), BackupEvent::Unreadable { replica: ids[2] }, &mut out);
-    let last = BackupEvent::Measured { replica: ids[3], length: 8, stable: 8 };
+    let last =
+        BackupEvent::Measured { replica: ids[3], length: 8, stable: 8, clock: UnixMillis(7) };
     backup.handle(Instant(1), last, &mut out);
     assert!(out.drain().any(|effect| effect == BackupEffect::Report { log: ServerId(2) }));
     assert_eq!(backup.kept(ServerId(2)).collect::<Vec<_>>(), [(ids[3], 8, 8)]);
@@ -132,7 +144,14 @@ fn scrubbing() -> (Backup, [ReplicaId; 2]) {
         epoch: ReplicaEpoch(0),
     });
     for replica in ids {
-        let asked = Asked { replica, from: 0, to: LENGTH, is_last: true, sent: Instant(5) };
+        let asked = Asked {
+            replica,
+            from: 0,
+            to: LENGTH,
+            is_last: true,
+            sent: Instant(5),
+            clock: UnixMillis(0),
+        };
         let append = BackupEvent::Append { from: ServerId(1), asked, payload: Some(Ticket(1)) };
         let mut out = Outbox::new();
         backup.handle(Instant(0), append, &mut out);

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use types::{ClusterId, KeyHash, SegmentId, ServerId};
+use types::{ClusterId, Instant, KeyHash, SegmentId, ServerId};
 use wire::Corrupt;
 use wire::directory::Content;
 use wire::replica::{
@@ -387,13 +387,13 @@ impl Engine {
     }
 
     /// Loads a piece. What goes wrong ends the process: nobody is served with less than there was.
-    pub(in crate::engine) fn load_piece(&mut self) -> bool {
+    pub(in crate::engine) fn load_piece(&mut self, now: Instant) -> bool {
         let Some(keeper) = self.keeper.clone() else { return false };
         let Some(piece) = keeper.loading.take() else { return false };
         let done = match piece {
             Piece::Read(segment, content) => self.read_segment(&keeper, segment, content),
             Piece::Enter(segment, from) => self.enter_segment(&keeper, segment, from),
-            Piece::Sweep(cursor) => self.sweep_loaded(&keeper, cursor),
+            Piece::Sweep(cursor) => self.sweep_loaded(&keeper, now, cursor),
         };
         keeper.loading.state().busy -= 1;
         if let Err(error) = done {
@@ -485,13 +485,19 @@ impl Engine {
         Ok(())
     }
 
-    fn sweep_loaded(&mut self, keeper: &Keeper, cursor: KeyHash) -> Result<(), KeptError> {
+    fn sweep_loaded(
+        &mut self,
+        keeper: &Keeper,
+        now: Instant,
+        cursor: KeyHash,
+    ) -> Result<(), KeptError> {
         let next = self.worker.finish_recovery(cursor, QUANTUM_BUCKETS);
         let next = next.map_err(|_| self.too_small(keeper))?;
         let mut state = keeper.loading.state();
         state.sweep = next;
         if next.is_none() {
             self.node.store().raise_version(state.stamp.version);
+            self.node.resume_clock(now, state.stamp.clock);
             drop(state);
             keeper.follow(self.node.store());
             keeper.loading.is_on.store(false, Ordering::Release);

@@ -97,6 +97,7 @@ impl Engine {
             epoch,
             tenures: tenures(&side.tenures),
             state: TabletState::Recovering(recovery.clone()),
+            clock_floor: side.clock_floor,
             flushing: TableSet::NONE,
         };
         self.node.change_tablets(|mut tablets| {

@@ -116,7 +116,8 @@ impl Engine {
                     let is_void = |table: &usize| tablet.tenures[*table] != new[*table];
                     voided.extend((0..TABLES_MAX).filter(is_void));
                     let state = TabletState::Recovering(recovery.clone());
-                    Some(Tablet { state, epoch, tenures: new, ..tablet })
+                    let clock_floor = tablet.clock_floor.max(side.clock_floor);
+                    Some(Tablet { state, epoch, tenures: new, clock_floor, ..tablet })
                 }
                 TabletState::Serving | TabletState::Securing(_) => Some(Tablet { epoch, ..tablet }),
                 TabletState::Frozen | TabletState::Leaving | TabletState::Arriving(_) => {

@@ -39,7 +39,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use store::log::{Dependency, GracePeriod};
 use store::{Recovery, ReplayCounters};
-use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ServerId, Slot, TableId, Tenure};
+use types::{
+    HashRange, Instant, KeyHash, OwnershipEpoch, ServerId, Slot, TableId, Tenure, UnixMillis,
+};
 use wire::control::{ClusterMap, RecoveryLog, RecoveryPart, ToCoordinator};
 use wire::peer::RecoveryReply;
 
@@ -52,6 +54,8 @@ pub(super) struct RecoverySide {
     tenures: Vec<Tenure>,
     /// What is here counts, too.
     keeps: bool,
+    /// The latest time by which the dead can have judged expiry in the range.
+    clock_floor: UnixMillis,
     recovery: Option<Arc<Recovery>>,
     /// It may not begin before others have been replayed.
     is_queued: bool,
@@ -112,6 +116,7 @@ impl RecoverySide {
             logs: part.logs.clone(),
             tenures: part.tenures.clone(),
             keeps: part.keeps,
+            clock_floor: part.clock_floor,
             recovery: None,
             is_queued: false,
             waits: None,

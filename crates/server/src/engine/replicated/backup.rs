@@ -111,6 +111,7 @@ impl Engine {
             to,
             is_last: append.is_last,
             sent: append.sent,
+            clock: append.clock,
         };
         // Whoever else sends it is told nothing.
         if from != append.replica.log {
@@ -410,8 +411,8 @@ impl Engine {
                 vec![not_begun.event(replica)]
             }
             Done::Freed(replica) => vec![BackupEvent::Freed { replica }],
-            Done::Measured(replica, Some(length)) => {
-                vec![BackupEvent::Measured { replica, length, stable: length }]
+            Done::Measured(replica, Some((length, clock))) => {
+                vec![BackupEvent::Measured { replica, length, stable: length, clock }]
             }
             Done::Measured(replica, None) => {
                 replication.disk_counts.note_damaged();
@@ -463,19 +464,21 @@ impl Engine {
             is_directory: id.segment.0 >= CHAIN,
             length,
         };
-        let kept: Vec<ReplicaInfo> =
-            lock(&replication.backup).machine.kept(log).map(info).collect();
+        let backup = lock(&replication.backup);
+        let clock = backup.machine.clock(log);
+        let kept: Vec<ReplicaInfo> = backup.machine.kept(log).map(info).collect();
+        drop(backup);
         let mut messages = kept.chunks(REPLICAS_PER_MESSAGE).peekable();
         if messages.peek().is_none() {
-            let nothing =
-                ToCoordinator::Fenced { log, first: 0, replicas: Vec::new(), more: false };
+            let (first, replicas) = (0, Vec::new());
+            let nothing = ToCoordinator::Fenced { log, first, replicas, clock, more: false };
             return self.out.control.push(nothing);
         }
         let mut first = 0;
         while let Some(replicas) = messages.next() {
             let (replicas, more) = (replicas.to_vec(), messages.peek().is_some());
             let count = replicas.len() as u32;
-            self.out.control.push(ToCoordinator::Fenced { log, first, replicas, more });
+            self.out.control.push(ToCoordinator::Fenced { log, first, replicas, clock, more });
             first += count;
         }
     }

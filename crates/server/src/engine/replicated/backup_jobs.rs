@@ -9,7 +9,7 @@ use ::backup::{Blocks, Replica, Replicas};
 use protocols::replication::{BackupEvent, Scrubbed};
 use std::io::ErrorKind;
 use std::sync::Arc;
-use types::{SegmentId, ServerId};
+use types::{SegmentId, ServerId, UnixMillis};
 use wire::control::DirectoryPlace;
 use wire::replica::{PIECE_HEADER_BYTES, ReplicaEpoch, ReplicaHeader, ReplicaId};
 
@@ -74,8 +74,9 @@ pub(super) enum Done {
     Synced(Vec<(ReplicaId, Result<u32, String>)>),
     Freed(ReplicaId),
     Prepared,
-    /// Bytes of its segment; `None`: what stands there is not what was written.
-    Measured(ReplicaId, Option<u32>),
+    /// Bytes of its segment, and the latest expiry clock in its pieces; `None`: what stands there is not
+    /// what was written.
+    Measured(ReplicaId, Option<(u32, UnixMillis)>),
     /// All pieces of the directory; none if it cannot be read.
     DirectoryRead(DirectoryRead, Vec<Vec<u8>>),
     Scrubbed(ReplicaId, Scrubbed),
@@ -111,7 +112,9 @@ impl std::fmt::Debug for BackupDone {
             Done::Synced(replicas) => write!(f, "synced {} replicas", replicas.len()),
             Done::Freed(replica) => write!(f, "freed {replica}"),
             Done::Prepared => f.write_str("prepared a file"),
-            Done::Measured(replica, Some(length)) => write!(f, "measured {replica}: {length}"),
+            Done::Measured(replica, Some((length, _))) => {
+                write!(f, "measured {replica}: {length}")
+            }
             Done::Measured(replica, None) => write!(f, "{replica} cannot be read"),
             Done::DirectoryRead(read, _) => write!(f, "read the directory {}", read.id()),
             Done::Scrubbed(replica, found) => write!(f, "scrubbed {replica}: {found:?}"),
@@ -223,11 +226,13 @@ pub(super) fn give_up(disk: &Replicas, replica: ReplicaId) -> bool {
     given_up.is_ok()
 }
 
-/// Reads a replica that an earlier process has written. Returns how long it is; `None`: what cannot be
-/// read is as good as not there.
-fn measure(disk: &Replicas, replica: ReplicaId) -> Option<u32> {
+/// Reads a replica that an earlier process has written. Returns how long it is and up to
+/// where its pieces say that the expiry clock was; `None`: what cannot be read is as good as not there.
+fn measure(disk: &Replicas, replica: ReplicaId) -> Option<(u32, UnixMillis)> {
     match disk.measure(replica) {
-        Ok((boot, end)) if !end.is_damaged(boot != disk.boot()) => return Some(end.length),
+        Ok((boot, end)) if !end.is_damaged(boot != disk.boot()) => {
+            return Some((end.length, end.stamp.clock));
+        }
         Ok((_, end)) => tracing::warn!(
             %replica,
             "what stands at byte {} of its file is not what was written: it is not used",

@@ -111,6 +111,7 @@ impl Pieces {
             from: piece.from,
             is_last: piece.is_last,
             sent: piece.sent,
+            clock: sender.stamp.clock,
             header: self.header(backup, piece, bytes, sender),
         };
         out.peers.push(Sending {

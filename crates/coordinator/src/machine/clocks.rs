@@ -1,0 +1,286 @@
+//! What the servers' clocks show, compared.
+//!
+//! Every server is asked once a second. Its answer lies between question and receipt, so the
+//! difference between its clock and this coordinator's is known up to the round trip, and no server
+//! is blamed for a slow network. The coordinator's own wall clock has no say.
+//!
+//! The **reference** is the median of the members' wall clocks, if most of them are near it: one
+//! member of three that jumps by a day changes nothing, and one of two makes that there is none. It
+//! leads the servers' expiry clocks (`protocols::clock`).
+//!
+//! A server whose clocks are off by more than [`SKEW_MAX`] is not admitted. A member that drifts
+//! beyond serves on, but no range is moved to or from it: where the range stands still until the
+//! slower clock has caught up, keys would live so much too long.
+
+use super::Coordinator;
+use crate::ledger::Stopped;
+use crate::outbox::{ConnectionId, Effect, Moment, Outbox};
+use crate::store::MetaStore;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::{Instant, ServerId, UnixMillis};
+use wire::control::{ClockQuestion, ClockReading, ClockReport, FromCoordinator, Join};
+
+/// Largest difference from the reference.
+const SKEW_MAX: Duration = Duration::from_millis(500);
+
+/// Pause between two questions.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+const SKEW_MAX_MILLIS: i64 = SKEW_MAX.as_millis() as i64;
+
+/// What is known of the clocks of those who are connected.
+#[derive(Debug, Default)]
+pub(super) struct Clocks {
+    members: BTreeMap<ServerId, Member>,
+    /// Joins of new servers that wait for what their clocks show.
+    joining: BTreeMap<ConnectionId, Join>,
+    /// When everybody is asked again.
+    ask_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    wall: Span,
+    expiry: Option<Span>,
+    /// It was off when it was heard last, as was said in the log.
+    is_off: bool,
+}
+
+/// A clock less this coordinator's monotonic one, in ms: somewhere between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    low: i64,
+    high: i64,
+}
+
+impl Span {
+    /// A clock that showed `shown` some time between.
+    fn new(shown: UnixMillis, asked: Instant, now: Instant) -> Span {
+        let shown = i64::try_from(shown.0).unwrap_or(i64::MAX);
+        let at = |moment: Instant| shown.saturating_sub((moment.0 / 1_000_000) as i64);
+        Span { low: at(now.max(asked)), high: at(asked.min(now)) }
+    }
+
+    fn middle(self) -> i64 {
+        self.low.midpoint(self.high)
+    }
+
+    /// How far it lies beyond the limit around a reference; 0 if it may be within.
+    fn beyond(self, reference: i64) -> i64 {
+        let (low, high) = (self.low.saturating_sub(reference), self.high.saturating_sub(reference));
+        match () {
+            () if low > SKEW_MAX_MILLIS => low,
+            () if high < -SKEW_MAX_MILLIS => high,
+            () => 0,
+        }
+    }
+}
+
+/// The median of clocks; of two in the middle the one behind.
+fn median(spans: &[Span]) -> Option<i64> {
+    let mut middles: Vec<i64> = spans.iter().map(|span| span.middle()).collect();
+    middles.sort_unstable();
+    middles.get(middles.len().checked_sub(1)? / 2).copied()
+}
+
+/// The median, if more than half of all may be near it.
+fn agreed(spans: &[Span]) -> Option<i64> {
+    let median = median(spans)?;
+    let near = spans.iter().filter(|span| span.beyond(median) == 0).count();
+    (2 * near > spans.len()).then_some(median)
+}
+
+impl Clocks {
+    fn reference(&self) -> Option<i64> {
+        agreed(&self.walls())
+    }
+
+    fn walls(&self) -> Vec<Span> {
+        self.members.values().map(|member| member.wall).collect()
+    }
+
+    /// What the question says that is asked now.
+    fn question(&self, now: Instant) -> ClockQuestion {
+        let at = |reference: i64| reference.saturating_add((now.0 / 1_000_000) as i64);
+        let reference = self.reference().map(|reference| UnixMillis(at(reference).max(0) as u64));
+        ClockQuestion { asked: now, reference }
+    }
+
+    /// When everybody is to be asked, if there is anybody.
+    pub(super) fn next_question(&self) -> Option<Instant> {
+        (!self.members.is_empty()).then_some(self.ask_at)
+    }
+
+    /// The server is not connected any more.
+    pub(super) fn forget(&mut self, server: ServerId) {
+        self.members.remove(&server);
+    }
+
+    /// A connection has ended.
+    pub(super) fn forget_join(&mut self, connection: ConnectionId) {
+        self.joining.remove(&connection);
+    }
+
+    /// Compares with the median, also if there is no majority near it: of two members that differ
+    /// one is off.
+    fn report(&self, server: ServerId, member: &Member) -> Option<ClockReport> {
+        let expiries: Vec<Span> = self.members.values().filter_map(|it| it.expiry).collect();
+        let beyond = |span: Option<Span>, reference: Option<i64>| {
+            span.zip(reference).map_or(0, |(span, reference)| span.beyond(reference))
+        };
+        let wall_ahead = beyond(Some(member.wall), median(&self.walls()));
+        let expiry_ahead = beyond(member.expiry, median(&expiries));
+        let is_off = wall_ahead != 0 || expiry_ahead != 0;
+        is_off.then_some(ClockReport { server, wall_ahead, expiry_ahead })
+    }
+
+    /// Members whose clocks are off.
+    pub(super) fn reports(&self) -> Vec<ClockReport> {
+        let members = self.members.iter();
+        members.filter_map(|(&server, member)| self.report(server, member)).collect()
+    }
+
+    /// Returns why no range is moved to or from this server; `None`: its clocks are right.
+    pub(super) fn objection(&self, server: ServerId) -> Option<String> {
+        let report = self.report(server, self.members.get(&server)?)?;
+        let (whose, ahead) = match report.wall_ahead {
+            0 => ("expiry clock", report.expiry_ahead),
+            ahead => ("clock", ahead),
+        };
+        Some(format!(
+            "the {whose} of {server} is {}: no slots can be moved to or from it until it is within \
+             {SKEW_MAX_MILLIS} ms, as keys would expire at wrong times; set the machine's clock \
+             right (chrony or ntpd), and see 'ballast cluster status'",
+            in_words(ahead)
+        ))
+    }
+}
+
+/// A difference from the other members.
+fn in_words(ahead: i64) -> String {
+    let direction = if ahead > 0 { "ahead of" } else { "behind" };
+    format!("{} ms {direction} that of the other members", ahead.unsigned_abs())
+}
+
+impl<S: MetaStore> Coordinator<S> {
+    /// Lets a new server's join wait for what its clocks show. `false`: nobody is there to compare
+    /// them with, or they were compared before.
+    pub(super) fn must_show_clock(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        join: &Join,
+        out: &mut Outbox,
+    ) -> bool {
+        let is_new = join.rejoin.is_none() && self.clocks.reference().is_some();
+        if !is_new || !self.settings.limits_skew {
+            return false;
+        }
+        let message = FromCoordinator::Clock(self.clocks.question(now));
+        self.clocks.joining.insert(connection, join.clone());
+        out.push(Effect::Send { connection, message });
+        true
+    }
+
+    /// A connection that is not a server's yet has shown its clock.
+    pub(super) fn newcomer_clock(
+        &mut self,
+        at: Moment,
+        connection: ConnectionId,
+        reading: ClockReading,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        let Some(join) = self.clocks.joining.remove(&connection) else { return Ok(()) };
+        let span = Span::new(reading.wall, reading.asked, at.now);
+        let ahead = self.clocks.reference().map_or(0, |reference| span.beyond(reference));
+        if ahead == 0 {
+            return self.let_in(at, connection, join, out);
+        }
+        let reason = format!(
+            "the clock of this machine is {}; set it right (chrony or ntpd) and start the server \
+             again: more than {SKEW_MAX_MILLIS} ms are not allowed, as keys would expire at wrong \
+             times",
+            in_words(ahead)
+        );
+        self.reject(connection, reason.into(), out);
+        Ok(())
+    }
+
+    /// A member has shown its clocks.
+    pub(super) fn note_clock(&mut self, now: Instant, server: ServerId, reading: ClockReading) {
+        let ClockReading { asked, wall, expiry } = reading;
+        let span = |shown| Span::new(shown, asked, now);
+        let was_off = self.clocks.members.get(&server).is_some_and(|member| member.is_off);
+        let mut member = Member { wall: span(wall), expiry: expiry.map(span), is_off: was_off };
+        self.clocks.members.insert(server, member);
+        let report = self.clocks.report(server, &member);
+        member.is_off = report.is_some();
+        self.clocks.members.insert(server, member);
+        match (report, was_off) {
+            (Some(ClockReport { wall_ahead, expiry_ahead, .. }), false) => tracing::warn!(
+                %server, wall_ahead, expiry_ahead,
+                "the clocks of a server are off: no slots are moved to or from it"
+            ),
+            (None, true) => tracing::warn!(%server, "the clocks of a server are right again"),
+            (Some(_), true) | (None, false) => {}
+        }
+    }
+
+    /// Asks a server that has just joined, before the next round.
+    pub(super) fn ask_clock(&mut self, now: Instant, server: ServerId, out: &mut Outbox) {
+        if self.clocks.members.is_empty() {
+            self.clocks.ask_at = now + ASK_EVERY;
+        }
+        let question = self.clocks.question(now);
+        self.send(server, FromCoordinator::Clock(question), out);
+    }
+
+    pub(super) fn ask_clocks(&mut self, now: Instant, out: &mut Outbox) {
+        if self.clocks.next_question().is_some_and(|at| at <= now) {
+            self.clocks.ask_at = now + ASK_EVERY;
+            let question = self.clocks.question(now);
+            for server in self.connections.values().flatten() {
+                self.send(*server, FromCoordinator::Clock(question), out);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exact(ms: i64) -> Span {
+        Span { low: ms, high: ms }
+    }
+
+    #[test]
+    fn the_reference_is_the_median_if_most_agree() {
+        for (clocks, reference) in [
+            (&[][..], None),
+            (&[7], Some(7)),
+            (&[0, 400], Some(0)),
+            (&[0, 86_400_000], None),
+            (&[0, 86_400_000, 30], Some(30)),
+            (&[0, 5_000, 86_400_000], None),
+            (&[-300, 0, 300, 90_000], Some(0)),
+        ] {
+            let clocks: Vec<Span> = clocks.iter().map(|&ms| exact(ms)).collect();
+            assert_eq!(agreed(&clocks), reference, "{clocks:?}");
+        }
+    }
+
+    #[test]
+    fn a_slow_network_is_nobodys_fault() {
+        let (asked, now) = (Instant(1_000_000_000), Instant(3_000_000_000));
+        let span = Span::new(UnixMillis(10_000), asked, now);
+        assert_eq!(span, Span { low: 7_000, high: 9_000 });
+        assert_eq!(span.beyond(8_000), 0);
+        assert_eq!(span.beyond(6_500), 0);
+        assert_eq!(span.beyond(6_499), 501);
+        assert_eq!(span.beyond(9_501), -501);
+        // A clock that no member can have, from a peer that is not one.
+        assert!(Span::new(UnixMillis(u64::MAX), Instant(u64::MAX), Instant(0)).beyond(0) > 0);
+    }
+}
