@@ -271,9 +271,15 @@ impl<'a> Entry<'a> {
     /// Whether the record has stopped existing at `now`. A tombstone does not expire.
     #[inline]
     pub fn is_expired(&self, now: UnixMillis) -> bool {
+        self.expiry().is_some_and(|at| at <= now)
+    }
+
+    /// When the record stops existing; `None`: never, or it is none.
+    #[inline]
+    pub fn expiry(&self) -> Option<UnixMillis> {
         match self.body {
-            Body::Object { expiry: Some(at), .. } => at <= now,
-            Body::Object { expiry: None, .. } | Body::Tombstone { .. } | Body::CopiesOf(_) => false,
+            Body::Object { expiry, .. } => expiry,
+            Body::Tombstone { .. } | Body::CopiesOf(_) => None,
         }
     }
 }

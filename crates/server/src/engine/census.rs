@@ -5,6 +5,7 @@
 use super::Engine;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use store::Expiring;
 use types::limits::TABLES_MAX;
 use types::{Instant, ReactorId, SLOT_COUNT, Slot, TableId};
 use wire::control::{ToCoordinator, Will};
@@ -29,6 +30,9 @@ const RECORD_LOAD: u64 = 256;
 pub(super) struct Census {
     /// By table, when it was counted last.
     records: [AtomicU64; TABLES_MAX],
+    /// By table, records with an expiry that the last walk over the table has met, and the mean of
+    /// what was left to them in ms.
+    expiring: [(AtomicU64, AtomicU64); TABLES_MAX],
 }
 
 /// A count that goes on in steps. The first reactor counts for all.
@@ -47,6 +51,21 @@ pub(super) struct Count {
 }
 
 impl Census {
+    /// A walk over a table is at its end.
+    pub(super) fn note_expiring(&self, table: TableId, met: Expiring) {
+        let (records, mean_left) = &self.expiring[usize::from(table.0)];
+        records.store(met.records, Ordering::Relaxed);
+        let mean = met.left_millis.checked_div(met.records).unwrap_or(0);
+        mean_left.store(mean, Ordering::Relaxed);
+    }
+
+    /// Records of a table that have an expiry, and the mean of what is left to them in ms: as the
+    /// last walk over the table has met them.
+    pub(super) fn expiring(&self, table: TableId) -> (u64, u64) {
+        let (records, mean_left) = &self.expiring[usize::from(table.0)];
+        (records.load(Ordering::Relaxed), mean_left.load(Ordering::Relaxed))
+    }
+
     /// Tables that have records, and how many.
     pub(super) fn tables(&self) -> impl Iterator<Item = (TableId, u64)> {
         let counted = self.records.iter().map(|records| records.load(Ordering::Relaxed));

@@ -489,7 +489,9 @@ fn keyspace(shown: &Shown<'_>) -> Lines {
     (0..TABLES_MAX as u8)
         .filter_map(|table| {
             let records = shown.engine.worker.table_records(TableId(table));
-            let line = format!("keys={records},expires=0,avg_ttl=0");
+            let (expires, mean_left) = shown.node().census.expiring(TableId(table));
+            let expires = expires.min(records);
+            let line = format!("keys={records},expires={expires},avg_ttl={mean_left}");
             (records > 0).then(|| (format!("db{table}"), line))
         })
         .collect()

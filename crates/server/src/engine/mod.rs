@@ -123,10 +123,12 @@ pub type Stopwatch = Box<dyn Fn() -> Instant>;
 /// Buffers kept for pulls' payloads: some more than one migration has in flight.
 const BUFFERS_MAX: usize = 32;
 
-/// Pause between two rounds of the walk that reclaims expired records, and the buckets of one.
+/// Pause between two rounds of the walk that reclaims expired records, and the buckets of one. There
+/// is no pause while each round finds something: 300,000 keys stand in some 55,000 buckets, which
+/// then take half a second, 20 us of each millisecond.
 const EXPIRY_PAUSE: Duration = Duration::from_millis(100);
 const EXPIRY_BUCKETS: usize = 4_096;
-const EXPIRY_QUANTUM_BUCKETS: usize = 64;
+const EXPIRY_QUANTUM_BUCKETS: usize = 128;
 
 impl Engine {
     /// The engine of one reactor. Each reactor has one, made on its own thread or before.
@@ -536,18 +538,27 @@ impl Engine {
             walk.buckets_left = EXPIRY_BUCKETS;
         }
         let table = TableId(walk.table);
-        match self.worker.expire(table, KeyHash(walk.cursor), EXPIRY_QUANTUM_BUCKETS) {
+        let next = self.worker.expire(table, KeyHash(walk.cursor), EXPIRY_QUANTUM_BUCKETS);
+        let met = self.worker.take_expiring();
+        walk.met.add(met);
+        walk.eager_left = match met.expired {
+            0 => walk.eager_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS),
+            _ => EXPIRY_BUCKETS,
+        };
+        match next {
             Some(cursor) => {
                 walk.cursor = cursor.0;
                 walk.buckets_left = walk.buckets_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS);
             }
             None => {
+                self.node.census.note_expiring(table, std::mem::take(&mut walk.met));
                 walk.cursor = 0;
                 walk.table = (walk.table + 1) % TABLES_MAX as u8;
                 walk.buckets_left = if walk.table == 0 { 0 } else { walk.buckets_left };
             }
         }
-        let pause = if walk.buckets_left == 0 { EXPIRY_PAUSE } else { Duration::from_millis(1) };
+        let rests = walk.buckets_left == 0 && walk.eager_left == 0;
+        let pause = if rests { EXPIRY_PAUSE } else { Duration::from_millis(1) };
         walk.next = now + pause;
     }
 

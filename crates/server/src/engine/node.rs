@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use store::log::{Dependency, GracePeriod, Reservation};
-use store::{Arrival, Store, Tablet, TabletMap, TabletState};
+use store::{Arrival, Expiring, Store, Tablet, TabletMap, TabletState};
 use types::{
     ClusterId, HashRange, Instant, MigrationId, OwnershipEpoch, ReactorId, ServerId, Slot, TableId,
     slot_of,
@@ -97,6 +97,10 @@ pub(super) struct ExpiryWalk {
     pub(super) next: Instant,
     /// Buckets left to look at before the walk rests.
     pub(super) buckets_left: usize,
+    /// Records with an expiry that the walk has met in this table.
+    pub(super) met: Expiring,
+    /// Buckets to look at without finding anything expired before the walk rests again.
+    pub(super) eager_left: usize,
 }
 
 /// The machines of all migrations and recoveries that this server has part in. One lock: a migration's messages

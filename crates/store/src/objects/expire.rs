@@ -11,7 +11,32 @@ use crate::sync::atomic::Ordering;
 use planted::Bug;
 use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
 
+/// Records with an expiry that a walk has met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expiring {
+    /// How many will still exist for a while.
+    pub records: u64,
+    /// The sum of what is left to them.
+    pub left_millis: u64,
+    /// How many had expired.
+    pub expired: u64,
+}
+
+impl Expiring {
+    /// Adds what another part of the walk has met.
+    pub fn add(&mut self, other: Expiring) {
+        self.records += other.records;
+        self.left_millis = self.left_millis.saturating_add(other.left_millis);
+        self.expired += other.expired;
+    }
+}
+
 impl Worker {
+    /// Returns what [`Worker::expire`] has met since the last call.
+    pub fn take_expiring(&mut self) -> Expiring {
+        std::mem::take(&mut self.expiring)
+    }
+
     /// Reclaims records whose expiry has come, of one table from `cursor` on, in a bounded step.
     /// Leaves alone what is frozen, leaving or being flushed. Returns where to go on; `None`: at
     /// the end.
@@ -27,14 +52,20 @@ impl Worker {
         let view = View::new(&self.store, table, &turn);
         self.words.clear();
         let next = view.gather(range, buckets_max, &mut self.words);
+        let clock = access.clock(&self.store);
         let (head, graves) = (&mut self.head, &mut self.graves);
         let mut writer = Writer { store: &self.store, head, graves, view };
         for &(lowest, word) in &self.words {
-            let may_expire = match word.kind() {
-                Kind::Expiring => true,
-                Kind::Object | Kind::Tombstone => false,
+            let expiry = match word.kind() {
+                Kind::Expiring => view.entry(word).expiry(),
+                Kind::Object | Kind::Tombstone => None,
             };
-            if may_expire && view.entry(word).is_expired(access.clock(&self.store)) {
+            let Some(expiry) = expiry else { continue };
+            if expiry > clock {
+                let left_millis = expiry.0 - clock.0;
+                self.expiring.add(Expiring { records: 1, left_millis, expired: 0 });
+            } else {
+                self.expiring.expired += 1;
                 let key = view.entry(word).key;
                 let hash = key_hash_in_slot(self.store.seed(), lowest.slot(), key);
                 if range.contains(hash) {
@@ -76,6 +107,13 @@ pub(super) fn reclaim(
         }
         Found::Here(..) | Found::Nothing => Ok(()),
     }
+}
+
+/// Reclaims a record that a client's operation has found expired. One that cannot go now is met
+/// again by the walk.
+#[cold]
+pub(super) fn reclaim_touched(mut writer: Writer<'_, '_>, key: Key<'_>, access: Access<'_>) {
+    let _ = reclaim(&mut writer, key, access);
 }
 
 /// The next tablet whose records may be changed, from `cursor` on.

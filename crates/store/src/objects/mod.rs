@@ -50,6 +50,7 @@ mod write;
 
 pub use arrival::{Arrival, ArrivalPlan};
 pub use changes::{Changes, NewValue, Scratch};
+pub use expire::Expiring;
 pub use recover::RecoverError;
 pub use recovery::{Recovery, RecoveryPlan};
 pub use replay::{ReplayCounters, ReplayError, Replayed};

@@ -3,9 +3,11 @@
 //! Several records are a moment's if no leaf changed from the first look to the last; after a few
 //! tries their leaves are locked instead.
 
+use super::expire::reclaim_touched;
 use super::leaves::Leaves;
 use super::view::{Found, View};
 use super::worker::Access;
+use super::write::Writer;
 use super::{Key, Record, Stall, Store, Worker};
 use planted::Bug;
 use types::TableId;
@@ -35,7 +37,15 @@ impl Worker {
             }
         }
         view.note_found(&found);
-        Ok(f(found.record(access.clock(&self.store))))
+        let record = found.record(access.clock(&self.store));
+        let has_expired = record.is_none() && found.may_expire();
+        let result = f(record);
+        if has_expired {
+            let view = View::new(&self.store, table, &turn);
+            let (head, graves) = (&mut self.head, &mut self.graves);
+            reclaim_touched(Writer { store: &self.store, head, graves, view }, key, access);
+        }
+        Ok(result)
     }
 
     /// Reads several records as they were at one moment.

@@ -1,10 +1,12 @@
 //! Walks over all records of a table, for clients: SCAN, KEYS and the like.
 
+use super::expire::reclaim_touched;
 use super::store::behind;
-use super::tablets::TabletState;
+use super::tablets::{TabletMap, TabletState};
 use super::view::{Found, View, record_of};
 use super::worker::Access;
-use super::{Arrival, Record, Stall, Worker};
+use super::write::Writer;
+use super::{Arrival, Key, Record, Stall, Worker};
 use planted::Bug;
 use std::sync::Arc;
 use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
@@ -21,7 +23,9 @@ impl Worker {
         buckets_max: usize,
         mut f: impl FnMut(&[u8], Record<'_>),
     ) -> Result<Option<KeyHash>, Stall> {
-        let Some((range, access)) = self.scannable(table, cursor)? else { return Ok(None) };
+        let Some((range, access)) = scannable(&self.tablets, table, cursor)? else {
+            return Ok(None);
+        };
         let turn = self.participant.turn();
         let view = View::for_client(&self.store, table, &turn, &self.shown);
         self.words.clear();
@@ -29,36 +33,48 @@ impl Worker {
         let shown =
             HashRange::new(range.first(), next.map_or(range.last(), |next| KeyHash(next.0 - 1)));
         let now = access.clock(&self.store);
+        let mut expired = Vec::new();
         for &(lowest, word) in &self.words {
             let entry = view.entry(word);
             view.note_found(&Found::Here(word, entry));
+            if entry.is_expired(now) {
+                expired.push((lowest.slot(), entry.key));
+            }
             if let Some(record) = record_of(&entry, now)
                 && shown.contains(key_hash_in_slot(self.store.seed(), lowest.slot(), entry.key))
             {
                 f(entry.key, record);
             }
         }
+        let view = View::new(&self.store, table, &turn);
+        for (slot, bytes) in expired {
+            let key = Key { hash: key_hash_in_slot(self.store.seed(), slot, bytes), bytes };
+            if range.contains(key.hash) {
+                let (head, graves) = (&mut self.head, &mut self.graves);
+                reclaim_touched(Writer { store: &self.store, head, graves, view }, key, access);
+            }
+        }
         Ok(next.or_else(|| behind(range.last())))
     }
+}
 
-    /// What a walk may look at next: within one tablet, and below the progress if it is arriving.
-    fn scannable(
-        &self,
-        table: TableId,
-        cursor: KeyHash,
-    ) -> Result<Option<(HashRange, Access<'_>)>, Stall> {
-        let ours = self.tablets.iter().find(|tablet| {
-            cursor <= tablet.range.last() && !matches!(tablet.state, TabletState::Leaving)
-        });
-        let Some(tablet) = ours else { return Ok(None) };
-        let access = tablet.access(table)?;
-        let rest = HashRange::new(cursor.max(tablet.range.first()), tablet.range.last());
-        match access.arrival {
-            None => Ok(Some((rest, access))),
-            Some(arrival) if arrival.is_flushed(table) => Ok(Some((rest, access))),
-            Some(_) if planted::is(Bug::WalkNotWaiting) => Ok(Some((rest, access))),
-            Some(arrival) => Ok(Some((arrived(arrival, rest)?, access))),
-        }
+/// What a walk may look at next: within one tablet, and below the progress if it is arriving.
+fn scannable(
+    tablets: &TabletMap,
+    table: TableId,
+    cursor: KeyHash,
+) -> Result<Option<(HashRange, Access<'_>)>, Stall> {
+    let ours = tablets.iter().find(|tablet| {
+        cursor <= tablet.range.last() && !matches!(tablet.state, TabletState::Leaving)
+    });
+    let Some(tablet) = ours else { return Ok(None) };
+    let access = tablet.access(table)?;
+    let rest = HashRange::new(cursor.max(tablet.range.first()), tablet.range.last());
+    match access.arrival {
+        None => Ok(Some((rest, access))),
+        Some(arrival) if arrival.is_flushed(table) => Ok(Some((rest, access))),
+        Some(_) if planted::is(Bug::WalkNotWaiting) => Ok(Some((rest, access))),
+        Some(arrival) => Ok(Some((arrived(arrival, rest)?, access))),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Writes of one key: blind, or decided by the record that they replace, or also by another table's.
 
 use super::changes::{Changes, Scratch, What};
+use super::expire::reclaim_touched;
 use super::view::{Found, Placed, View};
 use super::worker::{Access, check_size};
 use super::write::Writer;
@@ -63,11 +64,19 @@ impl Worker {
         access.make_leaf(&view, key.hash);
         let mut leaf = view.lock(key.hash)?;
         let found = look(&view, &leaf, (key, access), need)?;
+        let record = found.record(access.clock(&self.store));
+        let has_expired = record.is_none() && found.may_expire();
         let mut changes = Changes::new(&mut self.scratch, 1);
-        let result = f(found.record(access.clock(&self.store)), &mut changes);
+        let result = f(record, &mut changes);
         let (head, graves) = (&mut self.head, &mut self.graves);
         let writer = Writer { store: &self.store, head, graves, view };
         carry_out(&self.scratch, writer, &mut leaf, (key, access), found.old())?;
+        if has_expired && self.scratch.list.is_empty() {
+            drop(leaf);
+            let view = View::new(&self.store, table, &turn);
+            let (head, graves) = (&mut self.head, &mut self.graves);
+            reclaim_touched(Writer { store: &self.store, head, graves, view }, key, access);
+        }
         Ok(result)
     }
 

@@ -190,6 +190,12 @@ impl<'t> Found<'t> {
         matches!(self, Found::Nothing)
     }
 
+    /// Whether it is a record with an expiry.
+    #[inline]
+    pub(super) fn may_expire(&self) -> bool {
+        matches!(self, Found::Here(word, _) if word.kind() == Kind::Expiring)
+    }
+
     /// The record, if one exists at this time.
     #[inline]
     pub(super) fn record(&self, now: UnixMillis) -> Option<Record<'t>> {

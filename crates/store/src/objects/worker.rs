@@ -5,6 +5,7 @@
 //! can do is spread over the files of this folder, one per kind of work.
 
 use super::changes::Scratch;
+use super::expire::Expiring;
 use super::graves::Graves;
 use super::store::Store;
 use super::tablets::{Tablet, TabletMap, TabletState};
@@ -45,6 +46,8 @@ pub struct Worker {
     pub(super) graves: Graves,
     /// The segment that this worker is cleaning.
     pub(super) victim: Option<VictimSegment>,
+    /// What the walk that reclaims expired records has met.
+    pub(super) expiring: Expiring,
     /// Words of a walk, with the lowest hashes that they may have, until it has been decided what becomes of them.
     pub(super) words: Vec<(KeyHash, Word)>,
 }
@@ -94,6 +97,7 @@ impl Worker {
             shown: Shown::default(),
             graves: Graves::new(),
             victim: None,
+            expiring: Expiring::default(),
             words: Vec::new(),
         }
     }

@@ -110,3 +110,29 @@ fn a_lock_never_has_two_holders_whatever_the_wall_clock_does() {
         assert!(taken.is_some_and(|at| at + Duration::from_millis(230) > world.now));
     }
 }
+
+#[test]
+fn what_has_expired_is_not_counted_a_second_later() {
+    let mut world = World::new(Configuration::default());
+    let mut client = world.connect(1, 0, HERE);
+    for thousand in 0..300 {
+        let sets = (0..1000).map(|number| format!("SET key:{thousand}:{number} v"));
+        let replies = world.ask(&mut client, &sets.collect::<Vec<_>>().join("\r\n"));
+        assert_eq!(replies.len(), 1000 * OK.len());
+    }
+    for number in 0..1000 {
+        assert_eq!(world.ask(&mut client, &format!("SET short:{number} v PX 100")), OK);
+    }
+    for number in 0..500 {
+        assert_eq!(world.ask(&mut client, &format!("SET long:{number} v EX 1000")), OK);
+    }
+    assert_eq!(world.ask(&mut client, "DBSIZE"), ":301500\r\n");
+    world.pass(Duration::from_millis(101));
+    world.pass(SECOND);
+    assert_eq!(world.ask(&mut client, "DBSIZE"), ":300500\r\n");
+    world.pass(10 * SECOND);
+    let info = world.ask(&mut client, "INFO keyspace");
+    let (_, told) = info.split_once("keys=300500,expires=500,avg_ttl=").expect(&info);
+    let told = told.split("\r\n").next().and_then(|told| told.parse::<u64>().ok());
+    assert!(told.is_some_and(|left| (985_000..=1_000_000).contains(&left)), "{info}");
+}
