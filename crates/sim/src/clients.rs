@@ -21,8 +21,8 @@ const HOPS_MAX: u32 = 30;
 /// Operations on one register at a time: more, and there are too many orders to try.
 const CROWD: u32 = 6;
 
-/// By how much values may expire too early and too late, beside what follows from clocks that run a
-/// twentieth fast or slow.
+/// By how much values may expire too early and too late, beside what follows from clocks that run
+/// too fast or too slow.
 pub(crate) type Slack = (Duration, Duration);
 
 /// A job that has not come to its end.
@@ -119,8 +119,7 @@ pub(crate) struct Clients {
     last_reads: Vec<Option<Option<u64>>>,
     /// Jobs that were refused: not executed, and so part of no history.
     refused: usize,
-    /// Beginnings and ends so far.
-    /// When each moment was.
+    /// When each beginning and end so far was.
     moments: Vec<Instant>,
     connections: u64,
     finished: usize,
@@ -420,14 +419,14 @@ impl Clients {
         self.moments.len() as u64
     }
 
-    /// When the values that were written to expire go: clocks may be wrong by `early` and `late`,
-    /// and run a twentieth fast or slow.
+    /// When the values that were written to expire go: clocks may be wrong by `early` and `late`, a
+    /// server's may run a twentieth fast or slow, and a range's that is behind another twentieth faster.
     fn lives(&self, history: &[Operation], (early, late): Slack) -> Lives {
         let life = |operation: &Operation| {
             let Action::WriteExpiring(value) = operation.action else { return None };
             let time = |moment: u64| self.moments[moment as usize - 1];
             let lasts = Duration::from_millis(expiry_millis(value));
-            let first = (time(operation.begun) + lasts * 20 / 21).0;
+            let first = (time(operation.begun) + lasts * 400 / 441).0;
             let first = Instant(first.saturating_sub(early.as_nanos() as u64));
             let last = time(operation.ended) + lasts * 20 / 19 + late;
             // Positions count from 1.

@@ -163,6 +163,8 @@ struct World {
     expired_by: Instant,
     /// How far a server's wall clock may be ahead of that of the world.
     skew_max_millis: u64,
+    /// By how much the clocks of ranges differed that moved as one: the lower ones took a step.
+    clock_steps: BTreeMap<MigrationId, Duration>,
     plan: BTreeMap<(Instant, u64), Next>,
     planned: u64,
     leaders: Leaders,
@@ -299,6 +301,7 @@ impl World {
             rest_by: Instant(0),
             expired_by: Instant(0),
             skew_max_millis: 0,
+            clock_steps: BTreeMap::new(),
             plan: BTreeMap::new(),
             planned: 0,
             leaders,

@@ -25,14 +25,14 @@ fn seeds_max(planted: Planted) -> u64 {
         Planted::ForgottenWhenSent
         | Planted::ThawedWithoutAsking
         | Planted::AbsentNotRemembered
-        | Planted::ReclaimedWithoutTombstone
         | Planted::BusyReadAsAbsent
-        | Planted::FlushedArrives
         | Planted::WalkNotWaiting
         | Planted::OldCopyKept
         | Planted::LifeFromWallClock
         | Planted::ClockGoesBack => 100,
         Planted::LateReplyInserted
+        | Planted::ReclaimedWithoutTombstone
+        | Planted::FlushedArrives
         | Planted::LostReplyTakenForEmpty
         | Planted::NeverNotKept
         | Planted::KeyOvertaken => 399,

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Arc;
 use store::{
-    Key, Need, Store, StoreConfig, TableSet, Tablet, TabletMap, TabletState, Worker, log::LogChange,
+    Key, Need, RangeClock, Store, StoreConfig, TableSet, Tablet, TabletMap, TabletState, Worker,
+    log::LogChange,
 };
 use types::limits::TABLES_MAX;
 use types::{
@@ -189,7 +190,7 @@ fn store(records: usize, huge_pages: bool, durable: bool) -> Arc<Store> {
         epoch: OwnershipEpoch(1),
         tenures: std::array::from_fn::<_, TABLES_MAX, _>(|table| Tenure(table as u64 + 1)),
         state: TabletState::Serving,
-        clock_floor: UnixMillis(0),
+        clock: RangeClock::OWN,
         flushing: TableSet::NONE,
     }]));
     store

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use store::index::{Index, Kind, Slab, WalkBudget, Word};
 use store::log::{Log, LogConfig, Participant, SideLog};
 use store::{
-    Address, Arrival, ArrivalPlan, Key, Need, Recovery, RecoveryPlan, Store, StoreConfig, TableSet,
-    Tablet, TabletMap, TabletState, Worker,
+    Address, Arrival, ArrivalPlan, Key, Need, RangeClock, Recovery, RecoveryPlan, Store,
+    StoreConfig, TableSet, Tablet, TabletMap, TabletState, Worker,
 };
 use types::limits::TABLES_MAX;
 use types::{
@@ -317,7 +317,7 @@ fn publish(store: &Store, state: TabletState) {
         epoch: OwnershipEpoch(1),
         tenures: std::array::from_fn::<_, TABLES_MAX, _>(|table| Tenure(table as u64 + 1)),
         state,
-        clock_floor: UnixMillis(0),
+        clock: RangeClock::OWN,
         flushing: TableSet::NONE,
     }]));
 }

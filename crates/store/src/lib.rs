@@ -22,7 +22,8 @@ mod sync;
 pub use address::Address;
 pub use log::GracePeriod;
 pub use objects::{
-    Arrival, ArrivalPlan, Changes, Expiring, Key, Missing, Need, NewValue, Record, RecoverError,
-    Recovery, RecoveryPlan, ReplayCounters, ReplayError, Replayed, Scratch, Stall, Store,
-    StoreConfig, StoreError, StoreUsage, TableSet, Tablet, TabletMap, TabletState, Worker,
+    Arrival, ArrivalPlan, BEHIND_MAX_MILLIS, Changes, Expiring, Key, Missing, Need, NewValue,
+    RangeClock, Record, RecoverError, Recovery, RecoveryPlan, ReplayCounters, ReplayError,
+    Replayed, Scratch, Stall, Store, StoreConfig, StoreError, StoreUsage, TableSet, Tablet,
+    TabletMap, TabletState, Worker,
 };

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Move, NOW, Server, TABLE, value};
 use std::sync::Arc;
-use store::{Missing, Need, Stall, TabletState};
+use store::{Missing, Need, RangeClock, Stall, TabletState};
 use types::{HashRange, KeyHash, MigrationId, TableId, UnixMillis, Version};
 
 fn with(pairs: &[(&str, &str)]) -> Move {
@@ -398,7 +398,7 @@ fn a_copy_between_tables_waits_for_what_is_missing_in_either_of_them() {
 }
 
 #[test]
-fn the_floor_of_a_range_is_the_clock_of_that_range_and_of_no_other() {
+fn a_range_that_comes_from_a_clock_ahead_waits_for_ours_and_no_other_notices() {
     let mut server = Server::serving();
     let names: Vec<String> = (0..64).map(|number| format!("key:{number}")).collect();
     let (low, high) = (KeyHash(u64::MAX / 2), KeyHash(u64::MAX / 2 + 1));
@@ -408,9 +408,9 @@ fn the_floor_of_a_range_is_the_clock_of_that_range_and_of_no_other() {
     }
     // The upper half comes from a server whose clock was half a second ahead.
     let floor = UnixMillis(NOW.0 + 500);
-    let floors = [UnixMillis(0), floor];
-    let tablets = ranges.into_iter().zip(floors).map(|(range, clock_floor)| store::Tablet {
-        clock_floor,
+    let clocks = [RangeClock::OWN, RangeClock::going_on_from(floor, NOW)];
+    let tablets = ranges.into_iter().zip(clocks).map(|(range, clock)| store::Tablet {
+        clock,
         ..common::tablet(range, TabletState::Serving)
     });
     server.store.publish(store::TabletMap::new(tablets.collect()));
@@ -438,4 +438,27 @@ fn the_floor_of_a_range_is_the_clock_of_that_range_and_of_no_other() {
     }
     server.now = UnixMillis(floor.0 + 200);
     names.iter().for_each(|name| assert_eq!(server.get(name), Ok(None), "{name}"));
+}
+
+#[test]
+fn a_range_that_comes_from_a_clock_behind_goes_on_from_there() {
+    let mut server = Server::serving();
+    // The owner before was 300 ms behind, and has just taken a lock for 200 ms.
+    let before = UnixMillis(NOW.0 - 300);
+    server.clock = RangeClock::going_on_from(before, NOW);
+    server.publish(TabletState::Serving);
+    let hash = server.key("lock").hash;
+    assert_eq!(server.worker.clock_at(hash), before);
+    server.set_with_expiry("lock", "1", Some(UnixMillis(before.0 + 200))).unwrap();
+    for (passed, is_held) in [(0, true), (180, true), (200, false)] {
+        server.now = UnixMillis(NOW.0 + passed);
+        server.turn();
+        let expected = is_held.then(|| b"1".to_vec());
+        assert_eq!(server.get("lock"), Ok(expected), "after {passed} ms");
+    }
+    // The difference is made up for by running a twentieth faster.
+    server.now = UnixMillis(NOW.0 + 6_000);
+    server.turn();
+    assert_eq!(server.worker.clock_at(hash), server.now);
+    assert_eq!((server.store.clock(), server.store.latest_clock()), (server.now, server.now));
 }

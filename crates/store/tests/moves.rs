@@ -6,7 +6,7 @@ mod common;
 use common::{NOW, Server, TABLE};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Arrival, ArrivalPlan, Key, Need, ReplayError, Stall, TabletState};
+use store::{Arrival, ArrivalPlan, Key, Need, RangeClock, ReplayError, Stall, TabletState};
 use types::{HashRange, KeyHash, MigrationId, ServerId, UnixMillis};
 use wire::peer::RecordCounts;
 
@@ -235,7 +235,8 @@ impl World {
         }));
         let source = Arc::clone(&self.servers[self.owner].store);
         self.servers[target].store.raise_version(source.version());
-        self.servers[target].clock_floor = source.latest_clock();
+        let own = self.servers[target].store.clock();
+        self.servers[target].clock = RangeClock::going_on_from(source.latest_clock(), own);
         self.servers[target].publish(TabletState::Arriving(Arc::clone(&arrival)));
         self.owner = target;
         let cursors = std::array::from_fn(|at| Some(partitions[at].first()));

@@ -109,7 +109,7 @@ pub struct Flip {
     /// Not below any version that the source has given to a record of the range: the target draws
     /// higher ones only.
     pub version_floor: Version,
-    /// The clock by which the source last judged expiry: the target's must not be behind it.
+    /// The clock by which the source last judged expiry in the range: there it goes on from here.
     pub expiry_clock: UnixMillis,
     /// Records per table and slot.
     pub records: RecordCounts,

@@ -182,7 +182,7 @@ impl<'a> Call<'a> {
         }
         let worker = &self.engine.worker;
         let clocks = keys.iter().map(|key| worker.clock_at(key.hash));
-        clocks.fold(worker.store().clock(), UnixMillis::max)
+        clocks.max().unwrap_or_else(|| worker.store().clock())
     }
 
     /// Answers `OK`.

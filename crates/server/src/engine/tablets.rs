@@ -3,7 +3,7 @@
 //! A tablet is split where a migration's range cuts it, and keeps its epoch and tenures on both
 //! sides. Tablets are never merged.
 
-use store::{TableSet, Tablet, TabletState};
+use store::{RangeClock, TableSet, Tablet, TabletState};
 use types::limits::TABLES_MAX;
 use types::{HashRange, OwnershipEpoch, ServerId, TableId, Tenure, UnixMillis};
 use wire::control::{ClusterMap, TabletInfo};
@@ -68,7 +68,7 @@ pub(super) fn serving(info: &TabletInfo) -> Tablet {
         epoch: info.epoch,
         tenures: tenures(&info.tenures),
         state: TabletState::Serving,
-        clock_floor: UnixMillis(0),
+        clock: RangeClock::OWN,
         flushing: TableSet::NONE,
     }
 }
@@ -77,10 +77,10 @@ pub(super) fn serving(info: &TabletInfo) -> Tablet {
 pub(super) fn clock_of<'t>(
     tablets: impl IntoIterator<Item = &'t Tablet>,
     range: HashRange,
-    clock: UnixMillis,
+    own: UnixMillis,
 ) -> UnixMillis {
     let inside = tablets.into_iter().filter(|tablet| tablet.range.overlaps(range));
-    inside.map(|tablet| tablet.clock_floor).fold(clock, UnixMillis::max)
+    inside.map(|tablet| tablet.clock.read(own)).max().unwrap_or(own)
 }
 
 /// Tenures by table; tables that the list does not name get tenure 0.

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::log::Among;
-use store::{Arrival, ArrivalPlan, ReplayError, TableSet, Tablet, TabletState};
+use store::{Arrival, ArrivalPlan, RangeClock, ReplayError, TableSet, Tablet, TabletState};
 use types::{HashRange, Instant, MigrationId, ReactorId, ServerId};
 use wire::peer::PullReply;
 
@@ -146,7 +146,7 @@ impl Engine {
             epoch: intent.target_epoch,
             tenures: tenures(&intent.target_tenures),
             state: TabletState::Arriving(arrival.clone()),
-            clock_floor: flip.expiry_clock,
+            clock: RangeClock::going_on_from(flip.expiry_clock, store.clock()),
             flushing: TableSet::NONE,
         };
         self.node.change_tablets(|tablets| {

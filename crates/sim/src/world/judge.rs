@@ -14,8 +14,8 @@ use crate::workload::EXPIRY_MAX_MILLIS;
 use protocols::replication::timing::CLOCK_LEASE;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use store::TabletState;
-use types::{HashRange, Instant, UnixMillis};
+use store::{BEHIND_MAX_MILLIS, TabletState};
+use types::{HashRange, Instant, MigrationId, UnixMillis};
 use wire::control::{Ask, MigrationReport, MigrationState};
 use wire::peer::{PeerMessage, PriorityAnswer};
 
@@ -149,8 +149,8 @@ impl World {
         let has_ended = is_known && self.unrest().is_empty();
         let is_at_rest = has_ended && self.clients.open().next().is_none();
         if is_clearing || self.part == Part::Resting && !is_at_rest {
-            // Clocks may run a twentieth slow, and stand still while another catches up.
-            let longest = 2 * (EXPIRY_MAX_MILLIS + self.skew_max_millis);
+            // Clocks may run a twentieth slow, stand still while another catches up, and be behind.
+            let longest = 2 * (EXPIRY_MAX_MILLIS + self.skew_max_millis + BEHIND_MAX_MILLIS);
             self.expired_by = self.now + Duration::from_millis(longest + 1);
         }
         match self.part {
@@ -222,19 +222,35 @@ impl World {
         rule.broken(text)
     }
 
+    /// What moves as one range has one clock from there on, the latest of its parts'.
+    pub(super) fn note_clock_step(&mut self, source: usize, id: MigrationId, range: HashRange) {
+        let store = self.servers[source].node.store();
+        let tablets = store.tablets();
+        let inside = tablets.iter().filter(|tablet| tablet.range.overlaps(range));
+        let clocks = inside.map(|tablet| tablet.clock.read(store.clock()).0);
+        let clocks = clocks.collect::<BTreeSet<_>>();
+        if let (Some(first), Some(last)) = (clocks.first(), clocks.last()) {
+            let step = self.clock_steps.entry(id).or_default();
+            *step = Duration::from_millis(last - first).max(*step);
+        }
+    }
+
     /// By how much values may expire too early or too late.
     ///
     /// Where clocks differ by little and every process lives, none expires early: its time counts by
-    /// the clock of its range, which goes on without a step wherever the range goes. A process that
-    /// starts begins with its own wall clock; of several ranges of a dead server the latest clock
-    /// counts for all.
+    /// the clock of its range, which goes on without a step wherever the range goes, unless it is
+    /// joined with another. A process that starts begins with its own wall clock; of several ranges of a
+    /// dead server the latest clock counts for all.
     fn slack(&self) -> Slack {
         let skew = Duration::from_millis(self.skew_max_millis);
         let is_steady = !self.settings.is_replicated
             && !self.faults.contains(&Knob::Crash)
             && skew < protocols::clock::FOLLOWED_MAX;
-        let early = if is_steady { Duration::ZERO } else { skew + CLOCK_LEASE };
-        (early + Duration::from_millis(2), skew + 4 * CLOCK_LEASE)
+        let steps: Duration = self.clock_steps.values().sum();
+        let early = if is_steady { steps } else { skew + CLOCK_LEASE };
+        // What a flip takes, up to a second, a range's clock falls behind.
+        let late = skew + 4 * CLOCK_LEASE + Duration::from_millis(BEHIND_MAX_MILLIS);
+        (early + Duration::from_millis(2), late)
     }
 
     /// What clients saw, and what the servers hold at the end.

@@ -42,6 +42,9 @@ impl World {
                 None => return,
             },
         };
+        if let PeerMessage::Flip(flip) = &message {
+            self.note_clock_step(place, flip.migration, flip.range);
+        }
         self.tamper_sent(&mut message, &mut payload);
         self.check_asked((place, reactor), &message);
         if let PeerMessage::FlipAnswer { migration, accepted: true } = &message {

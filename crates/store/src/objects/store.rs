@@ -116,7 +116,7 @@ impl Store {
     /// Replaces all tablets. Workers see it at the top of their next turn; a
     /// [`Store::grace_period`] begun afterwards tells when all have.
     pub fn publish(&self, tablets: TabletMap) {
-        let floors = tablets.iter().map(|tablet| tablet.clock_floor.0);
+        let floors = tablets.iter().map(|tablet| tablet.clock.floor().0);
         let floor = floors.max().unwrap_or(0);
         // Not behind what is judged by either map while some workers use the older one.
         self.clock_floor.fetch_max(floor, Ordering::AcqRel);
@@ -168,8 +168,8 @@ impl Store {
     }
 
     /// Expiry is judged as if it were at least this time, in all ranges: by this server's own clock
-    /// and no other. The clock of another server is a floor of the range that came from there
-    /// ([`super::Tablet::clock_floor`]).
+    /// and no other. The clock of another server concerns the range that came from there alone
+    /// ([`super::RangeClock`]).
     #[inline]
     pub fn raise_clock(&self, at: UnixMillis) {
         if self.clock.load(Ordering::Relaxed) < at.0 {
@@ -184,7 +184,7 @@ impl Store {
         UnixMillis(self.clock.load(Ordering::Acquire))
     }
 
-    /// Not behind the clock of any range: [`super::Tablet::clock_floor`].
+    /// Not behind the clock of any range: [`super::RangeClock`].
     pub fn latest_clock(&self) -> UnixMillis {
         self.clock().max(UnixMillis(self.clock_floor.load(Ordering::Acquire)))
     }

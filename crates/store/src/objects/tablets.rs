@@ -7,10 +7,11 @@
 //! Invariants: tablets are sorted and never overlap; a hash outside of all of them is not ours.
 
 use super::arrival::Arrival;
+use super::range_clock::RangeClock;
 use super::recovery::Recovery;
 use std::sync::Arc;
 use types::limits::TABLES_MAX;
-use types::{HashRange, KeyHash, OwnershipEpoch, SLOT_COUNT, TableId, Tenure, UnixMillis};
+use types::{HashRange, KeyHash, OwnershipEpoch, SLOT_COUNT, TableId, Tenure};
 
 /// What a server may do with a tablet.
 #[derive(Clone, Debug)]
@@ -43,10 +44,8 @@ pub struct Tablet {
     pub tenures: [Tenure; TABLES_MAX],
     /// What may be done with it.
     pub state: TabletState,
-    /// The latest time by which an earlier owner judged expiry in the range. The range's clock is the
-    /// later one of this and [`super::Store::clock`]: it stands still at the floor until the store's
-    /// clock has passed it, so that a key seen expired stays expired, and no other range notices.
-    pub clock_floor: UnixMillis,
+    /// By which clock expiry is judged in the range.
+    pub clock: RangeClock,
     /// Tables that are being flushed: operations on them are held, and what arrives for them is
     /// dropped.
     pub flushing: TableSet,

@@ -7,6 +7,7 @@
 use super::changes::Scratch;
 use super::expire::Expiring;
 use super::graves::Graves;
+use super::range_clock::RangeClock;
 use super::store::Store;
 use super::tablets::{Tablet, TabletMap, TabletState};
 use super::view::{Shown, View};
@@ -68,8 +69,7 @@ pub(super) enum Cause {
 pub(super) struct Access<'m> {
     /// Written into its entries.
     pub(super) tenure: Tenure,
-    /// The range's clock is not behind this.
-    clock_floor: UnixMillis,
+    clock: &'m RangeClock,
     /// Set where records may still arrive.
     pub(super) arrival: Option<&'m Arc<Arrival>>,
     /// Set where what was recovered depends on another log.
@@ -122,8 +122,8 @@ impl Worker {
 
     /// The clock by which expiry is judged at this hash: what a relative time to live counts from.
     pub fn clock_at(&self, hash: KeyHash) -> UnixMillis {
-        let floor = self.tablets.at(hash).map_or(UnixMillis(0), |tablet| tablet.clock_floor);
-        self.store.clock().max(floor)
+        let own = self.store.clock();
+        self.tablets.at(hash).map_or(own, |tablet| tablet.clock.read(own))
     }
 
     /// The worker holds nothing and begins no operation before its next turn: nobody waits for it.
@@ -171,7 +171,7 @@ impl Tablet {
             return Err(Stall::Held);
         }
         let tenure = self.tenures[usize::from(table.0)];
-        Ok(Access { tenure, clock_floor: self.clock_floor, arrival, recovery })
+        Ok(Access { tenure, clock: &self.clock, arrival, recovery })
     }
 }
 
@@ -180,7 +180,7 @@ impl Access<'_> {
     /// [`Store::clock`].
     #[inline]
     pub(super) fn clock(&self, store: &Store) -> UnixMillis {
-        store.clock().max(self.clock_floor)
+        self.clock.read(store.clock())
     }
 
     /// Whether another log may have an older version of any record, so that what is removed leaves

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 use store::{
-    Arrival, ArrivalPlan, Key, Need, Stall, Store, StoreConfig, TableSet, Tablet, TabletMap,
-    TabletState, Worker,
+    Arrival, ArrivalPlan, Key, Need, RangeClock, Stall, Store, StoreConfig, TableSet, Tablet,
+    TabletMap, TabletState, Worker,
 };
 use types::limits::TABLES_MAX;
 use types::{
@@ -24,7 +24,7 @@ pub(crate) struct Server {
     /// Given to the next turn.
     pub(crate) now: UnixMillis,
     /// Given to the tablet that is published next.
-    pub(crate) clock_floor: UnixMillis,
+    pub(crate) clock: RangeClock,
 }
 
 pub(crate) type Answer = Result<Option<Vec<u8>>, Stall>;
@@ -45,14 +45,14 @@ impl Server {
     pub(crate) fn new(memory_bytes: usize) -> Server {
         let store = store(memory_bytes, 1);
         let worker = store.worker(ReactorId(0));
-        let mut server = Server { store, worker, now: NOW, clock_floor: UnixMillis(0) };
+        let mut server = Server { store, worker, now: NOW, clock: RangeClock::OWN };
         server.turn();
         server
     }
 
     pub(crate) fn publish(&mut self, state: TabletState) {
-        let clock_floor = self.clock_floor;
-        let tablet = Tablet { clock_floor, ..tablet(HashRange::ALL, state) };
+        let clock = self.clock;
+        let tablet = Tablet { clock, ..tablet(HashRange::ALL, state) };
         self.store.publish(TabletMap::new(vec![tablet]));
         self.turn();
     }
@@ -212,8 +212,8 @@ pub(crate) fn store(memory_bytes: usize, reactors: u16) -> Arc<Store> {
 
 pub(crate) fn tablet(range: HashRange, state: TabletState) -> Tablet {
     let tenures = std::array::from_fn::<_, TABLES_MAX, _>(|table| Tenure(table as u64 + 1));
-    let (epoch, clock_floor) = (OwnershipEpoch(1), UnixMillis(0));
-    Tablet { range, epoch, tenures, state, clock_floor, flushing: TableSet::NONE }
+    let (epoch, clock) = (OwnershipEpoch(1), RangeClock::OWN);
+    Tablet { range, epoch, tenures, state, clock, flushing: TableSet::NONE }
 }
 
 pub(crate) fn key<'k>(store: &Store, bytes: &'k [u8]) -> Key<'k> {
@@ -256,7 +256,7 @@ impl Move {
             reservation: None,
         }));
         target.store.raise_version(source.store.version());
-        target.clock_floor = source.store.latest_clock();
+        target.clock = RangeClock::going_on_from(source.store.latest_clock(), target.store.clock());
         target.publish(TabletState::Arriving(Arc::clone(&arrival)));
         Move { source, target, arrival }
     }

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::log::Among;
 use store::{
-    Need, Recovery, RecoveryPlan, Store, TableSet, Tablet, TabletMap, TabletState, Worker,
+    Need, RangeClock, Recovery, RecoveryPlan, Store, TableSet, Tablet, TabletMap, TabletState,
+    Worker,
 };
 use types::{HashRange, KeyHash, OwnershipEpoch, UnixMillis};
 
@@ -33,9 +34,9 @@ struct Server {
 fn tablets(tenure: u64, state: TabletState) -> TabletMap {
     let range = HashRange::ALL;
     let (epoch, flushing) = (OwnershipEpoch(tenure), TableSet::NONE);
-    let clock_floor = UnixMillis(0);
+    let clock = RangeClock::OWN;
     let tenures = tenures(tenure);
-    TabletMap::new(vec![Tablet { range, epoch, tenures, state, clock_floor, flushing }])
+    TabletMap::new(vec![Tablet { range, epoch, tenures, state, clock, flushing }])
 }
 
 impl Server {

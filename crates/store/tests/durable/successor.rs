@@ -8,10 +8,11 @@ use fastrand::Rng;
 use std::sync::Arc;
 use store::log::Among;
 use store::{
-    Recovery, RecoveryPlan, ReplayError, Stall, TableSet, Tablet, TabletMap, TabletState, Worker,
+    RangeClock, Recovery, RecoveryPlan, ReplayError, Stall, TableSet, Tablet, TabletMap,
+    TabletState, Worker,
 };
 use types::limits::TABLES_MAX;
-use types::{HashRange, KeyHash, OwnershipEpoch, UnixMillis};
+use types::{HashRange, KeyHash, OwnershipEpoch};
 
 /// Steps of replay that end for want of memory, one after the other, before the store is too small.
 const REFUSED_MAX: usize = 20;
@@ -85,7 +86,7 @@ impl World {
             epoch: OwnershipEpoch(2),
             tenures: tenures(self.tenure),
             state: TabletState::Recovering(Arc::clone(recovery)),
-            clock_floor: UnixMillis(0),
+            clock: RangeClock::OWN,
             flushing: TableSet::NONE,
         };
         self.store.publish(TabletMap::new(parts.iter().map(tablet).collect()));

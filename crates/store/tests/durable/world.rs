@@ -14,7 +14,7 @@ use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::log::Dependency;
-use store::{Need, Stall, Store, TableSet, Tablet, TabletMap, TabletState, Worker};
+use store::{Need, RangeClock, Stall, Store, TableSet, Tablet, TabletMap, TabletState, Worker};
 use types::limits::TABLES_MAX;
 use types::{HashRange, KeyHash, OwnershipEpoch, SegmentId, Tenure, UnixMillis};
 
@@ -507,7 +507,7 @@ fn tablets(tenure: u64, is_flushed: bool) -> TabletMap {
         epoch: OwnershipEpoch(1),
         tenures: tenures(tenure),
         state: TabletState::Serving,
-        clock_floor: UnixMillis(0),
+        clock: RangeClock::OWN,
         flushing,
     }])
 }

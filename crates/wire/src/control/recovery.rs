@@ -104,7 +104,7 @@ pub struct RecoveryPart {
     /// If it hands the part back it holds what it held before. A source may be serving the range
     /// still, if nobody knows whether it had flipped. Without this the receiver holds nothing of it.
     pub keeps: bool,
-    /// The range's expiry clock begins here: the dead cannot have judged by a later one.
+    /// The range's expiry clock goes on from here: the dead cannot have judged by a later one.
     pub clock_floor: UnixMillis,
     /// One log; both sides' if the range was moving and neither side is left. The first names the
     /// part together with its epoch and range.

@@ -12,7 +12,7 @@ use protocols::{Outbox, Ticket};
 use std::sync::Arc;
 use std::time::Duration;
 use store::log::Among;
-use store::{Recovery, RecoveryPlan, ReplayError, TableSet, Tablet, TabletState};
+use store::{RangeClock, Recovery, RecoveryPlan, ReplayError, TableSet, Tablet, TabletState};
 use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ServerId, Version};
 use wire::control::ToCoordinator;
 use wire::peer::{PeerMessage, RecoveryRead};
@@ -97,7 +97,7 @@ impl Engine {
             epoch,
             tenures: tenures(&side.tenures),
             state: TabletState::Recovering(recovery.clone()),
-            clock_floor: side.clock_floor,
+            clock: RangeClock::going_on_from(side.clock_floor, self.node.store().clock()),
             flushing: TableSet::NONE,
         };
         self.node.change_tablets(|mut tablets| {

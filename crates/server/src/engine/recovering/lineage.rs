@@ -12,7 +12,7 @@ use crate::engine::tablets::{carve, tenures};
 use protocols::migration::{SourceEvent, TargetEvent};
 use protocols::recovery::PartName;
 use std::sync::Arc;
-use store::{Recovery, RecoveryPlan, Tablet, TabletState, Worker};
+use store::{RangeClock, Recovery, RecoveryPlan, Tablet, TabletState, Worker};
 use types::limits::TABLES_MAX;
 use types::{HashRange, Instant, KeyHash, MigrationId, TableId};
 
@@ -110,14 +110,16 @@ impl Engine {
         let recovery = Arc::new(Recovery::new(plan));
         let new = tenures(&side.tenures);
         let mut voided = Vec::new();
+        let own = self.node.store().clock();
         self.node.change_tablets(|tablets| {
             carve(tablets, range, |tablet| match &tablet.state {
                 TabletState::Recovering(_) => {
                     let is_void = |table: &usize| tablet.tenures[*table] != new[*table];
                     voided.extend((0..TABLES_MAX).filter(is_void));
                     let state = TabletState::Recovering(recovery.clone());
-                    let clock_floor = tablet.clock_floor.max(side.clock_floor);
-                    Some(Tablet { state, epoch, tenures: new, clock_floor, ..tablet })
+                    let at = tablet.clock.read(own).max(side.clock_floor);
+                    let clock = RangeClock::going_on_from(at, own);
+                    Some(Tablet { state, epoch, tenures: new, clock, ..tablet })
                 }
                 TabletState::Serving | TabletState::Securing(_) => Some(Tablet { epoch, ..tablet }),
                 TabletState::Frozen | TabletState::Leaving | TabletState::Arriving(_) => {
