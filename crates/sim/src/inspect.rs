@@ -120,7 +120,8 @@ impl Inspector {
     pub(crate) fn served(&self) -> Vec<HashRange> {
         let tablets = self.worker.store().tablets();
         let served = tablets.iter().filter(|tablet| match tablet.state {
-            TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => true,
+            TabletState::Serving | TabletState::Securing(_) => true,
+            TabletState::Arriving(ref arrival) => !arrival.is_suspended(),
             TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => false,
         });
         served.map(|tablet| tablet.range).collect()

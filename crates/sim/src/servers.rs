@@ -254,8 +254,11 @@ impl Server {
 
     /// Whether it executes operations at all.
     pub(crate) fn may_serve(&self, now: Instant) -> bool {
-        let replication = self.node.replication();
-        !self.is_dead && replication.is_none_or(|replication| replication.is_leased(now))
+        let is_leased = match self.node.replication() {
+            Some(replication) => replication.is_leased(now),
+            None => !self.node.is_overdue(now),
+        };
+        !self.is_dead && is_leased
     }
 
     /// Whether the process has ended itself, to begin anew.

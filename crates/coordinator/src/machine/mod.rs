@@ -45,7 +45,7 @@ use crate::records::{Identity, Migration, Stage};
 use crate::store::MetaStore;
 use clocks::Clocks;
 use hearing::Hearing;
-use protocols::migration::timing::PREPARED_MAX;
+use protocols::migration::timing::UNACKNOWLEDGED_MAX;
 use recovery::{DirectoryQuestion, Evidence, FencedReport, Wanted};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,8 +57,9 @@ use wire::control::{Answer, FromCoordinator, Progress, ToCoordinator};
 pub struct Settings {
     /// How long a server may be disconnected before migrations stop waiting for it.
     ///
-    /// Longer than a target keeps its promise to accept a flip, [`PREPARED_MAX`]: so a target that
-    /// was away for so long accepts no more, and what it did accept its source can have been told.
+    /// Longer than a target that nobody answers serves what it has accepted, [`UNACKNOWLEDGED_MAX`], which
+    /// is longer than it keeps its promise to accept. So a target that was away for so long serves
+    /// nothing of the range, unless its source has been told.
     pub absence_max: Duration,
     /// How long a server whose log others keep may be disconnected before it is declared dead.
     /// Not longer than `absence_max`.
@@ -162,7 +163,8 @@ impl<S: MetaStore> Coordinator<S> {
         settings: Settings,
         now: Instant,
     ) -> Result<Coordinator<S>, Stopped> {
-        assert!(settings.absence_max > PREPARED_MAX, "targets would be given up too early");
+        let served = UNACKNOWLEDGED_MAX + UNACKNOWLEDGED_MAX / 20;
+        assert!(settings.absence_max > served, "targets would be given up while they serve");
         let ledger = Ledger::open(store, fresh)?;
         assert!(settings.return_max <= settings.absence_max, "the dead would be waited for");
         let expected = Presence::Expected { since: now };

@@ -250,9 +250,10 @@ impl Source {
     pub fn keeps(&self, hash: KeyHash) -> bool {
         match &self.state {
             State::Leaving { kept, .. } => kept.iter().any(|range| range.contains(hash)),
-            // The target accepted and pulls, but its answer has not reached us yet.
-            State::Flipping { flip, .. } => flip.range.contains(hash),
-            State::Waiting
+            // Whoever gets an answer may conclude that we know of the acceptance: a pull that comes
+            // before the answer to the flip is that answer, [`Source::expects_answer`].
+            State::Flipping { .. }
+            | State::Waiting
             | State::CatchingUp { .. }
             | State::Freezing { .. }
             | State::Resting { .. }
@@ -260,6 +261,12 @@ impl Source {
             | State::Released
             | State::Withdrawn => false,
         }
+    }
+
+    /// Returns whether it is open how the flip ended. Then a pull of the target's is the answer to it
+    /// ([`SourceEvent::FlipAnswered`]), before it is one itself.
+    pub fn expects_answer(&self) -> bool {
+        matches!(self.state, State::Flipping { .. })
     }
 
     /// Whether nothing is left to do. The machine is kept as the memory of how it ended.

@@ -11,14 +11,16 @@
 //!   says never by itself: a coordinator that cannot reach it relies on that;
 //! - the source hears that the flip was accepted only when every reactor serves the range, so
 //!   that two servers never point at each other;
+//! - until the source or the coordinator has shown that it knows of the acceptance, the range is
+//!   served only for as long as neither can have given it to the source again;
 //! - the dependency shrinks only to what a committed cut leaves.
+
+mod display;
 
 use super::cuts::Cuts;
 use super::pulling::Pulling;
-use super::text;
-use super::timing::{PREPARED_MAX, TELL_AGAIN};
+use super::timing::{PREPARED_MAX, TELL_AGAIN, UNACKNOWLEDGED_MAX};
 use crate::{Outbox, Ticket};
-use std::fmt;
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
 use wire::control::{Intent, Progress, ToCoordinator};
 use wire::peer::{Flip, PeerMessage, Pull, PullReply};
@@ -44,13 +46,25 @@ enum State {
     /// No flip of this migration will ever be accepted.
     Never,
     /// A flip is accepted; not every reactor has taken up serving.
-    Accepting { intent: Box<Intent>, records_total: u64 },
+    Accepting { intent: Box<Intent>, records_total: u64, known: Acknowledged },
     /// The range is served; records are missing, or not committed.
-    Pulling { source: ServerId, pulling: Box<Pulling> },
+    Pulling { source: ServerId, pulling: Box<Pulling>, known: Acknowledged },
     /// Nothing depends on the source any more. It still has to forget, the coordinator to hear.
     Settling { source: ServerId, progress: Progress, tell_at: Instant },
     /// The migration is over.
     Done { source: ServerId },
+}
+
+/// Knowledge of others that a flip was accepted. Whoever knows never gives the range to the source
+/// again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Acknowledged {
+    /// Nobody has shown any. The range is served until then.
+    Not { until: Instant },
+    /// Nobody has in time. The range is not served.
+    TooLate,
+    /// The source or the coordinator has.
+    Yes,
 }
 
 /// What happens to a target.
@@ -62,6 +76,8 @@ pub enum TargetEvent {
     Reserved(Result<(), String>),
     /// The coordinator: have you accepted, or will you never?
     Decide,
+    /// The coordinator's map says that the range is ours.
+    Acknowledged,
     /// The coordinator: the migration is over.
     Finished,
     /// The source has died after the flip: nothing more comes from it.
@@ -133,6 +149,10 @@ pub enum TargetEffect {
     /// Raise version counter and expiry clock, serve the range as one that is arriving; once every
     /// reactor has begun a turn since then, say [`TargetEvent::Serving`].
     Accept(Box<Acceptance>),
+    /// Hold every operation on the range: the source may serve it again.
+    Suspend,
+    /// Serve the range again.
+    Resume,
     /// Send this to a server.
     Send {
         /// To whom.
@@ -185,6 +205,8 @@ pub struct Acceptance {
     pub flip: Flip,
     /// How the range is divided, in ascending order.
     pub partitions: Vec<HashRange>,
+    /// Until when the range may be served without news: see [`Target::unacknowledged_until`].
+    pub until: Instant,
 }
 
 impl Target {
@@ -200,6 +222,7 @@ impl Target {
             TargetEvent::Prepare(intent) => self.prepare(intent, out),
             TargetEvent::Reserved(result) => self.reserved(now, result, out),
             TargetEvent::Decide => self.decide(out),
+            TargetEvent::Acknowledged => self.acknowledge(out),
             TargetEvent::Finished => self.finish(out),
             TargetEvent::SourceDied => self.source_died(out),
             TargetEvent::Flip { from, flip } => self.flip(from, *flip, out),
@@ -219,6 +242,7 @@ impl Target {
                 }
             }
             TargetEvent::PriorityReplayed { added } => {
+                self.acknowledge(out);
                 if let State::Pulling { pulling, .. } = &mut self.state {
                     pulling.priority_replayed(now, added);
                 }
@@ -231,17 +255,48 @@ impl Target {
 
     /// When [`TargetEvent::Tick`] is due, if nothing happens before.
     pub fn next_deadline(&self) -> Option<Instant> {
+        let overdue = self.unacknowledged_until();
         match &self.state {
-            State::Pulling { pulling, .. } => Some(pulling.next_deadline()),
+            State::Pulling { pulling, .. } => {
+                overdue.into_iter().chain([pulling.next_deadline()]).min()
+            }
+            State::Accepting { .. } => overdue,
             State::Settling { tell_at, .. } => Some(*tell_at),
             State::Prepared { until, .. } => Some(*until),
             State::Unknown
             | State::Reserving { .. }
             | State::Refused { .. }
             | State::Never
-            | State::Accepting { .. }
             | State::Done { .. } => None,
         }
+    }
+
+    /// Returns until when the range may be served if nobody shows that it knows of the acceptance;
+    /// `None`: somebody has, or it is not served.
+    pub fn unacknowledged_until(&self) -> Option<Instant> {
+        match self.state {
+            State::Accepting { known: Acknowledged::Not { until }, .. }
+            | State::Pulling { known: Acknowledged::Not { until }, .. } => Some(until),
+            State::Accepting { known: Acknowledged::TooLate | Acknowledged::Yes, .. }
+            | State::Pulling { known: Acknowledged::TooLate | Acknowledged::Yes, .. }
+            | State::Unknown
+            | State::Reserving { .. }
+            | State::Refused { .. }
+            | State::Prepared { .. }
+            | State::Never
+            | State::Settling { .. }
+            | State::Done { .. } => None,
+        }
+    }
+
+    /// Returns whether it has accepted and nobody has shown that it knows.
+    pub fn is_unacknowledged(&self) -> bool {
+        let too_late = matches!(
+            self.state,
+            State::Accepting { known: Acknowledged::TooLate, .. }
+                | State::Pulling { known: Acknowledged::TooLate, .. }
+        );
+        too_late || self.unacknowledged_until().is_some()
     }
 
     /// Whether it has accepted nothing so far, and may.
@@ -348,6 +403,8 @@ impl Target {
 
     /// What has not arrived is read from the source's log, by others than us.
     fn source_died(&mut self, out: &mut Outbox<TargetEffect>) {
+        // It gets nothing again.
+        self.acknowledge(out);
         match &self.state {
             State::Accepting { intent, .. } => {
                 let source = intent.source;
@@ -370,16 +427,19 @@ impl Target {
 
     fn flip(&mut self, from: ServerId, flip: Flip, out: &mut Outbox<TargetEffect>) {
         match &self.state {
-            State::Prepared { intent, .. } => {
+            State::Prepared { intent, until } => {
                 if !fits(intent, from, &flip) {
                     return;
                 }
+                let until = *until + (UNACKNOWLEDGED_MAX - PREPARED_MAX);
                 let intent = intent.clone();
                 let records_total = flip.records.total();
                 let partitions = super::policy::partitions(&intent.policy, intent.range);
-                let acceptance = Acceptance { intent: Intent::clone(&intent), flip, partitions };
+                let acceptance =
+                    Acceptance { intent: Intent::clone(&intent), flip, partitions, until };
                 out.push(TargetEffect::Accept(Box::new(acceptance)));
-                self.state = State::Accepting { intent, records_total };
+                let known = Acknowledged::Not { until };
+                self.state = State::Accepting { intent, records_total, known };
             }
             State::Never => out.push(self.answer(from, false)),
             State::Pulling { source, .. }
@@ -403,12 +463,36 @@ impl Target {
     }
 
     fn begin(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
-        let State::Accepting { intent, records_total } = &self.state else { return };
-        let source = intent.source;
+        let State::Accepting { intent, records_total, known } = &self.state else { return };
+        let (source, known) = (intent.source, *known);
         let pulling = Box::new(Pulling::new(now, intent, *records_total, self.cuts));
         out.push(self.answer(source, true));
         out.push(TargetEffect::Tell(ToCoordinator::Flipped { migration: self.migration }));
-        self.state = State::Pulling { source, pulling };
+        self.state = State::Pulling { source, pulling, known };
+    }
+
+    /// The source or the coordinator knows of the acceptance.
+    fn acknowledge(&mut self, out: &mut Outbox<TargetEffect>) {
+        let (State::Accepting { known, .. } | State::Pulling { known, .. }) = &mut self.state
+        else {
+            return;
+        };
+        if std::mem::replace(known, Acknowledged::Yes) == Acknowledged::TooLate {
+            out.push(TargetEffect::Resume);
+        }
+    }
+
+    /// Ends the time for which the range is served without news.
+    fn suspend(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
+        let (State::Accepting { known, .. } | State::Pulling { known, .. }) = &mut self.state
+        else {
+            return;
+        };
+        let is_over = matches!(known, Acknowledged::Not { until } if now >= *until);
+        if is_over {
+            *known = Acknowledged::TooLate;
+            out.push(TargetEffect::Suspend);
+        }
     }
 
     fn pull_reply(
@@ -418,8 +502,12 @@ impl Target {
         payload: Option<Ticket>,
         out: &mut Outbox<TargetEffect>,
     ) {
+        // A source answers no pull before it knows.
+        if matches!(&self.state, State::Pulling { source, .. } if *source == from) {
+            self.acknowledge(out);
+        }
         let taken = match &mut self.state {
-            State::Pulling { source, pulling } if *source == from => {
+            State::Pulling { source, pulling, .. } if *source == from => {
                 pulling.receive(reply, payload, out)
             }
             State::Pulling { .. }
@@ -438,7 +526,9 @@ impl Target {
     }
 
     fn cut_committed(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
-        let State::Pulling { source, pulling } = &mut self.state else {
+        // Every partition has been answered.
+        self.acknowledge(out);
+        let State::Pulling { source, pulling, .. } = &mut self.state else {
             unreachable!("{}: a cut was committed that nobody asked for", self.migration);
         };
         pulling.cut_committed(now);
@@ -451,6 +541,7 @@ impl Target {
 
     /// Does what is due by now.
     fn settle(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
+        self.suspend(now, out);
         match &mut self.state {
             State::Pulling { pulling, .. } => pulling.settle(now, out),
             State::Settling { progress, tell_at, .. } if now >= *tell_at => {
@@ -481,85 +572,4 @@ fn fits(intent: &Intent, from: ServerId, flip: &Flip) -> bool {
         && flip.range == intent.range
         && flip.source_epoch == intent.source_epoch
         && flip.target_epoch == intent.target_epoch
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "target of {}: ", self.migration)?;
-        match &self.state {
-            State::Unknown => f.write_str("unknown"),
-            State::Reserving { .. } => f.write_str("reserving"),
-            State::Refused { reason } => write!(f, "refused, {reason}"),
-            State::Prepared { .. } => f.write_str("prepared"),
-            State::Never => f.write_str("never"),
-            State::Accepting { .. } => f.write_str("accepting"),
-            State::Pulling { pulling, .. } => pulling.fmt(f),
-            State::Settling { .. } => f.write_str("settling"),
-            State::Done { .. } => f.write_str("done"),
-        }
-    }
-}
-
-impl fmt::Display for TargetEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TargetEvent::Prepare(intent) => write!(f, "prepare {}", text::intent(intent)),
-            TargetEvent::Reserved(Ok(())) => f.write_str("reserved"),
-            TargetEvent::Reserved(Err(reason)) => write!(f, "no room: {reason}"),
-            TargetEvent::Decide => f.write_str("decide"),
-            TargetEvent::Finished => f.write_str("finished"),
-            TargetEvent::SourceDied => f.write_str("the source has died"),
-            TargetEvent::Flip { from, flip } => {
-                write!(f, "{from} flips {} at floor {}", flip.range, flip.version_floor)
-            }
-            TargetEvent::Serving => f.write_str("serving"),
-            TargetEvent::PullReply { from, reply, payload } => {
-                write!(f, "{from} pull-reply p{} from {}", reply.partition, reply.cursor)?;
-                write!(f, " to {}", text::cursor(reply.next))?;
-                match payload {
-                    Some(ticket) => write!(f, " {ticket}"),
-                    None => f.write_str(" empty"),
-                }
-            }
-            TargetEvent::Replayed { partition, ticket, .. } => {
-                write!(f, "replayed p{partition} {ticket}")
-            }
-            TargetEvent::ReplayFailed { partition, ticket } => {
-                write!(f, "replay failed p{partition} {ticket}")
-            }
-            TargetEvent::PriorityReplayed { added } => {
-                write!(f, "replayed {} priority records", added.records)
-            }
-            TargetEvent::CutCommitted => f.write_str("cut committed"),
-            TargetEvent::Tick => f.write_str("tick"),
-        }
-    }
-}
-
-impl fmt::Display for TargetEffect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TargetEffect::Reserve { bytes } => write!(f, "reserve {bytes} bytes"),
-            TargetEffect::Unreserve => f.write_str("unreserve"),
-            TargetEffect::Accept(acceptance) => write!(
-                f,
-                "accept {} at floor {} in {} partitions",
-                acceptance.flip.range,
-                acceptance.flip.version_floor,
-                acceptance.partitions.len()
-            ),
-            TargetEffect::Send { to, message } => write!(f, "send {to} {}", text::peer(message)),
-            TargetEffect::Pull { to, pull } => {
-                write!(f, "send {to} pull p{} from {}", pull.partition, pull.cursor)
-            }
-            TargetEffect::Replay { partition, ticket } => write!(f, "replay p{partition} {ticket}"),
-            TargetEffect::Discard { ticket } => write!(f, "discard {ticket}"),
-            TargetEffect::Advance { partition, to } => {
-                write!(f, "advance p{partition} to {}", text::cursor(*to))
-            }
-            TargetEffect::Cut => f.write_str("cut"),
-            TargetEffect::Tell(message) => write!(f, "tell {}", text::to_coordinator(message)),
-            TargetEffect::Finish => f.write_str("finish"),
-        }
-    }
 }

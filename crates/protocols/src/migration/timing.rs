@@ -32,6 +32,12 @@ pub const FLIP_UNANSWERED: Duration = Duration::from_millis(20);
 /// it cannot reach must not accept afterwards. Freezing takes half of it at most.
 pub const PREPARED_MAX: Duration = Duration::from_secs(2);
 
+/// A target that has accepted a flip serves the range for so long from its promise on, unless the
+/// source or the coordinator has shown that it knows. The coordinator gives a target up that has been
+/// away for 5 s, and saw it last no earlier than when the promise left: until then nobody else serves
+/// the range, even if the target's clock is slower by a twentieth.
+pub const UNACKNOWLEDGED_MAX: Duration = Duration::from_millis(4_500);
+
 /// What is told to the coordinator is told again until it shows an effect.
 pub const TELL_AGAIN: Duration = Duration::from_millis(100);
 
@@ -43,6 +49,7 @@ const _: () = assert!(
     (FREEZE_MAX.as_nanos() + FREEZE_AGAIN.as_nanos()) * FREEZES_MAX as u128
         <= PREPARED_MAX.as_nanos() / 4
 );
+const _: () = assert!(UNACKNOWLEDGED_MAX.as_nanos() > 2 * PREPARED_MAX.as_nanos());
 const _: () = assert!(FREEZE_MAX.as_nanos() * 4 <= FREEZE_AGAIN.as_nanos());
 // The last attempt may begin when there is no more time for another.
 const _: () = assert!(

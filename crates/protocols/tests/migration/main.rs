@@ -2,7 +2,8 @@
 //!
 //! Two or three servers, each with a naive store and the real machines; a coordinator that knows
 //! just enough; a network that does what the script says. Nothing happens by itself: `deliver`
-//! lets messages and the servers' own work run until nothing is left, `advance` moves the clock.
+//! lets messages and the servers' own work run until nothing is left, `advance` moves the clock, and
+//! `stand-still` moves it while nobody does anything.
 //! Key `k3` lies in slot 3; hashes are printed as keys and slots.
 //!
 //! Run with `UPDATE_GOLDENFILES=1` to write down what happens now, then read the difference.
@@ -132,6 +133,15 @@ impl World {
         self.now = end;
     }
 
+    /// Moves the clock while nobody does anything.
+    fn stand_still(&mut self, duration: Duration) {
+        self.now = self.now + duration;
+        for id in self.servers.keys().copied().collect::<Vec<_>>() {
+            self.at(id, |server, now, out| server.tick(now, out));
+        }
+        self.deliver();
+    }
+
     fn finish(&mut self, kind: &str, is_last: bool) {
         let (id, work) = self.take_work(kind, is_last);
         self.at(id, |server, now, out| server.work(now, work, out));
@@ -192,6 +202,11 @@ impl goldenscript::Runner for World {
             }
             "deliver" => self.deliver(),
             "advance" => self.advance(Duration::from_millis(words[0].parse()?)),
+            "stand-still" => self.stand_still(Duration::from_millis(words[0].parse()?)),
+            // Its map says that the range is its own.
+            "acknowledge" => self.at(server_id(words[0]), |server, now, out| {
+                server.acknowledge(now, MigrationId(1), out);
+            }),
             "lose" => self.network.rule(words[0], Some(Rule::Lose)),
             "hold" => self.network.rule(words[0], Some(Rule::Hold)),
             "copy" => self.network.rule(words[0], Some(Rule::Copy)),

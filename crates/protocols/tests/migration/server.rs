@@ -183,8 +183,12 @@ impl Server {
             PeerMessage::FlipAnswer { migration, accepted } => {
                 self.source(now, migration, SourceEvent::FlipAnswered { from, accepted }, out);
             }
-            PeerMessage::Pull(pull) => self.answer_pull(from, &pull, out),
+            PeerMessage::Pull(pull) => {
+                self.learn_acceptance(now, from, pull.migration, out);
+                self.answer_pull(from, &pull, out);
+            }
             PeerMessage::PriorityPull(pull) => {
+                self.learn_acceptance(now, from, pull.migration, out);
                 let mut answers = Vec::new();
                 let mut batch = Batch::new();
                 for (table, hash) in pull.hashes.into_iter().take(self.answers_max) {
@@ -206,6 +210,25 @@ impl Server {
                 let event = PriorityEvent::Reply { from, reply, payload };
                 self.priority(now, migration, event, out);
             }
+        }
+    }
+
+    /// The coordinator's map shows that it knows of the acceptance.
+    pub(crate) fn acknowledge(&mut self, now: Instant, id: MigrationId, out: &mut Outside) {
+        self.target(now, id, TargetEvent::Acknowledged, out);
+    }
+
+    /// A target that pulls has accepted.
+    fn learn_acceptance(
+        &mut self,
+        now: Instant,
+        from: ServerId,
+        migration: MigrationId,
+        out: &mut Outside,
+    ) {
+        if self.sources.get(&migration).is_some_and(Source::expects_answer) {
+            let event = SourceEvent::FlipAnswered { from, accepted: true };
+            self.source(now, migration, event, out);
         }
     }
 
@@ -406,9 +429,18 @@ impl Server {
 
     fn set_state(&mut self, now: Instant, range: HashRange, state: TabletState, out: &mut Outside) {
         self.store.tablet(range.first()).expect("the tablet is here").state = state;
+        self.try_held(now, out);
+    }
+
+    fn try_held(&mut self, now: Instant, out: &mut Outside) {
         for held in std::mem::take(&mut self.held) {
             self.execute(now, held, out);
         }
+    }
+
+    fn suspend(&mut self, migration: MigrationId, is_suspended: bool) {
+        let arrival = self.store.arrival(migration).expect("a target has an arrival");
+        arrival.is_suspended = is_suspended;
     }
 
     fn target(
@@ -449,6 +481,11 @@ impl Server {
             TargetEffect::Accept(acceptance) => {
                 self.accept(&acceptance);
                 out.work.push(Work::Accept(migration));
+            }
+            TargetEffect::Suspend => self.suspend(migration, true),
+            TargetEffect::Resume => {
+                self.suspend(migration, false);
+                self.try_held(now, out);
             }
             TargetEffect::Send { to, message } => self.send(to, message, Batch::new(), out),
             TargetEffect::Pull { to, pull } => {
@@ -495,6 +532,7 @@ impl Server {
             migration: intent.migration,
             partitions: partitions.collect(),
             absent: BTreeSet::new(),
+            is_suspended: false,
         };
         self.store.tablets.push(Tablet {
             range: intent.range,

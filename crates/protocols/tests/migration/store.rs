@@ -33,6 +33,7 @@ pub(crate) struct Arrival {
     pub(crate) migration: MigrationId,
     pub(crate) partitions: Vec<(HashRange, Option<KeyHash>)>,
     pub(crate) absent: BTreeSet<KeyHash>,
+    pub(crate) is_suspended: bool,
 }
 
 impl Arrival {
@@ -128,6 +129,9 @@ impl Store {
                 Some(TabletState::Frozen) => return Some(Outcome::Held),
                 Some(TabletState::Leaving(to)) => return Some(Outcome::Moved(Some(*to))),
                 Some(TabletState::Serving) => {}
+                Some(TabletState::Arriving(arrival)) if arrival.is_suspended => {
+                    return Some(Outcome::Held);
+                }
                 Some(TabletState::Arriving(arrival)) => {
                     let is_known = here.contains(&hash)
                         || arrival.is_below_progress(hash)

@@ -284,6 +284,9 @@ impl Engine {
             PeerMessage::Flip(ref flip)
                 if !self.node.is_linked() && self.may_accept(flip.migration) => {}
             PeerMessage::Flip(flip) => {
+                // The turn may have begun long before: a machine that stood still since then has
+                // promised nothing any more.
+                let now = self.read_stopwatch(now);
                 let (id, flip) = (flip.migration, Box::new(flip));
                 self.drive_target(now, id, TargetEvent::Flip { from, flip });
             }
@@ -291,9 +294,15 @@ impl Engine {
                 let event = SourceEvent::FlipAnswered { from, accepted };
                 self.drive_source(now, migration, event);
             }
-            PeerMessage::Pull(pull) => self.accept_pull(from, route, pull),
+            PeerMessage::Pull(pull) => {
+                self.learn_acceptance(now, from, pull.migration);
+                self.accept_pull(from, route, pull);
+            }
             PeerMessage::PullReply(reply) => self.pull_replied(now, from, reply, payload),
-            PeerMessage::PriorityPull(pull) => self.serve_priority(from, route, pull),
+            PeerMessage::PriorityPull(pull) => {
+                self.learn_acceptance(now, from, pull.migration);
+                self.serve_priority(from, route, pull);
+            }
             PeerMessage::PriorityReply(reply) => self.priority_replied(now, from, reply, payload),
             PeerMessage::Append(append) => {
                 self.append_arrived(now, (from, route), append, payload);
@@ -330,6 +339,7 @@ impl Engine {
             FromCoordinator::Map(map) => {
                 self.node.adopt(map);
                 self.flush_if_renewed();
+                self.acknowledge_flips(now);
                 self.follow_map_of_recoveries(now);
             }
             FromCoordinator::Measure { migration, range } => self.measure(migration, range),

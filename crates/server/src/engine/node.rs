@@ -69,6 +69,9 @@ pub struct Node {
     pub(super) restless_machines: AtomicUsize,
     /// Earliest deadline of any machine in nanoseconds; `u64::MAX`: none.
     pub(super) machine_deadline: AtomicU64,
+    /// Until when every range may be served, in nanoseconds: of one of them nobody has acknowledged
+    /// that its flip was accepted. `u64::MAX`: there is none.
+    unacknowledged_until: AtomicU64,
     /// What is replayed is replicated later: something is replayed, and nobody waits for that.
     pub(super) keeps_recovered_back: AtomicBool,
     /// Reactors with operations that wait for records.
@@ -223,6 +226,7 @@ impl Node {
             waiting_machines: AtomicUsize::new(0),
             restless_machines: AtomicUsize::new(0),
             machine_deadline: AtomicU64::new(u64::MAX),
+            unacknowledged_until: AtomicU64::new(u64::MAX),
             keeps_recovered_back: AtomicBool::new(false),
             reactors_missing: AtomicUsize::new(0),
             background_share: AtomicU8::new(BACKGROUND_SHARE),
@@ -482,10 +486,31 @@ impl Node {
         }
         let patient = machines.recoveries.values().filter(|side| side.waits_for_backups()).count()
             + machines.sources.values().filter(|side| side.is_catching_up()).count();
+        let unacknowledged =
+            machines.targets.values().filter_map(|side| side.machine.unacknowledged_until()).min();
+        let until = unacknowledged.map_or(u64::MAX, |until| until.0);
+        self.unacknowledged_until.store(until, Ordering::Release);
         self.waiting_machines.store(waiting, Ordering::Release);
         self.restless_machines.store(waiting - patient, Ordering::Release);
         self.machine_deadline.store(deadline, Ordering::Release);
         self.background_share.store(share, Ordering::Relaxed);
+    }
+
+    /// A range begins to be served, which may be served until then if nobody acknowledges that.
+    pub(super) fn limit_unacknowledged(&self, until: Instant) {
+        self.unacknowledged_until.fetch_min(until.0, Ordering::AcqRel);
+    }
+
+    /// Returns whether there is a range that may be served for a limited time only.
+    #[inline]
+    pub(super) fn is_limited(&self) -> bool {
+        self.unacknowledged_until.load(Ordering::Acquire) != u64::MAX
+    }
+
+    /// Returns whether a range is overdue: nobody has acknowledged in time that its flip was accepted.
+    /// Nothing is served until that range is suspended.
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        now.0 >= self.unacknowledged_until.load(Ordering::Acquire)
     }
 
     /// Redis's error for a key that is not ours: where it is, or that it is gone; `None` if nobody

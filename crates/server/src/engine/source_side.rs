@@ -200,6 +200,24 @@ impl Engine {
         true
     }
 
+    /// A target that pulls has accepted, also if its answer to the flip is lost. So whoever gets an
+    /// answer to a pull may conclude that the source knows.
+    pub(super) fn learn_acceptance(
+        &mut self,
+        now: Instant,
+        from: ServerId,
+        migration: MigrationId,
+    ) {
+        let node = self.node.clone();
+        let mut machines = node.machines();
+        let side = machines.sources.get(&migration);
+        if side.is_some_and(|side| side.machine.expects_answer()) {
+            let event = SourceEvent::FlipAnswered { from, accepted: true };
+            self.drive_source_in(&mut machines, now, migration, event);
+            node.note_machines(&machines);
+        }
+    }
+
     /// Takes a pull if this server is the source that it asks.
     pub(super) fn accept_pull(&mut self, from: ServerId, route: Route, pull: Pull) {
         // Nothing is said to a pull of what was forgotten: only a late repetition asks for it.

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use store::log::Among;
 use store::{Arrival, ArrivalPlan, RangeClock, ReplayError, TableSet, Tablet, TabletState};
 use types::{HashRange, Instant, MigrationId, ReactorId, ServerId};
+use wire::control::Intent;
 use wire::peer::PullReply;
 
 impl Engine {
@@ -60,6 +61,8 @@ impl Engine {
             }
             TargetEffect::Unreserve => side.reservation = None,
             TargetEffect::Accept(acceptance) => self.accept(side, now, *acceptance),
+            TargetEffect::Suspend => self.hold_arrival(side, true),
+            TargetEffect::Resume => self.hold_arrival(side, false),
             TargetEffect::Send { to, message } => self.out.send(to, message),
             // The first pulls are work for whoever is idle, so that all reactors take part; each
             // later one leaves from the reactor that made room for it.
@@ -130,8 +133,10 @@ impl Engine {
 
     /// Begins to serve the range.
     fn accept(&mut self, side: &mut TargetSide, now: Instant, acceptance: Acceptance) {
-        let Acceptance { intent, flip, partitions } = acceptance;
+        let Acceptance { intent, flip, partitions, until } = acceptance;
         let store = self.node.store();
+        // Before any reactor can serve the range.
+        self.node.limit_unacknowledged(until);
         store.raise_version(flip.version_floor);
         let arrival = Arc::new(Arrival::new(ArrivalPlan {
             migration: intent.migration,
@@ -157,6 +162,44 @@ impl Engine {
         side.arrival = Some(arrival);
         side.since = now;
         side.accepting = Some(self.node.store().grace_period());
+    }
+
+    /// Holds all operations on the range, or serves it again.
+    fn hold_arrival(&mut self, side: &TargetSide, is_suspended: bool) {
+        let Some(arrival) = &side.arrival else { return };
+        arrival.suspend(is_suspended);
+        let (range, migration) = (arrival.range(), arrival.migration());
+        if is_suspended {
+            tracing::warn!(
+                %migration, %range,
+                "neither the source nor the coordinator has acknowledged that this range is ours: it \
+                 is not served until one of them does"
+            );
+        }
+        // Those that wait are tried again.
+        self.node.change_tablets(|tablets| tablets);
+    }
+
+    /// The coordinator has written down which flips were accepted.
+    pub(super) fn acknowledge_flips(&mut self, now: Instant) {
+        let node = self.node.clone();
+        let (map, me) = (node.map(), node.me());
+        let mut machines = node.machines();
+        let is_ours = |intent: &Intent| {
+            let mut tablets = map.tablets.iter().filter(|tablet| tablet.owner == me);
+            tablets.any(|it| it.epoch == intent.target_epoch && it.range.overlaps(intent.range))
+        };
+        let waiting = machines.targets.iter().filter(|(_, side)| side.machine.is_unacknowledged());
+        let known: Vec<MigrationId> = waiting
+            .filter(|(_, side)| side.intent.as_deref().is_some_and(is_ours))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in &known {
+            self.drive_target_in(&mut machines, now, *id, TargetEvent::Acknowledged);
+        }
+        if !known.is_empty() {
+            node.note_machines(&machines);
+        }
     }
 
     fn finish(&mut self, side: &mut TargetSide) {

@@ -17,7 +17,7 @@ use super::replay::{ReplayCounters, ReplayCounts};
 use super::tablets::TableSet;
 use super::view::View;
 use crate::log::Reservation;
-use crate::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -36,6 +36,8 @@ pub struct Arrival {
     partitions: Box<[Partition]>,
     /// Records that the source has told of: their leaves are made once at their final size.
     expected: RecordCounts,
+    /// Operations on the range are held.
+    is_suspended: AtomicBool,
     /// Tables flushed since the flip.
     flushed: AtomicU16,
     /// Segments set aside for what arrives; given back when the arrival is dropped.
@@ -103,10 +105,22 @@ impl Arrival {
             range,
             partitions,
             expected,
+            is_suspended: AtomicBool::new(false),
             flushed: AtomicU16::new(0),
             reservation,
             counts: ReplayCounts::default(),
         }
+    }
+
+    /// Holds operations on the range from now on, or lets them go on.
+    pub fn suspend(&self, is_suspended: bool) {
+        self.is_suspended.store(is_suspended, Ordering::Release);
+    }
+
+    /// Returns whether operations on the range are held.
+    #[inline]
+    pub fn is_suspended(&self) -> bool {
+        self.is_suspended.load(Ordering::Acquire)
     }
 
     /// The migration.

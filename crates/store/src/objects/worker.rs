@@ -160,6 +160,7 @@ impl Tablet {
     pub(super) fn access(&self, table: TableId) -> Result<Access<'_>, Stall> {
         let (arrival, recovery) = match &self.state {
             TabletState::Serving => (None, None),
+            TabletState::Arriving(arrival) if arrival.is_suspended() => return Err(Stall::Held),
             TabletState::Arriving(arrival) => (Some(arrival), None),
             TabletState::Securing(recovery) => (None, Some(&**recovery)),
             TabletState::Recovering(_) if planted::is(Bug::ServedBeforeReplayed) => (None, None),

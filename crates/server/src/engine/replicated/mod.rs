@@ -275,7 +275,7 @@ impl Engine {
     #[inline]
     pub(crate) fn lacks_lease(&self, now: Instant) -> bool {
         match &self.replication {
-            None => false,
+            None => self.node.is_limited() && self.node.is_overdue(self.read_stopwatch(now)),
             Some(replication) => !replication.is_leased(self.read_stopwatch(now)),
         }
     }
