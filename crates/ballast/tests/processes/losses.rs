@@ -2,6 +2,7 @@
 
 use crate::client::until;
 use crate::servers::{MODEST, Process};
+use std::ops::RangeBounds;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -42,8 +43,7 @@ fn what_nobody_has_any_more_is_waited_for_until_an_operator_gives_it_up_by_name(
     until("everybody is there", || status(&coordinator).matches("connected").count() == 4);
     assert!(status(&coordinator).contains(" connected: slots 0-16383\n"));
 
-    first.kill();
-    second.kill();
+    Process::kill_together([first, second]);
     std::fs::remove_dir_all(folders[1].path()).expect("nobody uses it");
     until("it is known what is missing", || status(&coordinator).contains("missing: directory"));
     let text = status(&coordinator);
@@ -101,11 +101,17 @@ impl Kept {
     }
 
     /// The coordinator and its file are gone, and another one asks.
-    fn lose_the_file(mut self) -> Kept {
+    fn lose_the_file(self) -> Kept {
+        self.lose_the_file_and(..0)
+    }
+
+    /// So are these servers, of which the coordinator has noticed nothing.
+    fn lose_the_file_and(mut self, servers: impl RangeBounds<usize>) -> Kept {
         let port = self.coordinator.address.port();
         let lost = self.folder.path().join("lost");
         let another = self.folder.path().join("another");
         drop(self.coordinator);
+        Process::kill_together(self.servers.drain(servers));
         std::fs::remove_dir_all(lost).expect("nobody uses it");
         self.coordinator = Process::coordinator_in(&another, port, &["--rebuild"]);
         self
@@ -152,9 +158,7 @@ fn a_coordinator_whose_file_is_lost_gets_another_one_from_its_servers() {
 
 #[test]
 fn a_server_that_is_lost_with_the_coordinators_file_is_recovered_when_somebody_says_that_it_is() {
-    let mut kept = Kept::start();
-    kept.servers.remove(1).kill();
-    let kept = kept.lose_the_file();
+    let kept = Kept::start().lose_the_file_and(1..2);
     let told = "have told what they hold: s1,s3\nmissing: s2\n";
     until("two have told", || rebuild(&kept.coordinator, &[]).starts_with(told));
     assert!(rebuild(&kept.coordinator, &["--go"]).contains("missing is: s2"));

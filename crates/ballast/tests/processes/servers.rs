@@ -103,9 +103,20 @@ impl Process {
     }
 
     /// Ends it as a failure of the machine does: it can do nothing about it.
-    pub(crate) fn kill(mut self) {
-        self.child.kill().expect("it still runs");
-        self.child.wait().expect("it can be waited for");
+    pub(crate) fn kill(self) {
+        Process::kill_together([self]);
+    }
+
+    /// Kills all of them before it waits for one: on a busy machine a process that was killed may take
+    /// seconds to end.
+    pub(crate) fn kill_together(processes: impl IntoIterator<Item = Process>) {
+        let mut killed: Vec<Process> = processes.into_iter().collect();
+        for process in &mut killed {
+            process.child.kill().expect("it still runs");
+        }
+        for process in &mut killed {
+            process.child.wait().expect("it can be waited for");
+        }
     }
 
     /// A coordinator that forgets everything when it ends.
