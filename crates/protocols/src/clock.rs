@@ -15,7 +15,7 @@
 //! late, never early: of the last few the latest one counts.
 //!
 //! **Invariant:** the clock never goes back, and between two steps it runs between 0.95 and 1.05 of
-//! the monotonic clock. [`crate::replication::CLOCK_LEASE`] rests on the upper bound.
+//! the monotonic clock. [`crate::replication::timing::CLOCK_LEASE`] rests on the upper bound.
 
 use std::collections::VecDeque;
 use std::time::Duration;

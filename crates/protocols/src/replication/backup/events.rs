@@ -34,7 +34,7 @@ pub struct Asked {
     /// When it was sent, by its master's clock.
     pub sent: Instant,
     /// Its master's expiry clock. What is acknowledged binds: the master answers nobody by a clock
-    /// that is later by more than [`crate::replication::CLOCK_LEASE`].
+    /// that is later by more than [`crate::replication::timing::CLOCK_LEASE`].
     pub clock: UnixMillis,
 }
 
