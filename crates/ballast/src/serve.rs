@@ -121,7 +121,7 @@ pub(crate) fn run(
     }
 }
 
-/// What the server says first to its coordinator. That one may know it already.
+/// Returns the first message of the server to its coordinator. That one may know it already.
 fn introduction(
     configuration: &Configuration,
     (host, ports): (&str, [u16; 2]),

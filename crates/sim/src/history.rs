@@ -166,7 +166,7 @@ pub const EXPIRING: u64 = 1 << 50;
 /// begins behind the last finds them gone. Of others nothing is known but that they do not come back.
 pub type Lives = BTreeMap<u64, RangeInclusive<u64>>;
 
-/// Whether the register may lose this value by itself. It never gets it back.
+/// Returns whether the register may lose this value by itself. It never gets it back.
 fn may_expire(value: Value) -> bool {
     value.is_some_and(|value| value & EXPIRING != 0)
 }
@@ -278,7 +278,7 @@ impl Check<'_> {
         if !self.possible.0.iter().any(|(value, ..)| is_overdue(*value)) {
             return true;
         }
-        // What has begun before may have met them.
+        // An operation that has begun before may have met them.
         let Some(all) = self.closure(0) else { return false };
         let mut left = Possible(BTreeSet::new());
         for (value, taken, given) in all.0 {

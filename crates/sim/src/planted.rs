@@ -100,7 +100,7 @@ pub enum Planted {
     ZombieServes,
     /// A recovery does not raise the counter of versions.
     VersionsGoBack,
-    /// What is recovered is judged by its new owner's clock, whatever the dead server's was.
+    /// Recovered records are judged by their new owner's clock, whatever the dead server's was.
     RecoveredWithoutClock,
     /// A log is freed while a migration may need it.
     FreedWhileDependedOn,

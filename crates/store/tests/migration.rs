@@ -421,7 +421,7 @@ fn a_range_that_comes_from_a_clock_ahead_waits_for_ours_and_no_other_notices() {
         let is_high = ranges[1].contains(hash);
         let expected = (!is_high).then(|| b"1".to_vec());
         assert_eq!(server.get(name), Ok(expected), "{name}");
-        // What is written from here on lives as long as it should, by the clock of its range.
+        // A record written from here on lives as long as it should, by the clock of its range.
         let at = UnixMillis(server.worker.clock_at(hash).0 + 200);
         assert_eq!(at.0, if is_high { floor.0 } else { NOW.0 } + 200);
         server.set_with_expiry(name, "2", Some(at)).unwrap();

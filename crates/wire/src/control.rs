@@ -529,7 +529,7 @@ pub enum Ask {
     Map,
     /// How the coordinator itself is doing.
     Health,
-    /// Whether the coordinator's file is the cluster's.
+    /// Standing of the coordinator's file: is it the cluster's?
     Standing,
     /// Write the file of a cluster anew from what its servers have told, or say what that would come
     /// to. Only of a coordinator that was started for that.

@@ -105,7 +105,7 @@ impl Kept {
         self.lose_the_file_and(..0)
     }
 
-    /// So are these servers, of which the coordinator has noticed nothing.
+    /// Loses these servers too, of which the coordinator has noticed nothing.
     fn lose_the_file_and(mut self, servers: impl RangeBounds<usize>) -> Kept {
         let port = self.coordinator.address.port();
         let lost = self.folder.path().join("lost");

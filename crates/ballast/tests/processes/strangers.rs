@@ -87,7 +87,7 @@ fn disks_with_data_are_left_alone_by_a_coordinator_that_has_lost_its_folder() {
     let before = [0, 1].map(|place| replicas(&cluster.disk(place)));
     let mistake = cluster.folder.path().join("mistake");
     let coordinator = Process::coordinator_in(&mistake, port, &[]);
-    // Who has nothing to lose is let in, as long as nobody with data has come.
+    // A server without data is let in, as long as nobody with data has come.
     let first = start(&coordinator, &cluster.folder.path().join("first")).ready();
     for place in [0, 1] {
         let said = start(&coordinator, &cluster.disk(place)).refused();

@@ -112,7 +112,7 @@ fn opening_of_server(cluster: Option<ClusterId>, purpose: Purpose) -> Opening {
     Opening { purpose, cluster, server: Some(ServerId(900)), expected: None }
 }
 
-/// Whether the other side closes a connection, be it before it proves itself or after.
+/// Returns whether the other side closes a connection, be it before it proves itself or after.
 fn is_turned_away(address: SocketAddr, key: &str, opening: Opening) -> bool {
     let Ok((_, mut stream)) = open(address, Some(key), opening) else { return true };
     stream.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket has a time limit");

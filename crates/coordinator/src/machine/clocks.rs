@@ -1,4 +1,4 @@
-//! What the servers' clocks show, compared.
+//! Compares what the servers' clocks show.
 //!
 //! Every server is asked once a second. Its answer lies between question and receipt, so the
 //! difference between its clock and this coordinator's is known up to the round trip, and no server
@@ -29,7 +29,7 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 
 const SKEW_MAX_MILLIS: i64 = SKEW_MAX.as_millis() as i64;
 
-/// What is known of the clocks of those who are connected.
+/// Readings of the clocks of all connected servers.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
     members: BTreeMap<ServerId, Member>,
@@ -100,7 +100,7 @@ impl Clocks {
         self.members.values().map(|member| member.wall).collect()
     }
 
-    /// What the question says that is asked now.
+    /// The question to ask now.
     fn question(&self, now: Instant) -> ClockQuestion {
         let at = |reference: i64| reference.saturating_add((now.0 / 1_000_000) as i64);
         let reference = self.reference().map(|reference| UnixMillis(at(reference).max(0) as u64));

@@ -117,7 +117,7 @@ impl World {
         Ok(effects)
     }
 
-    /// What a server's link answers by itself.
+    /// Returns the answer that a server's link gives by itself.
     fn answer_of_link(&self, effect: &Effect) -> Option<(ConnectionId, ToCoordinator)> {
         match effect {
             Effect::Send { connection, message: FromCoordinator::Ping } => {

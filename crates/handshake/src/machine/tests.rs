@@ -148,7 +148,7 @@ fn a_proof_cannot_be_reflected() {
     assert!(!is_proven);
 }
 
-/// What one connection proved is worth nothing on another one.
+/// A proof of one connection is worth nothing on another one.
 #[test]
 fn a_proof_cannot_be_used_again() {
     let (mut source, mut target, open) = begin(&[1], &[1]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// that was sent within this time. Whoever takes its ranges over waits for longer than that.
 pub const LEASE: Duration = Duration::from_millis(100);
 
-/// What an expiry clock gains at most within a lease: it runs up to a twentieth fast. So no answer
+/// Most that an expiry clock gains within a lease: it runs up to a twentieth fast. So no answer
 /// was judged by a later time than this behind the last clock that all backups of the chain got.
 pub const CLOCK_LEASE: Duration = Duration::from_millis(105);
 

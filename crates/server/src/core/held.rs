@@ -91,7 +91,7 @@ impl Held {
         }
     }
 
-    /// Whether so much waits that nothing more may be executed.
+    /// Returns whether so much waits that nothing more may be executed.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.bytes > self.bytes_max
@@ -136,7 +136,7 @@ impl Held {
         self.fresh.retain(|fresh| fresh.connection != connection);
     }
 
-    /// Whether the connection is not read since too much waits, for it or in all.
+    /// Returns whether the connection is not read since too much waits, for it or in all.
     pub(super) fn is_paused(&self, connection: ConnectionId) -> bool {
         self.lines.get(&connection).is_some_and(|line| line.is_paused)
             || self.stopped.contains(&connection)
@@ -149,7 +149,7 @@ impl Held {
         if self.fresh.is_empty() && self.lines.is_empty() && self.stopped.is_empty() {
             return;
         }
-        // What waits on is counted again.
+        // Bytes that still wait are counted again.
         self.bytes -= std::mem::take(&mut self.fresh_bytes);
         self.settle_all(engine, io);
         self.resume(io);
@@ -285,7 +285,7 @@ mod tests {
         }
         assert!(held.bytes <= BUDGET_MIN / 4 + each, "{} bytes wait", held.bytes);
         assert!(io.paused.is_empty(), "none of them has too much of its own");
-        // What arrives now is not executed.
+        // A request that arrives now is not executed.
         for late in 1_000..1_010 {
             held.stop(connection(late), &mut io);
             assert!(held.is_paused(connection(late)));

@@ -37,7 +37,7 @@ pub(super) enum Known {
 
 /// Judges whether `from` may send `message` to `me`.
 ///
-/// What is left to others is said with each message. Senders are compared here and nowhere else is
+/// Checks that are left to others are named with each message. Senders are compared here and nowhere else is
 /// too late: a machine that a message has reached may have taken part of it.
 pub(super) fn judge(
     from: ServerId,

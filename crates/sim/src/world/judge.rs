@@ -222,7 +222,7 @@ impl World {
         rule.broken(text)
     }
 
-    /// What moves as one range has one clock from there on, the latest of its parts'.
+    /// A range that moves as one has one clock from there on, the latest of its parts'.
     pub(super) fn note_clock_step(&mut self, source: usize, id: MigrationId, range: HashRange) {
         let store = self.servers[source].node.store();
         let tablets = store.tablets();
@@ -248,7 +248,7 @@ impl World {
             && skew < protocols::clock::FOLLOWED_MAX;
         let steps: Duration = self.clock_steps.values().sum();
         let early = if is_steady { steps } else { skew + CLOCK_LEASE };
-        // What a flip takes, up to a second, a range's clock falls behind.
+        // A range's clock falls behind by the time that a flip takes, up to a second.
         let late = skew + 4 * CLOCK_LEASE + Duration::from_millis(BEHIND_MAX_MILLIS);
         (early + Duration::from_millis(2), late)
     }

@@ -93,7 +93,7 @@ mod tests {
             let clock = RangeClock::going_on_from(at, UnixMillis(OWN));
             let steps: Vec<i64> = (0..30_000).map(|passed| read(&clock, passed)).collect();
             let longest_jump = steps[0] - difference;
-            // What took longer than clocks differ was the change itself.
+            // The change itself took longer than clocks differ.
             assert_eq!(longest_jump, (-1_000 - difference).max(0), "{difference}");
             for (passed, pair) in steps.windows(2).enumerate() {
                 assert!((0..=2).contains(&(pair[1] - pair[0])), "{difference}: {passed} ms");

@@ -58,7 +58,7 @@ impl Worker {
     }
 }
 
-/// What a walk may look at next: within one tablet, and below the progress if it is arriving.
+/// Range that a walk may look at next: within one tablet, and below the progress if it is arriving.
 fn scannable(
     tablets: &TabletMap,
     table: TableId,

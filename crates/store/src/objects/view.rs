@@ -190,7 +190,7 @@ impl<'t> Found<'t> {
         matches!(self, Found::Nothing)
     }
 
-    /// Whether it is a record with an expiry.
+    /// Returns whether it is a record with an expiry.
     #[inline]
     pub(super) fn may_expire(&self) -> bool {
         matches!(self, Found::Here(word, _) if word.kind() == Kind::Expiring)

@@ -47,7 +47,7 @@ pub struct Worker {
     pub(super) graves: Graves,
     /// The segment that this worker is cleaning.
     pub(super) victim: Option<VictimSegment>,
-    /// What the walk that reclaims expired records has met.
+    /// Counts of what the walk that reclaims expired records has met.
     pub(super) expiring: Expiring,
     /// Words of a walk, with the lowest hashes that they may have, until it has been decided what becomes of them.
     pub(super) words: Vec<(KeyHash, Word)>,

@@ -27,7 +27,7 @@ pub(super) const LEASE_WAIT: Duration = Duration::from_millis(105);
 /// files.
 const REPLICAS_OF_LOG_MAX: usize = 1 << 20;
 
-/// What the dead server's expiry clock can have gained since it was last told to any backup of the
+/// Longest time that the dead server's expiry clock can have gained since it was last told to any backup of the
 /// chain: its lease has run out by then.
 const CLOCK_WAIT: Duration = protocols::replication::timing::CLOCK_LEASE;
 
