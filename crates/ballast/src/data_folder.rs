@@ -56,7 +56,7 @@ pub(crate) fn backup_folder(folder: &Path) -> anyhow::Result<Replicas> {
     Ok(replicas)
 }
 
-/// See the module's text. The folder is this process's alone until it ends.
+/// A folder with a server's data. The folder is this process's alone until it ends.
 pub(crate) struct DataFolder {
     /// What was kept in it.
     pub(crate) kept: Kept,

@@ -24,7 +24,7 @@ pub(crate) enum Event {
     Fenced(String),
 }
 
-/// See the module's text.
+/// The process around a server, as the server's operators use it.
 pub(crate) struct Process {
     pub(crate) file: Option<PathBuf>,
     pub(crate) mailboxes: Mailboxes<Mail>,

@@ -61,7 +61,7 @@ enum Guest {
     },
 }
 
-/// See the module's text.
+/// A coordinator that collects what servers know of the cluster, to write the lost file anew.
 #[derive(Debug)]
 pub(crate) struct Rebuilding<S> {
     store: S,

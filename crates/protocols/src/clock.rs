@@ -51,7 +51,7 @@ pub struct Line {
     error: i64,
 }
 
-/// See the module's text.
+/// The clock by which a server judges expiry: it follows the monotonic clock, led by wall clocks.
 #[derive(Clone, Debug)]
 pub struct ExpiryClock {
     line: Line,

@@ -28,7 +28,7 @@ const SNAPSHOTS_PER_SEGMENT: usize = 4;
 /// Most bytes of one record in a snapshot: two numbers of ten and five bytes, seven bits to a byte, and two tags.
 const RECORD_BYTES: usize = 24;
 
-/// See the module's text.
+/// The log directory of one server.
 #[derive(Debug, Default)]
 pub struct Directory {
     segments: BTreeMap<SegmentId, Option<Content>>,

@@ -31,7 +31,7 @@ impl Default for ReplyLimits {
     }
 }
 
-/// The parser of one connection. See the module's text.
+/// The parser of one connection's replies.
 #[derive(Debug)]
 pub struct ReplyParser {
     limits: ReplyLimits,

@@ -94,7 +94,7 @@ impl Default for RequestLimits {
     }
 }
 
-/// The parser of one connection. See the module's text.
+/// The parser of one connection's requests.
 #[derive(Debug)]
 pub struct RequestParser {
     limits: RequestLimits,

@@ -43,7 +43,7 @@ const GREETING_MAX: Duration = Duration::from_secs(2);
 /// Most messages that wait to be sent: far above what a server says in a second.
 const WAITING_MAX: usize = 65_536;
 
-/// See the module's text. Dropping it ends the link.
+/// The link of a server to its coordinator. Dropping it ends the link.
 pub struct ControlLink {
     messages: Sender<ToCoordinator>,
     is_connected: Arc<AtomicBool>,

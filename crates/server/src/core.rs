@@ -81,7 +81,7 @@ impl Connections for Io {
     }
 }
 
-/// See the module's text.
+/// The server of one reactor without sockets: the engine and its clients.
 pub struct Core {
     /// Where store and protocols meet. What it leaves for others in its outbox is the driver's.
     pub engine: Engine,

@@ -112,7 +112,7 @@ pub enum ToCoordinator {
     /// Backup: I take nothing more for this log, and hold these replicas of it. In several
     /// messages, if one cannot carry all.
     Fenced {
-        /// Whose log.
+        /// The server whose log it is.
         log: ServerId,
         /// Replicas that the messages of this report before had: one may get lost.
         first: u32,
@@ -126,7 +126,7 @@ pub enum ToCoordinator {
     },
     /// Backup: pieces of a replica of the log's directory.
     DirectoryRead {
-        /// Whose log.
+        /// The server whose log it is.
         log: ServerId,
         /// Segment and epoch of the replica.
         replica: (SegmentId, ReplicaEpoch),
@@ -142,7 +142,7 @@ pub enum ToCoordinator {
     /// the map says that the part is mine. Not of a part that is in several logs, or of which I had
     /// something before.
     Replayed {
-        /// Whose log.
+        /// The server whose log it is.
         dead: ServerId,
         /// The part.
         range: HashRange,
@@ -152,7 +152,7 @@ pub enum ToCoordinator {
     /// Recovery master: all entries of the part are in my log, and on my backups. Repeated until
     /// [`FromCoordinator::Kept`].
     Recovered {
-        /// Whose log: the first of the part's.
+        /// The dead server whose log it is: the first one of the part.
         dead: ServerId,
         /// The part.
         range: HashRange,
@@ -162,7 +162,7 @@ pub enum ToCoordinator {
     /// Recovery master: I cannot recover the part, and what I had of it counts for nothing. Never after
     /// [`ToCoordinator::Replayed`] or [`ToCoordinator::Recovered`]: the part may be mine already.
     NotRecovered {
-        /// Whose log: the first of the part's.
+        /// The dead server whose log it is: the first one of the part.
         dead: ServerId,
         /// The part.
         range: HashRange,
@@ -174,22 +174,22 @@ pub enum ToCoordinator {
     /// Backup: a replica that I have reported in [`ToCoordinator::Fenced`] cannot be read, or has less than I
     /// said. Others are to be read instead.
     Damaged {
-        /// Whose log.
+        /// The server whose log it is.
         log: ServerId,
-        /// Which segment of it.
+        /// The segment of that log.
         segment: SegmentId,
-        /// Which replica of that.
+        /// The epoch of the replica of that segment.
         epoch: ReplicaEpoch,
     },
     /// Backup: I hold nothing of this log any more.
     LogFreed {
-        /// Whose log.
+        /// The server whose log it is.
         log: ServerId,
     },
     /// Backup: I hold replicas of a log, and its master is not to be found. If nobody needs them
     /// the answer is [`FromCoordinator::FreeLog`], else there is none.
     IsNeeded {
-        /// Whose log.
+        /// The server whose log it is.
         log: ServerId,
     },
     /// Answer to a [`FromCoordinator::Ping`], from the link's own thread.
@@ -286,12 +286,12 @@ pub enum FromCoordinator {
     /// To a backup: the master of this log is dead. Take nothing more for it, for good, and say
     /// what you hold of it, even if that is nothing.
     Fence {
-        /// Whose log.
+        /// The server whose log it is.
         log: ServerId,
     },
     /// To a backup: send this replica of the log's directory, from this piece on.
     ReadDirectory {
-        /// Whose log.
+        /// The server whose log it is.
         log: ServerId,
         /// Segment and epoch of the replica.
         replica: (SegmentId, ReplicaEpoch),
@@ -312,7 +312,7 @@ pub enum FromCoordinator {
     /// To a backup: nobody needs this log any more. Take nothing more for it, for good, as if you
     /// had been told to [`FromCoordinator::Fence`] it; free what you hold of it, and say so.
     FreeLog {
-        /// Whose log.
+        /// The server whose log it is.
         log: ServerId,
     },
     /// Are you there? Only to servers whose log others keep, all the time.

@@ -39,13 +39,13 @@ pub enum Corrupt {
     /// The bytes end before the thing does.
     #[error("{what} is cut short")]
     Short {
-        /// What was being read.
+        /// The kind of data that was read.
         what: &'static str,
     },
     /// The checksum does not match the bytes.
     #[error("checksum of {what} is wrong")]
     Checksum {
-        /// What was being read.
+        /// The kind of data that was read.
         what: &'static str,
     },
     /// A field has a value that no writer writes.
@@ -57,7 +57,7 @@ pub enum Corrupt {
     /// Another version of Ballast wrote it: the checksum is right, and the format is not ours.
     #[error("{what} is of format {found}, which this version of ballast cannot read")]
     Format {
-        /// What was being read.
+        /// The kind of data that was read.
         what: &'static str,
         /// The format that it has.
         found: u16,

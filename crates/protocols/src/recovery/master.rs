@@ -19,7 +19,7 @@ use types::{Instant, ServerId};
 use wire::control::{RecoveryPart, ToCoordinator};
 use wire::peer::RecoveryReply;
 
-/// See the module's text.
+/// The recovery master of one part.
 #[derive(Debug)]
 pub struct Master {
     name: PartName,

@@ -22,7 +22,7 @@ use wire::directory::Content;
 use wire::peer::{RecoveryNext, RecoveryRead, RecoveryReply};
 use wire::replica::ReplicaId;
 
-/// See the module's text.
+/// The segments that one part is recovered from, and how far each has been read.
 #[derive(Debug)]
 pub(super) struct Segments {
     range: HashRange,

@@ -31,7 +31,7 @@ use types::{Instant, SegmentId, ServerId, UnixMillis};
 use wire::peer::{AppendResult, Appended, REPLICAS_MAX, Refusal};
 use wire::replica::{ReplicaEpoch, ReplicaId};
 
-/// See the module's text.
+/// The backup's side of replication, without its disk.
 #[derive(Debug, Default)]
 pub struct Backup {
     fenced: BTreeSet<ServerId>,

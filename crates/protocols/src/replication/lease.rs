@@ -12,7 +12,7 @@ use super::timing::LEASE;
 use std::collections::BTreeMap;
 use types::{Instant, SegmentId, ServerId};
 
-/// See the module's text.
+/// The end of the time for which a master may serve.
 #[derive(Debug, Default)]
 pub(super) struct Lease {
     /// When each backup was last sent something that it has acknowledged.

@@ -8,7 +8,7 @@ use types::{Instant, ServerId};
 use wire::peer::REPLICAS_MAX;
 use wire::replica::ReplicaId;
 
-/// See the module's text.
+/// Replicas to be freed, until their backups have confirmed that.
 #[derive(Debug, Default)]
 pub(super) struct Releases {
     backups: BTreeMap<ServerId, Waiting>,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use types::{Instant, ServerId};
 use wire::replica::ReplicaEpoch;
 
-/// See the module's text.
+/// The state of one replica at its master.
 #[derive(Debug)]
 pub(super) struct Replica {
     pub(super) backup: ServerId,

@@ -31,7 +31,7 @@ use types::{Instant, SegmentId, ServerId};
 use wire::peer::{AppendResult, Appended, Refusal};
 use wire::replica::{ReplicaEpoch, ReplicaId, ReplicaKind};
 
-/// See the module's text.
+/// The master's side of replication, for the segments of one writer.
 #[derive(Debug)]
 pub struct Replicator {
     settings: Settings,

@@ -13,7 +13,7 @@ use planted::Bug;
 use types::{Instant, ServerId};
 use wire::replica::ReplicaEpoch;
 
-/// See the module's text.
+/// The state of one segment at its master.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) stage: Stage,

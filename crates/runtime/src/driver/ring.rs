@@ -103,7 +103,7 @@ pub(super) struct Completion {
     pub(super) is_last: bool,
 }
 
-/// See the module's text.
+/// An io_uring and the memory that is lent to the kernel.
 pub(super) struct Ring {
     ring: IoUring,
     /// Entries that found the queue full.

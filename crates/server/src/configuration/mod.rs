@@ -25,7 +25,7 @@ use types::limits::VALUE_BYTES_MAX;
 /// The largest request that a connection's input has room for.
 pub const REQUEST_BYTES_MAX: usize = 64 << 20;
 
-/// How a server runs. See the module's text, and [`SETTINGS`] for what each of these means.
+/// The settings of a server. [`SETTINGS`] describes each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is described in the table, for users")]
 pub struct Configuration {

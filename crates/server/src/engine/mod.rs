@@ -68,7 +68,7 @@ use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
 use wire::peer::PeerMessage;
 use work::Work;
 
-/// See the module's text.
+/// The part of a server that one reactor runs, without sockets.
 pub struct Engine {
     node: Arc<Node>,
     reactor: ReactorId,

@@ -44,7 +44,7 @@ pub enum Keeping {
     Replicated(Arc<Replication>),
 }
 
-/// One server, shared by its reactors. See the module's text.
+/// One server, shared by its reactors.
 pub struct Node {
     settings: Settings,
     identity: Identity,

@@ -14,7 +14,7 @@ use store::log::GracePeriod;
 use types::{Instant, UnixMillis};
 use wire::control::{ClusterMap, Holdings};
 
-/// See the module's text.
+/// Judges whether every reactor still begins turns.
 pub struct Pulse {
     node: Arc<Node>,
     /// Begun with an earlier question. `None`: it is over.

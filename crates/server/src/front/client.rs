@@ -77,7 +77,7 @@ pub(crate) enum Next {
     Close,
 }
 
-/// See the module's text.
+/// The connection of one client.
 pub(crate) struct Client {
     parser: RequestParser,
     conversation: Conversation,

@@ -73,7 +73,7 @@ enum Unfinished {
     Waiting(Box<Waiting>),
 }
 
-/// See the module's text.
+/// The unfinished requests of one connection, in the order of their arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// Number of the first one in `requests`.

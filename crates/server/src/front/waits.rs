@@ -47,7 +47,7 @@ const GIVEN_UP_MIN: usize = 1024;
 /// Requests that are tried again in one turn: about half a millisecond.
 const RETRIES_MAX: usize = 512;
 
-/// See the module's text.
+/// The tickets of waiting requests, by what they wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     missing: HashMap<(TableId, KeyHash), Vec<Ticket>>,

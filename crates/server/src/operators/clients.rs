@@ -224,7 +224,7 @@ impl Sums {
     }
 }
 
-/// See the module's text.
+/// The lists of connected clients, one for each reactor.
 #[derive(Debug)]
 pub(crate) struct Clients {
     reactors: Box<[CachePadded<OfReactor>]>,

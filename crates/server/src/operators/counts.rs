@@ -54,7 +54,7 @@ impl Background {
     ];
 }
 
-/// See the module's text.
+/// The counters of one reactor.
 #[derive(Debug)]
 pub(crate) struct Counts {
     commands: Box<[OnceLock<Box<OfCommand>>]>,

@@ -31,7 +31,7 @@ pub enum Job {
     Sleep(Duration),
 }
 
-/// See the module's text.
+/// The process around a server: its use of the machine, its files and its end.
 pub trait Host: Send + Sync {
     /// What the process has used so far.
     fn usage(&self) -> Usage;

@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use types::{Instant, ReactorId, ServerId};
 
-/// See the module's text.
+/// The settings, clients and counters that operators see and change.
 pub(crate) struct Operators {
     configuration: ArcSwap<Configuration>,
     counts: Box<[ArcSwap<Counts>]>,

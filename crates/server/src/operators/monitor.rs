@@ -18,7 +18,7 @@ struct OfReactor {
     lines: Mutex<Vec<u8>>,
 }
 
-/// See the module's text.
+/// The connections that watch requests, and the lines that wait for them.
 #[derive(Debug)]
 pub(crate) struct Monitors {
     watchers: AtomicU64,

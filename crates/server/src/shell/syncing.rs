@@ -5,7 +5,7 @@ use crate::engine::DiskJob;
 use runtime::Mailbox;
 use std::sync::mpsc::{Sender, channel};
 
-/// See the module's text. The thread ends with its reactor.
+/// The thread that does the disk jobs of one reactor. The thread ends with its reactor.
 pub(super) struct DiskThread {
     mailbox: Mailbox<Mail>,
     requests: Option<Sender<DiskJob>>,

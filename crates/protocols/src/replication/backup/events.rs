@@ -23,11 +23,11 @@ pub enum Scrubbed {
 /// An append, less its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// For which replica.
+    /// The replica that it is for.
     pub replica: ReplicaId,
-    /// Where its bytes begin in the segment.
+    /// Offset in the segment at which its bytes begin.
     pub from: u32,
-    /// Where they end.
+    /// Offset at which they end.
     pub to: u32,
     /// The segment ends there.
     pub is_last: bool,
@@ -38,116 +38,116 @@ pub struct Asked {
     pub clock: UnixMillis,
 }
 
-/// What happens to a backup.
+/// An event at a backup.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BackupEvent {
     /// At the start: a replica was found on the disk. Nothing follows before another event.
     Found {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
     },
     /// A [`BackupEffect::Measure`] was carried out.
     Measured {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
         /// Bytes of the segment.
         length: u32,
-        /// Of these, stable ones.
+        /// Bytes of these that survive a loss of power, as far as the mode promises.
         stable: u32,
         /// The latest expiry clock in its pieces.
         clock: UnixMillis,
     },
     /// A replica that was found is damaged or cannot be read: it counts as absent.
     Unreadable {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
     },
     /// A master has sent an append. Its bytes are not needed any more if no
     /// [`BackupEffect::Take`] follows at once.
     Append {
-        /// Who sent it.
+        /// The server that sent it.
         from: ServerId,
-        /// What it says.
+        /// Its header.
         asked: Asked,
         /// Its bytes, if it has any.
         payload: Option<Ticket>,
     },
     /// A [`BackupEffect::Take`] was carried out.
     Taken {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
         /// Bytes of the segment that it has.
         length: u32,
-        /// Of these, stable ones.
+        /// Bytes of these that survive a loss of power, as far as the mode promises.
         stable: u32,
     },
     /// More of a replica has become stable, whoever asked for it.
     Synced {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
-        /// Up to where.
+        /// Bytes of the segment that survive a loss of power.
         stable: u32,
     },
     /// There is no room to begin a replica. Nothing of it is on the disk.
     Full {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
     },
     /// It can take nothing more, since the disk is full, or fails; what it was told to have it has.
     Stopped {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
         /// Bytes of the segment that it has.
         length: u32,
-        /// Of these, stable ones.
+        /// Bytes of these that survive a loss of power, as far as the mode promises.
         stable: u32,
     },
     /// It can take nothing more, and nobody knows what it has. The driver makes sure that it is not found
     /// at the next start.
     Failed {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
     },
     /// A [`BackupEffect::Scrub`] was carried out.
     Scrubbed {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
         /// The result.
         found: Scrubbed,
     },
     /// A [`BackupEffect::Free`] was carried out.
     Freed {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
     },
     /// A master does not need these any more; or the coordinator says so of a log that is recovered.
     Release {
-        /// Whose they are; of other logs nothing is freed.
+        /// The log that they belong to; replicas of other logs are kept.
         log: ServerId,
-        /// Which.
+        /// The replicas.
         replicas: Vec<ReplicaId>,
     },
     /// The coordinator takes the log's master for dead.
     Fence {
-        /// Which log.
+        /// The log.
         log: ServerId,
     },
     /// The coordinator says that nobody needs anything of this log any more; it is as if fenced.
     Recovered {
-        /// Which log.
+        /// The log.
         log: ServerId,
     },
     /// Time has passed: [`Backup::next_deadline`].
     Tick,
 }
 
-/// What a backup wants done, in this order.
+/// An action that a backup asks its driver to take; actions are taken in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BackupEffect {
     /// Have the disk take the bytes of the append that has just come; then say
     /// [`BackupEvent::Taken`], [`BackupEvent::Full`] or [`BackupEvent::Failed`].
     Take {
-        /// For which replica.
+        /// The replica that it is for.
         replica: ReplicaId,
         /// It is to be made first. All or nothing: see [`BackupEvent::Full`].
         is_new: bool,
@@ -156,45 +156,45 @@ pub enum BackupEffect {
     },
     /// Sync the replica without delay; then say [`BackupEvent::Synced`] or [`BackupEvent::Failed`].
     Sync {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
     },
     /// Read a replica that was found; then say [`BackupEvent::Measured`] or
     /// [`BackupEvent::Unreadable`].
     Measure {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
     },
     /// Read a replica from the disk, when nothing else has to be read; then say
     /// [`BackupEvent::Scrubbed`].
     Scrub {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
     },
     /// Make sure that the replica is not found at the next start: it is damaged.
     GiveUp {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
     },
     /// Tell the replica's master, which has not asked.
     Complain(Appended),
     /// Free what there is of the replica; then say [`BackupEvent::Freed`].
     Free {
-        /// Which.
+        /// The replica.
         replica: ReplicaId,
     },
     /// Tell the replica's master.
     Answer(Appended),
     /// Tell the master that these are gone.
     Released {
-        /// Whom.
+        /// The log, whose master is told.
         log: ServerId,
-        /// Which.
+        /// The replicas.
         replicas: Vec<ReplicaId>,
     },
     /// Ask whether these are needed: their master, or the coordinator if that is gone.
     Ask {
-        /// Whose they are.
+        /// The log that they belong to.
         log: ServerId,
         /// At most [`REPLICAS_MAX`].
         replicas: Vec<ReplicaId>,
@@ -202,12 +202,12 @@ pub enum BackupEffect {
     /// The log is fenced, and what there is of it stands still: tell the coordinator
     /// [`Backup::kept`].
     Report {
-        /// Which log.
+        /// The log.
         log: ServerId,
     },
     /// Nothing is here of a log that is recovered: tell the coordinator.
     LogFreed {
-        /// Which log.
+        /// The log.
         log: ServerId,
     },
 }

@@ -18,7 +18,7 @@ pub(super) const CHAIN: u64 = 1 << 63;
 /// How far the chain has got, or a part of it: segment and length there.
 type Position = (SegmentId, u32);
 
-/// See the module's text.
+/// The log directory on this server's own disk.
 pub(super) struct Chain {
     directory: Directory,
     header: ReplicaHeader,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use store::ReplayCounters;
 
-/// See the module's text.
+/// Counters of all recovered parts.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct RecoveryCounts {
     parts_recovered: AtomicU64,

@@ -5,7 +5,7 @@
 
 use wire::peer::RecoveryNext;
 
-/// See the module's text.
+/// Estimate of the records and bytes that one part will get.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Extent {
     /// Bytes of all segments, of every range.

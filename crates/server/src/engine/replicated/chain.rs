@@ -25,7 +25,7 @@ use wire::replica::ReplicaKind;
 /// How far the chain has got, or a part of it: segment and length there.
 type Position = (SegmentId, u32);
 
-/// See the module's text.
+/// The log directory on the disks of others, and those to tell when an entry is safe.
 pub(super) struct Chain {
     directory: Directory,
     replicator: Replicator,

@@ -20,7 +20,7 @@ use wire::directory::Content;
 use wire::peer::{Append, AppendResult, Appended, PeerMessage, Refusal};
 use wire::replica::{Identity, PIECE_HEADER_BYTES, PieceWriter, ReplicaId, ReplicaKind, Stamp};
 
-/// See the module's text.
+/// The replicator of one reactor and the pieces that it sends.
 pub(in crate::engine) struct Master {
     replicator: Replicator,
     pieces: Pieces,

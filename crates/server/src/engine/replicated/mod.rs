@@ -65,7 +65,7 @@ impl Plan {
     }
 }
 
-/// See the module's text.
+/// State of the replication of this server's log, shared by all reactors.
 pub struct Replication {
     plan: Plan,
     pub(super) acknowledgments: Acknowledgments,
