@@ -48,7 +48,7 @@ pub trait DiskFile: fmt::Debug + Send + Sync {
     /// that comes first.
     fn read_ahead(&self, to: u64);
 
-    /// Tells that what the system has in memory of the file may go, as far as the disk has it: who reads next
-    /// wants to know what the disk has.
+    /// Tells that what the system has in memory of the file may go, as far as the disk has it: who
+    /// reads next wants to know what the disk has.
     fn forget_cached(&self) {}
 }

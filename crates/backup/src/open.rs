@@ -1,11 +1,11 @@
 //! The files that are open because replicas are written to them: at most so many at a time.
 //!
-//! A replica opens its file when it is written, and keeps it open. When too many are open, a file that was
-//! not written lately is closed; the next piece opens it again. So the number of descriptors does not
-//! grow with the number of replicas, whatever their masters do or fail to say.
+//! A replica opens its file when it is written, and keeps it open. When too many are open, a file
+//! that was not written lately is closed; the next piece opens it again. So the number of
+//! descriptors does not grow with the number of replicas, whatever their masters do or fail to say.
 //!
-//! A file with bytes that a sync is still to make stable stays open: a failure to write them back is told
-//! to the descriptors that were open at the time, and must not be missed.
+//! A file with bytes that a sync is still to make stable stays open: a failure to write them back
+//! is told to the descriptors that were open at the time, and must not be missed.
 //!
 //! **Invariant:** an open file that is written stands in the queue exactly once.
 
@@ -52,7 +52,8 @@ impl OpenFiles {
             (self.max.load(Ordering::Relaxed), self.are_synced.load(Ordering::Relaxed));
         let mut queue = lock(&self.queue);
         queue.push_back(Arc::downgrade(replica));
-        // A look gives each one a second chance: two rounds find one that can be closed, if any can.
+        // A look gives each one a second chance: two rounds find one that can be closed, if any
+        // can.
         for _ in 0..2 * queue.len() {
             if queue.len() <= max {
                 break;

@@ -149,8 +149,8 @@ impl Replica {
         Ok(file)
     }
 
-    /// Closes the file if nothing was written to it since the last call and nothing of it is to be synced.
-    /// Returns whether it is closed.
+    /// Closes the file if nothing was written to it since the last call and nothing of it is to be
+    /// synced. Returns whether it is closed.
     pub(crate) fn close_idle(&self, is_synced: bool) -> bool {
         // Whoever holds the lock is writing to it.
         let mut written = match self.written.try_lock() {

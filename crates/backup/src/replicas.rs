@@ -88,8 +88,8 @@ impl Replicas {
         Ok(Opened { replicas, unreadable })
     }
 
-    /// Keeps at most so many files open that replicas are written to, as far as that can be: replicas that
-    /// are synced are closed only when all that they have taken is stable.
+    /// Keeps at most so many files open that replicas are written to, as far as that can be:
+    /// replicas that are synced are closed only when all that they have taken is stable.
     pub fn limit_open_files(&self, max: usize, are_synced: bool) {
         self.open.limit(max, are_synced);
     }
@@ -245,8 +245,8 @@ impl Replicas {
         read_file(&held, &*self.disk.open(held.number)?, each)
     }
 
-    /// Reads a replica from the disk, whatever the system has in memory of it. The outer error says that its
-    /// file could not be opened, the inner one that it could not be read.
+    /// Reads a replica from the disk, whatever the system has in memory of it. The outer error says
+    /// that its file could not be opened, the inner one that it could not be read.
     pub fn scrub(&self, id: ReplicaId) -> io::Result<io::Result<ReadEnd>> {
         let held = self.find(id)?;
         let file = self.disk.open(held.number)?;
@@ -269,8 +269,8 @@ impl Replicas {
         lock(&self.held).keys().copied().collect()
     }
 
-    /// Reads a replica to find out up to where it is whole: at a start that is not known. Tells in which
-    /// boot of the machine it was made.
+    /// Reads a replica to find out up to where it is whole: at a start that is not known. Tells in
+    /// which boot of the machine it was made.
     pub fn measure(&self, id: ReplicaId) -> io::Result<(BootId, ReadEnd)> {
         let boot = self.find(id)?.header.boot;
         Ok((boot, self.read(id, |_| {})?))

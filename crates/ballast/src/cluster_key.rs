@@ -1,5 +1,5 @@
-//! The file of the cluster key: `ballast key` makes it, every process of a cluster reads it, and reads
-//! it again when it changes. See `docs/design/trust.md`.
+//! The file of the cluster key: `ballast key` makes it, every process of a cluster reads it, and
+//! reads it again when it changes. See `docs/design/trust.md`.
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -23,8 +23,8 @@ const OWNER_ONLY: u32 = 0o600;
 /// Make a key for a cluster.
 #[derive(Args)]
 pub(crate) struct KeyArguments {
-    /// File to write the key to, readable by its owner alone. It must not exist yet. Default: the key
-    /// is printed.
+    /// File to write the key to, readable by its owner alone. It must not exist yet. Default: the
+    /// key is printed.
     file: Option<PathBuf>,
 }
 
@@ -80,8 +80,8 @@ pub(crate) fn require_key(hosts: &[&str], file: Option<&Path>) -> anyhow::Result
     }
 }
 
-/// Returns whether only this machine reaches a host. A name that cannot be resolved counts as another
-/// machine's.
+/// Returns whether only this machine reaches a host. A name that cannot be resolved counts as
+/// another machine's.
 fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let is_local = |address: IpAddr| address.to_canonical().is_loopback();
@@ -100,8 +100,8 @@ pub(crate) fn host_of(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
-/// From here on the credentials follow the file: when it changes, and at once on `SIGHUP`. A file that
-/// holds no keys any more changes nothing.
+/// From here on the credentials follow the file: when it changes, and at once on `SIGHUP`. A file
+/// that holds no keys any more changes nothing.
 pub(crate) fn watch(file: &Path, credentials: &Credentials) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
     let hang_up = {

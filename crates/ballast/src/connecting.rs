@@ -4,8 +4,8 @@ use anyhow::{Context, bail};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Time for a connection to be made to one address. The system alone would try for two minutes where
-/// packets are dropped.
+/// Time for a connection to be made to one address. The system alone would try for two minutes
+/// where packets are dropped.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 
 /// A packet may be lost, and is only repeated after a second.

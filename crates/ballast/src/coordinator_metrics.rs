@@ -1,5 +1,6 @@
-//! The metrics of a coordinator, for Prometheus. The coordinator is asked what operators ask, over a connection like theirs:
-//! whatever the page costs, the coordinator's own thread answers a few questions.
+//! The metrics of a coordinator, for Prometheus. The coordinator is asked what operators ask, over
+//! a connection like theirs: whatever the page costs, the coordinator's own thread answers a few
+//! questions.
 
 use crate::coordinator_connection::CoordinatorConnection;
 use anyhow::bail;

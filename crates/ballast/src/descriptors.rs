@@ -8,12 +8,12 @@ use anyhow::{Context, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::Configuration;
 
-/// For everything that is neither a client nor a replica that is written: sockets that listen, rings, the
-/// log, files that are read or made, connections to other servers. A server of two reactors that has
-/// just joined two others uses 34.
+/// For everything that is neither a client nor a replica that is written: sockets that listen,
+/// rings, the log, files that are read or made, connections to other servers. A server of two
+/// reactors that has just joined two others uses 34.
 const OTHERS: u64 = 32;
-/// The same, of each reactor: its sockets that listen, its rings and events, a connection or two to every
-/// few other servers.
+/// The same, of each reactor: its sockets that listen, its rings and events, a connection or two to
+/// every few other servers.
 const OTHERS_PER_REACTOR: u64 = 8;
 /// The part of all descriptors that replicas may use ...
 const REPLICAS_PART: u64 = 4;
@@ -48,8 +48,8 @@ impl Descriptors {
     }
 }
 
-/// Asks the system for all descriptors that this process may have, and leaves clients what replicas do not
-/// need.
+/// Asks the system for all descriptors that this process may have, and leaves clients what replicas
+/// do not need.
 pub(crate) fn reserve(
     configuration: &mut Configuration,
     reactors: u16,

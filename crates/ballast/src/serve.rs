@@ -139,8 +139,8 @@ fn introduction(
     }
 }
 
-/// The keys that this server proves and accepts. A server alone has one that nobody else has: there is
-/// no other process in its cluster.
+/// The keys that this server proves and accepts. A server alone has one that nobody else has: there
+/// is no other process in its cluster.
 fn credentials(configuration: &Configuration) -> anyhow::Result<Credentials> {
     let file = match &configuration.cluster_key_file[..] {
         "" => None,
@@ -169,8 +169,8 @@ fn credentials(configuration: &Configuration) -> anyhow::Result<Credentials> {
 /// A server's number in its cluster.
 type Number = (ClusterId, ServerId);
 
-/// The address of the coordinator: another process, or one that is started in this one. That one may
-/// know this server, if it is alone, before its log says so.
+/// The address of the coordinator: another process, or one that is started in this one. That one
+/// may know this server, if it is alone, before its log says so.
 fn coordinator(
     configuration: &Configuration,
     folder: Option<&DataFolder>,

@@ -4,15 +4,16 @@
 //! from s1; `restart` replaces the coordinator; `wait 100ms` lets time pass; `map` and `list` show
 //! what is known. The output is every effect, in order; a map that several servers get stands once.
 //!
-//! `connect operator` is an operator's connection, `operator: accept-loss s1` one for this alone, `connect` one of a process that has not joined yet,
-//! and `join again=s1 generation=2` another process than the one that had the number.
+//! `connect operator` is an operator's connection, `operator: accept-loss s1` one for this alone,
+//! `connect` one of a process that has not joined yet, and `join again=s1 generation=2` another
+//! process than the one that had the number.
 //!
-//! `join keeps=2 rack=a` is a server with two replicas of its log. `join disk=5` has data of cluster 5
-//! on its disk; all are of cluster 77. `s2: fenced s1 chain=4 3 5/80`
-//! says that it holds the chain's segment 4 (with 104 bytes), and of the log segment 3 (with 100) and
-//! 80 bytes of segment 5. `s2: directory s1 4 3/open 5` sends a directory of 104 bytes that names
-//! segment 3, which is open, and segment 5, which is closed with 100. `s2: recovered s1 0-99 as=e7`
-//! ends a part. `s1: will 0-99/7 5000/300` says that the first hundred slots have a load of 7 each.
+//! `join keeps=2 rack=a` is a server with two replicas of its log. `join disk=5` has data of
+//! cluster 5 on its disk; all are of cluster 77. `s2: fenced s1 chain=4 3 5/80` says that it holds
+//! the chain's segment 4 (with 104 bytes), and of the log segment 3 (with 100) and 80 bytes of
+//! segment 5. `s2: directory s1 4 3/open 5` sends a directory of 104 bytes that names segment 3,
+//! which is open, and segment 5, which is closed with 100. `s2: recovered s1 0-99 as=e7` ends a
+//! part. `s1: will 0-99/7 5000/300` says that the first hundred slots have a load of 7 each.
 //!
 //! Servers answer pings at once, and neither is shown, but for those of `hang s1` (until `go-on s1`), of
 //! which `hang s1 s2` makes several; `show-pings` shows pings. `stand-still 300ms` lets time pass in

@@ -189,8 +189,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The credentials of a process of this generation. Without keys it goes on only with peers that
-    /// have none either.
+    /// The credentials of a process of this generation. Without keys it goes on only with peers
+    /// that have none either.
     pub fn new(generation: Generation, keys: Option<ClusterKeys>) -> Credentials {
         Credentials { generation, keys: Arc::new(RwLock::new(Arc::new(keys))) }
     }

@@ -1,8 +1,8 @@
-//! The handshake with which every connection between processes of a cluster begins: both sides prove
-//! that they hold the cluster key. See `docs/design/trust.md`.
+//! The handshake with which every connection between processes of a cluster begins: both sides
+//! prove that they hold the cluster key. See `docs/design/trust.md`.
 //!
-//! [`Handshake`] is a machine without input or output; a shell moves its messages. Keys stay in this
-//! crate: a [`ClusterKeys`] can be read from a file's text and can prove, but shows nothing.
+//! [`Handshake`] is a machine without input or output; a shell moves its messages. Keys stay in
+//! this crate: a [`ClusterKeys`] can be read from a file's text and can prove, but shows nothing.
 //!
 //! Invariants:
 //! - a side that has a key never goes on with one that has none, nor the other way round;

@@ -5,7 +5,8 @@ use std::io::{self, Read, Write};
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::handshake::{HANDSHAKE_BYTES_MAX, HandshakeMessage};
 
-/// Takes the opening side of a handshake to its end: says `first`, and answers until the other side is proven.
+/// Takes the opening side of a handshake to its end: says `first`, and answers until the other side
+/// is proven.
 pub fn complete(
     mut handshake: Handshake,
     first: HandshakeMessage,

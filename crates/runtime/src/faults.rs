@@ -1,9 +1,9 @@
 //! Faults that a test has a real process suffer. Only with the feature `faults`, which no shipped
 //! binary has.
 //!
-//! The environment variable `BALLAST_FAULTS` names a file, which is read again at every use, so that a test
-//! can change it while the process runs. Each line is about files whose path begins with these words, or
-//! about the clock:
+//! The environment variable `BALLAST_FAULTS` names a file, which is read again at every use, so
+//! that a test can change it while the process runs. Each line is about files whose path begins
+//! with these words, or about the clock:
 //!
 //! ```text
 //! disk /data/one/replicas read-ms=200 write-ms=5 sync-ms=1000

@@ -32,8 +32,8 @@ const BUS_BUFFER_BYTES: usize = 256 << 10;
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
 /// Limit for bytes that the peer's system has not acknowledged; then the connection ends. The
-/// system alone would try for a quarter of an hour, with pauses that double: after a short cut as much
-/// time again would pass before something arrives.
+/// system alone would try for a quarter of an hour, with pauses that double: after a short cut as
+/// much time again would pass before something arrives.
 pub const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(2);
 
 /// Ends the connection when what was sent is not acknowledged for [`UNACKNOWLEDGED_MAX`]. On a

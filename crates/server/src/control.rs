@@ -1,9 +1,9 @@
 //! The server's link to its coordinator: one connection, kept up, on a thread of its own.
 //!
-//! The link proves the cluster key, joins, passes on what the coordinator says, and sends what the server has to say. When
-//! the connection breaks it is opened again, with the number that the server got at first. What was
-//! to be sent meanwhile is dropped, since both sides repeat what matters; only an `Ask` has to be
-//! asked again by whoever waits for its answer.
+//! The link proves the cluster key, joins, passes on what the coordinator says, and sends what the
+//! server has to say. When the connection breaks it is opened again, with the number that the
+//! server got at first. What was to be sent meanwhile is dropped, since both sides repeat what
+//! matters; only an `Ask` has to be asked again by whoever waits for its answer.
 //!
 //! Pings and questions for the clock are answered here, so that no command and no disk delays the
 //! answer; what it says of the reactors is the [`Pulse`]'s.
@@ -60,8 +60,9 @@ impl ControlLink {
     /// the welcome is left out.
     ///
     /// If the coordinator refuses the first join, the link ends after that message, and
-    /// `on_message` is dropped; so it does if one side refuses the first handshake. If it refuses a later one, the link tries again and the owner
-    /// decides: a server that was given up holds ranges that another one serves, and must stop.
+    /// `on_message` is dropped; so it does if one side refuses the first handshake. If it refuses a
+    /// later one, the link tries again and the owner decides: a server that was given up holds
+    /// ranges that another one serves, and must stop.
     pub fn start(
         coordinator: String,
         credentials: Credentials,

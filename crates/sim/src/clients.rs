@@ -420,7 +420,8 @@ impl Clients {
     }
 
     /// When the values that were written to expire go: clocks may be wrong by `early` and `late`, a
-    /// server's may run a twentieth fast or slow, and a range's that is behind another twentieth faster.
+    /// server's may run a twentieth fast or slow, and a range's that is behind another twentieth
+    /// faster.
     fn lives(&self, history: &[Operation], (early, late): Slack) -> Lives {
         let life = |operation: &Operation| {
             let Action::WriteExpiring(value) = operation.action else { return None };

@@ -163,7 +163,8 @@ fn one_more(counts: &[u32], group: usize) -> Counts {
 pub const EXPIRING: u64 = 1 << 50;
 
 /// Between which moments values that were written to expire go: not before the first, and whatever
-/// begins behind the last finds them gone. Of others nothing is known but that they do not come back.
+/// begins behind the last finds them gone. Of others nothing is known but that they do not come
+/// back.
 pub type Lives = BTreeMap<u64, RangeInclusive<u64>>;
 
 /// Returns whether the register may lose this value by itself. It never gets it back.

@@ -171,8 +171,8 @@ pub enum ToCoordinator {
         /// For the operator.
         reason: String,
     },
-    /// Backup: a replica that I have reported in [`ToCoordinator::Fenced`] cannot be read, or has less than I
-    /// said. Others are to be read instead.
+    /// Backup: a replica that I have reported in [`ToCoordinator::Fenced`] cannot be read, or has
+    /// less than I said. Others are to be read instead.
     Damaged {
         /// The server whose log it is.
         log: ServerId,
@@ -569,7 +569,8 @@ pub enum Answer {
     Map(Box<ClusterMap>),
     /// What a rebuild comes to.
     Rebuild(RebuildReport),
-    /// Why the coordinator's file may not be the cluster's, with what to do; `None`: it seems to be.
+    /// Why the coordinator's file may not be the cluster's, with what to do; `None`: it seems to
+    /// be.
     Standing(Option<String>),
     /// Members whose clocks differ too much.
     Clocks(Vec<ClockReport>),
@@ -601,7 +602,8 @@ pub struct Health {
     pub term: u64,
     /// Transactions of this one.
     pub commits: u64,
-    /// How many milliseconds ago something was last heard of each connected server whose log others keep.
+    /// How many milliseconds ago something was last heard of each connected server whose log others
+    /// keep.
     pub silence: Vec<(ServerId, u32)>,
 }
 

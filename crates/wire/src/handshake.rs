@@ -2,8 +2,8 @@
 //! the bytes that both sides prove the cluster key over. The protocol is told in
 //! `docs/design/trust.md`.
 //!
-//! These layouts never change: two versions of Ballast must be able to tell each other that they are
-//! two versions.
+//! These layouts never change: two versions of Ballast must be able to tell each other that they
+//! are two versions.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

@@ -33,8 +33,8 @@ fn refusal(folder: &Path) -> String {
     Starting::new(command(folder)).refused()
 }
 
-/// Every file of a folder with its bytes, and every folder in it; without the lock, whose content is
-/// for people.
+/// Every file of a folder with its bytes, and every folder in it; without the lock, whose content
+/// is for people.
 fn contents(folder: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(folder).expect("the folder is there").flatten() {

@@ -107,8 +107,8 @@ impl Process {
         Process::kill_together([self]);
     }
 
-    /// Kills all of them before it waits for one: on a busy machine a process that was killed may take
-    /// seconds to end.
+    /// Kills all of them before it waits for one: on a busy machine a process that was killed may
+    /// take seconds to end.
     pub(crate) fn kill_together(processes: impl IntoIterator<Item = Process>) {
         let mut killed: Vec<Process> = processes.into_iter().collect();
         for process in &mut killed {

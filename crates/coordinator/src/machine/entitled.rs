@@ -1,6 +1,6 @@
 //! The judgment of messages by their senders: what a connection may say. See "Who may say what" in
-//! `docs/design/trust.md`. Whether a server may say it of *that* migration or part is compared where
-//! the migration or recovery is looked up.
+//! `docs/design/trust.md`. Whether a server may say it of *that* migration or part is compared
+//! where the migration or recovery is looked up.
 
 use crate::outbox::Caller;
 use types::ServerId;

@@ -57,9 +57,9 @@ use wire::control::{Answer, FromCoordinator, Progress, ToCoordinator};
 pub struct Settings {
     /// How long a server may be disconnected before migrations stop waiting for it.
     ///
-    /// Longer than a target that nobody answers serves what it has accepted, [`UNACKNOWLEDGED_MAX`], which
-    /// is longer than it keeps its promise to accept. So a target that was away for so long serves
-    /// nothing of the range, unless its source has been told.
+    /// Longer than a target that nobody answers serves what it has accepted,
+    /// [`UNACKNOWLEDGED_MAX`], which is longer than it keeps its promise to accept. So a target
+    /// that was away for so long serves nothing of the range, unless its source has been told.
     pub absence_max: Duration,
     /// How long a server whose log others keep may be disconnected before it is declared dead.
     /// Not longer than `absence_max`.

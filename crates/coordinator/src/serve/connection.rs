@@ -57,8 +57,8 @@ impl Outgoing {
     }
 }
 
-/// Starts a connection's task. Its events begin with [`Event::Opened`] when its handshake is over, and
-/// end with [`Event::Closed`].
+/// Starts a connection's task. Its events begin with [`Event::Opened`] when its handshake is over,
+/// and end with [`Event::Closed`].
 pub(super) fn start(
     connection: ConnectionId,
     stream: TcpStream,

@@ -32,8 +32,8 @@ use types::{ClusterId, Instant, UnixMillis};
 
 /// Proven connections at a time: every server, and some operators.
 const CONNECTIONS_MAX: usize = SERVERS_MAX + 256;
-/// Connections at a time that have not proven the key. The oldest gives way to another one: it takes
-/// a process milliseconds.
+/// Connections at a time that have not proven the key. The oldest gives way to another one: it
+/// takes a process milliseconds.
 const UNPROVEN_MAX: usize = 256;
 /// Events that wait for the machine. Arbitrary: readers wait when there are more.
 const EVENTS_MAX: usize = 256;

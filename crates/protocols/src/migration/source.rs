@@ -263,8 +263,8 @@ impl Source {
         }
     }
 
-    /// Returns whether it is open how the flip ended. Then a pull of the target's is the answer to it
-    /// ([`SourceEvent::FlipAnswered`]), before it is one itself.
+    /// Returns whether it is open how the flip ended. Then a pull of the target's is the answer to
+    /// it ([`SourceEvent::FlipAnswered`]), before it is one itself.
     pub fn expects_answer(&self) -> bool {
         matches!(self.state, State::Flipping { .. })
     }

@@ -33,9 +33,9 @@ pub const FLIP_UNANSWERED: Duration = Duration::from_millis(20);
 pub const PREPARED_MAX: Duration = Duration::from_secs(2);
 
 /// A target that has accepted a flip serves the range for so long from its promise on, unless the
-/// source or the coordinator has shown that it knows. The coordinator gives a target up that has been
-/// away for 5 s, and saw it last no earlier than when the promise left: until then nobody else serves
-/// the range, even if the target's clock is slower by a twentieth.
+/// source or the coordinator has shown that it knows. The coordinator gives a target up that has
+/// been away for 5 s, and saw it last no earlier than when the promise left: until then nobody else
+/// serves the range, even if the target's clock is slower by a twentieth.
 pub const UNACKNOWLEDGED_MAX: Duration = Duration::from_millis(4_500);
 
 /// What is told to the coordinator is told again until it shows an effect.

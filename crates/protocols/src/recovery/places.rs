@@ -141,8 +141,8 @@ impl Segment {
     }
 
     /// Whether a replica that ends like this is a whole one. One of an open segment has at least
-    /// what was reported of it; where nothing is reported any more it was found damaged, and may end
-    /// anywhere.
+    /// what was reported of it; where nothing is reported any more it was found damaged, and may
+    /// end anywhere.
     pub(super) fn may_end(&mut self, at: At, end: Content) -> bool {
         match self.content {
             Some(content) => content == end || planted::is(Bug::StaleReplicaUsed),

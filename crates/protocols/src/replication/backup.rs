@@ -9,9 +9,9 @@
 //! for a recovery or until it is not needed any more. A master that has not heard yet of that one's
 //! death may send to whoever stands at its address: it gets no answer, and what is here stays whole.
 //!
-//! Nothing waits for that disk to be read: a replica that was found is measured afterwards, one by one,
-//! and several at a time as soon as its log is fenced. Until all of a log are measured, what there is of
-//! it is not reported.
+//! Nothing waits for that disk to be read: a replica that was found is measured afterwards, one by
+//! one, and several at a time as soon as its log is fenced. Until all of a log are measured, what
+//! there is of it is not reported.
 //!
 //! **Invariant:** a log that is fenced here stays fenced. Nothing is acknowledged, taken or freed
 //! for its master from then on.
@@ -170,8 +170,8 @@ impl Backup {
         self.held.contains_key(&replica)
     }
 
-    /// How many replicas are held, and how many bytes of segments they have. What was found and not read
-    /// yet counts without bytes.
+    /// How many replicas are held, and how many bytes of segments they have. What was found and not
+    /// read yet counts without bytes.
     pub fn totals(&self) -> (usize, u64) {
         let bytes = |held: &Held| match held.state {
             State::Found | State::Measuring { .. } | State::Begun { .. } => Some(0),
@@ -512,7 +512,8 @@ impl Held {
         out.push(BackupEffect::Answer(Appended { replica, sent: self.sent, result }));
     }
 
-    /// Tells a master that has not asked that the replica failed: it may be long since it was written.
+    /// Tells a master that has not asked that the replica failed: it may be long since it was
+    /// written.
     fn complain(&self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) {
         let result = AppendResult::Refused(Refusal::Failed);
         match self.state {

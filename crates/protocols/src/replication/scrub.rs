@@ -1,8 +1,9 @@
 //! When a backup reads its replicas again, to find out whether the disk still has them.
 //!
 //! The master has the bytes in memory, so what a disk has lost can be made again, as long as it is
-//! noticed before the master dies. Each replica is read once per interval, one at a time, and no faster
-//! than [`SCRUB_BYTES_PER_SECOND`]: with more on the disk than that reads in an interval, it takes longer.
+//! noticed before the master dies. Each replica is read once per interval, one at a time, and no
+//! faster than [`SCRUB_BYTES_PER_SECOND`]: with more on the disk than that reads in an interval, it
+//! takes longer.
 
 use super::timing::{SCRUB_AGAIN, SCRUB_BYTES_PER_SECOND};
 use std::collections::BTreeSet;
@@ -28,8 +29,8 @@ impl Scrub {
         Scrub { interval, ..Scrub::default() }
     }
 
-    /// Plans a replica that was written or read at `now`. Returns when it is due, which [`Scrub::forget`] is
-    /// to be told.
+    /// Plans a replica that was written or read at `now`. Returns when it is due, which
+    /// [`Scrub::forget`] is to be told.
     pub(super) fn plan(&mut self, now: Instant, replica: ReplicaId) -> Instant {
         let Some(interval) = self.interval else { return now };
         self.plan_at(now + interval, replica)
@@ -68,7 +69,8 @@ impl Scrub {
         self.not_before = now + Duration::from_nanos(pause);
     }
 
-    /// The disk has read this replica: how much of it must be there. `None`: nobody has asked for it.
+    /// The disk has read this replica: how much of it must be there. `None`: nobody has asked for
+    /// it.
     pub(super) fn end(&mut self, replica: ReplicaId) -> Option<u32> {
         self.under_way.take_if(|(id, _)| *id == replica).map(|(_, length)| length)
     }

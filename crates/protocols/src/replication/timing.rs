@@ -65,8 +65,8 @@ pub const DRAWS: usize = 3;
 /// A backup asks about a replica of which it has heard nothing for so long.
 pub const UNHEARD_MAX: Duration = Duration::from_secs(10);
 
-/// Replicas of an earlier process that a backup reads at the same time while nobody waits for what they
-/// have: one, so that what is written meanwhile does not wait for the disk.
+/// Replicas of an earlier process that a backup reads at the same time while nobody waits for what
+/// they have: one, so that what is written meanwhile does not wait for the disk.
 pub const READ_AT_LEISURE: usize = 1;
 
 /// The same while a recovery waits for it.

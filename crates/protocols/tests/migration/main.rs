@@ -2,9 +2,9 @@
 //!
 //! Two or three servers, each with a naive store and the real machines; a coordinator that knows
 //! just enough; a network that does what the script says. Nothing happens by itself: `deliver`
-//! lets messages and the servers' own work run until nothing is left, `advance` moves the clock, and
-//! `stand-still` moves it while nobody does anything.
-//! Key `k3` lies in slot 3; hashes are printed as keys and slots.
+//! lets messages and the servers' own work run until nothing is left, `advance` moves the clock,
+//! and `stand-still` moves it while nobody does anything. Key `k3` lies in slot 3; hashes are
+//! printed as keys and slots.
 //!
 //! Run with `UPDATE_GOLDENFILES=1` to write down what happens now, then read the difference.
 

@@ -6,8 +6,8 @@
 //! all is safe then, and nothing happens. What is not is taken out of the output again and waits in
 //! here, and what the connection's later requests say queues up behind it.
 //!
-//! While backups say nothing, every reply waits. All that wait share a budget; when it is used up, no
-//! more requests are executed ([`Held::is_full`]), as if clients had sent nothing more.
+//! While backups say nothing, every reply waits. All that wait share a budget; when it is used up,
+//! no more requests are executed ([`Held::is_full`]), as if clients had sent nothing more.
 //!
 //! **Invariant:** the replies of a connection leave in the order in which they were given.
 //! **Invariant:** who depends on nothing, and has nothing held, does not come in here.

@@ -118,8 +118,8 @@ impl Engine {
 }
 
 impl Node {
-    /// Difference of what the wall clocks agree on and the expiry clock, in ms, while the clock does
-    /// not follow since it is too much; else 0.
+    /// Difference of what the wall clocks agree on and the expiry clock, in ms, while the clock
+    /// does not follow since it is too much; else 0.
     pub(super) fn clock_doubt(&self, now: Instant) -> i64 {
         self.clock.doubt_millis(now).unwrap_or(0)
     }

@@ -37,8 +37,8 @@ pub(super) enum Known {
 
 /// Judges whether `from` may send `message` to `me`.
 ///
-/// Checks that are left to others are named with each message. Senders are compared here and nowhere else is
-/// too late: a machine that a message has reached may have taken part of it.
+/// Checks that are left to others are named with each message. Senders are compared here and
+/// nowhere else is too late: a machine that a message has reached may have taken part of it.
 pub(super) fn judge(
     from: ServerId,
     me: ServerId,
@@ -93,13 +93,15 @@ fn about_log_of(master: ServerId, replicas: &[ReplicaId]) -> Verdict {
 
 impl Engine {
     /// Judges a message that has arrived. One that its sender may not send is counted and logged:
-    /// it comes of a fault in that server, or of somebody who has the cluster's key and no right to it.
+    /// it comes of a fault in that server, or of somebody who has the cluster's key and no right to
+    /// it.
     pub(super) fn may_say(&mut self, from: ServerId, message: &PeerMessage) -> bool {
         let me = self.node.me();
         let verdict = judge(from, me, message, |migration| known(&self.node.machines(), migration));
         if verdict == Verdict::Denied {
             self.denied += 1;
-            // The first, the second, the fourth and so on: whoever sends many does not fill the log.
+            // The first, the second, the fourth and so on: whoever sends many does not fill the
+            // log.
             if self.denied.is_power_of_two() {
                 let text = protocols::migration::peer(message).to_string();
                 let count = self.denied;

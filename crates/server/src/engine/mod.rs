@@ -123,9 +123,9 @@ pub type Stopwatch = Box<dyn Fn() -> Instant>;
 /// Buffers kept for pulls' payloads: some more than one migration has in flight.
 const BUFFERS_MAX: usize = 32;
 
-/// Pause between two rounds of the walk that reclaims expired records, and the buckets of one. There
-/// is no pause while each round finds something: 300,000 keys stand in some 55,000 buckets, which
-/// then take half a second, 20 us of each millisecond.
+/// Pause between two rounds of the walk that reclaims expired records, and the buckets of one.
+/// There is no pause while each round finds something: 300,000 keys stand in some 55,000 buckets,
+/// which then take half a second, 20 us of each millisecond.
 const EXPIRY_PAUSE: Duration = Duration::from_millis(100);
 const EXPIRY_BUCKETS: usize = 4_096;
 const EXPIRY_QUANTUM_BUCKETS: usize = 128;

@@ -507,8 +507,8 @@ impl Node {
         self.unacknowledged_until.load(Ordering::Acquire) != u64::MAX
     }
 
-    /// Returns whether a range is overdue: nobody has acknowledged in time that its flip was accepted.
-    /// Nothing is served until that range is suspended.
+    /// Returns whether a range is overdue: nobody has acknowledged in time that its flip was
+    /// accepted. Nothing is served until that range is suspended.
     pub fn is_overdue(&self, now: Instant) -> bool {
         now.0 >= self.unacknowledged_until.load(Ordering::Acquire)
     }

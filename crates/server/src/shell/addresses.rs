@@ -1,8 +1,8 @@
 //! Addresses of other servers, found without keeping a reactor waiting.
 //!
 //! A server may announce a name instead of an address. Asking for a name can take many seconds, so
-//! each question is asked on a thread of its own; reactors only look at the answers. The last good answer
-//! is used until there is another one: a resolver that fails takes nothing away.
+//! each question is asked on a thread of its own; reactors only look at the answers. The last good
+//! answer is used until there is another one: a resolver that fails takes nothing away.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -56,8 +56,8 @@ impl AddressBook {
         None
     }
 
-    /// Notes that nobody could be reached at an address: another one of the host is tried next, and its
-    /// name is asked for again.
+    /// Notes that nobody could be reached at an address: another one of the host is tried next, and
+    /// its name is asked for again.
     pub fn failed(self: &Arc<Self>, host: &str, address: IpAddr) {
         let mut names = self.names();
         let Some(name) = names.get_mut(host) else { return };

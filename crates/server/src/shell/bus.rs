@@ -26,15 +26,15 @@ use wire::peer::PeerMessage;
 /// stuck, and the protocols repeat what matters.
 const BACKLOG_MAX: usize = 64 << 20;
 
-/// A connection that is not there after this time is given up: what is sent next begins another one.
-/// The system alone would repeat a lost packet for two minutes.
+/// A connection that is not there after this time is given up: what is sent next begins another
+/// one. The system alone would repeat a lost packet for two minutes.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 
 /// Messages that may wait for a connection, whatever their size.
 const WAITING_MAX: usize = 65_536;
 
-/// Accepted connections at a time whose other side is not proven. The oldest gives way to another one:
-/// a handshake takes a server a millisecond.
+/// Accepted connections at a time whose other side is not proven. The oldest gives way to another
+/// one: a handshake takes a server a millisecond.
 const UNPROVEN_MAX: usize = 256;
 
 /// The bus connections of one reactor.
@@ -45,7 +45,8 @@ pub(super) struct Bus {
     links: BTreeMap<ConnectionId, Link>,
     /// Connections that this reactor opened, by server and whether they are for priority traffic.
     opened: BTreeMap<(ServerId, bool), ConnectionId>,
-    /// Accepted connections whose handshake is under way and when its time is over, in order of time.
+    /// Accepted connections whose handshake is under way and when its time is over, in order of
+    /// time.
     accepted: VecDeque<(Instant, ConnectionId)>,
     /// The same of those that this reactor opened.
     opening: VecDeque<(Instant, ConnectionId)>,
@@ -112,7 +113,8 @@ impl Bus {
         }
     }
 
-    /// Begins to look for the addresses of these servers, before there is something to send to them.
+    /// Begins to look for the addresses of these servers, before there is something to send to
+    /// them.
     pub(super) fn foresee(&self, node: &Node) {
         for server in &node.map().servers {
             self.addresses.look_up(&server.host);
@@ -291,7 +293,8 @@ impl Bus {
         }
     }
 
-    /// Takes the next message of a handshake. `false`: the connection ends when the refusal has left.
+    /// Takes the next message of a handshake. `false`: the connection ends when the refusal has
+    /// left.
     fn prove(
         &mut self,
         connection: ConnectionId,

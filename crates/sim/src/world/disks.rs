@@ -50,8 +50,8 @@ impl Disk {
             0 => Faults { capacity: Some(0), ..none },
             1 => {
                 let after = rng.usize(..600);
-                // No draw of its own, which would make other runs of all seeds. A header that was cut
-                // short and stays is for an operator: no server starts on it.
+                // No draw of its own, which would make other runs of all seeds. A header that was
+                // cut short and stays is for an operator: no server starts on it.
                 let removals_fail = after % 2 == 1 && after >= HEADER_BYTES;
                 Faults { write_fails_after: Some(after), removals_fail, ..none }
             }

@@ -237,10 +237,10 @@ impl World {
 
     /// By how much values may expire too early or too late.
     ///
-    /// Where clocks differ by little and every process lives, none expires early: its time counts by
-    /// the clock of its range, which goes on without a step wherever the range goes, unless it is
-    /// joined with another. A process that starts begins with its own wall clock; of several ranges of a
-    /// dead server the latest clock counts for all.
+    /// Where clocks differ by little and every process lives, none expires early: its time counts
+    /// by the clock of its range, which goes on without a step wherever the range goes, unless it
+    /// is joined with another. A process that starts begins with its own wall clock; of several
+    /// ranges of a dead server the latest clock counts for all.
     fn slack(&self) -> Slack {
         let skew = Duration::from_millis(self.skew_max_millis);
         let is_steady = !self.settings.is_replicated

@@ -103,8 +103,8 @@ impl Leaders {
 }
 
 impl World {
-    /// A connection of a server to the coordinator that leads; `None`: there is none. A process that
-    /// has no generation yet gets one.
+    /// A connection of a server to the coordinator that leads; `None`: there is none. A process
+    /// that has no generation yet gets one.
     pub(super) fn open_connection(
         &mut self,
         number: Option<(ClusterId, ServerId)>,

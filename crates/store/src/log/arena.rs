@@ -96,10 +96,10 @@ impl Arena {
     /// Makes the pages of a range resident without changing their contents, also while others write
     /// there. Returns whether it could: not on processors other than x86-64 and AArch64.
     ///
-    /// The pages are touched one by one and not with one call of `madvise`. That call holds the lock
-    /// of the process's address space, and a thread of the lowest priority that loses the processor
-    /// meanwhile makes every thread wait that maps memory, for seconds on a busy machine. A page
-    /// fault holds only the lock of this mapping, for reading.
+    /// The pages are touched one by one and not with one call of `madvise`. That call holds the
+    /// lock of the process's address space, and a thread of the lowest priority that loses the
+    /// processor meanwhile makes every thread wait that maps memory, for seconds on a busy machine.
+    /// A page fault holds only the lock of this mapping, for reading.
     pub(super) fn populate(&self, offset: usize, length: usize) -> bool {
         let start = self.at(offset, length);
         (0..length).step_by(PAGE_BYTES_MIN).all(|page| {

@@ -2,9 +2,9 @@
 
 use types::UnixMillis;
 
-/// How far behind a range's clock may begin, in milliseconds: the clocks of two members are each within half a second
-/// of the others'. What is beyond that is no difference of clocks but the time that the change of owner
-/// took.
+/// How far behind a range's clock may begin, in milliseconds: the clocks of two members are each
+/// within half a second of the others'. What is beyond that is no difference of clocks but the time
+/// that the change of owner took.
 pub const BEHIND_MAX_MILLIS: u64 = 1_000;
 
 /// While the clock is behind it gains one part in so many.
@@ -13,10 +13,10 @@ const GAIN_PARTS: u64 = 20;
 /// By which clock expiry is judged in one range: by the store's, but not before the time by which
 /// an earlier owner has judged, and not by a jump ahead of that.
 ///
-/// The clock of the owner before was ahead of ours: the range's clock stands still until ours has passed it,
-/// so that what was seen expired stays expired. It was behind: the range's clock begins where
-/// that one was, and gains a twentieth until it is where ours is, so that no key lives shorter than it was
-/// told, by more than that. No other range notices either.
+/// The clock of the owner before was ahead of ours: the range's clock stands still until ours has
+/// passed it, so that what was seen expired stays expired. It was behind: the range's clock begins
+/// where that one was, and gains a twentieth until it is where ours is, so that no key lives
+/// shorter than it was told, by more than that. No other range notices either.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeClock {
     /// The latest time by which an earlier owner can have judged.

@@ -27,8 +27,8 @@ pub(super) const LEASE_WAIT: Duration = Duration::from_millis(105);
 /// files.
 const REPLICAS_OF_LOG_MAX: usize = 1 << 20;
 
-/// Longest time that the dead server's expiry clock can have gained since it was last told to any backup of the
-/// chain: its lease has run out by then.
+/// Longest time that the dead server's expiry clock can have gained since it was last told to any
+/// backup of the chain: its lease has run out by then.
 const CLOCK_WAIT: Duration = protocols::replication::timing::CLOCK_LEASE;
 
 /// A replica's segment and epoch.
@@ -40,8 +40,8 @@ pub(crate) struct Evidence {
     holders: BTreeMap<ServerId, Holder>,
     directory: Option<Directory>,
     reading: Option<Reading>,
-    /// Replicas that could not be read. The same server does not get them back; a process that is started on
-    /// its disk again is another one, and tells what it finds.
+    /// Replicas that could not be read. The same server does not get them back; a process that is
+    /// started on its disk again is another one, and tells what it finds.
     unreadable: BTreeSet<(ServerId, ReplicaName)>,
     lease: Lease,
     /// The latest expiry clock that a backup has heard of.

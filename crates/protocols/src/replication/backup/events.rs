@@ -102,8 +102,8 @@ pub enum BackupEvent {
         /// Bytes of these that survive a loss of power, as far as the mode promises.
         stable: u32,
     },
-    /// It can take nothing more, and nobody knows what it has. The driver makes sure that it is not found
-    /// at the next start.
+    /// It can take nothing more, and nobody knows what it has. The driver makes sure that it is not
+    /// found at the next start.
     Failed {
         /// The replica.
         replica: ReplicaId,
@@ -120,7 +120,8 @@ pub enum BackupEvent {
         /// The replica.
         replica: ReplicaId,
     },
-    /// A master does not need these any more; or the coordinator says so of a log that is recovered.
+    /// A master does not need these any more; or the coordinator says so of a log that is
+    /// recovered.
     Release {
         /// The log that they belong to; replicas of other logs are kept.
         log: ServerId,

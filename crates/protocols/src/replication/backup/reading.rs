@@ -50,8 +50,8 @@ impl Backup {
         }
     }
 
-    /// Has the disk read the next replica that is due. What is being written, or is there no more, has its
-    /// turn later; what was found, or is fenced, has no master that could make it again.
+    /// Has the disk read the next replica that is due. What is being written, or is there no more,
+    /// has its turn later; what was found, or is fenced, has no master that could make it again.
     pub(super) fn scrub(&mut self, now: Instant, out: &mut Outbox<BackupEffect>) {
         while let Some(replica) = self.scrub.take(now) {
             let is_fenced = self.is_fenced(replica.log);

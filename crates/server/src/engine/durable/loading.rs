@@ -131,7 +131,8 @@ impl Kept {
     pub fn find(disk: Arc<dyn Disk>, boot: BootId) -> Result<Kept, KeptError> {
         let wrong = |error| KeptError::Disk { what: "the folder cannot be read".into(), error };
         let Opened { replicas, unreadable } = Replicas::open(disk, boot).map_err(wrong)?;
-        // The newest segment of the chain may be among them: what the others say is not to be trusted.
+        // The newest segment of the chain may be among them: what the others say is not to be
+        // trusted.
         if let [Unreadable { number, why }, rest @ ..] = &unreadable[..] {
             let (number, why, more) = (*number, *why, rest.len());
             return Err(KeptError::Unreadable { number, why, more });

@@ -135,8 +135,8 @@ impl Engine {
         self.drive_backup(&replication, now, event, (Some(header), staged));
     }
 
-    /// Remembers where answers about a replica go. Other reactors are not told when it is freed, so each
-    /// removes what is gone when its routes have doubled.
+    /// Remembers where answers about a replica go. Other reactors are not told when it is freed, so
+    /// each removes what is gone when its routes have doubled.
     fn note_route(&mut self, replication: &Replication, replica: ReplicaId, route: Route) {
         let BackupPart { routes, routes_max, .. } = &mut self.backups;
         if routes.len() >= (*routes_max).max(ROUTES_MIN) {
@@ -506,8 +506,8 @@ impl Engine {
         self.report_directory(read);
     }
 
-    /// Sends as much of the directory that was read last as a message takes. The coordinator asks for the
-    /// rest.
+    /// Sends as much of the directory that was read last as a message takes. The coordinator asks
+    /// for the rest.
     fn report_directory(&mut self, read: DirectoryRead) {
         let Some((_, all)) = self.backups.directory.take() else { return };
         let DirectoryRead { log, replica, first } = read;

@@ -74,8 +74,8 @@ pub(super) enum Done {
     Synced(Vec<(ReplicaId, Result<u32, String>)>),
     Freed(ReplicaId),
     Prepared,
-    /// Bytes of its segment, and the latest expiry clock in its pieces; `None`: what stands there is not
-    /// what was written.
+    /// Bytes of its segment, and the latest expiry clock in its pieces; `None`: what stands there
+    /// is not what was written.
     Measured(ReplicaId, Option<(u32, UnixMillis)>),
     /// All pieces of the directory; none if it cannot be read.
     DirectoryRead(DirectoryRead, Vec<Vec<u8>>),
@@ -227,7 +227,8 @@ pub(super) fn give_up(disk: &Replicas, replica: ReplicaId) -> bool {
 }
 
 /// Reads a replica that an earlier process has written. Returns how long it is and up to
-/// where its pieces say that the expiry clock was; `None`: what cannot be read is as good as not there.
+/// where its pieces say that the expiry clock was; `None`: what cannot be read is as good as not
+/// there.
 fn measure(disk: &Replicas, replica: ReplicaId) -> Option<(u32, UnixMillis)> {
     match disk.measure(replica) {
         Ok((boot, end)) if !end.is_damaged(boot != disk.boot()) => {
@@ -243,8 +244,8 @@ fn measure(disk: &Replicas, replica: ReplicaId) -> Option<(u32, UnixMillis)> {
     None
 }
 
-/// Reads a replica that is kept for a master which lives. It is whole up to where its pieces are, since
-/// this process has written it.
+/// Reads a replica that is kept for a master which lives. It is whole up to where its pieces are,
+/// since this process has written it.
 fn scrub(disk: &Replicas, replica: ReplicaId) -> Scrubbed {
     match disk.scrub(replica) {
         Ok(Ok(end)) => Scrubbed::Whole(end.length),

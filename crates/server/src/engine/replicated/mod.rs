@@ -51,8 +51,8 @@ pub struct Plan {
     pub mode: Mode,
     /// Replicas of each segment, at least one.
     pub replicas: u16,
-    /// How often what is kept for others is read again, to find out whether the disk still has it. `None`:
-    /// never.
+    /// How often what is kept for others is read again, to find out whether the disk still has it.
+    /// `None`: never.
     pub scrub: Option<Duration>,
 }
 
