@@ -86,7 +86,9 @@ impl Weather {
             | PeerMessage::Released { .. }
             | PeerMessage::Needed { .. }
             | PeerMessage::RecoveryRead(_)
-            | PeerMessage::RecoveryReply(_) => BULK,
+            | PeerMessage::RecoveryReply(_)
+            | PeerMessage::Ping
+            | PeerMessage::Pong => BULK,
         };
         let Accidents { lost, repeated, late } = self.kinds[kind];
         let mut copies = Vec::new();

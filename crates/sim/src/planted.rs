@@ -336,6 +336,8 @@ pub(crate) fn emptied(message: &PeerMessage) -> Option<PeerMessage> {
         | PeerMessage::Released { .. }
         | PeerMessage::Needed { .. }
         | PeerMessage::RecoveryRead(_)
-        | PeerMessage::RecoveryReply(_) => None,
+        | PeerMessage::RecoveryReply(_)
+        | PeerMessage::Ping
+        | PeerMessage::Pong => None,
     }
 }

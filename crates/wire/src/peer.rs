@@ -63,6 +63,10 @@ pub enum PeerMessage {
     RecoveryRead(RecoveryRead),
     /// Backup to recovery master, with whole log entries as payload.
     RecoveryReply(RecoveryReply),
+    /// To any server: are you there? Answered at once, by the reactor that reads it.
+    Ping,
+    /// Answer to a [`PeerMessage::Ping`].
+    Pong,
 }
 
 /// Most replicas of one message: 30 KB of names, however many a backup holds.

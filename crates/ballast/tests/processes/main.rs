@@ -17,6 +17,7 @@ mod expiry;
 mod faults;
 mod fidelity;
 mod folders;
+mod gray;
 mod kept;
 mod live_migration;
 mod losses;

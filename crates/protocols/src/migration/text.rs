@@ -131,6 +131,8 @@ pub fn peer(message: &PeerMessage) -> impl fmt::Display {
         PeerMessage::RecoveryReply(reply) => {
             write!(f, "recovery-reply {} {} from {}", reply.replica, reply.range, reply.from)
         }
+        PeerMessage::Ping => write!(f, "ping"),
+        PeerMessage::Pong => write!(f, "pong"),
     })
 }
 

@@ -1,6 +1,6 @@
 //! What happens to a [`Replicator`](super::Replicator), and what it wants done.
 
-use super::placement::Candidate;
+use super::placement::{Candidate, Misplaced, Rack};
 use types::{Instant, SegmentId, ServerId};
 use wire::peer::Appended;
 use wire::replica::{ReplicaId, ReplicaKind};
@@ -30,9 +30,13 @@ pub struct Settings {
 /// What happens to a replicator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplicatorEvent {
-    /// These servers live, and no others. The master itself is not among them unless it is to keep
-    /// its log itself.
-    Candidates(Vec<Candidate>),
+    /// These servers live, and no others.
+    Candidates {
+        /// The rack of the master.
+        own: Rack,
+        /// The master itself is not among them unless it is to keep its log itself.
+        servers: Vec<Candidate>,
+    },
     /// There is a new segment. One of the chain begins with a snapshot.
     Opened {
         /// Which: never one that there was before.
@@ -98,6 +102,11 @@ pub enum ReplicatorEvent {
         backup: ServerId,
         /// About what.
         replicas: Vec<ReplicaId>,
+    },
+    /// An answer to a [`ReplicatorEffect::Probe`].
+    Heard {
+        /// Who says so.
+        backup: ServerId,
     },
     /// What was sent to this server and not answered may be lost.
     ConnectionLost {
@@ -183,12 +192,24 @@ pub enum ReplicatorEffect {
         /// How many; 0 is good.
         segments: usize,
     },
+    /// So many replicas were placed against the rules about racks so far, for lack of others.
+    Misplaced(Misplaced),
     /// Send this to a backup: these are not needed any more.
     Release {
         /// To whom.
         backup: ServerId,
         /// At most [`wire::peer::REPLICAS_MAX`].
         replicas: Vec<ReplicaId>,
+    },
+    /// Ask this backup whether it is there. Repeated while it is not used because it was silent.
+    Probe {
+        /// Who.
+        backup: ServerId,
+    },
+    /// This backup is silent, and is replaced wherever the log waits for it. For people.
+    Silent {
+        /// Who.
+        backup: ServerId,
     },
     /// Tell the coordinator that this backup does not answer.
     Suspect {

@@ -25,18 +25,24 @@
 mod backup;
 mod events;
 mod lease;
+mod losses;
+mod manifest;
 mod placement;
+mod quorum;
 mod releases;
 mod replica;
 mod replicator;
 mod scrub;
 mod segment;
+mod silence;
 mod suspicions;
 mod text;
 pub mod timing;
 
 pub use backup::{Asked, Backup, BackupEffect, BackupEvent, Scrubbed};
 pub use events::{Piece, Promise, ReplicatorEffect, ReplicatorEvent, Settings};
-pub use placement::{Candidate, Rack};
+pub use manifest::Manifest;
+pub use placement::{Candidate, Misplaced, Rack};
+pub use quorum::{DIRECTORY, Quorum, fences};
 pub use replicator::{Holders, Replicator};
 pub use text::appended;

@@ -1,10 +1,12 @@
 //! Which backup gets a replica: the least loaded of a few that are drawn.
 //!
 //! Drawing spreads a log over all servers, so that all of them help when it is recovered; looking
-//! at the load of those drawn keeps many masters from meeting at one of them.
+//! at the load of those drawn keeps many masters from meeting at one of them, and makes the
+//! finished replicas of a log even.
 //!
-//! **Invariant:** no segment has two replicas on one server, nor in one rack while there is a
-//! server of another rack.
+//! **Invariant:** no segment has two replicas on one server. No replica stands in the master's rack
+//! while a server of another rack can take it; no two stand in one rack while there is a server of a
+//! third. Where both cannot be had, the second rule is given up first.
 
 use super::timing::{DRAWS, REFUSED_PAUSE};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,19 +27,41 @@ pub struct Candidate {
     pub is_usable: bool,
 }
 
-/// Who may be asked.
+/// Replicas of one log at one backup. The unfinished ones count first: those are being written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Load {
+    pub(super) unfinished: usize,
+    pub(super) all: usize,
+}
+
+/// Replicas that were placed against a rule, since there was no other way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Misplaced {
+    /// In the master's rack.
+    pub with_master: usize,
+    /// In a rack in which the segment has another replica.
+    pub together: usize,
+}
+
+/// Backups that may be asked.
 #[derive(Debug, Default)]
 pub(super) struct Placement {
+    /// The master's own rack.
+    own: Rack,
     candidates: BTreeMap<ServerId, Candidate>,
     /// Declared dead. Numbers are not used twice, so this is for good.
     dead: BTreeSet<ServerId>,
     /// Until when these are not asked again.
     refused: BTreeMap<ServerId, Instant>,
+    /// These do not answer.
+    silent: BTreeSet<ServerId>,
+    misplaced: Misplaced,
 }
 
 impl Placement {
-    /// These and no others live. Whether one can be asked that could not before.
-    pub(super) fn set(&mut self, candidates: Vec<Candidate>) -> bool {
+    /// These and no others live. Returns whether one can be asked that could not before.
+    pub(super) fn set(&mut self, own: Rack, candidates: Vec<Candidate>) -> bool {
+        self.own = own;
         let living = candidates.into_iter().filter(|it| !self.dead.contains(&it.server));
         let living: BTreeMap<_, _> = living.map(|it| (it.server, it)).collect();
         let before = std::mem::replace(&mut self.candidates, living);
@@ -49,54 +73,76 @@ impl Placement {
         self.dead.insert(server);
         self.candidates.remove(&server);
         self.refused.remove(&server);
+        self.silent.remove(&server);
+    }
+
+    pub(super) fn set_silent(&mut self, server: ServerId, is_silent: bool) {
+        if is_silent {
+            self.silent.insert(server);
+        } else {
+            self.silent.remove(&server);
+        }
+    }
+
+    /// How many of the backups that could be asked are not among these.
+    pub(super) fn others_than(&self, late: &BTreeSet<ServerId>) -> usize {
+        self.eligible(&[]).filter(|it| !late.contains(&it.server)).count()
     }
 
     pub(super) fn note_refused(&mut self, now: Instant, server: ServerId) {
         self.refused.insert(server, now + REFUSED_PAUSE);
     }
 
-    /// Whether somebody may be asked again from now on.
+    /// Returns whether a backup may be asked again from now on.
     pub(super) fn forgive(&mut self, now: Instant) -> bool {
         let before = self.refused.len();
         self.refused.retain(|_, until| *until > now);
         self.refused.len() < before
     }
 
-    /// When somebody may be asked again.
+    /// When a backup may be asked again.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.refused.values().min().copied()
     }
 
-    /// Whether somebody could be asked to hold what these hold already.
+    /// Returns whether a backup could be asked to hold what these hold already.
     pub(super) fn has_other_than(&self, holders: &[ServerId]) -> bool {
         self.eligible(holders).next().is_some()
     }
 
+    pub(super) fn misplaced(&self) -> Misplaced {
+        self.misplaced
+    }
+
     fn eligible(&self, holders: &[ServerId]) -> impl Iterator<Item = &Candidate> {
         self.candidates.values().filter(|it| {
-            it.is_usable && !self.refused.contains_key(&it.server) && !holders.contains(&it.server)
+            let is_out = self.refused.contains_key(&it.server) || self.silent.contains(&it.server);
+            it.is_usable && !is_out && !holders.contains(&it.server)
         })
     }
 
-    /// Somebody for one more replica beside those that `holders` have.
+    /// Returns a backup for one more replica beside those that `holders` have.
     pub(super) fn choose(
-        &self,
+        &mut self,
         holders: &[ServerId],
-        loads: &BTreeMap<ServerId, usize>,
+        loads: &BTreeMap<ServerId, Load>,
         draws: &mut Draws,
     ) -> Option<ServerId> {
         let rack_of = |id: &ServerId| self.candidates.get(id).map(|it| it.rack);
         let racks: BTreeSet<Rack> = holders.iter().filter_map(rack_of).collect();
-        let mut eligible: Vec<&Candidate> = self.eligible(holders).collect();
-        if eligible.iter().any(|it| !racks.contains(&it.rack)) {
-            eligible.retain(|it| !racks.contains(&it.rack));
-        }
-        let load = |it: &&Candidate| loads.get(&it.server).copied().unwrap_or(0);
+        let faults = |it: &Candidate| (it.rack == self.own, racks.contains(&it.rack));
+        let least = self.eligible(holders).map(faults).min()?;
+        let mut eligible: Vec<&Candidate> =
+            self.eligible(holders).filter(|it| faults(it) == least).collect();
+        let load = |it: &&Candidate| loads.get(&it.server).copied().unwrap_or_default();
         let mut drawn: Vec<&Candidate> = Vec::new();
         while drawn.len() < DRAWS && !eligible.is_empty() {
             drawn.push(eligible.swap_remove(draws.below(eligible.len())));
         }
-        drawn.into_iter().min_by_key(load).map(|it| it.server)
+        let chosen = drawn.into_iter().min_by_key(load).map(|it| it.server);
+        self.misplaced.with_master += usize::from(least.0);
+        self.misplaced.together += usize::from(least.1);
+        chosen
     }
 }
 
@@ -119,6 +165,9 @@ impl Draws {
 mod tests {
     use super::*;
 
+    /// A rack in which none of the candidates stands, unless a test says so.
+    const MASTERS: Rack = Rack(99);
+
     fn candidate(server: u32, rack: u32) -> Candidate {
         Candidate { server: ServerId(server), rack: Rack(rack), is_usable: true }
     }
@@ -126,14 +175,14 @@ mod tests {
     fn placement(racks: &[u32]) -> Placement {
         let mut placement = Placement::default();
         let servers = racks.iter().enumerate().map(|(at, rack)| candidate(at as u32 + 1, *rack));
-        placement.set(servers.collect());
+        placement.set(MASTERS, servers.collect());
         placement
     }
 
     fn place(
-        placement: &Placement,
+        placement: &mut Placement,
         count: usize,
-        loads: &BTreeMap<ServerId, usize>,
+        loads: &BTreeMap<ServerId, Load>,
         draws: &mut Draws,
     ) -> Vec<ServerId> {
         let mut holders = Vec::new();
@@ -146,30 +195,60 @@ mod tests {
     #[test]
     fn no_two_replicas_are_in_one_rack_if_there_are_enough_racks() {
         let racks = [1, 1, 1, 1, 1, 2, 3];
-        let placement = placement(&racks);
+        let mut placement = placement(&racks);
         let mut draws = Draws(7);
         let mut used = BTreeSet::new();
         for _ in 0..1_000 {
-            let holders = place(&placement, 3, &BTreeMap::new(), &mut draws);
+            let holders = place(&mut placement, 3, &BTreeMap::new(), &mut draws);
             let racks: BTreeSet<u32> = holders.iter().map(|it| racks[it.0 as usize - 1]).collect();
             assert_eq!(racks.len(), 3, "{holders:?}");
             used.extend(holders);
         }
         assert_eq!(used.len(), 7, "everybody is asked");
+        assert_eq!(placement.misplaced(), Misplaced::default());
+    }
+
+    #[test]
+    fn a_replica_leaves_its_masters_rack_if_there_is_another() {
+        let mut placement = Placement::default();
+        placement.set(Rack(1), vec![candidate(1, 1), candidate(2, 1), candidate(3, 2)]);
+        for seed in 0..100 {
+            let holders = place(&mut placement, 1, &BTreeMap::new(), &mut Draws(seed));
+            assert_eq!(holders, [ServerId(3)], "the only one outside of rack 1");
+        }
+        assert_eq!(placement.misplaced(), Misplaced::default());
+        let holders = place(&mut placement, 2, &BTreeMap::new(), &mut Draws(0));
+        assert_eq!((holders[0], holders.len()), (ServerId(3), 2), "better there than nowhere");
+        assert_eq!(placement.misplaced(), Misplaced { with_master: 1, together: 0 });
+    }
+
+    #[test]
+    fn two_replicas_share_a_rack_before_one_stands_in_the_masters() {
+        let mut placement = Placement::default();
+        placement.set(Rack(1), vec![candidate(1, 1), candidate(2, 2), candidate(3, 2)]);
+        for seed in 0..100 {
+            let mut holders = place(&mut placement, 2, &BTreeMap::new(), &mut Draws(seed));
+            holders.sort();
+            assert_eq!(holders, [ServerId(2), ServerId(3)]);
+        }
+        assert_eq!(placement.misplaced(), Misplaced { with_master: 0, together: 100 });
     }
 
     #[test]
     fn servers_of_one_rack_hold_replicas_when_there_is_no_other() {
-        let placement = placement(&[1, 1, 1]);
-        let mut holders = place(&placement, 4, &BTreeMap::new(), &mut Draws(1));
+        let mut placement = placement(&[1, 1, 1]);
+        let mut holders = place(&mut placement, 4, &BTreeMap::new(), &mut Draws(1));
         holders.sort();
         assert_eq!(holders, [ServerId(1), ServerId(2), ServerId(3)], "each once");
     }
 
     #[test]
     fn the_least_loaded_of_those_drawn_gets_the_replica() {
-        let placement = placement(&[0; 3]);
-        let loads = [(ServerId(1), 2), (ServerId(2), 1), (ServerId(3), 2)].into();
+        let mut placement = placement(&[1, 2, 3]);
+        let load = |unfinished, all| Load { unfinished, all };
+        let loads =
+            [(ServerId(1), load(2, 2)), (ServerId(2), load(1, 9)), (ServerId(3), load(2, 2))];
+        let loads = loads.into();
         for seed in 0..100 {
             let chosen = placement.choose(&[], &loads, &mut Draws(seed));
             assert_eq!(chosen, Some(ServerId(2)), "all three are drawn");
@@ -177,16 +256,16 @@ mod tests {
     }
 
     #[test]
-    fn loads_stay_close_together() {
-        let placement = placement(&[0; 20]);
-        let mut loads = BTreeMap::new();
+    fn finished_replicas_stay_close_together() {
+        let mut placement = placement(&[0; 20]);
+        let mut loads: BTreeMap<ServerId, Load> = BTreeMap::new();
         let mut draws = Draws(3);
         for _ in 0..2_000 {
             let chosen = placement.choose(&[], &loads, &mut draws).unwrap();
-            *loads.entry(chosen).or_insert(0) += 1;
+            loads.entry(chosen).or_default().all += 1;
         }
         let (least, most) = (loads.values().min().unwrap(), loads.values().max().unwrap());
-        assert!(most - least <= 10, "{loads:?}");
+        assert!(most.all - least.all <= 10, "{loads:?}");
     }
 
     #[test]
@@ -194,14 +273,14 @@ mod tests {
         let mut placement = placement(&[0; 3]);
         placement.note_refused(Instant(5), ServerId(1));
         placement.note_dead(ServerId(2));
-        let only = |placement: &Placement| place(placement, 3, &BTreeMap::new(), &mut Draws(0));
-        assert_eq!(only(&placement), [ServerId(3)]);
+        let only = |placement: &mut Placement| place(placement, 3, &BTreeMap::new(), &mut Draws(0));
+        assert_eq!(only(&mut placement), [ServerId(3)]);
         assert!(!placement.forgive(Instant(5)));
         assert_eq!(placement.next_deadline(), Some(Instant(5) + REFUSED_PAUSE));
         assert!(placement.forgive(Instant(5) + REFUSED_PAUSE));
-        assert_eq!(only(&placement).len(), 2);
-        placement.set(vec![candidate(1, 0), candidate(2, 0), candidate(4, 0)]);
-        let mut holders = only(&placement);
+        assert_eq!(only(&mut placement).len(), 2);
+        placement.set(MASTERS, vec![candidate(1, 0), candidate(2, 0), candidate(4, 0)]);
+        let mut holders = only(&mut placement);
         holders.sort();
         assert_eq!(holders, [ServerId(1), ServerId(4)], "the second is dead");
     }

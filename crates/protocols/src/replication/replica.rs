@@ -6,6 +6,7 @@
 //! to something that was sent *later* than the piece shows that it was lost; then the same piece is
 //! sent, so that a replica ends only where a piece ended that its master remembers.
 
+use super::events::Promise;
 use super::timing::{BROKEN_AGAIN, COPY_BYTES, SUSPECT_AFTER};
 use std::time::Duration;
 use types::{Instant, ServerId};
@@ -32,6 +33,10 @@ pub(super) struct Replica {
     confirmed: Option<Instant>,
     /// When the first thing was sent that the backup has said nothing after.
     unanswered: Option<Instant>,
+    /// Since when it has come no closer to what was sent to it. `None`: it has all of that.
+    lagging: Option<Instant>,
+    /// What counts is what survives a loss of power.
+    counts_stable: bool,
 }
 
 /// A piece from what the replica has up to `to`.
@@ -71,7 +76,7 @@ pub(super) struct Next {
 pub(super) struct Incredible;
 
 impl Replica {
-    pub(super) fn new(backup: ServerId, epoch: ReplicaEpoch) -> Replica {
+    pub(super) fn new(backup: ServerId, epoch: ReplicaEpoch, promise: Promise) -> Replica {
         Replica {
             backup,
             epoch,
@@ -84,6 +89,8 @@ impl Replica {
             knows_last: false,
             confirmed: None,
             unanswered: None,
+            lagging: None,
+            counts_stable: promise == Promise::Stable,
         }
     }
 
@@ -132,13 +139,37 @@ impl Replica {
                 flight.is_lost = true;
             }
         }
+        let is_closer = length > self.has || stable > self.stable || !self.is_open;
         self.has = self.has.max(length);
         self.stable = self.stable.max(stable);
         self.is_open = true;
+        let sent_to = self.flight.map_or(self.has, |flight| flight.to);
+        if self.counted() >= sent_to {
+            self.lagging = None;
+        } else if is_closer {
+            self.lagging = self.lagging.map(|_| now);
+        }
         self.is_asked = false;
         self.confirmed = self.confirmed.max(Some(sent));
         self.unanswered = None;
         Ok(())
+    }
+
+    fn counted(&self) -> u32 {
+        if self.counts_stable { self.stable } else { self.has }
+    }
+
+    /// Since when it is late: it has not come closer to what it was sent, or, if it is asked all the
+    /// time, it has said nothing.
+    pub(super) fn late_since(&self, pace: Pace) -> Option<Instant> {
+        if pace.is_steady { self.unanswered } else { self.lagging }
+    }
+
+    /// Nobody has listened: it is not late for longer than since this time.
+    pub(super) fn excuse(&mut self, since: Instant) {
+        let later = |it: &mut Instant| *it = since.max(*it);
+        self.unanswered.iter_mut().for_each(later);
+        self.lagging.iter_mut().for_each(later);
     }
 
     /// To be asked, only to hear that it is there.
@@ -168,6 +199,9 @@ impl Replica {
         self.knows_last |= is_last;
         self.ask_at = Some(now + pace.again);
         self.unanswered.get_or_insert(now);
+        if to > self.has || !self.is_open {
+            self.lagging.get_or_insert(now);
+        }
         Some(Next { from: self.has, to, stable: self.stable, is_last })
     }
 

@@ -18,10 +18,13 @@ pub use holders::Holders;
 
 use super::events::{Piece, ReplicatorEffect, ReplicatorEvent, Settings};
 use super::lease::Lease;
-use super::placement::Placement;
+use super::losses::{end, let_go};
+use super::placement::{Load, Misplaced, Placement};
+use super::quorum::Quorum;
 use super::releases::Releases;
 use super::replica::{Pace, Replica};
 use super::segment::{Segment, Stage};
+use super::silence::Silence;
 use super::suspicions::Suspicions;
 use super::timing::{AGAIN, BEAT, COPIES_MAX, COPIES_REST, COPIES_REST_MAX, SHORT_MAX};
 use crate::Outbox;
@@ -34,26 +37,31 @@ use wire::replica::{ReplicaEpoch, ReplicaId, ReplicaKind};
 /// The master's side of replication, for the segments of one writer.
 #[derive(Debug)]
 pub struct Replicator {
-    settings: Settings,
-    segments: BTreeMap<SegmentId, Segment>,
+    pub(super) settings: Settings,
+    pub(super) segments: BTreeMap<SegmentId, Segment>,
     /// Those of them about which something is to be done, or may soon be.
-    active: BTreeSet<SegmentId>,
+    pub(super) active: BTreeSet<SegmentId>,
     /// Those with fewer replicas than wanted.
     short: BTreeSet<SegmentId>,
     /// Somebody may take copies of segments that could not be copied before.
-    may_copy: bool,
+    pub(super) may_copy: bool,
     /// The last death, if it was not long ago: nothing is copied that nobody waits for.
     rests_since: Option<Instant>,
     /// What clients wait for is being replayed here.
     is_replaying: bool,
-    placement: Placement,
-    releases: Releases,
-    suspicions: Suspicions,
+    pub(super) placement: Placement,
+    /// Replicas of all segments, by backup.
+    pub(super) held: BTreeMap<ServerId, usize>,
+    pub(super) releases: Releases,
+    pub(super) suspicions: Suspicions,
+    pub(super) silence: Silence,
+    /// When the next backup would be late, as it was seen last.
+    pub(super) look_at: Option<Instant>,
     /// Of the chain.
     lease: Lease,
     told: Told,
     /// Backups that have asked about replicas, and when for the first time.
-    askers: BTreeMap<ServerId, Instant>,
+    pub(super) askers: BTreeMap<ServerId, Instant>,
     /// A backup has fenced the log: nothing will be acknowledged any more.
     is_fenced: bool,
 }
@@ -63,15 +71,7 @@ pub struct Replicator {
 struct Told {
     lease: Option<Instant>,
     short: usize,
-}
-
-/// How a replica was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loss {
-    /// With its server.
-    Died,
-    /// The backup takes nothing more for it.
-    Failed,
+    misplaced: Misplaced,
 }
 
 /// What a backup is wanted for.
@@ -94,8 +94,11 @@ impl Replicator {
             rests_since: None,
             is_replaying: false,
             placement: Placement::default(),
+            held: BTreeMap::new(),
             releases: Releases::default(),
             suspicions: Suspicions::default(),
+            silence: Silence::default(),
+            look_at: None,
             lease: Lease::default(),
             told: Told::default(),
             askers: BTreeMap::new(),
@@ -113,15 +116,17 @@ impl Replicator {
         if self.is_fenced {
             return;
         }
+        self.note_pause(now);
         match event {
-            ReplicatorEvent::Candidates(candidates) => {
+            ReplicatorEvent::Candidates { own, servers } => {
                 self.may_copy = true;
-                if self.placement.set(candidates) {
+                if self.placement.set(own, servers) {
                     self.review_all_at(now);
                 }
             }
             ReplicatorEvent::Opened { segment, length, random } => {
-                self.open(segment, Segment::new(length, random));
+                let quorum = Quorum::of_segment(segment).filter(|_| self.is_chain());
+                self.open(segment, Segment::new(length, random, quorum));
             }
             ReplicatorEvent::Appended { segment, length } => self.open_one(segment).append(length),
             ReplicatorEvent::Closed { segment } => self.open_one(segment).stage = Stage::Closed,
@@ -130,6 +135,7 @@ impl Replicator {
             ReplicatorEvent::Leaving { segment } => self.leave(segment),
             ReplicatorEvent::Dropped { segment } => self.forget(segment),
             ReplicatorEvent::Answered { backup, answer } => self.answered(now, backup, answer, out),
+            ReplicatorEvent::Heard { backup } => self.silence.note_heard(backup),
             ReplicatorEvent::Released { backup, replicas } => {
                 self.releases.released(backup, &replicas);
             }
@@ -160,7 +166,8 @@ impl Replicator {
         });
         let forgiven = self.placement.next_deadline().filter(|_| !self.short.is_empty());
         let rested = self.rests_until().filter(|_| !self.short.is_empty());
-        let others = self.releases.next_deadline();
+        let others = self.releases.next_deadline().into_iter().chain(self.look_at);
+        let others = others.chain(self.silence.next_deadline());
         segments.chain(forgiven).chain(rested).chain(others).chain(self.told.lease).min()
     }
 
@@ -191,15 +198,34 @@ impl Replicator {
 }
 
 impl Replicator {
-    fn is_chain(&self) -> bool {
+    pub(super) fn is_chain(&self) -> bool {
         self.settings.kind == ReplicaKind::Directory
     }
 
-    fn pace(&self) -> Pace {
+    pub(super) fn pace(&self) -> Pace {
         if self.is_chain() {
             Pace { again: BEAT, is_steady: true }
         } else {
             Pace { again: AGAIN, is_steady: false }
+        }
+    }
+
+    /// The quorum of a chain's segment that is begun now.
+    pub fn quorum(&self) -> Quorum {
+        Quorum::of_log(self.settings.replicas, self.placement.others_than(&BTreeSet::new()))
+    }
+
+    /// How many originals the segment may have.
+    fn planned(&self, id: SegmentId) -> usize {
+        self.segments[&id].quorum.map_or(self.settings.replicas, |quorum| quorum.replicas)
+    }
+
+    /// How many replicas there should be of the segment. Of the chain's there may be more than its own
+    /// quorum has, if there are more servers than when it was begun.
+    fn wanted(&self, id: SegmentId) -> usize {
+        match self.segments[&id].quorum {
+            Some(quorum) => quorum.replicas.max(self.quorum().replicas),
+            None => self.settings.replicas,
         }
     }
 
@@ -244,7 +270,7 @@ impl Replicator {
         self.release(id, former.into_iter().map(|backup| (backup, ReplicaEpoch::default())));
     }
 
-    fn release(
+    pub(super) fn release(
         &mut self,
         segment: SegmentId,
         replicas: impl Iterator<Item = (ServerId, ReplicaEpoch)>,
@@ -262,6 +288,7 @@ impl Replicator {
         let of = segment.extent();
         let is_unfinished = |it: &mut Replica| !it.is_original() && !it.is_complete(of);
         let unfinished: Vec<_> = segment.replicas.extract_if(.., is_unfinished).collect();
+        unfinished.iter().for_each(|it| let_go(&mut self.held, it.backup));
         self.release(id, unfinished.iter().map(|it| (it.backup, it.epoch)));
         self.active.remove(&id);
         self.short.remove(&id);
@@ -273,6 +300,7 @@ impl Replicator {
         let Some(segment) = self.segments.remove(&id) else { return };
         let former = segment.former.iter().map(|backup| (*backup, ReplicaEpoch::default()));
         let replicas = segment.replicas.iter().map(|it| (it.backup, it.epoch));
+        segment.replicas.iter().for_each(|it| let_go(&mut self.held, it.backup));
         self.release(id, former.chain(replicas));
         self.active.remove(&id);
         self.short.remove(&id);
@@ -287,6 +315,7 @@ impl Replicator {
         out: &mut Outbox<ReplicatorEffect>,
     ) {
         let ReplicaId { log, segment: id, epoch } = answer.replica;
+        self.silence.note_heard(backup);
         let segment = self.segments.get_mut(&id).filter(|_| log == self.settings.log);
         let Some(replica) = segment.and_then(|it| it.replica_mut(backup, epoch)) else { return };
         match answer.result {
@@ -307,63 +336,6 @@ impl Replicator {
                 out.push(ReplicatorEffect::Fenced);
             }
         }
-    }
-
-    /// The backup holds nothing of the segment, and will remember that: another one takes its place
-    /// as if it had never been asked.
-    fn refused(&mut self, now: Instant, id: SegmentId, backup: ServerId) {
-        self.placement.note_refused(now, backup);
-        let Some(segment) = self.segments.get_mut(&id) else { return };
-        segment.remove(backup);
-        segment.former.push(backup);
-        segment.wants_originals = true;
-    }
-
-    /// The backup takes nothing more for its replica of the segment.
-    fn lose(
-        &mut self,
-        now: Instant,
-        id: SegmentId,
-        backup: ServerId,
-        out: &mut Outbox<ReplicatorEffect>,
-    ) {
-        self.placement.note_refused(now, backup);
-        self.note_loss(id, backup, Loss::Failed, out);
-    }
-
-    fn note_loss(
-        &mut self,
-        id: SegmentId,
-        backup: ServerId,
-        loss: Loss,
-        out: &mut Outbox<ReplicatorEffect>,
-    ) {
-        let Some(segment) = self.segments.get_mut(&id) else { return };
-        let Some(replica) = segment.remove(backup) else { return };
-        let may_count = replica.is_original() && segment.stage < Stage::Kept;
-        if may_count {
-            segment.note_loss();
-            end(id, segment, out);
-        }
-        match loss {
-            Loss::Died => {}
-            Loss::Failed if may_count => segment.former.push(backup),
-            Loss::Failed => self.release(id, [(backup, replica.epoch)].into_iter()),
-        }
-        self.update_short(id);
-        self.may_copy = true;
-    }
-
-    fn died(&mut self, backup: ServerId, out: &mut Outbox<ReplicatorEffect>) {
-        self.askers.remove(&backup);
-        self.placement.note_dead(backup);
-        self.releases.note_dead(backup);
-        self.suspicions.note_dead(backup);
-        let holds = |segment: &Segment| segment.replicas.iter().any(|it| it.backup == backup);
-        let held: Vec<SegmentId> =
-            self.segments.iter().filter(|(_, segment)| holds(segment)).map(|(id, _)| *id).collect();
-        held.into_iter().for_each(|id| self.note_loss(id, backup, Loss::Died, out));
-        self.segments.values_mut().for_each(|it| it.former.retain(|former| *former != backup));
     }
 
     fn answer_needed(
@@ -414,21 +386,13 @@ impl Replicator {
     }
 
     /// Whether the segment has fewer replicas than wanted.
-    fn update_short(&mut self, id: SegmentId) {
+    pub(super) fn update_short(&mut self, id: SegmentId) {
         let segment = &self.segments[&id];
-        if segment.count() < self.settings.replicas && segment.stage != Stage::Leaving {
+        if segment.count() < self.wanted(id) && segment.stage != Stage::Leaving {
             self.short.insert(id);
         } else {
             self.short.remove(&id);
         }
-    }
-}
-
-/// The segment is to get nothing more.
-fn end(id: SegmentId, segment: &mut Segment, out: &mut Outbox<ReplicatorEffect>) {
-    if segment.stage == Stage::Open {
-        segment.stage = Stage::Ending;
-        out.push(ReplicatorEffect::Close { segment: id });
     }
 }
 
@@ -444,11 +408,16 @@ impl Replicator {
         if self.rests_until().is_some_and(|until| until <= now) {
             self.rests_since = None;
         }
+        self.replace_the_silent(now, out);
         self.place_originals(out);
         self.start_copies();
         let active: Vec<SegmentId> = self.active.iter().copied().collect();
         for id in active {
             self.settle_segment(now, id, out);
+        }
+        self.look_at = self.next_late(now);
+        for backup in self.silence.probes(now) {
+            out.push(ReplicatorEffect::Probe { backup });
         }
         for (backup, replicas) in self.releases.send(now) {
             out.push(ReplicatorEffect::Release { backup, replicas });
@@ -460,24 +429,35 @@ impl Replicator {
             self.told.short = self.short.len();
             out.push(ReplicatorEffect::UnderReplicated { segments: self.told.short });
         }
+        if self.told.misplaced != self.placement.misplaced() {
+            self.told.misplaced = self.placement.misplaced();
+            out.push(ReplicatorEffect::Misplaced(self.told.misplaced));
+        }
     }
 
     fn place_originals(&mut self, out: &mut Outbox<ReplicatorEffect>) {
         let is_wanted = |id: &SegmentId| self.segments[id].wants_originals;
         let wanting: Vec<SegmentId> = self.active.iter().copied().filter(is_wanted).collect();
         for id in wanting {
-            while self.segments[&id].replicas.len() < self.settings.replicas
+            while self.segments[&id].replicas.len() < self.planned(id)
                 && let Some(backup) = self.choose(id, Wanted::Original)
             {
                 let segment = self.segments.get_mut(&id);
-                segment.into_iter().for_each(|segment| segment.add_original(backup));
+                segment.into_iter().for_each(|it| it.add_original(backup, self.settings.promise));
+                *self.held.entry(backup).or_default() += 1;
             }
             let Some(segment) = self.segments.get_mut(&id) else { continue };
             segment.wants_originals = segment.replicas.is_empty();
             // Who has refused it once can be asked for copies only.
             let is_refused = segment.wants_originals && !segment.former.is_empty();
-            if is_refused && !self.placement.has_other_than(&segment.former) {
+            let has_others = self.placement.has_other_than(&segment.former);
+            if is_refused && !has_others {
                 segment.note_loss();
+                end(id, segment, out);
+            }
+            // Another one is begun with the quorum of those that are left.
+            let lacks = segment.quorum.is_some_and(|it| segment.replicas.len() < it.needed);
+            if lacks && !segment.replicas.is_empty() {
                 end(id, segment, out);
             }
         }
@@ -486,11 +466,13 @@ impl Replicator {
     /// Somebody who has no replica of the segment. Who has refused it is not asked for another
     /// original: that answer is for good.
     fn choose(&mut self, id: SegmentId, what: Wanted) -> Option<ServerId> {
-        let mut loads = BTreeMap::new();
+        let load =
+            |(backup, all): (&ServerId, &usize)| (*backup, Load { unfinished: 0, all: *all });
+        let mut loads: BTreeMap<ServerId, Load> = self.held.iter().map(load).collect();
         for segment in self.active.iter().map(|id| &self.segments[id]) {
             let of = segment.extent();
             for replica in segment.replicas.iter().filter(|it| !it.is_complete(of)) {
-                *loads.entry(replica.backup).or_insert(0) += 1;
+                loads.entry(replica.backup).or_default().unfinished += 1;
             }
         }
         let segment = self.segments.get_mut(&id)?;
@@ -538,8 +520,9 @@ impl Replicator {
         }
         let Some(backup) = self.choose(id, Wanted::Copy) else { return false };
         if let Some(segment) = self.segments.get_mut(&id) {
-            segment.add_copy(backup);
+            segment.add_copy(backup, self.settings.promise);
         }
+        *self.held.entry(backup).or_default() += 1;
         self.active.insert(id);
         true
     }
@@ -591,7 +574,7 @@ impl Replicator {
     }
 
     /// Somebody has come who may take what nobody could be asked for before.
-    fn review_all_at(&mut self, now: Instant) {
+    pub(super) fn review_all_at(&mut self, now: Instant) {
         for id in &self.short {
             let segment = self.segments.get_mut(id);
             segment.into_iter().for_each(|segment| segment.review_at = Some(now));
@@ -646,7 +629,7 @@ impl Replicator {
             } else if is_due {
                 if segment.announce_at.is_none() {
                     let backups = segment.replicas.iter().map(|it| (it.backup, it.confirmed()));
-                    self.lease.require(*id, backups);
+                    self.lease.require(*id, segment.needed(), backups);
                 }
                 segment.announce_at = Some(now + AGAIN);
                 ready.push(*id);

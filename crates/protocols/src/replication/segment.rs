@@ -8,6 +8,7 @@
 
 use super::events::Promise;
 use super::placement::Draws;
+use super::quorum::Quorum;
 use super::replica::{Extent, Replica};
 use planted::Bug;
 use types::{Instant, ServerId};
@@ -40,6 +41,8 @@ pub(super) struct Segment {
     pub(super) review_at: Option<Instant>,
     pub(super) draws: Draws,
     epochs: u32,
+    /// Of the directory's own segments, if their number tells it.
+    pub(super) quorum: Option<Quorum>,
 }
 
 /// Where a segment's life stands.
@@ -66,7 +69,7 @@ pub(super) struct Reached {
 }
 
 impl Segment {
-    pub(super) fn new(length: u32, random: u64) -> Segment {
+    pub(super) fn new(length: u32, random: u64, quorum: Option<Quorum>) -> Segment {
         Segment {
             stage: Stage::Open,
             length,
@@ -83,6 +86,7 @@ impl Segment {
             review_at: None,
             draws: Draws(random),
             epochs: 0,
+            quorum,
         }
     }
 
@@ -103,18 +107,26 @@ impl Segment {
         }
     }
 
-    pub(super) fn add_original(&mut self, backup: ServerId) {
-        self.replicas.push(Replica::new(backup, ReplicaEpoch::default()));
+    pub(super) fn add_original(&mut self, backup: ServerId, promise: Promise) {
+        self.replicas.push(Replica::new(backup, ReplicaEpoch::default(), promise));
     }
 
-    pub(super) fn add_copy(&mut self, backup: ServerId) {
+    pub(super) fn add_copy(&mut self, backup: ServerId, promise: Promise) {
         self.epochs += 1;
-        self.replicas.push(Replica::new(backup, ReplicaEpoch(self.epochs)));
+        self.replicas.push(Replica::new(backup, ReplicaEpoch(self.epochs), promise));
     }
 
     pub(super) fn remove(&mut self, backup: ServerId) -> Option<Replica> {
         let at = self.replicas.iter().position(|replica| replica.backup == backup)?;
         Some(self.replicas.remove(at))
+    }
+
+    /// Whether what this backup has to do for the segment is not done: it is to get more, or lacks
+    /// something.
+    pub(super) fn hangs_on(&self, backup: ServerId) -> bool {
+        let of = self.extent();
+        let is_unfinished = |it: &Replica| it.backup == backup && !it.is_complete(of);
+        self.replicas.iter().any(is_unfinished)
     }
 
     pub(super) fn replica_mut(
@@ -166,27 +178,37 @@ impl Segment {
         !self.has_loss && originals.peek().is_some() && originals.all(Replica::is_open)
     }
 
-    /// Whether the coordinator may be told of this segment of the directory: its snapshot is
-    /// everywhere. After a loss nothing in it will ever count.
+    /// How many of its originals must have what is acknowledged.
+    pub(super) fn needed(&self) -> usize {
+        self.quorum.map_or(self.replicas.len(), |quorum| quorum.needed)
+    }
+
+    /// Whether the coordinator may be told of this segment of the directory: its quorum has the
+    /// snapshot. After a loss another one takes its place.
     pub(super) fn can_be_announced(&self, promise: Promise) -> bool {
         let reached = self.common(promise);
         !self.is_listed && !self.has_loss && self.first > 0 && reached >= self.first
     }
 
-    /// What all originals have.
+    /// What all originals have; of the directory's own segments, so many as are needed.
     fn common(&self, promise: Promise) -> u32 {
         let amount = |replica: &Replica| match promise {
             Promise::Taken => replica.has(),
             Promise::Stable => replica.stable(),
         };
-        self.replicas.iter().filter(|it| it.is_original()).map(amount).min().unwrap_or(0)
+        let originals = self.replicas.iter().filter(|it| it.is_original()).map(amount);
+        let Some(Quorum { needed, .. }) = self.quorum else { return originals.min().unwrap_or(0) };
+        let mut amounts: Vec<u32> = originals.collect();
+        amounts.sort_unstable_by(|one, other| other.cmp(one));
+        amounts.get(needed - 1).copied().unwrap_or(0)
     }
 
-    /// Takes note of how far it has come.
+    /// Takes note of how far it has come. A quorum has what it has, whatever is lost, and whether or
+    /// not the coordinator knows the segment yet: what follows from that is the driver's.
     pub(super) fn reach(&mut self, promise: Promise) -> Reached {
         if self.stage == Stage::Kept {
             (self.acknowledged, self.stable) = (self.length, self.length);
-        } else if self.is_listed && !self.has_loss {
+        } else if self.quorum.is_some() || self.is_listed && !self.has_loss {
             let common = match planted::is(Bug::AcknowledgedBeforeReplicas) {
                 true => self.length,
                 false => self.common(promise),

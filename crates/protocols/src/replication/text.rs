@@ -2,6 +2,7 @@
 
 use super::backup::BackupEffect;
 use super::events::{Piece, ReplicatorEffect};
+use super::placement::Misplaced;
 use std::fmt;
 use wire::peer::{AppendResult, Appended, Refusal};
 use wire::replica::{ReplicaEpoch, ReplicaId};
@@ -57,9 +58,14 @@ impl fmt::Display for ReplicatorEffect {
             ReplicatorEffect::UnderReplicated { segments } => {
                 write!(f, "under-replicated: {segments}")
             }
+            ReplicatorEffect::Misplaced(Misplaced { with_master, together }) => {
+                write!(f, "misplaced: {with_master} with the master, {together} together")
+            }
             ReplicatorEffect::Release { backup, replicas } => {
                 write!(f, "release at {backup}: {}", List(replicas))
             }
+            ReplicatorEffect::Probe { backup } => write!(f, "probe {backup}"),
+            ReplicatorEffect::Silent { backup } => write!(f, "{backup} is silent"),
             ReplicatorEffect::Suspect { backup } => write!(f, "suspect {backup}"),
             ReplicatorEffect::Lease { until: Some(until) } => write!(f, "lease until {until}"),
             ReplicatorEffect::Lease { until: None } => f.write_str("no lease"),

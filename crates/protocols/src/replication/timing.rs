@@ -31,6 +31,33 @@ pub const SUSPECT_AFTER: Duration = Duration::from_millis(75);
 /// ... at most so often by each machine.
 pub const SUSPECT_AGAIN: Duration = Duration::from_millis(100);
 
+/// A backup that has come no closer to what it was sent for so long is replaced: three beats, and below
+/// the lease. The limit doubles with every replacement ...
+pub const SILENT_AFTER: Duration = Duration::from_millis(75);
+
+/// ... up to this, so that a lasting fault still costs less than two seconds of writes, ...
+pub const SILENT_AFTER_MAX: Duration = Duration::from_millis(1_200);
+
+/// ... and halves when nothing was replaced for so long.
+pub const SILENT_CALM: Duration = Duration::from_secs(60);
+
+/// If several backups are late at a time, it is more likely the master that is cut off, or was not
+/// running: none is replaced before that has lasted so long.
+pub const SILENT_SEVERAL: Duration = Duration::from_millis(250);
+
+/// A master that looks so much later than it wanted to has not listened either: whoever is late then
+/// gets another beat.
+pub const SILENT_LATE_LOOK: Duration = BEAT;
+
+/// A backup that was replaced is not used again for so long, twice as long each time ...
+pub const SILENT_PAUSE: Duration = Duration::from_secs(1);
+
+/// ... up to this, nor before it has answered a question ...
+pub const SILENT_PAUSE_MAX: Duration = Duration::from_secs(8);
+
+/// ... that is asked so often.
+pub const SILENT_PROBE: Duration = Duration::from_millis(250);
+
 /// What was on its way when a connection broke is asked for after this time: long enough for
 /// another connection within a rack.
 pub const BROKEN_AGAIN: Duration = Duration::from_millis(5);
@@ -82,5 +109,6 @@ pub const SCRUB_AGAIN: Duration = Duration::from_secs(60);
 const _: () = assert!(BEAT.as_nanos() * 4 <= LEASE.as_nanos());
 const _: () = assert!(BEAT.as_nanos() * 3 <= SUSPECT_AFTER.as_nanos());
 const _: () = assert!(SUSPECT_AFTER.as_nanos() < LEASE.as_nanos());
+const _: () = assert!(SILENT_AFTER.as_nanos() < LEASE.as_nanos());
 const _: () = assert!(BROKEN_AGAIN.as_nanos() < BEAT.as_nanos());
 const _: () = assert!(AGAIN.as_nanos() < UNHEARD_MAX.as_nanos());

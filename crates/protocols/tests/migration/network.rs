@@ -92,7 +92,9 @@ fn kind(message: &Message) -> &'static str {
             | PeerMessage::Released { .. }
             | PeerMessage::Needed { .. }
             | PeerMessage::RecoveryRead(_)
-            | PeerMessage::RecoveryReply(_) => "other",
+            | PeerMessage::RecoveryReply(_)
+            | PeerMessage::Ping
+            | PeerMessage::Pong => "other",
         },
         Message::Up { message, .. } => match message {
             ToCoordinator::Join(_)

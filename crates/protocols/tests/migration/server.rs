@@ -174,7 +174,9 @@ impl Server {
             | PeerMessage::Released { .. }
             | PeerMessage::Needed { .. }
             | PeerMessage::RecoveryRead(_)
-            | PeerMessage::RecoveryReply(_) => {}
+            | PeerMessage::RecoveryReply(_)
+            | PeerMessage::Ping
+            | PeerMessage::Pong => {}
             PeerMessage::Flip(flip) => {
                 let migration = flip.migration;
                 let event = TargetEvent::Flip { from, flip: Box::new(flip) };

@@ -1,10 +1,11 @@
 //! A log directory that is a list of entries, and a chain of segments in which they stand.
 
+use protocols::replication::{DIRECTORY, Quorum};
 use std::collections::BTreeMap;
 use types::SegmentId;
 
 /// Segments of the chain have numbers of their own.
-pub(crate) const CHAIN: u64 = 1 << 63;
+pub(crate) const CHAIN: u64 = DIRECTORY;
 
 /// Every entry has so many bytes.
 const ENTRY_BYTES: u32 = 8;
@@ -30,8 +31,8 @@ pub(crate) struct Chain {
 
 impl Chain {
     /// Begins the next segment; returns its number and length.
-    pub(crate) fn begin(&mut self) -> (SegmentId, u32) {
-        let number = SegmentId(CHAIN | (self.segments.len() as u64 + 1));
+    pub(crate) fn begin(&mut self, quorum: Quorum) -> (SegmentId, u32) {
+        let number = quorum.segment(self.segments.len() as u64 + 1);
         self.segments.insert(number, vec![Entry::Snapshot(self.directory.clone())]);
         (number, ENTRY_BYTES)
     }
@@ -40,22 +41,23 @@ impl Chain {
         self.segments.last_key_value().map(|(number, _)| *number)
     }
 
-    /// Returns the length of the current segment then.
-    pub(crate) fn write(&mut self, entry: Entry) -> u32 {
+    /// Writes to all of these segments. Returns how many bytes that are.
+    pub(crate) fn write(&mut self, entry: Entry, living: impl Iterator<Item = SegmentId>) -> u32 {
         apply(&mut self.directory, &entry);
-        let mut current = self.segments.last_entry().expect("a segment has been begun");
-        current.get_mut().push(entry);
-        current.get().len() as u32 * ENTRY_BYTES
+        for segment in living {
+            let entries = self.segments.get_mut(&segment).expect("it was begun");
+            entries.push(entry.clone());
+        }
+        ENTRY_BYTES
     }
 
-    /// The entries that stand in a part of a segment.
-    pub(crate) fn entries(&self, segment: SegmentId, from: u32, to: u32) -> &[Entry] {
-        &self.segments[&segment][(from / ENTRY_BYTES) as usize..(to / ENTRY_BYTES) as usize]
+    fn entries(&self, segment: SegmentId, to: u32) -> &[Entry] {
+        &self.segments[&segment][..(to / ENTRY_BYTES) as usize]
     }
 
     /// What so many bytes of a segment say; `None`: not even the snapshot is there.
     pub(crate) fn read(&self, segment: SegmentId, length: u32) -> Option<Directory> {
-        let entries = self.entries(segment, 0, length);
+        let entries = self.entries(segment, length);
         let mut directory = None;
         for entry in entries {
             apply(directory.get_or_insert_default(), entry);

@@ -4,7 +4,9 @@ use super::chain::{CHAIN, Chain, Entry};
 use super::scripts::append;
 use super::server::Envelope;
 use protocols::Outbox;
-use protocols::replication::{Promise, Replicator, ReplicatorEffect, ReplicatorEvent, Settings};
+use protocols::replication::{
+    Manifest, Promise, Replicator, ReplicatorEffect, ReplicatorEvent, Settings,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::{Instant, SegmentId, ServerId};
 use wire::peer::PeerMessage;
@@ -33,6 +35,8 @@ pub(crate) enum Sin {
     AnswersWhenFenced,
     /// A recovery takes copies for originals.
     CopiesCount,
+    /// A recovery rests on any one replica of the chain.
+    RecoversFromOne,
 }
 
 #[derive(Debug)]
@@ -47,15 +51,15 @@ pub(crate) struct Master {
     pub(crate) kept: BTreeSet<SegmentId>,
     /// Their memory is used for something else; and the chain's segment when that was decided.
     pub(crate) leaving: BTreeMap<SegmentId, Option<SegmentId>>,
-    /// Up to where the chain's segments are acknowledged.
-    chain_reached: BTreeMap<SegmentId, u32>,
+    /// The chain's segments that live, and what the data's replicator is told once they say it.
+    pub(crate) manifest: Manifest<ReplicatorEvent>,
     pub(crate) head: Option<SegmentId>,
     next_segment: u64,
     /// The chain's segment has lost a replica.
     pub(crate) wants_chain: bool,
     chain_entries: u32,
-    /// The length of the chain's segment that its replicator has not been told.
-    untold: Option<u32>,
+    /// Lengths of the chain's segments that its replicator has not been told.
+    untold: BTreeMap<SegmentId, u32>,
     pub(crate) lease: Option<Instant>,
     pub(crate) is_fenced: bool,
     pub(crate) under_replicated: usize,
@@ -77,12 +81,12 @@ impl Master {
             closed: BTreeSet::new(),
             kept: BTreeSet::new(),
             leaving: BTreeMap::new(),
-            chain_reached: BTreeMap::new(),
+            manifest: Manifest::default(),
             head: None,
             next_segment: 1,
             wants_chain: true,
             chain_entries: 0,
-            untold: None,
+            untold: BTreeMap::new(),
             lease: None,
             is_fenced: false,
             under_replicated: 0,
@@ -106,6 +110,8 @@ impl Master {
     /// The coordinator has stored the number of this segment of the chain.
     pub(crate) fn chain_listed(&mut self, now: Instant, segment: SegmentId) {
         self.todo.push_back((ReplicaKind::Directory, ReplicatorEvent::Listed { segment }));
+        self.manifest.note(segment);
+        self.tell_counted();
         self.run(now);
     }
 
@@ -134,14 +140,19 @@ impl Master {
                 self.send(backup, PeerMessage::Release { replicas }, 0);
             }
             ReplicatorEffect::Acknowledged { segment, length } if is_chain => {
-                self.chain_acknowledged(segment, length);
+                self.manifest.acknowledged(segment, length);
+                self.tell_counted();
+            }
+            ReplicatorEffect::Stable { segment, length } if is_chain => {
+                self.manifest.stable(segment, length);
+                self.tell_counted();
             }
             ReplicatorEffect::Acknowledged { segment, length } => {
                 let before = self.acknowledged.insert(segment, length);
                 assert!(before.is_none_or(|before| before < length), "it grows");
             }
             ReplicatorEffect::Stable { segment, length } => {
-                assert!(is_chain || length <= self.lengths[&segment]);
+                assert!(length <= self.lengths[&segment]);
             }
             ReplicatorEffect::Close { segment } if is_chain => {
                 self.wants_chain |= Some(segment) == self.chain.current();
@@ -171,13 +182,19 @@ impl Master {
             ReplicatorEffect::Lease { until } => self.lease = until,
             ReplicatorEffect::Announce { segment } => {
                 self.announced.push(segment);
+                self.manifest.announced(segment);
                 if self.sin == Some(Sin::CoordinatorIsTooLate) {
+                    self.manifest.note(segment);
+                    self.tell_counted();
                     let event = ReplicatorEvent::Listed { segment };
                     self.todo.push_back((ReplicaKind::Directory, event));
                 }
             }
             // Who is dead is told by the world.
-            ReplicatorEffect::Suspect { .. } => {}
+            ReplicatorEffect::Suspect { .. }
+            | ReplicatorEffect::Misplaced(_)
+            | ReplicatorEffect::Silent { .. } => {}
+            ReplicatorEffect::Probe { backup } => self.send(backup, PeerMessage::Ping, 0),
             ReplicatorEffect::Fenced => self.is_fenced = true,
         }
     }
@@ -191,14 +208,21 @@ impl Master {
     }
 
     fn write(&mut self, entry: Entry) {
-        self.untold = Some(self.chain.write(entry));
+        let event = match entry {
+            Entry::Open(segment) => ReplicatorEvent::Listed { segment },
+            Entry::Close(segment, _) => ReplicatorEvent::CloseListed { segment },
+            Entry::Drop(segment) => ReplicatorEvent::Dropped { segment },
+            Entry::Snapshot(_) => unreachable!("a segment begins with it"),
+        };
+        let bytes = self.chain.write(entry, self.manifest.living());
+        self.untold.extend(self.manifest.append(bytes));
+        self.manifest.wait(event, false);
         self.chain_entries += 1;
     }
 
     /// What was written at the same time is in one piece.
     fn tell_written(&mut self) {
-        if let Some(length) = self.untold.take() {
-            let segment = self.chain.current().expect("it was written to");
+        for (segment, length) in std::mem::take(&mut self.untold) {
             let event = ReplicatorEvent::Appended { segment, length };
             self.todo.push_back((ReplicaKind::Directory, event));
         }
@@ -206,13 +230,13 @@ impl Master {
 
     /// Goes on with the chain in another segment.
     pub(crate) fn begin_chain(&mut self, now: Instant, random: u64) {
-        let before = self.chain.current();
-        let (segment, length) = self.chain.begin();
+        let (segment, length) = self.chain.begin(self.chain_keeper.quorum());
         self.wants_chain = false;
         self.chain_entries = 0;
+        let given_up = self.manifest.begin(segment, length);
+        let given_up = given_up.into_iter().map(|segment| ReplicatorEvent::Dropped { segment });
         let opened = ReplicatorEvent::Opened { segment, length, random };
-        let closed = before.map(|segment| ReplicatorEvent::Closed { segment });
-        let events = closed.into_iter().chain([opened]);
+        let events = given_up.chain([opened]);
         self.todo.extend(events.map(|event| (ReplicaKind::Directory, event)));
         self.run(now);
     }
@@ -221,32 +245,9 @@ impl Master {
         self.chain_entries > 20
     }
 
-    /// What the chain says up to here counts from now on.
-    fn chain_acknowledged(&mut self, segment: SegmentId, length: u32) {
-        let from = self.chain_reached.insert(segment, length).unwrap_or(0);
-        let mut events = Vec::new();
-        for entry in self.chain.entries(segment, from, length) {
-            match entry {
-                Entry::Open(segment) => events.push(ReplicatorEvent::Listed { segment: *segment }),
-                Entry::Close(segment, _) => {
-                    events.push(ReplicatorEvent::CloseListed { segment: *segment });
-                }
-                Entry::Drop(segment) => events.push(ReplicatorEvent::Dropped { segment: *segment }),
-                Entry::Snapshot(directory) => {
-                    for (segment, closed) in directory {
-                        let segment = *segment;
-                        events.push(ReplicatorEvent::Listed { segment });
-                        if closed.is_some() {
-                            events.push(ReplicatorEvent::CloseListed { segment });
-                        }
-                    }
-                    let is_before = |at: &Option<SegmentId>| *at < Some(segment);
-                    let gone = self.leaving.iter().filter(|(_, at)| is_before(at));
-                    events.extend(gone.map(|(it, _)| ReplicatorEvent::Dropped { segment: *it }));
-                }
-            }
-        }
-        for event in events {
+    /// What the chain says counts as soon as all of its living segments say so.
+    fn tell_counted(&mut self) {
+        for event in self.manifest.take_ready() {
             if let ReplicatorEvent::CloseListed { segment } = &event {
                 self.kept.insert(*segment);
             }
@@ -315,6 +316,7 @@ impl Master {
                 self.todo.push_back((kind, ReplicatorEvent::Answered { backup, answer }));
                 self.run(now);
             }
+            PeerMessage::Pong => self.both(now, ReplicatorEvent::Heard { backup }),
             PeerMessage::Released { replicas } => {
                 self.both(now, ReplicatorEvent::Released { backup, replicas });
             }

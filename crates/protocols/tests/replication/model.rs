@@ -6,7 +6,7 @@ use super::chain::{CHAIN, Directory};
 use super::master::{MASTER, Master, Sin};
 use super::server::{Envelope, Outside, Server, Work};
 use fastrand::Rng;
-use protocols::replication::{BackupEvent, Candidate, Promise, Rack, ReplicatorEvent};
+use protocols::replication::{BackupEvent, Candidate, Promise, Rack, ReplicatorEvent, fences};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -39,6 +39,7 @@ fn everybody_who_breaks_a_rule_is_found_out() {
         Sin::ForgetsRefusals,
         Sin::AnswersWhenFenced,
         Sin::CopiesCount,
+        Sin::RecoversFromOne,
     ];
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
@@ -124,6 +125,8 @@ struct World {
     is_writing: bool,
     /// The master's words do not reach the coordinator.
     is_cut_off: bool,
+    /// Backups between which and the master nothing passes.
+    is_cut: BTreeSet<ServerId>,
     /// Segments of which there was an original on a disk, whatever has become of it.
     begun: BTreeSet<SegmentId>,
     sin: Option<Sin>,
@@ -160,6 +163,7 @@ impl World {
             recovery: None,
             is_writing: true,
             is_cut_off: false,
+            is_cut: BTreeSet::new(),
             begun: BTreeSet::new(),
             sin,
             rng,
@@ -267,6 +271,9 @@ impl World {
     }
 
     fn send(&mut self, envelope: Envelope) {
+        if self.is_cut.contains(&envelope.from) || self.is_cut.contains(&envelope.to) {
+            return;
+        }
         if self.rng.u32(..1_000) < self.weather.repeated {
             let delay = self.travel();
             self.at(delay, Happening::Deliver(envelope.clone()));
@@ -330,8 +337,9 @@ impl World {
             rack: Rack(server.id.0 % 3),
             is_usable: server.is_alive && !self.unusable.contains(&server.id),
         });
-        let candidates = candidates.collect();
-        self.master.both(self.now, ReplicatorEvent::Candidates(candidates));
+        let servers = candidates.collect();
+        let event = ReplicatorEvent::Candidates { own: Rack(MASTER.0 % 3), servers };
+        self.master.both(self.now, event);
     }
 
     fn sync(&mut self, id: ServerId) {
@@ -347,7 +355,9 @@ impl World {
 
     fn turn(&mut self) {
         let random = self.rng.u64(..);
-        if self.master.wants_chain || (self.master.is_chain_long() && self.rng.bool()) {
+        let manifest = &self.master.manifest;
+        let is_long = self.master.is_chain_long() && !manifest.has_successor() && self.rng.bool();
+        if self.master.wants_chain && manifest.may_begin() || is_long {
             self.master.begin_chain(self.now, random);
         }
         if self.is_writing {
@@ -378,7 +388,9 @@ impl World {
             self.servers.values().filter(|it| it.is_alive).map(|it| it.id).collect();
         let Some(id) = living.get(self.rng.usize(..living.len().max(1))).copied() else { return };
         let server = self.servers.get_mut(&id).expect("it lives");
-        match self.rng.u32(..10) {
+        match self.rng.u32(..12) {
+            10 | 11 if self.is_cut.remove(&id) => {}
+            10 | 11 => drop(self.is_cut.insert(id)),
             0 => self.kill(id),
             1 | 2 => self.bring_back(),
             3 => server.is_full = !server.is_full,
@@ -445,6 +457,7 @@ impl World {
     fn clear_up(&mut self) {
         self.weather = FAIR;
         self.is_cut_off = false;
+        self.is_cut.clear();
         self.unusable.clear();
         while self.servers.values().filter(|it| it.is_alive).count() < self.replicas {
             self.start(BTreeMap::new());
@@ -463,6 +476,11 @@ impl World {
     fn stored(&self) -> impl Iterator<Item = (ReplicaId, u32)> {
         let disks = self.servers.values().flat_map(|server| &server.disk);
         disks.filter(|(_, it)| !it.is_spoiled).map(|(id, it)| (*id, it.length))
+    }
+
+    /// How many backups with a replica of the chain a recovery needs.
+    fn fences(&self) -> usize {
+        if self.sin == Some(Sin::RecoversFromOne) { 1 } else { self.known.map_or(1, fences) }
     }
 
     fn counts(&self, replica: ReplicaId) -> bool {
@@ -493,6 +511,8 @@ impl World {
         let chains = by_segment.get(&known).map_or(&[][..], |it| it);
         let mut directories: Vec<u32> = chains.iter().map(|(_, length)| *length).collect();
         directories.sort_unstable();
+        // Of so many replicas as a recovery fences, the longest counts, whichever these are.
+        let mut directories = directories.split_off((self.fences() - 1).min(directories.len()));
         directories.dedup();
         for length in directories {
             let directory = self.master.chain.read(known, length);
@@ -615,12 +635,12 @@ impl World {
         let kept =
             self.servers[&id].backup.kept(MASTER).map(|(replica, length, _)| (replica, length));
         let kept: Vec<_> = kept.collect();
-        let is_of_chain = kept.iter().any(|(replica, _)| Some(replica.segment) == self.known);
-        if is_of_chain {
-            let from = self.now + FENCED_TO_SERVED;
-            recovery.served_from = Some(recovery.served_from.map_or(from, |it| it.min(from)));
-        }
         recovery.reports.insert(id, kept);
+        let is_of_chain = |(replica, _): &(ReplicaId, u32)| Some(replica.segment) == self.known;
+        let of_chain = recovery.reports.values().filter(|kept| kept.iter().any(is_of_chain));
+        if of_chain.count() >= self.known.map_or(1, fences) {
+            recovery.served_from.get_or_insert(self.now + FENCED_TO_SERVED);
+        }
         let found = self.prove();
         if let Some(recovery) = self.recovery.as_mut().filter(|it| it.found.is_none()) {
             recovery.found = found;
@@ -632,7 +652,8 @@ impl World {
         let reports = &self.recovery.as_ref()?.reports;
         let all = || reports.values().flatten().copied();
         let chain = all().filter(|(replica, _)| Some(replica.segment) == self.known);
-        let length = chain.map(|(_, length)| length).max()?;
+        let lengths: Vec<u32> = chain.map(|(_, length)| length).collect();
+        let length = lengths.iter().copied().max().filter(|_| lengths.len() >= self.fences())?;
         let directory = self.master.chain.read(self.known?, length)?;
         let mut found = BTreeMap::new();
         for (segment, closed) in directory {

@@ -10,7 +10,7 @@ use super::server::{Envelope, Outside, Server, Work};
 use goldenscript::{Argument, Command, Context};
 use protocols::Outbox;
 use protocols::replication::{
-    BackupEvent, Candidate, Holders, Piece, Promise, Rack, Replicator, ReplicatorEffect,
+    BackupEvent, Candidate, Holders, Piece, Promise, Quorum, Rack, Replicator, ReplicatorEffect,
     ReplicatorEvent, Settings, appended,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -48,6 +48,8 @@ struct World {
     master: Replicator,
     /// By number of the server, less 2.
     racks: Vec<u32>,
+    /// The master's; else it stands alone.
+    own_rack: Option<u32>,
     servers: BTreeMap<ServerId, Server>,
     in_transit: VecDeque<Envelope>,
     kept: Vec<Envelope>,
@@ -70,6 +72,7 @@ impl World {
             now: Instant(0),
             master: Replicator::new(settings(1)),
             racks: Vec::new(),
+            own_rack: None,
             servers: BTreeMap::new(),
             in_transit: VecDeque::new(),
             kept: Vec::new(),
@@ -95,6 +98,7 @@ impl World {
         let racks = options.get("racks").copied().unwrap_or("");
         let racks = racks.split(' ').filter(|rack| !rack.is_empty());
         self.racks = racks.map(|rack| rack.parse().expect("a rack")).collect();
+        self.own_rack = options.get("own").map(|rack| rack.parse().expect("a rack"));
         for number in 2..count + 2 {
             self.start(ServerId(number), !is_stable);
         }
@@ -112,10 +116,11 @@ impl World {
         let rack = |id: ServerId| self.racks.get(id.0 as usize - 2).copied();
         let candidates = living.map(|server| Candidate {
             server: server.id,
-            rack: Rack(rack(server.id).unwrap_or(server.id.0)),
+            rack: Rack(rack(server.id).unwrap_or(server.id.0 | 1 << 31)),
             is_usable: true,
         });
-        self.tell(ReplicatorEvent::Candidates(candidates.collect()));
+        let own = Rack(self.own_rack.unwrap_or(MASTER.0 | 1 << 31));
+        self.tell(ReplicatorEvent::Candidates { own, servers: candidates.collect() });
     }
 
     fn tell(&mut self, event: ReplicatorEvent) {
@@ -123,6 +128,7 @@ impl World {
         self.master.handle(self.now, event, &mut out);
         for effect in out.drain() {
             let (to, message, bytes) = match effect {
+                ReplicatorEffect::Probe { backup } => (backup, PeerMessage::Ping, 0),
                 ReplicatorEffect::Send { backup, piece } => {
                     (backup, PeerMessage::Append(append(&piece)), piece.to - piece.from)
                 }
@@ -208,6 +214,7 @@ impl World {
             PeerMessage::Needed { replicas } => {
                 self.tell(ReplicatorEvent::Needed { backup, replicas });
             }
+            PeerMessage::Pong => self.tell(ReplicatorEvent::Heard { backup }),
             other => panic!("a master is told {other:?}"),
         }
     }
@@ -316,7 +323,7 @@ impl goldenscript::Runner for World {
             }
         }
         let number = |place: usize| words.get(place).map_or(Ok(0), |word| word.parse::<u32>());
-        let segment = SegmentId(number(0).map_or(0, u64::from));
+        let segment = words.first().map_or(SegmentId(0), |word| segment(word));
         match command.name.as_str() {
             "backups" => self.begin(&words, &options),
             "open" => {
@@ -373,6 +380,8 @@ fn kind(message: &PeerMessage) -> &'static str {
         PeerMessage::Release { .. } => "release",
         PeerMessage::Released { .. } => "released",
         PeerMessage::Needed { .. } => "needed",
+        PeerMessage::Ping => "ping",
+        PeerMessage::Pong => "pong",
         other => panic!("{other:?} is no message of replication"),
     }
 }
@@ -395,6 +404,8 @@ fn show(envelope: &Envelope) -> String {
         PeerMessage::Release { replicas } => format!("release {}", names(replicas)),
         PeerMessage::Released { replicas } => format!("released {}", names(replicas)),
         PeerMessage::Needed { replicas } => format!("needed? {}", names(replicas)),
+        PeerMessage::Ping => "are you there?".to_owned(),
+        PeerMessage::Pong => "here".to_owned(),
         other => panic!("{other:?} is no message of replication"),
     };
     format!("{from} → {to} {text}")
@@ -406,6 +417,20 @@ fn names(replicas: &[ReplicaId]) -> String {
         epoch => format!("{} copy {epoch}", it.segment),
     });
     names.collect::<Vec<_>>().join(", ")
+}
+
+/// A segment by its number, or one of the chain by its quorum: `3.2` has three replicas, of which two
+/// are needed. There is one of each; the last one that is begun has the highest number if its
+/// quorum was not begun before.
+fn segment(word: &str) -> SegmentId {
+    let number = |word: &str| word.parse().unwrap_or(0);
+    match word.split_once('.') {
+        Some((replicas, needed)) => {
+            let (replicas, needed) = (number(replicas) as usize, number(needed) as usize);
+            Quorum { replicas, needed }.segment(10 - replicas as u64)
+        }
+        None => SegmentId(number(word)),
+    }
 }
 
 fn server_id(word: &str) -> ServerId {

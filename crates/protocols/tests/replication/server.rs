@@ -83,6 +83,10 @@ impl Server {
 
     pub(crate) fn receive(&mut self, now: Instant, envelope: &Envelope) -> Outside {
         let from = envelope.from;
+        if envelope.message == PeerMessage::Ping {
+            let pong = Envelope { from: self.id, to: from, message: PeerMessage::Pong, bytes: 0 };
+            return Outside { messages: vec![pong], ..Outside::default() };
+        }
         let event = match &envelope.message {
             PeerMessage::Append(append) => {
                 let to = append.from + envelope.bytes;

@@ -63,6 +63,8 @@ pub(super) fn judge(
         PeerMessage::RecoveryRead(_) => Verdict::Entitled,
         // The recovery takes only what it asked this backup for.
         PeerMessage::RecoveryReply(_) => Verdict::Entitled,
+        // They say that their sender is there, and nothing of anybody else.
+        PeerMessage::Ping | PeerMessage::Pong => Verdict::Entitled,
     }
 }
 
@@ -234,6 +236,12 @@ mod tests {
         for log in [OTHER, STRANGER] {
             assert_eq!(verdicts(&about(log), OTHER, Known::Nothing), [Verdict::Denied; 3]);
         }
+    }
+
+    #[test]
+    fn everybody_may_ask_whether_we_are_there_and_say_so() {
+        let messages = [PeerMessage::Ping, PeerMessage::Pong];
+        assert_eq!(verdicts(&messages, OTHER, Known::Nothing), [Verdict::Entitled; 2]);
     }
 
     #[test]

@@ -237,6 +237,7 @@ fn persistence(shown: &Shown<'_>) -> Lines {
     let keeper = shown.node().keeper();
     let progress = keeper.and_then(|keeper| keeper.progress());
     let replication = shown.node().replication();
+    let misplaced = replication.map(|it| it.misplaced()).unwrap_or_default();
     let mode = shown.node().persistence();
     let works = keeper.is_none_or(|keeper| keeper.is_working());
     let status = if works { "ok" } else { "err" };
@@ -256,6 +257,8 @@ fn persistence(shown: &Shown<'_>) -> Lines {
             "log_segments_under_replicated",
             replication.map_or(0, |it| it.under_replicated()).to_string(),
         ),
+        ("log_replicas_in_own_rack", misplaced.with_master.to_string()),
+        ("log_replicas_in_shared_rack", misplaced.together.to_string()),
         ("aof_enabled", if mode.is_some() { "1" } else { "0" }.into()),
         ("aof_rewrite_in_progress", "0".into()),
         ("aof_rewrite_scheduled", "0".into()),

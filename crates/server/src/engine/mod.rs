@@ -313,6 +313,8 @@ impl Engine {
             PeerMessage::Needed { replicas } => self.needed(now, from, replicas),
             PeerMessage::RecoveryRead(read) => self.recovery_read_arrived(now, route, read),
             PeerMessage::RecoveryReply(reply) => self.recovery_replied(now, from, reply, payload),
+            PeerMessage::Ping => self.pinged(route),
+            PeerMessage::Pong => self.heard(now, from),
         }
     }
 

@@ -210,7 +210,9 @@ pub(super) fn is_telling(message: &PeerMessage) -> bool {
         | PeerMessage::PriorityReply(_)
         | PeerMessage::Appended(_)
         | PeerMessage::Needed { .. }
-        | PeerMessage::RecoveryRead(_) => false,
+        | PeerMessage::RecoveryRead(_)
+        | PeerMessage::Ping
+        | PeerMessage::Pong => false,
     }
 }
 

@@ -4,13 +4,14 @@
 //! backups that are fenced stay so.
 //!
 //! The proof (rule 8 of `docs/design/replication.md`): the directory is that of the chain's segment
-//! that was noted last, and each segment that it names is held by somebody who is there. A closed
+//! that was noted last, of which so many replicas were fenced as its number tells, and each segment that it names is held by somebody who is there. A closed
 //! one with the length that it had; an open one with any, since while the directory calls a segment
 //! open each of its replicas has everything that was acknowledged.
 
 use crate::records::AcceptedLoss;
 use planted::Bug;
 use protocols::directory::Directory;
+use protocols::replication::fences;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -19,7 +20,8 @@ use wire::control::{DirectoryPlace, PLACES_MAX, RecoverySegment, ReplicaInfo, Re
 use wire::directory::Content;
 use wire::replica::ReplicaEpoch;
 
-/// From the moment at which a backup of the chain was fenced until its master serves nothing more:
+/// From the moment at which as many backups of the chain were fenced as it takes until their master
+/// serves nothing more:
 /// the read lease of 100 ms, and a twentieth for clocks that run unevenly.
 pub(super) const LEASE_WAIT: Duration = Duration::from_millis(105);
 
@@ -131,7 +133,7 @@ impl Reading {
 /// Whether the dead server, should it live, may still serve reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Lease {
-    /// No backup of the chain is known to be fenced.
+    /// Too few backups of the chain are known to be fenced.
     #[default]
     Held,
     Until(Instant),
@@ -181,9 +183,8 @@ impl Evidence {
     ) {
         self.clock = self.clock.max(report.clock);
         self.holders.entry(backup).or_default().take(report);
-        let of_chain =
-            |replica: &&ReplicaInfo| replica.is_directory && Some(replica.segment) == chain;
-        if self.lease == Lease::Held && report.replicas.iter().any(|replica| of_chain(&replica)) {
+        let is_met = chain.is_some_and(|chain| self.counted(chain).is_some());
+        if self.lease == Lease::Held && is_met {
             self.lease = Lease::Until(now + LEASE_WAIT);
         }
     }
@@ -255,7 +256,8 @@ impl Evidence {
         judged.connected.iter().all(|&server| self.has_answered(server))
     }
 
-    /// The longest replica of the directory that is there and has not shown itself as damaged.
+    /// The longest replica of the directory that is there and has not shown itself as damaged, if it
+    /// has everything that counted.
     fn best_directory(&self, judged: &Judged<'_>) -> Option<(u32, ServerId, ReplicaName)> {
         let holders = self.holders.iter().filter(|(server, _)| judged.connected.contains(server));
         let mut chain = judged.chain?;
@@ -269,7 +271,18 @@ impl Evidence {
         });
         let is_readable =
             |place: &(u32, ServerId, ReplicaName)| !self.unreadable.contains(&(place.1, place.2));
-        replicas.filter(is_readable).max()
+        let longest = replicas.filter(is_readable).max()?;
+        (self.counted(chain)? <= longest.0).then_some(longest)
+    }
+
+    /// A length of the directory in which everything stands that counted. Of as many backups as a
+    /// recovery must fence, whichever these are, the longest replica has all of that. `None`: fewer of
+    /// them are fenced.
+    fn counted(&self, chain: SegmentId) -> Option<u32> {
+        let length = |holder: &Holder| holder.chain.range(all_of(chain)).map(|(_, it)| *it).max();
+        let mut lengths: Vec<u32> = self.holders.values().filter_map(length).collect();
+        lengths.sort_unstable();
+        lengths.get(fences(chain) - 1).copied()
     }
 
     /// What must be asked to read the directory, when nobody who could have a longer one is waited

@@ -5,15 +5,20 @@
 //! first reactor writes it down: one body at a time, with all that was left meanwhile, so that a
 //! change waits for one round trip of the change before at most.
 //!
+//! It is written to every segment of the chain that the coordinator may know, and to the next one
+//! from its beginning on ([`Manifest`]): a coordinator that is away stops nothing.
+//!
 //! What the directory says of new segments counts when it is acknowledged. What lets replicas go
 //! (that a segment is whole, or no part of the log) counts when no crash can take it back.
 
 use super::master::{Pieces, Sender, mixed};
-use super::{CHAIN, CHAIN_REACTOR, Letter, Plan, Replication};
+use super::{CHAIN_REACTOR, Letter, Plan, Replication};
 use crate::engine::Engine;
 use protocols::Outbox;
 use protocols::directory::Directory;
-use protocols::replication::{Piece, Replicator, ReplicatorEffect, ReplicatorEvent, Settings};
+use protocols::replication::{
+    Manifest, Misplaced, Piece, Replicator, ReplicatorEffect, ReplicatorEvent, Settings,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use types::{Instant, ReactorId, SegmentId, ServerId};
@@ -22,30 +27,27 @@ use wire::directory::Content;
 use wire::peer::PeerMessage;
 use wire::replica::ReplicaKind;
 
-/// How far the chain has got, or a part of it: segment and length there.
-type Position = (SegmentId, u32);
-
 /// The log directory on the disks of others, and those to tell when an entry is safe.
 pub(super) struct Chain {
     directory: Directory,
     replicator: Replicator,
     pieces: Pieces,
+    /// The segments that live, and whom to tell of what once they say it.
+    manifest: Manifest<Notice>,
     /// What stands in the chain's segments that are kept by anybody.
     bytes: BTreeMap<SegmentId, Vec<u8>>,
+    /// Bytes of a full segment.
+    segment_bytes: usize,
     /// Of the last one begun.
     next: u64,
     /// The chain must go on in another segment.
     must_begin: bool,
-    /// Up to where everything counts, and up to where no crash takes it back.
-    acknowledged: Position,
-    stable: Position,
     /// Whom to tell of what once it is written down.
     unwritten: Vec<Notice>,
-    /// And of what was written down, from where on it counts.
-    written: VecDeque<(Position, Notice)>,
     /// What other reactors have heard for the chain's replicator.
     letters: Vec<ReplicatorEvent>,
     short: usize,
+    misplaced: Misplaced,
 }
 
 /// What a reactor is told when the directory says so for good.
@@ -68,20 +70,24 @@ impl Chain {
             directory: Directory::new(),
             replicator: Replicator::new(settings),
             pieces: Pieces::default(),
+            manifest: Manifest::default(),
             bytes: BTreeMap::new(),
+            segment_bytes: 0,
             next: 0,
             must_begin: true,
-            acknowledged: (SegmentId(0), 0),
-            stable: (SegmentId(0), 0),
             unwritten: Vec::new(),
-            written: VecDeque::new(),
             letters: Vec::new(),
             short: 0,
+            misplaced: Misplaced::default(),
         }
     }
 
     pub(super) fn short(&self) -> usize {
         self.short
+    }
+
+    pub(super) fn misplaced(&self) -> Misplaced {
+        self.misplaced
     }
 
     /// The segment of which it is known that the coordinator has noted it.
@@ -127,62 +133,77 @@ impl Chain {
         self.unwritten.push(Notice { reactor, event, must_be_stable });
     }
 
-    fn position(&self) -> Option<Position> {
-        self.bytes.last_key_value().map(|(segment, bytes)| (*segment, bytes.len() as u32))
-    }
-
     /// Writes down what is pending, if nothing is under way. What follows for the replicator.
     fn write(&mut self, seed: u64) -> Vec<ReplicatorEvent> {
-        let position = self.position();
-        let is_idle = position.is_none_or(|position| position <= self.acknowledged);
-        if self.must_begin || is_idle && self.directory.wants_segment() {
-            return self.begin(seed);
+        let is_idle = self.manifest.is_idle();
+        let is_long = is_idle && self.directory.wants_segment() && !self.manifest.has_successor();
+        let must_begin = self.must_begin && self.manifest.may_begin();
+        if !must_begin && !is_long && !is_idle {
+            return Vec::new();
         }
-        let Some(body) = self.directory.body().filter(|_| is_idle) else { return Vec::new() };
-        self.directory.written(body.len());
-        let Some(mut current) = self.bytes.last_entry() else { return Vec::new() };
-        current.get_mut().extend_from_slice(&body);
-        let (segment, length) = (*current.key(), current.get().len() as u32);
-        self.note_written((segment, length));
-        vec![ReplicatorEvent::Appended { segment, length }]
+        let mut events = self.write_body();
+        if must_begin || is_long {
+            events.extend(self.begin(seed));
+        }
+        events
     }
 
+    /// Writes what is pending to every living segment.
+    fn write_body(&mut self) -> Vec<ReplicatorEvent> {
+        let Some(body) = self.directory.body() else { return Vec::new() };
+        // The first segment begins with all of it.
+        let is_none = self.bytes.is_empty();
+        if is_none || !self.manifest.has_room(body.len(), self.segment_bytes) {
+            return Vec::new();
+        }
+        self.directory.written(body.len());
+        let lengths = self.manifest.append(body.len() as u32);
+        self.note_written();
+        let appended = lengths.into_iter().map(|(segment, length)| {
+            if let Some(bytes) = self.bytes.get_mut(&segment) {
+                bytes.extend_from_slice(&body);
+            }
+            ReplicatorEvent::Appended { segment, length }
+        });
+        appended.collect()
+    }
+
+    /// Begins the next segment of the chain. What had no room in those before stands in its snapshot,
+    /// and counts when the coordinator knows it.
     fn begin(&mut self, seed: u64) -> Vec<ReplicatorEvent> {
-        let before = self.position().map(|(segment, _)| ReplicatorEvent::Closed { segment });
         self.must_begin = false;
         self.next += 1;
-        let segment = SegmentId(CHAIN | self.next);
+        let segment = self.replicator.quorum().segment(self.next);
         let body = self.directory.snapshot();
         self.directory.begun(body.len());
         let length = body.len() as u32;
+        let given_up = self.manifest.begin(segment, length);
         self.bytes.insert(segment, body);
-        self.note_written((segment, length));
+        self.forget(&given_up);
+        for notice in std::mem::take(&mut self.unwritten) {
+            let must_be_stable = notice.must_be_stable;
+            self.manifest.wait_for_newest(notice, must_be_stable);
+        }
+        let given_up = given_up.into_iter().map(|segment| ReplicatorEvent::Dropped { segment });
         let random = mixed(seed ^ segment.0);
         let opened = ReplicatorEvent::Opened { segment, length, random };
-        before.into_iter().chain([opened]).collect()
+        given_up.chain([opened]).collect()
     }
 
-    fn note_written(&mut self, at: Position) {
-        let notices = std::mem::take(&mut self.unwritten);
-        self.written.extend(notices.into_iter().map(|notice| (at, notice)));
+    /// What is written down by now counts when all living segments have it.
+    fn note_written(&mut self) {
+        for notice in std::mem::take(&mut self.unwritten) {
+            let must_be_stable = notice.must_be_stable;
+            self.manifest.wait(notice, must_be_stable);
+        }
     }
 
-    /// The notices that count by now.
-    fn take_notices(&mut self) -> Vec<Notice> {
-        let (acknowledged, stable) = (self.acknowledged, self.stable);
-        let counts = |(at, notice): &(Position, Notice)| {
-            *at <= if notice.must_be_stable { stable } else { acknowledged }
-        };
-        // A segment is listed before it is said to be closed, and that before it is dropped: notices
-        // of one segment stay in order although others overtake them.
-        let (ready, waiting) =
-            std::mem::take(&mut self.written).into_iter().partition::<VecDeque<_>, _>(counts);
-        self.written = waiting;
-        ready.into_iter().map(|(_, notice)| notice).collect()
-    }
-
-    fn reached(&mut self, segment: SegmentId, length: u32) {
-        self.acknowledged = self.acknowledged.max((segment, length));
+    /// These segments of the chain are not needed any more.
+    fn forget(&mut self, segments: &[SegmentId]) {
+        for segment in segments {
+            self.bytes.remove(segment);
+            self.pieces.forget(*segment);
+        }
     }
 }
 
@@ -198,11 +219,13 @@ impl Engine {
         let mut events = VecDeque::from(std::mem::take(&mut chain.letters));
         events.extend(event);
         let seed = u64::from(self.node.me().0) << 40 ^ now.0;
+        chain.segment_bytes = self.node.store().log().segment_bytes();
         loop {
             events.extend(chain.write(seed));
             let Some(event) = events.pop_front() else { break };
             if let ReplicatorEvent::Listed { segment } = event {
-                forget_before(&mut chain, segment);
+                let earlier = chain.manifest.note(segment);
+                chain.forget(&earlier);
             }
             let mut effects = Outbox::new();
             chain.replicator.handle(now, event, &mut effects);
@@ -210,7 +233,7 @@ impl Engine {
                 self.carry_out_chain((replication, now), &mut chain, effect);
             }
         }
-        let notices = chain.take_notices();
+        let notices = chain.manifest.take_ready();
         drop(chain);
         self.tell(replication, now, notices);
     }
@@ -225,21 +248,26 @@ impl Engine {
             ReplicatorEffect::Send { backup, piece } => {
                 self.send_directory(chain, (backup, &piece));
             }
-            ReplicatorEffect::Acknowledged { segment, length } => chain.reached(segment, length),
-            ReplicatorEffect::Stable { segment, length } => {
-                chain.reached(segment, length);
-                chain.stable = chain.stable.max((segment, length));
+            ReplicatorEffect::Acknowledged { segment, length } => {
+                chain.manifest.acknowledged(segment, length);
             }
+            ReplicatorEffect::Stable { segment, length } => chain.manifest.stable(segment, length),
             ReplicatorEffect::Close { segment } => {
-                chain.must_begin |= chain.position().is_some_and(|(last, _)| last == segment);
+                chain.must_begin |= chain.manifest.newest() == Some(segment);
             }
             ReplicatorEffect::UnderReplicated { segments } => chain.short = segments,
+            ReplicatorEffect::Misplaced(misplaced) => chain.misplaced = misplaced,
             ReplicatorEffect::Release { backup, replicas } => {
                 self.out.send(backup, PeerMessage::Release { replicas });
             }
             ReplicatorEffect::Lease { until } => self.set_lease(replication, now, until),
             ReplicatorEffect::Announce { segment } => {
+                chain.manifest.announced(segment);
                 self.out.control.push(ToCoordinator::Chain { number: segment });
+            }
+            ReplicatorEffect::Probe { backup } => self.probe(backup),
+            ReplicatorEffect::Silent { backup } => {
+                tracing::warn!(%backup, "a backup of the log directory does not answer");
             }
             ReplicatorEffect::Suspect { backup } => {
                 self.out.control.push(ToCoordinator::Suspect { server: backup });
@@ -302,15 +330,5 @@ impl Engine {
             let event = ReplicatorEvent::Listed { segment: number };
             self.drive_chain(&replication, now, Some(event));
         }
-    }
-}
-
-/// Earlier segments of the chain are not needed any more.
-fn forget_before(chain: &mut Chain, segment: SegmentId) {
-    // An answer of the coordinator may be about a segment that another one has followed.
-    if chain.bytes.contains_key(&segment) {
-        let kept = chain.bytes.split_off(&segment);
-        let earlier = std::mem::replace(&mut chain.bytes, kept);
-        earlier.keys().for_each(|earlier| chain.pieces.forget(*earlier));
     }
 }

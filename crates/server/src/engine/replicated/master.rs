@@ -6,7 +6,7 @@
 
 use super::{CHAIN_REACTOR, Letter, Plan, Replication, candidates};
 use crate::engine::Engine;
-use crate::engine::outgoing::{Outgoing, Sending, To};
+use crate::engine::outgoing::{Outgoing, Route, Sending, To};
 use protocols::Outbox;
 use protocols::replication::{
     Holders, Piece, Replicator, ReplicatorEffect, ReplicatorEvent, Settings,
@@ -180,11 +180,11 @@ impl Engine {
             return;
         }
         master.map = map.version;
-        let (living, dead) = (candidates(&map, self.node.me()), self.node.dead());
+        let ((own, servers), dead) = (candidates(&map, self.node.me()), self.node.dead());
         let died: Vec<ServerId> = dead.difference(&master.dead).copied().collect();
         master.dead = dead;
         let died = died.into_iter().map(|backup| ReplicatorEvent::Died { backup });
-        for event in std::iter::once(ReplicatorEvent::Candidates(living)).chain(died) {
+        for event in std::iter::once(ReplicatorEvent::Candidates { own, servers }).chain(died) {
             self.drive_master(replication, now, event.clone());
             if self.reactor == CHAIN_REACTOR {
                 self.drive_chain(replication, now, Some(event));
@@ -330,8 +330,15 @@ impl Engine {
                 let short = &replication.short[usize::from(self.reactor.0)];
                 short.store(segments, Ordering::Relaxed);
             }
+            ReplicatorEffect::Misplaced(misplaced) => {
+                replication.misplaced[usize::from(self.reactor.0)].set(misplaced);
+            }
             ReplicatorEffect::Release { backup, replicas } => {
                 self.out.send(backup, PeerMessage::Release { replicas });
+            }
+            ReplicatorEffect::Probe { backup } => self.probe(backup),
+            ReplicatorEffect::Silent { backup } => {
+                tracing::warn!(%backup, "a backup does not answer: others take its place");
             }
             ReplicatorEffect::Suspect { backup } => {
                 self.out.control.push(ToCoordinator::Suspect { server: backup });
@@ -379,6 +386,27 @@ impl Engine {
         } else if self.reactor == CHAIN_REACTOR {
             self.drive_chain(&replication, now, Some(event));
         }
+    }
+
+    /// A server asks whether this one is there.
+    pub(in crate::engine) fn pinged(&mut self, route: Route) {
+        let (to, message) = (To::Back(route), PeerMessage::Pong);
+        self.out.peers.push(Sending { to, is_priority: false, message, payload: Vec::new() });
+    }
+
+    /// A server is there, which this reactor had asked.
+    pub(in crate::engine) fn heard(&mut self, now: Instant, backup: ServerId) {
+        let Some(replication) = self.replication.clone() else { return };
+        let event = ReplicatorEvent::Heard { backup };
+        self.drive_master(&replication, now, event.clone());
+        if self.reactor == CHAIN_REACTOR {
+            self.drive_chain(&replication, now, Some(event));
+        }
+    }
+
+    /// What both replicators say of a backup that does not answer.
+    pub(super) fn probe(&mut self, backup: ServerId) {
+        self.out.send(backup, PeerMessage::Ping);
     }
 
     /// A backup has freed replicas, of whomever's segments.

@@ -29,7 +29,7 @@ use ::backup::Replicas;
 use backup::BackupSide;
 use chain::Chain;
 use planted::Bug;
-use protocols::replication::{Candidate, Promise, Rack, ReplicatorEvent};
+use protocols::replication::{Candidate, Misplaced, Promise, Rack, ReplicatorEvent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,6 +86,22 @@ pub struct Replication {
     is_fenced: AtomicBool,
     /// By reactor: segments with fewer replicas than wanted.
     short: Box<[AtomicUsize]>,
+    /// By reactor: replicas that were placed against the rules about racks.
+    misplaced: Box<[MisplacedCounts]>,
+}
+
+/// One reactor's [`Misplaced`], for whoever asks.
+#[derive(Default)]
+struct MisplacedCounts {
+    with_master: AtomicUsize,
+    together: AtomicUsize,
+}
+
+impl MisplacedCounts {
+    fn set(&self, misplaced: Misplaced) {
+        self.with_master.store(misplaced.with_master, Ordering::Relaxed);
+        self.together.store(misplaced.together, Ordering::Relaxed);
+    }
 }
 
 /// What others have to tell a reactor.
@@ -121,6 +137,7 @@ impl Replication {
             lease_lapses: AtomicU64::new(0),
             is_fenced: AtomicBool::new(false),
             short: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
+            misplaced: (0..reactors).map(|_| MisplacedCounts::default()).collect(),
         }
     }
 
@@ -168,6 +185,17 @@ impl Replication {
     pub fn under_replicated(&self) -> usize {
         let data: usize = self.short.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         data + self.chain().short()
+    }
+
+    /// Replicas of this log that stand in this server's rack, or with another one of their segment,
+    /// since there was no other place: how many were begun there.
+    pub fn misplaced(&self) -> Misplaced {
+        let mut all = self.chain().misplaced();
+        for counts in &self.misplaced {
+            all.with_master += counts.with_master.load(Ordering::Relaxed);
+            all.together += counts.together.load(Ordering::Relaxed);
+        }
+        all
     }
 
     /// The segment of the chain that the coordinator has noted, as far as is known here.
@@ -244,8 +272,8 @@ const CHAIN_REACTOR: ReactorId = ReactorId(0);
 const FENCED: &str = "the cluster has taken this server for dead, and others serve what it held: it \
                       was cut off, or stood still, for too long";
 
-/// What a map says about who can keep replicas for `me`.
-fn candidates(map: &ClusterMap, me: ServerId) -> Vec<Candidate> {
+/// What a map says about the servers that can keep replicas for `me`, and the rack of that one.
+fn candidates(map: &ClusterMap, me: ServerId) -> (Rack, Vec<Candidate>) {
     let living = || map.servers.iter().filter(|server| !server.is_dead);
     let racks: BTreeSet<&str> =
         living().map(|it| &*it.rack).filter(|rack| !rack.is_empty()).collect();
@@ -254,13 +282,14 @@ fn candidates(map: &ClusterMap, me: ServerId) -> Vec<Candidate> {
         let named = racks.iter().position(|rack| *rack == server.rack);
         Rack(named.map_or(server.id.0 | 1 << 31, |at| at as u32))
     };
+    let own = living().find(|server| server.id == me).map(rack_of);
     let others = living().filter(|server| server.id != me);
     let candidates = others.map(|server| Candidate {
         server: server.id,
         rack: rack_of(server),
         is_usable: server.connected,
     });
-    candidates.collect()
+    (own.unwrap_or(Rack(me.0 | 1 << 31)), candidates.collect())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

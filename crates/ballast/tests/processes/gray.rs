@@ -1,0 +1,114 @@
+//! Faults that last: while one of them does, every key is read and written as if there were none.
+//!
+//! Nothing is healed before that has been seen, so a cluster that waits for the end of a fault is
+//! found out, however long it is waited for. It takes root and `ip`; where no network can be made, the
+//! tests that cut connections say so and do nothing.
+
+use crate::client::until;
+use crate::network::Network;
+use crate::seats::{Plan, Seats};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const SERVERS: usize = 4;
+/// Writes of each key while a fault lasts.
+const WRITES: usize = 40;
+/// Bytes of a value: so many that segments end, and others are begun.
+const VALUE_BYTES: usize = 100_000;
+
+/// One network at a time: all of a process have the same name.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn network() -> Option<Network> {
+    let network = Network::new(SERVERS + 1);
+    network.inspect_err(|why| println!("skipped: no network can be made here: {why}")).ok()
+}
+
+/// A cluster whose servers each own something, and a key of each.
+fn start(network: Option<&Network>) -> (Seats, Vec<String>) {
+    let plan = Plan { servers: SERVERS, replicas: 2, durability: "memory", network };
+    let mut seats = Seats::start(plan, |_| ());
+    seats.spread();
+    let key_of = |server: usize| {
+        let keys = (0..1_000).map(|number| format!("key:{number}"));
+        let mut owned = keys.filter(|key| seats.servers[server].ask(&["EXISTS", key]).is_some());
+        owned.next().expect("every server owns something")
+    };
+    let keys = (0..SERVERS).map(key_of).collect();
+    (seats, keys)
+}
+
+/// Writes and reads every key, each as often as it takes until it is done.
+fn write_and_read_all(seats: &Seats, keys: &[String]) {
+    for count in 0..WRITES {
+        let value = format!("{count}:{:x>VALUE_BYTES$}", "");
+        for (key, seat) in keys.iter().zip(&seats.servers) {
+            until("every key is written while the fault lasts", || {
+                seat.ask(&["SET", key, &value]).is_some_and(|answer| answer.text() == "OK")
+            });
+            until("every key is read while the fault lasts", || {
+                seat.ask(&["GET", key]).is_some_and(|answer| answer.text() == value)
+            });
+        }
+    }
+}
+
+/// The servers that run, by their names: one that was taken for dead begins anew, with another name.
+fn names(seats: &Seats) -> Vec<Option<String>> {
+    seats.servers.iter().map(crate::seats::Seat::identity).collect()
+}
+
+#[test]
+fn two_servers_that_do_not_reach_each_other_keep_no_key_waiting() {
+    let _alone = alone();
+    let Some(network) = network() else { return };
+    let (mut seats, keys) = start(Some(&network));
+    let before = names(&seats);
+    network.cut(1, 2);
+    write_and_read_all(&seats, &keys);
+    assert_eq!(names(&seats), before, "nobody was taken for dead");
+    network.join(1, 2);
+    seats.until_whole();
+    write_and_read_all(&seats, &keys);
+}
+
+#[test]
+fn a_cut_in_one_direction_keeps_no_key_waiting() {
+    let _alone = alone();
+    let Some(network) = network() else { return };
+    let (mut seats, keys) = start(Some(&network));
+    let before = names(&seats);
+    network.cut_from(1, 2);
+    write_and_read_all(&seats, &keys);
+    assert_eq!(names(&seats), before, "nobody was taken for dead");
+    network.join(1, 2);
+    seats.until_whole();
+}
+
+#[test]
+fn a_coordinator_that_is_away_keeps_no_key_waiting() {
+    let _alone = alone();
+    let (mut seats, keys) = start(None);
+    seats.coordinator.kill();
+    write_and_read_all(&seats, &keys);
+    seats.coordinator.start();
+    seats.coordinator.ready();
+    seats.until_whole();
+    write_and_read_all(&seats, &keys);
+}
+
+#[test]
+fn two_servers_cut_off_from_each_other_need_no_coordinator() {
+    let _alone = alone();
+    let Some(network) = network() else { return };
+    let (mut seats, keys) = start(Some(&network));
+    seats.coordinator.kill();
+    network.cut(1, 2);
+    write_and_read_all(&seats, &keys);
+    network.join(1, 2);
+    seats.coordinator.start();
+    seats.coordinator.ready();
+    seats.until_whole();
+}

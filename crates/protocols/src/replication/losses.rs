@@ -1,0 +1,164 @@
+//! Replicas that are lost: their backup refuses them, gives them up, is silent, or dies.
+
+use super::events::ReplicatorEffect;
+use super::replica::Replica;
+use super::replicator::Replicator;
+use super::segment::{Segment, Stage};
+use super::timing::{BEAT, SILENT_LATE_LOOK};
+use crate::Outbox;
+use std::collections::{BTreeMap, BTreeSet};
+use types::{Instant, SegmentId, ServerId};
+
+/// How a replica was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    /// With its server.
+    Died,
+    /// The backup takes nothing more for it.
+    Failed,
+}
+
+impl Replicator {
+    /// The backup holds nothing of the segment, and will remember that: another one takes its place
+    /// as if it had never been asked.
+    pub(super) fn refused(&mut self, now: Instant, id: SegmentId, backup: ServerId) {
+        self.placement.note_refused(now, backup);
+        let Some(segment) = self.segments.get_mut(&id) else { return };
+        if segment.remove(backup).is_some() {
+            let_go(&mut self.held, backup);
+        }
+        segment.former.push(backup);
+        segment.wants_originals = true;
+    }
+
+    /// The backup takes nothing more for its replica of the segment.
+    pub(super) fn lose(
+        &mut self,
+        now: Instant,
+        id: SegmentId,
+        backup: ServerId,
+        out: &mut Outbox<ReplicatorEffect>,
+    ) {
+        self.placement.note_refused(now, backup);
+        self.note_loss(id, backup, Loss::Failed, out);
+    }
+
+    fn note_loss(
+        &mut self,
+        id: SegmentId,
+        backup: ServerId,
+        loss: Loss,
+        out: &mut Outbox<ReplicatorEffect>,
+    ) {
+        let Some(segment) = self.segments.get_mut(&id) else { return };
+        let Some(replica) = segment.remove(backup) else { return };
+        let_go(&mut self.held, backup);
+        let may_count = replica.is_original() && segment.stage < Stage::Kept;
+        if may_count {
+            segment.note_loss();
+            end(id, segment, out);
+        }
+        match loss {
+            Loss::Died => {}
+            Loss::Failed if may_count => segment.former.push(backup),
+            Loss::Failed => self.release(id, [(backup, replica.epoch)].into_iter()),
+        }
+        self.update_short(id);
+        self.may_copy = true;
+    }
+
+    pub(super) fn died(&mut self, backup: ServerId, out: &mut Outbox<ReplicatorEffect>) {
+        self.askers.remove(&backup);
+        self.placement.note_dead(backup);
+        self.releases.note_dead(backup);
+        self.suspicions.note_dead(backup);
+        self.silence.note_dead(backup);
+        let holds = |segment: &Segment| segment.replicas.iter().any(|it| it.backup == backup);
+        let held: Vec<SegmentId> =
+            self.segments.iter().filter(|(_, segment)| holds(segment)).map(|(id, _)| *id).collect();
+        held.into_iter().for_each(|id| self.note_loss(id, backup, Loss::Died, out));
+        self.segments.values_mut().for_each(|it| it.former.retain(|former| *former != backup));
+    }
+}
+
+/// Backups that do not answer.
+impl Replicator {
+    /// This master may have stood still until now, and has not read what was answered meanwhile: who
+    /// would be late now gets a beat more.
+    pub(super) fn note_pause(&mut self, now: Instant) {
+        if self.look_at.is_none_or(|at| now.since(at) <= SILENT_LATE_LOOK) {
+            return;
+        }
+        let since = now + BEAT - self.silence.limit();
+        for id in &self.active {
+            let segment = self.segments.get_mut(id).into_iter();
+            segment.flat_map(|it| &mut it.replicas).for_each(|replica| replica.excuse(since));
+        }
+    }
+
+    /// When each replica that is waited for is late.
+    fn late(&self) -> impl Iterator<Item = (ServerId, Instant)> {
+        let (pace, limit) = (self.pace(), self.silence.limit());
+        let replicas = self.active.iter().flat_map(|id| &self.segments[id].replicas);
+        let late = move |it: &Replica| Some((it.backup, it.late_since(pace)? + limit));
+        replicas.filter_map(late).filter(|(backup, _)| !self.silence.is_silent(*backup))
+    }
+
+    /// When the next backup is late.
+    pub(super) fn next_late(&self, now: Instant) -> Option<Instant> {
+        self.late().map(|(_, at)| at).filter(|at| *at > now).min()
+    }
+
+    /// Goes on without a backup that does not answer.
+    pub(super) fn replace_the_silent(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
+        for backup in self.silence.pass(now) {
+            self.placement.set_silent(backup, false);
+            self.may_copy = true;
+            self.review_all_at(now);
+        }
+        let late = self.late().filter(|(_, at)| *at <= now);
+        let late: BTreeSet<ServerId> = late.map(|(backup, _)| backup).collect();
+        let others = self.placement.others_than(&late);
+        let Some(backup) = self.silence.judge(now, &late, others) else { return };
+        out.push(ReplicatorEffect::Silent { backup });
+        self.placement.set_silent(backup, true);
+        let hangs = |id: &SegmentId| self.segments[id].hangs_on(backup);
+        let hanging: Vec<SegmentId> = self.active.iter().copied().filter(hangs).collect();
+        for id in hanging {
+            if !self.is_chain() {
+                self.note_loss(id, backup, Loss::Failed, out);
+            } else if self.is_better_without_the_silent(id) {
+                let segment = self.segments.get_mut(&id);
+                segment.into_iter().for_each(|segment| end(id, segment, out));
+            }
+        }
+    }
+
+    /// Whether another segment of the chain, on backups that answer, could do more than this one:
+    /// too few of its own answer, or as many others do as it has.
+    fn is_better_without_the_silent(&self, id: SegmentId) -> bool {
+        let segment = &self.segments[&id];
+        let answers = |it: &&Replica| !self.silence.is_silent(it.backup);
+        let answering = segment.replicas.iter().filter(answers).count();
+        let lacks_quorum = answering < segment.needed();
+        lacks_quorum || self.quorum().replicas >= segment.replicas.len()
+    }
+}
+
+/// The backup has one replica less.
+pub(super) fn let_go(held: &mut BTreeMap<ServerId, usize>, backup: ServerId) {
+    if let Some(count) = held.get_mut(&backup) {
+        *count -= 1;
+        if *count == 0 {
+            held.remove(&backup);
+        }
+    }
+}
+
+/// The segment is to get nothing more.
+pub(super) fn end(id: SegmentId, segment: &mut Segment, out: &mut Outbox<ReplicatorEffect>) {
+    if segment.stage == Stage::Open {
+        segment.stage = Stage::Ending;
+        out.push(ReplicatorEffect::Close { segment: id });
+    }
+}

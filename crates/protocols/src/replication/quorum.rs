@@ -1,0 +1,114 @@
+//! How many replicas of a segment of the log directory must answer, and how many a recovery must
+//! fence. Both stand in the segment's number, so whoever knows which segment counts knows the rule.
+//!
+//! Any [`Quorum::needed`] and any [`Quorum::fences`] of the replicas have one in common. That is the
+//! whole argument: what was acknowledged is on one of those that were fenced, and the master heard
+//! from too few others to still have its lease.
+
+use types::SegmentId;
+
+/// Segments of a log directory have this bit in their numbers, segments of logs have not.
+pub const DIRECTORY: u64 = 1 << 63;
+
+/// The number says what the quorum is. Numbers without this bit were given by earlier versions.
+const TELLS_QUORUM: u64 = 1 << 62;
+
+/// Bits of the number of replicas, and of those that are needed.
+const COUNT_BITS: u32 = 8;
+
+/// The replicas of a segment of the log directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quorum {
+    /// All of them: N.
+    pub replicas: usize,
+    /// A record counts when so many have it, the lease is renewed by so many: q.
+    pub needed: usize,
+}
+
+impl Quorum {
+    /// The quorum of a master that wants `replicas` of its data, and has so many other servers.
+    ///
+    /// Three or more, an odd number, so that one of them may be silent. With fewer servers all are
+    /// needed, and a silent one is replaced.
+    pub fn of_log(replicas: usize, others: usize) -> Quorum {
+        let wide = (2 * replicas).saturating_sub(3).max(3);
+        let narrow = replicas.min(others).max(1);
+        let most = 1 << (COUNT_BITS - 1);
+        let replicas = if others >= wide { wide } else { narrow }.min(most - 1);
+        let is_odd = replicas % 2 == 1 && replicas >= 3;
+        Quorum { replicas, needed: if is_odd { replicas.div_ceil(2) } else { replicas } }
+    }
+
+    /// The quorum that a segment's number tells; `None`: all replicas are needed, however many.
+    pub fn of_segment(segment: SegmentId) -> Option<Quorum> {
+        let tells = segment.0 & (DIRECTORY | TELLS_QUORUM) == DIRECTORY | TELLS_QUORUM;
+        let count = |at: u32| (segment.0 >> (COUNT_BITS * at)) as usize & ((1 << COUNT_BITS) - 1);
+        let quorum = Quorum { replicas: count(1), needed: count(0) };
+        let is_sound = quorum.needed >= 1 && quorum.needed <= quorum.replicas;
+        (tells && is_sound).then_some(quorum)
+    }
+
+    /// The number of a log directory's segment with this quorum: the `place`th that its master begins.
+    pub fn segment(self, place: u64) -> SegmentId {
+        let counts = (self.replicas << COUNT_BITS | self.needed) as u64;
+        SegmentId(DIRECTORY | TELLS_QUORUM | place << (2 * COUNT_BITS) | counts)
+    }
+
+    /// How many replicas a recovery must fence.
+    pub fn fences(self) -> usize {
+        self.replicas - self.needed + 1
+    }
+}
+
+/// How many backups with a replica of this segment of a log directory a recovery must fence.
+pub fn fences(segment: SegmentId) -> usize {
+    Quorum::of_segment(segment).map_or(1, Quorum::fences)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_backup_may_be_silent_where_there_are_three() {
+        let quorum = |replicas, others| {
+            let Quorum { replicas, needed } = Quorum::of_log(replicas, others);
+            (replicas, needed)
+        };
+        assert_eq!(quorum(2, 3), (3, 2));
+        assert_eq!(quorum(1, 9), (3, 2));
+        assert_eq!(quorum(3, 4), (3, 2));
+        assert_eq!(quorum(4, 5), (5, 3));
+        assert_eq!(quorum(2, 2), (2, 2), "too few servers: all are needed");
+        assert_eq!(quorum(4, 4), (4, 4));
+        assert_eq!(quorum(2, 1), (1, 1));
+        assert_eq!(quorum(3, 0), (1, 1), "it waits for the first one");
+        assert_eq!(quorum(10_000, 100_000), (127, 64), "what a number can tell");
+    }
+
+    #[test]
+    fn what_is_needed_and_what_is_fenced_meet() {
+        for replicas in 1..=8 {
+            for others in 0..=20 {
+                let quorum = Quorum::of_log(replicas, others);
+                assert!(quorum.needed + quorum.fences() > quorum.replicas, "{quorum:?}");
+                assert!(quorum.fences() <= quorum.replicas, "{quorum:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_segment_s_number_tells_its_quorum() {
+        let quorum = Quorum::of_log(2, 3);
+        assert_eq!(Quorum::of_segment(quorum.segment(7)), Some(quorum));
+        assert_eq!(fences(quorum.segment(7)), 2);
+        let next = Quorum::of_log(2, 2).segment(8);
+        assert!(next > quorum.segment(7), "later segments have higher numbers");
+        let earlier = SegmentId(DIRECTORY | 9);
+        assert!(earlier < quorum.segment(1), "also than those of earlier versions");
+        assert_eq!((Quorum::of_segment(earlier), fences(earlier)), (None, 1));
+        assert_eq!(Quorum::of_segment(SegmentId(9)), None);
+        let nonsense = SegmentId(DIRECTORY | TELLS_QUORUM | 1 << 8 | 2);
+        assert_eq!(Quorum::of_segment(nonsense), None);
+    }
+}

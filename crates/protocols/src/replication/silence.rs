@@ -1,0 +1,229 @@
+//! Backups that do not answer, and when a master stops waiting for one.
+//!
+//! A backup that a network has cut off, or whose disk stands still, would stop every write of its
+//! masters for as long as that lasts. So a master replaces it, as if it had given its replicas up.
+//! A false alarm costs the copies of the segments that were open there, so the limit rises with
+//! every replacement, and a master that may itself be the one that is cut off replaces nothing.
+//!
+//! The machine is told which backups are late, and answers which one is to be replaced. It knows
+//! neither segments nor replicas.
+//!
+//! **Invariant:** of the backups that can be used, the last one that is neither silent nor late is never
+//! followed by a replacement: without anybody who answers, it is the master that is not heard.
+
+use super::timing::{
+    SILENT_AFTER, SILENT_AFTER_MAX, SILENT_CALM, SILENT_PAUSE, SILENT_PAUSE_MAX, SILENT_PROBE,
+    SILENT_SEVERAL,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use types::{Instant, ServerId};
+
+/// Backups that were replaced, and the state of the limit.
+#[derive(Debug)]
+pub(super) struct Silence {
+    /// A backup that is late for so long is replaced.
+    limit: Duration,
+    /// When the limit halves, if nothing is replaced before.
+    calm_at: Option<Instant>,
+    /// Since when several backups are late at a time.
+    several_since: Option<Instant>,
+    /// When that will have lasted long enough.
+    several_at: Option<Instant>,
+    backups: BTreeMap<ServerId, Replaced>,
+}
+
+/// A backup that was silent.
+#[derive(Clone, Copy, Debug)]
+struct Replaced {
+    /// It is not used before this time ...
+    pause: Duration,
+    until: Instant,
+    /// ... nor before something was heard of it.
+    is_heard: bool,
+    /// It is used again; the entry stands for the next pause.
+    is_back: bool,
+    /// When it is asked whether it is there.
+    probe_at: Instant,
+}
+
+impl Default for Silence {
+    fn default() -> Silence {
+        Silence {
+            limit: SILENT_AFTER,
+            calm_at: None,
+            several_since: None,
+            several_at: None,
+            backups: BTreeMap::new(),
+        }
+    }
+}
+
+impl Silence {
+    /// How late a backup may be.
+    pub(super) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Returns whether the backup was replaced, and is not used yet.
+    pub(super) fn is_silent(&self, backup: ServerId) -> bool {
+        self.backups.get(&backup).is_some_and(|it| !it.is_back)
+    }
+
+    /// Returns the backup that is to be replaced now, if there is one. `others` can be used, and are
+    /// neither late nor silent.
+    pub(super) fn judge(
+        &mut self,
+        now: Instant,
+        late: &BTreeSet<ServerId>,
+        others: usize,
+    ) -> Option<ServerId> {
+        if late.len() < 2 {
+            (self.several_since, self.several_at) = (None, None);
+        } else {
+            let until = *self.several_since.get_or_insert(now) + SILENT_SEVERAL;
+            self.several_at = Some(until).filter(|until| now < *until);
+            if self.several_at.is_some() {
+                return None;
+            }
+        }
+        let backup = late.first().copied().filter(|_| others > 0)?;
+        self.limit = (self.limit * 2).min(SILENT_AFTER_MAX);
+        self.calm_at = Some(now + SILENT_CALM);
+        let pause = self.backups.get(&backup).map_or(SILENT_PAUSE, |it| it.pause * 2);
+        let pause = pause.min(SILENT_PAUSE_MAX);
+        let replaced =
+            Replaced { pause, until: now + pause, is_heard: false, is_back: false, probe_at: now };
+        self.backups.insert(backup, replaced);
+        Some(backup)
+    }
+
+    /// The backup has answered something.
+    pub(super) fn note_heard(&mut self, backup: ServerId) {
+        if let Some(replaced) = self.backups.get_mut(&backup) {
+            replaced.is_heard = true;
+        }
+    }
+
+    pub(super) fn note_dead(&mut self, backup: ServerId) {
+        self.backups.remove(&backup);
+    }
+
+    /// Time has passed. Returns the backups that may be used again and could not before.
+    pub(super) fn pass(&mut self, now: Instant) -> Vec<ServerId> {
+        if self.calm_at.is_some_and(|at| at <= now) {
+            self.limit = (self.limit / 2).max(SILENT_AFTER);
+            self.calm_at = (self.limit > SILENT_AFTER).then_some(now + SILENT_CALM);
+            if self.calm_at.is_none() {
+                self.backups.retain(|_, it| !it.is_back);
+            }
+        }
+        let is_back = |it: &Replaced| !it.is_back && it.is_heard && it.until <= now;
+        let back = self.backups.iter_mut().filter(|(_, it)| is_back(it));
+        let back = back.map(|(backup, replaced)| {
+            replaced.is_back = true;
+            *backup
+        });
+        back.collect()
+    }
+
+    /// The backups that are to be asked now whether they are there.
+    pub(super) fn probes(&mut self, now: Instant) -> Vec<ServerId> {
+        let is_due = |it: &Replaced| !it.is_back && !it.is_heard && it.probe_at <= now;
+        let due = self.backups.iter_mut().filter(|(_, it)| is_due(it));
+        let probes = due.map(|(backup, replaced)| {
+            replaced.probe_at = now + SILENT_PROBE;
+            *backup
+        });
+        probes.collect()
+    }
+
+    /// When something is to be done.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let waiting = self.backups.values().filter(|it| !it.is_back);
+        let of_backups = waiting.map(|it| if it.is_heard { it.until } else { it.probe_at });
+        of_backups.chain(self.several_at).chain(self.calm_at).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ServerId = ServerId(2);
+    const B: ServerId = ServerId(3);
+
+    fn at(millis: u64) -> Instant {
+        Instant(0) + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn one_late_backup_is_replaced_at_once_and_the_limit_doubles() {
+        let mut silence = Silence::default();
+        assert_eq!(silence.limit(), SILENT_AFTER);
+        assert_eq!(silence.judge(at(0), &BTreeSet::new(), 3), None);
+        assert_eq!(silence.judge(at(0), &BTreeSet::from([A]), 2), Some(A));
+        assert!(silence.is_silent(A) && !silence.is_silent(B));
+        assert_eq!(silence.limit(), SILENT_AFTER * 2);
+        for _ in 0..10 {
+            silence.judge(at(0), &BTreeSet::from([A]), 2);
+        }
+        assert_eq!(silence.limit(), SILENT_AFTER_MAX);
+    }
+
+    #[test]
+    fn a_master_that_hears_nobody_replaces_nobody() {
+        let mut silence = Silence::default();
+        let both = BTreeSet::from([A, B]);
+        assert_eq!(silence.judge(at(0), &both, 0), None);
+        assert_eq!(silence.judge(at(10_000), &both, 0), None, "however long");
+        assert_eq!(silence.next_deadline(), None, "nothing is waited for");
+    }
+
+    #[test]
+    fn several_late_backups_are_waited_for_and_replaced_one_by_one() {
+        let mut silence = Silence::default();
+        let both = BTreeSet::from([A, B]);
+        assert_eq!(silence.judge(at(0), &both, 1), None);
+        assert_eq!(silence.next_deadline(), Some(at(0) + SILENT_SEVERAL));
+        assert_eq!(silence.judge(at(249), &both, 1), None);
+        assert_eq!(silence.judge(at(250), &both, 1), Some(A));
+        assert_eq!(silence.judge(at(250), &BTreeSet::from([B]), 1), Some(B));
+        // Both answered in between: it begins again.
+        assert_eq!(silence.judge(at(400), &BTreeSet::new(), 1), None);
+        assert_eq!(silence.judge(at(500), &both, 1), None);
+    }
+
+    #[test]
+    fn a_silent_backup_is_asked_and_comes_back_after_a_pause_that_doubles() {
+        let mut silence = Silence::default();
+        silence.judge(at(0), &BTreeSet::from([A]), 2);
+        assert_eq!(silence.probes(at(0)), [A]);
+        assert_eq!(silence.probes(at(1)), []);
+        assert_eq!(silence.pass(at(5_000)), [], "nothing was heard");
+        assert_eq!(silence.probes(at(5_000)), [A]);
+        silence.note_heard(A);
+        assert_eq!(silence.pass(at(5_000)), [A]);
+        assert!(!silence.is_silent(A));
+        silence.judge(at(6_000), &BTreeSet::from([A]), 2);
+        silence.note_heard(A);
+        assert_eq!(silence.pass(at(6_000) + SILENT_PAUSE), []);
+        assert_eq!(silence.next_deadline(), Some(at(6_000) + SILENT_PAUSE * 2));
+        assert_eq!(silence.pass(at(6_000) + SILENT_PAUSE * 2), [A]);
+    }
+
+    #[test]
+    fn the_limit_halves_after_a_quiet_minute() {
+        let mut silence = Silence::default();
+        silence.judge(at(0), &BTreeSet::from([A]), 2);
+        silence.judge(at(0), &BTreeSet::from([B]), 2);
+        silence.note_heard(A);
+        silence.note_heard(B);
+        assert_eq!(silence.pass(at(59_999)), [A, B]);
+        assert_eq!(silence.limit(), SILENT_AFTER * 4);
+        silence.pass(at(60_000));
+        assert_eq!(silence.limit(), SILENT_AFTER * 2);
+        silence.pass(at(120_000));
+        assert_eq!((silence.limit(), silence.next_deadline()), (SILENT_AFTER, None));
+    }
+}
