@@ -310,6 +310,7 @@ impl History {
             | FromCoordinator::FreeLog { .. }
             | FromCoordinator::Ping
             | FromCoordinator::Clock(_)
+            | FromCoordinator::Witness { .. }
             | FromCoordinator::Describe => panic!("seed {}: nobody dies here", self.seed),
         }
     }

@@ -260,6 +260,7 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
         }
         "pong" => ToCoordinator::Pong { is_stalled: false },
         "stalled" => ToCoordinator::Pong { is_stalled: true },
+        "witnessed" => ToCoordinator::Witnessed { server: server(args.next_pos().ok_or("who?")?)? },
         "suspect" => ToCoordinator::Suspect { server: server(args.next_pos().ok_or("whom?")?)? },
         "will" => {
             let mut loads = vec![0; usize::from(SLOT_COUNT)];

@@ -212,6 +212,11 @@ pub enum ToCoordinator {
     Will(Will),
     /// Answer to a [`FromCoordinator::Clock`], from the link's own thread.
     Clock(ClockReading),
+    /// Answer to a [`FromCoordinator::Witness`]: this server has answered me.
+    Witnessed {
+        /// Who was asked.
+        server: ServerId,
+    },
 }
 
 /// From the coordinator to a server.
@@ -321,6 +326,11 @@ pub enum FromCoordinator {
     Describe,
     /// To every server once a second, and to a new one before its join is answered.
     Clock(ClockQuestion),
+    /// I do not hear this server. Ask it over the bus whether it is there, and tell me if it answers.
+    Witness {
+        /// Who is to be asked.
+        server: ServerId,
+    },
 }
 
 /// A process that wants to be a server of the cluster.

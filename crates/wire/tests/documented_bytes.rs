@@ -133,7 +133,7 @@ fn assert_listed<M: DeserializeOwned + Debug>(count: u8) {
 #[test]
 fn every_message_is_listed_under_its_number() {
     assert_listed::<HandshakeMessage>(4);
-    assert_listed::<PeerMessage>(13);
-    assert_listed::<ToCoordinator>(25);
-    assert_listed::<FromCoordinator>(20);
+    assert_listed::<PeerMessage>(15);
+    assert_listed::<ToCoordinator>(26);
+    assert_listed::<FromCoordinator>(21);
 }

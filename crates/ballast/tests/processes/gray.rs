@@ -7,11 +7,15 @@
 use crate::client::until;
 use crate::network::Network;
 use crate::seats::{Plan, Seats};
+use bench::clock;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 const SERVERS: usize = 4;
-/// Writes of each key while a fault lasts.
-const WRITES: usize = 40;
+/// How long a fault lasts at least: longer than leases, and than any silence that counts.
+const LASTS: Duration = Duration::from_secs(3);
+/// The same without a coordinator: longer than servers keep a connection on which nothing comes.
+const LASTS_WITHOUT_COORDINATOR: Duration = Duration::from_secs(7);
 /// Bytes of a value: so many that segments end, and others are begun.
 const VALUE_BYTES: usize = 100_000;
 
@@ -40,9 +44,13 @@ fn start(network: Option<&Network>) -> (Seats, Vec<String>) {
     (seats, keys)
 }
 
-/// Writes and reads every key, each as often as it takes until it is done.
-fn write_and_read_all(seats: &Seats, keys: &[String]) {
-    for count in 0..WRITES {
+/// Writes and reads every key for so long, each as often as it takes until it is done.
+fn write_and_read_all(seats: &Seats, keys: &[String], lasts: Duration) {
+    let end = clock::now() + lasts;
+    for count in 0.. {
+        if clock::now() >= end {
+            break;
+        }
         let value = format!("{count}:{:x>VALUE_BYTES$}", "");
         for (key, seat) in keys.iter().zip(&seats.servers) {
             until("every key is written while the fault lasts", || {
@@ -67,11 +75,11 @@ fn two_servers_that_do_not_reach_each_other_keep_no_key_waiting() {
     let (mut seats, keys) = start(Some(&network));
     let before = names(&seats);
     network.cut(1, 2);
-    write_and_read_all(&seats, &keys);
+    write_and_read_all(&seats, &keys, LASTS);
     assert_eq!(names(&seats), before, "nobody was taken for dead");
     network.join(1, 2);
     seats.until_whole();
-    write_and_read_all(&seats, &keys);
+    write_and_read_all(&seats, &keys, LASTS);
 }
 
 #[test]
@@ -81,7 +89,7 @@ fn a_cut_in_one_direction_keeps_no_key_waiting() {
     let (mut seats, keys) = start(Some(&network));
     let before = names(&seats);
     network.cut_from(1, 2);
-    write_and_read_all(&seats, &keys);
+    write_and_read_all(&seats, &keys, LASTS);
     assert_eq!(names(&seats), before, "nobody was taken for dead");
     network.join(1, 2);
     seats.until_whole();
@@ -92,11 +100,11 @@ fn a_coordinator_that_is_away_keeps_no_key_waiting() {
     let _alone = alone();
     let (mut seats, keys) = start(None);
     seats.coordinator.kill();
-    write_and_read_all(&seats, &keys);
+    write_and_read_all(&seats, &keys, LASTS_WITHOUT_COORDINATOR);
     seats.coordinator.start();
     seats.coordinator.ready();
     seats.until_whole();
-    write_and_read_all(&seats, &keys);
+    write_and_read_all(&seats, &keys, LASTS);
 }
 
 #[test]
@@ -106,9 +114,24 @@ fn two_servers_cut_off_from_each_other_need_no_coordinator() {
     let (mut seats, keys) = start(Some(&network));
     seats.coordinator.kill();
     network.cut(1, 2);
-    write_and_read_all(&seats, &keys);
+    write_and_read_all(&seats, &keys, LASTS);
     network.join(1, 2);
     seats.coordinator.start();
     seats.coordinator.ready();
     seats.until_whole();
+}
+
+#[test]
+fn a_server_that_the_coordinator_does_not_reach_serves_on() {
+    let _alone = alone();
+    let Some(network) = network() else { return };
+    let (mut seats, keys) = start(Some(&network));
+    let before = names(&seats);
+    // The coordinator has place 0.
+    network.cut(0, 1);
+    write_and_read_all(&seats, &keys, LASTS_WITHOUT_COORDINATOR);
+    assert_eq!(names(&seats), before, "nobody was taken for dead");
+    network.join(0, 1);
+    seats.until_whole();
+    write_and_read_all(&seats, &keys, LASTS);
 }

@@ -28,6 +28,8 @@ impl<S: MetaStore> Coordinator<S> {
             Presence::Expected { since } => *since + self.settings.absence_max,
             Presence::Connected(_) => self.hearing.silent_at(server.id, half_heard)?,
         };
+        // Others reach it: only this coordinator does not.
+        let due = self.lives_until(server.id).map_or(due, |until| due.max(until));
         self.hearing.may_judge(due).then_some(due)
     }
 

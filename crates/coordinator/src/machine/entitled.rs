@@ -52,6 +52,7 @@ pub(super) fn judge(
         | ToCoordinator::IsNeeded { .. }
         | ToCoordinator::Pong { .. }
         | ToCoordinator::Suspect { .. }
+        | ToCoordinator::Witnessed { .. }
         | ToCoordinator::KnownMap(_)
         | ToCoordinator::Holds(_)
         | ToCoordinator::Will(_) => match (caller, joined) {

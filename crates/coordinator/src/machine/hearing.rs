@@ -96,6 +96,13 @@ impl Hearing {
         Some(asked.map_or(of_itself, |asked| of_itself.min(asked + self.silence_max / 2)))
     }
 
+    /// Returns whether the server has answered the last ping, or the one before that may still be
+    /// under way.
+    pub(super) fn is_heard(&self, now: Instant, server: ServerId) -> bool {
+        let pulse = self.pulses.get(&server);
+        pulse.is_some_and(|pulse| now.since(pulse.heard) < self.pause() * 3 / 2)
+    }
+
     /// When half of those who are connected were heard last.
     pub(super) fn half_heard(&self) -> Instant {
         let mut heard: Vec<Instant> = self.pulses.values().map(|pulse| pulse.heard).collect();
@@ -139,6 +146,7 @@ impl<S: MetaStore> Coordinator<S> {
             self.hearing.last = now;
             self.hearing.ping_at = now + self.hearing.pause();
         }
+        self.witnessed.remove(&server);
         let pulse = Pulse { heard: now, asked: None, stalled: None };
         self.hearing.pulses.insert(server, pulse);
         self.note_heard(now, server);
@@ -194,6 +202,7 @@ impl<S: MetaStore> Coordinator<S> {
             for &server in self.hearing.pulses.keys() {
                 self.send(server, FromCoordinator::Ping, out);
             }
+            self.ask_witnesses(now, out);
         }
     }
 

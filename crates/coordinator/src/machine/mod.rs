@@ -38,6 +38,7 @@ mod recovery;
 mod settle;
 mod transitions;
 mod view;
+mod witnesses;
 
 use crate::ledger::{Edit, Ledger, Stopped};
 use crate::outbox::{Caller, ConnectionId, Effect, Event, Moment, Outbox};
@@ -105,6 +106,8 @@ pub struct Coordinator<S> {
     presence: BTreeMap<ServerId, Presence>,
     hearing: Hearing,
     clocks: Clocks,
+    /// When another server last had an answer of one that is not heard here.
+    witnessed: BTreeMap<ServerId, Instant>,
     /// When each migration's demand is to be sent next. Of those that have one.
     due: BTreeMap<MigrationId, Instant>,
     /// What people were last told about live migrations.
@@ -180,6 +183,7 @@ impl<S: MetaStore> Coordinator<S> {
             presence,
             hearing: Hearing::new(settings.silence_max, settings.absence_max),
             clocks: Clocks::default(),
+            witnessed: BTreeMap::new(),
             due,
             progress: BTreeMap::new(),
             flushes: Vec::new(),
@@ -262,6 +266,7 @@ impl<S: MetaStore> Coordinator<S> {
                 self.verify(at.now, suspect, out);
                 Ok(())
             }
+            ToCoordinator::Witnessed { server } => self.witnessed(at.now, server),
             ToCoordinator::Measured { migration, records, bytes } => {
                 self.measured(at, (server, migration), records, bytes)
             }
@@ -390,6 +395,7 @@ impl<S: MetaStore> Coordinator<S> {
             | ToCoordinator::Pong { .. }
             | ToCoordinator::Clock(_)
             | ToCoordinator::Suspect { .. }
+            | ToCoordinator::Witnessed { .. }
             | ToCoordinator::KnownMap(_)
             | ToCoordinator::Holds(_)
             | ToCoordinator::Ask { .. } => unreachable!("not about a log"),

@@ -52,7 +52,8 @@ impl<S: MetaStore> Coordinator<S> {
                 host: server.host.clone(),
                 client_port: server.client_port,
                 bus_port: server.bus_port,
-                connected: self.connection_of(server.id).is_some(),
+                connected: self.connection_of(server.id).is_some()
+                    || !server.fenced && self.is_reached_by_others(server.id),
                 rack: server.rack.clone(),
                 is_dead: server.fenced,
                 in_recovery: self.is_in_recovery(server.id),

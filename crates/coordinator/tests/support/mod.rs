@@ -103,6 +103,11 @@ impl World {
         self.coordinator.as_mut().unwrap().handle(at, event, &mut out)?;
         let mut effects = Vec::new();
         for effect in out.drain() {
+            let is_question =
+                matches!(effect, Effect::Send { message: FromCoordinator::Witness { .. }, .. });
+            if is_question && !self.shows_pings {
+                continue;
+            }
             let Some((connection, message)) = self.answer_of_link(&effect) else {
                 effects.push(effect);
                 continue;

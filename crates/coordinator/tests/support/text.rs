@@ -44,6 +44,7 @@ pub fn message(message: &FromCoordinator) -> String {
             Some(reference) => format!("clock? it is {}", reference.0),
             None => "clock?".to_owned(),
         },
+        FromCoordinator::Witness { server } => format!("is {server} there?"),
         FromCoordinator::Describe => "describe what you hold".to_owned(),
     }
 }

@@ -191,6 +191,7 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
         ToCoordinator::Damaged { log, segment, epoch } => {
             write!(f, "cannot read seg{}.{} of {log}", segment.0, epoch.0)
         }
+        ToCoordinator::Witnessed { server } => write!(f, "{server} has answered"),
         ToCoordinator::Will(will) => write!(f, "will of {} shares", will.shares().len()),
     })
 }
@@ -237,6 +238,7 @@ pub fn from_coordinator(message: &FromCoordinator) -> impl fmt::Display {
             Some(reference) => write!(f, "clock? it is {}", reference.0),
             None => f.write_str("clock?"),
         },
+        FromCoordinator::Witness { server } => write!(f, "is {server} there?"),
         FromCoordinator::Describe => f.write_str("describe what you hold"),
     })
 }

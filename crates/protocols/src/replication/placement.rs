@@ -8,8 +8,9 @@
 //! while a server of another rack can take it; no two stand in one rack while there is a server of a
 //! third. Where both cannot be had, the second rule is given up first.
 
-use super::timing::{DRAWS, REFUSED_PAUSE};
+use super::timing::{DRAWS, REFUSED_PAUSE, SHORT_MAX};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use types::{Instant, ServerId};
 
 /// What fails together, by a number of the driver's choice.
@@ -43,6 +44,17 @@ pub struct Misplaced {
     pub together: usize,
 }
 
+/// A backup that has refused something, or given it up.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    /// It is not asked again for so long, ...
+    pause: Duration,
+    /// ... which is until this time.
+    until: Instant,
+    /// It may be asked again. If it refuses, the pause is longer.
+    is_over: bool,
+}
+
 /// Backups that may be asked.
 #[derive(Debug, Default)]
 pub(super) struct Placement {
@@ -51,8 +63,8 @@ pub(super) struct Placement {
     candidates: BTreeMap<ServerId, Candidate>,
     /// Declared dead. Numbers are not used twice, so this is for good.
     dead: BTreeSet<ServerId>,
-    /// Until when these are not asked again.
-    refused: BTreeMap<ServerId, Instant>,
+    /// Backups that have refused something.
+    refused: BTreeMap<ServerId, Refusal>,
     /// These do not answer.
     silent: BTreeSet<ServerId>,
     misplaced: Misplaced,
@@ -90,19 +102,25 @@ impl Placement {
     }
 
     pub(super) fn note_refused(&mut self, now: Instant, server: ServerId) {
-        self.refused.insert(server, now + REFUSED_PAUSE);
+        let pause = match self.refused.get(&server) {
+            // What was under way comes back one after the other.
+            Some(refusal) if !refusal.is_over => return,
+            Some(refusal) => (refusal.pause * 2).min(SHORT_MAX),
+            None => REFUSED_PAUSE,
+        };
+        self.refused.insert(server, Refusal { pause, until: now + pause, is_over: false });
     }
 
     /// Returns whether a backup may be asked again from now on.
     pub(super) fn forgive(&mut self, now: Instant) -> bool {
-        let before = self.refused.len();
-        self.refused.retain(|_, until| *until > now);
-        self.refused.len() < before
+        self.refused.retain(|_, it| !it.is_over || now < it.until + SHORT_MAX);
+        let ends = self.refused.values_mut().filter(|it| !it.is_over && it.until <= now);
+        ends.map(|refusal| refusal.is_over = true).count() > 0
     }
 
     /// When a backup may be asked again.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.refused.values().min().copied()
+        self.refused.values().filter(|it| !it.is_over).map(|it| it.until).min()
     }
 
     /// Returns whether a backup could be asked to hold what these hold already.
@@ -116,7 +134,8 @@ impl Placement {
 
     fn eligible(&self, holders: &[ServerId]) -> impl Iterator<Item = &Candidate> {
         self.candidates.values().filter(|it| {
-            let is_out = self.refused.contains_key(&it.server) || self.silent.contains(&it.server);
+            let has_refused = self.refused.get(&it.server).is_some_and(|refusal| !refusal.is_over);
+            let is_out = has_refused || self.silent.contains(&it.server);
             it.is_usable && !is_out && !holders.contains(&it.server)
         })
     }
@@ -278,6 +297,7 @@ mod tests {
         assert!(!placement.forgive(Instant(5)));
         assert_eq!(placement.next_deadline(), Some(Instant(5) + REFUSED_PAUSE));
         assert!(placement.forgive(Instant(5) + REFUSED_PAUSE));
+        assert_eq!(placement.next_deadline(), None);
         assert_eq!(only(&mut placement).len(), 2);
         placement.set(MASTERS, vec![candidate(1, 0), candidate(2, 0), candidate(4, 0)]);
         let mut holders = only(&mut placement);

@@ -584,11 +584,13 @@ impl Replicator {
     /// Replicas of an open segment cannot become more. If they are too few for long while there is
     /// somebody to ask, it has to end.
     fn review(&mut self, now: Instant, id: SegmentId, out: &mut Outbox<ReplicatorEffect>) {
+        let latest = now + SHORT_MAX;
+        let review_at = self.placement.next_deadline().map_or(latest, |at| at.min(latest));
         let Some(segment) = self.segments.get_mut(&id) else { return };
         if segment.stage > Stage::Open || !self.short.contains(&id) {
             segment.review_at = None;
-        } else if *segment.review_at.get_or_insert(now + SHORT_MAX) <= now {
-            segment.review_at = Some(now + SHORT_MAX);
+        } else if *segment.review_at.get_or_insert(review_at) <= now {
+            segment.review_at = Some(review_at);
             if !segment.replicas.is_empty() && self.placement.has_other_than(&segment.holders()) {
                 segment.review_at = None;
                 end(id, segment, out);

@@ -62,12 +62,14 @@ pub const SILENT_PROBE: Duration = Duration::from_millis(250);
 /// another connection within a rack.
 pub const BROKEN_AGAIN: Duration = Duration::from_millis(5);
 
-/// A backup that has refused or spoiled a replica gets no other one for so long.
+/// A backup that has refused or spoiled a replica gets no other one for so long, and for twice as
+/// long if it does so again, up to [`SHORT_MAX`].
 pub const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// A segment that is open with too few replicas for so long is ended if there is somebody who might
-/// take a copy of it; at once, if somebody has come who was not there before. If they all refuse, a
-/// master that writes little wastes a segment each time.
+/// take a copy of it; when a backup that has refused may be asked again, if that is before; at once, if
+/// somebody has come who was not there before. If they all refuse, a master that writes little wastes a
+/// segment each time.
 pub const SHORT_MAX: Duration = Duration::from_secs(10);
 
 /// Replicas that are made anew at the same time by one machine ...

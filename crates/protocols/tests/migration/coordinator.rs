@@ -93,6 +93,7 @@ impl Coordinator {
             | ToCoordinator::Pong { .. }
             | ToCoordinator::Clock(_)
             | ToCoordinator::Suspect { .. }
+            | ToCoordinator::Witnessed { .. }
             | ToCoordinator::KnownMap(_)
             | ToCoordinator::Holds(_)
             | ToCoordinator::Will(_) => Vec::new(),

@@ -111,6 +111,7 @@ fn kind(message: &Message) -> &'static str {
             | ToCoordinator::Pong { .. }
             | ToCoordinator::Clock(_)
             | ToCoordinator::Suspect { .. }
+            | ToCoordinator::Witnessed { .. }
             | ToCoordinator::KnownMap(_)
             | ToCoordinator::Holds(_)
             | ToCoordinator::Will(_) => "other",
@@ -137,6 +138,7 @@ fn kind(message: &Message) -> &'static str {
             | FromCoordinator::FreeLog { .. }
             | FromCoordinator::Ping
             | FromCoordinator::Clock(_)
+            | FromCoordinator::Witness { .. }
             | FromCoordinator::Describe => "other",
             FromCoordinator::Prepare(_) => "prepare",
             FromCoordinator::Start(_) => "start",

@@ -156,6 +156,7 @@ impl Server {
             | FromCoordinator::FreeLog { .. }
             | FromCoordinator::Ping
             | FromCoordinator::Clock(_)
+            | FromCoordinator::Witness { .. }
             | FromCoordinator::Describe => {}
         }
     }

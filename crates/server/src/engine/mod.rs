@@ -338,6 +338,7 @@ impl Engine {
                     self.lead_clock_from_afar(now, reference);
                 }
             }
+            FromCoordinator::Witness { server } => self.ask_for_coordinator(server),
             FromCoordinator::Map(map) => {
                 self.node.adopt(map);
                 self.flush_if_renewed();

@@ -62,6 +62,7 @@ pub fn reactor_for(message: &FromCoordinator, reactors: u16) -> ReactorId {
         | FromCoordinator::FreeLog { .. }
         | FromCoordinator::Ping
         | FromCoordinator::Clock(_)
+        | FromCoordinator::Witness { .. }
         | FromCoordinator::Describe => ReactorId(0),
     }
 }

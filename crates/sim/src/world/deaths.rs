@@ -245,6 +245,7 @@ pub(super) fn is_telling_up(message: &ToCoordinator) -> bool {
         | ToCoordinator::Pong { .. }
         | ToCoordinator::Clock(_)
         | ToCoordinator::Suspect { .. }
+        | ToCoordinator::Witnessed { .. }
         | ToCoordinator::KnownMap(_)
         | ToCoordinator::Holds(_)
         | ToCoordinator::Will(_) => false,
@@ -273,6 +274,7 @@ pub(super) fn is_telling_down(message: &FromCoordinator) -> bool {
         | FromCoordinator::Answer { .. }
         | FromCoordinator::Ping
         | FromCoordinator::Clock(_)
+        | FromCoordinator::Witness { .. }
         | FromCoordinator::Describe => false,
     }
 }

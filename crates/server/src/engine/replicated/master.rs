@@ -4,7 +4,7 @@
 //! segment in memory, and its header is made by the replica's own writer, which remembers how the
 //! last piece began so that it can be made once more.
 
-use super::{CHAIN_REACTOR, Letter, Plan, Replication, candidates};
+use super::{CHAIN_REACTOR, Letter, Plan, Replication, candidates, lock};
 use crate::engine::Engine;
 use crate::engine::outgoing::{Outgoing, Route, Sending, To};
 use protocols::Outbox;
@@ -397,10 +397,22 @@ impl Engine {
     /// A server is there, which this reactor had asked.
     pub(in crate::engine) fn heard(&mut self, now: Instant, backup: ServerId) {
         let Some(replication) = self.replication.clone() else { return };
+        if lock(&replication.asked_for).remove(&backup) {
+            self.out.control.push(ToCoordinator::Witnessed { server: backup });
+        }
         let event = ReplicatorEvent::Heard { backup };
         self.drive_master(&replication, now, event.clone());
         if self.reactor == CHAIN_REACTOR {
             self.drive_chain(&replication, now, Some(event));
+        }
+    }
+
+    /// The coordinator does not hear a server, and asks whether it is reached from here.
+    pub(in crate::engine) fn ask_for_coordinator(&mut self, server: ServerId) {
+        let Some(replication) = self.replication.clone() else { return };
+        if server != self.node.me() {
+            lock(&replication.asked_for).insert(server);
+            self.probe(server);
         }
     }
 

@@ -84,6 +84,8 @@ pub struct Replication {
     /// How often that time passed before the backups' next word.
     lease_lapses: AtomicU64,
     is_fenced: AtomicBool,
+    /// Servers of which the coordinator wants to know whether they answer.
+    asked_for: Mutex<BTreeSet<ServerId>>,
     /// By reactor: segments with fewer replicas than wanted.
     short: Box<[AtomicUsize]>,
     /// By reactor: replicas that were placed against the rules about racks.
@@ -136,6 +138,7 @@ impl Replication {
             lease: AtomicU64::new(0),
             lease_lapses: AtomicU64::new(0),
             is_fenced: AtomicBool::new(false),
+            asked_for: Mutex::default(),
             short: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
             misplaced: (0..reactors).map(|_| MisplacedCounts::default()).collect(),
         }
