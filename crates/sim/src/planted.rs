@@ -84,8 +84,6 @@ pub enum Planted {
     TombstoneDroppedEarly,
     /// A recovery reads replicas that lack what was acknowledged.
     StaleReplicaUsed,
-    /// The log directory is that of the newest of the chain's segments that somebody has.
-    DirectoryByNewest,
     /// When a side of a migration dies, what its source still had is forgotten.
     DependencyDroppedEarly,
     /// A source takes back what had not arrived, without what its target has written.
@@ -114,7 +112,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 46] = [
+    pub const ALL: [Planted; 45] = [
         Planted::ProgressOnReceipt,
         Planted::FloorNotRaised,
         Planted::DeleteWithoutTombstone,
@@ -148,7 +146,6 @@ impl Planted {
         Planted::DroppedBeforeSafe,
         Planted::TombstoneDroppedEarly,
         Planted::StaleReplicaUsed,
-        Planted::DirectoryByNewest,
         Planted::DependencyDroppedEarly,
         Planted::TakenBackWithoutTarget,
         Planted::ServedBeforeReplayed,
@@ -183,7 +180,6 @@ impl Planted {
             Planted::DroppedBeforeSafe => Some(Bug::LeftBeforeStable),
             Planted::TombstoneDroppedEarly => Some(Bug::TombstoneDroppedEarly),
             Planted::StaleReplicaUsed => Some(Bug::StaleReplicaUsed),
-            Planted::DirectoryByNewest => Some(Bug::DirectoryByNewest),
             Planted::DependencyDroppedEarly => Some(Bug::DependencyDroppedEarly),
             Planted::TakenBackWithoutTarget => Some(Bug::TakenBackWithoutTarget),
             Planted::ServedBeforeReplayed => Some(Bug::ServedBeforeReplayed),

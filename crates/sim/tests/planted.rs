@@ -43,7 +43,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::CutBeforeHeadsAreSafe
         | Planted::FreedWhileDependedOn => 30,
         Planted::ServedBeforeReplayed | Planted::StaleReplicaUsed | Planted::VersionsGoBack => 100,
-        Planted::DirectoryByNewest | Planted::FreedBeforeCommit | Planted::ZombieServes => 300,
+        Planted::FreedBeforeCommit | Planted::ZombieServes => 300,
         Planted::TakenBackWithoutTarget | Planted::RecoveredWithoutClock => 400,
         Planted::StoreWithoutCompare
         | Planted::NilBeforeTombstoneIsSafe

@@ -260,11 +260,7 @@ impl Evidence {
     /// has everything that counted.
     fn best_directory(&self, judged: &Judged<'_>) -> Option<(u32, ServerId, ReplicaName)> {
         let holders = self.holders.iter().filter(|(server, _)| judged.connected.contains(server));
-        let mut chain = judged.chain?;
-        if planted::is(Bug::DirectoryByNewest) {
-            let named = holders.clone().flat_map(|(_, holder)| holder.chain.keys());
-            chain = named.map(|name| name.0).max()?;
-        }
+        let chain = judged.chain?;
         let replicas = holders.flat_map(|(&server, holder)| {
             let of_chain = holder.chain.range(all_of(chain));
             of_chain.map(move |(&replica, &length)| (length, server, replica))
