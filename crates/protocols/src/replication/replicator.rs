@@ -121,6 +121,9 @@ impl Replicator {
             ReplicatorEvent::Candidates { own, servers } => {
                 self.may_copy = true;
                 if self.placement.set(own, servers) {
+                    // The chain's segment may have fewer replicas than it could have now.
+                    let active: Vec<SegmentId> = self.active.iter().copied().collect();
+                    active.into_iter().for_each(|id| self.update_short(id));
                     self.review_all_at(now);
                 }
             }
