@@ -61,8 +61,6 @@ pub enum Bug {
     DataBeforeOpen,
     /// A replica is read whatever its length, and whether it was an original or not.
     StaleReplicaUsed,
-    /// The directory is that of the newest of the chain's segments that somebody has.
-    DirectoryByNewest,
     /// When the target of a migration dies, what it had not pulled is looked for in its log alone.
     DependencyDroppedEarly,
     /// A source takes back what did not arrive without what the target has written.
