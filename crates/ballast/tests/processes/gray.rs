@@ -19,7 +19,7 @@ const LASTS_WITHOUT_COORDINATOR: Duration = Duration::from_secs(7);
 /// Bytes of a value: so many that segments end, and others are begun.
 const VALUE_BYTES: usize = 100_000;
 
-/// One network at a time: all of a process have the same name.
+/// One cluster at a time: a busy machine is no fault of the network.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -51,7 +51,7 @@ fn write_and_read_all(seats: &Seats, keys: &[String], lasts: Duration) {
         if clock::now() >= end {
             break;
         }
-        let value = format!("{count}:{:x>VALUE_BYTES$}", "");
+        let value = format!("{count}:{}", "x".repeat(VALUE_BYTES));
         for (key, seat) in keys.iter().zip(&seats.servers) {
             until("every key is written while the fault lasts", || {
                 seat.ask(&["SET", key, &value]).is_some_and(|answer| answer.text() == "OK")

@@ -5,6 +5,7 @@
 
 use std::net::Ipv4Addr;
 use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A MAC address that nobody has: a bridge delivers nothing to it.
 const NOBODY: &str = "02:00:00:00:00:01";
@@ -22,9 +23,12 @@ pub(crate) struct Network {
 impl Network {
     /// With a place for so many processes. `Err`: why that is not possible.
     pub(crate) fn new(places: usize) -> Result<Network, String> {
+        // The system may still be removing an earlier one when the next is made.
+        static NETWORKS: AtomicU8 = AtomicU8::new(0);
+        let letter = char::from(b'a' + NETWORKS.fetch_add(1, Ordering::Relaxed) % 26);
         let process = std::process::id();
         let subnet = [10, 128 + (process >> 8 & 127) as u8, process as u8];
-        let network = Network { name: format!("bl{process}"), subnet, places };
+        let network = Network { name: format!("bl{process}{letter}"), subnet, places };
         let bridge = &*network.name;
         ip(&["link", "add", bridge, "type", "bridge"])?;
         let ours = network.at(OURS);

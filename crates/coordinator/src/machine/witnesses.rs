@@ -61,7 +61,8 @@ impl<S: MetaStore> Coordinator<S> {
         }
         if self.witnessed.insert(server, now).is_none() {
             tracing::warn!(%server, "is not reached from here, but by other servers");
-            self.map_is_stale = true;
+            // Who has no connection is shown as if it had one.
+            self.map_is_stale |= self.connection_of(server).is_none();
         }
         Ok(())
     }

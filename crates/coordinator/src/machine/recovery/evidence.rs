@@ -4,9 +4,10 @@
 //! backups that are fenced stay so.
 //!
 //! The proof (rule 8 of `docs/design/replication.md`): the directory is that of the chain's segment
-//! that was noted last, of which so many replicas were fenced as its number tells, and each segment that it names is held by somebody who is there. A closed
-//! one with the length that it had; an open one with any, since while the directory calls a segment
-//! open each of its replicas has everything that was acknowledged.
+//! that was noted last, of which so many replicas were fenced as its number tells, and each segment
+//! that it names is held by somebody who is there. A closed one with the length that it had; an open
+//! one with any, since while the directory calls a segment open each of its replicas has everything
+//! that was acknowledged.
 
 use crate::records::AcceptedLoss;
 use planted::Bug;
