@@ -164,6 +164,8 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replication::{Manifest, Quorum};
+    use types::limits::{SEGMENT_BYTES, SEGMENT_BYTES_MIN};
 
     fn content(length: u32) -> Content {
         Content { length, crc: length ^ 0xffff }
@@ -234,6 +236,61 @@ mod tests {
         assert!(!directory.wants_segment());
         directory.written(SNAPSHOTS_PER_SEGMENT * 10_000 * RECORD_BYTES);
         assert!(directory.wants_segment());
+    }
+
+    /// Bytes of data that a master writes until no segment of its directory takes another record, while
+    /// the coordinator notes none: segments end half full, and each one lets an old one go.
+    fn written_without_a_coordinator(living: u64, segment_bytes: usize) -> u64 {
+        let mut directory = Directory::new();
+        // Numbers of a log that has had as many segments as no log ever will.
+        let first = 1 << 34;
+        (first - living..first).for_each(|number| directory.open(SegmentId(number)));
+        (first - living..first).for_each(|number| directory.close(SegmentId(number), content(8)));
+        let (noted, next) = (Quorum::of_log(2, 3).segment(1), Quorum::of_log(2, 3).segment(2));
+        let mut manifest: Manifest<()> = Manifest::default();
+        let snapshot = directory.snapshot().len();
+        directory.begun(snapshot);
+        manifest.begin(noted, snapshot as u32);
+        manifest.note(noted);
+        for number in first.. {
+            let steps: [&dyn Fn(&mut Directory); 3] = [
+                &|directory| directory.open(SegmentId(number)),
+                &|directory| directory.close(SegmentId(number), content(u32::MAX)),
+                &|directory| directory.drop(SegmentId(number - living)),
+            ];
+            for step in steps {
+                step(&mut directory);
+                let body = directory.body().unwrap().len();
+                if !manifest.has_room(body, segment_bytes) {
+                    return (number - first) * segment_bytes as u64 / 2;
+                }
+                directory.written(body);
+                manifest.append(body as u32);
+            }
+            if directory.wants_segment() && !manifest.has_successor() {
+                let snapshot = directory.snapshot().len();
+                directory.begun(snapshot);
+                manifest.begin(next, snapshot as u32);
+                manifest.announced(next);
+            }
+        }
+        unreachable!("the loop has no end")
+    }
+
+    #[test]
+    fn fifty_gigabytes_are_written_while_the_coordinator_is_away() {
+        // Servers of 64 MiB and of 256 GiB, with the smallest segments and the usual ones.
+        for (memory, segment_bytes) in [
+            (64 << 20, SEGMENT_BYTES_MIN),
+            (64 << 30, SEGMENT_BYTES_MIN),
+            (64 << 20, SEGMENT_BYTES),
+            (256 << 30, SEGMENT_BYTES),
+        ] {
+            let written =
+                written_without_a_coordinator(memory / segment_bytes as u64, segment_bytes);
+            println!("{memory} bytes of memory, segments of {segment_bytes}: {written} bytes");
+            assert!(written >= 50 << 30, "{memory} {segment_bytes}: {written}");
+        }
     }
 
     #[test]
