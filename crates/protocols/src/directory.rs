@@ -271,7 +271,7 @@ mod tests {
                 let snapshot = directory.snapshot().len();
                 directory.begun(snapshot);
                 manifest.begin(next, snapshot as u32);
-                manifest.announced(next);
+                assert!(manifest.announced(next));
             }
         }
         unreachable!("the loop has no end")

@@ -42,9 +42,19 @@ const KEPT: [(u64, &str); 7] = [
     (1795369544711, "the same"),
 ];
 
+/// The same with servers that keep each other's logs.
+const KEPT_REPLICATED: [(u64, &str); 1] = [(
+    45,
+    "a segment of the log directory was written when the coordinator had noted the next one",
+)];
+
 #[test]
 fn seeds_that_failed_once_do_so_no_more() {
     for (seed, of) in KEPT {
         assert_eq!(run_seed(seed).failure, None, "seed {seed}, which failed once: {of}");
+    }
+    for (seed, of) in KEPT_REPLICATED {
+        let report = run(&Settings { is_replicated: true, ..Settings::new(seed) });
+        assert_eq!(report.failure, None, "seed {seed}, replicated, which failed once: {of}");
     }
 }

@@ -123,11 +123,13 @@ impl<T> Manifest<T> {
         self.waiting.push_back(Waiting { at, must_be_stable, notice });
     }
 
-    /// The coordinator is told of the segment.
-    pub fn announced(&mut self, segment: SegmentId) {
-        if let Some(living) = self.living.get_mut(&segment) {
-            living.is_announced = true;
-        }
+    /// The coordinator is told of the segment. `false`: it must not be, for the segment has been given up.
+    #[must_use]
+    pub fn announced(&mut self, segment: SegmentId) -> bool {
+        let living = self.living.get_mut(&segment);
+        let is_living = living.is_some();
+        living.into_iter().for_each(|living| living.is_announced = true);
+        is_living
     }
 
     /// The coordinator has noted the segment. Returns those that are not needed any more.
@@ -191,7 +193,7 @@ mod tests {
         let mut manifest = Manifest::default();
         assert_eq!(manifest.begin(A, 10), []);
         manifest.acknowledged(A, 10);
-        manifest.announced(A);
+        assert!(manifest.announced(A));
         assert_eq!(manifest.note(A), []);
         manifest
     }
@@ -220,7 +222,7 @@ mod tests {
         assert_eq!(manifest.take_ready(), [], "the coordinator may note the second one");
         manifest.acknowledged(B, 20);
         assert_eq!(manifest.take_ready(), [1], "the snapshot says it");
-        manifest.announced(B);
+        assert!(manifest.announced(B));
         assert_eq!(manifest.note(B), [A]);
         assert_eq!(manifest.take_ready(), []);
         manifest.acknowledged(B, 25);
@@ -236,6 +238,7 @@ mod tests {
         manifest.wait(1, false);
         manifest.acknowledged(A, 15);
         assert_eq!(manifest.begin(C, 30), [B]);
+        assert!(!manifest.announced(B), "the coordinator must not hear of it any more");
         assert_eq!(manifest.take_ready(), [], "the third one takes the second one's place");
         manifest.acknowledged(C, 30);
         assert_eq!(manifest.take_ready(), [1]);
@@ -245,16 +248,16 @@ mod tests {
     fn a_segment_that_the_coordinator_was_told_of_lives_until_another_one_is_noted() {
         let mut manifest = noted();
         manifest.begin(B, 20);
-        manifest.announced(B);
+        assert!(manifest.announced(B));
         assert_eq!(manifest.begin(C, 30), []);
         assert_eq!(manifest.living().collect::<Vec<_>>(), [A, B, C]);
-        manifest.announced(C);
+        assert!(manifest.announced(C));
         assert_eq!(manifest.note(SegmentId(9)), [], "of an earlier time");
         assert_eq!(manifest.note(C), [A, B]);
         assert!(manifest.may_begin());
         for more in 4..7 {
             manifest.begin(SegmentId(more), 40);
-            manifest.announced(SegmentId(more));
+            assert!(manifest.announced(SegmentId(more)));
         }
         assert!(!manifest.may_begin(), "each takes room at the backups");
     }

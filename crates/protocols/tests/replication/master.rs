@@ -181,8 +181,10 @@ impl Master {
             }
             ReplicatorEffect::Lease { until } => self.lease = until,
             ReplicatorEffect::Announce { segment } => {
-                self.announced.push(segment);
-                self.manifest.announced(segment);
+                // The coordinator must not hear of one that was given up.
+                if self.manifest.announced(segment) {
+                    self.announced.push(segment);
+                }
                 if self.sin == Some(Sin::CoordinatorIsTooLate) {
                     self.manifest.note(segment);
                     self.tell_counted();

@@ -221,7 +221,10 @@ impl Engine {
         let seed = u64::from(self.node.me().0) << 40 ^ now.0;
         chain.segment_bytes = self.node.store().log().segment_bytes();
         loop {
-            events.extend(chain.write(seed));
+            // What is written goes to the segments that live when everything before it has happened.
+            if events.is_empty() {
+                events.extend(chain.write(seed));
+            }
             let Some(event) = events.pop_front() else { break };
             if let ReplicatorEvent::Listed { segment } = event {
                 let earlier = chain.manifest.note(segment);
@@ -262,8 +265,10 @@ impl Engine {
             }
             ReplicatorEffect::Lease { until } => self.set_lease(replication, now, until),
             ReplicatorEffect::Announce { segment } => {
-                chain.manifest.announced(segment);
-                self.out.control.push(ToCoordinator::Chain { number: segment });
+                // One that was given up must never be known to the coordinator.
+                if chain.manifest.announced(segment) {
+                    self.out.control.push(ToCoordinator::Chain { number: segment });
+                }
             }
             ReplicatorEffect::Probe { backup } => self.probe(backup),
             ReplicatorEffect::Silent { backup } => {
