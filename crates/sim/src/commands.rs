@@ -167,7 +167,9 @@ pub(crate) fn read_error(text: &[u8]) -> Said {
             let port = port.and_then(|(_, port)| port.parse().ok());
             port.and_then(server_at).map_or(Said::Nonsense, Said::Moved)
         }
-        Some("TRYAGAIN" | "CLUSTERDOWN" | "OOM" | "LOADING" | "MISCONF") => Said::Later,
+        Some("TRYAGAIN" | "CLUSTERDOWN" | "OOM" | "LOADING" | "MISCONF" | "NOREPLICAS") => {
+            Said::Later
+        }
         Some("EXECABORT") => Said::Aborted,
         _ if text.starts_with("ERR the coordinator cannot be reached") => Said::Refused,
         _ => Said::Nonsense,

@@ -4,7 +4,7 @@
 //! found out, however long it is waited for. It takes root and `ip`; where no network can be made, the
 //! tests that cut connections say so and do nothing.
 
-use crate::client::until;
+use crate::client::{Client, until};
 use crate::network::Network;
 use crate::seats::{Plan, Seats};
 use bench::clock;
@@ -134,4 +134,35 @@ fn a_server_that_the_coordinator_does_not_reach_serves_on() {
     network.join(0, 1);
     seats.until_whole();
     write_and_read_all(&seats, &keys, LASTS);
+}
+
+#[test]
+fn a_write_that_too_few_servers_would_keep_is_refused_and_not_executed() {
+    let plan = Plan { servers: 3, replicas: 2, durability: "memory", network: None };
+    let mut seats = Seats::start(plan, |_| ());
+    // It owns everything.
+    let mut client = Client::connect(seats.servers[0].address);
+    let all_others = ["CONFIG", "SET", "min-replicas-to-write", "2"];
+    assert_eq!(client.ask(&all_others).text(), "OK");
+    assert_eq!(client.ask(&["SET", "key", "before"]).text(), "OK");
+    seats.servers[2].kill();
+    let reachable = |seats: &Seats, count: &str| {
+        let field = seats.servers[0].field(&["INFO", "everything"], "log_backups_reachable");
+        field.as_deref() == Some(count)
+    };
+    until("one other server is left", || reachable(&seats, "1"));
+    assert!(client.ask(&["SET", "key", "after"]).is_error("NOREPLICAS"));
+    let transaction = [&["MULTI"][..], &["SET", "key", "after"], &["EXEC"]];
+    let mut answers = transaction.map(|request| client.ask(request));
+    assert!(answers[2].is_error("EXECABORT"), "{answers:?}");
+    assert_eq!(client.ask(&["GET", "key"]).text(), "before");
+    assert_eq!(client.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]).text(), "OK");
+    assert_eq!(client.ask(&["SET", "key", "later"]).text(), "OK");
+    assert_eq!(client.ask(&all_others).text(), "OK");
+    seats.servers[2].start();
+    seats.servers[2].ready();
+    until("there are two again", || reachable(&seats, "2"));
+    answers = transaction.map(|request| client.ask(request));
+    assert_eq!(answers[2].items().len(), 1, "{answers:?}");
+    assert_eq!(client.ask(&["GET", "key"]).text(), "after");
 }

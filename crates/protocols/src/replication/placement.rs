@@ -101,6 +101,18 @@ impl Placement {
         self.eligible(&[]).filter(|it| !late.contains(&it.server)).count()
     }
 
+    /// How many backups live and answer, as far as this master knows. The coordinator may have lost its
+    /// connection to one, or have just started: whoever waits for that one need not be refused.
+    pub(super) fn living(&self) -> usize {
+        self.candidates.keys().filter(|id| !self.is_out(**id)).count()
+    }
+
+    /// Returns whether the backup has refused something not long ago, or does not answer.
+    fn is_out(&self, server: ServerId) -> bool {
+        let has_refused = self.refused.get(&server).is_some_and(|refusal| !refusal.is_over);
+        has_refused || self.silent.contains(&server)
+    }
+
     pub(super) fn note_refused(&mut self, now: Instant, server: ServerId) {
         let pause = match self.refused.get(&server) {
             // What was under way comes back one after the other.
@@ -133,11 +145,9 @@ impl Placement {
     }
 
     fn eligible(&self, holders: &[ServerId]) -> impl Iterator<Item = &Candidate> {
-        self.candidates.values().filter(|it| {
-            let has_refused = self.refused.get(&it.server).is_some_and(|refusal| !refusal.is_over);
-            let is_out = has_refused || self.silent.contains(&it.server);
-            it.is_usable && !is_out && !holders.contains(&it.server)
-        })
+        self.candidates
+            .values()
+            .filter(|it| it.is_usable && !self.is_out(it.server) && !holders.contains(&it.server))
     }
 
     /// Returns a backup for one more replica beside those that `holders` have.

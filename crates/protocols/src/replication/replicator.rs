@@ -64,6 +64,8 @@ pub struct Replicator {
     pub(super) askers: BTreeMap<ServerId, Instant>,
     /// A backup has fenced the log: nothing will be acknowledged any more.
     is_fenced: bool,
+    /// See [`Replicator::reach`].
+    reach: usize,
 }
 
 /// What the driver was told last.
@@ -103,6 +105,7 @@ impl Replicator {
             told: Told::default(),
             askers: BTreeMap::new(),
             is_fenced: false,
+            reach: 0,
         }
     }
 
@@ -192,6 +195,12 @@ impl Replicator {
     pub fn last_listed(&self) -> Option<SegmentId> {
         let mut listed = self.segments.iter().rev().filter(|(_, segment)| segment.is_listed);
         listed.next().map(|(id, _)| *id)
+    }
+
+    /// Returns how many backups get what is written next: those of the open segment that has fewest, or,
+    /// if none is open, as many as another one would get.
+    pub fn reach(&self) -> usize {
+        self.reach
     }
 
     /// Whether this is one of its segments.
@@ -432,10 +441,18 @@ impl Replicator {
             self.told.short = self.short.len();
             out.push(ReplicatorEffect::UnderReplicated { segments: self.told.short });
         }
+        self.reach = self.find_reach();
         if self.told.misplaced != self.placement.misplaced() {
             self.told.misplaced = self.placement.misplaced();
             out.push(ReplicatorEffect::Misplaced(self.told.misplaced));
         }
+    }
+
+    fn find_reach(&self) -> usize {
+        let active = self.active.iter().map(|id| &self.segments[id]);
+        let is_placed = |it: &&Segment| it.stage == Stage::Open && !it.replicas.is_empty();
+        let placed = active.filter(is_placed).map(|segment| segment.replicas.len());
+        placed.min().unwrap_or_else(|| self.placement.living().min(self.settings.replicas))
     }
 
     fn place_originals(&mut self, out: &mut Outbox<ReplicatorEffect>) {

@@ -347,6 +347,10 @@ impl goldenscript::Runner for World {
             "pass" => self.set_rule(&words, None),
             "release" => self.release(words[0]),
             "disks" => self.show_disks(),
+            "reach" => {
+                let reach = self.master.reach();
+                self.lines.push(format!("a write gets {reach} backups"));
+            }
             "holders" => {
                 let Holders { taken, stable } = self.master.holders();
                 self.lines.push(format!("all is on {taken} backups, stable on {stable}"));

@@ -14,7 +14,8 @@ mod text;
 pub use file::{FileError, example, read_file, rewrite};
 pub use table::{SETTINGS, Setting, When};
 pub use text::{
-    Bind, Bytes, DebugCommand, Driver, Durability, LogFormat, LogLevel, OutputLimit, Wrong,
+    Bind, Bytes, DebugCommand, Driver, Durability, LogFormat, LogLevel, MinReplicas, OutputLimit,
+    Wrong,
 };
 
 use runtime::Poll;
@@ -41,6 +42,7 @@ pub struct Configuration {
     pub durability: Durability,
     pub data_dir: String,
     pub replicas: u16,
+    pub min_replicas: MinReplicas,
     pub scrub_interval: Duration,
     pub rack: String,
     pub reactors: u16,
@@ -79,6 +81,7 @@ impl Default for Configuration {
             durability: Durability::Auto,
             data_dir: "ballast-data".into(),
             replicas: 3,
+            min_replicas: MinReplicas::Auto,
             scrub_interval: Duration::from_secs(3 * 86_400),
             rack: String::new(),
             reactors: 0,

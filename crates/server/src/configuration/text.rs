@@ -173,6 +173,45 @@ impl Text for OutputLimit {
     }
 }
 
+/// Fewest other servers that must be able to keep a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MinReplicas {
+    /// As follows from the number of replicas and of members.
+    Auto,
+    /// So many.
+    Count(u16),
+}
+
+impl MinReplicas {
+    /// Returns how many that are, with so many replicas and members of the cluster, the dead ones that
+    /// nobody has removed among them.
+    pub(crate) fn count(self, replicas: u16, members: usize) -> usize {
+        let replicas = usize::from(replicas);
+        match self {
+            MinReplicas::Auto => replicas.min(members.saturating_sub(1)).saturating_sub(1).max(1),
+            MinReplicas::Count(count) => usize::from(count).min(replicas),
+        }
+    }
+}
+
+impl Text for MinReplicas {
+    fn read(text: &str) -> Result<MinReplicas, Wrong> {
+        if text.eq_ignore_ascii_case("auto") {
+            return Ok(MinReplicas::Auto);
+        }
+        let wrong = || "argument must be 'auto' or between 0 and 16 inclusive".to_string();
+        let count = whole_number(text).ok().filter(|count| (0..=16).contains(count));
+        Ok(MinReplicas::Count(count.ok_or_else(wrong)? as u16))
+    }
+
+    fn show(&self) -> String {
+        match self {
+            MinReplicas::Auto => "auto".into(),
+            MinReplicas::Count(count) => count.to_string(),
+        }
+    }
+}
+
 /// Addresses to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
@@ -330,6 +369,20 @@ mod tests {
         }
         for wrong in ["", "mb", "-1", "1tb", "1.5gb", "99999999999999999999", "99999999999gb"] {
             assert!(Bytes::read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn writes_need_one_backup_less_than_there_are_to_be() {
+        let auto = |replicas, members| MinReplicas::Auto.count(replicas, members);
+        assert_eq!([auto(3, 5), auto(3, 4), auto(3, 3), auto(3, 2)], [2, 2, 1, 1]);
+        assert_eq!([auto(2, 4), auto(1, 2), auto(1, 0)], [1, 1, 1], "one that lives has it");
+        assert_eq!(MinReplicas::read("2").unwrap().count(3, 2), 2, "an operator is obeyed");
+        assert_eq!(MinReplicas::read("16").unwrap().count(2, 9), 2, "more are never made");
+        assert_eq!(MinReplicas::read("0").unwrap().count(3, 4), 0);
+        assert_eq!(MinReplicas::read("AUTO").unwrap().show(), "auto");
+        for wrong in ["-1", "17", "", "many"] {
+            assert!(MinReplicas::read(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -257,6 +257,8 @@ fn persistence(shown: &Shown<'_>) -> Lines {
             "log_segments_under_replicated",
             replication.map_or(0, |it| it.under_replicated()).to_string(),
         ),
+        ("log_backups_reachable", replication.map_or(0, |it| it.reach()).to_string()),
+        ("log_backups_needed", replication.map_or(0, |it| it.reach_min()).to_string()),
         ("log_replicas_in_own_rack", misplaced.with_master.to_string()),
         ("log_replicas_in_shared_rack", misplaced.together.to_string()),
         ("aof_enabled", if mode.is_some() { "1" } else { "0" }.into()),

@@ -249,6 +249,7 @@ impl Engine {
             self.operators_version = operators.version();
             self.configuration = operators.configuration();
             self.counts = operators.counts_of(self.reactor);
+            self.update_reach_min();
         }
     }
 

@@ -16,13 +16,16 @@ pub(crate) struct Safety {
     pub(crate) others_on_disk: usize,
     /// It is on this server's own disk.
     pub(crate) is_on_disk: bool,
+    /// Other servers that get what is written next.
+    pub(crate) reach: usize,
 }
 
 impl Engine {
     /// Returns where all is that this reactor has written so far.
     pub(crate) fn safety(&self) -> Safety {
+        let reach = self.master.as_ref().map_or(0, |master| master.reach());
         if self.worker.has_unsaved() {
-            return Safety::default();
+            return Safety { reach, ..Safety::default() };
         }
         let mode = self.node.persistence();
         let Holders { taken, stable } =
@@ -32,6 +35,7 @@ impl Engine {
             // A backup that leaves writing to its operating system does not know.
             others_on_disk: if mode == Some(Mode::Memory) { 0 } else { stable },
             is_on_disk: self.can_sync() && self.saving.is_all_stable(),
+            reach,
         }
     }
 

@@ -519,7 +519,7 @@ impl Conversation {
         self.session.command = Some(number as u16);
         let admitted = match command.takes(args.len()) {
             false => Err(Refusal::Arity.into()),
-            true => gate::admit(command, kept.transaction.as_ref(), &self.session, turn),
+            true => gate::admit(command, kept, &self.session, turn),
         };
         let mut call = Call {
             args,

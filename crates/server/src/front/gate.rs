@@ -1,7 +1,8 @@
 //! What stands before every command and behind it: may it be executed now, and what is counted.
 
 use super::client::Turn;
-use crate::commands::{Command, Transaction, Undone, flag, refused};
+use super::queue::Kept;
+use crate::commands::{Command, Past, Undone, flag, refused};
 use crate::engine::Engine;
 use crate::operators::executions::{Execution, is_slow_possible};
 use crate::operators::pause::Paused;
@@ -11,11 +12,11 @@ use store::Stall;
 use types::Instant;
 
 /// Checks that a command that exists, with a sensible number of arguments, may be executed now.
-/// `transaction` is what it ends, if it ends one.
+/// `kept` is what is known of the request from earlier attempts.
 #[inline]
 pub(super) fn admit(
     command: &Command,
-    transaction: Option<&Transaction>,
+    kept: &Kept,
     session: &Session,
     turn: &Turn<'_>,
 ) -> Result<(), Undone> {
@@ -33,19 +34,38 @@ pub(super) fn admit(
     if needs_data && turn.engine.lacks_lease(turn.now) {
         return Err(Undone::Stall(Stall::Held));
     }
+    let transaction = kept.transaction.as_ref();
     let runs_writes = transaction.is_some_and(|it| it.writes() && command.name == "exec");
     let writes = command.has(flag::WRITE) || runs_writes;
     if writes && turn.engine.cannot_keep() {
-        return Err(match runs_writes {
-            true => refused(format!("EXECABORT Transaction discarded because of: {CANNOT_KEEP}")),
-            false => refused(CANNOT_KEEP),
-        });
+        return Err(refuse_write(CANNOT_KEEP, runs_writes));
+    }
+    if writes && turn.engine.lacks_replicas() {
+        return Err(wait_for_replicas(kept.past, runs_writes, turn.now));
     }
     match turn.engine.node().operators.pause.at(turn.now) {
         None => Ok(()),
         Some(Paused::All) => Err(Undone::Paused),
         Some(Paused::Writes) if writes => Err(Undone::Paused),
         Some(Paused::Writes) => Ok(()),
+    }
+}
+
+fn refuse_write(why: &'static str, is_transaction: bool) -> Undone {
+    match is_transaction {
+        true => refused(format!("EXECABORT Transaction discarded because of: {why}")),
+        false => refused(why),
+    }
+}
+
+/// A write waits for servers that could keep it, but not for long. What was executed is never refused,
+/// so this comes before.
+#[cold]
+fn wait_for_replicas(past: Past, is_transaction: bool, now: Instant) -> Undone {
+    let until = past.began.unwrap_or(now) + REPLICAS_PATIENCE;
+    match until <= now || past.unblocked.is_some() {
+        true => refuse_write(NO_REPLICAS, is_transaction),
+        false => Undone::Unsafe { until: Some(until) },
     }
 }
 
@@ -62,6 +82,14 @@ pub(super) fn count_refusal(command: Option<&'static Command>, text: &str, engin
 /// As Redis begins it, for clients that match on it.
 const CANNOT_KEEP: &str = "MISCONF Errors writing to disk: writes are refused until it works again. \
                            See the server's log, and INFO persistence.";
+
+/// The same for a write that too few servers would get.
+const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write: fewer other servers can keep \
+                           it than min-replicas-to-write says. See INFO persistence.";
+
+/// How long a write waits for other servers before it is executed: as long as it takes to go on without
+/// a backup that does not answer.
+const REPLICAS_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Measures how long the commands of one connection take, one after another.
 ///

@@ -269,6 +269,10 @@ fn replicas(page: &mut Page, replication: Option<&Replication>) {
         "Segments of this server's log with fewer replicas than wanted.",
         short,
     );
+    let reach = replication.map_or(0, Replication::reach) as u64;
+    page.gauge("ballast_backups_reachable", "Other servers that get what is written next.", reach);
+    let least = replication.map_or(0, Replication::reach_min) as u64;
+    page.gauge("ballast_backups_needed", "With fewer of them writes are refused.", least);
     let count = |count: fn(&DiskCounts) -> u64| replication.map_or(0, |it| count(it.disk_counts()));
     let errors = count(DiskCounts::errors);
     page.counter("ballast_disk_errors_total", "Operations of the disk that failed.", errors);

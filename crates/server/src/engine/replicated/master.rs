@@ -31,6 +31,8 @@ pub(in crate::engine) struct Master {
     has_ended: bool,
     /// What this turn has handed out, to be told to the replicator.
     handed_out: Vec<ReplicatorEvent>,
+    /// Fewest backups that a write must get.
+    reach_min: usize,
 }
 
 /// What makes the headers of the pieces of many replicas.
@@ -138,11 +140,17 @@ impl Master {
             dead: BTreeSet::new(),
             has_ended: false,
             handed_out: Vec::new(),
+            reach_min: 0,
         }
     }
 
     pub(in crate::engine) fn next_deadline(&self) -> Option<Instant> {
         self.replicator.next_deadline()
+    }
+
+    /// Returns how many backups get what is written next.
+    pub(in crate::engine) fn reach(&self) -> usize {
+        self.replicator.reach()
     }
 
     /// Returns how many other servers hold all that was handed out.
@@ -172,6 +180,23 @@ impl Engine {
         }
     }
 
+    /// Returns whether a write would get fewer backups than it must.
+    #[inline]
+    pub(crate) fn lacks_replicas(&self) -> bool {
+        self.master.as_ref().is_some_and(|master| master.reach() < master.reach_min)
+    }
+
+    /// Settings or members have changed: so may the number of backups that a write must get.
+    pub(in crate::engine) fn update_reach_min(&mut self) {
+        let Some(replication) = &self.replication else { return };
+        let (wanted, members) = (replication.plan().replicas, self.node.map().servers.len());
+        let least = self.configuration.min_replicas.count(wanted, members);
+        replication.reach_min.store(least, Ordering::Relaxed);
+        if let Some(master) = &mut self.master {
+            master.reach_min = least;
+        }
+    }
+
     /// Who lives, and who does not.
     fn follow_map(&mut self, replication: &Replication, now: Instant) {
         let map = self.node.map();
@@ -183,6 +208,7 @@ impl Engine {
         let ((own, servers), dead) = (candidates(&map, self.node.me()), self.node.dead());
         let died: Vec<ServerId> = dead.difference(&master.dead).copied().collect();
         master.dead = dead;
+        self.update_reach_min();
         let died = died.into_iter().map(|backup| ReplicatorEvent::Died { backup });
         for event in std::iter::once(ReplicatorEvent::Candidates { own, servers }).chain(died) {
             self.drive_master(replication, now, event.clone());
@@ -285,6 +311,7 @@ impl Engine {
         }
         let mut effects = Outbox::new();
         master.replicator.handle(now, event, &mut effects);
+        replication.note_reach(self.reactor, master.reach());
         let mut has_acknowledged = false;
         for effect in effects.drain() {
             has_acknowledged |= self.carry_out_master(replication, effect);

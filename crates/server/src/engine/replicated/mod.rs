@@ -88,6 +88,10 @@ pub struct Replication {
     asked_for: Mutex<BTreeSet<ServerId>>,
     /// By reactor: segments with fewer replicas than wanted.
     short: Box<[AtomicUsize]>,
+    /// By reactor: backups that get what is written next.
+    reach: Box<[AtomicUsize]>,
+    /// Fewest that a write must get.
+    reach_min: AtomicUsize,
     /// By reactor: replicas that were placed against the rules about racks.
     misplaced: Box<[MisplacedCounts]>,
 }
@@ -140,6 +144,8 @@ impl Replication {
             is_fenced: AtomicBool::new(false),
             asked_for: Mutex::default(),
             short: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
+            reach: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
+            reach_min: AtomicUsize::new(0),
             misplaced: (0..reactors).map(|_| MisplacedCounts::default()).collect(),
         }
     }
@@ -188,6 +194,24 @@ impl Replication {
     pub fn under_replicated(&self) -> usize {
         let data: usize = self.short.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         data + self.chain().short()
+    }
+
+    /// Returns how many backups get what is written next, on the reactor where these are fewest.
+    pub fn reach(&self) -> usize {
+        let reach = self.reach.iter().map(|reach| reach.load(Ordering::Relaxed));
+        reach.min().unwrap_or_default()
+    }
+
+    /// Returns how many it must get, or it is refused.
+    pub fn reach_min(&self) -> usize {
+        self.reach_min.load(Ordering::Relaxed)
+    }
+
+    fn note_reach(&self, reactor: ReactorId, reach: usize) {
+        let noted = &self.reach[usize::from(reactor.0)];
+        if noted.load(Ordering::Relaxed) != reach {
+            noted.store(reach, Ordering::Relaxed);
+        }
     }
 
     /// Replicas of this log that stand in this server's rack, or with another one of their segment,
