@@ -43,9 +43,10 @@ const KEPT: [(u64, &str); 7] = [
 ];
 
 /// The same with servers that keep each other's logs.
-const KEPT_REPLICATED: [(u64, &str); 2] = [
+const KEPT_REPLICATED: [(u64, &str); 3] = [
     (45, "a segment of the log directory was written when the coordinator had noted the next one"),
     (160, "writes were refused for lack of backups since the coordinator had just started"),
+    (281, "writes were refused while the disks of all backups had failed (its own)"),
 ];
 
 #[test]

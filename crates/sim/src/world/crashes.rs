@@ -25,6 +25,8 @@ pub(super) struct Losses {
     /// Clients that had a flush refused, because its question to a coordinator that ended was lost:
     /// what waited behind it on the connection has waited for as long.
     stalled: BTreeSet<usize>,
+    /// Places whose disks have failed. Masters ask such a backup again after a pause only.
+    pub(super) failing: BTreeSet<usize>,
     /// How many excused registers have come up to be read at the end.
     tried: usize,
     /// Connections of servers that have died, which still carry what was sent before.
@@ -258,8 +260,9 @@ impl World {
         Some(Rule::LostStaysLost.broken(format!("{id} serves {old}, whose owner has died")))
     }
 
-    /// While every server lives, and none is away for long, every operation that was begun then is
-    /// answered with data.
+    /// While every server lives, none is away for long, and the disks of at least two servers have never
+    /// failed, every operation that was begun then is answered with data. If all but one have failed,
+    /// its log may have no backup for a while, and it refuses writes.
     pub(super) fn check_refused(
         &self,
         (client, since): (usize, Instant),
@@ -268,6 +271,7 @@ impl World {
         let may_be_refused = self.losses.is_excused(register)
             || self.losses.stalled.contains(&client)
             || !self.losses.dead.is_empty()
+            || self.losses.failing.len() + 1 >= super::SERVERS
             || self.memory_bytes < super::MEMORY_BYTES
             || self.slowness > 1 && (self.part == Part::Working || since <= self.away_until);
         (!may_be_refused).then(|| Rule::Answered.broken(format!("register {register} is refused")))

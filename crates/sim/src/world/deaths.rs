@@ -160,6 +160,7 @@ impl World {
             let Some(mode) = self.kept.map(|keeps| keeps.mode()) else { return };
             let faults = self.disks[place].trouble(&mut self.rng, mode);
             self.trace.note(self.now, format_args!("the disk of {id} fails: {faults:?}"));
+            self.losses.failing.insert(place);
             let until = self.micros(1_000..200_000);
             self.away_until = self.away_until.max(self.now + until);
             return self.plan_in(until, Next::Strike(Strike::Mend(place)));
