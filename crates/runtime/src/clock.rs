@@ -25,7 +25,10 @@ impl Default for Clock {
 impl Clock {
     /// A clock.
     pub fn new() -> Clock {
-        Clock { monotonic: monotonic(), wall_ns: nanoseconds(clock_gettime(ClockId::Realtime)) }
+        let wall_ns = nanoseconds(clock_gettime(ClockId::Realtime));
+        #[cfg(feature = "faults")]
+        let wall_ns = wall_ns.saturating_add_signed(crate::faults::clock_ahead_nanos());
+        Clock { monotonic: monotonic(), wall_ns }
     }
 
     /// The monotonic clock, the same for all threads of the machine.

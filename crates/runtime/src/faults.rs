@@ -59,10 +59,12 @@ pub(crate) fn before(path: &Path, operation: Operation) -> io::Result<Then> {
     Ok(then)
 }
 
-/// How far the wall clock is ahead, in milliseconds; behind if it is negative.
-#[allow(dead_code, reason = "tests of clocks use it")]
-pub(crate) fn clock_ahead() -> i64 {
-    let script = script();
+/// How far the wall clock is ahead; behind if it is negative.
+pub(crate) fn clock_ahead_nanos() -> i64 {
+    ahead_millis(&script()).saturating_mul(1_000_000)
+}
+
+fn ahead_millis(script: &str) -> i64 {
     let ahead = script.lines().filter_map(|line| line.trim().strip_prefix("clock ahead-ms="));
     ahead.filter_map(|number| number.trim().parse::<i64>().ok()).sum()
 }
@@ -108,5 +110,11 @@ mod tests {
         );
         assert_eq!(of_path(line, Path::new("/data/two")), None);
         assert_eq!(of_path("clock ahead-ms=5", Path::new("/data/one")), None);
+    }
+
+    #[test]
+    fn a_line_says_how_far_the_clock_is_ahead() {
+        assert_eq!(ahead_millis("disk /data/one read-ms=5\nclock ahead-ms=-250\n"), -250);
+        assert_eq!(ahead_millis("clock ahead-ms=soon\n"), 0);
     }
 }

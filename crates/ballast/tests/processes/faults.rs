@@ -1,10 +1,15 @@
-//! Servers whose disks are slow or fail, in a binary that can play that (`--features faults`).
+//! Servers whose disks are slow or fail, or whose clocks are wrong, in a binary that can play that
+//! (`--features faults`).
 
-use crate::client::until;
+use crate::client::{Answer, Client, until};
 use crate::servers::{MODEST, Process, Starting, binary};
+use bench::clock;
+use resp::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use tempfile::TempDir;
+use types::Instant;
 
 const VALUE_BYTES: usize = 256 << 10;
 
@@ -32,14 +37,37 @@ impl Suffering {
         self.folders.path().join(format!("server-{number}"))
     }
 
-    fn script(&self) -> PathBuf {
-        self.folders.path().join("faults")
+    /// What a server suffers.
+    fn script(&self, number: usize) -> PathBuf {
+        self.folders.path().join(format!("faults-{number}"))
     }
 
     /// From now on a server's disk does this.
     fn let_suffer(&self, number: usize, faults: &str) {
         let line = format!("disk {} {faults}\n", self.folder(number).join("replicas").display());
-        std::fs::write(self.script(), line).expect("a file can be written");
+        std::fs::write(self.script(number), line).expect("a file can be written");
+    }
+
+    /// From now on a server's wall clock is ahead by so much.
+    fn set_ahead(&self, number: usize, ahead: Duration) {
+        let line = format!("clock ahead-ms={}\n", ahead.as_millis());
+        std::fs::write(self.script(number), line).expect("a file can be written");
+    }
+
+    /// What `ballast cluster status` says.
+    fn status(&self) -> String {
+        let address = self.coordinator.address.to_string();
+        let words = ["cluster", "status", "--coordinator", &address];
+        let output = Command::new(binary()).args(words).output().expect("the binary starts");
+        String::from_utf8(output.stdout).expect("words")
+    }
+
+    /// Asks for slots to be moved; returns what is answered.
+    fn move_slots(&self, from: usize, slots: [u16; 2], to: usize) -> String {
+        let target = self.server(to).client().ask(&["CLUSTER", "MYID"]).text();
+        let [first, last] = slots.map(|slot| slot.to_string());
+        let words = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &first, &last, "NODE", &target];
+        self.server(from).client().ask(&words).text()
     }
 
     fn starting(&self, number: usize, replicas: &str) -> Starting {
@@ -48,7 +76,7 @@ impl Suffering {
         command.args(["serve", "--port", "0", "--join", &join, "--memory", "192mb"]);
         command.args(["--durability", "memory", "--replicas", replicas]);
         command.arg("--data-dir").arg(self.folder(number)).args(MODEST);
-        command.env("BALLAST_FAULTS", self.script());
+        command.env("BALLAST_FAULTS", self.script(number));
         Starting::new(command)
     }
 
@@ -121,4 +149,134 @@ fn a_disk_that_fails_takes_nobody_s_writes_with_it() {
     // The other disks hold the replicas that this disk has lost.
     cluster.kill(3);
     write(cluster.server(0), 0..20);
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// The slots of the first server and of the second in tests of clocks.
+const SLOTS: [[u16; 2]; 2] = [[8192, 16383], [0, 8191]];
+
+/// A key of these slots.
+fn key_in(client: &mut Client, name: &str, slots: [u16; 2]) -> String {
+    let keys = (0..1000).map(|number| format!("{name}:{number}"));
+    let mut there = keys.filter(|key| {
+        let slot = client.ask(&["CLUSTER", "KEYSLOT", key]).number();
+        (i64::from(slots[0])..=i64::from(slots[1])).contains(&slot)
+    });
+    there.next().expect("every slot has keys")
+}
+
+fn is_told(client: &mut Client, key: &str, exists: bool) -> bool {
+    client.ask(&["EXISTS", key]) == Answer(Value::Integer(exists.into()))
+}
+
+fn keep_for_ten_minutes(client: &mut Client, key: &str) {
+    assert_eq!(client.ask(&["SET", key, "v", "EX", "600"]).text(), "OK");
+}
+
+/// Keys that have ten minutes, and have been there for much less.
+fn assert_live(client: &mut Client, keys: &[&str]) {
+    for key in keys {
+        let left = client.ask(&["PTTL", key]).number();
+        assert!((500_000..=600_000).contains(&left), "{key} has {left} ms left");
+    }
+}
+
+/// A lock that is taken for so long is held for so long, by the test's clock, and not for ever.
+struct Lock {
+    key: String,
+    taken: Instant,
+    held: Duration,
+}
+
+impl Lock {
+    fn take(client: &mut Client, key: &str, held: Duration) -> Lock {
+        let millis = held.as_millis().to_string();
+        let taken = clock::now();
+        assert_eq!(client.ask(&["SET", key, "v", "NX", "PX", &millis]).text(), "OK", "{key}");
+        Lock { key: key.to_owned(), taken, held }
+    }
+
+    fn ends_in_time(&self, client: &mut Client) {
+        until("a lock ends", || is_told(client, &self.key, false));
+        let held = clock::now().since(self.taken);
+        // A server's clock may run a twentieth fast, and a range's that has moved another one.
+        assert!(held >= self.held * 400 / 441, "{} was held for {held:?} only", self.key);
+    }
+}
+
+/// Three servers; the first has a half of the slots, and the second the other.
+fn halves() -> Suffering {
+    let cluster = Suffering::start(3, "1");
+    until("the first server serves", || {
+        cluster.server(0).client().ask(&["SET", "key", "1"]).text() == "OK"
+    });
+    until("the move is taken", || cluster.move_slots(0, SLOTS[1], 1) == "OK");
+    until("it has moved", || {
+        let status = cluster.status();
+        status.contains("slots 0-8191\n") && !status.contains("moves")
+    });
+    cluster
+}
+
+#[test]
+fn a_server_whose_clock_is_an_hour_ahead_changes_no_key_s_time() {
+    let cluster = halves();
+    let mut clients = [0, 1].map(|number| cluster.server(number).client());
+    let before = [0, 1].map(|at| key_in(&mut clients[at], "before", SLOTS[at]));
+    let [meanwhile, lock] =
+        ["meanwhile", "lock"].map(|name| key_in(&mut clients[1], name, SLOTS[1]));
+    (0..2).for_each(|at| keep_for_ten_minutes(&mut clients[at], &before[at]));
+
+    cluster.set_ahead(1, HOUR);
+    until("people are told", || cluster.status().contains("ms ahead of the others'"));
+    let [right, wrong] = clients.each_mut().map(|client| {
+        client.ask(&["TIME"]).items()[0].text().parse::<i64>().expect("seconds are a number")
+    });
+    assert!(wrong - right > 3_500, "{wrong} is right");
+    keep_for_ten_minutes(&mut clients[1], &meanwhile);
+    let held = Duration::from_millis(800);
+    for _ in 0..2 {
+        Lock::take(&mut clients[1], &lock, held).ends_in_time(&mut clients[1]);
+    }
+    assert_live(&mut clients[0], &[&before[0]]);
+    assert_live(&mut clients[1], &[&before[1], &meanwhile]);
+    let refused = cluster.move_slots(1, SLOTS[1], 2);
+    assert!(refused.contains("no slots can be moved to or from it"), "{refused}");
+    cluster.set_ahead(3, HOUR);
+    let refused = cluster.starting(3, "1").refused();
+    assert!(refused.contains("the clock of this machine is"), "{refused}");
+
+    cluster.set_ahead(1, Duration::ZERO);
+    until("the clocks agree", || !cluster.status().contains("the others'"));
+    let lock = Lock::take(&mut clients[1], &lock, 5 * held);
+    assert_eq!(cluster.move_slots(1, SLOTS[1], 2), "OK");
+    let mut third = cluster.server(2).client();
+    until("the third server has the range", || is_told(&mut third, &meanwhile, true));
+    lock.ends_in_time(&mut third);
+    assert_live(&mut third, &[&before[1], &meanwhile]);
+}
+
+#[test]
+fn what_a_server_with_a_wrong_clock_had_is_recovered_with_the_time_that_is_left() {
+    let mut cluster = halves();
+    let mut second = cluster.server(1).client();
+    let [kept, lock] = ["kept", "lock"].map(|name| key_in(&mut second, name, SLOTS[1]));
+    cluster.set_ahead(1, HOUR);
+    until("people are told", || cluster.status().contains("ms ahead of the others'"));
+    keep_for_ten_minutes(&mut second, &kept);
+    let lock = Lock::take(&mut second, &lock, Duration::from_secs(4));
+    cluster.kill(1);
+    let mut survivors = [0, 2].map(|number| cluster.server(number).client());
+    let mut heir = None;
+    until("somebody has recovered the range", || {
+        heir = survivors.iter_mut().position(|client| is_told(client, &kept, true));
+        heir.is_some()
+    });
+    let heir = &mut survivors[heir.expect("it was found")];
+    assert_live(heir, &[&kept]);
+    // Another part of the range may be the other's.
+    let is_owner = |client: &mut Client| !client.ask(&["EXISTS", &lock.key]).is_error("MOVED");
+    let owner = survivors.iter_mut().position(is_owner).expect("somebody has it");
+    lock.ends_in_time(&mut survivors[owner]);
 }
