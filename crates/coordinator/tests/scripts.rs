@@ -379,12 +379,15 @@ fn padded(body: Vec<u8>, length: usize) -> Vec<Vec<u8>> {
     std::iter::once(body).chain(std::iter::repeat_n(nothing, count)).collect()
 }
 
-/// `5/80`: 80 bytes of segment 5.
+/// `5/80`: 80 bytes of segment 5; `5/80-short`: they may have been more once.
 fn replica(text: &str, is_directory: bool) -> Result<ReplicaInfo, Failure> {
     let usual = if is_directory { "104" } else { "100" };
+    let (text, may_be_short) =
+        text.strip_suffix("-short").map_or((text, false), |text| (text, true));
     let (segment, length) = text.split_once('/').unwrap_or((text, usual));
     let segment = SegmentId(segment.parse()?);
-    Ok(ReplicaInfo { segment, epoch: ReplicaEpoch(0), is_directory, length: length.parse()? })
+    let (epoch, length) = (ReplicaEpoch(0), length.parse()?);
+    Ok(ReplicaInfo { segment, epoch, is_directory, length, may_be_short })
 }
 
 /// `5/open`, or `5`: closed with 100 bytes.

@@ -41,6 +41,7 @@ impl History {
                     epoch: ReplicaEpoch(0),
                     is_directory: name.1,
                     length: disk[name].len() as u32,
+                    may_be_short: false,
                 });
                 let replicas = replicas.collect();
                 let (first, clock) = (0, types::UnixMillis(0));

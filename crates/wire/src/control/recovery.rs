@@ -24,6 +24,9 @@ pub struct ReplicaInfo {
     pub is_directory: bool,
     /// Bytes of the bodies of all its whole pieces.
     pub length: u32,
+    /// It was written before the backup's machine started, by a backup that does not wait for its disk: a
+    /// loss of power may have taken the end of it.
+    pub may_be_short: bool,
 }
 
 /// A place in a replica of a log's directory: so many pieces stand before it, and so many bytes of the
@@ -245,7 +248,7 @@ pub const DIRECTORY_BYTES_PER_MESSAGE: usize = 500 << 10;
 /// Most bytes of a place, a segment, a replica: seven bits to a byte.
 const PLACE_BYTES: usize = 5 + 5 + 5;
 const SEGMENT_BYTES: usize = 5 + 10 + 1 + 10 + 1 + PLACES_MAX * PLACE_BYTES;
-const REPLICA_BYTES: usize = 10 + 5 + 1 + 5;
+const REPLICA_BYTES: usize = 10 + 5 + 1 + 5 + 1;
 /// Far more than the other fields of a message take.
 const REST: usize = 8 << 10;
 

@@ -12,7 +12,7 @@
 use crate::records::AcceptedLoss;
 use planted::Bug;
 use protocols::directory::Directory;
-use protocols::replication::fences;
+use protocols::replication::{Quorum, fences};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -61,6 +61,8 @@ struct Holder {
     replicas: BTreeMap<ReplicaName, u32>,
     /// Lengths of replicas of the chain's segments.
     chain: BTreeMap<ReplicaName, u32>,
+    /// Those of both that a loss of power may have shortened.
+    short: BTreeSet<(bool, ReplicaName)>,
     /// Replicas told of in the messages of the report that is coming in; `None`: one is missing.
     told: Option<u32>,
     /// Whether it has said everything.
@@ -75,7 +77,11 @@ impl Holder {
         for replica in replicas {
             let of = if replica.is_directory { &mut self.chain } else { &mut self.replicas };
             if of.len() < REPLICAS_OF_LOG_MAX {
-                of.insert((replica.segment, replica.epoch), replica.length);
+                let name = (replica.segment, replica.epoch);
+                of.insert(name, replica.length);
+                if replica.may_be_short {
+                    self.short.insert((replica.is_directory, name));
+                }
             }
         }
         let follows = first == 0 || self.told == Some(first);
@@ -146,6 +152,8 @@ pub(super) struct Judged<'l> {
     /// The chain's segment that was noted last.
     pub(super) chain: Option<SegmentId>,
     pub(super) loss: &'l AcceptedLoss,
+    /// Replicas of each segment of the log, if there were servers for them.
+    pub(super) replicas: usize,
     /// Who can be asked and read from.
     pub(super) connected: BTreeSet<ServerId>,
 }
@@ -184,7 +192,7 @@ impl Evidence {
     ) {
         self.clock = self.clock.max(report.clock);
         self.holders.entry(backup).or_default().take(report);
-        let is_met = chain.is_some_and(|chain| self.counted(chain).is_some());
+        let is_met = chain.is_some_and(|chain| self.lengths(chain, true).len() >= fences(chain));
         if self.lease == Lease::Held && is_met {
             self.lease = Lease::Until(now + LEASE_WAIT);
         }
@@ -269,17 +277,34 @@ impl Evidence {
         let is_readable =
             |place: &(u32, ServerId, ReplicaName)| !self.unreadable.contains(&(place.1, place.2));
         let longest = replicas.filter(is_readable).max()?;
-        (self.counted(chain)? <= longest.0).then_some(longest)
+        (self.counted(chain, judged)? <= longest.0).then_some(longest)
     }
 
     /// A length of the directory in which everything stands that counted. Of as many backups as a
-    /// recovery must fence, whichever these are, the longest replica has all of that. `None`: fewer of
-    /// them are fenced.
-    fn counted(&self, chain: SegmentId) -> Option<u32> {
-        let length = |holder: &Holder| holder.chain.range(all_of(chain)).map(|(_, it)| *it).max();
+    /// recovery must fence, whichever these are, the longest replica has all of that. One that may
+    /// have been shortened does not count among them, unless all replicas are there, or an operator
+    /// does without. `None`: there are fewer of them.
+    fn counted(&self, chain: SegmentId, judged: &Judged<'_>) -> Option<u32> {
+        let all = self.lengths(chain, true);
+        let wanted = Quorum::of_segment(chain).map_or(judged.replicas, |quorum| quorum.replicas);
+        let lengths = match all.len() >= wanted || judged.loss.directory {
+            true => all,
+            false => self.lengths(chain, false),
+        };
+        lengths.get(fences(chain) - 1).copied()
+    }
+
+    /// The lengths of a chain's segment at all who have it, in ascending order; perhaps without replicas
+    /// that may be short.
+    fn lengths(&self, chain: SegmentId, with_short: bool) -> Vec<u32> {
+        let length = |holder: &Holder| {
+            let replicas = holder.chain.range(all_of(chain));
+            let counts = |name: ReplicaName| with_short || !holder.short.contains(&(true, name));
+            replicas.filter(|(name, _)| counts(**name)).map(|(_, length)| *length).max()
+        };
         let mut lengths: Vec<u32> = self.holders.values().filter_map(length).collect();
         lengths.sort_unstable();
-        lengths.get(fences(chain) - 1).copied()
+        lengths
     }
 
     /// What must be asked to read the directory, when nobody who could have a longer one is waited
@@ -396,6 +421,7 @@ impl Evidence {
         };
         let mut places: Vec<ReplicaPlace> = replicas.filter(is_right).collect();
         if content.is_none() {
+            self.leave_out_the_short(segment, &mut places, judged);
             places.sort_by_key(|place| std::cmp::Reverse(place.length));
         } else if !places.is_empty() {
             // Neighbors are read from different backups.
@@ -404,6 +430,24 @@ impl Evidence {
         }
         places.truncate(PLACES_MAX);
         places
+    }
+
+    /// Of an open segment every original has what was acknowledged, but for those that a loss of power
+    /// has shortened. These count only if all originals are there, or an operator does without.
+    fn leave_out_the_short(
+        &self,
+        segment: SegmentId,
+        places: &mut Vec<ReplicaPlace>,
+        judged: &Judged<'_>,
+    ) {
+        let may_be_short = |place: &ReplicaPlace| {
+            let name = (false, (segment, place.epoch));
+            self.holders.get(&place.backup).is_some_and(|holder| holder.short.contains(&name))
+        };
+        let are_all_there = places.len() >= judged.replicas;
+        if !are_all_there && !judged.loss.segments.contains(&segment) && !judged.loss.directory {
+            places.retain(|place| !may_be_short(place));
+        }
     }
 
     pub(super) fn proof(&self, judged: &Judged<'_>) -> Proof {

@@ -467,7 +467,9 @@ impl<S: MetaStore> Coordinator<S> {
     fn judged<'r>(&self, recovery: &'r Recovery) -> Option<Judged<'r>> {
         let RecoveryStage::Recovering { loss, .. } = &recovery.stage else { return None };
         let connected = self.connections.values().copied().flatten().collect();
-        Some(Judged { chain: self.chain_of(recovery.dead), loss, connected })
+        let record = self.ledger.servers().get(&recovery.dead);
+        let replicas = record.map_or(1, |record| usize::from(record.replicas));
+        Some(Judged { chain: self.chain_of(recovery.dead), loss, replicas, connected })
     }
 
     fn chain_of(&self, server: ServerId) -> Option<SegmentId> {

@@ -458,11 +458,13 @@ impl Engine {
 
     /// Tells the coordinator what there is of a log that is fenced.
     fn report_kept(&mut self, replication: &Replication, log: ServerId) {
+        let of_earlier_boots = replication.written_before_this_boot(log);
         let info = |(id, length, _): (ReplicaId, u32, u32)| ReplicaInfo {
             segment: id.segment,
             epoch: id.epoch,
             is_directory: id.segment.0 >= CHAIN,
             length,
+            may_be_short: of_earlier_boots.contains(&id),
         };
         let backup = lock(&replication.backup);
         let clock = backup.machine.clock(log);

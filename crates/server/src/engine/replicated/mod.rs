@@ -225,6 +225,18 @@ impl Replication {
         all
     }
 
+    /// Replicas of a log that a loss of power may have made shorter than this server has said they were.
+    /// None, if it waits for its disk before it says anything.
+    fn written_before_this_boot(&self, log: ServerId) -> BTreeSet<ReplicaId> {
+        let is_possible = match self.plan.mode {
+            Mode::Memory | Mode::Interval => true,
+            Mode::Disk => false,
+        };
+        let headers = if is_possible { self.disk.list(log) } else { Vec::new() };
+        let earlier = headers.into_iter().filter(|header| header.boot != self.disk.boot());
+        earlier.map(|header| header.id).collect()
+    }
+
     /// The segment of the chain that the coordinator has noted, as far as is known here.
     pub(super) fn noted_chain(&self) -> Option<SegmentId> {
         self.chain().noted()
