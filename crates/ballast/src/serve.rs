@@ -461,7 +461,11 @@ fn start(
 #[expect(clippy::disallowed_methods, reason = "a helper that looks at a level now and then")]
 fn keep_memory_ready(store: Arc<Store>, bytes: usize) -> anyhow::Result<()> {
     let wanted = bytes.div_ceil(store.log().segment_bytes()).max(SEGMENTS_READY_MIN);
-    std::thread::Builder::new().name("memory".into()).spawn(move || {
+    runtime::spawn_without_descriptors("memory", move |left| {
+        if let Err(error) = left {
+            // If this process is killed, others see its connections end when this thread has ended.
+            tracing::debug!(%error, "the memory thread keeps the process's descriptors open");
+        }
         yield_to_everybody();
         let low = (wanted / READY_LOW_PART).max(SEGMENTS_READY_MIN);
         let mut level = wanted;

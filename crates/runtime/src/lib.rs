@@ -10,7 +10,7 @@
 //!
 //! **Invariant:** no byte and no behaviour of a peer can make this crate panic.
 //! **Invariant:** knows no protocol: neither Redis's nor the bus's.
-//! **Invariant:** `unsafe` stands in `driver/ring.rs` only.
+//! **Invariant:** `unsafe` stands in `driver/ring.rs` and `descriptors.rs` only.
 
 #![deny(unsafe_code)]
 
@@ -20,6 +20,7 @@ mod connection;
 mod counters;
 mod cpus;
 mod crowd;
+mod descriptors;
 mod driver;
 #[cfg(feature = "faults")]
 mod faults;
@@ -40,6 +41,7 @@ pub use clock::Clock;
 pub use connection::{Class, ConnectTag, ConnectionId, Port};
 pub use counters::Counts;
 pub use cpus::cpu_count;
+pub use descriptors::spawn_without_descriptors;
 pub use driver::DriverKind;
 pub use input::Input;
 pub use io::{CLIENT_BACKLOG_MAX, Io};

@@ -167,14 +167,18 @@ impl Process {
         assert!(ended.is_none(), "{} has ended by itself: {ended:?}", self.address);
     }
 
-    /// Whether all its threads are stopped, as by SIGSTOP: that takes a moment.
+    /// Whether all its threads are stopped, as by SIGSTOP: that takes a moment. The thread that makes
+    /// memory ready is left out: it serves nobody, and stops only when it has run once more, which may
+    /// take seconds on a busy machine.
     pub(crate) fn is_stopped(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
         let mut tasks = tasks.expect("it still runs").flatten();
         tasks.all(|task| {
             let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
             // The state follows the name, which may contain anything.
-            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+            stat.rsplit_once(')').is_some_and(|(name, rest)| {
+                name.ends_with("(memory") || rest.trim_start().starts_with('T')
+            })
         })
     }
 
