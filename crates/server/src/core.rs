@@ -170,7 +170,7 @@ impl Core {
         let received = client.receive(input, &mut turn, output);
         let said = from..output.len();
         let (is_paused, is_monitor) = (client.is_paused(), client.is_monitor());
-        self.held.note(connection, said, &mut self.engine);
+        self.held.note(connection, said, &mut self.engine, self.now);
         match received.next {
             Next::Read => {}
             next @ (Next::Pause | Next::Close) => self.go_on(connection, next, io),
@@ -313,7 +313,7 @@ impl Core {
         let next = run(client, &mut turn, output);
         turn.meter.finish(turn.engine, turn.now);
         let said = from..output.len();
-        self.held.note(connection, said, &mut self.engine);
+        self.held.note(connection, said, &mut self.engine, self.now);
         self.go_on(connection, next, io);
         self.limit_output(connection, io);
     }

@@ -6,6 +6,7 @@ use crate::moves::until_all_end;
 use crate::operators::{free_port, scrape};
 use crate::servers::{MODEST, Process, binary};
 use handshake::{ClusterKeys, Credentials, Handshake, Opening, ProvenPeer};
+use rustix::process::Signal;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -304,4 +305,28 @@ fn a_file_without_a_good_key_is_refused_with_what_to_do() {
     assert!(!is_done && said.contains("cannot be made"), "{said}");
     let (is_done, said) = run(&["key"]);
     assert!(is_done && ClusterKeys::parse(&said).is_ok(), "{said}");
+}
+
+/// Without `--strict-reads` the read would be answered as long as the lease lasts.
+#[test]
+fn a_strict_read_is_answered_when_the_backups_have_confirmed_it() {
+    let folder = tempfile::tempdir().expect("a folder can be made for a test");
+    let coordinator = Process::coordinator();
+    let servers = ["1", "2", "3"].map(|name| {
+        let place = folder.path().join(name);
+        let place = place.to_str().expect("our folders have plain names");
+        let kept = ["--durability", "memory", "--replicas", "2", "--data-dir", place];
+        Process::joined(&coordinator, &[&kept[..], &["--strict-reads"], &MODEST].concat())
+    });
+    let mut client = servers[0].client();
+    until("writes are taken", || client.ask(&["SET", "key", "value"]).text() == "OK");
+    assert_eq!(client.ask(&["GET", "key"]).text(), "value");
+    let backups = &servers[1..];
+    backups.iter().for_each(|backup| backup.signal(Signal::STOP));
+    until("they stand still", || backups.iter().all(Process::is_stopped));
+    client.request(&["GET", "key"]);
+    assert!(client.answer_within(Duration::from_millis(150)).is_none(), "nobody has confirmed it");
+    assert_eq!(servers[0].client().ask(&["PING"]).text(), "PONG", "it shows no data");
+    backups.iter().for_each(|backup| backup.signal(Signal::CONT));
+    assert_eq!(client.answer().text(), "value");
 }

@@ -173,6 +173,12 @@ pub static SETTINGS: &[Setting] = &[
         "What fails together with this server, by a name of your choice: its log is kept in other racks as far as there are any. Empty: it fails alone."
     ),
     setting!(
+        "strict-reads",
+        AtStart,
+        strict_reads,
+        "Whether replies about data wait until those who keep the log have confirmed, after the request was executed, that nobody else serves it. Then no read is stale even if the machine's clock stands still, as that of a virtual machine that is moved or paused; each takes some 20 ms longer. Only for a server whose log others keep."
+    ),
+    setting!(
         "reactors",
         AtStart,
         reactors,

@@ -19,18 +19,29 @@ use runtime::{CLIENT_BACKLOG_MAX, ConnectionId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use store::log::Dependency;
+use types::Instant;
 
 /// What a connection's requests have said in this turn, from one place in its output on.
 struct Fresh {
     connection: ConnectionId,
     from: usize,
     dependency: Option<Dependency>,
+    /// When it was executed, if a beat that was sent after that must be acknowledged.
+    executed: Option<Instant>,
 }
 
 /// Replies that leave together.
 struct Batch {
     replies: Vec<u8>,
     dependency: Option<Dependency>,
+    executed: Option<Instant>,
+}
+
+impl Batch {
+    fn is_safe(&self, engine: &Engine) -> bool {
+        self.dependency.as_ref().is_none_or(|it| engine.is_acknowledged(it))
+            && self.executed.is_none_or(|executed| engine.is_confirmed(executed))
+    }
 }
 
 /// The replies of one connection that wait.
@@ -62,8 +73,8 @@ pub(super) struct Held {
     lines: BTreeMap<ConnectionId, Line>,
     /// Connections that end when their replies have left.
     ending: BTreeSet<ConnectionId>,
-    /// The engine's count of acknowledgments when the lines were last looked at.
-    looked_at: u64,
+    /// The engine's count of acknowledgments and the end of its lease when the lines were last looked at.
+    looked_at: (u64, Option<u64>),
 }
 
 impl Held {
@@ -81,13 +92,16 @@ impl Held {
         connection: ConnectionId,
         said: Range<usize>,
         engine: &mut Engine,
+        now: Instant,
     ) {
-        let dependency = engine.take_dependency();
-        if dependency.is_some() || (!self.lines.is_empty() && self.lines.contains_key(&connection))
+        let (dependency, executed) = (engine.take_dependency(), engine.take_data(now));
+        if dependency.is_some()
+            || executed.is_some()
+            || (!self.lines.is_empty() && self.lines.contains_key(&connection))
         {
             self.fresh_bytes += said.len();
             self.bytes += said.len();
-            self.fresh.push(Fresh { connection, from: said.start, dependency });
+            self.fresh.push(Fresh { connection, from: said.start, dependency, executed });
         }
     }
 
@@ -159,8 +173,9 @@ impl Held {
         // What this turn has said is behind what is held already: it must be out of the output
         // before anything is let go into it.
         let mut fresh = std::mem::take(&mut self.fresh);
-        fresh.retain(|Fresh { connection, dependency, .. }| {
-            let waits = dependency.as_ref().is_some_and(|it| !engine.is_acknowledged(it));
+        fresh.retain(|Fresh { connection, dependency, executed, .. }| {
+            let waits = dependency.as_ref().is_some_and(|it| !engine.is_acknowledged(it))
+                || executed.is_some_and(|executed| !engine.is_confirmed(executed));
             if waits {
                 self.lines.entry(*connection).or_default();
             }
@@ -172,10 +187,10 @@ impl Held {
             if output.len() > *from { output.split_off(*from) } else { Vec::new() }
         };
         let mut replies: Vec<Vec<u8>> = fresh.iter().rev().map(take).collect();
-        for (Fresh { connection, dependency, .. }, replies) in
+        for (Fresh { connection, dependency, executed, .. }, replies) in
             fresh.drain(..).zip(replies.drain(..).rev())
         {
-            self.hold(connection, Batch { replies, dependency }, io);
+            self.hold(connection, Batch { replies, dependency, executed }, io);
         }
         self.fresh = fresh;
         engine.note_held(!self.lines.is_empty());
@@ -187,10 +202,10 @@ impl Held {
 
     /// Lets go what has become safe since the last look.
     fn look(&mut self, engine: &Engine, io: &mut impl Connections) {
-        let acknowledgments = engine.acknowledgments();
-        if self.looked_at != acknowledgments {
-            self.looked_at = acknowledgments;
-            self.release(|dependency| engine.is_acknowledged(dependency), io);
+        let news = (engine.acknowledgments(), engine.lease_until());
+        if self.looked_at != news {
+            self.looked_at = news;
+            self.release(|batch| batch.is_safe(engine), io);
         }
     }
 
@@ -205,12 +220,7 @@ impl Held {
         }
     }
 
-    fn release(
-        &mut self,
-        is_acknowledged: impl Fn(&Dependency) -> bool,
-        io: &mut impl Connections,
-    ) {
-        let is_safe = |batch: &Batch| batch.dependency.as_ref().is_none_or(&is_acknowledged);
+    fn release(&mut self, is_safe: impl Fn(&Batch) -> bool, io: &mut impl Connections) {
         self.lines.retain(|connection, line| {
             while let Some(batch) = line.batches.pop_front_if(|batch| is_safe(batch)) {
                 line.bytes -= batch.replies.len();
@@ -271,7 +281,7 @@ mod tests {
     }
 
     fn reply(bytes: usize) -> Batch {
-        Batch { replies: vec![b'x'; bytes], dependency: None }
+        Batch { replies: vec![b'x'; bytes], dependency: None, executed: None }
     }
 
     #[test]

@@ -57,6 +57,7 @@ use protocols::replication::BackupEvent;
 use recovering::Reading;
 use replicated::{BackupPart, Master};
 use source_side::{PriorityToServe, PullToServe};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -109,6 +110,8 @@ pub struct Engine {
     readings: Vec<Reading>,
     /// Messages that their senders were not entitled to.
     denied: u64,
+    /// Data was shown or changed since [`Engine::take_data`]. Only noted where reads are strict.
+    has_data: Cell<bool>,
     /// Whether replies wait for what they tell of to be acknowledged.
     holds: bool,
     cleaner: Cleaner,
@@ -159,6 +162,7 @@ impl Engine {
             backups: BackupPart::default(),
             readings: Vec::new(),
             denied: 0,
+            has_data: Cell::new(false),
             holds: false,
             cleaner: Cleaner::default(),
             clock: ClockReader::default(),

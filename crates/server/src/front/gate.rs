@@ -34,6 +34,9 @@ pub(super) fn admit(
     if needs_data && turn.engine.lacks_lease(turn.now) {
         return Err(Undone::Stall(Stall::Held));
     }
+    if needs_data {
+        turn.engine.note_data();
+    }
     let transaction = kept.transaction.as_ref();
     let runs_writes = transaction.is_some_and(|it| it.writes() && command.name == "exec");
     let writes = command.has(flag::WRITE) || runs_writes;

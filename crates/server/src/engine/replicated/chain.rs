@@ -309,6 +309,9 @@ impl Engine {
         }
         if before == 0 && until > 0 {
             self.node.serves_again();
+        } else if until > before && self.configuration.strict_reads {
+            // Replies wait for this on every reactor.
+            self.node.wake_all();
         }
     }
 

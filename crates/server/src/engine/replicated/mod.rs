@@ -29,6 +29,7 @@ use ::backup::Replicas;
 use backup::BackupSide;
 use chain::Chain;
 use planted::Bug;
+use protocols::replication::timing::LEASE;
 use protocols::replication::{Candidate, Misplaced, Promise, Rack, ReplicatorEvent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -346,6 +347,41 @@ impl Engine {
             None => self.node.is_limited() && self.node.is_overdue(self.read_stopwatch(now)),
             Some(replication) => !replication.is_leased(self.read_stopwatch(now)),
         }
+    }
+
+    /// Returns whether replies about data wait for a confirmation of the lease.
+    #[inline]
+    fn is_strict(&self) -> bool {
+        self.configuration.strict_reads && self.replication.is_some()
+    }
+
+    /// A request has been admitted that shows or changes data.
+    #[inline]
+    pub(crate) fn note_data(&self) {
+        if self.is_strict() {
+            self.has_data.set(true);
+        }
+    }
+
+    /// Returns when the requests since the last call had been executed, if their replies must wait
+    /// for a beat that is sent after that.
+    #[inline]
+    pub(crate) fn take_data(&self, now: Instant) -> Option<Instant> {
+        (self.has_data.get() && self.has_data.replace(false)).then(|| self.read_stopwatch(now))
+    }
+
+    /// Returns whether a beat that was sent after `executed` has been acknowledged: nobody else served
+    /// what this server holds before that was sent.
+    pub(crate) fn is_confirmed(&self, executed: Instant) -> bool {
+        let until = self.lease_until().unwrap_or(0);
+        until > executed.0.saturating_add(LEASE.as_nanos() as u64)
+    }
+
+    /// Returns the end of the lease, which moves with every beat that is acknowledged; `None`: no
+    /// reply waits for that.
+    pub(crate) fn lease_until(&self) -> Option<u64> {
+        let replication = self.replication.as_ref().filter(|_| self.configuration.strict_reads)?;
+        Some(replication.lease.load(Ordering::Acquire))
     }
 
     /// A connection to a server has ended: what was sent to it may be lost.
