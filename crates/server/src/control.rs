@@ -11,7 +11,7 @@
 //! Nothing of the data path comes here: a server whose coordinator is away goes on serving.
 
 use crate::engine::Pulse;
-use handshake::{Credentials, Handshake, Opening, Step};
+use handshake::{Credentials, Handshake, HandshakeError, Opening, Step};
 use serde::{Serialize, de::DeserializeOwned};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -210,7 +210,7 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         writer.write_all(&encoded(&ToCoordinator::Join(self.join.clone()))?).await?;
         let mut is_described = false;
         let greeting = loop {
-            match read(&mut reader).await? {
+            match read_greeting(&mut reader).await? {
                 Some(FromCoordinator::Describe) => {
                     is_described = true;
                     for message in described(&self.pulse) {
@@ -364,8 +364,23 @@ fn reading(pulse: &Mutex<Option<Pulse>>, question: ClockQuestion) -> ToCoordinat
     ToCoordinator::Clock(ClockReading { asked, wall: clock.wall(now), expiry })
 }
 
+/// One frame before this server is let in. The coordinator judges this server's proof after it has
+/// given its own, so its refusal may come when the handshake is over on this side.
+async fn read_greeting(reader: &mut OwnedReadHalf) -> io::Result<Option<FromCoordinator>> {
+    let (header, message) = read_frame(reader).await?;
+    if let Ok(HandshakeMessage::Refuse(refusal)) = header.message(&message) {
+        return Err(HandshakeError::Theirs(refusal).into());
+    }
+    decoded(&header, &message)
+}
+
 /// One frame; `None` is a sign of life.
 async fn read<M: DeserializeOwned>(reader: &mut OwnedReadHalf) -> io::Result<Option<M>> {
+    let (header, message) = read_frame(reader).await?;
+    decoded(&header, &message)
+}
+
+async fn read_frame(reader: &mut OwnedReadHalf) -> io::Result<(Header, Vec<u8>)> {
     let mut header = [0; HEADER_BYTES];
     reader.read_exact(&mut header).await?;
     let header = Header::parse(&header).map_err(broken)?;
@@ -374,10 +389,14 @@ async fn read<M: DeserializeOwned>(reader: &mut OwnedReadHalf) -> io::Result<Opt
     }
     let mut message = vec![0; header.message_bytes];
     reader.read_exact(&mut message).await?;
+    Ok((header, message))
+}
+
+fn decoded<M: DeserializeOwned>(header: &Header, message: &[u8]) -> io::Result<Option<M>> {
     if message.is_empty() {
-        return header.message(&message).map(|()| None).map_err(broken);
+        return header.message(message).map(|()| None).map_err(broken);
     }
-    header.message(&message).map(Some).map_err(broken)
+    header.message(message).map(Some).map_err(broken)
 }
 
 /// A coordinator that takes nothing for so long is as good as away.
@@ -415,6 +434,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc;
     use types::{ClusterId, Generation, ServerId};
+    use wire::handshake::HandshakeRefusal;
 
     const CLUSTER: ClusterId = ClusterId(7);
     const NUMBER: ServerId = ServerId(3);
@@ -581,6 +601,20 @@ mod tests {
         assert_eq!(messages.recv(), Ok(refusal));
         assert!(messages.recv().is_err(), "the callback is dropped");
         assert_eq!(coordinator.hear(), None);
+    }
+
+    #[test]
+    fn a_link_whose_proof_is_refused_last_says_so() {
+        let (listener, _link, messages) = start();
+        let mut coordinator = Accepted::from(&listener);
+        coordinator.hear();
+        let refusal = HandshakeMessage::Refuse(HandshakeRefusal::WrongKey);
+        let mut bytes = Vec::new();
+        frame::encode(&refusal, 0, &mut bytes).unwrap();
+        coordinator.0.write_all(&bytes).unwrap();
+        let reason = HandshakeError::Theirs(HandshakeRefusal::WrongKey).to_string();
+        let told = FromCoordinator::Rejected { reason, is_fenced: false };
+        assert_eq!(messages.recv(), Ok(told), "the reason, not that a message is not valid");
     }
 
     #[test]
