@@ -44,12 +44,19 @@ impl<S: MetaStore> Coordinator<S> {
         at: Moment,
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
-        let half_heard = self.hearing.half_heard();
-        let is_due =
-            |server: &&Server| self.dead_at(server, half_heard).is_some_and(|due| due <= at.now);
-        let due = self.ledger.servers().values().filter(is_due).map(|server| server.id);
-        let due: BTreeSet<ServerId> = due.collect();
-        if due.is_empty() { Ok(()) } else { self.declare_dead(at, &due, out) }
+        // Each death may leave so few that half of them are heard, who are judged otherwise.
+        loop {
+            let half_heard = self.hearing.half_heard();
+            let is_due = |server: &&Server| {
+                self.dead_at(server, half_heard).is_some_and(|due| due <= at.now)
+            };
+            let due = self.ledger.servers().values().filter(is_due).map(|server| server.id);
+            let due: BTreeSet<ServerId> = due.collect();
+            if due.is_empty() {
+                return Ok(());
+            }
+            self.declare_dead(at, &due, out)?;
+        }
     }
 
     /// Ends the servers' part in the cluster.

@@ -133,6 +133,8 @@ pub struct Coordinator<S> {
     map_is_stale: bool,
     /// Whether a queued migration may have become free.
     queue_is_stale: bool,
+    /// When everything that was due by then was last done.
+    settled: Instant,
 }
 
 /// Whether a server can be talked to.
@@ -197,6 +199,7 @@ impl<S: MetaStore> Coordinator<S> {
             maps: 0,
             map_is_stale: true,
             queue_is_stale: true,
+            settled: now,
         })
     }
 
@@ -239,7 +242,7 @@ impl<S: MetaStore> Coordinator<S> {
         message: ToCoordinator,
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
-        let Some(joined) = self.sender(connection, &message, out) else { return Ok(()) };
+        let Some(joined) = self.sender(at, connection, &message, out) else { return Ok(()) };
         if let ToCoordinator::Join(join) = message {
             return self.join(at, connection, join, out);
         }
@@ -306,6 +309,7 @@ impl<S: MetaStore> Coordinator<S> {
     /// The number under which a connection was let in, if it has one; `None`: it may not say this.
     fn sender(
         &mut self,
+        at: Moment,
         connection: ConnectionId,
         message: &ToCoordinator,
         out: &mut Outbox,
@@ -316,7 +320,7 @@ impl<S: MetaStore> Coordinator<S> {
         match entitled::judge(caller, joined, message) {
             Ok(()) => Some(joined),
             Err(reason) => {
-                self.refuse(connection, joined, message, reason, out);
+                self.refuse(at, (connection, joined), message, reason, out);
                 None
             }
         }
@@ -326,8 +330,8 @@ impl<S: MetaStore> Coordinator<S> {
     /// on; every other connection is closed.
     fn refuse(
         &mut self,
-        connection: ConnectionId,
-        joined: Option<ServerId>,
+        at: Moment,
+        (connection, joined): (ConnectionId, Option<ServerId>),
         message: &ToCoordinator,
         reason: &str,
         out: &mut Outbox,
@@ -337,7 +341,11 @@ impl<S: MetaStore> Coordinator<S> {
                 let asker = asks::Asker { connection, server: joined, request: *request };
                 asker.answer(Answer::Refused(reason.to_owned()), out);
             }
-            _ => self.reject(connection, reason.to_owned().into(), out),
+            _ => {
+                // Who had joined is missed from here on.
+                self.closed(at, connection);
+                self.reject(connection, reason.to_owned().into(), out);
+            }
         }
     }
 

@@ -26,6 +26,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.publish_map(out);
         self.send_demands(at, out);
         self.send_recovery_demands(at, out);
+        self.settled = at.now;
         Ok(())
     }
 

@@ -170,11 +170,15 @@ impl World {
     pub fn wait(&mut self, duration: Duration) -> Vec<Effect> {
         let end = self.now + duration;
         let mut effects = Vec::new();
+        let mut ticks = 0;
         while let Some(deadline) = self.next_deadline().filter(|deadline| *deadline <= end) {
+            ticks = if deadline > self.now { 1 } else { ticks + 1 };
             self.now = self.now.max(deadline);
             effects.extend(self.handle(Event::Tick));
             let next = self.next_deadline();
-            assert!(next.is_none_or(|next| next > self.now), "a deadline that is met moves on");
+            // What servers have answered to the first tick may have made something else due.
+            let is_over = next.is_none_or(|next| next > self.now);
+            assert!(is_over || ticks < 2, "a deadline that is met moves on");
         }
         self.now = end;
         effects.extend(self.handle(Event::Tick));

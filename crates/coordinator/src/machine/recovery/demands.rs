@@ -50,10 +50,11 @@ impl<S: MetaStore> Coordinator<S> {
         let leases = self.evidence.values().filter_map(|evidence| evidence.lease_end());
         let refusals = self.refusals.values().copied();
         let is_freeing = |recovery: &&Recovery| recovery.stage == RecoveryStage::Freeing;
-        // Who stays away need not free anything.
+        // Who stays away need not free anything: known of those whose time was over before.
         let absences = self.ledger.recoveries().values().any(|r| is_freeing(&r)).then(|| {
             let living = self.ledger.servers().values().filter(|server| !server.fenced);
-            living.filter_map(|server| self.given_up_at(server.id))
+            let given_up = living.filter_map(|server| self.given_up_at(server.id));
+            given_up.filter(|by| *by > self.settled)
         });
         let absences = absences.into_iter().flatten();
         demands.chain(leases).chain(refusals).chain(absences).min()

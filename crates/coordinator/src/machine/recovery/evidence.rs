@@ -16,6 +16,7 @@ use protocols::replication::{Quorum, fences};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
+use types::limits::SEGMENT_BYTES;
 use types::{Instant, SegmentId, ServerId, UnixMillis};
 use wire::control::{DirectoryPlace, PLACES_MAX, RecoverySegment, ReplicaInfo, ReplicaPlace};
 use wire::directory::Content;
@@ -200,7 +201,9 @@ impl Evidence {
 
     /// A backup cannot read a replica that it has told of. Returns whether that is news.
     pub(super) fn damaged(&mut self, backup: ServerId, replica: ReplicaName) -> bool {
-        let is_new = self.unreadable.insert((backup, replica));
+        // Nobody has so many, and whoever says so is believed no more.
+        let is_new = self.unreadable.len() < REPLICAS_OF_LOG_MAX
+            && self.unreadable.insert((backup, replica));
         if is_new {
             let segment = replica.0;
             tracing::warn!(%backup, %segment, "a replica cannot be read: it is left out");
@@ -335,12 +338,13 @@ impl Evidence {
         if first == DirectoryPlace::default() {
             let holder = self.holders.get(&backup);
             let length = holder.and_then(|holder| holder.chain.get(&replica)).copied();
-            let length = length.unwrap_or_default();
+            let length = length.unwrap_or_default().min(SEGMENT_BYTES as u32);
             let (bodies, is_cut) = (Vec::new(), false);
             self.reading = Some(Reading { backup, replica, length, bodies, is_cut });
         }
         let Some(reading) = &mut self.reading else { return };
-        let is_unreadable = bodies.iter().all(Vec::is_empty);
+        // No piece is empty: such an answer would make no progress, however often it came.
+        let is_unreadable = bodies.is_empty() || bodies.iter().any(Vec::is_empty);
         reading.take(bodies, next);
         let bytes: usize = reading.bodies.iter().map(Vec::len).sum();
         let length = reading.length as usize;
@@ -490,4 +494,36 @@ impl Evidence {
 /// The names of all replicas of a segment.
 fn all_of(segment: SegmentId) -> RangeInclusive<ReplicaName> {
     (segment, ReplicaEpoch(0))..=(segment, ReplicaEpoch(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_without_progress_ends_the_reading_of_a_directory() {
+        let (backup, replica) = (ServerId(2), (SegmentId(1), ReplicaEpoch(0)));
+        let info = ReplicaInfo {
+            segment: replica.0,
+            epoch: replica.1,
+            is_directory: true,
+            length: 100,
+            may_be_short: false,
+        };
+        let clock = UnixMillis(0);
+        let report = FencedReport { first: 0, replicas: &[info], clock, more: false };
+        let question = DirectoryQuestion { backup, replica, first: DirectoryPlace::default() };
+        let next = Some(DirectoryPlace { pieces: 2, bytes: 0 });
+        for (bodies, goes_on) in [
+            (vec![vec![1], vec![2]], true),
+            (vec![], false),
+            (vec![vec![1], vec![]], false),
+            (vec![vec![]; 1_000], false),
+        ] {
+            let mut evidence = Evidence::default();
+            evidence.fenced(Instant(0), backup, report, Some(replica.0));
+            evidence.directory_read(question, (bodies, next));
+            assert_eq!(evidence.reading.is_some(), goes_on);
+        }
+    }
 }
