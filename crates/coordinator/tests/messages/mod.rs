@@ -1,0 +1,519 @@
+//! A coordinator that is told anything: half of what it is told answers what it has demanded, with a
+//! detail or two changed. As a rule a connection says what the process at its other end may say.
+
+#[path = "../../../server/tests/messages/draw.rs"]
+mod draw;
+
+use crate::support::{IDENTITY, Storage, World};
+use coordinator::{Caller, ConnectionId, Effect, Event};
+pub(crate) use draw::Draw;
+use draw::kinds;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::limits::TABLES_MAX;
+use types::{
+    ClusterId, Generation, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, Slot,
+    TableId, Tenure, UnixMillis,
+};
+use wire::control::{
+    Ask, ClockReading, ClusterMap, DirectoryPlace, FromCoordinator, HeldMigration, HeldState,
+    HeldTablet, Holdings, Intent, Join, Loss, MigrationPolicy, PriorityPulls, Progress,
+    RecoveryPart, ReplicaInfo, ServerInfo, TabletInfo, ToCoordinator, Will,
+};
+use wire::frame::{self, HEADER_BYTES, Header};
+use wire::replica::ReplicaEpoch;
+
+/// Kinds of messages to a coordinator, and of requests.
+const KINDS: usize = 26;
+const ASKS: usize = 11;
+
+/// Connections at a time, and demands that may be answered.
+const CONNECTIONS_MAX: usize = 8;
+const DEMANDS_MAX: usize = 24;
+
+struct Told {
+    world: World,
+    kinds: Vec<ToCoordinator>,
+    asks: Vec<Ask>,
+    /// The process at the other end of each, and whether it has asked to be let in.
+    connections: BTreeMap<ConnectionId, (Caller, bool)>,
+    last_connection: u64,
+    demands: Vec<(ConnectionId, FromCoordinator)>,
+    heard: usize,
+}
+
+/// Tells a coordinator what the bytes say, and returns how many messages it has sent. Fails if it
+/// panics, or makes a message that no frame can carry.
+pub(crate) fn tell_anything(data: &[u8]) -> usize {
+    let mut draw = Draw::new(data);
+    let mut told = Told {
+        world: World::new(Storage::memory()),
+        kinds: kinds(),
+        asks: kinds(),
+        connections: BTreeMap::new(),
+        last_connection: 1_000,
+        demands: Vec::new(),
+        heard: 0,
+    };
+    assert_eq!((told.kinds.len(), told.asks.len()), (KINDS, ASKS), "other kinds than are known");
+    // Three servers keep each other's logs, and one stands alone.
+    for replicas in [1, 1, 1, 0] {
+        let connection = told.open(server(None, 1));
+        told.say(connection, ToCoordinator::Join(join(None, replicas)));
+        told.say(connection, ToCoordinator::Chain { number: SegmentId(1) });
+    }
+    while !draw.is_over() {
+        told.step(&mut draw);
+    }
+    told.heard
+}
+
+/// A message as its receiver gets it; `None`: it is refused when it is decoded.
+fn sent(message: &ToCoordinator) -> Option<ToCoordinator> {
+    let mut bytes = Vec::new();
+    frame::encode(message, 0, &mut bytes).ok()?;
+    let header = Header::parse(bytes.first_chunk()?).ok()?;
+    header.message(&bytes[HEADER_BYTES..]).ok()
+}
+
+fn server(number: Option<ServerId>, generation: u64) -> Caller {
+    let number = number.map(|server| (IDENTITY.cluster, server));
+    Caller::Server { number, generation: Generation(generation) }
+}
+
+fn some_caller(draw: &mut Draw<'_>) -> Caller {
+    match draw.below(8) {
+        0 | 1 => Caller::Operator,
+        2 => server(None, draw.number()),
+        // One process, as a rule, under each number.
+        _ => server(Some(draw.server()), if draw.one_in(8) { draw.number() } else { 1 }),
+    }
+}
+
+fn join(rejoin: Option<(ClusterId, ServerId)>, replicas: u16) -> Join {
+    Join {
+        host: "host".into(),
+        client_port: 6379,
+        bus_port: 16379,
+        rejoin,
+        replicas,
+        rack: String::new(),
+        disk: None,
+    }
+}
+
+impl Told {
+    fn open(&mut self, caller: Caller) -> ConnectionId {
+        self.last_connection += 1;
+        let connection = ConnectionId(self.last_connection);
+        self.connections.insert(connection, (caller, false));
+        self.happens(Event::Opened { connection, caller });
+        connection
+    }
+
+    fn say(&mut self, connection: ConnectionId, message: ToCoordinator) {
+        if let Some(message) = sent(&message) {
+            if let (ToCoordinator::Join(_), Some(known)) =
+                (&message, self.connections.get_mut(&connection))
+            {
+                known.1 = true;
+            }
+            self.happens(Event::Received { connection, message });
+        }
+    }
+
+    fn happens(&mut self, event: Event) {
+        let effects = self.world.handle(event);
+        self.take(effects);
+    }
+
+    fn take(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Send { connection, message } => {
+                    if let Err(error) = frame::encode(&message, 0, &mut Vec::new()) {
+                        panic!("{error}");
+                    }
+                    self.heard += 1;
+                    if self.demands.len() == DEMANDS_MAX {
+                        self.demands.remove(0);
+                    }
+                    self.demands.push((connection, message));
+                }
+                Effect::Close { connection } => {
+                    self.connections.remove(&connection);
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, draw: &mut Draw<'_>) {
+        let connections: Vec<ConnectionId> = self.connections.keys().copied().collect();
+        match draw.below(32) {
+            0 | 1 if connections.len() < CONNECTIONS_MAX => {
+                let caller = some_caller(draw);
+                self.open(caller);
+            }
+            2 if !connections.is_empty() => {
+                let connection = draw.pick(&connections);
+                self.connections.remove(&connection);
+                self.happens(Event::Closed { connection });
+            }
+            3 => {
+                // All connections end with it.
+                self.world.restart();
+                self.connections.clear();
+            }
+            4 if !connections.is_empty() => {
+                let connection = draw.pick(&connections);
+                self.set_link(draw, connection);
+            }
+            5..=8 => {
+                let millis = draw.pick(&[1, 10, 110, 160, 600, 1_100, 6_000]);
+                match draw.one_in(8) {
+                    true => self.world.stand_still(Duration::from_millis(millis)),
+                    false => {
+                        let effects = self.world.wait(Duration::from_millis(millis));
+                        self.take(effects);
+                    }
+                }
+            }
+            9..=19 if !self.demands.is_empty() => {
+                let (connection, demand) = draw.pick(&self.demands);
+                if let Some(message) = answer(draw, demand)
+                    && self.connections.contains_key(&connection)
+                {
+                    self.say(connection, message);
+                }
+            }
+            _ if connections.is_empty() => {
+                let caller = some_caller(draw);
+                self.open(caller);
+            }
+            _ => {
+                let connection = draw.pick(&connections);
+                let message = self.some_message_of(draw, connection);
+                self.say(connection, message);
+            }
+        }
+    }
+
+    /// Of the answers that a server's link gives by itself.
+    fn set_link(&mut self, draw: &mut Draw<'_>, connection: ConnectionId) {
+        if !self.world.hanging.remove(&connection) && draw.bool() {
+            self.world.hanging.insert(connection);
+        }
+        let ahead = draw.pick(&[0, 0, 300, -300, 10_000, i64::MIN]);
+        self.world.clocks_ahead.insert(connection, ahead);
+    }
+
+    /// A message that the process at the other end may say, as a rule.
+    fn some_message_of(&self, draw: &mut Draw<'_>, connection: ConnectionId) -> ToCoordinator {
+        let known = self.connections.get(&connection).filter(|_| !draw.one_in(24));
+        match known {
+            Some((Caller::Server { number, .. }, false)) => {
+                ToCoordinator::Join(join(*number, draw.below(3) as u16))
+            }
+            Some((Caller::Operator, _)) => self.some_request(draw),
+            Some((Caller::Server { .. }, true)) if draw.one_in(3) => self.some_request(draw),
+            Some((Caller::Server { .. }, true)) | None => {
+                let kind = draw.pick(&self.kinds);
+                self.some_message(draw, kind)
+            }
+        }
+    }
+
+    fn some_request(&self, draw: &mut Draw<'_>) -> ToCoordinator {
+        let kind = if draw.bool() { migrate(draw) } else { draw.pick(&self.asks) };
+        ToCoordinator::Ask { request: draw.number(), ask: some_ask(draw, kind) }
+    }
+}
+
+/// The answer of a server to a demand.
+fn answer(draw: &mut Draw<'_>, demand: FromCoordinator) -> Option<ToCoordinator> {
+    Some(match demand {
+        FromCoordinator::Measure { migration, .. } => {
+            ToCoordinator::Measured { migration, records: draw.number(), bytes: draw.number() }
+        }
+        FromCoordinator::Prepare(intent) => ToCoordinator::Prepared {
+            migration: intent.migration,
+            refused: draw.one_in(4).then(|| "x".repeat(draw.below(2_000))),
+        },
+        FromCoordinator::Start(intent) => {
+            let migration = intent.migration;
+            match draw.one_in(3) {
+                true => ToCoordinator::FlipUnanswered { migration },
+                false => ToCoordinator::Flipped { migration },
+            }
+        }
+        FromCoordinator::Decide { migration } => {
+            ToCoordinator::Decided { migration, accepted: draw.bool() }
+        }
+        FromCoordinator::Forget { migration, remaining } => match remaining.is_empty() {
+            true => ToCoordinator::Released { migration },
+            // In the target's stead, now and then: what it depends on is known here.
+            false => ToCoordinator::Shrink { migration, remaining: remaining[1..].to_vec() },
+        },
+        FromCoordinator::Outcome { migration, .. } => ToCoordinator::Flipped { migration },
+        FromCoordinator::Fence { log } => fenced(draw, log),
+        FromCoordinator::ReadDirectory { log, replica, first } => ToCoordinator::DirectoryRead {
+            log,
+            replica,
+            first: DirectoryPlace { pieces: draw.near(first.pieces.into()) as u32, ..first },
+            bodies: bodies(draw),
+            next: draw.one_in(3).then(|| place(draw)),
+        },
+        FromCoordinator::Recover(part) => recovered(draw, &part)?,
+        FromCoordinator::FreeLog { log } => ToCoordinator::LogFreed { log },
+        FromCoordinator::Ping => ToCoordinator::Pong { is_stalled: draw.one_in(4) },
+        FromCoordinator::Clock(question) => {
+            ToCoordinator::Clock(some_reading(draw, question.asked))
+        }
+        FromCoordinator::Witness { server } => ToCoordinator::Witnessed { server },
+        FromCoordinator::Rejected { .. }
+        | FromCoordinator::Welcome { .. }
+        | FromCoordinator::Map(_)
+        | FromCoordinator::Finished { .. }
+        | FromCoordinator::Answer { .. }
+        | FromCoordinator::ChainNoted { .. }
+        | FromCoordinator::Kept { .. }
+        | FromCoordinator::Describe => return None,
+    })
+}
+
+fn recovered(draw: &mut Draw<'_>, part: &RecoveryPart) -> Option<ToCoordinator> {
+    let dead = part.dead()?;
+    let range = if draw.one_in(6) { draw.range() } else { part.range };
+    let epoch = OwnershipEpoch(draw.near(part.epoch.0));
+    Some(match draw.below(4) {
+        0 => ToCoordinator::NotRecovered { dead, range, epoch, reason: "no".into() },
+        1 => ToCoordinator::Replayed { dead, range, epoch },
+        _ => ToCoordinator::Recovered { dead, range, epoch },
+    })
+}
+
+fn fenced(draw: &mut Draw<'_>, log: ServerId) -> ToCoordinator {
+    let replicas = draw.list(4, |draw| ReplicaInfo {
+        segment: SegmentId(draw.number()),
+        epoch: ReplicaEpoch(draw.below(2) as u32),
+        is_directory: draw.bool(),
+        length: draw.u32(),
+        may_be_short: draw.bool(),
+    });
+    let first = if draw.one_in(4) { draw.u32() } else { 0 };
+    let clock = UnixMillis(draw.number());
+    ToCoordinator::Fenced { log, first, replicas, clock, more: draw.one_in(4) }
+}
+
+fn bodies(draw: &mut Draw<'_>) -> Vec<Vec<u8>> {
+    draw.list(3, |draw| vec![draw.number() as u8; draw.below(60)])
+}
+
+fn place(draw: &mut Draw<'_>) -> DirectoryPlace {
+    DirectoryPlace { pieces: draw.u32(), bytes: draw.u32() }
+}
+
+fn some_reading(draw: &mut Draw<'_>, asked: Instant) -> ClockReading {
+    let wall = UnixMillis(draw.near(1_700_000_000_000));
+    let expiry = draw.bool().then(|| UnixMillis(draw.near(1_700_000_000_000)));
+    ClockReading { asked: Instant(draw.near(asked.0)), wall, expiry }
+}
+
+impl Told {
+    /// A message of this kind.
+    fn some_message(&self, draw: &mut Draw<'_>, kind: ToCoordinator) -> ToCoordinator {
+        let (migration, range) = (MigrationId(draw.number()), draw.range());
+        let (server, epoch) = (draw.server(), OwnershipEpoch(draw.number()));
+        let (segment, replica) = (SegmentId(draw.number()), ReplicaEpoch(draw.below(2) as u32));
+        match kind {
+            ToCoordinator::Join(_) => {
+                let rejoin = draw.bool().then(|| (ClusterId(draw.near(77)), server));
+                let disk = draw.one_in(4).then(|| ClusterId(draw.near(77)));
+                let rack = "r".repeat(draw.below(60));
+                ToCoordinator::Join(Join { rack, disk, ..join(rejoin, draw.number() as u16) })
+            }
+            ToCoordinator::Measured { .. } => {
+                ToCoordinator::Measured { migration, records: draw.number(), bytes: draw.number() }
+            }
+            ToCoordinator::Prepared { .. } => {
+                ToCoordinator::Prepared { migration, refused: draw.bool().then(|| "no".into()) }
+            }
+            ToCoordinator::Flipped { .. } => ToCoordinator::Flipped { migration },
+            ToCoordinator::FlipUnanswered { .. } => ToCoordinator::FlipUnanswered { migration },
+            ToCoordinator::Decided { .. } => {
+                ToCoordinator::Decided { migration, accepted: draw.bool() }
+            }
+            ToCoordinator::Shrink { .. } => {
+                ToCoordinator::Shrink { migration, remaining: draw.list(4, Draw::range) }
+            }
+            ToCoordinator::Progress { .. } => {
+                ToCoordinator::Progress { migration, progress: some_progress(draw) }
+            }
+            ToCoordinator::Released { .. } => ToCoordinator::Released { migration },
+            ToCoordinator::Ask { .. } => self.some_request(draw),
+            ToCoordinator::Chain { .. } => ToCoordinator::Chain { number: segment },
+            ToCoordinator::Fenced { .. } => fenced(draw, server),
+            ToCoordinator::DirectoryRead { .. } => ToCoordinator::DirectoryRead {
+                log: server,
+                replica: (segment, replica),
+                first: place(draw),
+                bodies: bodies(draw),
+                next: draw.bool().then(|| place(draw)),
+            },
+            ToCoordinator::Recovered { .. } => {
+                ToCoordinator::Recovered { dead: server, range, epoch }
+            }
+            ToCoordinator::Replayed { .. } => {
+                ToCoordinator::Replayed { dead: server, range, epoch }
+            }
+            ToCoordinator::NotRecovered { .. } => {
+                let reason = "no".repeat(draw.below(300));
+                ToCoordinator::NotRecovered { dead: server, range, epoch, reason }
+            }
+            ToCoordinator::Damaged { .. } => {
+                ToCoordinator::Damaged { log: server, segment, epoch: replica }
+            }
+            ToCoordinator::LogFreed { .. } => ToCoordinator::LogFreed { log: server },
+            ToCoordinator::IsNeeded { .. } => ToCoordinator::IsNeeded { log: server },
+            ToCoordinator::Suspect { .. } => ToCoordinator::Suspect { server },
+            ToCoordinator::Witnessed { .. } => ToCoordinator::Witnessed { server },
+            ToCoordinator::Pong { .. } => ToCoordinator::Pong { is_stalled: draw.bool() },
+            ToCoordinator::Clock(_) => {
+                let asked = Instant(draw.near(self.world.now().0));
+                ToCoordinator::Clock(some_reading(draw, asked))
+            }
+            ToCoordinator::KnownMap(_) => ToCoordinator::KnownMap(Box::new(some_map(draw))),
+            ToCoordinator::Holds(_) => ToCoordinator::Holds(Box::new(some_holdings(draw))),
+            ToCoordinator::Will(_) => {
+                ToCoordinator::Will(Will::of(&[draw.number() >> 8, 0, draw.number() >> 8]))
+            }
+        }
+    }
+}
+
+fn some_progress(draw: &mut Draw<'_>) -> Progress {
+    Progress {
+        records_total: draw.number(),
+        records: draw.number(),
+        bytes: draw.number(),
+        priority_records: draw.number(),
+        elapsed_ns: draw.number(),
+    }
+}
+
+fn migrate(draw: &mut Draw<'_>) -> Ask {
+    Ask::Migrate {
+        ranges: if draw.one_in(4) { draw.list(4, Draw::range) } else { vec![slots(draw)] },
+        source: draw.one_in(6).then(|| draw.server()),
+        target: draw.server(),
+        policy: some_policy(draw),
+    }
+}
+
+/// A request of this kind.
+fn some_ask(draw: &mut Draw<'_>, kind: Ask) -> Ask {
+    match kind {
+        Ask::Migrate { .. } => migrate(draw),
+        Ask::Cancel { .. } => Ask::Cancel {
+            source: draw.bool().then(|| draw.server()),
+            task: draw.one_in(3).then(|| MigrationId(draw.number())),
+        },
+        Ask::List { .. } => Ask::List { task: draw.bool().then(|| MigrationId(draw.number())) },
+        Ask::Flush { .. } => {
+            Ask::Flush { table: draw.bool().then(|| TableId(draw.below(18) as u8)) }
+        }
+        Ask::AcceptLoss { .. } => {
+            let segment = |draw: &mut Draw<'_>| SegmentId(draw.number());
+            let loss = match draw.bool() {
+                true => Loss::Directory,
+                false => Loss::Segments { first: draw.list(3, segment), total: draw.u32() },
+            };
+            Ask::AcceptLoss { dead: draw.server(), loss }
+        }
+        Ask::Rebuild { .. } => {
+            Ask::Rebuild { without: draw.list(3, Draw::server), go: draw.bool() }
+        }
+        Ask::Recoveries | Ask::Map | Ask::Health | Ask::Standing | Ask::Clocks => kind,
+    }
+}
+
+fn slots(draw: &mut Draw<'_>) -> types::HashRange {
+    let first = draw.pick(&[0, 100, 4_096, 8_192]);
+    crate::support::slots(first, Slot(first + draw.below(4_000) as u16).0)
+}
+
+fn some_policy(draw: &mut Draw<'_>) -> MigrationPolicy {
+    if !draw.one_in(4) {
+        return MigrationPolicy::default();
+    }
+    MigrationPolicy {
+        partitions: draw.number() as u16,
+        pull_bytes: draw.u32(),
+        pulls_ahead: draw.number() as u16,
+        priority: PriorityPulls::Batched { hashes_max: draw.number() as u16 },
+        background_share: draw.number() as u8,
+    }
+}
+
+fn tenures(draw: &mut Draw<'_>) -> Vec<Tenure> {
+    draw.list(TABLES_MAX + 1, |draw| Tenure(draw.number()))
+}
+
+/// The map that a server of a lost coordinator knows.
+fn some_map(draw: &mut Draw<'_>) -> ClusterMap {
+    let server = |draw: &mut Draw<'_>| ServerInfo {
+        id: draw.server(),
+        host: "host".into(),
+        client_port: 1,
+        bus_port: 2,
+        connected: draw.bool(),
+        rack: String::new(),
+        is_dead: draw.bool(),
+        in_recovery: draw.bool(),
+    };
+    let tablet = |draw: &mut Draw<'_>| TabletInfo {
+        range: draw.range(),
+        owner: draw.server(),
+        epoch: OwnershipEpoch(draw.number()),
+        tenures: tenures(draw),
+    };
+    ClusterMap {
+        version: draw.number(),
+        cluster: IDENTITY.cluster,
+        servers: draw.list(4, server),
+        tablets: draw.list(3, tablet),
+        moving: draw.list(2, |draw| (draw.range(), draw.server(), draw.server())),
+    }
+}
+
+/// What a server tells a coordinator whose file is lost.
+fn some_holdings(draw: &mut Draw<'_>) -> Holdings {
+    let tablet = |draw: &mut Draw<'_>| HeldTablet {
+        range: draw.range(),
+        epoch: OwnershipEpoch(draw.number()),
+        tenures: tenures(draw),
+        state: draw.pick(&[HeldState::Owned, HeldState::Leaving, HeldState::Recovering]),
+    };
+    let migration = |draw: &mut Draw<'_>| HeldMigration {
+        intent: Intent {
+            migration: MigrationId(draw.number()),
+            range: draw.range(),
+            source: draw.server(),
+            target: draw.server(),
+            source_epoch: OwnershipEpoch(draw.number()),
+            target_epoch: OwnershipEpoch(draw.number()),
+            target_tenures: tenures(draw),
+            bytes: draw.number(),
+            policy: some_policy(draw),
+        },
+        is_accepted: draw.bool(),
+    };
+    let chain = |draw: &mut Draw<'_>| draw.bool().then(|| SegmentId(draw.number()));
+    Holdings {
+        seed: draw.near(IDENTITY.seed),
+        chain: chain(draw),
+        tablets: draw.list(3, tablet),
+        migrations: draw.list(2, migration),
+        logs: draw.list(3, |draw| (draw.server(), chain(draw))),
+    }
+}

@@ -1,0 +1,10 @@
+//! Messages of peers and a coordinator, told to a server that has something to lose.
+
+#![no_main]
+
+#[path = "../../crates/server/tests/messages/mod.rs"]
+mod messages;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    messages::tell_anything(data);
+});
