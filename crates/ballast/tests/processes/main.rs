@@ -30,6 +30,7 @@ mod scrubs;
 mod seats;
 mod servers;
 mod silence;
+mod sizes;
 mod stock_clients;
 mod strangers;
 mod tools;
