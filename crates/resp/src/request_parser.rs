@@ -7,6 +7,10 @@
 //! and how far an unfinished line has been searched. The length of an unfinished argument is read
 //! again with each call.
 //!
+//! A request with an argument that is longer than may be kept passes by without being kept: its
+//! bytes are taken off as they arrive, and at its end comes an error after which the connection goes
+//! on.
+//!
 //! The CR LF behind each part is checked, as in Valkey 9. Redis skips two bytes there, whatever they
 //! are.
 
@@ -25,8 +29,8 @@ const UNQUOTED_BYTES_KEPT: usize = 1_024;
 /// Bytes that any line may have: the longest number with its marker and sign.
 const NUMBER_BYTES_MAX: usize = 21;
 
-/// What a client did wrong, in Redis's words (without the leading `ERR `). The connection cannot be
-/// used any longer: where the next request begins is unknown.
+/// What a client did wrong, in Redis's words (without the leading `ERR `). As a rule the connection
+/// cannot be used any longer: where the next request begins is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// The number of arguments is not a number, or above the limit.
@@ -59,6 +63,21 @@ pub enum ProtocolError {
     /// All arguments together are above the limit. (Redis closes the connection without a word.)
     #[error("Protocol error: too big request")]
     TooBigRequest,
+    /// An argument is longer than may be kept. The whole request has been taken off the input.
+    #[error("argument of {bytes} bytes is longer than the maximum of {bytes_max} bytes")]
+    TooLongArgument {
+        /// Its length: of the first one, if there are several.
+        bytes: u32,
+        /// What it may have.
+        bytes_max: u32,
+    },
+}
+
+impl ProtocolError {
+    /// Returns whether the connection cannot be used any longer.
+    pub fn ends_connection(&self) -> bool {
+        !matches!(self, ProtocolError::TooLongArgument { .. })
+    }
 }
 
 /// A line end in an error text would end the reply.
@@ -74,6 +93,8 @@ fn printable(byte: u8) -> char {
 pub struct RequestLimits {
     /// Bytes of one argument.
     pub bulk_bytes_max: usize,
+    /// Bytes of an argument that is not kept. A longer one ends the connection.
+    pub skipped_bytes_max: usize,
     /// Arguments, the command's name included.
     pub arguments_max: usize,
     /// Bytes of an inline request, and of the lines that announce lengths.
@@ -87,6 +108,7 @@ impl Default for RequestLimits {
     fn default() -> RequestLimits {
         RequestLimits {
             bulk_bytes_max: 512 << 20,
+            skipped_bytes_max: 512 << 20,
             arguments_max: 1_048_576,
             line_bytes_max: 64 << 10,
             request_bytes_max: 1 << 30,
@@ -110,7 +132,22 @@ pub struct RequestParser {
     wanted: usize,
     /// Words of an inline request, without their quotes.
     unquoted: Vec<u8>,
+    /// Of a request with an argument that is too long; only while arguments are missing.
+    skipped: Option<Skipped>,
 }
+
+/// A request that passes by without being kept.
+#[derive(Debug)]
+struct Skipped {
+    /// Length of its first argument that is too long.
+    bytes: u32,
+    /// Bytes of the argument at the front that have not passed, those of its line end included.
+    /// `None`: the line with its length has not.
+    left: Option<usize>,
+}
+
+/// Bytes of a line end.
+const LINE_END: usize = 2;
 
 /// Where the arguments of a finished request stand.
 enum Place {
@@ -127,8 +164,9 @@ enum Line {
 
 /// See [`RequestParser::new`].
 fn check(limits: &RequestLimits) {
-    let &RequestLimits { bulk_bytes_max, line_bytes_max, request_bytes_max, .. } = limits;
-    let highest = request_bytes_max.max(line_bytes_max).max(bulk_bytes_max);
+    let &RequestLimits { bulk_bytes_max, skipped_bytes_max, line_bytes_max, .. } = limits;
+    let longest = bulk_bytes_max.max(skipped_bytes_max);
+    let highest = limits.request_bytes_max.max(line_bytes_max).max(longest);
     assert!(u32::try_from(highest).is_ok(), "requests of {highest} bytes cannot be handled");
     assert!(line_bytes_max >= NUMBER_BYTES_MAX, "lines of {line_bytes_max} bytes are too short");
 }
@@ -149,6 +187,7 @@ impl RequestParser {
             searched: 0,
             wanted: 0,
             unquoted: Vec::new(),
+            skipped: None,
         }
     }
 
@@ -163,9 +202,10 @@ impl RequestParser {
 
     /// Takes the next request off the front of `input`, which holds everything that was received
     /// and not taken. `None`: it is not complete, call again with the same bytes and more. Even
-    /// then something may have been taken: empty requests are.
+    /// then something may have been taken: empty requests are, and what is too long to be kept.
     ///
-    /// After an error the connection is to be closed.
+    /// After an error the connection is to be closed, unless it goes on
+    /// ([`ProtocolError::ends_connection`]): then call again.
     #[inline]
     pub fn next<'p, 'i: 'p>(
         &'p mut self,
@@ -196,6 +236,9 @@ impl RequestParser {
     #[inline]
     fn advance(&mut self, input: &mut &[u8]) -> Result<Option<(Place, usize)>, ProtocolError> {
         self.wanted = 0;
+        if self.missing > 0 && self.skipped.is_some() {
+            return self.skip(input);
+        }
         while self.missing == 0 {
             match input.first() {
                 None => {
@@ -214,8 +257,11 @@ impl RequestParser {
                 },
             }
         }
-        let taken = self.read_arguments(input)?;
-        Ok(taken.map(|taken| (Place::Input, taken)))
+        match self.read_arguments(input)? {
+            Some(taken) => Ok(Some((Place::Input, taken))),
+            None if self.skipped.is_some() => self.skip(input),
+            None => Ok(None),
+        }
     }
 
     /// Reads `*2`, the first line of a request, and returns its length.
@@ -244,19 +290,10 @@ impl RequestParser {
     fn read_arguments(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
         while self.missing > 0 {
             let rest = &input[self.position..];
-            let short = if rest.first() == Some(&b'$') { short_line(&rest[1..]) } else { None };
-            let (length, header) = match short {
-                Some((length, taken)) => (length, taken + 1),
-                None => match self.read_odd_line(rest, ProtocolError::TooBigBulkCount)? {
-                    Line::Unfinished => return Ok(None),
-                    Line::Number(length, taken) => {
-                        let length = usize::try_from(length);
-                        (length.map_err(|_| ProtocolError::InvalidBulkLength)?, taken)
-                    }
-                },
-            };
+            let Some((length, header)) = self.read_length(rest)? else { return Ok(None) };
             if length > self.limits.bulk_bytes_max {
-                return Err(ProtocolError::InvalidBulkLength);
+                self.begin_to_skip(length, header)?;
+                return Ok(None);
             }
             let start = self.position + header;
             let end = start + length;
@@ -277,6 +314,68 @@ impl RequestParser {
             self.missing -= 1;
         }
         Ok(Some(self.position))
+    }
+
+    /// Reads `$3`, the line before an argument, and returns the argument's length and the line's.
+    #[inline]
+    fn read_length(&mut self, rest: &[u8]) -> Result<Option<(usize, usize)>, ProtocolError> {
+        let short = if rest.first() == Some(&b'$') { short_line(&rest[1..]) } else { None };
+        if let Some((length, taken)) = short {
+            return Ok(Some((length, taken + 1)));
+        }
+        match self.read_odd_line(rest, ProtocolError::TooBigBulkCount)? {
+            Line::Unfinished => Ok(None),
+            Line::Number(length, taken) => {
+                let length = usize::try_from(length);
+                Ok(Some((length.map_err(|_| ProtocolError::InvalidBulkLength)?, taken)))
+            }
+        }
+    }
+
+    /// The first missing argument is too long; behind the line with its length, which has so many
+    /// bytes, the request is not kept any more.
+    #[cold]
+    fn begin_to_skip(&mut self, length: usize, header: usize) -> Result<(), ProtocolError> {
+        let left = Some(self.left_of(length)?);
+        self.skipped = Some(Skipped { bytes: length as u32, left });
+        self.position += header;
+        self.searched = 0;
+        self.forget_arguments();
+        Ok(())
+    }
+
+    /// Bytes of an argument of this length, with its line end, if it may pass by.
+    fn left_of(&self, length: usize) -> Result<usize, ProtocolError> {
+        match length <= self.limits.skipped_bytes_max {
+            true => Ok(length + LINE_END),
+            false => Err(ProtocolError::InvalidBulkLength),
+        }
+    }
+
+    /// Takes off what there is of a request that is too long; its end is an error.
+    #[cold]
+    fn skip(&mut self, input: &mut &[u8]) -> Result<Option<(Place, usize)>, ProtocolError> {
+        *input = &input[std::mem::take(&mut self.position)..];
+        let Some(mut skipped) = self.skipped.take() else { return Ok(None) };
+        while self.missing > 0 {
+            if skipped.left.is_none() {
+                let Some((length, header)) = self.read_length(input)? else { break };
+                skipped.left = Some(self.left_of(length)?);
+                self.searched = 0;
+                *input = &input[header..];
+            }
+            skipped.left = pass(skipped.left, input)?;
+            if skipped.left.is_some() {
+                break;
+            }
+            self.missing -= 1;
+        }
+        if self.missing == 0 {
+            let bytes_max = self.limits.bulk_bytes_max as u32;
+            return Err(ProtocolError::TooLongArgument { bytes: skipped.bytes, bytes_max });
+        }
+        self.skipped = Some(skipped);
+        Ok(None)
     }
 
     /// Reads a line that is unfinished, wrong, or merely unusual, such as `*-1`.
@@ -347,5 +446,23 @@ impl RequestParser {
         if self.unquoted.capacity() > UNQUOTED_BYTES_KEPT {
             self.unquoted = Vec::new();
         }
+    }
+}
+
+/// Takes off what there is of an argument and its line end, and returns how much of it is to come.
+/// `None`: nothing.
+fn pass(left: Option<usize>, input: &mut &[u8]) -> Result<Option<usize>, ProtocolError> {
+    let Some(left) = left else { return Ok(None) };
+    let body = (left - LINE_END).min(input.len());
+    *input = &input[body..];
+    let left = left - body;
+    match input.get(..LINE_END) {
+        _ if left > LINE_END => Ok(Some(left)),
+        None => Ok(Some(left)),
+        Some(b"\r\n") => {
+            *input = &input[LINE_END..];
+            Ok(None)
+        }
+        Some(_) => Err(ProtocolError::InvalidLineEnd),
     }
 }

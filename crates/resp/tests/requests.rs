@@ -4,6 +4,7 @@ use resp::{ProtocolError, RequestLimits, RequestParser, RequestWriter};
 
 const LIMITS: RequestLimits = RequestLimits {
     bulk_bytes_max: 1_000,
+    skipped_bytes_max: 2_000,
     arguments_max: 100,
     line_bytes_max: 200,
     request_bytes_max: 3_000,
@@ -12,7 +13,8 @@ const LIMITS: RequestLimits = RequestLimits {
 /// The requests in a stream that arrives in pieces, and what stopped them.
 type Requests = (Vec<Vec<Vec<u8>>>, Result<usize, ProtocolError>);
 
-/// Parses what arrives piece by piece; the number is the bytes left over.
+/// Parses what arrives piece by piece; the number is the bytes left over. A request that was too long
+/// to be kept is one of the error's text.
 fn parse_pieces<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> Requests {
     let mut parser = RequestParser::new(LIMITS);
     let (mut requests, mut received) = (Vec::new(), Vec::new());
@@ -23,7 +25,8 @@ fn parse_pieces<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> Requests {
             match parser.next(&mut input) {
                 Ok(Some(request)) => requests.push(request.iter().map(<[u8]>::to_vec).collect()),
                 Ok(None) => break,
-                Err(error) => return (requests, Err(error)),
+                Err(error) if error.ends_connection() => return (requests, Err(error)),
+                Err(error) => requests.push(vec![error.to_string().into_bytes()]),
             }
         }
         let taken = received.len() - input.len();
@@ -90,7 +93,7 @@ fn requests_are_understood_and_refused_as_redis_does() {
         ("* 1\r\n", "-ERR Protocol error: invalid multibulk length"),
         ("*1\rx", "-ERR Protocol error: invalid CRLF in request"),
         // Lengths of arguments.
-        ("*1\r\n$1001\r\n", "-ERR Protocol error: invalid bulk length"),
+        ("*1\r\n$2001\r\n", "-ERR Protocol error: invalid bulk length"),
         ("*1\r\n$-1\r\n", "-ERR Protocol error: invalid bulk length"),
         ("*1\r\n$-10\r\n", "-ERR Protocol error: invalid bulk length"),
         ("*1\r\n$\r\n", "-ERR Protocol error: invalid bulk length"),
@@ -181,7 +184,15 @@ fn streams() -> Vec<(&'static str, Vec<u8>)> {
     longest_line.extend_from_slice(b"\nPING\r\n");
     let mut too_big = requests.clone();
     RequestWriter::write(&[&[1; 1_000], &[2; 1_000], &[3; 1_000]], &mut too_big);
+    let mut too_long = requests.clone();
+    for arguments in [&[3, 1_001, 0][..], &[1_500], &[1, 2_000, 1_001, 5], &[1, 2_001]] {
+        let arguments: Vec<Vec<u8>> = arguments.iter().map(|length| vec![b'\r'; *length]).collect();
+        let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+        RequestWriter::write(&arguments, &mut too_long);
+        too_long.extend_from_slice(b"PING\r\n");
+    }
     vec![
+        ("too long arguments", too_long),
         ("requests", requests),
         ("an error at the end", wrong),
         ("too long a line", long_line),
@@ -202,6 +213,55 @@ fn what_a_client_writes_is_what_the_server_reads() {
         RequestWriter::write(&arguments, &mut bytes);
         assert_eq!(parse(&bytes), (vec![request], Ok(0)));
     }
+}
+
+#[test]
+fn a_request_with_too_long_an_argument_passes_by_and_the_next_one_is_read() {
+    let request = |lengths: &[usize]| {
+        let arguments: Vec<Vec<u8>> = lengths.iter().map(|length| vec![b'x'; *length]).collect();
+        let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+        let mut bytes = Vec::new();
+        RequestWriter::write(&arguments, &mut bytes);
+        bytes.extend_from_slice(b"PING\r\n");
+        show(&parse(&bytes))
+    };
+    let told = |bytes: u32| {
+        format!("[argument of {bytes} bytes is longer than the maximum of 1000 bytes] [PING]")
+    };
+    assert_eq!(request(&[3, 1, 1_001]), told(1_001));
+    assert_eq!(request(&[2_000]), told(2_000));
+    // The first one counts; of those behind it none may be longer than what passes by.
+    assert_eq!(request(&[3, 1_500, 7, 2_000, 0]), told(1_500));
+    assert_eq!(request(&[3, 1_500, 2_001]), "-ERR Protocol error: invalid bulk length");
+    assert_eq!(request(&[2_001]), "-ERR Protocol error: invalid bulk length");
+    assert_eq!(parse(b"*2\r\n$1001\r\nxx"), (vec![], Ok(0)), "what has come is not kept");
+    let wrong_end = format!("*2\r\n$1001\r\n{}\n\n$1\r\nx\r\n", "x".repeat(1_001));
+    assert_eq!(show(&parse(wrong_end.as_bytes())), "-ERR Protocol error: invalid CRLF in request");
+    let no_length = format!("*2\r\n$1001\r\n{}\r\nx\r\n", "x".repeat(1_001));
+    assert_eq!(show(&parse(no_length.as_bytes())), "-ERR Protocol error: expected '$', got 'x'");
+}
+
+#[test]
+fn of_an_argument_that_is_too_long_nothing_is_kept() {
+    let limits = RequestLimits { bulk_bytes_max: 1_000, ..RequestLimits::default() };
+    let mut parser = RequestParser::new(limits);
+    let mut input = &b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\n"[..];
+    assert!(parser.next(&mut input).unwrap().is_none());
+    assert_eq!((input.len(), parser.wanted()), (0, 0));
+    let piece = vec![b'x'; 1 << 20];
+    for _ in 0..512 {
+        let mut input = &piece[..];
+        assert!(parser.next(&mut input).unwrap().is_none());
+        assert_eq!((input.len(), parser.wanted()), (0, 0));
+        assert!(parser.held_bytes() < 100, "{} bytes", parser.held_bytes());
+    }
+    let mut input = &b"\r\n*1\r\n$4\r\nPING\r\n"[..];
+    let error = parser.next(&mut input).unwrap_err();
+    let (bytes, bytes_max) = (512 << 20, 1_000);
+    assert_eq!(error, ProtocolError::TooLongArgument { bytes, bytes_max });
+    assert!(!error.ends_connection());
+    assert_eq!(parser.next(&mut input).unwrap().unwrap().name(), b"PING");
+    assert!(input.is_empty());
 }
 
 #[test]

@@ -108,6 +108,17 @@ fn what_does_not_fit_into_a_record_is_refused_and_the_connection_goes_on() {
     let error = client.ask(&[b"APPEND", longest_key, b"x"]);
     assert_eq!(error.text(), "ERR string exceeds maximum allowed size (proto-max-bulk-len)");
     assert_eq!(client.ask(&[b"STRLEN", longest_key]).number(), longest.len() as i64);
+    let before = server.resident_bytes();
+    let maximum = longest.len();
+    for too_long in [vec![b'v'; maximum + 1], vec![b'v'; 50 << 20]] {
+        let error = client.ask(&[b"SET", longest_key, &too_long]);
+        let bytes = too_long.len();
+        let told =
+            format!("ERR argument of {bytes} bytes is longer than the maximum of {maximum} bytes");
+        assert_eq!(error.text(), told);
+    }
+    assert_eq!(client.ask(&[b"STRLEN", longest_key]).number(), maximum as i64);
+    assert!(server.resident_bytes() < before + BESIDE_BYTES);
 }
 
 #[test]

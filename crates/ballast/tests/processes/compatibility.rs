@@ -300,7 +300,7 @@ Another test sends random commands to Ballast and to Valkey and compares their r
 
 What holds for all commands:
 - There are strings only. No command answers `WRONGTYPE`.
-- A value has at most 4,063,232 bytes and a key 65,535. The first is what Valkey calls `proto-max-bulk-len`, and the errors are the same: a longer argument is a protocol error, which ends the connection, as in Valkey above its 512 MB.
+- A value has at most 4,063,232 bytes and a key 65,535. The first is what `proto-max-bulk-len` may be at most. A request with a longer argument is answered with an error that names both lengths, and the connection goes on; above 512 MB it is a protocol error, which ends the connection, as in Valkey.
 - The keys of one write of several keys, with their values, must fit into one segment of the log (8 MiB, less on small servers).
 - `HELP` of a container command lists the subcommands in our words.
 - In a cluster all databases can be selected, as in Valkey with `cluster-databases 16`.

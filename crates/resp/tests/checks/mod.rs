@@ -10,6 +10,7 @@ use resp::{
 
 const REQUEST_LIMITS: RequestLimits = RequestLimits {
     bulk_bytes_max: 300,
+    skipped_bytes_max: 2_000,
     arguments_max: 50,
     line_bytes_max: 100,
     request_bytes_max: 1_000,
@@ -75,6 +76,7 @@ fn parse_requests<'p>(pieces: impl Iterator<Item = &'p [u8]>) -> Requests {
     parse_requests_within(REQUEST_LIMITS, pieces)
 }
 
+/// A request that was too long to be kept is one of the error's text.
 fn parse_requests_within<'p>(
     limits: RequestLimits,
     pieces: impl Iterator<Item = &'p [u8]>,
@@ -92,7 +94,8 @@ fn parse_requests_within<'p>(
                     requests.push(request.iter().map(<[u8]>::to_vec).collect());
                 }
                 Ok(None) => break,
-                Err(error) => return (requests, Err(error)),
+                Err(error) if error.ends_connection() => return (requests, Err(error)),
+                Err(error) => requests.push(vec![error.to_string().into_bytes()]),
             }
         }
         let taken = received.len() - input.len();

@@ -94,6 +94,11 @@ impl Transaction {
         added
     }
 
+    /// A command that could not be added breaks the transaction.
+    pub(crate) fn fail(&mut self) {
+        self.is_broken = true;
+    }
+
     /// Returns how many commands have been collected.
     pub(crate) fn len(&self) -> usize {
         self.requests.len()

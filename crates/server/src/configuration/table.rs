@@ -260,7 +260,7 @@ pub static SETTINGS: &[Setting] = &[
         "proto-max-bulk-len",
         Always,
         bulk_bytes_max,
-        "The largest argument, at most the largest value. Counts for clients that connect from then on.",
+        "The largest argument, at most the largest value. A request with a longer one is refused. Counts for clients that connect from then on.",
         |bytes: &Bytes| match bytes.0 {
             16_384..=VALUE_BYTES_MAX => Ok(()),
             _ => Err(format!("argument must be between 16384 and {VALUE_BYTES_MAX} inclusive")),

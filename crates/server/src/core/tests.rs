@@ -2,6 +2,7 @@
 
 mod clock;
 mod fidelity;
+mod lengths;
 
 use super::*;
 use crate::engine::{Identity, Node};

@@ -21,18 +21,26 @@ use std::sync::Arc;
 use types::{Instant, UnixMillis};
 use wire::control::Answer;
 
-/// What a connection may send: an argument larger than any value is refused before it is read.
-/// Who has not said the password may send little.
+/// Longest argument that only its request is refused for: `proto-max-bulk-len` of Valkey.
+const SKIPPED_BYTES_MAX: usize = 512 << 20;
+
+/// Limits of what a connection may send: a request with an argument larger than any value passes by
+/// unread and is refused, up to the length that Redis knows. Who has not said the password may send
+/// little.
 fn limits(configuration: &Configuration, is_authenticated: bool) -> RequestLimits {
     let all = RequestLimits {
         bulk_bytes_max: configuration.bulk_bytes_max.0,
+        skipped_bytes_max: SKIPPED_BYTES_MAX,
         arguments_max: 1 << 20,
         line_bytes_max: 64 << 10,
         request_bytes_max: configuration.query_limit.0,
     };
     match is_authenticated {
         true => all,
-        false => RequestLimits { bulk_bytes_max: 16 << 10, arguments_max: 10, ..all },
+        false => {
+            let (bulk_bytes_max, skipped_bytes_max) = (16 << 10, 16 << 10);
+            RequestLimits { bulk_bytes_max, skipped_bytes_max, arguments_max: 10, ..all }
+        }
     }
 }
 
@@ -188,7 +196,13 @@ impl Client {
                     turn.is_last = rest.is_empty();
                     conversation.request(request, turn, out);
                 }
-                Err(error) => conversation.refuse(&error.to_string(), out),
+                Err(error) if error.ends_connection() => {
+                    conversation.refuse(&error.to_string(), out);
+                }
+                Err(error) => {
+                    requests += 1;
+                    conversation.passed_by(&format!("ERR {error}"), turn, out);
+                }
             }
             if conversation.session.closing {
                 break conversation.next();
@@ -283,6 +297,22 @@ impl Conversation {
         self.session.closing = true;
         let mut reply = Vec::new();
         ReplyWriter::new(self.session.protocol, &mut reply).error(format!("ERR {text}"));
+        match self.queue.is_empty() {
+            true => out.extend_from_slice(&reply),
+            false => self.queue.push_done(reply),
+        }
+    }
+
+    /// Answers a request that was too long to be kept.
+    fn passed_by(&mut self, text: &str, turn: &Turn<'_>, out: &mut Vec<u8>) {
+        if let Some(transaction) = &mut self.session.collecting {
+            transaction.fail();
+        }
+        gate::count_refusal(None, text, turn.engine);
+        let mut reply = Vec::new();
+        if self.session.takes_reply() {
+            ReplyWriter::new(self.session.protocol, &mut reply).error(text);
+        }
         match self.queue.is_empty() {
             true => out.extend_from_slice(&reply),
             false => self.queue.push_done(reply),
