@@ -6,11 +6,14 @@
 mod messages;
 
 /// Cases when nobody asks for more, and bytes of decisions of each.
-const CASES: u64 = 200;
+const CASES: u64 = 1_000;
 const BYTES: usize = 6_000;
 
 /// Above what the process has before a case: the arena of its server, and what that needs beside.
-const MEMORY_MAX: u64 = 256 << 20;
+const MEMORY_MAX: u64 = 512 << 20;
+
+/// Kinds of messages to peers and to the coordinator that the server is brought to say.
+const KINDS_SAID: (u32, u32) = (13, 16);
 
 #[test]
 fn a_server_that_is_told_anything_goes_on_and_stays_small() {
@@ -30,6 +33,12 @@ fn a_server_that_is_told_anything_goes_on_and_stays_small() {
         assert!(grown <= MEMORY_MAX, "{grown} bytes more than before");
     }
     assert!(all.told as u64 > 50 * cases, "only {} messages were told", all.told);
+    // It was not only refused: moves, recoveries and replicas have gone through their stages.
+    let said = (all.to_peers.count_ones(), all.to_coordinator.count_ones());
+    assert!(
+        cases < CASES || said.0 >= KINDS_SAID.0 && said.1 >= KINDS_SAID.1,
+        "only {said:?} kinds of messages were said"
+    );
 }
 
 fn setting(name: &str, usual: u64) -> u64 {

@@ -20,6 +20,7 @@ use wire::control::{
     HeldTablet, Holdings, Intent, Join, Loss, MigrationPolicy, PriorityPulls, Progress,
     RecoveryPart, ReplicaInfo, ServerInfo, TabletInfo, ToCoordinator, Will,
 };
+use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::replica::ReplicaEpoch;
 
@@ -40,11 +41,12 @@ struct Told {
     last_connection: u64,
     demands: Vec<(ConnectionId, FromCoordinator)>,
     heard: usize,
+    kinds_heard: u32,
 }
 
-/// Tells a coordinator what the bytes say, and returns how many messages it has sent. Fails if it
-/// panics, or makes a message that no frame can carry.
-pub(crate) fn tell_anything(data: &[u8]) -> usize {
+/// Tells a coordinator what the bytes say, and returns how many messages it has sent, and of which
+/// kinds: a bit for each. Fails if it panics, or makes a message that no frame can carry.
+pub(crate) fn tell_anything(data: &[u8]) -> (usize, u32) {
     let mut draw = Draw::new(data);
     let mut told = Told {
         world: World::new(Storage::memory()),
@@ -54,6 +56,7 @@ pub(crate) fn tell_anything(data: &[u8]) -> usize {
         last_connection: 1_000,
         demands: Vec::new(),
         heard: 0,
+        kinds_heard: 0,
     };
     assert_eq!((told.kinds.len(), told.asks.len()), (KINDS, ASKS), "other kinds than are known");
     // Three servers keep each other's logs, and one stands alone.
@@ -65,7 +68,7 @@ pub(crate) fn tell_anything(data: &[u8]) -> usize {
     while !draw.is_over() {
         told.step(&mut draw);
     }
-    told.heard
+    (told.heard, told.kinds_heard)
 }
 
 /// A message as its receiver gets it; `None`: it is refused when it is decoded.
@@ -131,9 +134,11 @@ impl Told {
         for effect in effects {
             match effect {
                 Effect::Send { connection, message } => {
-                    if let Err(error) = frame::encode(&message, 0, &mut Vec::new()) {
+                    let mut bytes = Vec::new();
+                    if let Err(error) = frame::encode(&message, 0, &mut bytes) {
                         panic!("{error}");
                     }
+                    self.kinds_heard |= 1 << bytes[HEADER_BYTES];
                     self.heard += 1;
                     if self.demands.len() == DEMANDS_MAX {
                         self.demands.remove(0);
@@ -255,7 +260,14 @@ fn answer(draw: &mut Draw<'_>, demand: FromCoordinator) -> Option<ToCoordinator>
             false => ToCoordinator::Shrink { migration, remaining: remaining[1..].to_vec() },
         },
         FromCoordinator::Outcome { migration, .. } => ToCoordinator::Flipped { migration },
-        FromCoordinator::Fence { log } => fenced(draw, log),
+        FromCoordinator::Fence { log } => match draw.one_in(3) {
+            true => fenced(draw, log),
+            false => usual_report(draw, log),
+        },
+        FromCoordinator::ReadDirectory { log, replica, first } if !draw.one_in(3) => {
+            let bodies = vec![directory()];
+            ToCoordinator::DirectoryRead { log, replica, first, bodies, next: None }
+        }
         FromCoordinator::ReadDirectory { log, replica, first } => ToCoordinator::DirectoryRead {
             log,
             replica,
@@ -290,6 +302,31 @@ fn recovered(draw: &mut Draw<'_>, part: &RecoveryPart) -> Option<ToCoordinator> 
         1 => ToCoordinator::Replayed { dead, range, epoch },
         _ => ToCoordinator::Recovered { dead, range, epoch },
     })
+}
+
+/// A directory of two segments: one that is closed, and one that may still grow.
+fn directory() -> Vec<u8> {
+    let content = Content { length: 100, crc: 1 };
+    let closed = SegmentRecord { segment: SegmentId(1), content: Some(content) };
+    let open = SegmentRecord { segment: SegmentId(2), content: None };
+    encode(&[DirectoryEntry::Snapshot { segments: vec![closed, open] }])
+}
+
+/// A backup that has the whole log, as a rule.
+fn usual_report(draw: &mut Draw<'_>, log: ServerId) -> ToCoordinator {
+    let replica = |number, is_directory, length| ReplicaInfo {
+        segment: SegmentId(number),
+        epoch: ReplicaEpoch(0),
+        is_directory,
+        length,
+        may_be_short: false,
+    };
+    let chain = replica(1, true, directory().len() as u32);
+    let mut replicas = vec![chain, replica(1, false, 100), replica(2, false, 60)];
+    if draw.one_in(4) {
+        replicas.remove(draw.below(3));
+    }
+    ToCoordinator::Fenced { log, first: 0, replicas, clock: UnixMillis(5), more: false }
 }
 
 fn fenced(draw: &mut Draw<'_>, log: ServerId) -> ToCoordinator {

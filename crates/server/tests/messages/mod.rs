@@ -18,7 +18,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use server::Settings;
 use server::core::{Connections, Core};
 use server::engine::{
-    Engine, Identity, Keeping, Mode, Node, Payload, Plan, Replication, Route, Sending,
+    Engine, Identity, Keeping, Mode, Node, Payload, Plan, Replication, Route, Sending, To,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) const DEAD: ServerId = ServerId(4);
 /// Kinds of messages of peers, of a coordinator, and of its answers.
 const KINDS: [usize; 3] = [15, 21, 12];
 const REACTORS: u16 = 2;
-const MEMORY_BYTES: usize = 48 << 20;
+const MEMORY_BYTES: usize = 128 << 20;
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
 const KEYS: u64 = 60;
 /// Turns at one time, far more than any chain of what leads to what has.
@@ -86,6 +86,10 @@ struct World {
     sockets: Sockets,
     now: Instant,
     asked: Asked,
+    /// What has not been answered: said by which reactor, to whom, with so many bytes.
+    unanswered: Vec<(usize, ServerId, PeerMessage, u32)>,
+    /// Migrations that the server was told of.
+    intents: Vec<Intent>,
     told: Vec<ToCoordinator>,
     talk: Talk,
     /// Replicas that the server keeps for others, as far as they have got.
@@ -171,6 +175,8 @@ impl World {
             sockets: Sockets::default(),
             now: Instant(1_000_000_000),
             asked: Asked::default(),
+            unanswered: Vec::new(),
+            intents: Vec::new(),
             told: Vec::new(),
             talk: Talk::default(),
             writers: BTreeMap::new(),
@@ -238,14 +244,18 @@ impl World {
         }
         for sending in peers {
             self.talk.to_peers |= 1 << check_frame(&sending.message, sending.payload.len());
-            self.note_asked(sending);
+            self.note_asked(reactor, sending);
         }
         for job in jobs {
             self.cores[reactor].on_disk(job.carry_out());
         }
     }
 
-    fn note_asked(&mut self, sending: Sending) {
+    fn note_asked(&mut self, reactor: usize, sending: Sending) {
+        if let To::Server(to) = sending.to {
+            let bytes = sending.payload.len() as u32;
+            keep(&mut self.unanswered, (reactor, to, sending.message.clone(), bytes));
+        }
         match sending.message {
             PeerMessage::Pull(pull) => keep(&mut self.asked.pulls, pull),
             PeerMessage::PriorityPull(pull) => keep(&mut self.asked.priority_pulls, pull),
@@ -268,10 +278,14 @@ impl World {
     }
 
     fn peer_says(&mut self, draw: &mut Draw<'_>) {
-        let (from, message, payload) = self.some_peer_message(draw);
+        let any = draw.below(self.cores.len());
+        let answer = if draw.one_in(3) { None } else { self.answer_of_peer(draw) };
+        let (reactor, (from, message, payload)) = match answer {
+            Some((reactor, answer)) => (reactor, answer),
+            None => (any, self.some_peer_message(draw)),
+        };
         let Some(message) = sent(&message) else { return };
         let payload = Payload { buffer: payload, start: 0 };
-        let reactor = draw.below(self.cores.len());
         self.cores[reactor].on_peer(from, Route(draw.number()), message, payload);
         self.talk.told += 1;
     }
@@ -281,6 +295,9 @@ impl World {
         let Some(message) = sent(&message) else { return };
         let reactor = usize::from(server::shell::reactor_for(&message, REACTORS).0);
         let Some(core) = self.cores.get_mut(reactor) else { return };
+        if let FromCoordinator::Prepare(intent) | FromCoordinator::Start(intent) = &message {
+            keep(&mut self.intents, intent.clone());
+        }
         core.on_control(message);
         self.talk.told += 1;
     }

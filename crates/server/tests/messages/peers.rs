@@ -1,12 +1,13 @@
 //! Messages of other servers.
 
-use super::{CLUSTER, DEAD, Draw, ME, WALL, World, key, some_intent};
+use super::{CLUSTER, DEAD, Draw, KEYS, ME, WALL, World, key, some_intent};
 use types::limits::{SEGMENT_BYTES, TABLES_MAX};
 use types::{
     HashSeed, Instant, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, Slot, TableId,
     Tenure, UnixMillis, Version, key_hash, slot_of,
 };
 use wire::batch::BatchWriter;
+use wire::control::Intent;
 use wire::entry::{Body, Dead, Entry, Location};
 use wire::peer::{
     Append, AppendResult, Appended, Flip, PeerMessage, PriorityAnswer, PriorityPull, PriorityReply,
@@ -21,12 +22,55 @@ const CHAIN: u64 = 1 << 63;
 /// Logs of which the server keeps replicas.
 const LOGS: [ServerId; 3] = [ServerId(1), ServerId(3), DEAD];
 
+/// Who says it, what, and with which payload.
+pub(super) type Said = (ServerId, PeerMessage, Vec<u8>);
+
 impl World {
+    /// What the server was asked of by one of its reactors comes back to it, as a rule as it should.
+    pub(super) fn answer_of_peer(&mut self, draw: &mut Draw<'_>) -> Option<(usize, Said)> {
+        if self.unanswered.is_empty() {
+            return None;
+        }
+        let place = draw.below(self.unanswered.len());
+        let (reactor, from, question, bytes) = self.unanswered.remove(place);
+        let (message, payload) = match question {
+            PeerMessage::Flip(Flip { migration, .. }) => {
+                (PeerMessage::FlipAnswer { migration, accepted: !draw.one_in(4) }, Vec::new())
+            }
+            PeerMessage::Pull(pull) => answer_to_pull(draw, pull),
+            PeerMessage::PriorityPull(pull) => answer_to_priority_pull(draw, pull),
+            PeerMessage::Append(Append { replica, sent, from, .. }) => {
+                let length = from.wrapping_add(bytes);
+                let result = AppendResult::Has { length, stable: draw.near(length.into()) as u32 };
+                (PeerMessage::Appended(Appended { replica, sent, result }), Vec::new())
+            }
+            PeerMessage::Release { replicas } => (PeerMessage::Released { replicas }, Vec::new()),
+            PeerMessage::Needed { replicas } => (PeerMessage::Release { replicas }, Vec::new()),
+            PeerMessage::RecoveryRead(RecoveryRead { replica, range, from }) => {
+                let payload: Vec<u8> =
+                    (0..draw.below(4)).flat_map(|_| some_entry(draw).1).collect();
+                let length = from.wrapping_add(payload.len() as u32);
+                let next = match draw.one_in(3) {
+                    true => RecoveryNext::From(length),
+                    false => RecoveryNext::End { length, crc: 7, version: Version(9) },
+                };
+                let reply = RecoveryReply { replica, range, from, next };
+                (PeerMessage::RecoveryReply(reply), payload)
+            }
+            PeerMessage::Ping => (PeerMessage::Pong, Vec::new()),
+            PeerMessage::FlipAnswer { .. }
+            | PeerMessage::PullReply(_)
+            | PeerMessage::PriorityReply(_)
+            | PeerMessage::Appended(_)
+            | PeerMessage::Released { .. }
+            | PeerMessage::RecoveryReply(_)
+            | PeerMessage::Pong => return None,
+        };
+        Some((reactor, (from, message, payload)))
+    }
+
     /// Who says it, what, and with which payload.
-    pub(super) fn some_peer_message(
-        &mut self,
-        draw: &mut Draw<'_>,
-    ) -> (ServerId, PeerMessage, Vec<u8>) {
+    pub(super) fn some_peer_message(&mut self, draw: &mut Draw<'_>) -> Said {
         let kind = draw.pick(&self.peer_kinds);
         let (message, payload) = self.some_message_of_peer(draw, kind);
         let from = match draw.one_in(8) {
@@ -43,17 +87,19 @@ impl World {
         kind: PeerMessage,
     ) -> (PeerMessage, Vec<u8>) {
         let message = match kind {
-            PeerMessage::Flip(_) => PeerMessage::Flip(some_flip(draw)),
+            PeerMessage::Flip(_) => PeerMessage::Flip(self.some_flip(draw)),
             PeerMessage::FlipAnswer { .. } => {
                 let migration = MigrationId(draw.below(6) as u64);
                 PeerMessage::FlipAnswer { migration, accepted: draw.bool() }
             }
-            PeerMessage::Pull(_) => PeerMessage::Pull(some_pull(draw)),
+            PeerMessage::Pull(_) => PeerMessage::Pull(self.some_pull(draw)),
             PeerMessage::PullReply(_) => {
                 let reply = PeerMessage::PullReply(self.some_pull_reply(draw));
                 return (reply, some_batch(draw));
             }
-            PeerMessage::PriorityPull(_) => PeerMessage::PriorityPull(some_priority_pull(draw)),
+            PeerMessage::PriorityPull(_) => {
+                PeerMessage::PriorityPull(self.some_priority_pull(draw))
+            }
             PeerMessage::PriorityReply(_) => {
                 let reply = PeerMessage::PriorityReply(self.some_priority_reply(draw));
                 return (reply, some_batch(draw));
@@ -89,7 +135,7 @@ impl World {
 
     fn some_pull_reply(&mut self, draw: &mut Draw<'_>) -> PullReply {
         let asked = match self.asked.pulls.is_empty() {
-            true => some_pull(draw),
+            true => self.some_pull(draw),
             false => draw.pick(&self.asked.pulls),
         };
         let next = match draw.below(4) {
@@ -108,7 +154,7 @@ impl World {
 
     fn some_priority_reply(&mut self, draw: &mut Draw<'_>) -> PriorityReply {
         let asked = match self.asked.priority_pulls.is_empty() {
-            true => some_priority_pull(draw),
+            true => self.some_priority_pull(draw),
             false => draw.pick(&self.asked.priority_pulls),
         };
         let mut hashes = asked.hashes;
@@ -235,6 +281,105 @@ impl World {
     }
 }
 
+impl World {
+    fn some_flip(&self, draw: &mut Draw<'_>) -> Flip {
+        let intent = self.known_intent(draw);
+        let mut records: Vec<(TableId, Slot, u32)> = draw.list(5, |draw| {
+            let table = TableId(draw.below(TABLES_MAX) as u8);
+            (table, draw.hash().slot(), draw.u32())
+        });
+        records.sort();
+        records.dedup_by_key(|&mut (table, slot, _)| (table, slot));
+        Flip {
+            migration: intent.migration,
+            range: intent.range,
+            source_epoch: intent.source_epoch,
+            target_epoch: intent.target_epoch,
+            version_floor: Version(draw.number()),
+            expiry_clock: UnixMillis(draw.near(WALL.0)),
+            records: RecordCounts::of(&records),
+        }
+    }
+}
+
+impl World {
+    fn some_pull(&self, draw: &mut Draw<'_>) -> Pull {
+        let intent = self.known_intent(draw);
+        let range = draw.range();
+        Pull {
+            migration: intent.migration,
+            epoch: intent.target_epoch,
+            partition: draw.number() as u16,
+            cursor: if draw.one_in(4) { draw.hash() } else { intent.range.first() },
+            last: if draw.one_in(4) { range.first() } else { range.last() },
+            bytes_max: draw.u32(),
+        }
+    }
+}
+
+impl World {
+    fn some_priority_pull(&self, draw: &mut Draw<'_>) -> PriorityPull {
+        let intent = self.known_intent(draw);
+        let hashes = draw.list(20, |draw| {
+            let key = key(draw.number());
+            let hash = if draw.bool() { draw.hash() } else { key_hash(&HashSeed::new(1), &key) };
+            (TableId(draw.below(17) as u8), hash)
+        });
+        PriorityPull {
+            migration: intent.migration,
+            epoch: intent.target_epoch,
+            request: draw.number(),
+            hashes,
+        }
+    }
+}
+
+impl World {
+    /// A migration that the server was told of, as a rule.
+    fn known_intent(&self, draw: &mut Draw<'_>) -> Intent {
+        match self.intents.is_empty() || draw.one_in(4) {
+            true => some_intent(draw),
+            false => draw.pick(&self.intents),
+        }
+    }
+}
+
+/// Entries of keys in a range, in order of hashes.
+fn batch_of(draw: &mut Draw<'_>, is_wanted: impl Fn(KeyHash) -> bool) -> Vec<u8> {
+    let seed = HashSeed::new(1);
+    let mut keys: Vec<(KeyHash, Vec<u8>)> =
+        (0..KEYS).map(|number| (key_hash(&seed, &key(number)), key(number))).collect();
+    keys.retain(|(hash, _)| is_wanted(*hash));
+    keys.sort();
+    let mut batch = Vec::new();
+    for (_, key) in keys {
+        if draw.bool() {
+            let table = TableId(draw.below(3) as u8);
+            let ((_, slot), entry) = entry_of(draw, &key);
+            BatchWriter::new(&mut batch).push(table, slot, &entry);
+        }
+    }
+    damaged(draw, batch)
+}
+
+fn answer_to_pull(draw: &mut Draw<'_>, pull: Pull) -> (PeerMessage, Vec<u8>) {
+    let Pull { migration, epoch, partition, cursor, last, .. } = pull;
+    let next = draw.one_in(4).then(|| draw.hash()).filter(|next| cursor < *next && *next <= last);
+    let is_wanted =
+        |hash| cursor <= hash && hash <= last && next.is_none_or(|next: KeyHash| hash < next);
+    let reply = PullReply { migration, epoch, partition, cursor, next };
+    (PeerMessage::PullReply(reply), batch_of(draw, is_wanted))
+}
+
+fn answer_to_priority_pull(draw: &mut Draw<'_>, pull: PriorityPull) -> (PeerMessage, Vec<u8>) {
+    let PriorityPull { migration, epoch, request, hashes } = pull;
+    let batch = batch_of(draw, |hash| hashes.iter().any(|(_, wanted)| *wanted == hash));
+    let found = if batch.is_empty() { PriorityAnswer::Absent } else { PriorityAnswer::Records };
+    let answers = hashes.into_iter().map(|(table, hash)| (table, hash, found)).collect();
+    let reply = PriorityReply { migration, epoch, request, answers };
+    (PeerMessage::PriorityReply(reply), batch)
+}
+
 fn some_segment(draw: &mut Draw<'_>) -> SegmentId {
     let any = draw.number();
     SegmentId(draw.pick(&[1, 2, CHAIN | 1, any]))
@@ -262,56 +407,13 @@ fn usual_sender(draw: &mut Draw<'_>, message: &PeerMessage) -> ServerId {
     }
 }
 
-fn some_flip(draw: &mut Draw<'_>) -> Flip {
-    let intent = some_intent(draw);
-    let mut records: Vec<(TableId, Slot, u32)> = draw.list(5, |draw| {
-        let table = TableId(draw.below(TABLES_MAX) as u8);
-        (table, draw.hash().slot(), draw.u32())
-    });
-    records.sort();
-    records.dedup_by_key(|&mut (table, slot, _)| (table, slot));
-    Flip {
-        migration: intent.migration,
-        range: intent.range,
-        source_epoch: intent.source_epoch,
-        target_epoch: intent.target_epoch,
-        version_floor: Version(draw.number()),
-        expiry_clock: UnixMillis(draw.near(WALL.0)),
-        records: RecordCounts::of(&records),
-    }
-}
-
-fn some_pull(draw: &mut Draw<'_>) -> Pull {
-    let intent = some_intent(draw);
-    let range = draw.range();
-    Pull {
-        migration: intent.migration,
-        epoch: intent.target_epoch,
-        partition: draw.number() as u16,
-        cursor: if draw.one_in(4) { draw.hash() } else { intent.range.first() },
-        last: if draw.one_in(4) { range.first() } else { range.last() },
-        bytes_max: draw.u32(),
-    }
-}
-
-fn some_priority_pull(draw: &mut Draw<'_>) -> PriorityPull {
-    let intent = some_intent(draw);
-    let hashes = draw.list(20, |draw| {
-        let key = key(draw.number());
-        let hash = if draw.bool() { draw.hash() } else { key_hash(&HashSeed::new(1), &key) };
-        (TableId(draw.below(17) as u8), hash)
-    });
-    PriorityPull {
-        migration: intent.migration,
-        epoch: intent.target_epoch,
-        request: draw.number(),
-        hashes,
-    }
-}
-
 /// An entry of one of the keys, encoded, with its table and slot.
 fn some_entry(draw: &mut Draw<'_>) -> ((TableId, Slot), Vec<u8>) {
     let key = key(draw.number());
+    entry_of(draw, &key)
+}
+
+fn entry_of(draw: &mut Draw<'_>, key: &[u8]) -> ((TableId, Slot), Vec<u8>) {
     let value = vec![b'x'; draw.below(200)];
     let segment = SegmentId(draw.number() % (1 << 40));
     let place = Location { segment, offset: draw.u32() & 0x07ff_fff8 };
@@ -326,11 +428,11 @@ fn some_entry(draw: &mut Draw<'_>) -> ((TableId, Slot), Vec<u8>) {
         _ => Body::Object { expiry: None, replaces: None, value: &value },
     };
     let tenure = Tenure(draw.near(1) & Tenure::MAX.0);
-    let entry = Entry { tenure, version: Version(draw.number()), key: &key, body };
+    let entry = Entry { tenure, version: Version(draw.number()), key, body };
     let mut bytes = vec![0; entry.encoded_bytes()];
     entry.encode(&mut bytes);
     let table = TableId(draw.below(TABLES_MAX) as u8);
-    let slot = if draw.one_in(8) { draw.hash().slot() } else { slot_of(&key) };
+    let slot = if draw.one_in(8) { draw.hash().slot() } else { slot_of(key) };
     ((table, slot), bytes)
 }
 
