@@ -44,7 +44,7 @@ struct State {
     process: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Contents {
     /// Room that was promised to it.
     reserved: u64,
@@ -56,7 +56,7 @@ struct Contents {
     unsynced: Vec<Write>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Write {
     offset: usize,
     bytes: Vec<u8>,
@@ -71,6 +71,17 @@ impl MemoryDisk {
     /// From now on the disk fails like this.
     pub fn set_faults(&self, faults: Faults) {
         lock(&self.state).faults = faults;
+    }
+
+    /// Copies the files as they are, as a backup does: another disk, without faults.
+    pub fn copy(&self) -> MemoryDisk {
+        let disk = MemoryDisk::new();
+        for (number, contents) in &lock(&self.state).files {
+            let stable = contents.now.clone();
+            let copy = Contents { stable, unsynced: Vec::new(), ..contents.clone() };
+            lock(&disk.state).files.insert(*number, copy);
+        }
+        disk
     }
 
     /// The process that used the disk is gone, and everything it wrote is still there.

@@ -9,11 +9,11 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
-use types::{ClusterId, ServerId};
+use types::{ClusterId, SegmentId, ServerId};
 use wire::Corrupt;
 use wire::replica::{
     BootId, HEADER_BYTES, PIECE_HEADER_BYTES, PIECES_FROM, PieceReader, ReadEnd, ReplicaFormat,
-    ReplicaHeader, ReplicaId, ReplicaOrder,
+    ReplicaHeader, ReplicaId, ReplicaKind, ReplicaOrder,
 };
 
 /// Read at once, or cleared: what stays in the cache until it has been checked and copied.
@@ -116,6 +116,20 @@ impl Replicas {
         let mut logs: Vec<ServerId> = held.keys().map(|id| id.log).collect();
         logs.dedup();
         logs
+    }
+
+    /// Logs that have replicas here, in order, and the last segment of each one's directory among
+    /// these.
+    pub fn chains(&self) -> Vec<(ServerId, Option<SegmentId>)> {
+        let held = lock(&self.held);
+        let mut chains: BTreeMap<ServerId, Option<SegmentId>> = BTreeMap::new();
+        for header in held.values().map(|held| held.header) {
+            let last = chains.entry(header.id.log).or_default();
+            if header.kind == ReplicaKind::Directory {
+                *last = (*last).max(Some(header.id.segment));
+            }
+        }
+        chains.into_iter().collect()
     }
 
     /// Clusters of whose logs there are replicas here, in order.

@@ -4,7 +4,8 @@ use crate::{cluster_key, coordinator_metrics, metrics};
 use anyhow::{Context, bail};
 use clap::Args;
 use coordinator::{
-    FileStore, Identity, MemoryStore, Settings, holds_cluster, only_server, serve, serve_rebuild,
+    Drawn, FileStore, Identity, MemoryStore, Settings, holds_cluster, only_server, serve,
+    serve_rebuild,
 };
 use handshake::Credentials;
 use runtime::files::{make_directory, sync_directory};
@@ -43,8 +44,12 @@ pub(crate) struct CoordinatorArguments {
     /// nowhere.
     #[arg(long, default_value_t = 0)]
     metrics_port: u16,
-    /// The coordinator's file is lost: make a new one, in an empty folder, from what servers know. See
-    /// `ballast cluster rebuild`.
+    /// Go on with the file although too few servers have come to confirm that it is not an old one:
+    /// the others are gone for good.
+    #[arg(long, requires = "data_dir", conflicts_with = "rebuild")]
+    trust_file: bool,
+    /// The coordinator's file is lost: make a new one, in an empty folder, from what servers know.
+    /// See `ballast cluster rebuild`.
     #[arg(long, requires = "data_dir")]
     rebuild: bool,
 }
@@ -67,9 +72,10 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
     println!("ballast coordinator: ready for servers on {address}");
     let return_max = Duration::from_millis(arguments.failure_timeout);
     let silence_max = Duration::from_millis(arguments.silence_timeout);
-    let settings = Settings { return_max, silence_max, ..Settings::default() };
+    let trusts_file = arguments.trust_file;
+    let settings = Settings { return_max, silence_max, trusts_file, ..Settings::default() };
     match &arguments.data_dir {
-        None => serve(listener, credentials, MemoryStore::default(), fresh(), settings)?,
+        None => serve(listener, credentials, MemoryStore::default(), drawn()?, settings)?,
         Some(folder) => {
             make_directory(folder)?;
             let store = open(&folder.join("coordinator.redb"))?;
@@ -77,8 +83,8 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
                 println!("ballast coordinator: a new cluster, {} was empty", folder.display());
             }
             match arguments.rebuild {
-                true => serve_rebuild(listener, credentials, store, settings)?,
-                false => serve(listener, credentials, store, fresh(), settings)?,
+                true => serve_rebuild(listener, credentials, store, drawn()?, settings)?,
+                false => serve(listener, credentials, store, drawn()?, settings)?,
             }
         }
     }
@@ -128,11 +134,12 @@ pub(crate) fn start_embedded(
         );
     }
     let server = store.as_ref().map(only_server).transpose()?.flatten();
+    let drawn = drawn()?;
     std::thread::Builder::new().name("coordinator".into()).spawn(move || {
         let settings = Settings::default();
         let ended = match store {
-            Some(store) => serve(listener, credentials, store, fresh(), settings),
-            None => serve(listener, credentials, MemoryStore::default(), fresh(), settings),
+            Some(store) => serve(listener, credentials, store, drawn, settings),
+            None => serve(listener, credentials, MemoryStore::default(), drawn, settings),
         };
         if let Err(error) = ended {
             tracing::error!(%error, "the coordinator has stopped");
@@ -150,8 +157,11 @@ fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Names and seed of a cluster that does not exist yet.
-fn fresh() -> Identity {
-    let mut random = fastrand::Rng::new();
-    Identity { cluster: ClusterId(random.u64(1..)), seed: random.u64(..) }
+/// Name and seed of a cluster that does not exist yet, and what tells this coordinator's term from
+/// any other.
+fn drawn() -> anyhow::Result<Drawn> {
+    let bits = runtime::files::random_bits()?;
+    let mut random = fastrand::Rng::with_seed(bits as u64);
+    let fresh = Identity { cluster: ClusterId(random.u64(1..)), seed: random.u64(..) };
+    Ok(Drawn { fresh, term: (bits >> 64) as u64 })
 }

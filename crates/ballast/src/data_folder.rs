@@ -5,12 +5,14 @@
 //! | --- | --- |
 //! | `replicas/` | one file for each segment of the log and of its directory |
 //! | `coordinator.redb` | which tablets there are and under which tenures, the seed of key hashes |
+//! | `cluster-0`, `cluster-1` | of a server of a cluster: what it knows of that (`saved.rs`) |
 //! | `folder.id`, also in `replicas/` | proves that `replicas/` is the real one (`folder_mark.rs`) |
 //!
 //! **Invariant:** a start that is refused has changed nothing, and no start removes or renames
 //! anything. See `docs/design/identity.md`.
 
 use crate::folder_mark::{Marks, Use};
+use crate::saved;
 use anyhow::{Context, bail};
 use backup::{Opened, Replicas, Unreadable};
 use runtime::files::{DataDirectory, boot_id};
@@ -19,9 +21,26 @@ use server::shell::FileDisk;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use wire::replica::BootId;
+use wire::saved::Saved;
 
-/// Opens the folder of a server of a cluster: what it keeps there are the logs of others.
-pub(crate) fn backup_folder(folder: &Path) -> anyhow::Result<Replicas> {
+/// The folder of a server of a cluster: what it keeps there are the logs of others.
+pub(crate) struct BackupFolder {
+    pub(crate) path: PathBuf,
+    pub(crate) replicas: Replicas,
+    /// The cluster as the last process has saved it, and the place of that in the sequence.
+    pub(crate) saved: Option<(u64, Saved)>,
+}
+
+impl BackupFolder {
+    /// Opens a folder, which is made if it is not there.
+    pub(crate) fn open(folder: &Path) -> anyhow::Result<BackupFolder> {
+        let replicas = backup_folder(folder)?;
+        let saved = saved::read(folder)?;
+        Ok(BackupFolder { path: folder.to_path_buf(), replicas, saved })
+    }
+}
+
+fn backup_folder(folder: &Path) -> anyhow::Result<Replicas> {
     let shown = folder.display();
     if folder.join("coordinator.redb").exists() {
         bail!(

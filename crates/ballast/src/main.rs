@@ -18,6 +18,7 @@ mod keep;
 mod metrics;
 mod migrate;
 mod node_connection;
+mod saved;
 mod serve;
 mod settings_arguments;
 mod signals;

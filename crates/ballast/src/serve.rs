@@ -2,15 +2,15 @@
 
 use crate::cluster_key;
 use crate::coordinator_command::{self, Embedded};
-use crate::data_folder::{DataFolder, backup_folder};
+use crate::data_folder::{BackupFolder, DataFolder};
 use crate::descriptors;
 use crate::folder_mark::Use;
 use crate::host::{Event, Process};
 use crate::metrics;
+use crate::saved::Saver;
 use crate::settings_arguments::SettingArguments;
 use crate::signals;
 use anyhow::{Context, bail};
-use backup::Replicas;
 use clap::Args;
 use handshake::Credentials;
 use runtime::{Class, Clock, Config, DriverKind, Listener, Reactors};
@@ -31,7 +31,8 @@ use thread_priority::{
     set_thread_priority_and_policy, thread_native_id,
 };
 use types::{ClusterId, HashSeed, ServerId};
-use wire::control::{FromCoordinator, Join};
+use wire::control::{ClusterMap, FromCoordinator, Holdings, Join};
+use wire::saved::Saved;
 
 /// Start a server.
 #[derive(Args)]
@@ -78,8 +79,10 @@ pub(crate) fn run(
     let (coordinator, known) = coordinator(&configuration, folder.own(), &credentials)?;
     let (events, received) = channel();
     let who = introduction(&configuration, (&host, ports), &folder, known);
-    let (link, identity, seed) = join(&coordinator, &credentials, who, (&events, &received))?;
+    let (link, identity, number) =
+        join(&coordinator, &credentials, (who, folder.remembered()), (&events, &received))?;
     folder.check_cluster(identity.cluster)?;
+    let saver = folder.start_saver(identity, number)?;
     let settings = Settings {
         host: host.clone(),
         client_port: ports[0],
@@ -89,6 +92,7 @@ pub(crate) fn run(
         is_cluster: !configuration.join.is_empty(),
         cuts: server::Cuts::default(),
     };
+    let seed = HashSeed::new(number);
     let (store, keeping) = store(&configuration, config.reactors, folder, (identity, seed))?;
     let node = Node::keeping(settings, identity, store.clone(), keeping, link.connected());
     node.configure(configuration.clone());
@@ -112,6 +116,7 @@ pub(crate) fn run(
     let mailboxes = reactors.mailboxes();
     let can_begin_anew = node.replication().is_some();
     let result = forward(&received, can_begin_anew, |message| {
+        saver.iter().for_each(|saver| saver.note(&message));
         mailboxes.of(reactor_for(&message, config.reactors)).send(Mail::Control(message));
     });
     reactors.stop();
@@ -136,6 +141,8 @@ fn introduction(
         replicas: if folder.is_of_others() { configuration.replicas } else { 0 },
         rack: configuration.rack.clone(),
         disk: folder.cluster(),
+        former: folder.saved().map(|saved| (saved.cluster, saved.server)),
+        mark: folder.saved().and_then(|saved| saved.mark),
     }
 }
 
@@ -211,11 +218,11 @@ fn store(
             marks.complete(Use::Alone)?;
             Keeping::Alone(Arc::new(keeper))
         }
-        Folder::Others(replicas, mode) => {
+        Folder::Others(folder, mode) => {
             let interval = configuration.scrub_interval;
             let scrub = (!interval.is_zero()).then_some(interval);
             let plan = Plan { mode, replicas: configuration.replicas, scrub };
-            let replication = Replication::new(plan, identity.server, reactors, replicas);
+            let replication = Replication::new(plan, identity.server, reactors, folder.replicas);
             Keeping::Replicated(Arc::new(replication))
         }
     };
@@ -229,7 +236,7 @@ enum Folder {
     /// Its own log.
     Own(DataFolder),
     /// The logs of others, who keep its own.
-    Others(Replicas, Mode),
+    Others(BackupFolder, Mode),
 }
 
 impl Folder {
@@ -239,7 +246,7 @@ impl Folder {
             Some(mode) if configuration.join.is_empty() => {
                 Folder::Own(DataFolder::open(path, mode)?)
             }
-            Some(mode) => Folder::Others(backup_folder(path)?, mode),
+            Some(mode) => Folder::Others(BackupFolder::open(path)?, mode),
             None => Folder::None,
         })
     }
@@ -247,7 +254,9 @@ impl Folder {
     /// Keeps descriptors for others than replicas.
     fn limit_open_files(self, max: usize) -> Folder {
         match &self {
-            Folder::Others(replicas, mode) => replicas.limit_open_files(max, *mode != Mode::Memory),
+            Folder::Others(folder, mode) => {
+                folder.replicas.limit_open_files(max, *mode != Mode::Memory);
+            }
             // A server has one open replica of its own log per log head.
             Folder::Own(_) | Folder::None => {}
         }
@@ -266,8 +275,44 @@ impl Folder {
         match self {
             Folder::None => None,
             Folder::Own(folder) => folder.kept.owner().map(|(cluster, _)| cluster),
-            Folder::Others(replicas, _) => replicas.clusters().first().copied(),
+            Folder::Others(folder, _) => folder.replicas.clusters().first().copied(),
         }
+    }
+
+    /// The cluster as the last process here has saved it.
+    fn saved(&self) -> Option<&Saved> {
+        match self {
+            Folder::None | Folder::Own(_) => None,
+            Folder::Others(folder, _) => folder.saved.as_ref().map(|(_, saved)| saved),
+        }
+    }
+
+    /// The answer for a coordinator that has lost its file, as far as the disk tells.
+    fn remembered(&self) -> Option<(ClusterMap, Holdings)> {
+        let Folder::Others(folder, _) = self else { return None };
+        let saved = self.saved()?;
+        let holdings = Holdings {
+            seed: saved.seed,
+            chain: None,
+            tablets: Vec::new(),
+            migrations: Vec::new(),
+            logs: folder.replicas.chains(),
+        };
+        Some((saved.map.clone(), holdings))
+    }
+
+    /// Begins to save what this process learns of the cluster.
+    fn start_saver(&self, who: Identity, seed: u64) -> anyhow::Result<Option<Saver>> {
+        let Folder::Others(folder, _) = self else { return Ok(None) };
+        let Identity { cluster, server } = who;
+        let (servers, tablets, moving) = (Vec::new(), Vec::new(), Vec::new());
+        let none = ClusterMap { version: 0, cluster, servers, tablets, moving };
+        let sequence = folder.saved.as_ref().map_or(0, |(sequence, _)| *sequence);
+        // Until the first map comes, nothing newer is known than what the last process knew.
+        let known = self.saved().filter(|saved| saved.cluster == cluster);
+        let (mark, map) = known.map_or((None, none), |known| (known.mark, known.map.clone()));
+        let saved = Saved { cluster, server, seed, mark, map };
+        Saver::start(&folder.path, sequence, saved).map(Some)
     }
 
     /// Refuses a disk of another cluster, whatever the coordinator says. Nothing was changed on it.
@@ -389,43 +434,72 @@ fn reactors(configuration: &Configuration) -> Config {
     config
 }
 
-type Joined = (Arc<ControlLink>, Identity, HashSeed);
+/// The link, who the server is, and the number from which the cluster's seed is made.
+type Joined = (Arc<ControlLink>, Identity, u64);
 
 /// Asks the coordinator for a number and the cluster's seed.
 fn join(
     coordinator: &str,
     credentials: &Credentials,
-    join: Join,
+    (join, remembered): (Join, Option<(ClusterMap, Holdings)>),
     (events, received): (&Sender<Event>, &Receiver<Event>),
 ) -> anyhow::Result<Joined> {
     let events = events.clone();
     // A server that stops does not mind what the coordinator still says.
-    let link =
-        ControlLink::start(coordinator.to_owned(), credentials.clone(), join, move |message| {
-            let _ = events.send(Event::Said(message));
-        })?;
+    let (address, proof) = (coordinator.to_owned(), credentials.clone());
+    let link = ControlLink::start(address, proof, join, remembered, move |message| {
+        let _ = events.send(Event::Said(message));
+    })?;
     let trouble = || link.trouble().map_or(String::new(), |trouble| format!(" ({trouble})"));
-    let first = received.recv_timeout(JOIN_QUIET).or_else(|_| {
-        eprintln!("ballast serve: waiting for a coordinator at {coordinator}{}", trouble());
-        received.recv_timeout(JOIN_TIMEOUT)
-    });
-    match first {
-        Ok(Event::Said(FromCoordinator::Welcome { server, cluster, seed })) => {
-            Ok((Arc::new(link), Identity { cluster, server }, HashSeed::new(seed)))
+    match first_answer(coordinator, received, &trouble) {
+        Some(Event::Said(FromCoordinator::Welcome { server, cluster, seed })) => {
+            Ok((Arc::new(link), Identity { cluster, server }, seed))
         }
-        Ok(Event::Said(FromCoordinator::Rejected { reason, .. })) => {
+        Some(Event::Said(FromCoordinator::Rejected { reason, .. })) => {
             bail!("the coordinator refuses: {reason}")
         }
-        Ok(Event::Said(other)) => {
+        Some(Event::Said(other)) => {
             bail!("the coordinator at {coordinator} speaks out of turn: {other:?}")
         }
-        Ok(Event::Failed(reason) | Event::Fenced(reason)) => bail!("{reason}"),
-        Ok(Event::ShutDown) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+        Some(Event::Failed(reason) | Event::Fenced(reason)) => bail!("{reason}"),
+        Some(Event::ShutDown) | None => {
             bail!(
                 "no coordinator answers at {coordinator}: start one with 'ballast coordinator'{}",
                 trouble()
             )
         }
+    }
+}
+
+/// Waits for the first word of the coordinator, if it says anything in time. It may say that others
+/// have to come before; then there is no limit, as long as it says so.
+fn first_answer(
+    coordinator: &str,
+    received: &Receiver<Event>,
+    trouble: &impl Fn() -> String,
+) -> Option<Event> {
+    let mut told: Option<String> = None;
+    let mut limit = JOIN_QUIET;
+    loop {
+        match received.recv_timeout(limit) {
+            Ok(Event::Said(FromCoordinator::Waiting { reason })) => {
+                if told.as_ref() != Some(&reason) {
+                    eprintln!("ballast serve: {reason}");
+                }
+                told = Some(reason);
+            }
+            Ok(event) => return Some(event),
+            Err(RecvTimeoutError::Timeout) if limit == JOIN_QUIET => {
+                if told.is_none() {
+                    eprintln!(
+                        "ballast serve: waiting for a coordinator at {coordinator}{}",
+                        trouble()
+                    );
+                }
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+        }
+        limit = JOIN_TIMEOUT;
     }
 }
 

@@ -6,19 +6,24 @@
 //! coordinator stops, and whoever runs it opens the store again: there is one way to start, and it
 //! is also the way to recover.
 //!
+//! The revisions of the store number its transactions. So the record of a term, which is written
+//! when it begins, says by its own revision how far the term before came; and a [`Mark`] names a
+//! place in the history of this store, or of another one that was copied from it.
+//!
 //! Invariants:
 //! - memory is what the store holds;
 //! - after another coordinator has opened the store, this one changes nothing more.
 
 use crate::rebuild::Records;
 use crate::records::{
-    Counters, FORMAT, Identity, Key, MIGRATIONS, Migration, RECOVERIES, Recovery, RecoveryStage,
-    SERVERS, Server, TABLETS, Tablet, WILLS, Will,
+    Counters, FORMAT, FORMAT_BEFORE, HISTORY, Identity, Key, MIGRATIONS, Migration, RECOVERIES,
+    Recovery, RecoveryStage, SERVERS, Server, TABLETS, Tablet, TabletBefore, Term, WILLS, Will,
 };
 use crate::store::{Entry, MetaStore, Revision, StoreError, Transaction, Verdict};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use types::{ClusterId, KeyHash, MigrationId, ServerId};
+use wire::control::Mark;
 
 /// The coordinator cannot go on. Nothing was sent that is not in the store.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +56,15 @@ pub enum Stopped {
 pub(crate) struct Ledger<S> {
     store: S,
     identity: Identity,
-    term: u64,
+    /// This coordinator's.
+    term: Term,
+    /// By number: the id of each term, and its first transaction. Terms before the first one that
+    /// stands here belong to the history, whatever their ids were.
+    history: BTreeMap<u64, (u64, Revision)>,
+    /// The newest transaction.
+    newest: Revision,
+    /// Terms before this one have left marks with servers.
+    has_past: bool,
     counters: Counters,
     doubt: Option<String>,
     servers: BTreeMap<ServerId, Server>,
@@ -158,12 +171,20 @@ impl Edit {
 impl<S: MetaStore> Ledger<S> {
     /// Reads the configuration, and makes this coordinator the one that may change it. An empty
     /// store becomes a cluster of the given identity.
-    pub(crate) fn open(mut store: S, fresh: Identity) -> Result<Ledger<S>, Stopped> {
+    /// `term` is a random number for this coordinator's term.
+    pub(crate) fn open(mut store: S, fresh: Identity, term: u64) -> Result<Ledger<S>, Stopped> {
         let identity = match store.read(&Key::Identity.text())? {
-            Some(entry) => decode_identity(&entry)?,
+            Some(entry) => {
+                convert(&mut store, &entry)?;
+                decode_identity(&entry)?
+            }
             None => create(&mut store, fresh)?,
         };
-        let (term, term_revision) = take_over(&mut store)?;
+        let past = list::<Term>(&store, HISTORY)?;
+        let has_past = !past.is_empty();
+        let (term, term_revision) = take_over(&mut store, term)?;
+        let terms = past.into_iter().chain([(term, term_revision)]);
+        let history = terms.map(|(term, first)| (term.number, (term.id, first))).collect();
         let (counters, revision) = read(&store, Key::Counters)?
             .ok_or_else(|| Stopped::Corrupt { key: Key::Counters.text() })?;
         let mut revisions = BTreeMap::from([(Key::Term, term_revision), (Key::Counters, revision)]);
@@ -198,6 +219,9 @@ impl<S: MetaStore> Ledger<S> {
             store,
             identity,
             term,
+            history,
+            newest: term_revision,
+            has_past,
             counters,
             doubt: doubt.map(|(doubt, _)| doubt),
             servers,
@@ -238,7 +262,39 @@ impl<S: MetaStore> Ledger<S> {
 
     /// How often a coordinator has opened the store, this time included.
     pub(crate) fn term(&self) -> u64 {
-        self.term
+        self.term.number
+    }
+
+    /// The newest transaction.
+    pub(crate) fn mark(&self) -> Mark {
+        let Term { number: term, id: term_id } = self.term;
+        Mark { term, term_id, transaction: self.newest.0 }
+    }
+
+    /// Returns whether servers may have heard of marks of terms before this one.
+    pub(crate) fn has_past(&self) -> bool {
+        self.has_past
+    }
+
+    /// Returns whether a mark belongs to the history of this store.
+    pub(crate) fn knows(&self, mark: &Mark) -> bool {
+        let first = self.history.first_key_value().map(|(term, _)| *term);
+        let Some((id, _)) = self.history.get(&mark.term) else {
+            // From before there were marks, or from before the file was made anew.
+            return first.is_some_and(|first| mark.term < first);
+        };
+        let next = self.history.range(mark.term + 1..).next();
+        let last = next.map_or(self.newest.0, |(_, (_, first))| first.0 - 1);
+        *id == mark.term_id && mark.transaction <= last
+    }
+
+    /// Fails if another coordinator has opened the store.
+    pub(crate) fn check_leads(&self) -> Result<(), Stopped> {
+        let found = self.store.read(&Key::Term.text())?.map(|entry| entry.revision);
+        match found == self.revisions.get(&Key::Term).copied() {
+            true => Ok(()),
+            false => Err(Stopped::Deposed),
+        }
     }
 
     /// Transactions since it was opened.
@@ -304,6 +360,7 @@ impl<S: MetaStore> Ledger<S> {
             Verdict::Committed(revision) => revision,
             Verdict::Conflict(_) => return Err(Stopped::Deposed),
         };
+        self.newest = revision;
         for (key, value) in writes {
             match value {
                 Some(_) => self.revisions.insert(key, revision),
@@ -385,13 +442,38 @@ fn create(store: &mut impl MetaStore, identity: Identity) -> Result<Identity, St
     }
 }
 
+/// Rewrites the records of the format before, in one transaction.
+fn convert(store: &mut impl MetaStore, identity: &Entry) -> Result<(), Stopped> {
+    let corrupt = || Stopped::Corrupt { key: Key::Identity.text() };
+    let (format, rest): (u16, _) =
+        postcard::take_from_bytes(&identity.value).map_err(|_| corrupt())?;
+    if format != FORMAT_BEFORE {
+        return Ok(());
+    }
+    let mut expected = vec![(Key::Identity.text(), identity.revision)];
+    let mut writes = vec![(Key::Identity.text(), Some([&encode(&FORMAT), rest].concat()))];
+    for (key, entry) in store.list(TABLETS)? {
+        let (before, revision) = decode::<TabletBefore>(key.clone(), &entry)?;
+        expected.push((key.clone(), revision));
+        writes.push((key, Some(encode(&Tablet::from(before)))));
+    }
+    match store.transact(&Transaction { expected, writes })? {
+        Verdict::Committed(_) => Ok(()),
+        Verdict::Conflict(_) => Err(Stopped::Deposed),
+    }
+}
+
 /// Begins a term, after which a coordinator of an earlier one changes nothing.
-fn take_over(store: &mut impl MetaStore) -> Result<(u64, Revision), Stopped> {
-    let (last, revision) = read(store, Key::Term)?.unwrap_or((0, Revision::ABSENT));
-    let term: u64 = last + 1;
+fn take_over(store: &mut impl MetaStore, id: u64) -> Result<(Term, Revision), Stopped> {
+    let (last, revision): (u64, _) = read(store, Key::Term)?.unwrap_or((0, Revision::ABSENT));
+    let term = Term { number: last + 1, id };
+    let history = Key::History(term.number).text();
     let transaction = Transaction {
-        expected: vec![(Key::Term.text(), revision)],
-        writes: vec![(Key::Term.text(), Some(encode(&term)))],
+        expected: vec![(Key::Term.text(), revision), (history.clone(), Revision::ABSENT)],
+        writes: vec![
+            (Key::Term.text(), Some(encode(&term.number))),
+            (history, Some(encode(&term))),
+        ],
     };
     match store.transact(&transaction)? {
         Verdict::Committed(revision) => Ok((term, revision)),
@@ -418,7 +500,7 @@ fn list<T: DeserializeOwned>(
 fn decode_identity(entry: &Entry) -> Result<Identity, Stopped> {
     let corrupt = || Stopped::Corrupt { key: Key::Identity.text() };
     let (format, rest) = postcard::take_from_bytes(&entry.value).map_err(|_| corrupt())?;
-    if format != FORMAT {
+    if ![FORMAT, FORMAT_BEFORE].contains(&format) {
         return Err(Stopped::Format { found: format });
     }
     postcard::from_bytes(rest).map_err(|_| corrupt())

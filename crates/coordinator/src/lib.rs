@@ -27,7 +27,7 @@ pub use admission::{HISTORY_MAX, MIGRATIONS_MAX, SERVERS_MAX, TABLETS_MAX};
 pub use ledger::{Stopped, holds_cluster, only_server};
 pub use machine::{Coordinator, Settings};
 pub use outbox::{Caller, ConnectionId, Effect, Event, Moment, Outbox};
-pub use records::Identity;
+pub use records::{Drawn, Identity};
 pub use serve::{Running, ServeError, serve, serve_rebuild};
 pub use store::{
     Entry, FileStore, MemoryStore, MetaStore, Revision, StoreError, Transaction, Verdict,

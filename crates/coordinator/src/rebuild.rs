@@ -4,10 +4,15 @@
 //! What it writes in the end is a file like any other, on which a coordinator goes on: with demands
 //! that follow from stages, no more is needed.
 //!
-//! What is known from where is told in `docs/design/coordinator.md`, "When the file is lost". In short:
-//! the newest map that any server has says who owns what; who holds a range under a higher epoch has
-//! accepted a flip since, and owns it; sides of migrations know their intents; backups know how far
-//! the chains of the dead had come. Numbers go on far above everything that anybody has seen.
+//! Where all processes have ended as well, others start on their disks, and tell what these have:
+//! the newest map that was saved there, and whose logs have replicas there. The servers that they
+//! replace are dead, and are recovered from their logs like any.
+//!
+//! What is known from where is told in `docs/design/coordinator.md`, "When the file is lost". In
+//! short: the newest map that any server has says who owns what; who holds a range under a higher
+//! epoch has accepted a flip since, and owns it; sides of migrations know their intents; backups
+//! know how far the chains of the dead had come. Numbers go on far above everything that anybody
+//! has seen.
 //!
 //! **Invariant:** nothing is written but on an operator's word, who has named each server that is
 //! missing.
@@ -36,12 +41,20 @@ const UNSEEN: u64 = 1 << 32;
 /// Terms whose maps nobody has got.
 const UNSEEN_TERMS: u64 = 1 << 8;
 
-/// What one server has told.
+/// The word of one server, or of a process that has started on its disk.
 #[derive(Debug)]
 struct Told {
     join: Join,
     map: ClusterMap,
     holdings: Holdings,
+}
+
+impl Told {
+    /// Returns whether the server has told it itself: else it is gone, with all that only its
+    /// memory had.
+    fn lives(&self) -> bool {
+        self.join.rejoin.is_some()
+    }
 }
 
 /// Whoever is connected.
@@ -56,7 +69,7 @@ enum Guest {
     Asked {
         cluster: ClusterId,
         server: ServerId,
-        join: Join,
+        join: Box<Join>,
         map: Option<ClusterMap>,
     },
 }
@@ -132,9 +145,10 @@ impl<S: MetaStore> Rebuilding<S> {
         out: &mut Outbox,
     ) {
         match message {
-            ToCoordinator::Join(join) if join.rejoin == number => match number {
+            ToCoordinator::Join(join) if join.rejoin == number => match teller(&join) {
                 Some((cluster, server)) => {
                     out.push(Effect::Send { connection, message: FromCoordinator::Describe });
+                    let join = Box::new(join);
                     let guest = Guest::Asked { cluster, server, join, map: None };
                     self.guests.insert(connection, guest);
                 }
@@ -149,7 +163,7 @@ impl<S: MetaStore> Rebuilding<S> {
     fn listen(
         &mut self,
         connection: ConnectionId,
-        (number, join, map): ((ClusterId, ServerId), Join, Option<ClusterMap>),
+        (number, join, map): ((ClusterId, ServerId), Box<Join>, Option<ClusterMap>),
         message: ToCoordinator,
         out: &mut Outbox,
     ) {
@@ -162,7 +176,12 @@ impl<S: MetaStore> Rebuilding<S> {
             (ToCoordinator::Holds(holdings), Some(map)) => {
                 let told = Identity { cluster, seed: holdings.seed };
                 if *self.identity.get_or_insert(told) == told {
-                    self.told.insert(server, Told { join, map, holdings: *holdings });
+                    let news = Told { join: *join, map, holdings: *holdings };
+                    // A process on the disk of a server that lives knows less than that.
+                    let known = self.told.get(&server);
+                    if news.lives() || !known.is_some_and(Told::lives) {
+                        self.told.insert(server, news);
+                    }
                     send_away(connection, WAIT, out);
                 } else {
                     send_away(connection, ANOTHER_CLUSTER, out);
@@ -221,7 +240,8 @@ impl<S: MetaStore> Rebuilding<S> {
 
     /// The newest map that anybody has.
     fn newest(&self) -> Option<&ClusterMap> {
-        self.told.values().map(|told| &told.map).max_by_key(|map| map.version)
+        let maps = self.told.values().map(|told| &told.map).filter(|map| map.version > 0);
+        maps.max_by_key(|map| map.version)
     }
 
     /// Who lived when the newest map was made, and has said nothing.
@@ -276,6 +296,7 @@ impl<S: MetaStore> Rebuilding<S> {
             owner: info.owner,
             epoch: info.epoch,
             tenures: info.tenures.clone(),
+            is_born: info.is_born,
         });
         let mut tablets: Vec<Tablet> = of_map.collect();
         for (&owner, told) in &self.told {
@@ -296,6 +317,7 @@ impl<S: MetaStore> Rebuilding<S> {
                             owner,
                             epoch,
                             tenures: tenures.clone(),
+                            is_born: false,
                         });
                         parts
                     })
@@ -308,7 +330,8 @@ impl<S: MetaStore> Rebuilding<S> {
 
     fn servers(&self, map: &ClusterMap, absent: &BTreeSet<ServerId>) -> Vec<Server> {
         let replicas = self.told.values().map(|told| told.join.replicas).max().unwrap_or(0);
-        let told = self.told.iter().map(|(&id, Told { join, holdings, .. })| Server {
+        let living = self.told.iter().filter(|(_, told)| told.lives());
+        let told = living.map(|(&id, Told { join, holdings, .. })| Server {
             id,
             host: join.host.clone(),
             client_port: join.client_port,
@@ -319,10 +342,12 @@ impl<S: MetaStore> Rebuilding<S> {
             fenced: false,
         });
         // Who is waited for whatever happens keeps nothing elsewhere.
-        let gone = map.servers.iter().filter(|server| !self.told.contains_key(&server.id));
+        let lives = |server: ServerId| self.told.get(&server).is_some_and(Told::lives);
+        let gone = map.servers.iter().filter(|server| !lives(server.id));
         let gone = gone.map(|server| {
             let ServerInfo { id, host, client_port, bus_port, rack, is_dead, .. } = server.clone();
-            let fenced = is_dead || (absent.contains(&id) && replicas > 0);
+            let is_missing = absent.contains(&id) || self.told.contains_key(&id);
+            let fenced = is_dead || (is_missing && replicas > 0);
             let chain = (replicas > 0).then(|| self.chain_of(id));
             Server { id, host, client_port, bus_port, rack, replicas, chain, fenced }
         });
@@ -431,6 +456,12 @@ impl<S: MetaStore> Rebuilding<S> {
     }
 }
 
+/// The number of the server that can tell something: the one that comes, or the one whose disk it
+/// has.
+fn teller(join: &Join) -> Option<(ClusterId, ServerId)> {
+    join.rejoin.or(join.former)
+}
+
 fn send_away(connection: ConnectionId, reason: &str, out: &mut Outbox) {
     let message = FromCoordinator::Rejected { reason: reason.to_owned(), is_fenced: false };
     out.push(Effect::Send { connection, message });
@@ -449,6 +480,7 @@ const LOST: &str = "the coordinator's file was lost";
 mod tests {
     use super::*;
     use crate::machine::{Coordinator, Settings};
+    use crate::records::Drawn;
     use crate::store::MemoryStore;
     use types::limits::TABLES_MAX;
     use types::{Generation, Instant, Slot, UnixMillis};
@@ -478,7 +510,8 @@ mod tests {
             in_recovery: false,
         };
         let (owner, epoch) = (ServerId(1), OwnershipEpoch(1));
-        let all = TabletInfo { range: HashRange::ALL, owner, epoch, tenures: tenures(1) };
+        let (range, tenures) = (HashRange::ALL, tenures(1));
+        let all = TabletInfo { range, owner, epoch, tenures, is_born: false };
         ClusterMap {
             version: (3 << 32) + version,
             cluster: CLUSTER,
@@ -511,6 +544,29 @@ mod tests {
         (HeldMigration { intent, is_accepted: true }, held)
     }
 
+    #[test]
+    fn disks_alone_tell_enough_for_everything_to_be_recovered() {
+        let mut world = World::new();
+        let chains = |chain| vec![(ServerId(1), Some(SegmentId(chain))), (ServerId(2), None)];
+        let of_disk = |chain| Holdings { chain: None, logs: chains(chain), ..holdings(0) };
+        world.tell_of_disk(1, map(0, &[]), of_disk(2));
+        assert!(matches!(world.ask(&[], true), Answer::Refused(_)), "there is no map yet");
+        world.tell_of_disk(2, map(4, &[1, 2]), of_disk(3));
+        assert!(matches!(world.ask(&[], true), Answer::Rebuild(_)));
+        let drawn = Drawn { fresh: Identity { cluster: ClusterId(1), seed: 1 }, term: 1 };
+        let store = world.rebuilding.into_store();
+        let coordinator = Coordinator::open(store, drawn, Settings::default(), AT.now).unwrap();
+        let map = coordinator.map();
+        let servers = map.servers.iter().map(|server| (server.id, server.is_dead));
+        assert_eq!(servers.collect::<Vec<_>>(), [(ServerId(1), true)], "who owned nothing is gone");
+        let recoveries = coordinator.recoveries();
+        assert_eq!(recoveries.len(), 1);
+        assert_eq!(
+            (recoveries[0].dead, &recoveries[0].ranges[..]),
+            (ServerId(1), &[HashRange::ALL][..])
+        );
+    }
+
     struct World {
         rebuilding: Rebuilding<MemoryStore>,
         connections: u64,
@@ -535,19 +591,38 @@ mod tests {
         }
 
         fn tell(&mut self, server: u32, map: ClusterMap, holdings: Holdings) {
+            let rejoin = Some((CLUSTER, ServerId(server)));
+            self.tell_as(rejoin, None, (map, holdings));
+        }
+
+        /// A new process does, on the server's disk.
+        fn tell_of_disk(&mut self, server: u32, map: ClusterMap, holdings: Holdings) {
+            let former = Some((CLUSTER, ServerId(server)));
+            let map = if map.servers.is_empty() { ClusterMap { version: 0, ..map } } else { map };
+            self.tell_as(None, former, (map, holdings));
+        }
+
+        fn tell_as(
+            &mut self,
+            rejoin: Option<(ClusterId, ServerId)>,
+            former: Option<(ClusterId, ServerId)>,
+            (map, holdings): (ClusterMap, Holdings),
+        ) {
             let join = Join {
                 host: "host".into(),
                 client_port: 1,
                 bus_port: 2,
-                rejoin: Some((CLUSTER, ServerId(server))),
+                rejoin,
                 replicas: 2,
                 rack: String::new(),
                 disk: None,
+                former,
+                mark: None,
             };
             let known = ToCoordinator::KnownMap(Box::new(map));
             let holds = ToCoordinator::Holds(Box::new(holdings));
             let number = join.rejoin;
-            let caller = Caller::Server { number, generation: Generation(u64::from(server)) };
+            let caller = Caller::Server { number, generation: Generation(1) };
             let effects = self.say(caller, vec![ToCoordinator::Join(join), known, holds]);
             assert_eq!(effects.len(), 3, "asked, and sent away");
         }
@@ -587,7 +662,8 @@ mod tests {
 
         let fresh = Identity { cluster: ClusterId(1), seed: 1 };
         let store = world.rebuilding.into_store();
-        let coordinator = Coordinator::open(store, fresh, Settings::default(), AT.now).unwrap();
+        let drawn = Drawn { fresh, term: 1 };
+        let coordinator = Coordinator::open(store, drawn, Settings::default(), AT.now).unwrap();
         assert_eq!(coordinator.identity(), Identity { cluster: CLUSTER, seed: 42 });
         let map = coordinator.map();
         assert!(map.version > 4 << 32, "no map of before is newer");

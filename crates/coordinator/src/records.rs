@@ -10,10 +10,11 @@
 //! | `migration/<number>` | [`Migration`] |
 //! | `recovery/<number of the dead server>` | [`Recovery`] |
 //! | `will/<number of the server>` | [`Will`] |
+//! | `history/<term>` | [`Term`]: when it began is the record's revision |
 //! | `doubt` | text: why nobody new is let in. Usually absent |
 //!
 //! Numbers in keys have 16 hexadecimal digits, so that keys are in the order of numbers. Values are
-//! `postcard`. The format rises with every change of a record.
+//! `postcard`. The format rises with every change of a record; the one before is converted.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -25,7 +26,10 @@ use types::{
 use wire::control::{Intent, MigrationPolicy, MigrationState, Progress};
 
 /// Version of the records. A store of another version is not opened.
-pub(crate) const FORMAT: u16 = 6;
+pub(crate) const FORMAT: u16 = 7;
+
+/// The format before, which is read and converted: tablets lack their last field.
+pub(crate) const FORMAT_BEFORE: u16 = 6;
 
 /// What makes a cluster this cluster. Drawn at random by whoever creates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +38,15 @@ pub struct Identity {
     pub cluster: ClusterId,
     /// Seed of its key hash. Never told to clients.
     pub seed: u64,
+}
+
+/// Random numbers for a coordinator that starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drawn {
+    /// Becomes the cluster's, if the store is empty.
+    pub fresh: Identity,
+    /// Tells this coordinator's term from one of the same number in a copy of the store.
+    pub term: u64,
 }
 
 /// The next number of everything that is numbered. A number that was given is never given again.
@@ -107,6 +120,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Returns whether it lives, as far as is known, and has written something that outlives its
+    /// process: then its disk, or it itself, can tell whether this record is of an older time.
+    pub(crate) fn can_confirm(&self) -> bool {
+        self.keeps_log() && !self.fenced && self.chain.is_some()
+    }
+
     /// Whether others keep its log, so that what it owns can be recovered when it dies.
     pub(crate) fn keeps_log(&self) -> bool {
         self.replicas > 0
@@ -121,6 +140,32 @@ pub(crate) struct Tablet {
     pub(crate) epoch: OwnershipEpoch,
     /// By table.
     pub(crate) tenures: Vec<Tenure>,
+    /// Its first owner has not said yet that it holds it.
+    pub(crate) is_born: bool,
+}
+
+/// A tablet in [`FORMAT_BEFORE`].
+#[derive(Deserialize)]
+pub(crate) struct TabletBefore {
+    range: HashRange,
+    owner: ServerId,
+    epoch: OwnershipEpoch,
+    tenures: Vec<Tenure>,
+}
+
+impl From<TabletBefore> for Tablet {
+    fn from(before: TabletBefore) -> Tablet {
+        let TabletBefore { range, owner, epoch, tenures } = before;
+        Tablet { range, owner, epoch, tenures, is_born: false }
+    }
+}
+
+/// The term of one coordinator, from its start on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Term {
+    pub(crate) number: u64,
+    /// Drawn at random: terms of two stores that were copied from one have the same numbers.
+    pub(crate) id: u64,
 }
 
 /// One migration, from its request until it drops out of the history.
@@ -410,6 +455,8 @@ pub(crate) enum Key {
     Counters,
     /// Why this may not be the cluster that it should be.
     Doubt,
+    /// The term of this number.
+    History(u64),
     Server(ServerId),
     Tablet(KeyHash),
     Migration(MigrationId),
@@ -418,6 +465,7 @@ pub(crate) enum Key {
     Will(ServerId),
 }
 
+pub(crate) const HISTORY: &str = "history/";
 pub(crate) const SERVERS: &str = "server/";
 pub(crate) const TABLETS: &str = "tablet/";
 pub(crate) const MIGRATIONS: &str = "migration/";
@@ -432,6 +480,7 @@ impl Key {
             Key::Term => "term".to_owned(),
             Key::Counters => "counters".to_owned(),
             Key::Doubt => "doubt".to_owned(),
+            Key::History(term) => format!("{HISTORY}{term:016x}"),
             Key::Server(server) => format!("{SERVERS}{:016x}", server.0),
             Key::Tablet(first) => format!("{TABLETS}{:016x}", first.0),
             Key::Migration(migration) => format!("{MIGRATIONS}{:016x}", migration.0),

@@ -311,7 +311,9 @@ impl History {
             | FromCoordinator::Ping
             | FromCoordinator::Clock(_)
             | FromCoordinator::Witness { .. }
-            | FromCoordinator::Describe => panic!("seed {}: nobody dies here", self.seed),
+            | FromCoordinator::Describe
+            | FromCoordinator::Mark(_)
+            | FromCoordinator::Waiting { .. } => panic!("seed {}: nobody dies here", self.seed),
         }
     }
 

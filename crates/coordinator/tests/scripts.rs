@@ -15,14 +15,22 @@
 //! which is open, and segment 5, which is closed with 100. `s2: recovered s1 0-99 as=e7` ends a
 //! part. `s1: will 0-99/7 5000/300` says that the first hundred slots have a load of 7 each.
 //!
-//! Servers answer pings at once, and neither is shown, but for those of `hang s1` (until `go-on s1`), of
-//! which `hang s1 s2` makes several; `show-pings` shows pings. `stand-still 300ms` lets time pass in
-//! which the coordinator does nothing at all. `s1: stalled` is an answer of a server one of whose
-//! reactors stands still.
+//! `join former=s2 mark=101/1/9` is a new process on the disk of s2, which has heard of transaction
+//! 9 of term 1 (whose random number is 101; the next term's is 102). `copy` ends the coordinator,
+//! remembers what is stored, and starts another one; `put-back` starts one on what was remembered.
+//! `trust-file` is an operator's flag for later starts.
+//!
+//! Marks are shown after `show-marks`. Servers say at once that they hold a range that was born,
+//! but after `silent-births`.
+//!
+//! Servers answer pings at once, and neither is shown, but for those of `hang s1` (until `go-on
+//! s1`), of which `hang s1 s2` makes several; `show-pings` shows pings. `stand-still 300ms` lets
+//! time pass in which the coordinator does nothing at all. `s1: stalled` is an answer of a server
+//! one of whose reactors stands still.
 
 mod support;
 
-use coordinator::{Caller, ConnectionId, Effect, Event};
+use coordinator::{Caller, ConnectionId, Effect, Event, MemoryStore};
 use goldenscript::{Command, Context, Runner};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -33,7 +41,7 @@ use types::{
     ServerId, TableId,
 };
 use wire::control::{
-    Ask, DirectoryPlace, FromCoordinator, Loss, MigrationPolicy, PriorityPulls, Progress,
+    Ask, DirectoryPlace, FromCoordinator, Loss, Mark, MigrationPolicy, PriorityPulls, Progress,
     ReplicaInfo, ToCoordinator, Will,
 };
 use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
@@ -57,12 +65,13 @@ fn scripts_come_out_as_written_on_every_store() {
 
 struct Script {
     world: World,
+    copy: Option<MemoryStore>,
     connections: BTreeMap<ServerId, ConnectionId>,
 }
 
 impl Script {
     fn new(storage: Storage) -> Script {
-        Script { world: World::new(storage), connections: BTreeMap::new() }
+        Script { world: World::new(storage), copy: None, connections: BTreeMap::new() }
     }
 
     fn name(&self, connection: ConnectionId) -> String {
@@ -138,6 +147,9 @@ impl Script {
         }
         join.replicas = args.take_key("keeps").unwrap_or("0").parse()?;
         join.rack = args.take_key("rack").unwrap_or("").into();
+        join.former =
+            args.take_key("former").map(server).transpose()?.map(|it| (ClusterId(77), it));
+        join.mark = args.take_key("mark").map(mark).transpose()?;
         join.disk = args.take_key("disk").map(str::parse).transpose()?.map(ClusterId);
         let generation = Generation(args.take_key("generation").unwrap_or("1").parse()?);
         let ahead: i64 = args.take_key("ahead").unwrap_or("0").parse()?;
@@ -201,6 +213,29 @@ impl Runner for Script {
                 self.world.shows_pings = true;
                 Ok(String::new())
             }
+            "show-marks" => {
+                self.world.shows_marks = true;
+                Ok(String::new())
+            }
+            "silent-births" => {
+                self.world.births_are_silent = true;
+                Ok(String::new())
+            }
+            "trust-file" => {
+                self.world.trusts_file = true;
+                Ok(String::new())
+            }
+            "copy" => {
+                self.connections.clear();
+                self.copy = Some(self.world.copy());
+                Ok(String::new())
+            }
+            "put-back" => {
+                self.connections.clear();
+                self.world.put_back(self.copy.take().ok_or("there is no copy")?);
+                self.world.restart();
+                Ok(String::new())
+            }
             "hang" | "go-on" => self.hang(command),
             "clock" => self.clock(command),
             "map" => Ok(text::cluster_map(&self.world.coordinator().map()) + "\n"),
@@ -216,6 +251,21 @@ impl Runner for Script {
             other => Err(format!("unknown command {other}").into()),
         }
     }
+}
+
+fn holding(args: &mut goldenscript::ArgumentConsumer<'_>) -> Result<ToCoordinator, Failure> {
+    let epoch = args.take_key("as").and_then(|text| text.strip_prefix('e'));
+    let epoch = OwnershipEpoch(epoch.ok_or("as which epoch?")?.parse()?);
+    Ok(ToCoordinator::Holding { range: ranges(args)?[0], epoch })
+}
+
+/// `101/2/7`: transaction 7 of term 2, which has the random number 101.
+fn mark(text: &str) -> Result<Mark, Failure> {
+    let numbers: Vec<u64> = text.split('/').map(str::parse).collect::<Result<_, _>>()?;
+    let [term_id, term, transaction] = numbers[..] else {
+        return Err("a mark is id/term/transaction".into());
+    };
+    Ok(Mark { term, term_id, transaction })
 }
 
 fn millis(text: &str) -> Result<Duration, Failure> {
@@ -258,6 +308,7 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
             let table = args.next_pos().map(str::parse).transpose()?.map(TableId);
             ask(Ask::Flush { table })
         }
+        "holding" => holding(&mut args)?,
         "pong" => ToCoordinator::Pong { is_stalled: false },
         "stalled" => ToCoordinator::Pong { is_stalled: true },
         "witnessed" => ToCoordinator::Witnessed { server: server(args.next_pos().ok_or("who?")?)? },

@@ -2,8 +2,9 @@
 
 mod support;
 
-use coordinator::{FileStore, MemoryStore, MetaStore, Running, Settings};
+use coordinator::{Drawn, FileStore, MemoryStore, MetaStore, Running, Settings};
 use handshake::{ClusterKeys, Credentials, Handshake, Opening};
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -18,7 +19,8 @@ use wire::handshake::Purpose;
 
 fn start(store: impl MetaStore + Send + 'static) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    Running::start(listener, credentials(1), store, IDENTITY, Settings::default()).unwrap()
+    let drawn = Drawn { fresh: IDENTITY, term: 1 };
+    Running::start(listener, credentials(1), store, drawn, Settings::default()).unwrap()
 }
 
 fn credentials(generation: u64) -> Credentials {
@@ -29,6 +31,8 @@ fn credentials(generation: u64) -> Credentials {
 /// A server's end of a connection.
 struct Peer {
     stream: TcpStream,
+    /// Messages that were heard when it joined, and are still to be looked at.
+    heard: VecDeque<FromCoordinator>,
 }
 
 impl Peer {
@@ -36,7 +40,7 @@ impl Peer {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_nodelay(true).unwrap();
-        Peer { stream }
+        Peer { stream, heard: VecDeque::new() }
     }
 
     /// Connects and proves the key.
@@ -58,13 +62,15 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Connects and joins; the welcome has been heard.
+    /// Connects and joins; the welcome has been heard, and what was born begins.
     fn join(address: SocketAddr, rejoin: Option<ServerId>) -> (Peer, ServerId) {
         let mut peer = Peer::proven(address, rejoin);
         peer.say(&ToCoordinator::Join(join_of(rejoin)));
         match peer.hear() {
             Some(FromCoordinator::Welcome { server, cluster, seed }) => {
                 assert_eq!((cluster, seed), (IDENTITY.cluster, IDENTITY.seed));
+                let map = peer.receive();
+                peer.heard.extend(map);
                 (peer, server)
             }
             other => panic!("no welcome but {other:?}"),
@@ -93,10 +99,26 @@ impl Peer {
 
     /// The next message; `None` at the end of the connection.
     fn hear(&mut self) -> Option<FromCoordinator> {
+        self.heard.pop_front().or_else(|| self.receive())
+    }
+
+    /// The next message that comes. Of a range that was born it is said that it is held.
+    fn receive(&mut self) -> Option<FromCoordinator> {
         loop {
             let (header, message) = self.frame()?;
-            if !message.is_empty() {
-                return Some(header.message(&message).unwrap());
+            if message.is_empty() {
+                continue;
+            }
+            match header.message(&message).unwrap() {
+                FromCoordinator::Mark(_) => {}
+                FromCoordinator::Map(map) => {
+                    for born in map.tablets.iter().filter(|tablet| tablet.is_born) {
+                        let (range, epoch) = (born.range, born.epoch);
+                        self.say(&ToCoordinator::Holding { range, epoch });
+                    }
+                    return Some(FromCoordinator::Map(map));
+                }
+                message => return Some(message),
             }
         }
     }

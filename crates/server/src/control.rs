@@ -24,8 +24,8 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
 use wire::Corrupt;
 use wire::control::{
-    ALIVE_AGAIN, ClockQuestion, ClockReading, ClusterMap, FromCoordinator, Join, SILENCE_MAX,
-    ToCoordinator,
+    ALIVE_AGAIN, ClockQuestion, ClockReading, ClusterMap, FromCoordinator, Holdings, Join, Mark,
+    SILENCE_MAX, ToCoordinator,
 };
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::handshake::{HandshakeMessage, Purpose};
@@ -63,10 +63,14 @@ impl ControlLink {
     /// `on_message` is dropped; so it does if one side refuses the first handshake. If it refuses a
     /// later one, the link tries again and the owner decides: a server that was given up holds
     /// ranges that another one serves, and must stop.
+    ///
+    /// `remembered` is what the disk tells of the cluster, for a coordinator that has lost its file
+    /// and asks before there are reactors.
     pub fn start(
         coordinator: String,
         credentials: Credentials,
         join: Join,
+        remembered: Option<(ClusterMap, Holdings)>,
         on_message: impl FnMut(FromCoordinator) + Send + 'static,
     ) -> io::Result<ControlLink> {
         let runtime =
@@ -80,6 +84,7 @@ impl ControlLink {
             credentials,
             trouble: trouble.clone(),
             join,
+            remembered,
             has_joined: false,
             on_message,
             receiver,
@@ -125,6 +130,7 @@ struct Link<F> {
     credentials: Credentials,
     trouble: Arc<Mutex<Option<String>>>,
     join: Join,
+    remembered: Option<(ClusterMap, Holdings)>,
     /// Whether this process has been let in before.
     has_joined: bool,
     on_message: F,
@@ -211,11 +217,15 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         let mut is_described = false;
         let greeting = loop {
             match read_greeting(&mut reader).await? {
+                Some(FromCoordinator::Mark(mark)) => raise(&mut self.join.mark, mark),
+                // It may be long: whoever waits for the first welcome is told why.
+                Some(waiting @ FromCoordinator::Waiting { .. }) if !self.has_joined => {
+                    (self.on_message)(waiting);
+                }
+                Some(FromCoordinator::Waiting { .. }) => {}
                 Some(FromCoordinator::Describe) => {
                     is_described = true;
-                    for message in described(&self.pulse) {
-                        writer.write_all(&encoded(&message)?).await?;
-                    }
+                    self.describe(&mut writer).await?;
                 }
                 // Before it is let in: what the clock shows decides.
                 Some(FromCoordinator::Clock(question)) => {
@@ -236,6 +246,9 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
             }
             // A person acts soon: come back, and tell it anew until then.
             FromCoordinator::Rejected { reason, .. } if is_described => {
+                if !self.has_joined {
+                    (self.on_message)(FromCoordinator::Waiting { reason: reason.clone() });
+                }
                 return Err(io::Error::other(reason.clone()));
             }
             FromCoordinator::Rejected { reason, .. } => {
@@ -250,7 +263,23 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         if !std::mem::replace(&mut self.has_joined, true) {
             (self.on_message)(greeting);
         }
+        if let Some(mark) = self.join.mark {
+            (self.on_message)(FromCoordinator::Mark(mark));
+        }
         Ok((reader, writer, true))
+    }
+
+    /// Tells a coordinator that has lost its file what is known here.
+    async fn describe(&self, writer: &mut OwnedWriteHalf) -> io::Result<()> {
+        let known = described(&self.pulse).or_else(|| self.remembered.clone());
+        let (map, holdings) =
+            known.ok_or_else(|| io::Error::other("the coordinator asks what nobody knows here"))?;
+        let messages =
+            [ToCoordinator::KnownMap(Box::new(map)), ToCoordinator::Holds(Box::new(holdings))];
+        for message in messages {
+            writer.write_all(&encoded(&message)?).await?;
+        }
+        Ok(())
     }
 
     /// Takes the handshake to its end.
@@ -297,7 +326,8 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         let (pings, mut pinged) = channel(1);
         let (questions, mut asked) = channel(1);
         // Reading cannot be given up in the middle of a frame, so this future lives until the end.
-        let mut hearing = std::pin::pin!(hear(reader, &mut self.on_message, (pings, questions)));
+        let heard = (&mut self.on_message, &mut self.join.mark);
+        let mut hearing = std::pin::pin!(hear(reader, heard, (pings, questions)));
         loop {
             tokio::select! {
                 result = &mut hearing => return result,
@@ -322,11 +352,15 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
 /// Passes on everything that comes, until the connection ends or nothing comes any more.
 async fn hear(
     mut reader: OwnedReadHalf,
-    on_message: &mut impl FnMut(FromCoordinator),
+    (on_message, highest): (&mut impl FnMut(FromCoordinator), &mut Option<Mark>),
     (pings, questions): (Sender<()>, Sender<ClockQuestion>),
 ) -> io::Result<()> {
     loop {
         match timeout(SILENCE_MAX, read(&mut reader)).await?? {
+            Some(FromCoordinator::Mark(mark)) => {
+                raise(highest, mark);
+                on_message(FromCoordinator::Mark(mark));
+            }
             // If one waits already, its answer is one to this ping as well.
             Some(FromCoordinator::Ping) => drop(pings.try_send(())),
             // The reactors want the reference; another question comes within a second.
@@ -340,12 +374,19 @@ async fn hear(
     }
 }
 
+/// Keeps the highest mark: what a coordinator says on one connection, the server tells the next
+/// one.
+fn raise(highest: &mut Option<Mark>, mark: Mark) {
+    if highest.is_none_or(|known| mark.is_after(&known)) {
+        *highest = Some(mark);
+    }
+}
+
 /// What this server tells a coordinator that has lost its file.
-fn described(pulse: &Mutex<Option<Pulse>>) -> Vec<ToCoordinator> {
+fn described(pulse: &Mutex<Option<Pulse>>) -> Option<(ClusterMap, Holdings)> {
     let pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some((map, holdings)) = pulse.as_ref().map(Pulse::holdings) else { return Vec::new() };
-    let map = ClusterMap::clone(&map);
-    vec![ToCoordinator::KnownMap(Box::new(map)), ToCoordinator::Holds(Box::new(holdings))]
+    let (map, holdings) = pulse.as_ref().map(Pulse::holdings)?;
+    Some((ClusterMap::clone(&map), holdings))
 }
 
 /// The answer to a ping.
@@ -511,11 +552,13 @@ mod tests {
             replicas: 0,
             rack: String::new(),
             disk: None,
+            former: None,
+            mark: None,
         };
         let (sender, receiver) = mpsc::channel();
         let on_message = move |message| drop(sender.send(message));
         let address = listener.local_addr().unwrap().to_string();
-        let link = ControlLink::start(address, credentials(), join, on_message).unwrap();
+        let link = ControlLink::start(address, credentials(), join, None, on_message).unwrap();
         (listener, link, receiver)
     }
 
@@ -530,6 +573,21 @@ mod tests {
     }
 
     const MESSAGE: ToCoordinator = ToCoordinator::Flipped { migration: types::MigrationId(1) };
+
+    #[test]
+    fn the_highest_mark_that_was_heard_is_told_on_the_next_connection() {
+        let (listener, _link, messages) = start();
+        let mark = |term, transaction| Mark { term, term_id: 7, transaction };
+        let mut coordinator = Accepted::from(&listener);
+        coordinator.welcome();
+        for told in [mark(1, 3), mark(2, 9), mark(2, 8)] {
+            coordinator.say(&FromCoordinator::Mark(told));
+        }
+        coordinator.say(&map(1));
+        while messages.recv() != Ok(map(1)) {}
+        drop(coordinator);
+        assert_eq!(Accepted::from(&listener).welcome().mark, Some(mark(2, 9)));
+    }
 
     #[test]
     fn a_link_joins_and_passes_messages_both_ways() {

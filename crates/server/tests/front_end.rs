@@ -104,7 +104,9 @@ impl Server {
         node.set_linked(true);
         let mut core = Core::new(Engine::new(node, ReactorId(0)));
         core.begin_turn(Instant(0), WALL);
-        core.on_control(FromCoordinator::Map(whole_map(cluster, server)));
+        for is_born in [true, false] {
+            core.on_control(FromCoordinator::Map(whole_map(cluster, server, is_born)));
+        }
         let mut server = Server { core, ends: Ends::default(), now: Instant(0) };
         (0..CONNECTIONS).for_each(|_| {
             server.open();
@@ -162,7 +164,7 @@ impl Server {
 
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
 
-fn whole_map(cluster: ClusterId, server: ServerId) -> ClusterMap {
+fn whole_map(cluster: ClusterId, server: ServerId, is_born: bool) -> ClusterMap {
     let me = ServerInfo {
         id: server,
         host: "here".into(),
@@ -178,6 +180,7 @@ fn whole_map(cluster: ClusterId, server: ServerId) -> ClusterMap {
         owner: server,
         epoch: OwnershipEpoch(1),
         tenures: (0..TABLES_MAX).map(|_| Tenure::MAX).collect(),
+        is_born,
     };
     ClusterMap { version: 1, cluster, servers: vec![me], tablets: vec![tablet], moving: Vec::new() }
 }

@@ -119,12 +119,27 @@ fn server(id: ServerId, is_dead: bool) -> ServerInfo {
     }
 }
 
+/// The maps by which we get everything, under this epoch.
+fn born(epoch: u64) -> [FromCoordinator; 2] {
+    [true, false].map(|is_born| map_of((2, ME), epoch, Tenure(4), is_born))
+}
+
 fn map(version: u64, owner: ServerId, epoch: u64, tenure: Tenure) -> FromCoordinator {
+    map_of((version, owner), epoch, tenure, false)
+}
+
+fn map_of(
+    (version, owner): (u64, ServerId),
+    epoch: u64,
+    tenure: Tenure,
+    is_born: bool,
+) -> FromCoordinator {
     let tablet = TabletInfo {
         range: HashRange::ALL,
         owner,
         epoch: OwnershipEpoch(epoch),
         tenures: vec![tenure; TABLES_MAX],
+        is_born,
     };
     FromCoordinator::Map(ClusterMap {
         version,
@@ -398,7 +413,7 @@ fn a_part_that_somebody_else_gets_is_forgotten() {
 #[test]
 fn what_is_held_already_is_not_recovered() {
     let mut world = World::new(disk(), disk());
-    world.hear(map(2, ME, 1, Tenure(4)));
+    born(1).into_iter().for_each(|map| world.hear(map));
     world.hear(part(7, &[]));
     assert_eq!(world.told, ["e7 not recovered: the server holds a part of the range"]);
     assert!(matches!(world.states()[..], [TabletState::Serving]));
@@ -409,7 +424,7 @@ fn a_server_says_what_its_ranges_would_cost() {
     let mut world = World::new(disk(), disk());
     world.pass(1500);
     assert_eq!(world.will, Some(Will::default()), "it has nothing");
-    world.hear(map(2, ME, 1, Tenure(4)));
+    born(1).into_iter().for_each(|map| world.hear(map));
     let long = "x".repeat(1000);
     for number in 0..3 {
         assert_eq!(world.ask(&format!("SET {{one}}{number} {long}")), "+OK\r\n");

@@ -31,6 +31,16 @@ impl Metadata {
         Metadata { store: MemoryStore::new(), trouble: Rc::new(RefCell::new(trouble)) }
     }
 
+    /// Copies what is stored, as a backup does.
+    pub(crate) fn copy(&self) -> Metadata {
+        Metadata { store: self.store.copy(), trouble: self.trouble.clone() }
+    }
+
+    /// The number of the newest transaction.
+    pub(crate) fn newest(&self) -> u64 {
+        self.store.newest().0
+    }
+
     /// From here on one call in so many fails; 0: none.
     pub(crate) fn set_trouble(&self, one_in: u32) {
         self.trouble.borrow_mut().one_in = one_in;

@@ -108,11 +108,13 @@ pub enum Planted {
     InheritanceForgotten,
     /// What not every replica of an open segment has is served before it is safe elsewhere.
     UnsettledShown,
+    /// A coordinator waits for nobody when it starts, and no server tells it what it has heard.
+    OldStoreTrusted,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 45] = [
+    pub const ALL: [Planted; 46] = [
         Planted::ProgressOnReceipt,
         Planted::FloorNotRaised,
         Planted::DeleteWithoutTombstone,
@@ -158,6 +160,7 @@ impl Planted {
         Planted::FreedBeforeCommit,
         Planted::InheritanceForgotten,
         Planted::UnsettledShown,
+        Planted::OldStoreTrusted,
     ];
 
     /// The place inside of the real code, for a bug that cannot be built in from outside.
@@ -207,7 +210,8 @@ impl Planted {
             | Planted::ClockGoesBack
             | Planted::RecoveredWithoutClock
             | Planted::HeldForgotten
-            | Planted::StoreWithoutCompare => None,
+            | Planted::StoreWithoutCompare
+            | Planted::OldStoreTrusted => None,
         }
     }
 

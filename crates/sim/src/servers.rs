@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::{Store, StoreConfig, Tablet, TabletState};
 use types::{ClusterId, Generation, HashRange, HashSeed, Instant, ReactorId, ServerId};
-use wire::control::Join;
+use wire::control::{Join, Mark};
 
 /// Reactors of a server: two are enough for one of them to be behind.
 const REACTORS: u16 = 2;
@@ -55,6 +55,13 @@ pub(crate) struct Link {
 /// The place of the server that has this client port.
 pub(crate) fn server_at(port: u16) -> Option<usize> {
     port.checked_sub(FIRST_PORT).map(usize::from)
+}
+
+/// The cluster as the last process at a place has saved it, and a running one knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Saved {
+    pub(crate) number: (ClusterId, ServerId),
+    pub(crate) mark: Option<Mark>,
 }
 
 /// How servers keep what they hold.
@@ -145,7 +152,12 @@ fn cuts(seed: u64) -> Cuts {
 }
 
 /// What a server says first to the coordinator.
-pub(crate) fn join(place: usize, rejoin: Option<(ClusterId, ServerId)>, replicas: u16) -> Join {
+pub(crate) fn join(
+    place: usize,
+    rejoin: Option<(ClusterId, ServerId)>,
+    replicas: u16,
+    saved: Option<&Saved>,
+) -> Join {
     Join {
         host: format!("server{place}"),
         client_port: FIRST_PORT + place as u16,
@@ -154,6 +166,8 @@ pub(crate) fn join(place: usize, rejoin: Option<(ClusterId, ServerId)>, replicas
         replicas,
         rack: String::new(),
         disk: None,
+        former: saved.map(|saved| saved.number),
+        mark: saved.and_then(|saved| saved.mark),
     }
 }
 
@@ -175,7 +189,7 @@ impl Server {
             segment_bytes: folder.as_ref().and_then(Folder::segment_bytes),
         };
         let store = Store::new(config).expect("there is enough memory for a small store");
-        let Join { host, client_port, bus_port, .. } = join(place, None, 0);
+        let Join { host, client_port, bus_port, .. } = join(place, None, 0, None);
         let settings = server::Settings {
             host,
             client_port,

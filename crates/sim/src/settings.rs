@@ -105,6 +105,7 @@ knobs! {
     Pause, "pause", "A server stands still, and does not know how long.";
     Clock, "clock", "A server's wall clock jumps, forward or back.";
     Restart, "restart", "The coordinator ends, and another one goes on with its store.";
+    Rollback, "rollback", "The coordinator starts on an old copy of its store until the newest is back, or a server on one of its folder.";
     Takeover, "takeover", "Another coordinator opens the store while one stands still that does not know.";
     Store, "store", "The metadata store fails now and then, with or without effect.";
     Kept, "kept", "Servers keep their logs and come back with what they had; then nothing moves.";

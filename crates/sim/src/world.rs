@@ -15,13 +15,14 @@ mod links;
 mod messages;
 mod moves;
 mod requests;
+mod rollback;
 
 use crate::clients::Clients;
 use crate::failure::{Failure, Report, Rule};
 use crate::network::Weather;
 use crate::planted::Planted;
 use crate::reactor::{Inbound, Outbound, Reactor, Surroundings};
-use crate::servers::{Keeps, Server, join};
+use crate::servers::{Keeps, Saved, Server};
 use crate::settings::{Knob, Settings};
 use crate::trace::Trace;
 use crate::workload::{Job, Workload};
@@ -32,6 +33,7 @@ use disks::Disk;
 use fastrand::Rng;
 use faults::Cuts;
 use leaders::Leaders;
+use rollback::FolderCopy;
 use server::engine::{DiskJob, Identity, Mode, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -117,6 +119,8 @@ enum Next {
     Sever(usize, ConnectionId),
     /// Another coordinator opens the store, unless there is one that leads.
     Lead,
+    /// The newest store is brought back.
+    BringBack,
     Strike(Strike),
     Rest,
 }
@@ -145,6 +149,9 @@ struct World {
     moves_kept: bool,
     /// The disks of the servers.
     disks: Vec<Disk>,
+    /// The cluster as each server knows it beside its map, and has saved it if it keeps anything.
+    saved: [Option<Saved>; SERVERS],
+    folder_copy: Option<FolderCopy>,
     /// Everything that the run does by itself takes so many times as long.
     slowness: u32,
     /// When nothing is away any more that has been away so far.
@@ -290,6 +297,8 @@ impl World {
             kept,
             moves_kept,
             disks: (0..SERVERS).map(|_| Disk::default()).collect(),
+            saved: [None; SERVERS],
+            folder_copy: None,
             slowness: if is_long { LONG_SLOWNESS } else { 1 },
             away_until: Instant(0),
             cuts: Cuts::default(),
@@ -339,7 +348,9 @@ impl World {
         let rejoin = before.map(|before| (identity.cluster, before.id));
         let Some(connection) = self.open_connection(rejoin, None) else { return false };
         // Nobody is connected under this number yet, so the welcome is for this server.
-        let message = ToCoordinator::Join(join(place, rejoin, self.replicas()));
+        // What is saved outlives the process only where something is kept on a disk.
+        let saved = self.saved[place].filter(|_| self.kept.is_some());
+        let message = ToCoordinator::Join(self.join(place, rejoin, saved));
         let effects = self.coordinate(connection, Event::Received { connection, message });
         let welcomed = effects.iter().find_map(|effect| match effect {
             Effect::Send { message: FromCoordinator::Welcome { server, .. }, .. } => Some(*server),
@@ -347,9 +358,14 @@ impl World {
         });
         let Some(server) = welcomed else {
             self.carry_out(effects);
+            // It may wait for others to come; this process does not.
+            let effects = self.coordinate(connection, Event::Closed { connection });
+            self.carry_out(effects);
             return false;
         };
         let who = Identity { cluster: identity.cluster, server };
+        let mark = self.saved[place].filter(|_| self.kept.is_some()).and_then(|it| it.mark);
+        self.saved[place] = Some(Saved { number: (who.cluster, server), mark });
         let kept = self.kept.map(|keeps| self.disks[place].open(keeps));
         let about = (identity.seed, self.memory_bytes);
         let server = Server::new(place, who, about, kept, connection);
@@ -464,6 +480,7 @@ impl World {
             Next::Coordinator(number) => self.tick_leader(number),
             Next::Sever(server, connection) => self.sever(server, connection),
             Next::Lead => self.lead(),
+            Next::BringBack => self.bring_back(),
             Next::Strike(strike) => self.strike(strike),
             Next::Rest => self.rest(),
         }

@@ -41,7 +41,8 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::DependencyDroppedEarly
         | Planted::InheritanceForgotten
         | Planted::CutBeforeHeadsAreSafe
-        | Planted::FreedWhileDependedOn => 30,
+        | Planted::FreedWhileDependedOn
+        | Planted::OldStoreTrusted => 30,
         Planted::ServedBeforeReplayed | Planted::StaleReplicaUsed | Planted::VersionsGoBack => 100,
         Planted::FreedBeforeCommit | Planted::ZombieServes => 300,
         Planted::TakenBackWithoutTarget | Planted::RecoveredWithoutClock => 400,

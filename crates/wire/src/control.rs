@@ -5,11 +5,13 @@
 //! so that a peer that hangs or is cut off is told from one that is silent.
 
 mod clock;
+mod mark;
 mod rebuild;
 mod recovery;
 mod will;
 
 pub use clock::{ClockQuestion, ClockReading, ClockReport};
+pub use mark::Mark;
 pub use rebuild::{HeldMigration, HeldState, HeldTablet, Holdings, RebuildReport};
 pub use recovery::{
     DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, LOGS_MAX, Loss, MISSING_SHOWN_MAX, PLACES_MAX,
@@ -207,8 +209,16 @@ pub enum ToCoordinator {
     KnownMap(Box<ClusterMap>),
     /// Second part: what I hold.
     Holds(Box<Holdings>),
-    /// Master: what my ranges would cost whoever recovers them. Now and then, whether it has changed
-    /// or not.
+    /// Owner of a range that was born: from the map on that says that it is not any more, I serve
+    /// it, and hold every write to it.
+    Holding {
+        /// The range, as the map has it.
+        range: HashRange,
+        /// Its epoch.
+        epoch: OwnershipEpoch,
+    },
+    /// Master: what my ranges would cost whoever recovers them. Now and then, whether it has
+    /// changed or not.
     Will(Will),
     /// Answer to a [`FromCoordinator::Clock`], from the link's own thread.
     Clock(ClockReading),
@@ -331,6 +341,14 @@ pub enum FromCoordinator {
         /// Who is to be asked.
         server: ServerId,
     },
+    /// Nothing that follows on this connection depends on a transaction after this one, up to the
+    /// next mark.
+    Mark(Mark),
+    /// The join is neither granted nor refused yet; the text says why.
+    Waiting {
+        /// For the operator.
+        reason: String,
+    },
 }
 
 /// A process that wants to be a server of the cluster.
@@ -351,6 +369,10 @@ pub struct Join {
     pub rack: String,
     /// Cluster of the replicas that stood on its disk when it started. `None`: there were none.
     pub disk: Option<ClusterId>,
+    /// Number and cluster of the last process that served on its disk, as far as the disk tells.
+    pub former: Option<(ClusterId, ServerId)>,
+    /// The highest mark that this process, or that one, has heard of.
+    pub mark: Option<Mark>,
 }
 
 /// One server, as the map shows it.
@@ -387,6 +409,9 @@ pub struct TabletInfo {
     /// By table, [`TABLES_MAX`] of them.
     #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
     pub tenures: Vec<Tenure>,
+    /// Nobody has ever served it: its owner is to begin it empty, and to say
+    /// [`ToCoordinator::Holding`]. A range of which this is not said is held by its owner, or lost.
+    pub is_born: bool,
 }
 
 /// Who owns what.

@@ -6,6 +6,7 @@
 //! - [`frame`]: what a bus connection carries: a header with CRC, a message, a raw payload;
 //! - [`peer`]: messages between servers; [`control`]: messages between servers and coordinator;
 //! - [`replica`]: a segment's bytes on a disk, in pieces that say up to where they are whole;
+//! - [`saved`]: what a server writes down about its cluster;
 //! - [`directory`]: the list of the segments that make up a log, as it stands on disks.
 //!
 //! The layouts are written down once more, for people, in `docs/formats.md`.
@@ -24,6 +25,7 @@ pub mod frame;
 pub mod handshake;
 pub mod peer;
 pub mod replica;
+pub mod saved;
 
 mod bounded;
 mod checksum;

@@ -134,6 +134,6 @@ fn assert_listed<M: DeserializeOwned + Debug>(count: u8) {
 fn every_message_is_listed_under_its_number() {
     assert_listed::<HandshakeMessage>(4);
     assert_listed::<PeerMessage>(15);
-    assert_listed::<ToCoordinator>(26);
-    assert_listed::<FromCoordinator>(21);
+    assert_listed::<ToCoordinator>(27);
+    assert_listed::<FromCoordinator>(23);
 }

@@ -1,7 +1,7 @@
 //! What is gone with disks and files, and what operators do about it.
 
 use crate::client::until;
-use crate::servers::{MODEST, Process};
+use crate::servers::{MODEST, Process, Starting, binary};
 use std::ops::RangeBounds;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -12,6 +12,16 @@ fn joined(coordinator: &Process, folder: &Path) -> Process {
     let kept = ["--durability", "memory", "--replicas", "1", "--memory", "128mb"];
     let folder = ["--data-dir", folder];
     Process::joined(coordinator, &[&MODEST[..], &kept, &folder].concat())
+}
+
+/// The same, which is not waited for.
+fn starting(coordinator: &Process, folder: &Path) -> Starting {
+    let address = coordinator.address.to_string();
+    let mut command = Command::new(binary());
+    command.args(["serve", "--port", "0", "--join", &address]).args(MODEST);
+    command.args(["--durability", "memory", "--replicas", "1", "--memory", "128mb"]);
+    command.arg("--data-dir").arg(folder);
+    Starting::new(command)
 }
 
 fn operate(coordinator: &Process, words: &[&str]) -> Output {
@@ -175,6 +185,21 @@ fn a_server_that_is_lost_with_the_coordinators_file_is_recovered_when_somebody_s
     assert!(rebuild(&kept.coordinator, &["--without", "s2", "--go"]).contains("is written anew"));
     kept.assert_everything_is_there();
     until("nobody is missed", || !status_or_nothing(&kept).contains("recovery of"));
+}
+
+#[test]
+fn a_cluster_of_which_only_disks_are_left_comes_back_whole() {
+    let mut kept = Kept::start().lose_the_file_and(..);
+    let starting: Vec<Starting> = (0..3)
+        .map(|place| starting(&kept.coordinator, &kept.folder.path().join(place.to_string())))
+        .collect();
+    let told = "have told what they hold: s1,s2,s3\nmissing: nobody\n";
+    until("all disks have told", || rebuild(&kept.coordinator, &[]).starts_with(told));
+    assert!(rebuild(&kept.coordinator, &["--go"]).contains("is written anew"));
+    kept.servers = starting.into_iter().map(Starting::ready).collect();
+    kept.assert_everything_is_there();
+    until("nothing is left to do", || !status_or_nothing(&kept).contains("recovery of"));
+    assert!(is_served(&kept.servers.iter().collect::<Vec<_>>(), "key0"));
 }
 
 /// A coordinator that has just written its file is about to listen again.

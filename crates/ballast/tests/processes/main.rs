@@ -26,6 +26,7 @@ mod nemesis;
 mod network;
 mod operators;
 mod registers;
+mod rollback;
 mod scrubs;
 mod seats;
 mod servers;

@@ -74,8 +74,7 @@ impl Cluster {
 
     /// Everything ends at once.
     fn kill(&mut self) {
-        self.servers.drain(..).for_each(Process::kill);
-        self.coordinator.take().into_iter().for_each(Process::kill);
+        Process::kill_together(self.servers.drain(..).chain(self.coordinator.take()));
     }
 }
 

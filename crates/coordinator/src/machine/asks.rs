@@ -69,8 +69,7 @@ impl<S: MetaStore> Coordinator<S> {
             }
             Ask::Health => asker.answer(Answer::Health(self.health(at.now)), out),
             Ask::Standing => {
-                let doubt = self.ledger.doubt().map(str::to_owned);
-                asker.answer(Answer::Standing(doubt), out);
+                asker.answer(Answer::Standing(self.doubt()), out);
             }
             Ask::Clocks => asker.answer(Answer::Clocks(self.clocks.reports()), out),
             Ask::Map => asker.answer(Answer::Map(Box::new(self.map())), out),
@@ -78,7 +77,7 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    fn health(&self, now: Instant) -> Health {
+    pub(super) fn health(&self, now: Instant) -> Health {
         let milliseconds =
             |silence: Duration| u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
         let silence = self.hearing.silences(now);

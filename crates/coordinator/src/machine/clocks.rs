@@ -177,7 +177,7 @@ impl<S: MetaStore> Coordinator<S> {
         if !is_new || !self.settings.limits_skew {
             return false;
         }
-        let message = FromCoordinator::Clock(self.clocks.question(now));
+        let message = FromCoordinator::Clock(self.clock_question(now));
         self.clocks.joining.insert(connection, join.clone());
         out.push(Effect::Send { connection, message });
         true
@@ -232,14 +232,21 @@ impl<S: MetaStore> Coordinator<S> {
         if self.clocks.members.is_empty() {
             self.clocks.ask_at = now + ASK_EVERY;
         }
-        let question = self.clocks.question(now);
+        let question = self.clock_question(now);
         self.send(server, FromCoordinator::Clock(question), out);
+    }
+
+    /// Nobody's clock is led by a coordinator whose store may be an old one.
+    fn clock_question(&self, now: Instant) -> ClockQuestion {
+        let question = self.clocks.question(now);
+        let reference = question.reference.filter(|_| self.standing.is_confirmed());
+        ClockQuestion { reference, ..question }
     }
 
     pub(super) fn ask_clocks(&mut self, now: Instant, out: &mut Outbox) {
         if self.clocks.next_question().is_some_and(|at| at <= now) {
             self.clocks.ask_at = now + ASK_EVERY;
-            let question = self.clocks.question(now);
+            let question = self.clock_question(now);
             for server in self.connections.values().flatten() {
                 self.send(*server, FromCoordinator::Clock(question), out);
             }

@@ -55,6 +55,7 @@ pub(super) fn judge(
         | ToCoordinator::Witnessed { .. }
         | ToCoordinator::KnownMap(_)
         | ToCoordinator::Holds(_)
+        | ToCoordinator::Holding { .. }
         | ToCoordinator::Will(_) => match (caller, joined) {
             (Caller::Server { .. }, Some(_)) => Ok(()),
             (Caller::Server { .. }, None) => Err(NOT_JOINED),

@@ -11,7 +11,7 @@ use crate::outbox::{Caller, ConnectionId, Effect, Moment, Outbox};
 use crate::records::{Server, Tablet};
 use crate::store::MetaStore;
 use std::collections::BTreeSet;
-use types::{ClusterId, HashRange, ServerId};
+use types::{ClusterId, HashRange, OwnershipEpoch, ServerId};
 use wire::control::{FromCoordinator, Join};
 
 /// Why a server is not let in, or not any more.
@@ -47,14 +47,36 @@ impl<S: MetaStore> Coordinator<S> {
             self.welcome(*server, connection, out);
             return Ok(());
         }
-        if self.known_server(&join).is_ok() && self.must_show_clock(at.now, connection, &join, out)
-        {
+        self.doubt_if_foreign(at, &join)?;
+        let admitted = self.is_same_process(connection, &join);
+        if admitted.is_ok() && !self.note_past(at, connection, &join, out)? {
             return Ok(());
         }
-        self.let_in(at, connection, join, out)
+        match admitted.and_then(|()| self.known_server(&join)) {
+            Err(rejection) => self.reject(connection, rejection, out),
+            Ok(Some(server)) => {
+                let changed = self.changed_record(server, &join);
+                if changed.is_some() && !self.standing.is_confirmed() {
+                    self.wait_for_others(connection, join, out);
+                    return Ok(());
+                }
+                if let Some(record) = changed {
+                    let mut edit = self.ledger.edit();
+                    edit.put_server(record);
+                    self.commit(at, edit)?;
+                }
+                return self.connect(at, connection, server, out);
+            }
+            Ok(None) if !self.standing.is_confirmed() => {
+                self.wait_for_others(connection, join, out);
+            }
+            Ok(None) if self.must_show_clock(at.now, connection, &join, out) => {}
+            Ok(None) => return self.let_in(at, connection, join, out),
+        }
+        Ok(())
     }
 
-    /// Answers a join, after its clock was compared.
+    /// Answers the join of a new server, after its clock was compared.
     pub(super) fn let_in(
         &mut self,
         at: Moment,
@@ -62,23 +84,28 @@ impl<S: MetaStore> Coordinator<S> {
         join: Join,
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
-        self.doubt_if_foreign(at, &join)?;
-        let admitted = self.is_same_process(connection, &join);
-        let server = match admitted.and_then(|()| self.known_server(&join)) {
-            Err(rejection) => {
-                self.reject(connection, rejection, out);
-                return Ok(());
-            }
-            Ok(Some(server)) => self.readmit(at, server, join)?,
-            Ok(None) => match self.admit(at, join)? {
-                Some(server) => server,
-                None => {
-                    let reason = format!("the cluster has {SERVERS_MAX} servers already");
-                    self.reject(connection, reason.into(), out);
-                    return Ok(());
-                }
-            },
+        // Meanwhile somebody may have come who shows that the cluster was made by mistake.
+        if let Err(rejection) = self.known_server(&join) {
+            self.reject(connection, rejection, out);
+            return Ok(());
+        }
+        self.declare_former_dead(at, &join, out)?;
+        let Some(server) = self.admit(at, join)? else {
+            let reason = format!("the cluster has {SERVERS_MAX} servers already");
+            self.reject(connection, reason.into(), out);
+            return Ok(());
         };
+        self.connect(at, connection, server, out)
+    }
+
+    /// From here on this connection is the server's.
+    fn connect(
+        &mut self,
+        at: Moment,
+        connection: ConnectionId,
+        server: ServerId,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
         if let Some(old) = self.connection_of(server) {
             self.connections.remove(&old);
             self.callers.remove(&old);
@@ -90,7 +117,9 @@ impl<S: MetaStore> Coordinator<S> {
         self.end_solitude(at.now);
         self.listen_to(at.now, server);
         self.map_is_stale = true;
-        self.adopt_orphans(at, server)?;
+        if self.standing.is_confirmed() {
+            self.adopt_orphans(at, server)?;
+        }
         self.demand_again(at, server);
         self.demand_of_again(server);
         self.welcome(server, connection, out);
@@ -99,6 +128,7 @@ impl<S: MetaStore> Coordinator<S> {
     }
 
     pub(super) fn closed(&mut self, at: Moment, connection: ConnectionId) {
+        self.standing.closed(connection);
         self.callers.remove(&connection);
         self.clocks.forget_join(connection);
         if let Some(Some(server)) = self.connections.remove(&connection) {
@@ -193,16 +223,30 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    fn readmit(&mut self, at: Moment, server: ServerId, join: Join) -> Result<ServerId, Stopped> {
+    /// The record to be written of a server that is back, if it is not the one that stands there.
+    fn changed_record(&self, server: ServerId, join: &Join) -> Option<Server> {
         let known = self.ledger.servers().get(&server);
         let chain = known.and_then(|known| known.chain);
-        let record = Server { chain, ..record_of(server, join) };
-        if known != Some(&record) {
-            let mut edit = self.ledger.edit();
-            edit.put_server(record);
-            self.commit(at, edit)?;
+        let record = Server { chain, ..record_of(server, join.clone()) };
+        (known != Some(&record)).then_some(record)
+    }
+
+    /// A folder belongs to one process at a time: whoever served on the disk of a new one is gone.
+    /// It need not be waited for, and the next coordinator must not wait for its word either.
+    fn declare_former_dead(
+        &mut self,
+        at: Moment,
+        join: &Join,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        let Some((cluster, former)) = join.former else { return Ok(()) };
+        let record = self.ledger.servers().get(&former);
+        let is_open = record.is_some_and(|record| record.keeps_log() && !record.fenced);
+        let is_ours = cluster == self.ledger.identity().cluster;
+        if is_ours && is_open && self.connection_of(former).is_none() {
+            return self.declare_dead(at, &BTreeSet::from([former]), out);
         }
-        Ok(server)
+        Ok(())
     }
 
     /// Gives a process its number, unless there are too many.
@@ -224,13 +268,33 @@ impl<S: MetaStore> Coordinator<S> {
         if self.ledger.tablets().is_empty() {
             let epoch = edit.counters.draw_epoch();
             let tenures = edit.counters.draw_tenures();
-            edit.put_tablet(Tablet { range: HashRange::ALL, owner: server, epoch, tenures });
+            let (range, owner, is_born) = (HashRange::ALL, server, true);
+            edit.put_tablet(Tablet { range, owner, epoch, tenures, is_born });
         }
         self.commit(at, edit)?;
         if let Some(leaver) = leaver {
             self.presence.remove(&leaver);
         }
         Ok(Some(server))
+    }
+
+    /// The owner of a range that was born has it: from here on it is never given to anybody empty.
+    pub(super) fn holding(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        (range, epoch): (HashRange, OwnershipEpoch),
+    ) -> Result<(), Stopped> {
+        let tablet = self.ledger.tablets().get(&range.first());
+        let is_it = |tablet: &&Tablet| {
+            tablet.is_born && (tablet.owner, tablet.range, tablet.epoch) == (server, range, epoch)
+        };
+        let Some(tablet) = tablet.filter(is_it).cloned() else { return Ok(()) };
+        let mut edit = self.ledger.edit();
+        edit.put_tablet(Tablet { is_born: false, ..tablet });
+        // Moves of it have waited.
+        self.queue_is_stale = true;
+        self.commit(at, edit)
     }
 
     /// The oldest server that is gone and that nothing depends on.
@@ -285,6 +349,6 @@ const FENCED: &str = "the server was given up while it was away, and another one
                       that it holds; restart it";
 
 fn record_of(id: ServerId, join: Join) -> Server {
-    let Join { host, client_port, bus_port, replicas, rack, rejoin: _, disk: _ } = join;
+    let Join { host, client_port, bus_port, replicas, rack, .. } = join;
     Server { id, host, client_port, bus_port, rack, replicas, chain: None, fenced: false }
 }

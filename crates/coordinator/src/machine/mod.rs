@@ -36,18 +36,20 @@ mod hearing;
 mod membership;
 mod recovery;
 mod settle;
+mod standing;
 mod transitions;
 mod view;
 mod witnesses;
 
 use crate::ledger::{Edit, Ledger, Stopped};
 use crate::outbox::{Caller, ConnectionId, Effect, Event, Moment, Outbox};
-use crate::records::{Identity, Migration, Stage};
+use crate::records::{Drawn, Identity, Migration, Server, Stage};
 use crate::store::MetaStore;
 use clocks::Clocks;
 use hearing::Hearing;
 use protocols::migration::timing::UNACKNOWLEDGED_MAX;
 use recovery::{DirectoryQuestion, Evidence, FencedReport, Wanted};
+use standing::Standing;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Instant, MigrationId, ServerId, TableId, UnixMillis};
@@ -73,6 +75,8 @@ pub struct Settings {
     /// Refuse servers whose clocks are off, and moves to or from members whose clocks are. Only a
     /// simulator goes without.
     pub limits_skew: bool,
+    /// An operator answers for the store: no server need confirm it.
+    pub trusts_file: bool,
 }
 
 impl Default for Settings {
@@ -89,6 +93,7 @@ impl Default for Settings {
             // Some commands take seconds, and so does a write to a disk that is busy.
             stall_max: Duration::from_secs(5),
             limits_skew: true,
+            trusts_file: false,
         }
     }
 }
@@ -98,6 +103,7 @@ impl Default for Settings {
 pub struct Coordinator<S> {
     settings: Settings,
     ledger: Ledger<S>,
+    standing: Standing,
     /// `None` until the connection has joined.
     connections: BTreeMap<ConnectionId, Option<ServerId>>,
     /// The process at the other end of each.
@@ -164,13 +170,15 @@ impl<S: MetaStore> Coordinator<S> {
     /// there never was one. No server is connected yet; `now` is when they begin to be missed.
     pub fn open(
         store: S,
-        fresh: Identity,
+        drawn: Drawn,
         settings: Settings,
         now: Instant,
     ) -> Result<Coordinator<S>, Stopped> {
         let served = UNACKNOWLEDGED_MAX + UNACKNOWLEDGED_MAX / 20;
         assert!(settings.absence_max > served, "targets would be given up while they serve");
-        let ledger = Ledger::open(store, fresh)?;
+        let ledger = Ledger::open(store, drawn.fresh, drawn.term)?;
+        let has_confirmers = ledger.servers().values().any(Server::can_confirm);
+        let is_confirmed = settings.trusts_file || !ledger.has_past() || !has_confirmers;
         assert!(settings.return_max <= settings.absence_max, "the dead would be waited for");
         let expected = Presence::Expected { since: now };
         let presence = ledger.servers().keys().map(|&server| (server, expected)).collect();
@@ -180,6 +188,7 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(Coordinator {
             settings,
             ledger,
+            standing: Standing::new(is_confirmed),
             connections: BTreeMap::new(),
             callers: BTreeMap::new(),
             presence,
@@ -211,6 +220,19 @@ impl<S: MetaStore> Coordinator<S> {
     /// The only way to change a coordinator. After an error it is of no more use: what it pushed
     /// before stands, and the store can be opened again.
     pub fn handle(&mut self, at: Moment, event: Event, out: &mut Outbox) -> Result<(), Stopped> {
+        let mut effects = Outbox::new();
+        let handled = match self.standing.is_older() {
+            true => {
+                self.handle_older(at.now, event, &mut effects);
+                Ok(())
+            }
+            false => self.step(at, event, &mut effects),
+        };
+        self.mark_messages(effects, out);
+        handled
+    }
+
+    fn step(&mut self, at: Moment, event: Event, out: &mut Outbox) -> Result<(), Stopped> {
         self.note_pause(at.now);
         let is_pong = matches!(
             event,
@@ -243,6 +265,9 @@ impl<S: MetaStore> Coordinator<S> {
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
         let Some(joined) = self.sender(at, connection, &message, out) else { return Ok(()) };
+        if !self.standing.is_confirmed() {
+            return self.receive_unconfirmed(at, (connection, joined), message, out);
+        }
         if let ToCoordinator::Join(join) = message {
             return self.join(at, connection, join, out);
         }
@@ -258,6 +283,17 @@ impl<S: MetaStore> Coordinator<S> {
             (None, _) => unreachable!("who has not joined may only join, ask and show its clock"),
         };
         self.note_heard(at.now, server);
+        self.receive_of_server(at, server, message, out)
+    }
+
+    /// A message of a server that has joined, to a coordinator that is confirmed.
+    fn receive_of_server(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        message: ToCoordinator,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
         match message {
             ToCoordinator::Join(_) | ToCoordinator::Ask { .. } => unreachable!("handled above"),
             ToCoordinator::Pong { is_stalled } => self.pong(at, server, is_stalled, out),
@@ -291,6 +327,7 @@ impl<S: MetaStore> Coordinator<S> {
                 Ok(())
             }
             ToCoordinator::Released { migration } => self.released(at, (server, migration), out),
+            ToCoordinator::Holding { range, epoch } => self.holding(at, server, (range, epoch)),
             // Whoever had to be told knows.
             ToCoordinator::KnownMap(_) | ToCoordinator::Holds(_) => Ok(()),
             ToCoordinator::Chain { .. }
@@ -336,6 +373,10 @@ impl<S: MetaStore> Coordinator<S> {
         reason: &str,
         out: &mut Outbox,
     ) {
+        // It has joined, and repeats the rest once it is let in.
+        if self.standing.is_waiting(connection) {
+            return;
+        }
         match (message, joined) {
             (ToCoordinator::Ask { request, .. }, Some(_)) => {
                 let asker = asks::Asker { connection, server: joined, request: *request };
@@ -406,6 +447,7 @@ impl<S: MetaStore> Coordinator<S> {
             | ToCoordinator::Witnessed { .. }
             | ToCoordinator::KnownMap(_)
             | ToCoordinator::Holds(_)
+            | ToCoordinator::Holding { .. }
             | ToCoordinator::Ask { .. } => unreachable!("not about a log"),
         }
     }

@@ -13,6 +13,12 @@ use wire::control::FromCoordinator;
 
 impl<S: MetaStore> Coordinator<S> {
     pub(super) fn settle(&mut self, at: Moment, out: &mut Outbox) -> Result<(), Stopped> {
+        self.confirm_if_heard(at, out)?;
+        if !self.standing.is_confirmed() {
+            self.send_pings(at.now, out);
+            self.ask_clocks(at.now, out);
+            return Ok(());
+        }
         self.declare_absent_dead(at, out)?;
         self.send_pings(at.now, out);
         self.ask_clocks(at.now, out);
@@ -32,6 +38,10 @@ impl<S: MetaStore> Coordinator<S> {
 
     /// When [`crate::Event::Tick`] is due, if nothing happens before.
     pub fn next_deadline(&self) -> Option<Instant> {
+        let asking = self.hearing.next_ping().into_iter().chain(self.clocks.next_question());
+        if !self.standing.is_confirmed() {
+            return asking.min().filter(|_| !self.standing.is_older());
+        }
         let migrations = self.ledger.migrations();
         let demands = self.due.iter().filter_map(|(id, &due)| {
             let demand = demand(migrations.get(id)?)?;
@@ -43,7 +53,6 @@ impl<S: MetaStore> Coordinator<S> {
         let half_heard = self.hearing.half_heard();
         let servers = self.ledger.servers().values();
         let deaths = servers.filter_map(|server| self.dead_at(server, half_heard));
-        let asking = self.hearing.next_ping().into_iter().chain(self.clocks.next_question());
         demands.chain(absences).chain(deaths).chain(asking).chain(self.recovery_deadline()).min()
     }
 
@@ -182,7 +191,8 @@ impl<S: MetaStore> Coordinator<S> {
             migrations.values().filter(|m| m.is_under_way()).map(|m| m.range).collect();
         let mut edit = self.ledger.edit();
         for migration in migrations.values().filter(|m| m.stage == Stage::Queued) {
-            let is_free = !taken.iter().any(|range| range.overlaps(migration.range));
+            let is_free = !taken.iter().any(|range| range.overlaps(migration.range))
+                && !self.tablet_to_move(migration).is_some_and(|tablet| tablet.is_born);
             taken.push(migration.range);
             if is_free {
                 // An earlier migration of the range may have ended otherwise than was expected.

@@ -382,6 +382,7 @@ impl<S: MetaStore> Coordinator<S> {
             owner: migration.target,
             epoch: terms.target_epoch,
             tenures: terms.target_tenures.clone(),
+            is_born: false,
         });
         let dependency = Dependency { remaining: vec![migration.range], source_tenures };
         self.advance(at, edit, migration, Stage::Moving(dependency))

@@ -26,6 +26,7 @@ impl<S: MetaStore> Coordinator<S> {
                     owner: tablet.owner,
                     epoch: tablet.epoch,
                     tenures: tablet.tenures.clone(),
+                    is_born: tablet.is_born,
                 })
                 .collect(),
             moving: live.map(|m| (m.range, m.source, m.target)).collect(),

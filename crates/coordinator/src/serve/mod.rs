@@ -17,7 +17,7 @@ use crate::admission::SERVERS_MAX;
 use crate::ledger::Stopped;
 use crate::outbox::{ConnectionId, Effect, Event, Moment, Outbox};
 use crate::rebuild::Rebuilding;
-use crate::{Coordinator, Identity, MetaStore, Settings};
+use crate::{Coordinator, Drawn, MetaStore, Settings};
 use connection::{Host, Outgoing};
 use handshake::Credentials;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,19 +64,18 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a coordinator for the servers that connect to `listener`. `fresh` becomes the
-    /// identity of the cluster if the store is empty.
+    /// Starts a coordinator for the servers that connect to `listener`.
     pub fn start<S: MetaStore + Send + 'static>(
         listener: TcpListener,
         credentials: Credentials,
         store: S,
-        fresh: Identity,
+        drawn: Drawn,
         settings: Settings,
     ) -> io::Result<Running> {
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("coordinator".into()).spawn(move || {
-            serve_until((listener, credentials), store, (fresh, settings), stopped)
+            serve_until((listener, credentials), store, (drawn, settings), stopped)
         })?;
         Ok(Running { address, stop: Some(stop), thread: Some(thread) })
     }
@@ -120,11 +119,11 @@ pub fn serve<S: MetaStore>(
     listener: TcpListener,
     credentials: Credentials,
     store: S,
-    fresh: Identity,
+    drawn: Drawn,
     settings: Settings,
 ) -> Result<(), ServeError> {
     let (_stop, stopped) = oneshot::channel();
-    serve_until((listener, credentials), store, (fresh, settings), stopped)
+    serve_until((listener, credentials), store, (drawn, settings), stopped)
 }
 
 /// Makes the cluster's file anew in the empty `store`, from what servers tell and on an operator's
@@ -133,6 +132,7 @@ pub fn serve_rebuild<S: MetaStore>(
     listener: TcpListener,
     credentials: Credentials,
     store: S,
+    drawn: Drawn,
     settings: Settings,
 ) -> Result<(), ServeError> {
     let clock = Clock::start();
@@ -147,8 +147,7 @@ pub fn serve_rebuild<S: MetaStore>(
     let store = rebuilding.into_store();
     drop(runtime);
     tracing::warn!("the cluster's file is written anew");
-    let none = Identity { cluster: ClusterId(0), seed: 0 };
-    serve(again, credentials, store, none, settings)
+    serve(again, credentials, store, drawn, settings)
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
@@ -158,11 +157,11 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 fn serve_until<S: MetaStore>(
     (listener, credentials): (TcpListener, Credentials),
     store: S,
-    (fresh, settings): (Identity, Settings),
+    (drawn, settings): (Drawn, Settings),
     stop: oneshot::Receiver<()>,
 ) -> Result<(), ServeError> {
     let clock = Clock::start();
-    let mut coordinator = Coordinator::open(store, fresh, settings, clock.moment().now)?;
+    let mut coordinator = Coordinator::open(store, drawn, settings, clock.moment().now)?;
     listener.set_nonblocking(true)?;
     runtime()?.block_on(converse((listener, credentials), (&mut coordinator, &clock), stop))
 }

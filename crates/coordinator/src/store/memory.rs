@@ -12,7 +12,7 @@ pub struct MemoryStore {
     shared: Arc<Mutex<Contents>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Contents {
     revision: Revision,
     entries: BTreeMap<String, Entry>,
@@ -22,6 +22,17 @@ impl MemoryStore {
     /// An empty store.
     pub fn new() -> MemoryStore {
         MemoryStore::default()
+    }
+
+    /// Copies the store: from here on they change apart.
+    pub fn copy(&self) -> MemoryStore {
+        let contents = self.contents().clone();
+        MemoryStore { shared: Arc::new(Mutex::new(contents)) }
+    }
+
+    /// The newest transaction.
+    pub fn newest(&self) -> Revision {
+        self.contents().revision
     }
 
     fn contents(&self) -> MutexGuard<'_, Contents> {

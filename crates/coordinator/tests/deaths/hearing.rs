@@ -11,6 +11,7 @@ impl History {
                 let process = self.process(machine);
                 assert!(process.id.is_none_or(|known| known == server));
                 process.id = Some(server);
+                self.formers[machine].0 = Some(server);
             }
             FromCoordinator::Rejected { is_fenced, reason } => {
                 assert!(is_fenced, "seed {}: {reason}", self.seed);
@@ -18,12 +19,9 @@ impl History {
                 self.meet("sent away");
                 self.kill(machine);
             }
-            FromCoordinator::Map(map) => {
-                self.adopt(machine, &map);
-                let gone = |dead| !map.servers.iter().any(|server| server.id == dead);
-                let process = self.process(machine);
-                process.parts.retain(|_, part| !gone(dead_of(part)));
-            }
+            FromCoordinator::Waiting { .. } => self.meet("waited for others"),
+            FromCoordinator::Mark(mark) => self.note_mark(machine, mark),
+            FromCoordinator::Map(map) => self.hear_of_map(machine, &map),
             FromCoordinator::ChainNoted { number } => {
                 let log = &mut self.process(machine).log;
                 if log.next.as_ref().is_some_and(|next| next.0 == number) {
@@ -72,6 +70,25 @@ impl History {
                 self.tell(machine, ToCoordinator::LogFreed { log });
             }
             message => self.hear_of_migration(machine, message),
+        }
+    }
+
+    fn hear_of_map(&mut self, machine: usize, map: &ClusterMap) {
+        self.adopt(machine, map);
+        let gone = |dead| !map.servers.iter().any(|server| server.id == dead);
+        let process = self.process(machine);
+        // What is ours it says again until it hears that it may keep it, whatever was freed since.
+        let (me, tablets) = (process.id, &map.tablets);
+        let is_ours = |epoch: OwnershipEpoch| {
+            tablets.iter().any(|it| it.epoch == epoch && Some(it.owner) == me)
+        };
+        process.parts.retain(|epoch, part| is_ours(*epoch) || !gone(dead_of(part)));
+    }
+
+    fn note_mark(&mut self, machine: usize, mark: Mark) {
+        let known = &mut self.formers[machine].1;
+        if known.is_none_or(|known| mark.is_after(&known)) {
+            *known = Some(mark);
         }
     }
 

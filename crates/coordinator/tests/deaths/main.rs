@@ -24,7 +24,7 @@ use types::{
     HashRange, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, Slot, TableId, Tenure,
 };
 use wire::control::{
-    Ask, ClusterMap, FromCoordinator, Intent, MigrationState, RecoveryPart, RecoveryState,
+    Ask, ClusterMap, FromCoordinator, Intent, Mark, MigrationState, RecoveryPart, RecoveryState,
     ReplicaInfo, TabletInfo, ToCoordinator,
 };
 use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
@@ -122,6 +122,8 @@ struct History {
     /// With the number of the process, which no other has.
     machines: Vec<Option<(u64, Process)>>,
     disks: Vec<Disk>,
+    /// Whoever served on each disk last, and the mark that it had heard of.
+    formers: Vec<(Option<ServerId>, Option<Mark>)>,
     deliveries: BTreeMap<(Instant, u64), Delivery>,
     arrivals: BTreeMap<(ConnectionId, bool), Instant>,
     numbers: u64,
@@ -155,6 +157,7 @@ impl History {
             world: World::new(storage),
             machines: (0..MACHINES).map(|_| None).collect(),
             disks: vec![Disk::new(); MACHINES],
+            formers: vec![(None, None); MACHINES],
             deliveries: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             numbers: 0,
@@ -171,6 +174,7 @@ impl History {
             flushed: BTreeMap::new(),
             met: BTreeMap::new(),
         };
+        history.world.shows_marks = true;
         for machine in 0..MACHINES {
             history.put(Duration::from_millis(machine as u64), Delivery::Start { machine });
             history.put(Duration::from_millis(300), Delivery::Look { machine });
@@ -316,6 +320,9 @@ impl History {
         join.replicas = REPLICAS as u16;
         let connection = self.world.open_connection(caller_of(&join));
         self.process(machine).connection = Some(connection);
+        let (former, mark) = self.formers[machine];
+        join.former = former.map(|server| (support::IDENTITY.cluster, server));
+        join.mark = mark;
         self.tell(machine, ToCoordinator::Join(join));
     }
 

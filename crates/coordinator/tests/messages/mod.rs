@@ -17,7 +17,7 @@ use types::{
 };
 use wire::control::{
     Ask, ClockReading, ClusterMap, DirectoryPlace, FromCoordinator, HeldMigration, HeldState,
-    HeldTablet, Holdings, Intent, Join, Loss, MigrationPolicy, PriorityPulls, Progress,
+    HeldTablet, Holdings, Intent, Join, Loss, Mark, MigrationPolicy, PriorityPulls, Progress,
     RecoveryPart, ReplicaInfo, ServerInfo, TabletInfo, ToCoordinator, Will,
 };
 use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
@@ -25,7 +25,7 @@ use wire::frame::{self, HEADER_BYTES, Header};
 use wire::replica::ReplicaEpoch;
 
 /// Kinds of messages to a coordinator, and of requests.
-const KINDS: usize = 26;
+const KINDS: usize = 27;
 const ASKS: usize = 11;
 
 /// Connections at a time, and demands that may be answered.
@@ -102,6 +102,8 @@ fn join(rejoin: Option<(ClusterId, ServerId)>, replicas: u16) -> Join {
         replicas,
         rack: String::new(),
         disk: None,
+        former: None,
+        mark: None,
     }
 }
 
@@ -289,7 +291,9 @@ fn answer(draw: &mut Draw<'_>, demand: FromCoordinator) -> Option<ToCoordinator>
         | FromCoordinator::Answer { .. }
         | FromCoordinator::ChainNoted { .. }
         | FromCoordinator::Kept { .. }
-        | FromCoordinator::Describe => return None,
+        | FromCoordinator::Describe
+        | FromCoordinator::Mark(_)
+        | FromCoordinator::Waiting { .. } => return None,
     })
 }
 
@@ -350,6 +354,10 @@ fn place(draw: &mut Draw<'_>) -> DirectoryPlace {
     DirectoryPlace { pieces: draw.u32(), bytes: draw.u32() }
 }
 
+fn some_mark(draw: &mut Draw<'_>) -> Mark {
+    Mark { term: draw.near(1), term_id: draw.near(101), transaction: draw.number() }
+}
+
 fn some_reading(draw: &mut Draw<'_>, asked: Instant) -> ClockReading {
     let wall = UnixMillis(draw.near(1_700_000_000_000));
     let expiry = draw.bool().then(|| UnixMillis(draw.near(1_700_000_000_000)));
@@ -366,8 +374,12 @@ impl Told {
             ToCoordinator::Join(_) => {
                 let rejoin = draw.bool().then(|| (ClusterId(draw.near(77)), server));
                 let disk = draw.one_in(4).then(|| ClusterId(draw.near(77)));
+                let former = draw.one_in(4).then(|| (ClusterId(draw.near(77)), draw.server()));
                 let rack = "r".repeat(draw.below(60));
-                ToCoordinator::Join(Join { rack, disk, ..join(rejoin, draw.number() as u16) })
+                // One that it does not know ends everything: its store is an old one.
+                let mark = draw.one_in(50).then(|| some_mark(draw));
+                let plain = join(rejoin, draw.number() as u16);
+                ToCoordinator::Join(Join { rack, disk, former, mark, ..plain })
             }
             ToCoordinator::Measured { .. } => {
                 ToCoordinator::Measured { migration, records: draw.number(), bytes: draw.number() }
@@ -419,6 +431,7 @@ impl Told {
                 let asked = Instant(draw.near(self.world.now().0));
                 ToCoordinator::Clock(some_reading(draw, asked))
             }
+            ToCoordinator::Holding { .. } => ToCoordinator::Holding { range, epoch },
             ToCoordinator::KnownMap(_) => ToCoordinator::KnownMap(Box::new(some_map(draw))),
             ToCoordinator::Holds(_) => ToCoordinator::Holds(Box::new(some_holdings(draw))),
             ToCoordinator::Will(_) => {
@@ -513,6 +526,7 @@ fn some_map(draw: &mut Draw<'_>) -> ClusterMap {
         owner: draw.server(),
         epoch: OwnershipEpoch(draw.number()),
         tenures: tenures(draw),
+        is_born: draw.bool(),
     };
     ClusterMap {
         version: draw.number(),

@@ -5,8 +5,8 @@
 pub mod text;
 
 use coordinator::{
-    Caller, ConnectionId, Coordinator, Effect, Event, FileStore, Identity, MemoryStore, MetaStore,
-    Moment, Outbox, Settings, Stopped,
+    Caller, ConnectionId, Coordinator, Drawn, Effect, Event, FileStore, Identity, MemoryStore,
+    MetaStore, Moment, Outbox, Settings, Stopped, Transaction,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -53,6 +53,13 @@ pub struct World {
     pub shows_pings: bool,
     /// By how many ms clocks of servers are ahead.
     pub clocks_ahead: BTreeMap<ConnectionId, i64>,
+    /// Marks are among the effects.
+    pub shows_marks: bool,
+    /// The owners of ranges that were born say nothing: all others say that they hold them.
+    pub births_are_silent: bool,
+    /// Coordinators that have been started.
+    starts: u64,
+    pub trusts_file: bool,
 }
 
 /// The wall clocks of servers at the beginning.
@@ -69,6 +76,10 @@ impl World {
             hanging: BTreeSet::new(),
             shows_pings: false,
             clocks_ahead: BTreeMap::new(),
+            shows_marks: false,
+            births_are_silent: false,
+            starts: 0,
+            trusts_file: false,
         };
         world.restart();
         world
@@ -85,7 +96,10 @@ impl World {
         let store = self.storage.open();
         let other = Identity { cluster: ClusterId(1), seed: 1 };
         let fresh = if self.connections == 0 { IDENTITY } else { other };
-        let opened = Coordinator::open(store, fresh, self.settings, self.now);
+        self.starts += 1;
+        let drawn = Drawn { fresh, term: 100 + self.starts };
+        let settings = Settings { trusts_file: self.trusts_file, ..self.settings };
+        let opened = Coordinator::open(store, drawn, settings, self.now);
         self.coordinator = Some(opened.unwrap());
     }
 
@@ -102,11 +116,22 @@ impl World {
         let mut out = Outbox::new();
         self.coordinator.as_mut().unwrap().handle(at, event, &mut out)?;
         let mut effects = Vec::new();
+        let mut births = Vec::new();
         for effect in out.drain() {
-            let is_question =
-                matches!(effect, Effect::Send { message: FromCoordinator::Witness { .. }, .. });
-            if is_question && !self.shows_pings {
-                continue;
+            match &effect {
+                Effect::Send { message: FromCoordinator::Mark(_), .. } if !self.shows_marks => {
+                    continue;
+                }
+                Effect::Send { message: FromCoordinator::Witness { .. }, .. }
+                    if !self.shows_pings =>
+                {
+                    continue;
+                }
+                Effect::Send { connection, message: FromCoordinator::Map(map) } => {
+                    let born = map.tablets.iter().filter(|tablet| tablet.is_born);
+                    births.extend(born.map(|born| (*connection, born.range, born.epoch)));
+                }
+                Effect::Send { .. } | Effect::Close { .. } => {}
             }
             let Some((connection, message)) = self.answer_of_link(&effect) else {
                 effects.push(effect);
@@ -118,6 +143,11 @@ impl World {
             if !self.hanging.contains(&connection) {
                 effects.extend(self.try_handle(Event::Received { connection, message })?);
             }
+        }
+        births.retain(|_| !self.births_are_silent);
+        for (connection, range, epoch) in births {
+            let message = ToCoordinator::Holding { range, epoch };
+            effects.extend(self.try_handle(Event::Received { connection, message })?);
         }
         Ok(effects)
     }
@@ -137,6 +167,29 @@ impl World {
             }
             Effect::Send { .. } | Effect::Close { .. } => None,
         }
+    }
+
+    /// A copy of what is stored. Another coordinator starts, since a file is open once.
+    pub fn copy(&mut self) -> MemoryStore {
+        self.coordinator = None;
+        let mut copy = MemoryStore::new();
+        let writes = self.storage.open().list("").unwrap();
+        // Revisions count transactions: as many have to be made.
+        let last = writes.iter().map(|(_, entry)| entry.revision.0).max().unwrap_or(0);
+        for revision in 1..=last {
+            let of_it = writes.iter().filter(|(_, entry)| entry.revision.0 == revision);
+            let writes = of_it.map(|(key, entry)| (key.clone(), Some(entry.value.clone())));
+            let transaction = Transaction { expected: Vec::new(), writes: writes.collect() };
+            copy.transact(&transaction).unwrap();
+        }
+        self.restart();
+        copy
+    }
+
+    /// Puts an earlier copy where the store was.
+    pub fn put_back(&mut self, copy: MemoryStore) {
+        self.coordinator = None;
+        self.storage = Storage::Memory(copy);
     }
 
     pub fn handle(&mut self, event: Event) -> Vec<Effect> {
@@ -195,6 +248,8 @@ pub fn join_of(rejoin: Option<ServerId>) -> Join {
         replicas: 0,
         rack: String::new(),
         disk: None,
+        former: None,
+        mark: None,
     }
 }
 

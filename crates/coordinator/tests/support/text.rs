@@ -46,6 +46,10 @@ pub fn message(message: &FromCoordinator) -> String {
         },
         FromCoordinator::Witness { server } => format!("is {server} there?"),
         FromCoordinator::Describe => "describe what you hold".to_owned(),
+        FromCoordinator::Waiting { reason } => format!("waiting: {reason}"),
+        FromCoordinator::Mark(mark) => {
+            format!("transaction {} of term {}", mark.transaction, mark.term)
+        }
     }
 }
 
@@ -186,7 +190,9 @@ fn server(server: &ServerInfo) -> String {
 }
 
 fn tablet(tablet: &TabletInfo) -> String {
-    format!("{} {}@{} {}", tablet.range, tablet.owner, tablet.epoch, tenures(&tablet.tenures))
+    let born = if tablet.is_born { " born" } else { "" };
+    let tenures = tenures(&tablet.tenures);
+    format!("{} {}@{} {tenures}{born}", tablet.range, tablet.owner, tablet.epoch)
 }
 
 /// Runs of consecutive numbers as first and last.

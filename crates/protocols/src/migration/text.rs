@@ -192,6 +192,7 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
             write!(f, "cannot read seg{}.{} of {log}", segment.0, epoch.0)
         }
         ToCoordinator::Witnessed { server } => write!(f, "{server} has answered"),
+        ToCoordinator::Holding { range, epoch } => write!(f, "holding {range} {epoch}"),
         ToCoordinator::Will(will) => write!(f, "will of {} shares", will.shares().len()),
     })
 }
@@ -240,5 +241,9 @@ pub fn from_coordinator(message: &FromCoordinator) -> impl fmt::Display {
         },
         FromCoordinator::Witness { server } => write!(f, "is {server} there?"),
         FromCoordinator::Describe => f.write_str("describe what you hold"),
+        FromCoordinator::Waiting { reason } => write!(f, "waiting: {reason}"),
+        FromCoordinator::Mark(mark) => {
+            write!(f, "transaction {} of term {}", mark.transaction, mark.term)
+        }
     })
 }

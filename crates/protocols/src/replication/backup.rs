@@ -5,9 +5,10 @@
 //! later, when a repeated message comes. So that is remembered until the master releases it, as a
 //! replica would be.
 //!
-//! What was found on the disk was written to a process before this one, under another number. It is kept,
-//! for a recovery or until it is not needed any more. A master that has not heard yet of that one's
-//! death may send to whoever stands at its address: it gets no answer, and what is here stays whole.
+//! What was found on the disk was written to a process before this one, under another number. It is
+//! kept, for a recovery or until it is not needed any more. A master that has not heard yet of that
+//! one's death may send to whoever stands at its address: it is refused, so that it does not wait
+//! for what cannot come, and what is here stays whole.
 //!
 //! Nothing waits for that disk to be read: a replica that was found is measured afterwards, one by
 //! one, and several at a time as soon as its log is fenced. Until all of a log are measured, what
@@ -250,7 +251,7 @@ impl Backup {
         self.note_clock(from, asked.clock);
         let has_room = self.held.len() < HELD_MAX;
         match self.held.get_mut(&replica) {
-            Some(held) if held.is_found => {}
+            Some(held) if held.is_found => refuse(replica, sent, Refusal::Failed, out),
             Some(held) => {
                 held.heard = now;
                 held.sent = held.sent.max(sent);

@@ -96,6 +96,7 @@ impl Coordinator {
             | ToCoordinator::Witnessed { .. }
             | ToCoordinator::KnownMap(_)
             | ToCoordinator::Holds(_)
+            | ToCoordinator::Holding { .. }
             | ToCoordinator::Will(_) => Vec::new(),
         }
     }

@@ -114,6 +114,7 @@ fn kind(message: &Message) -> &'static str {
             | ToCoordinator::Witnessed { .. }
             | ToCoordinator::KnownMap(_)
             | ToCoordinator::Holds(_)
+            | ToCoordinator::Holding { .. }
             | ToCoordinator::Will(_) => "other",
             ToCoordinator::Measured { .. } => "measured",
             ToCoordinator::Prepared { .. } => "prepared",
@@ -139,7 +140,9 @@ fn kind(message: &Message) -> &'static str {
             | FromCoordinator::Ping
             | FromCoordinator::Clock(_)
             | FromCoordinator::Witness { .. }
-            | FromCoordinator::Describe => "other",
+            | FromCoordinator::Describe
+            | FromCoordinator::Mark(_)
+            | FromCoordinator::Waiting { .. } => "other",
             FromCoordinator::Prepare(_) => "prepare",
             FromCoordinator::Start(_) => "start",
             FromCoordinator::Decide { .. } => "decide",

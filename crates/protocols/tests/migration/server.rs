@@ -157,7 +157,9 @@ impl Server {
             | FromCoordinator::Ping
             | FromCoordinator::Clock(_)
             | FromCoordinator::Witness { .. }
-            | FromCoordinator::Describe => {}
+            | FromCoordinator::Describe
+            | FromCoordinator::Mark(_)
+            | FromCoordinator::Waiting { .. } => {}
         }
     }
 

@@ -552,6 +552,7 @@ mod tests {
     #[test]
     fn neighbouring_tablets_of_one_owner_are_shown_as_one() {
         let tablet = |first, last, owner| TabletInfo {
+            is_born: false,
             range: HashRange::of_slots(Slot(first), Slot(last)),
             owner: ServerId(owner),
             epoch: OwnershipEpoch(1),

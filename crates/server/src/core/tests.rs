@@ -116,10 +116,14 @@ impl World {
                 owner: ServerId(1),
                 epoch: OwnershipEpoch(1),
                 tenures: vec![Tenure(1); types::limits::TABLES_MAX],
+                is_born: true,
             }],
             moving: Vec::new(),
         };
         world.cores[0].begin_turn(world.now, WALL);
+        world.cores[0].on_control(FromCoordinator::Map(map.clone()));
+        let tablets = map.tablets.iter().map(|it| TabletInfo { is_born: false, ..it.clone() });
+        let map = ClusterMap { tablets: tablets.collect(), ..map };
         world.cores[0].on_control(FromCoordinator::Map(map));
         world.pass(Duration::ZERO);
         world
@@ -449,6 +453,7 @@ fn a_slot_that_cannot_be_taken_over_is_answered_with_the_reason() {
             owner: ServerId(2),
             epoch: OwnershipEpoch(2),
             tenures: vec![Tenure(2); types::limits::TABLES_MAX],
+            is_born: false,
         }],
         ..(*world.node.map()).clone()
     };

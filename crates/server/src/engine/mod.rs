@@ -337,7 +337,9 @@ impl Engine {
             FromCoordinator::Welcome { .. }
             | FromCoordinator::Rejected { .. }
             | FromCoordinator::Ping
-            | FromCoordinator::Describe => {}
+            | FromCoordinator::Describe
+            | FromCoordinator::Mark(_)
+            | FromCoordinator::Waiting { .. } => {}
             FromCoordinator::Clock(question) => {
                 if let Some(reference) = question.reference {
                     self.lead_clock_from_afar(now, reference);
@@ -345,7 +347,9 @@ impl Engine {
             }
             FromCoordinator::Witness { server } => self.ask_for_coordinator(server),
             FromCoordinator::Map(map) => {
-                self.node.adopt(map);
+                for (range, epoch) in self.node.adopt(map) {
+                    self.out.control.push(ToCoordinator::Holding { range, epoch });
+                }
                 self.flush_if_renewed();
                 self.acknowledge_flips(now);
                 self.follow_map_of_recoveries(now);

@@ -6,7 +6,7 @@ use super::durable::Keeper;
 use super::outgoing::Payload;
 use super::recovering::{self, RecoveryCounts, RecoverySide};
 use super::replicated::Replication;
-use super::tablets;
+use super::tablets::{self, MayBegin};
 use super::work::WorkQueue;
 use crate::operators::Operators;
 use crate::operators::host::Host;
@@ -54,6 +54,8 @@ pub struct Node {
     map: ArcSwap<ClusterMap>,
     /// Servers of earlier maps that are dead, also those that the newest does not name any more.
     dead: Mutex<BTreeSet<ServerId>>,
+    /// Ranges that the newest map gives us beyond what we hold.
+    grants: Mutex<Grants>,
     /// Rises whenever tablets or map change, so that reactors try held operations again.
     tablets_version: AtomicU64,
     /// Taken to change the tablets: read, change, publish.
@@ -90,6 +92,15 @@ pub struct Node {
     pub(super) recovery_counts: RecoveryCounts,
     /// Ranges of which something is being forgotten that was replayed for nothing.
     pub(super) forgetting: Mutex<BTreeMap<OwnershipEpoch, HashRange>>,
+}
+
+/// Ranges that the newest map gives a server and that it does not hold.
+#[derive(Debug, Default)]
+struct Grants {
+    /// They begin with the map that says that they are not born any more.
+    born: BTreeSet<(HashRange, OwnershipEpoch)>,
+    /// They are held by nobody that is known here.
+    not_held: Vec<HashRange>,
 }
 
 /// The walk that reclaims expired records: one for all reactors, in steps.
@@ -217,6 +228,7 @@ impl Node {
             replication,
             map: ArcSwap::from_pointee(map),
             dead: Mutex::default(),
+            grants: Mutex::default(),
             tablets_version: AtomicU64::new(0),
             changing: Mutex::new(()),
             machines: Mutex::new(Machines::new(settings.cuts)),
@@ -381,21 +393,53 @@ impl Node {
     }
 
     /// Takes a map unless it is older than the one known, and serves what it newly gives us.
-    pub(super) fn adopt(&self, map: ClusterMap) {
+    /// Returns the ranges that were born with us, for the coordinator to write down that we know.
+    pub(super) fn adopt(&self, map: ClusterMap) -> BTreeSet<(HashRange, OwnershipEpoch)> {
         let known = self.map.load();
         if map.version < known.version {
-            return;
+            return BTreeSet::new();
         }
         self.note_deaths(&known, &map);
         let me = self.me();
-        self.change_tablets(|tablets| tablets::adopt(tablets, &map, me));
+        let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut *grants);
+        self.change_tablets(|tablets| {
+            let may_begin = match &self.keeper {
+                Some(_) => MayBegin::Any,
+                None => MayBegin::Born(&before.born),
+            };
+            let adopted = tablets::adopt(tablets, &map, me, may_begin);
+            *grants = Grants { born: adopted.births, not_held: adopted.not_held };
+            adopted.tablets
+        });
+        let births = grants.born.clone();
+        for range in grants.not_held.iter().filter(|range| !before.not_held.contains(range)) {
+            tracing::error!(
+                %range,
+                "the coordinator says that this server owns a range that it does not hold: its file \
+                 may be older than the cluster, see 'ballast cluster status'. The range is not served"
+            );
+        }
+        drop(grants);
         self.map.store(Arc::new(map));
         self.tablets_version.fetch_add(1, Ordering::Release);
         self.wake_all();
+        births
     }
 
-    /// A server is dead when a map says so, and when it is in none any more: not everybody sees every
-    /// map.
+    /// Redis's error for a slot that the map gives us and that we do not hold.
+    fn not_held(&self, slot: Slot) -> Option<String> {
+        let grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ranges = grants.not_held.iter();
+        ranges.any(|range| range.contains(slot.first_hash())).then(|| {
+            "CLUSTERDOWN Hash slot not served: the coordinator gives it to this server, which does \
+             not hold it"
+                .to_owned()
+        })
+    }
+
+    /// A server is dead when a map says so, and when it is in none any more: not everybody sees
+    /// every map.
     fn note_deaths(&self, known: &ClusterMap, new: &ClusterMap) {
         let living: BTreeSet<ServerId> =
             new.servers.iter().filter(|server| !server.is_dead).map(|server| server.id).collect();
@@ -517,7 +561,7 @@ impl Node {
     /// is known to own it, or we are about to, or it is being recovered.
     pub fn redirection(&self, key: &[u8]) -> Option<String> {
         let slot = slot_of(key);
-        let owner = self.owner_of(slot)?;
+        let Some(owner) = self.owner_of(slot) else { return self.not_held(slot) };
         let map = self.map.load();
         let server = map.servers.iter().find(|server| server.id == owner)?;
         if server.is_dead {
@@ -707,6 +751,7 @@ mod tests {
                 owner: ServerId(owner),
                 epoch: OwnershipEpoch(1),
                 tenures: Vec::new(),
+                is_born: false,
             };
             node.map.store(Arc::new(map(1, vec![server(owner, port, false)], vec![tablet])));
             let error = node.redirection(b"key").expect("somebody is known");
@@ -722,6 +767,7 @@ mod tests {
             owner: ServerId(2),
             epoch: OwnershipEpoch(1),
             tenures: Vec::new(),
+            is_born: false,
         };
         let living = [server(1, 1, false), server(2, 9, false), server(4, 8, false)];
         let servers = [&living[..], &[server(5, 1, true)]].concat();
@@ -746,6 +792,7 @@ mod tests {
             owner: ServerId(2),
             epoch: OwnershipEpoch(1),
             tenures: Vec::new(),
+            is_born: false,
         };
         let in_recovery = ServerInfo { in_recovery: true, ..server(2, 9, true) };
         node.map.store(Arc::new(map(1, vec![in_recovery], vec![tablet.clone()])));

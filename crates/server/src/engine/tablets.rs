@@ -3,6 +3,7 @@
 //! A tablet is split where a migration's range cuts it, and keeps its epoch and tenures on both
 //! sides. Tablets are never merged.
 
+use std::collections::BTreeSet;
 use store::{RangeClock, TableSet, Tablet, TabletState};
 use types::limits::TABLES_MAX;
 use types::{HashRange, OwnershipEpoch, ServerId, TableId, Tenure, UnixMillis};
@@ -90,18 +91,42 @@ pub(super) fn tenures(list: &[Tenure]) -> [Tenure; TABLES_MAX] {
     tenures
 }
 
-/// What a new map changes: ranges that are ours and that we do not hold are served from here on
-/// (the coordinator gave them to us empty). Other tenures of what we hold are the business of
-/// [`renewed`].
+/// Which ranges that a map gives a server may begin there without anything having arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum MayBegin<'a> {
+    /// All: its own log, which was proved to be whole, has what belongs to them.
+    Any,
+    /// Those that an earlier map has said to be born, under the epoch that they had.
+    Born(&'a BTreeSet<(HashRange, OwnershipEpoch)>),
+}
+
+/// The outcome of a new map.
+#[derive(Debug, Default)]
+pub(super) struct Adopted {
+    pub(super) tablets: Vec<Tablet>,
+    /// Ranges that are born, which begin with the map that says that they are not any more.
+    pub(super) births: BTreeSet<(HashRange, OwnershipEpoch)>,
+    /// Ranges that are ours and that nobody holds, as far as we know.
+    pub(super) not_held: Vec<HashRange>,
+}
+
+/// Takes over what a new map changes. A range that is ours and that we do not hold begins empty
+/// only if it was born with us, and the coordinator has written down that we know: another server
+/// may have served it else. Other tenures of what we hold are the business of [`renewed`].
 ///
-/// A range that we have recovered is ours, and served, when a map says so under its epoch, which is the
-/// recovery's number. What was ours before its other side died has the epoch of that time: a map that
-/// says so tells nothing new. One that
-/// we hold in another way than the map says is in the middle of a migration, and the migration's own
-/// messages decide.
-pub(super) fn adopt(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) -> Vec<Tablet> {
+/// A range that we have recovered is ours, and served, when a map says so under its epoch, which is
+/// the recovery's number. What was ours before its other side died has the epoch of that time: a
+/// map that says so tells nothing new. One that we hold in another way than the map says is in the
+/// middle of a migration, and the migration's own messages decide.
+pub(super) fn adopt(
+    mut tablets: Vec<Tablet>,
+    map: &ClusterMap,
+    me: ServerId,
+    may_begin: MayBegin<'_>,
+) -> Adopted {
     tablets.sort_by_key(|tablet| tablet.range);
     let mut given = Vec::new();
+    let (mut births, mut not_held) = (BTreeSet::new(), Vec::new());
     for info in map.tablets.iter().filter(|info| info.owner == me) {
         let mut unknown = vec![info.range];
         // Both may be thousands: only those that share a hash are looked at.
@@ -117,11 +142,22 @@ pub(super) fn adopt(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) ->
                 tablet.state = TabletState::Securing(recovery.clone());
             }
         }
-        given.extend(unknown.into_iter().map(|range| Tablet { range, ..serving(info) }));
+        let name = (info.range, info.epoch);
+        let begins = match may_begin {
+            MayBegin::Any => true,
+            MayBegin::Born(born) => born.contains(&name),
+        };
+        match (info.is_born, begins) {
+            (true, _) => drop(births.insert(name)),
+            (false, true) => {
+                given.extend(unknown.into_iter().map(|range| Tablet { range, ..serving(info) }));
+            }
+            (false, false) => not_held.extend(unknown),
+        }
     }
     tablets.append(&mut given);
     tablets.sort_by_key(|tablet| tablet.range);
-    tablets
+    Adopted { tablets, births, not_held }
 }
 
 /// The tenures that the map gives a tablet of ours, and the tables for which they are others than
@@ -157,7 +193,13 @@ mod tests {
             owner: ServerId(owner),
             epoch: OwnershipEpoch(epoch),
             tenures: vec![Tenure(epoch); TABLES_MAX],
+            is_born: false,
         }
+    }
+
+    /// The tablets of the first server after a map, if its log has what belongs to everything.
+    fn taken(tablets: Vec<Tablet>, map: &ClusterMap) -> Vec<Tablet> {
+        adopt(tablets, map, ServerId(1), MayBegin::Any).tablets
     }
 
     fn map(tablets: Vec<TabletInfo>) -> ClusterMap {
@@ -184,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_range_is_frozen_and_the_rest_is_served_on() {
-        let tablets = adopt(Vec::new(), &map(vec![info(0, 99, 1, 3)]), ServerId(1));
+        let tablets = taken(Vec::new(), &map(vec![info(0, 99, 1, 3)]));
         assert!(serves(&tablets, slots(10, 19), OwnershipEpoch(3)));
         let frozen = with_state(tablets, slots(10, 19), &TabletState::Frozen);
         assert_eq!(
@@ -199,11 +241,11 @@ mod tests {
 
     #[test]
     fn a_map_gives_what_we_lack_and_leaves_what_moves_alone() {
-        let tablets = adopt(Vec::new(), &map(vec![info(0, 99, 1, 3)]), ServerId(1));
+        let tablets = taken(Vec::new(), &map(vec![info(0, 99, 1, 3)]));
         let leaving = with_state(tablets, slots(10, 19), &TabletState::Leaving);
         let newer = map(vec![info(0, 99, 1, 3), info(100, 109, 2, 4), info(110, 119, 1, 5)]);
         assert_eq!(
-            describe(&adopt(leaving, &newer, ServerId(1))),
+            describe(&taken(leaving, &newer)),
             [
                 "slots 0-9 serving e3 n3",
                 "slots 10-19 leaving e3 n3",
@@ -214,15 +256,34 @@ mod tests {
     }
 
     #[test]
+    fn a_range_begins_empty_only_where_it_was_born_and_the_coordinator_knows_its_owner() {
+        let (me, none) = (ServerId(1), BTreeSet::new());
+        let born = |is_born, epoch| map(vec![TabletInfo { is_born, ..info(0, 99, 1, epoch) }]);
+        let first = adopt(Vec::new(), &born(true, 3), me, MayBegin::Born(&none));
+        let births = BTreeSet::from([(slots(0, 99), OwnershipEpoch(3))]);
+        assert_eq!((first.tablets.len(), &first.births), (0, &births));
+        let begun = |map| adopt(Vec::new(), &map, me, MayBegin::Born(&births));
+        assert_eq!(describe(&begun(born(false, 3)).tablets), ["slots 0-99 serving e3 n3"]);
+        // The same range of a later time is somebody else's history.
+        let later = begun(born(false, 4));
+        assert_eq!((later.tablets.len(), later.not_held), (0, vec![slots(0, 99)]));
+        let granted = adopt(Vec::new(), &born(false, 3), me, MayBegin::Born(&none));
+        assert_eq!((granted.tablets.len(), granted.not_held), (0, vec![slots(0, 99)]));
+        let held = with_state(begun(born(false, 3)).tablets, slots(0, 9), &TabletState::Leaving);
+        let again = adopt(held, &born(false, 3), me, MayBegin::Born(&none));
+        assert_eq!((again.tablets.len(), again.not_held), (2, vec![]));
+    }
+
+    #[test]
     fn other_tenures_are_told_of_tablets_that_have_the_maps_epoch() {
         let me = ServerId(1);
-        let tablets = adopt(Vec::new(), &map(vec![info(0, 9, 1, 3)]), me);
+        let tablets = taken(Vec::new(), &map(vec![info(0, 9, 1, 3)]));
         let flushed = |first, last, epoch| {
             let mut info = info(first, last, 1, epoch);
             info.tenures[2] = Tenure(8);
             map(vec![info])
         };
-        let adopted = adopt(tablets, &flushed(0, 9, 3), me);
+        let adopted = taken(tablets, &flushed(0, 9, 3));
         assert_eq!(describe(&adopted), ["slots 0-9 serving e3 n3"], "not before it is empty");
         let (tenures, tables) = renewed(&adopted[0], &flushed(0, 9, 3), me);
         assert_eq!(
@@ -241,7 +302,7 @@ mod tests {
             let state = TabletState::Recovering(Arc::new(Recovery::new(plan)));
             vec![Tablet { state, ..serving(&info(10, 19, 1, 7)) }]
         };
-        let adopted = |map| describe(&adopt(recovering(7), &map, ServerId(1)));
+        let adopted = |map| describe(&taken(recovering(7), &map));
         let waits = ["slots 10-19 recovering e7 n7"];
         assert_eq!(adopted(map(vec![info(0, 99, 2, 3)])), waits, "it is still the dead server's");
         assert_eq!(adopted(map(vec![info(10, 19, 2, 8)])), waits, "it is somebody else's now");
@@ -249,7 +310,7 @@ mod tests {
         let ours = map(vec![info(0, 9, 2, 3), info(10, 19, 1, 7)]);
         assert_eq!(adopted(ours.clone()), ["slots 10-19 securing e7 n7"]);
         // It was ours under this epoch before it had to be recovered.
-        assert_eq!(describe(&adopt(recovering(8), &ours, ServerId(1))), waits);
+        assert_eq!(describe(&taken(recovering(8), &ours)), waits);
     }
 
     /// What [`adopt`] does, looking at every tablet for every piece of the map.
@@ -287,7 +348,7 @@ mod tests {
         for _ in 0..2_000 {
             let held: Vec<Tablet> = pieces(&mut random).iter().map(serving).collect();
             let newer = map(pieces(&mut random));
-            let adopted = adopt(held.clone(), &newer, ServerId(1));
+            let adopted = taken(held.clone(), &newer);
             assert_eq!(describe(&adopted), describe(&adopt_naively(held, &newer, ServerId(1))));
         }
     }

@@ -63,7 +63,9 @@ pub fn reactor_for(message: &FromCoordinator, reactors: u16) -> ReactorId {
         | FromCoordinator::Ping
         | FromCoordinator::Clock(_)
         | FromCoordinator::Witness { .. }
-        | FromCoordinator::Describe => ReactorId(0),
+        | FromCoordinator::Describe
+        | FromCoordinator::Mark(_)
+        | FromCoordinator::Waiting { .. } => ReactorId(0),
     }
 }
 

@@ -4,7 +4,7 @@ use super::draw::quarter;
 use super::{CLUSTER, DEAD, Draw, ME, WALL, World, server, some_intent, tenures};
 use types::{HashRange, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, UnixMillis};
 use wire::control::{
-    Answer, ClockQuestion, ClockReport, ClusterMap, DirectoryPlace, FromCoordinator,
+    Answer, ClockQuestion, ClockReport, ClusterMap, DirectoryPlace, FromCoordinator, Mark,
     MigrationReport, MigrationState, Progress, RecoveryLog, RecoveryPart, RecoverySegment,
     ReplicaPlace, TabletInfo, ToCoordinator,
 };
@@ -74,6 +74,12 @@ impl World {
                 reference: draw.bool().then(|| UnixMillis(draw.near(WALL.0))),
             }),
             FromCoordinator::Witness { .. } => FromCoordinator::Witness { server: draw.server() },
+            FromCoordinator::Mark(_) => FromCoordinator::Mark(Mark {
+                term: draw.number(),
+                term_id: draw.number(),
+                transaction: draw.number(),
+            }),
+            FromCoordinator::Waiting { .. } => FromCoordinator::Waiting { reason: "no".into() },
             FromCoordinator::Ping | FromCoordinator::Describe => kind,
         }
     }
@@ -89,7 +95,8 @@ impl World {
             ToCoordinator::Replayed { range, epoch, .. } => {
                 self.map_version += 1;
                 let mut map = self.some_map(draw);
-                let owned = TabletInfo { range, owner: ME, epoch, tenures: tenures(draw) };
+                let (owner, tenures) = (ME, tenures(draw));
+                let owned = TabletInfo { range, owner, epoch, tenures, is_born: false };
                 map.tablets.retain(|tablet| !tablet.range.overlaps(range));
                 map.tablets.push(owned);
                 map.tablets.sort_by_key(|tablet| tablet.range);
@@ -175,7 +182,8 @@ fn some_tablet(draw: &mut Draw<'_>, number: Option<u16>) -> TabletInfo {
         Some(owner) if !draw.one_in(4) => owner,
         Some(_) | None => draw.server(),
     };
-    TabletInfo { range, owner, epoch: OwnershipEpoch(draw.near(1)), tenures: tenures(draw) }
+    let (epoch, tenures) = (OwnershipEpoch(draw.near(1)), tenures(draw));
+    TabletInfo { range, owner, epoch, tenures, is_born: draw.one_in(4) }
 }
 
 /// The dead server's quarter, as a rule.

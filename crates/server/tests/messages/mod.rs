@@ -42,7 +42,7 @@ pub(crate) const ME: ServerId = ServerId(2);
 /// Declared dead by the first map.
 pub(crate) const DEAD: ServerId = ServerId(4);
 /// Kinds of messages of peers, of a coordinator, and of its answers.
-const KINDS: [usize; 3] = [15, 21, 12];
+const KINDS: [usize; 3] = [15, 23, 12];
 const REACTORS: u16 = 2;
 const MEMORY_BYTES: usize = 128 << 20;
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
@@ -190,7 +190,9 @@ impl World {
         assert_eq!(known, KINDS, "other kinds of messages than are known");
         world.turn(0);
         world.turn(1);
-        world.cores[0].on_control(FromCoordinator::Map(first_map()));
+        for is_born in [true, false] {
+            world.cores[0].on_control(FromCoordinator::Map(first_map(is_born)));
+        }
         world.fill();
         world
     }
@@ -359,13 +361,14 @@ fn server(id: ServerId, is_dead: bool) -> ServerInfo {
 }
 
 /// Each of four servers owns a quarter; the fourth is dead.
-fn first_map() -> ClusterMap {
+fn first_map(is_born: bool) -> ClusterMap {
     let servers = (1..=4).map(|id| server(ServerId(id), ServerId(id) == DEAD)).collect();
     let tablet = |number: u16| TabletInfo {
         range: quarter(number),
         owner: [ME, ServerId(1), ServerId(3), DEAD][usize::from(number)],
         epoch: OwnershipEpoch(1),
         tenures: vec![Tenure(1); TABLES_MAX],
+        is_born,
     };
     let tablets = (0..4).map(tablet).collect();
     ClusterMap { version: 1, cluster: CLUSTER, servers, tablets, moving: Vec::new() }

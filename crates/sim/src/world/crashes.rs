@@ -131,6 +131,7 @@ impl World {
             | Next::Start(_)
             | Next::Coordinator(_)
             | Next::Lead
+            | Next::BringBack
             | Next::Strike(_)
             | Next::Rest => true,
         });

@@ -71,6 +71,9 @@ impl World {
         if self.rng.bool() && self.settings.has(Knob::Disk) {
             self.faults.push(Knob::Disk);
         }
+        if self.rng.u32(..3) == 0 && self.settings.has(Knob::Rollback) {
+            self.faults.push(Knob::Rollback);
+        }
     }
 
     /// A message has been sent that changes what is agreed on: the next moment is a bad one to die.
@@ -173,7 +176,7 @@ impl World {
     }
 
     /// Whether every server serves what it holds, and has all the replicas that it wants.
-    fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         let newest = self.servers.iter().map(|server| server.node.map().version).max();
         self.servers.iter().all(|server| {
             let replication = server.node.replication();
@@ -249,6 +252,7 @@ pub(super) fn is_telling_up(message: &ToCoordinator) -> bool {
         | ToCoordinator::Witnessed { .. }
         | ToCoordinator::KnownMap(_)
         | ToCoordinator::Holds(_)
+        | ToCoordinator::Holding { .. }
         | ToCoordinator::Will(_) => false,
     }
 }
@@ -276,6 +280,8 @@ pub(super) fn is_telling_down(message: &FromCoordinator) -> bool {
         | FromCoordinator::Ping
         | FromCoordinator::Clock(_)
         | FromCoordinator::Witness { .. }
-        | FromCoordinator::Describe => false,
+        | FromCoordinator::Describe
+        | FromCoordinator::Mark(_)
+        | FromCoordinator::Waiting { .. } => false,
     }
 }

@@ -36,6 +36,16 @@ impl Disk {
 }
 
 impl Disk {
+    /// Copies what is on it, as a backup does.
+    pub(super) fn copy(&self) -> Disk {
+        Disk { disk: self.disk.copy(), boots: self.boots }
+    }
+
+    /// Puts back what was on it when it was copied. The machine is the same.
+    pub(super) fn bring_back(&mut self, copy: &Disk) {
+        self.disk = copy.disk.copy();
+    }
+
     /// From now on it works.
     pub(super) fn mend(&self) {
         self.disk.set_faults(Faults::default());

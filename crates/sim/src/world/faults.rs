@@ -75,6 +75,7 @@ impl World {
             Knob::Clock => self.jump(place),
             Knob::Restart => self.restart_coordinator(),
             Knob::Takeover => self.take_over(),
+            Knob::Rollback => self.roll_back(place),
             // It goes on by itself.
             Knob::Store => {}
             Knob::Blackout => self.black_out(),

@@ -9,7 +9,7 @@ use super::{Next, World};
 use crate::metadata::Metadata;
 use crate::planted::Planted;
 use coordinator::{
-    Caller, ConnectionId, Coordinator, Effect, Event, Identity, Moment, Outbox, Settings,
+    Caller, ConnectionId, Coordinator, Drawn, Effect, Event, Identity, Moment, Outbox, Settings,
 };
 use std::collections::BTreeMap;
 use types::{ClusterId, Generation, Instant, ServerId};
@@ -23,6 +23,8 @@ struct Leader {
     due: Option<Instant>,
     /// It stands still until then.
     paused_until: Instant,
+    /// It has opened an old copy of the store.
+    is_of_copy: bool,
 }
 
 /// All of them.
@@ -30,6 +32,12 @@ struct Leader {
 pub(super) struct Leaders {
     identity: Identity,
     store: Metadata,
+    /// The store as it was copied last.
+    pub(super) copy: Option<Metadata>,
+    /// The copy stands where the store should.
+    pub(super) is_rolled_back: bool,
+    /// For a planted bug: no server need confirm the store.
+    trusts_file: bool,
     /// By number; the last one that opened the store has the highest.
     alive: BTreeMap<u32, Leader>,
     opened: u32,
@@ -48,6 +56,9 @@ impl Leaders {
         let mut leaders = Leaders {
             identity,
             store,
+            copy: None,
+            is_rolled_back: false,
+            trusts_file: planted == Some(Planted::OldStoreTrusted),
             alive: BTreeMap::new(),
             opened: 0,
             connections: BTreeMap::new(),
@@ -63,12 +74,20 @@ impl Leaders {
 
     /// Another coordinator opens the store. `false`: the store fails.
     fn open(&mut self, now: Instant) -> bool {
+        // Nobody else may have the same number, and a run is the same each time.
+        let term = u64::from(self.opened) + 1;
+        let drawn = Drawn { fresh: self.identity, term };
         // Clocks are wrong by more than is let in, and everything has to come out right.
-        let settings = Settings { limits_skew: false, ..Settings::default() };
-        let opened = Coordinator::open(self.store.clone(), self.identity, settings, now);
+        let (limits_skew, trusts_file) = (false, self.trusts_file);
+        let settings = Settings { limits_skew, trusts_file, ..Settings::default() };
+        let (store, is_of_copy) = match &self.copy {
+            Some(copy) if self.is_rolled_back => (copy, true),
+            Some(_) | None => (&self.store, false),
+        };
+        let opened = Coordinator::open(store.clone(), drawn, settings, now);
         if let Ok(machine) = opened {
             self.opened += 1;
-            let leader = Leader { machine, due: None, paused_until: Instant(0) };
+            let leader = Leader { machine, due: None, paused_until: Instant(0), is_of_copy };
             self.alive.insert(self.opened, leader);
             return true;
         }
@@ -76,7 +95,7 @@ impl Leaders {
     }
 
     /// The one that has opened the store last, if it is still there.
-    fn current(&self) -> Option<u32> {
+    pub(super) fn current(&self) -> Option<u32> {
         self.alive.contains_key(&self.opened).then_some(self.opened)
     }
 
@@ -87,7 +106,27 @@ impl Leaders {
 
     /// Whether this connection leads to the coordinator that leads.
     pub(super) fn is_current(&self, connection: ConnectionId) -> bool {
-        self.connections.get(&connection) == Some(&self.opened)
+        !self.is_rolled_back && self.connections.get(&connection) == Some(&self.opened)
+    }
+
+    /// Copies the store.
+    pub(super) fn copy_store(&mut self) {
+        self.copy = Some(self.store.copy());
+    }
+
+    /// Servers that would have to come before a coordinator on the copy changed anything, and the
+    /// number of the copy's newest transaction.
+    pub(super) fn awaited_by_copy(&self, now: Instant) -> Option<(usize, u64)> {
+        let copy = self.copy.as_ref()?;
+        let drawn = Drawn { fresh: self.identity, term: 0 };
+        let machine = Coordinator::open(copy.copy(), drawn, Settings::default(), now).ok()?;
+        Some((machine.awaited_servers(), copy.newest()))
+    }
+
+    /// Those that have opened the copy.
+    pub(super) fn of_copy(&self) -> Vec<u32> {
+        let of_copy = self.alive.iter().filter(|(_, leader)| leader.is_of_copy);
+        of_copy.map(|(number, _)| *number).collect()
     }
 
     /// Until when whoever has this connection stands still.
@@ -165,7 +204,7 @@ impl World {
     }
 
     /// A coordinator is gone. Servers hear so after everything that it had sent them.
-    fn end_leader(&mut self, number: u32) {
+    pub(super) fn end_leader(&mut self, number: u32) {
         self.leaders.alive.remove(&number);
         for place in 0..self.servers.len() {
             let link = &self.servers[place].link;

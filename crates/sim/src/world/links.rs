@@ -1,10 +1,12 @@
 //! Links between servers and coordinators.
 
 use super::{Next, OWN_REQUEST, World};
-use crate::servers::join;
+use crate::planted::Planted;
+use crate::servers::{self, Saved};
 use coordinator::{ConnectionId, Effect, Event};
 use protocols::migration::from_coordinator;
-use wire::control::{Ask, FromCoordinator, ToCoordinator};
+use types::{ClusterId, ServerId};
+use wire::control::{Ask, FromCoordinator, Join, ToCoordinator};
 
 impl World {
     pub(super) fn carry_out(&mut self, effects: Vec<Effect>) {
@@ -50,14 +52,28 @@ impl World {
         let Some(connection) = self.open_connection(rejoin, Some(generation)) else {
             return self.plan_rejoin(place);
         };
-        let replicas = self.replicas();
+        let saved = self.saved[place];
         let server = &mut self.servers[place];
         server.link.connection = Some(connection);
         server.node.set_linked(true);
-        let message = ToCoordinator::Join(join(place, rejoin, replicas));
+        let message = ToCoordinator::Join(self.join(place, rejoin, saved));
         let effects = self.coordinate(connection, Event::Received { connection, message });
         self.carry_out(effects);
         self.note_linked(place, connection);
+    }
+
+    /// The first message of a server on a connection.
+    pub(super) fn join(
+        &self,
+        place: usize,
+        rejoin: Option<(ClusterId, ServerId)>,
+        saved: Option<Saved>,
+    ) -> Join {
+        let mut join = servers::join(place, rejoin, self.replicas(), saved.as_ref());
+        if self.settings.planted == Some(Planted::OldStoreTrusted) {
+            join.mark = None;
+        }
+        join
     }
 
     /// The world's own word with the coordinator that leads, past all networks but not past broken

@@ -11,7 +11,9 @@ use server::engine::{Route, Sending, To};
 use server::shell::reactor_for;
 use std::time::Duration;
 use types::{ServerId, UnixMillis};
-use wire::control::{ClockQuestion, ClockReading, ClusterMap, FromCoordinator, ToCoordinator};
+use wire::control::{
+    ClockQuestion, ClockReading, ClusterMap, FromCoordinator, Mark, ToCoordinator,
+};
 use wire::peer::PeerMessage;
 
 impl World {
@@ -162,6 +164,9 @@ impl World {
         if self.servers[place].link.connection != Some(connection) {
             return;
         }
+        if let FromCoordinator::Mark(mark) = message {
+            return self.note_mark(place, mark);
+        }
         if message == FromCoordinator::Ping {
             return self.answer_ping(place, connection);
         }
@@ -181,6 +186,15 @@ impl World {
         let inbound = Inbound::Control(Box::new(message));
         self.servers[place].reactors[reactor].inbox.push_back(inbound);
         self.wake(place, reactor);
+    }
+
+    /// A server hears of a transaction of its coordinator, and saves that.
+    fn note_mark(&mut self, place: usize, mark: Mark) {
+        if let Some(saved) = &mut self.saved[place]
+            && saved.mark.is_none_or(|known| mark.is_after(&known))
+        {
+            saved.mark = Some(mark);
+        }
     }
 
     /// The link's own thread does, when the process does not stand still.

@@ -213,7 +213,7 @@ impl<S: MetaStore> Coordinator<S> {
         let may_lose = before == recovery.dead || (lineage.is_some() && before == owner);
         assert!(may_lose, "{range} was handed out twice");
         self.cut_out(edit, range);
-        edit.put_tablet(Tablet { range, owner, epoch, tenures });
+        edit.put_tablet(Tablet { range, owner, epoch, tenures, is_born: false });
         if let Some(recovery) = recovery.with_parts(|other| other.epoch != epoch) {
             edit.put_recovery(recovery);
         }

@@ -43,7 +43,9 @@ fn what_was_found_takes_nothing_and_stays_whole() {
             Asked { replica, from, to: 120, is_last: false, sent: at, clock: UnixMillis(0) };
         let append = BackupEvent::Append { from: log, asked, payload: Some(Ticket(1)) };
         backup.handle(at, append, &mut out);
-        assert_eq!(out.drain().next(), None);
+        let result = AppendResult::Refused(Refusal::Failed);
+        let refusal = BackupEffect::Answer(Appended { replica, sent: at, result });
+        assert_eq!(out.drain().collect::<Vec<_>>(), [refusal]);
     }
     assert_eq!(backup.kept(log).collect::<Vec<_>>(), [(replica, 80, 80)]);
 }

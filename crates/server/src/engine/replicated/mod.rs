@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use types::{Instant, ReactorId, SegmentId, ServerId};
 use wire::control::ClusterMap;
-use wire::replica::{ReplicaId, ReplicaKind};
+use wire::replica::ReplicaId;
 
 pub(super) use backup::BackupPart;
 pub(super) use master::Master;
@@ -245,12 +245,7 @@ impl Replication {
 
     /// Logs of which the disk has something, and the last segment of each one's chain among that.
     pub(super) fn kept_logs(&self) -> Vec<(ServerId, Option<SegmentId>)> {
-        let chain = |log: ServerId| {
-            let replicas = self.disk.list(log).into_iter();
-            let chain = replicas.filter(|header| header.kind == ReplicaKind::Directory);
-            chain.map(|header| header.id.segment).max()
-        };
-        self.disk.logs().into_iter().map(|log| (log, chain(log))).collect()
+        self.disk.chains()
     }
 
     /// Whether operations may be executed: nobody else serves what this server holds.

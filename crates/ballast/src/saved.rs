@@ -1,0 +1,200 @@
+//! The saved state of a server of a cluster, beside its replicas: two files, written in turn.
+//!
+//! The first time before the server serves; after that when a mark or map is new, by a thread of
+//! its own and at most ten times a second, so that what clients wait for never waits for these
+//! files.
+
+use anyhow::Context;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+use wire::control::{ClusterMap, FromCoordinator, Mark};
+use wire::saved::{SAVED_BYTES_MAX, Saved};
+
+/// The files, by turns.
+const NAMES: [&str; 2] = ["cluster-0", "cluster-1"];
+/// Pause between two writes.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Reads what was saved last in a folder. `None`: nothing that can be read.
+///
+/// # Errors
+/// If a file was written by another version of Ballast, or the disk does not let us read.
+pub(crate) fn read(folder: &Path) -> anyhow::Result<Option<(u64, Saved)>> {
+    let mut newest: Option<(u64, Saved)> = None;
+    for name in NAMES {
+        let path = folder.join(name);
+        let bytes = match read_file(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        };
+        match Saved::parse(&bytes) {
+            Ok((sequence, saved)) if newest.as_ref().is_none_or(|(other, _)| *other < sequence) => {
+                newest = Some((sequence, saved));
+            }
+            Ok(_) => {}
+            Err(why) if why.is_of_another_version() => {
+                return Err(why).with_context(|| {
+                    format!("{}: start the version of ballast that wrote it", path.display())
+                });
+            }
+            // It was being written when the process ended; the other one is whole.
+            Err(why) => tracing::info!(file = %path.display(), %why, "not whole"),
+        }
+    }
+    Ok(newest)
+}
+
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(SAVED_BYTES_MAX as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// News for the files.
+enum News {
+    Mark(Mark),
+    Map(Box<ClusterMap>),
+}
+
+/// The thread that writes the files. It ends with this.
+pub(crate) struct Saver {
+    news: Sender<News>,
+}
+
+impl Saver {
+    /// Writes the first file, which is on the disk when this returns, and starts the thread.
+    pub(crate) fn start(folder: &Path, sequence: u64, saved: Saved) -> anyhow::Result<Saver> {
+        let mut files = Files { folder: folder.to_path_buf(), sequence };
+        let written = files.write(&saved);
+        written.with_context(|| format!("{} cannot be written", files.path().display()))?;
+        let (news, received) = channel();
+        std::thread::Builder::new()
+            .name("saver".into())
+            .spawn(move || save(files, saved, &received))?;
+        Ok(Saver { news })
+    }
+
+    /// Has a message of the coordinator saved, if there is something to save in it.
+    pub(crate) fn note(&self, message: &FromCoordinator) {
+        let news = match message {
+            FromCoordinator::Mark(mark) => News::Mark(*mark),
+            FromCoordinator::Map(map) => News::Map(Box::new(map.clone())),
+            _ => return,
+        };
+        // The thread ends only with us.
+        let _ = self.news.send(news);
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a helper that rests between two writes")]
+fn save(mut files: Files, mut saved: Saved, news: &Receiver<News>) {
+    let mut is_failing = false;
+    while let Ok(first) = news.recv() {
+        let mut has_changed = false;
+        for news in std::iter::once(first).chain(news.try_iter()) {
+            has_changed |= saved_changes(&mut saved, news);
+        }
+        if !has_changed {
+            continue;
+        }
+        match files.write(&saved) {
+            Ok(()) => is_failing = false,
+            Err(error) if !std::mem::replace(&mut is_failing, true) => {
+                tracing::error!(%error, "what is known of the cluster cannot be saved");
+            }
+            Err(_) => {}
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Takes news over. Returns whether there is something new in it.
+fn saved_changes(saved: &mut Saved, news: News) -> bool {
+    match news {
+        News::Mark(mark) if saved.mark.is_none_or(|known| mark.is_after(&known)) => {
+            saved.mark = Some(mark);
+            true
+        }
+        News::Map(map) if map.version > saved.map.version => {
+            saved.map = *map;
+            true
+        }
+        News::Mark(_) | News::Map(_) => false,
+    }
+}
+
+struct Files {
+    folder: PathBuf,
+    /// The place of the file that was written last.
+    sequence: u64,
+}
+
+impl Files {
+    /// The file that is written next.
+    fn path(&self) -> PathBuf {
+        self.folder.join(NAMES[(self.sequence % 2) as usize])
+    }
+
+    /// Writes the older one of the files.
+    fn write(&mut self, saved: &Saved) -> io::Result<()> {
+        self.sequence += 1;
+        let path = self.path();
+        let is_new = !path.exists();
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+        file.write_all(&saved.encode(self.sequence))?;
+        file.sync_data()?;
+        match is_new {
+            true => runtime::files::sync_directory(&self.folder),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{ClusterId, ServerId};
+
+    fn saved(version: u64) -> Saved {
+        let (servers, tablets, moving) = (Vec::new(), Vec::new(), Vec::new());
+        let cluster = ClusterId(7);
+        let map = ClusterMap { version, cluster, servers, tablets, moving };
+        Saved { cluster, server: ServerId(3), seed: 42, mark: None, map }
+    }
+
+    #[test]
+    fn the_file_that_was_written_last_is_read_and_if_it_is_cut_short_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(read(folder.path()).unwrap(), None);
+        let mut files = Files { folder: folder.path().to_path_buf(), sequence: 0 };
+        for version in 1..=5 {
+            files.write(&saved(version)).unwrap();
+            assert_eq!(read(folder.path()).unwrap(), Some((version, saved(version))));
+        }
+        let last = files.path();
+        files.write(&saved(6)).unwrap();
+        let newest = files.path();
+        assert_ne!(last, newest);
+        let bytes = fs::read(&newest).unwrap();
+        fs::write(&newest, &bytes[..bytes.len() / 2]).unwrap();
+        assert_eq!(read(folder.path()).unwrap(), Some((5, saved(5))));
+        fs::write(&last, b"").unwrap();
+        assert_eq!(read(folder.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_older_is_not_saved() {
+        let mut known = saved(3);
+        let mark = |transaction| Mark { term: 1, term_id: 1, transaction };
+        assert!(saved_changes(&mut known, News::Mark(mark(5))));
+        assert!(!saved_changes(&mut known, News::Mark(mark(4))));
+        assert!(!saved_changes(&mut known, News::Map(Box::new(saved(3).map))));
+        assert!(saved_changes(&mut known, News::Map(Box::new(saved(4).map))));
+        assert_eq!((known.mark, known.map.version), (Some(mark(5)), 4));
+    }
+}

@@ -1,0 +1,346 @@
+//! The judgment of this coordinator's store, which may be older than the cluster.
+//!
+//! A folder that comes back from a backup, or from a disk that was thought dead, holds a cluster
+//! that was. Its coordinator would give away again what has moved since, draw numbers twice, and
+//! take servers for dead that have joined since. Nothing in the store itself tells; the servers
+//! can. They keep the highest *mark* that they were told: the newest transaction of which they have
+//! heard. What a coordinator tells a server stands behind the mark of the newest transaction that
+//! it has committed, on the same connection, and a server's `Join` carries the highest one back.
+//!
+//! 1. A mark that the store does not contain shows that it is older than the cluster, or a branch
+//!    of it. From then on this coordinator changes nothing, sends every server away, and tells
+//!    operators.
+//! 2. A coordinator that starts is *unconfirmed* until more than half of the servers with data that
+//!    its store names have come, themselves or by a process on the same disk. Until then it lets
+//!    those in that it knows, asks for their clocks, so that they can be compared with those of new
+//!    servers later, and does nothing else.
+//!
+//! This is detection, not proof: see "Known weaknesses" in `docs/design/identity.md`.
+//!
+//! **Invariant:** while the coordinator is unconfirmed, or its store is older than the cluster, no
+//! number is drawn, nobody is declared dead, nothing is handed out or freed, and no map or mark is
+//! sent.
+
+use super::membership::Rejection;
+use super::{Coordinator, Presence, asks::Asker};
+use crate::ledger::Stopped;
+use crate::outbox::{Caller, ConnectionId, Effect, Event, Moment, Outbox};
+use crate::records::Server;
+use crate::store::MetaStore;
+use std::collections::{BTreeMap, BTreeSet};
+use types::{Instant, ServerId};
+use wire::control::{Answer, Ask, FromCoordinator, Join, Mark, ToCoordinator};
+
+/// Questions that are kept until the store is confirmed: of all clients in half a second, usually.
+const QUESTIONS_MAX: usize = 1024;
+
+/// How far this coordinator's store can be trusted, and what was sent on its word.
+#[derive(Debug)]
+pub(super) struct Standing {
+    state: State,
+    /// The newest mark that was sent on each server's connection.
+    told: BTreeMap<ConnectionId, Mark>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Too few servers have come yet.
+    Unconfirmed {
+        /// Servers of the store that have come.
+        heard: BTreeSet<ServerId>,
+        /// New servers, which are let in once it is confirmed.
+        waiting: BTreeMap<ConnectionId, Join>,
+        /// Changes that clients of servers want, and that nobody asks for again.
+        questions: Vec<(Asker, Ask)>,
+    },
+    Confirmed,
+    /// The store is older than the cluster, for this reason.
+    Older(String),
+}
+
+impl Standing {
+    pub(super) fn new(is_confirmed: bool) -> Standing {
+        let (heard, waiting, questions) = (BTreeSet::new(), BTreeMap::new(), Vec::new());
+        let state = match is_confirmed {
+            true => State::Confirmed,
+            false => State::Unconfirmed { heard, waiting, questions },
+        };
+        Standing { state, told: BTreeMap::new() }
+    }
+
+    /// Returns whether this coordinator may change something.
+    pub(super) fn is_confirmed(&self) -> bool {
+        matches!(self.state, State::Confirmed)
+    }
+
+    pub(super) fn is_older(&self) -> bool {
+        matches!(self.state, State::Older(_))
+    }
+
+    /// Returns whether a server waits on this connection to be let in.
+    pub(super) fn is_waiting(&self, connection: ConnectionId) -> bool {
+        match &self.state {
+            State::Unconfirmed { waiting, .. } => waiting.contains_key(&connection),
+            State::Confirmed | State::Older(_) => false,
+        }
+    }
+
+    /// A connection has ended.
+    pub(super) fn closed(&mut self, connection: ConnectionId) {
+        self.told.remove(&connection);
+        if let State::Unconfirmed { waiting, questions, .. } = &mut self.state {
+            waiting.remove(&connection);
+            questions.retain(|(asker, _)| asker.connection != connection);
+        }
+    }
+
+    /// Keeps a question until the store is confirmed. One that is too many is not answered: whoever
+    /// waits for it gives up in time.
+    fn keep_question(&mut self, asker: Asker, ask: Ask) {
+        if let State::Unconfirmed { questions, .. } = &mut self.state
+            && questions.len() < QUESTIONS_MAX
+        {
+            questions.push((asker, ask));
+        }
+    }
+}
+
+impl<S: MetaStore> Coordinator<S> {
+    /// The servers whose word confirms the store.
+    fn confirmers(&self) -> impl Iterator<Item = &Server> {
+        self.ledger.servers().values().filter(|server| server.can_confirm())
+    }
+
+    /// Judges what a join says of the past. `false`: the store is older than the cluster, and the
+    /// connection has been told.
+    pub(super) fn note_past(
+        &mut self,
+        at: Moment,
+        connection: ConnectionId,
+        join: &Join,
+        out: &mut Outbox,
+    ) -> Result<bool, Stopped> {
+        let ours = self.ledger.identity().cluster;
+        let of_ours = |number: (types::ClusterId, ServerId)| (number.0 == ours).then_some(number.1);
+        let numbers = [join.rejoin.and_then(of_ours), join.former.and_then(of_ours)];
+        let servers: BTreeSet<ServerId> = numbers.into_iter().flatten().collect();
+        if servers.is_empty() {
+            return Ok(true);
+        }
+        if let Some(mark) = join.mark.filter(|mark| !self.ledger.knows(mark)) {
+            self.ledger.check_leads()?;
+            self.note_older(at, &mark, out);
+            self.reject(connection, older_rejection(&self.standing.state), out);
+            return Ok(false);
+        }
+        if let State::Unconfirmed { heard, .. } = &mut self.standing.state {
+            heard.extend(servers);
+        }
+        Ok(true)
+    }
+
+    fn note_older(&mut self, at: Moment, mark: &Mark, out: &mut Outbox) {
+        let newest = self.ledger.mark();
+        let reason = format!(
+            "the coordinator's file is older than the cluster: it ends with transaction {} of term {}, \
+             and a server has heard of transaction {} of term {} ({:016x}), which is not in it. Was it \
+             restored from a backup? Nothing is changed any more, and the servers go on without a \
+             coordinator. Stop it and bring back the newest file; if that is lost, make it anew from \
+             what the servers know: 'ballast coordinator --rebuild --data-dir NEW' at this address, \
+             then 'ballast cluster rebuild'",
+            newest.transaction, newest.term, mark.transaction, mark.term, mark.term_id
+        );
+        tracing::error!(reason, "this coordinator must not go on");
+        self.standing.state = State::Older(reason);
+        let servers = self.connections.iter().filter(|(_, joined)| joined.is_some());
+        let servers: Vec<ConnectionId> = servers.map(|(connection, _)| *connection).collect();
+        for connection in servers {
+            self.closed(at, connection);
+            self.reject(connection, older_rejection(&self.standing.state), out);
+        }
+    }
+
+    /// A process that the store does not know waits until the store is confirmed.
+    pub(super) fn wait_for_others(
+        &mut self,
+        connection: ConnectionId,
+        join: Join,
+        out: &mut Outbox,
+    ) {
+        if let State::Unconfirmed { waiting, .. } = &mut self.standing.state {
+            waiting.insert(connection, join);
+            let reason = self.doubt().unwrap_or_default();
+            let message = FromCoordinator::Waiting { reason };
+            out.push(Effect::Send { connection, message });
+        }
+    }
+
+    /// How many of the servers with data still have to come before anything is changed.
+    pub fn awaited_servers(&self) -> usize {
+        let State::Unconfirmed { heard, .. } = &self.standing.state else { return 0 };
+        let all = self.confirmers().count();
+        let came = self.confirmers().filter(|server| heard.contains(&server.id)).count();
+        if all == 0 { 0 } else { (all / 2 + 1).saturating_sub(came) }
+    }
+
+    /// Goes on if enough servers have come.
+    pub(super) fn confirm_if_heard(&mut self, at: Moment, out: &mut Outbox) -> Result<(), Stopped> {
+        if self.standing.is_confirmed() || self.standing.is_older() || self.awaited_servers() > 0 {
+            return Ok(());
+        }
+        tracing::info!("the servers confirm this coordinator's file");
+        let before = std::mem::replace(&mut self.standing.state, State::Confirmed);
+        let State::Unconfirmed { waiting, questions, .. } = before else { return Ok(()) };
+        // Whoever was kept from coming kept the others from it, too: they get as long as after a
+        // start.
+        for presence in self.presence.values_mut() {
+            if let Presence::Expected { since } = presence {
+                *since = at.now;
+            }
+        }
+        let connected: Vec<ServerId> = self.connections.values().copied().flatten().collect();
+        for server in connected {
+            self.adopt_orphans(at, server)?;
+        }
+        self.map_is_stale = true;
+        for (connection, join) in waiting {
+            self.join(at, connection, join, out)?;
+        }
+        for (asker, ask) in questions {
+            if self.connections.contains_key(&asker.connection) {
+                self.ask(at, asker, ask, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An event for a coordinator that is not confirmed. Servers that it knows come in; what they
+    /// say is repeated until it is answered, so that nothing need be remembered.
+    pub(super) fn receive_unconfirmed(
+        &mut self,
+        at: Moment,
+        (connection, joined): (ConnectionId, Option<ServerId>),
+        message: ToCoordinator,
+        out: &mut Outbox,
+    ) -> Result<(), Stopped> {
+        match message {
+            ToCoordinator::Join(join) => return self.join(at, connection, join, out),
+            ToCoordinator::Ask { request, ask } => {
+                let asker = Asker { connection, server: joined, request };
+                match (joined, &ask) {
+                    (Some(_), Ask::Migrate { .. } | Ask::Cancel { .. } | Ask::Flush { .. }) => {
+                        self.standing.keep_question(asker, ask);
+                    }
+                    _ => self.ask_undecided(at.now, asker, ask, out),
+                }
+            }
+            message => {
+                if let (Some(server), ToCoordinator::Clock(reading)) = (joined, message) {
+                    self.note_clock(at.now, server, reading);
+                }
+            }
+        }
+        if let Some(server) = joined {
+            self.note_heard(at.now, server);
+        }
+        Ok(())
+    }
+
+    /// Answers what changes nothing.
+    fn ask_undecided(&self, now: Instant, asker: Asker, ask: Ask, out: &mut Outbox) {
+        let answer = match ask {
+            Ask::Standing => Answer::Standing(self.doubt()),
+            Ask::Map => Answer::Map(Box::new(self.map())),
+            Ask::Recoveries => Answer::Recoveries(self.recoveries()),
+            Ask::Clocks => Answer::Clocks(self.clocks.reports()),
+            Ask::Health => Answer::Health(self.health(now)),
+            Ask::List { task } => {
+                Answer::Migrations(self.reports_of(|m| task.is_none_or(|task| task == m.task)))
+            }
+            Ask::Migrate { .. }
+            | Ask::Cancel { .. }
+            | Ask::Flush { .. }
+            | Ask::AcceptLoss { .. }
+            | Ask::Rebuild { .. } => Answer::Refused(self.doubt().unwrap_or_default()),
+        };
+        asker.answer(answer, out);
+    }
+
+    /// An event for a coordinator whose store is older than the cluster.
+    pub(super) fn handle_older(&mut self, now: Instant, event: Event, out: &mut Outbox) {
+        match event {
+            Event::Opened { connection, caller } => {
+                self.connections.insert(connection, None);
+                self.callers.insert(connection, caller);
+            }
+            Event::Closed { connection } => {
+                self.connections.remove(&connection);
+                self.callers.remove(&connection);
+            }
+            Event::Tick => {}
+            Event::Received { connection, message } => {
+                let Some(caller) = self.callers.get(&connection).copied() else { return };
+                match (caller, message) {
+                    (Caller::Operator, ToCoordinator::Ask { request, ask }) => {
+                        let asker = Asker { connection, server: None, request };
+                        self.ask_undecided(now, asker, ask, out);
+                    }
+                    _ => self.reject(connection, older_rejection(&self.standing.state), out),
+                }
+            }
+        }
+    }
+
+    /// Why this coordinator's store may not be the cluster's, with what to do.
+    pub(super) fn doubt(&self) -> Option<String> {
+        match &self.standing.state {
+            State::Older(reason) => Some(reason.clone()),
+            State::Confirmed => self.ledger.doubt().map(str::to_owned),
+            State::Unconfirmed { heard, .. } => {
+                let (came, missing): (Vec<&Server>, Vec<&Server>) =
+                    self.confirmers().partition(|server| heard.contains(&server.id));
+                let names: Vec<String> = missing.iter().map(|s| s.id.to_string()).collect();
+                Some(format!(
+                    "the coordinator has started and changes nothing before more than half of its \
+                     servers have come and confirmed that its file is not an old one: {} of {} have, \
+                     missing are {}. If they are gone for good, and the file is the newest one, start \
+                     the coordinator with --trust-file",
+                    came.len(),
+                    came.len() + missing.len(),
+                    names.join(", ")
+                ))
+            }
+        }
+    }
+
+    /// Puts the newest mark before what is sent to a server, if it has not been told of it. A
+    /// server that remembered the mark of a store which turns out to be older than the cluster
+    /// would later have the newest store taken for older: so no mark is told before the store is
+    /// confirmed.
+    pub(super) fn mark_messages(&mut self, mut effects: Outbox, out: &mut Outbox) {
+        let mark = self.ledger.mark();
+        let is_confirmed = self.standing.is_confirmed();
+        for effect in effects.drain() {
+            if let Effect::Send { connection, message } = &effect
+                && is_confirmed
+                && !matches!(message, FromCoordinator::Rejected { .. })
+                && matches!(self.connections.get(connection), Some(Some(_)))
+                && self.standing.told.insert(*connection, mark) != Some(mark)
+            {
+                let (connection, message) = (*connection, FromCoordinator::Mark(mark));
+                out.push(Effect::Send { connection, message });
+            }
+            if let Effect::Close { connection } = &effect {
+                self.standing.told.remove(connection);
+            }
+            out.push(effect);
+        }
+    }
+}
+
+fn older_rejection(state: &State) -> Rejection {
+    match state {
+        State::Older(reason) => Rejection::from(reason.clone()),
+        State::Confirmed | State::Unconfirmed { .. } => Rejection::from(String::new()),
+    }
+}

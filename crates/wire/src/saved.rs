@@ -1,0 +1,146 @@
+//! The state that a server of a cluster saves beside its replicas: who it was, the highest mark and
+//! the newest map that it has heard of, and the seed of key hashes.
+//!
+//! A coordinator that has lost its file, with all processes of the cluster, makes it anew from
+//! that; one whose file is older than the cluster is told so.
+//!
+//! | offset | bytes | field |
+//! | --- | --- | --- |
+//! | 0 | 8 | magic `BALLASTC` |
+//! | 8 | 2 | format, now 1 |
+//! | 10 | 2 | 0 |
+//! | 12 | 4 | length of the body |
+//! | 16 | 8 | sequence: rises with every one that is written |
+//! | 24 | 4 | checksum of the bytes from offset 8 to 24 and of the body |
+//! | 28 | | body: the postcard encoding of [`Saved`] |
+//!
+//! There are two files, written in turn, so that one of them is whole whatever happens.
+
+use crate::Corrupt;
+use crate::checksum::crc32c;
+use crate::control::{ClusterMap, Mark};
+use serde::{Deserialize, Serialize};
+use types::{ClusterId, ServerId};
+
+/// Longest body that is read: far more than that of the largest map, which fits into a message.
+pub const SAVED_BYTES_MAX: usize = 4 << 20;
+
+const MAGIC: [u8; 8] = *b"BALLASTC";
+const FORMAT: u16 = 1;
+const CHECKED: usize = 24;
+const HEADER_BYTES: usize = 28;
+
+/// Everything that is saved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Number of the process that wrote it.
+    pub server: ServerId,
+    /// Seed of the cluster's key hash.
+    pub seed: u64,
+    /// The highest mark that it had heard of.
+    pub mark: Option<Mark>,
+    /// The newest map. Version 0: it had none yet.
+    pub map: ClusterMap,
+}
+
+impl Saved {
+    /// The bytes of a file.
+    pub fn encode(&self, sequence: u64) -> Vec<u8> {
+        #[expect(clippy::expect_used, reason = "serializing plain data into a Vec cannot fail")]
+        let body = postcard::to_stdvec(self).expect("plain data can be serialized");
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+        bytes.extend_from_slice(&[0; 2]);
+        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&sequence.to_le_bytes());
+        let crc = checksum(&bytes[8..CHECKED], &body);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes.extend_from_slice(&body);
+        bytes
+    }
+
+    /// Reads a file, and its place in the sequence. What follows the body means nothing.
+    pub fn parse(bytes: &[u8]) -> Result<(u64, Saved), Corrupt> {
+        const WHAT: &str = "what a server has saved of its cluster";
+        let short = Corrupt::Short { what: WHAT };
+        let header: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(short)?;
+        let number = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        if header[..8] != MAGIC {
+            return Err(Corrupt::Invalid { what: WHAT });
+        }
+        let body = bytes[HEADER_BYTES..].get(..number(12) as usize).ok_or(short)?;
+        if checksum(&header[8..CHECKED], body) != number(CHECKED) {
+            return Err(Corrupt::Checksum { what: WHAT });
+        }
+        let found = u16::from_le_bytes([header[8], header[9]]);
+        if found != FORMAT {
+            return Err(Corrupt::Format { what: WHAT, found });
+        }
+        let saved = postcard::from_bytes(body).map_err(|_| Corrupt::Invalid { what: WHAT })?;
+        Ok((u64::from(number(16)) | u64::from(number(20)) << 32, saved))
+    }
+}
+
+fn checksum(header: &[u8], body: &[u8]) -> u32 {
+    crc32c(&[header, body].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::TabletInfo;
+    use types::{HashRange, OwnershipEpoch, Tenure};
+
+    fn saved() -> Saved {
+        let tablet = TabletInfo {
+            range: HashRange::ALL,
+            owner: ServerId(3),
+            epoch: OwnershipEpoch(4),
+            tenures: vec![Tenure(5); 16],
+            is_born: false,
+        };
+        Saved {
+            cluster: ClusterId(7),
+            server: ServerId(3),
+            seed: 42,
+            mark: Some(Mark { term: 2, term_id: 1 << 60, transaction: 99 }),
+            map: ClusterMap {
+                version: 2 << 32,
+                cluster: ClusterId(7),
+                servers: Vec::new(),
+                tablets: vec![tablet],
+                moving: Vec::new(),
+            },
+        }
+    }
+
+    #[test]
+    fn what_was_saved_comes_back_and_every_change_is_noticed() {
+        let bytes = saved().encode(1 << 40);
+        assert_eq!(Saved::parse(&bytes), Ok((1 << 40, saved())));
+        let longer = [&bytes[..], b"an earlier one was longer"].concat();
+        assert_eq!(Saved::parse(&longer), Ok((1 << 40, saved())));
+        for bit in 0..bytes.len() * 8 {
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(Saved::parse(&changed).is_err(), "bit {bit} changed unnoticed");
+        }
+        for length in 0..bytes.len() {
+            assert!(Saved::parse(&bytes[..length]).is_err());
+        }
+    }
+
+    #[test]
+    fn another_format_is_told_from_damage() {
+        let mut bytes = saved().encode(1);
+        bytes[8] = 9;
+        let crc = checksum(&bytes[8..CHECKED], &bytes[HEADER_BYTES..]);
+        bytes[CHECKED..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+        assert!(Saved::parse(&bytes).unwrap_err().is_of_another_version());
+    }
+}
