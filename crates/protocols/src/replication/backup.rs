@@ -47,9 +47,27 @@ pub struct Backup {
     measuring: usize,
     scrub: Scrub,
     /// The latest expiry clock that each log's master told, or its pieces on the disk.
-    clocks: BTreeMap<ServerId, UnixMillis>,
+    clocks: BTreeMap<ServerId, ToldClock>,
     /// When to look whether something was heard of a replica. Each stands here once.
     looks: BTreeSet<(Instant, ReplicaId)>,
+}
+
+/// An expiry clock of another server.
+#[derive(Clone, Copy, Debug, Default)]
+struct ToldClock {
+    shown: UnixMillis,
+    /// When it was told. `None`: it stands still. It was read from the disk, and nobody knows when it
+    /// was written; or the log is fenced.
+    heard: Option<Instant>,
+}
+
+impl ToldClock {
+    /// Lets it go on until now, and then stand still.
+    fn stop(&mut self, now: Instant) {
+        let passed = self.heard.take().map_or(0, |heard| now.since(heard).as_millis());
+        let passed = u64::try_from(passed).unwrap_or(u64::MAX);
+        self.shown = UnixMillis(self.shown.0.saturating_add(passed));
+    }
 }
 
 /// What is known of a replica.
@@ -124,7 +142,7 @@ impl Backup {
                 return;
             }
             BackupEvent::Measured { replica, length, stable, clock } => {
-                self.note_clock(replica.log, clock);
+                self.note_clock(replica.log, clock, None);
                 self.measured(replica, Some(State::Kept { length, stable }), out);
             }
             BackupEvent::Unreadable { replica } => self.measured(replica, None, out),
@@ -144,6 +162,7 @@ impl Backup {
             BackupEvent::Freed { replica } => self.freed(replica, out),
             BackupEvent::Release { log, replicas } => self.release(log, &replicas, out),
             BackupEvent::Fence { log } => {
+                self.clocks.entry(log).or_default().stop(now);
                 self.fenced.insert(log);
                 self.unreported.insert(log);
             }
@@ -190,9 +209,10 @@ impl Backup {
         self.fenced.contains(&log)
     }
 
-    /// The latest expiry clock of a log's master that is known here; 0 if none is.
+    /// Returns the latest expiry clock of a log's master that is known here; 0 if none is. Of a log
+    /// that is fenced it is what that clock showed then: it had gone on since it was told.
     pub fn clock(&self, log: ServerId) -> UnixMillis {
-        self.clocks.get(&log).copied().unwrap_or_default()
+        self.clocks.get(&log).copied().unwrap_or_default().shown
     }
 
     /// What there is of a log, with its length and how much of it is stable.
@@ -221,9 +241,11 @@ impl Backup {
         self.looks.insert((look_at, replica));
     }
 
-    fn note_clock(&mut self, log: ServerId, clock: UnixMillis) {
+    fn note_clock(&mut self, log: ServerId, shown: UnixMillis, heard: Option<Instant>) {
         let latest = self.clocks.entry(log).or_default();
-        *latest = clock.max(*latest);
+        if shown >= latest.shown {
+            *latest = ToldClock { shown, heard };
+        }
     }
 
     fn drop(&mut self, replica: ReplicaId) {
@@ -248,7 +270,7 @@ impl Backup {
         if self.is_fenced(from) {
             return refuse(replica, sent, Refusal::Fenced, out);
         }
-        self.note_clock(from, asked.clock);
+        self.note_clock(from, asked.clock, Some(now));
         let has_room = self.held.len() < HELD_MAX;
         match self.held.get_mut(&replica) {
             Some(held) if held.is_found => refuse(replica, sent, Refusal::Failed, out),

@@ -229,3 +229,29 @@ fn what_could_not_be_tried_is_tried_again_and_what_is_fenced_or_gone_is_left_alo
     assert_eq!(backup.kept(ServerId(1)).count(), 1);
     assert_eq!(effects(&mut backup, minute + HOUR, BackupEvent::Tick), []);
 }
+
+#[test]
+fn the_clock_of_a_master_goes_on_until_its_log_is_fenced() {
+    let (log, second) = (ServerId(1), Duration::from_secs(1));
+    let replica = ReplicaId { log, segment: SegmentId(1), epoch: ReplicaEpoch(0) };
+    let (mut backup, begin) = (Backup::new(), Instant(0) + second);
+    let mut handle = |now: Instant, event: BackupEvent| {
+        backup.handle(now, event, &mut Outbox::new());
+        backup.clock(log).0
+    };
+    let told = |clock: u64| {
+        let asked = Asked {
+            replica,
+            from: 0,
+            to: 0,
+            is_last: false,
+            sent: begin,
+            clock: UnixMillis(clock),
+        };
+        BackupEvent::Append { from: log, asked, payload: None }
+    };
+    assert_eq!(handle(begin, told(5_000)), 5_000);
+    assert_eq!(handle(begin + second, told(4_000)), 5_000, "an append that comes late");
+    assert_eq!(handle(begin + 3 * second, BackupEvent::Fence { log }), 8_000);
+    assert_eq!(handle(begin + 9 * second, BackupEvent::Fence { log }), 8_000, "once");
+}
