@@ -240,16 +240,19 @@ impl World {
     /// Where clocks differ by little and every process lives, none expires early: its time counts
     /// by the clock of its range, which goes on without a step wherever the range goes, unless it
     /// is joined with another. A process that starts begins with its own wall clock; of several
-    /// ranges of a dead server the latest clock counts for all.
+    /// ranges of a dead server the latest clock counts for all: if it had recovered one from a disk,
+    /// whose clock was behind by up to a second, what was written there loses that.
     fn slack(&self) -> Slack {
         let skew = Duration::from_millis(self.skew_max_millis);
         let is_steady = !self.settings.is_replicated
             && !self.faults.contains(&Knob::Crash)
             && skew < protocols::clock::FOLLOWED_MAX;
         let steps: Duration = self.clock_steps.values().sum();
-        let early = if is_steady { steps } else { skew + CLOCK_LEASE };
+        let behind = Duration::from_millis(BEHIND_MAX_MILLIS);
+        let again = if self.losses.dead.len() > 1 { behind } else { Duration::ZERO };
+        let early = if is_steady { steps } else { skew + CLOCK_LEASE + again };
         // A range's clock falls behind by the time that a flip takes, up to a second.
-        let late = skew + 4 * CLOCK_LEASE + Duration::from_millis(BEHIND_MAX_MILLIS);
+        let late = skew + 4 * CLOCK_LEASE + behind;
         (early + Duration::from_millis(2), late)
     }
 
