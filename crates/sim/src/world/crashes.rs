@@ -27,6 +27,9 @@ pub(super) struct Losses {
     stalled: BTreeSet<usize>,
     /// Places whose disks have failed. Masters ask such a backup again after a pause only.
     pub(super) failing: BTreeSet<usize>,
+    /// Places that stood still or were cut off from another one. Masters leave such a backup out for a
+    /// while as well.
+    pub(super) silent: BTreeSet<usize>,
     /// How many excused registers have come up to be read at the end.
     tried: usize,
     /// Connections of servers that have died, which still carry what was sent before.
@@ -47,6 +50,13 @@ impl Losses {
         let is_excused = self.is_excused(register);
         self.tried += usize::from(is_excused);
         !is_excused || self.tried <= EXCUSED_READS
+    }
+
+    /// Whether all backups of some master may be left out at once: one for its disk, the others for
+    /// their disks or their silence. (The last one that is merely silent is never left out.)
+    fn may_lack_backups(&self) -> bool {
+        let are_out = self.failing.union(&self.silent).count() + 1 >= SERVERS;
+        !self.failing.is_empty() && are_out
     }
 
     pub(super) fn note_stalled(&mut self, client: usize) {
@@ -216,6 +226,10 @@ impl World {
             }
             excused.push(tablet.range);
         }
+        // The coordinator has not heard that it has them: nobody ever served them.
+        let map = self.servers[place].node.map();
+        let born = map.tablets.iter().filter(|tablet| tablet.owner == id && tablet.is_born);
+        excused.extend(born.map(|tablet| tablet.range));
         for range in excused {
             let registers = self.registers_in(range);
             self.losses.excused.extend(registers);
@@ -261,9 +275,8 @@ impl World {
         Some(Rule::LostStaysLost.broken(format!("{id} serves {old}, whose owner has died")))
     }
 
-    /// While every server lives, none is away for long, and the disks of at least two servers have never
-    /// failed, every operation that was begun then is answered with data. If all but one have failed,
-    /// its log may have no backup for a while, and it refuses writes.
+    /// While every server lives, none is away for long, and no master can lack all its backups, every
+    /// operation that was begun then is answered with data.
     pub(super) fn check_refused(
         &self,
         (client, since): (usize, Instant),
@@ -272,7 +285,7 @@ impl World {
         let may_be_refused = self.losses.is_excused(register)
             || self.losses.stalled.contains(&client)
             || !self.losses.dead.is_empty()
-            || self.losses.failing.len() + 1 >= super::SERVERS
+            || self.losses.may_lack_backups()
             || self.memory_bytes < super::MEMORY_BYTES
             || self.slowness > 1 && (self.part == Part::Working || since <= self.away_until);
         (!may_be_refused).then(|| Rule::Answered.broken(format!("register {register} is refused")))

@@ -133,6 +133,7 @@ impl World {
         let way = if is_both_ways { "and back" } else { "one way" };
         self.trace.note(self.now, format_args!("cut from {one} to {other} {way} until {until}"));
         self.cuts[from][to] = until;
+        self.losses.silent.extend([from, to]);
         if is_both_ways {
             self.cuts[to][from] = until;
         }
@@ -142,6 +143,7 @@ impl World {
         let until = self.now + self.absence(700_000);
         let id = self.servers[place].id;
         self.trace.note(self.now, format_args!("{id} stands still until {until}"));
+        self.losses.silent.insert(place);
         self.servers[place].paused_until = until;
         // Whoever says nothing for so long is taken for gone, and finds out when it goes on.
         let silent = self.now + SILENCE_MAX;
