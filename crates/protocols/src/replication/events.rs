@@ -34,7 +34,8 @@ pub enum ReplicatorEvent {
     Candidates {
         /// The rack of the master.
         own: Rack,
-        /// The master itself is not among them unless it is to keep its log itself.
+        /// The master itself alone, if it is to keep its log on its own disk since no other lives.
+        /// Else it is not among them.
         servers: Vec<Candidate>,
     },
     /// There is a new segment. One of the chain begins with a snapshot.

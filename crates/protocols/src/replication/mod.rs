@@ -43,6 +43,6 @@ pub use backup::{Asked, Backup, BackupEffect, BackupEvent, Scrubbed};
 pub use events::{Piece, Promise, ReplicatorEffect, ReplicatorEvent, Settings};
 pub use manifest::Manifest;
 pub use placement::{Candidate, Misplaced, Rack};
-pub use quorum::{DIRECTORY, Quorum, fences};
+pub use quorum::{DIRECTORY, Quorum, fences, is_on_own_disk};
 pub use replicator::{Holders, Replicator};
 pub use text::appended;

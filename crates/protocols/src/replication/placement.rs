@@ -101,10 +101,25 @@ impl Placement {
         self.eligible(&[]).filter(|it| !late.contains(&it.server)).count()
     }
 
-    /// How many backups live and answer, as far as this master knows. The coordinator may have lost its
-    /// connection to one, or have just started: whoever waits for that one need not be refused.
-    pub(super) fn living(&self) -> usize {
-        self.candidates.keys().filter(|id| !self.is_out(**id)).count()
+    /// How many servers but the master itself live and answer, as far as it knows. The coordinator may
+    /// have lost its connection to one, or have just started: whoever waits for that one need not be
+    /// refused.
+    pub(super) fn answering(&self, master: ServerId) -> usize {
+        self.others(master).filter(|id| !self.is_out(*id)).count()
+    }
+
+    /// How many servers but the master itself live.
+    pub(super) fn living(&self, master: ServerId) -> usize {
+        self.others(master).count()
+    }
+
+    fn others(&self, master: ServerId) -> impl Iterator<Item = ServerId> {
+        self.candidates.keys().copied().filter(move |id| *id != master)
+    }
+
+    /// Whether the server is one of those that live.
+    pub(super) fn contains(&self, server: ServerId) -> bool {
+        self.candidates.contains_key(&server)
     }
 
     /// Returns whether the backup has refused something not long ago, or does not answer.

@@ -16,6 +16,13 @@ const TELLS_QUORUM: u64 = 1 << 62;
 /// Bits of the number of replicas, and of those that are needed.
 const COUNT_BITS: u32 = 8;
 
+/// The segment's only replica is on the disk of its own master. The highest bit of the number of
+/// replicas, which no number needs.
+const OWN_DISK: u64 = 1 << (2 * COUNT_BITS - 1);
+
+/// Most replicas that a number can tell.
+const REPLICAS_MAX: usize = (1 << (COUNT_BITS - 1)) - 1;
+
 /// The replicas of a segment of the log directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quorum {
@@ -23,6 +30,8 @@ pub struct Quorum {
     pub replicas: usize,
     /// A record counts when so many have it, the lease is renewed by so many: q.
     pub needed: usize,
+    /// The only replica is on the master's own disk, since there is no other server.
+    pub is_own: bool,
 }
 
 impl Quorum {
@@ -33,17 +42,21 @@ impl Quorum {
     pub fn of_log(replicas: usize, others: usize) -> Quorum {
         let wide = (2 * replicas).saturating_sub(3).max(3);
         let narrow = replicas.min(others).max(1);
-        let most = 1 << (COUNT_BITS - 1);
-        let replicas = if others >= wide { wide } else { narrow }.min(most - 1);
+        let replicas = if others >= wide { wide } else { narrow }.min(REPLICAS_MAX);
         let is_odd = replicas % 2 == 1 && replicas >= 3;
-        Quorum { replicas, needed: if is_odd { replicas.div_ceil(2) } else { replicas } }
+        let needed = if is_odd { replicas.div_ceil(2) } else { replicas };
+        Quorum { replicas, needed, is_own: false }
     }
+
+    /// The quorum of a master that keeps its log on its own disk: there is no other server.
+    pub const OWN_DISK: Quorum = Quorum { replicas: 1, needed: 1, is_own: true };
 
     /// The quorum that a segment's number tells; `None`: all replicas are needed, however many.
     pub fn of_segment(segment: SegmentId) -> Option<Quorum> {
         let tells = segment.0 & (DIRECTORY | TELLS_QUORUM) == DIRECTORY | TELLS_QUORUM;
         let count = |at: u32| (segment.0 >> (COUNT_BITS * at)) as usize & ((1 << COUNT_BITS) - 1);
-        let quorum = Quorum { replicas: count(1), needed: count(0) };
+        let is_own = segment.0 & OWN_DISK != 0;
+        let quorum = Quorum { replicas: count(1) & REPLICAS_MAX, needed: count(0), is_own };
         let is_sound = quorum.needed >= 1 && quorum.needed <= quorum.replicas;
         (tells && is_sound).then_some(quorum)
     }
@@ -51,7 +64,8 @@ impl Quorum {
     /// The number of a log directory's segment with this quorum: the `place`th that its master begins.
     pub fn segment(self, place: u64) -> SegmentId {
         let counts = (self.replicas << COUNT_BITS | self.needed) as u64;
-        SegmentId(DIRECTORY | TELLS_QUORUM | place << (2 * COUNT_BITS) | counts)
+        let own = if self.is_own { OWN_DISK } else { 0 };
+        SegmentId(DIRECTORY | TELLS_QUORUM | place << (2 * COUNT_BITS) | counts | own)
     }
 
     /// How many replicas a recovery must fence.
@@ -65,6 +79,11 @@ pub fn fences(segment: SegmentId) -> usize {
     Quorum::of_segment(segment).map_or(1, Quorum::fences)
 }
 
+/// Whether the only replica of this segment of a log directory is on the disk of its own master.
+pub fn is_on_own_disk(segment: SegmentId) -> bool {
+    Quorum::of_segment(segment).is_some_and(|quorum| quorum.is_own)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,7 +91,7 @@ mod tests {
     #[test]
     fn one_backup_may_be_silent_where_there_are_three() {
         let quorum = |replicas, others| {
-            let Quorum { replicas, needed } = Quorum::of_log(replicas, others);
+            let Quorum { replicas, needed, .. } = Quorum::of_log(replicas, others);
             (replicas, needed)
         };
         assert_eq!(quorum(2, 3), (3, 2));
@@ -108,6 +127,13 @@ mod tests {
         assert!(earlier < quorum.segment(1), "also than those of earlier versions");
         assert_eq!((Quorum::of_segment(earlier), fences(earlier)), (None, 1));
         assert_eq!(Quorum::of_segment(SegmentId(9)), None);
+        let own = Quorum::OWN_DISK.segment(9);
+        assert!(
+            own > next && Quorum::of_log(2, 3).segment(10) > own,
+            "also before and after those"
+        );
+        assert_eq!((Quorum::of_segment(own), fences(own)), (Some(Quorum::OWN_DISK), 1));
+        assert!(is_on_own_disk(own) && !is_on_own_disk(next) && !is_on_own_disk(earlier));
         let nonsense = SegmentId(DIRECTORY | TELLS_QUORUM | 1 << 8 | 2);
         assert_eq!(Quorum::of_segment(nonsense), None);
     }

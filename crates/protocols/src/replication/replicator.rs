@@ -13,6 +13,7 @@
 //! **Invariant:** at most one piece is under way to each replica.
 
 mod holders;
+mod own_disk;
 
 pub use holders::Holders;
 
@@ -123,7 +124,9 @@ impl Replicator {
         match event {
             ReplicatorEvent::Candidates { own, servers } => {
                 self.may_copy = true;
-                if self.placement.set(own, servers) {
+                let is_more = self.placement.set(own, servers);
+                self.review_own_replicas();
+                if is_more {
                     // The chain's segment may have fewer replicas than it could have now.
                     let active: Vec<SegmentId> = self.active.iter().copied().collect();
                     active.into_iter().for_each(|id| self.update_short(id));
@@ -197,8 +200,8 @@ impl Replicator {
         listed.next().map(|(id, _)| *id)
     }
 
-    /// Returns how many backups get what is written next: those of the open segment that has fewest, or,
-    /// if none is open, as many as another one would get.
+    /// Returns how many other servers get what is written next: those of the open segment that has
+    /// fewest, or, if none is open, as many as another one would get.
     pub fn reach(&self) -> usize {
         self.reach
     }
@@ -224,6 +227,9 @@ impl Replicator {
 
     /// The quorum of a chain's segment that is begun now.
     pub fn quorum(&self) -> Quorum {
+        if self.keeps_own_log() {
+            return Quorum::OWN_DISK;
+        }
         Quorum::of_log(self.settings.replicas, self.placement.others_than(&BTreeSet::new()))
     }
 
@@ -400,7 +406,8 @@ impl Replicator {
     /// Whether the segment has fewer replicas than wanted.
     pub(super) fn update_short(&mut self, id: SegmentId) {
         let segment = &self.segments[&id];
-        if segment.count() < self.wanted(id) && segment.stage != Stage::Leaving {
+        let count = segment.count(self.uncounted());
+        if count < self.wanted(id) && segment.stage != Stage::Leaving {
             self.short.insert(id);
         } else {
             self.short.remove(&id);
@@ -451,14 +458,20 @@ impl Replicator {
     fn find_reach(&self) -> usize {
         let active = self.active.iter().map(|id| &self.segments[id]);
         let is_placed = |it: &&Segment| it.stage == Stage::Open && !it.replicas.is_empty();
-        let placed = active.filter(is_placed).map(|segment| segment.replicas.len());
-        placed.min().unwrap_or_else(|| self.placement.living().min(self.settings.replicas))
+        let master = self.settings.log;
+        let placed = active.filter(is_placed).map(|it| it.placed(Some(master)).count());
+        placed.min().unwrap_or_else(|| self.placement.answering(master).min(self.settings.replicas))
     }
 
     fn place_originals(&mut self, out: &mut Outbox<ReplicatorEffect>) {
         let is_wanted = |id: &SegmentId| self.segments[id].wants_originals;
         let wanting: Vec<SegmentId> = self.active.iter().copied().filter(is_wanted).collect();
         for id in wanting {
+            if self.is_for_another_disk(id) {
+                let segment = self.segments.get_mut(&id);
+                segment.into_iter().for_each(|segment| end(id, segment, out));
+                continue;
+            }
             while self.segments[&id].replicas.len() < self.planned(id)
                 && let Some(backup) = self.choose(id, Wanted::Original)
             {
@@ -534,7 +547,7 @@ impl Replicator {
 
     fn start_copy(&mut self, id: SegmentId) -> bool {
         let segment = &self.segments[&id];
-        let is_placed = segment.replicas.len() >= self.settings.replicas;
+        let is_placed = segment.placed(self.uncounted()).count() >= self.settings.replicas;
         if is_placed || segment.is_copied() || segment.wants_originals {
             return false;
         }
@@ -569,7 +582,8 @@ impl Replicator {
         }
         let of = segment.extent();
         for replica in &mut segment.replicas {
-            if replica.is_suspect(now) && self.suspicions.is_news(now, replica.backup) {
+            let is_own = replica.backup == log;
+            if !is_own && replica.is_suspect(now) && self.suspicions.is_news(now, replica.backup) {
                 out.push(ReplicatorEffect::Suspect { backup: replica.backup });
             }
             if let Some(next) = replica.send(now, of, pace) {
@@ -620,10 +634,11 @@ impl Replicator {
 
     /// What follows when everybody has all of a closed segment.
     fn finish(&mut self, id: SegmentId, out: &mut Outbox<ReplicatorEffect>) {
+        let uncounted = self.uncounted();
         let Some(segment) = self.segments.get_mut(&id).filter(|it| it.is_complete()) else {
             return;
         };
-        let could_have_more = segment.replicas.len() < self.settings.replicas
+        let could_have_more = segment.placed(uncounted).count() < self.settings.replicas
             && self.placement.has_other_than(&segment.holders());
         if segment.stage == Stage::Closed && !could_have_more {
             segment.stage = Stage::Whole;
@@ -636,6 +651,7 @@ impl Replicator {
         if segment.stage >= Stage::Kept {
             self.active.remove(&id);
             self.may_copy = true;
+            self.release_own(id);
         }
     }
 

@@ -155,14 +155,20 @@ impl Segment {
         self.replicas.iter().map(|replica| replica.backup).collect()
     }
 
-    /// Replicas that count, or will without anything having to be copied.
-    pub(super) fn count(&self) -> usize {
+    /// Replicas that count, or will without anything having to be copied, but for those of `less`.
+    pub(super) fn count(&self, less: Option<ServerId>) -> usize {
         let of = self.extent();
-        self.replicas.iter().filter(|it| it.is_original() || it.is_complete(of)).count()
+        let counts = |it: &&Replica| it.is_original() || it.is_complete(of);
+        self.placed(less).filter(counts).count()
+    }
+
+    /// Replicas that are there or are made, but for those of `less`.
+    pub(super) fn placed(&self, less: Option<ServerId>) -> impl Iterator<Item = &Replica> {
+        self.replicas.iter().filter(move |it| Some(it.backup) != less)
     }
 
     pub(super) fn is_copied(&self) -> bool {
-        self.count() < self.replicas.len()
+        self.count(None) < self.replicas.len()
     }
 
     /// Whether every replica has all of it.

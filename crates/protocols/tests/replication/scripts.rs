@@ -1,4 +1,5 @@
-//! Golden scripts of replication: one master with one replicator (s1), and backups (s2, s3 ...).
+//! Golden scripts of replication: one master with one replicator (s1), and backups (s2, s3 ...). After
+//! `own-disk` the master's own disk takes replicas while no backup lives.
 //!
 //! Nothing happens by itself: `deliver` lets messages and disks run until nothing is left,
 //! `advance` moves the clock. What the chain and the coordinator do, the script says: `listed`,
@@ -112,8 +113,10 @@ impl World {
     }
 
     fn tell_candidates(&mut self) {
-        let living = self.servers.values().filter(|server| server.is_alive);
-        let rack = |id: ServerId| self.racks.get(id.0 as usize - 2).copied();
+        let others = |server: &&Server| server.is_alive && server.id != MASTER;
+        let is_last = !self.servers.values().any(|server| others(&server));
+        let living = self.servers.values().filter(|it| is_last || others(it));
+        let rack = |id: ServerId| self.racks.get((id.0 as usize).checked_sub(2)?).copied();
         let candidates = living.map(|server| Candidate {
             server: server.id,
             rack: Rack(rack(server.id).unwrap_or(server.id.0 | 1 << 31)),
@@ -200,7 +203,11 @@ impl World {
     }
 
     fn receive(&mut self, envelope: Envelope) {
-        if envelope.to != MASTER {
+        let is_for_disk = matches!(
+            envelope.message,
+            PeerMessage::Append(_) | PeerMessage::Release { .. } | PeerMessage::Ping
+        );
+        if envelope.to != MASTER || is_for_disk {
             return self.at(envelope.to, |server, now| server.receive(now, &envelope));
         }
         let backup = envelope.from;
@@ -338,6 +345,10 @@ impl goldenscript::Runner for World {
             "leaving" => self.tell(ReplicatorEvent::Leaving { segment }),
             "dropped" => self.tell(ReplicatorEvent::Dropped { segment }),
             "candidates" => self.tell_candidates(),
+            "own-disk" => {
+                self.start(MASTER, options.get("promise") != Some(&"stable"));
+                self.tell_candidates();
+            }
             "deliver" => self.deliver(),
             "advance" => self.advance(Duration::from_millis(number(0)?.into())),
             "replaying" => self.tell(ReplicatorEvent::Replaying { is_on: words[0] == "on" }),
@@ -425,13 +436,18 @@ fn names(replicas: &[ReplicaId]) -> String {
 
 /// A segment by its number, or one of the chain by its quorum: `3.2` has three replicas, of which two
 /// are needed. There is one of each; the last one that is begun has the highest number if its
-/// quorum was not begun before.
+/// quorum was not begun before. `own.7` is the seventh, on the master's own disk, and `other.8` the
+/// eighth, on another one.
 fn segment(word: &str) -> SegmentId {
     let number = |word: &str| word.parse().unwrap_or(0);
     match word.split_once('.') {
+        Some(("own", place)) => Quorum::OWN_DISK.segment(number(place)),
+        Some(("other", place)) => Quorum::of_log(1, 1).segment(number(place)),
         Some((replicas, needed)) => {
-            let (replicas, needed) = (number(replicas) as usize, number(needed) as usize);
-            Quorum { replicas, needed }.segment(10 - replicas as u64)
+            let replicas = number(replicas);
+            let (place, replicas, needed) =
+                (10 - replicas, replicas as usize, number(needed) as usize);
+            Quorum { replicas, needed, is_own: false }.segment(place)
         }
         None => SegmentId(number(word)),
     }

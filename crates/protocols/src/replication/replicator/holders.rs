@@ -2,8 +2,9 @@
 
 use super::{Replica, Replicator, Segment, Stage};
 use crate::replication::replica::Extent;
+use types::ServerId;
 
-/// Backups that hold all of each segment: of the segment that fewest hold.
+/// Other servers that hold all of each segment: of the segment that fewest hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
     /// Backups that have taken all of it.
@@ -15,11 +16,11 @@ pub struct Holders {
 impl Holders {
     /// Counts the backups of one segment. A segment that the log directory does not name would not be
     /// read after a crash: nobody holds it.
-    fn of(segment: &Segment) -> Holders {
+    fn of(segment: &Segment, master: ServerId) -> Holders {
         let Extent { length, .. } = segment.extent();
         let is_named = segment.is_listed || segment.stage >= Stage::Kept;
         let count = |has: fn(&Replica) -> u32| {
-            let holds = segment.replicas.iter().filter(|replica| has(replica) >= length);
+            let holds = segment.placed(Some(master)).filter(|replica| has(replica) >= length);
             if is_named { holds.filter(|replica| replica.is_open()).count() } else { 0 }
         };
         Holders { taken: count(|replica| replica.has()), stable: count(|replica| replica.stable()) }
@@ -32,13 +33,14 @@ impl Holders {
 }
 
 impl Replicator {
-    /// Returns how many backups hold all that was appended so far. Segments about which nothing is to
-    /// be done have all replicas that they need.
+    /// Returns how many other servers hold all that was appended so far. Segments about which nothing
+    /// is to be done have all replicas that they need.
     pub fn holders(&self) -> Holders {
-        let wanted = if self.is_fenced { 0 } else { self.settings.replicas };
+        let has_none = self.is_fenced || self.keeps_own_log();
+        let wanted = if has_none { 0 } else { self.settings.replicas };
         let all = Holders { taken: wanted, stable: wanted };
         let unfinished = self.active.union(&self.short).map(|id| &self.segments[id]);
         let counted = unfinished.filter(|it| it.stage != Stage::Leaving && it.extent().length > 0);
-        counted.map(Holders::of).fold(all, Holders::min)
+        counted.map(|it| Holders::of(it, self.settings.log)).fold(all, Holders::min)
     }
 }
