@@ -9,8 +9,8 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use types::{HashRange, ServerId, Slot};
 use wire::control::{
-    Answer, Ask, ClockReport, ClusterMap, Loss, RebuildReport, RecoveryReport, RecoveryState,
-    ServerInfo, TabletInfo,
+    Answer, Ask, ClockReport, ClusterMap, Health, Loss, RebuildReport, RecoveryReport,
+    RecoveryState, ServerInfo, TabletInfo,
 };
 
 /// Look at a cluster, and decide what only people can.
@@ -87,8 +87,10 @@ pub(crate) fn run(arguments: ClusterArguments) -> anyhow::Result<()> {
             let mut connection = coordinator.connect()?;
             let doubt = doubt(&mut connection)?;
             let (map, recoveries) = (map(&mut connection)?, recoveries(&mut connection)?);
-            let (clocks, coordinator) = (clocks(&mut connection)?, coordinator.words());
-            print!("{}", Status { doubt, map, recoveries, clocks, coordinator }.text());
+            let (clocks, health) = (clocks(&mut connection)?, health(&mut connection)?);
+            let coordinator = coordinator.words();
+            let status = Status { doubt, map, recoveries, clocks, health, coordinator };
+            print!("{}", status.text());
             Ok(())
         }
         Command::AcceptLoss { coordinator, server, lost } => {
@@ -122,6 +124,13 @@ fn recoveries(connection: &mut CoordinatorConnection) -> anyhow::Result<Vec<Reco
 fn clocks(connection: &mut CoordinatorConnection) -> anyhow::Result<Vec<ClockReport>> {
     match connection.ask(Ask::Clocks)? {
         Answer::Clocks(clocks) => Ok(clocks),
+        other => bail!("the coordinator answers {other:?}"),
+    }
+}
+
+fn health(connection: &mut CoordinatorConnection) -> anyhow::Result<Health> {
+    match connection.ask(Ask::Health)? {
+        Answer::Health(health) => Ok(health),
         other => bail!("the coordinator answers {other:?}"),
     }
 }
@@ -180,6 +189,7 @@ struct Status {
     map: ClusterMap,
     recoveries: Vec<RecoveryReport>,
     clocks: Vec<ClockReport>,
+    health: Health,
     /// Arguments that lead to the coordinator.
     coordinator: String,
 }
@@ -196,6 +206,13 @@ impl Status {
             let ServerInfo { id, host, client_port, .. } = server;
             let _ =
                 writeln!(text, "{id} {host}:{client_port} {}: {}", state(server), slots(&owned));
+        }
+        for server in &self.health.on_own_disk {
+            let _ = writeln!(
+                text,
+                "warning: the log of {server} is on its own disk only: what it holds is lost with \
+                 that disk. Start another server"
+            );
         }
         for (range, source, target) in &self.map.moving {
             let _ = writeln!(text, "{} moves from {source} to {target}", slots(&[*range]));

@@ -72,6 +72,8 @@ fn text(known: &Known) -> String {
     let name = "ballast_coordinator_commits_total";
     page += &metric(name, "counter", "Transactions of this coordinator.");
     let _ = writeln!(page, "{name} {}", health.commits);
+    let help = "Servers whose log is on their own disk only, since no other one lives.";
+    page += &gauge("ballast_servers_on_own_disk_only", help, health.on_own_disk.len() as u64);
     let name = "ballast_link_silence_seconds";
     page += &metric(name, "gauge", "How long nothing was heard of a server whose log others keep.");
     for (server, milliseconds) in &health.silence {
@@ -122,7 +124,8 @@ mod tests {
             tablets: vec![],
             moving: vec![],
         };
-        let health = Health { term: 2, commits: 9, silence: vec![(ServerId(3), 1500)] };
+        let silence = vec![(ServerId(3), 1500)];
+        let health = Health { term: 2, commits: 9, silence, on_own_disk: vec![ServerId(3)] };
         let known = Known { map, recoveries: vec![], migrations: vec![], health };
         let page = text(&known);
         for line in [
@@ -130,6 +133,7 @@ mod tests {
             "ballast_migrations_known{stage=\"moving\"} 0",
             "ballast_map_version 7",
             "ballast_coordinator_commits_total 9",
+            "ballast_servers_on_own_disk_only 1",
             "ballast_link_silence_seconds{server=\"s3\"} 1.5",
         ] {
             assert!(page.lines().any(|it| it == line), "{line} is not in {page}");

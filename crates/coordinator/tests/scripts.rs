@@ -327,6 +327,7 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
         "standing" => ask(Ask::Standing),
         "recoveries" => ask(Ask::Recoveries),
         "clocks" => ask(Ask::Clocks),
+        "health" => ask(Ask::Health),
         "accept-loss" => {
             let dead = server(args.next_pos().ok_or("of whom?")?)?;
             let mut first = Vec::new();

@@ -640,6 +640,8 @@ pub struct Health {
     /// How many milliseconds ago something was last heard of each connected server whose log others
     /// keep.
     pub silence: Vec<(ServerId, u32)>,
+    /// Servers whose log stands on their own disk only, since no other one lives, or not for long.
+    pub on_own_disk: Vec<ServerId>,
 }
 
 /// One migration, for people.

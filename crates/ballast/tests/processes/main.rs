@@ -32,6 +32,7 @@ mod seats;
 mod servers;
 mod silence;
 mod sizes;
+mod solo;
 mod stock_clients;
 mod strangers;
 mod tools;

@@ -4,8 +4,9 @@ use super::{Coordinator, Flush};
 use crate::admission::{MoveRequest, plan};
 use crate::ledger::Stopped;
 use crate::outbox::{ConnectionId, Effect, Moment, Outbox};
-use crate::records::{Ending, Migration, Stage};
+use crate::records::{Ending, Migration, Server, Stage};
 use crate::store::MetaStore;
+use protocols::replication::is_on_own_disk;
 use std::time::Duration;
 use types::limits::TABLES_MAX;
 use types::{Instant, MigrationId, ServerId, TableId, Tenure};
@@ -81,10 +82,13 @@ impl<S: MetaStore> Coordinator<S> {
         let milliseconds =
             |silence: Duration| u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
         let silence = self.hearing.silences(now);
+        let living = self.ledger.servers().values().filter(|server| !server.fenced);
+        let is_alone = |server: &&Server| server.chain.is_some_and(is_on_own_disk);
         Health {
             term: self.ledger.term(),
             commits: self.ledger.commits(),
             silence: silence.map(|(server, since)| (server, milliseconds(since))).collect(),
+            on_own_disk: living.filter(is_alone).map(|server| server.id).collect(),
         }
     }
 

@@ -158,7 +158,7 @@ pub static SETTINGS: &[Setting] = &[
     ),
     setting!(
         "min-replicas-to-write" or "min-slaves-to-write", Always, min_replicas,
-        "Fewest other servers that must be able to keep a write of a log that others keep: with fewer, for more than a tenth of a second, it is refused with NOREPLICAS and not executed. More than 'replicas' means as many as that. 0: never refused; a write is answered when one other server has it. 'auto': one less than 'replicas', or than there would be if all members lived, but at least one."
+        "Fewest other servers that must be able to keep a write of a log that others keep: with fewer, for more than a tenth of a second, it is refused with NOREPLICAS and not executed. More than 'replicas' means as many as that. 0: never refused; a write is answered when one other server has it. 'auto': one less than 'replicas', or than there would be if all members lived, but at least one; 0 when no other server lives, and this one keeps its log on its own disk."
     ),
     setting!(
         "scrub-interval",

@@ -259,6 +259,10 @@ fn persistence(shown: &Shown<'_>) -> Lines {
         ),
         ("log_backups_reachable", replication.map_or(0, |it| it.reach()).to_string()),
         ("log_backups_needed", replication.map_or(0, |it| it.reach_min()).to_string()),
+        (
+            "log_on_own_disk_only",
+            if replication.is_some_and(|it| it.is_on_own_disk()) { "1" } else { "0" }.into(),
+        ),
         ("log_replicas_in_own_rack", misplaced.with_master.to_string()),
         ("log_replicas_in_shared_rack", misplaced.together.to_string()),
         ("aof_enabled", if mode.is_some() { "1" } else { "0" }.into()),

@@ -106,6 +106,8 @@ pub struct Engine {
     replication: Option<Arc<Replication>>,
     master: Option<Master>,
     backups: BackupPart,
+    /// Messages to this server itself that have not been delivered.
+    to_itself: VecDeque<Sending>,
     /// What masters of recoveries wait for.
     readings: Vec<Reading>,
     /// Messages that their senders were not entitled to.
@@ -160,6 +162,7 @@ impl Engine {
             master: node.replication().map(|it| Master::new(it.plan(), node.me())),
             replication: node.replication().cloned(),
             backups: BackupPart::default(),
+            to_itself: VecDeque::new(),
             readings: Vec::new(),
             denied: 0,
             has_data: Cell::new(false),

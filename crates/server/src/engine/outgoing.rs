@@ -12,6 +12,11 @@ use wire::peer::PeerMessage;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route(pub u64);
 
+impl Route {
+    /// Of what a server has sent to itself: it never leaves the engine. No connection has this number.
+    pub(super) const HERE: Route = Route(u64::MAX);
+}
+
 /// Raw bytes that came behind a message, still in the buffer that the whole frame came in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Payload {
@@ -35,6 +40,16 @@ pub enum To {
     Server(ServerId),
     /// Back where a message came from.
     Back(Route),
+}
+
+impl To {
+    /// Whether what goes there from `me` stays there.
+    pub(super) fn is_here(self, me: ServerId) -> bool {
+        match self {
+            To::Server(server) => server == me,
+            To::Back(route) => route == Route::HERE,
+        }
+    }
 }
 
 /// One message between servers.

@@ -273,6 +273,9 @@ fn replicas(page: &mut Page, replication: Option<&Replication>) {
     page.gauge("ballast_backups_reachable", "Other servers that get what is written next.", reach);
     let least = replication.map_or(0, Replication::reach_min) as u64;
     page.gauge("ballast_backups_needed", "With fewer of them writes are refused.", least);
+    let is_alone = replication.is_some_and(Replication::is_on_own_disk);
+    let help = "Whether no other server lives, and this one's log is on its own disk only.";
+    page.gauge("ballast_log_on_own_disk_only", help, u64::from(is_alone));
     let count = |count: fn(&DiskCounts) -> u64| replication.map_or(0, |it| count(it.disk_counts()));
     let errors = count(DiskCounts::errors);
     page.counter("ballast_disk_errors_total", "Operations of the disk that failed.", errors);

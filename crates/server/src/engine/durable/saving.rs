@@ -132,7 +132,7 @@ impl Engine {
         if let Some(keeper) = self.keeper.clone() {
             self.commit_to(&keeper, now);
         } else if let Some(replication) = self.replication.clone() {
-            self.replicate(&replication, now);
+            self.replicate_all(&replication, now);
         }
     }
 

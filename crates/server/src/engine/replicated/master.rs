@@ -4,7 +4,8 @@
 //! segment in memory, and its header is made by the replica's own writer, which remembers how the
 //! last piece began so that it can be made once more.
 
-use super::{CHAIN_REACTOR, Letter, Plan, Replication, candidates, lock};
+use super::{CHAIN_REACTOR, Letter, Plan, Replication, candidates, lock, own_disk};
+use crate::configuration::MinReplicas;
 use crate::engine::Engine;
 use crate::engine::outgoing::{Outgoing, Route, Sending, To};
 use protocols::Outbox;
@@ -161,7 +162,7 @@ impl Master {
 
 impl Engine {
     /// Tells the replicators what has happened since the last call, and carries out what they want.
-    pub(in crate::engine) fn replicate(&mut self, replication: &Replication, now: Instant) {
+    pub(super) fn replicate(&mut self, replication: &Replication, now: Instant) {
         if replication.is_fenced.load(Ordering::Relaxed) {
             return;
         }
@@ -190,7 +191,11 @@ impl Engine {
     pub(in crate::engine) fn update_reach_min(&mut self) {
         let Some(replication) = &self.replication else { return };
         let (wanted, members) = (replication.plan().replicas, self.node.map().servers.len());
-        let least = self.configuration.min_replicas.count(wanted, members);
+        let least = match self.configuration.min_replicas {
+            // There is no other server.
+            MinReplicas::Auto if replication.is_on_own_disk() => 0,
+            least => least.count(wanted, members),
+        };
         replication.reach_min.store(least, Ordering::Relaxed);
         if let Some(master) = &mut self.master {
             master.reach_min = least;
@@ -205,7 +210,10 @@ impl Engine {
             return;
         }
         master.map = map.version;
-        let ((own, servers), dead) = (candidates(&map, self.node.me()), self.node.dead());
+        let (me, dead) = (self.node.me(), self.node.dead());
+        let is_last = own_disk::is_last(&map, me, &dead);
+        replication.set_on_own_disk(is_last);
+        let (own, servers) = candidates(&map, me, is_last);
         let died: Vec<ServerId> = dead.difference(&master.dead).copied().collect();
         master.dead = dead;
         self.update_reach_min();
@@ -510,7 +518,8 @@ impl Engine {
         let is_first = self.reactor == CHAIN_REACTOR;
         let chain = is_first.then(|| replication.chain().next_deadline()).flatten();
         let master = self.master.as_ref().and_then(Master::next_deadline);
-        [chain, master, self.backup_deadline(replication)].into_iter().flatten().min()
+        let others = [self.backup_deadline(replication), self.own_disk_deadline()];
+        [chain, master].into_iter().chain(others).flatten().min()
     }
 }
 

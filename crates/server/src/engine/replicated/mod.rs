@@ -4,6 +4,7 @@
 //! - [`Replication`]: what all reactors share;
 //! - [`master`](self): one reactor's part: places and sends what its segments get;
 //! - [`chain`](self): the log directory's own segments, and the read lease that hangs on them;
+//! - [`own_disk`](self): a server that has nobody else keeps its log itself;
 //! - [`backup`](self): what this server takes, keeps and frees for the logs of others;
 //! - [`backup_jobs`](self): what of that the disk does meanwhile;
 //! - [`counts`](self): what people see of the disk.
@@ -18,6 +19,7 @@ mod backup_jobs;
 mod chain;
 mod counts;
 mod master;
+mod own_disk;
 
 pub use backup_jobs::{BackupDone, BackupJob};
 pub use counts::DiskCounts;
@@ -93,6 +95,8 @@ pub struct Replication {
     reach: Box<[AtomicUsize]>,
     /// Fewest that a write must get.
     reach_min: AtomicUsize,
+    /// No other server lives: the log is kept on this server's own disk.
+    is_on_own_disk: AtomicBool,
     /// By reactor: replicas that were placed against the rules about racks.
     misplaced: Box<[MisplacedCounts]>,
 }
@@ -147,6 +151,7 @@ impl Replication {
             short: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
             reach: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
             reach_min: AtomicUsize::new(0),
+            is_on_own_disk: AtomicBool::new(false),
             misplaced: (0..reactors).map(|_| MisplacedCounts::default()).collect(),
         }
     }
@@ -197,7 +202,7 @@ impl Replication {
         data + self.chain().short()
     }
 
-    /// Returns how many backups get what is written next, on the reactor where these are fewest.
+    /// Returns how many other servers get what is written next, on the reactor where these are fewest.
     pub fn reach(&self) -> usize {
         let reach = self.reach.iter().map(|reach| reach.load(Ordering::Relaxed));
         reach.min().unwrap_or_default()
@@ -307,8 +312,9 @@ const CHAIN_REACTOR: ReactorId = ReactorId(0);
 const FENCED: &str = "the cluster has taken this server for dead, and others serve what it held: it \
                       was cut off, or stood still, for too long";
 
-/// What a map says about the servers that can keep replicas for `me`, and the rack of that one.
-fn candidates(map: &ClusterMap, me: ServerId) -> (Rack, Vec<Candidate>) {
+/// What a map says about the servers that can keep replicas for `me`, and the rack of that one. If it
+/// `is_last` that is its own disk.
+fn candidates(map: &ClusterMap, me: ServerId, is_last: bool) -> (Rack, Vec<Candidate>) {
     let living = || map.servers.iter().filter(|server| !server.is_dead);
     let racks: BTreeSet<&str> =
         living().map(|it| &*it.rack).filter(|rack| !rack.is_empty()).collect();
@@ -318,11 +324,11 @@ fn candidates(map: &ClusterMap, me: ServerId) -> (Rack, Vec<Candidate>) {
         Rack(named.map_or(server.id.0 | 1 << 31, |at| at as u32))
     };
     let own = living().find(|server| server.id == me).map(rack_of);
-    let others = living().filter(|server| server.id != me);
-    let candidates = others.map(|server| Candidate {
+    let candidates = living().filter(|server| is_last || server.id != me);
+    let candidates = candidates.map(|server| Candidate {
         server: server.id,
         rack: rack_of(server),
-        is_usable: server.connected,
+        is_usable: server.connected || server.id == me,
     });
     (own.unwrap_or(Rack(me.0 | 1 << 31)), candidates.collect())
 }
