@@ -1,5 +1,5 @@
-//! The last server of a cluster: it serves on with its log on its own disk, nothing of that is lost when it
-//! is killed, and others get all of it when they come.
+//! The last server of a cluster: it serves on with its log on its own disk, nothing of that is lost
+//! when it is killed, and others get all of it when they come.
 
 use crate::client::{Client, until};
 use crate::crashes::alone;

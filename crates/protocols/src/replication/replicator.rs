@@ -662,7 +662,10 @@ impl Replicator {
         let mut ready = Vec::new();
         for (id, segment) in &mut self.segments {
             let is_due = segment.announce_at.is_none_or(|at| at <= now);
-            if !segment.can_be_announced(promise) {
+            // One that was announced may be known already, whatever it has lost since. Until the
+            // coordinator has noted it or a later one, it takes the place of another one.
+            let may_be_known = segment.announce_at.is_some() && !segment.is_listed;
+            if !may_be_known && !segment.can_be_announced(promise) {
                 segment.announce_at = None;
             } else if is_due {
                 if segment.announce_at.is_none() {
