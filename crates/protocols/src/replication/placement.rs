@@ -101,14 +101,14 @@ impl Placement {
         self.eligible(&[]).filter(|it| !late.contains(&it.server)).count()
     }
 
-    /// How many servers but the master itself live and answer, as far as it knows. The coordinator may
-    /// have lost its connection to one, or have just started: whoever waits for that one need not be
-    /// refused.
+    /// Returns how many servers but the master itself live and answer, as far as it knows. The
+    /// coordinator may have lost its connection to one, or have just started: whoever waits for that
+    /// one need not be refused.
     pub(super) fn answering(&self, master: ServerId) -> usize {
         self.others(master).filter(|id| !self.is_out(*id)).count()
     }
 
-    /// How many servers but the master itself live.
+    /// Returns how many servers but the master itself live.
     pub(super) fn living(&self, master: ServerId) -> usize {
         self.others(master).count()
     }
@@ -117,7 +117,7 @@ impl Placement {
         self.candidates.keys().copied().filter(move |id| *id != master)
     }
 
-    /// Whether the server is one of those that live.
+    /// Returns whether the server is one of those that live.
     pub(super) fn contains(&self, server: ServerId) -> bool {
         self.candidates.contains_key(&server)
     }

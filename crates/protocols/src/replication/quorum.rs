@@ -79,7 +79,8 @@ pub fn fences(segment: SegmentId) -> usize {
     Quorum::of_segment(segment).map_or(1, Quorum::fences)
 }
 
-/// Whether the only replica of this segment of a log directory is on the disk of its own master.
+/// Returns whether the only replica of this segment of a log directory is on the disk of its own
+/// master.
 pub fn is_on_own_disk(segment: SegmentId) -> bool {
     Quorum::of_segment(segment).is_some_and(|quorum| quorum.is_own)
 }

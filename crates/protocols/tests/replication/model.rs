@@ -2,8 +2,8 @@
 //! spoil replicas. After every event the question is: if the master were dead now, would a recovery
 //! find all that was acknowledged, whichever backups it is left with?
 //!
-//! The master has a disk of its own, to which it comes when all others are dead. Nobody fences that while
-//! the master lives.
+//! The master has a disk of its own, to which it comes when all others are dead. Nobody fences that
+//! while the master lives.
 
 use super::chain::{CHAIN, Directory};
 use super::master::{MASTER, Master, Sin};
@@ -313,7 +313,7 @@ impl World {
     }
 }
 
-/// Whether a message is for a backup, and not for a master.
+/// Returns whether a message is for a backup, and not for a master.
 fn is_for_disk(envelope: &Envelope) -> bool {
     let message = &envelope.message;
     matches!(message, PeerMessage::Append(_) | PeerMessage::Release { .. } | PeerMessage::Ping)

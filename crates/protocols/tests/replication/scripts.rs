@@ -1,5 +1,5 @@
-//! Golden scripts of replication: one master with one replicator (s1), and backups (s2, s3 ...). After
-//! `own-disk` the master's own disk takes replicas while no backup lives.
+//! Golden scripts of replication: one master with one replicator (s1), and backups (s2, s3 ...).
+//! After `own-disk` the master's own disk takes replicas while no backup lives.
 //!
 //! Nothing happens by itself: `deliver` lets messages and disks run until nothing is left,
 //! `advance` moves the clock. What the chain and the coordinator do, the script says: `listed`,

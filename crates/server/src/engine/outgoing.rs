@@ -13,7 +13,8 @@ use wire::peer::PeerMessage;
 pub struct Route(pub u64);
 
 impl Route {
-    /// Of what a server has sent to itself: it never leaves the engine. No connection has this number.
+    /// The route of what a server has sent to itself: it never leaves the engine. No connection has
+    /// this number.
     pub(super) const HERE: Route = Route(u64::MAX);
 }
 
@@ -43,7 +44,7 @@ pub enum To {
 }
 
 impl To {
-    /// Whether what goes there from `me` stays there.
+    /// Returns whether what goes there from `me` stays there.
     pub(super) fn is_here(self, me: ServerId) -> bool {
         match self {
             To::Server(server) => server == me,

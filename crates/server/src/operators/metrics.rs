@@ -274,7 +274,7 @@ fn replicas(page: &mut Page, replication: Option<&Replication>) {
     let least = replication.map_or(0, Replication::reach_min) as u64;
     page.gauge("ballast_backups_needed", "With fewer of them writes are refused.", least);
     let is_alone = replication.is_some_and(Replication::is_on_own_disk);
-    let help = "Whether no other server lives, and this one's log is on its own disk only.";
+    let help = "1: no other server lives, and this one's log is on its own disk only.";
     page.gauge("ballast_log_on_own_disk_only", help, u64::from(is_alone));
     let count = |count: fn(&DiskCounts) -> u64| replication.map_or(0, |it| count(it.disk_counts()));
     let errors = count(DiskCounts::errors);

@@ -33,8 +33,8 @@ impl Holders {
 }
 
 impl Replicator {
-    /// Returns how many other servers hold all that was appended so far. Segments about which nothing
-    /// is to be done have all replicas that they need.
+    /// Returns how many other servers hold all that was appended so far. Segments about which
+    /// nothing is to be done have all replicas that they need.
     pub fn holders(&self) -> Holders {
         let has_none = self.is_fenced || self.keeps_own_log();
         let wanted = if has_none { 0 } else { self.settings.replicas };

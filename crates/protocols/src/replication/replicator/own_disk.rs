@@ -1,14 +1,14 @@
 //! A master that keeps its log on its own disk, because no other server lives.
 //!
 //! It is then a backup of its own log, with the same messages and the same rules, and never beside
-//! others: [`Candidate`](super::super::Candidate)s are either other servers, or the master alone. What
-//! keeps the others from serving what it holds is that the coordinator has noted a segment of the chain
-//! of which the only replica is on this disk: nobody recovers the log without it. See
+//! others: [`Candidate`](super::super::Candidate)s are either other servers, or the master alone.
+//! What keeps the others from serving what it holds is that the coordinator has noted a segment of
+//! the chain of which the only replica is on this disk: nobody recovers the log without it. See
 //! `docs/design/solo.md`.
 //!
-//! **Invariant:** a replica on the own disk is one of the replicas that are wanted only while no other
-//! server lives. It is released when the log directory says that its segment is closed, and enough
-//! others have all of it.
+//! **Invariant:** a replica on the own disk is one of the replicas that are wanted only while no
+//! other server lives. It is released when the log directory says that its segment is closed, and
+//! enough others have all of it.
 
 use super::{Replicator, Stage};
 use crate::replication::losses::let_go;
@@ -20,20 +20,22 @@ impl Replicator {
         self.placement.contains(self.settings.log)
     }
 
-    /// The server whose replicas do not count for as many as are wanted.
+    /// Returns the server whose replicas do not count for as many as are wanted.
     pub(super) fn uncounted(&self) -> Option<ServerId> {
         Some(self.settings.log).filter(|_| !self.keeps_own_log())
     }
 
-    /// Whether a segment of the chain says by its number that it stands on the own disk, and should not,
-    /// or the other way round. It was begun before it was known who lives, and has no replica yet.
+    /// Returns whether a segment of the chain says by its number that it stands on the own disk, and
+    /// should not, or the other way round. It was begun before it was known who lives, and has no
+    /// replica yet.
     pub(super) fn is_for_another_disk(&self, id: SegmentId) -> bool {
         let segment = &self.segments[&id];
         let is_own = segment.quorum.map(|quorum| quorum.is_own);
         segment.replicas.is_empty() && is_own.is_some_and(|is_own| is_own != self.keeps_own_log())
     }
 
-    /// Who lives has changed, and with it what replicas on the own disk count for.
+    /// Looks at the replicas on the own disk again: others live than before, and with that changes
+    /// what these count for.
     pub(super) fn review_own_replicas(&mut self) {
         let own = self.settings.log;
         if !self.held.contains_key(&own) {

@@ -202,7 +202,8 @@ impl Replication {
         data + self.chain().short()
     }
 
-    /// Returns how many other servers get what is written next, on the reactor where these are fewest.
+    /// Returns how many other servers get what is written next, on the reactor where these are
+    /// fewest.
     pub fn reach(&self) -> usize {
         let reach = self.reach.iter().map(|reach| reach.load(Ordering::Relaxed));
         reach.min().unwrap_or_default()
@@ -312,7 +313,7 @@ const CHAIN_REACTOR: ReactorId = ReactorId(0);
 const FENCED: &str = "the cluster has taken this server for dead, and others serve what it held: it \
                       was cut off, or stood still, for too long";
 
-/// What a map says about the servers that can keep replicas for `me`, and the rack of that one. If it
+/// Returns the servers that can keep replicas for `me` by a map, and the rack of that one. If it
 /// `is_last` that is its own disk.
 fn candidates(map: &ClusterMap, me: ServerId, is_last: bool) -> (Rack, Vec<Candidate>) {
     let living = || map.servers.iter().filter(|server| !server.is_dead);

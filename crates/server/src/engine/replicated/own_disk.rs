@@ -1,8 +1,8 @@
 //! A server that has nobody else keeps its log on its own disk: it is a backup of itself.
 //!
-//! Its replicator and the backup's machine are those of a server with others, and speak to each other
-//! by the same messages. These are delivered here, within the turn, and never reach a socket. See
-//! `docs/design/solo.md`.
+//! Its replicator and the backup's machine are those of a server with others, and speak to each
+//! other by the same messages. These are delivered here, within the turn, and never reach a socket.
+//! See `docs/design/solo.md`.
 
 use super::Replication;
 use crate::engine::outgoing::Sending;
@@ -12,12 +12,12 @@ use std::sync::atomic::Ordering;
 use types::{Instant, ServerId};
 use wire::control::ClusterMap;
 
-/// Bytes of pieces that a turn takes for this server's own log before it leaves the rest to the next
-/// one: as many as a backup takes of a copy in one turn (1 ms). Clients wait for that.
+/// Bytes of pieces that a turn takes for this server's own log before it leaves the rest to the
+/// next one: as many as a backup takes of a copy in one turn (1 ms). Clients wait for that.
 const BYTES_PER_TURN: usize = 256 << 10;
 
-/// Whether no other server lives, and one has lived that was in the cluster with `me`. The first server
-/// of a cluster waits for others: its log is to be on their disks from the beginning.
+/// Returns whether no other server lives, and one has lived that was in the cluster with `me`. The
+/// first server of a cluster waits for others: its log is to be on their disks from the beginning.
 pub(super) fn is_last(map: &ClusterMap, me: ServerId, dead: &BTreeSet<ServerId>) -> bool {
     let mut living = map.servers.iter().filter(|server| !server.is_dead).map(|server| server.id);
     !dead.is_empty() && living.next() == Some(me) && living.next().is_none()
@@ -55,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// Whether there was something. What comes of it is delivered by the next call.
+    /// Returns whether there was something. The next call delivers what has come of it.
     fn deliver_to_itself(&mut self, now: Instant, room: &mut usize) -> bool {
         let me = self.node.me();
         if self.out.peers.iter().any(|sending| sending.to.is_here(me)) {
@@ -74,7 +74,7 @@ impl Engine {
         has_delivered
     }
 
-    /// When the rest is delivered that had to be left, if there is any: at once.
+    /// Returns when the rest is delivered that had to be left, if there is any: at once.
     pub(super) fn own_disk_deadline(&self) -> Option<Instant> {
         (!self.to_itself.is_empty()).then_some(Instant(0))
     }
