@@ -32,7 +32,7 @@ fn ranges_move_under_load_and_every_rule_holds() {
 }
 
 /// Seeds that once failed, and of what: of the real code unless it says otherwise.
-const KEPT: [(u64, &str); 7] = [
+const KEPT: [(u64, &str); 9] = [
     (73, "a list of migrations from before all links broke was believed (the simulator's own)"),
     (184, "values expired between the last reads and the walk, by clocks that differ (its own)"),
     (50, "the same, in a run that was at rest when the weather cleared (its own)"),
@@ -40,13 +40,24 @@ const KEPT: [(u64, &str); 7] = [
     (4467, "a server still stood still when the weather had cleared (its own)"),
     (1795372805243, "a log was loaded by the tablets of a turn that began before there were any"),
     (1795369544711, "the same"),
+    (444, "the owner of a born range died before the coordinator had heard of it (its own)"),
+    (
+        800788,
+        "writes were refused while one backup's disk failed and the other was cut off (its own)",
+    ),
 ];
 
 /// The same with servers that keep each other's logs.
-const KEPT_REPLICATED: [(u64, &str); 3] = [
+const KEPT_REPLICATED: [(u64, &str); 6] = [
     (45, "a segment of the log directory was written when the coordinator had noted the next one"),
     (160, "writes were refused for lack of backups since the coordinator had just started"),
     (281, "writes were refused while the disks of all backups had failed (its own)"),
+    (908, "a backup that had been silent was not used when the other one's disk had failed"),
+    (
+        700040,
+        "a lock ended early: a recovered range's clock began where the dead server last told it",
+    ),
+    (700305, "the same after two deaths within 20 s, which may cost a second (its own)"),
 ];
 
 #[test]

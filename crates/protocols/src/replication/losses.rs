@@ -111,14 +111,15 @@ impl Replicator {
 
     /// Goes on without a backup that does not answer.
     pub(super) fn replace_the_silent(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
-        for backup in self.silence.pass(now) {
+        let others = || self.placement.others_than(&BTreeSet::new());
+        for backup in self.silence.pass(now, others) {
             self.placement.set_silent(backup, false);
             self.may_copy = true;
             self.review_all_at(now);
         }
         let late = self.late().filter(|(_, at)| *at <= now);
         let late: BTreeSet<ServerId> = late.map(|(backup, _)| backup).collect();
-        let others = self.placement.others_than(&late);
+        let others = || self.placement.others_than(&late);
         let Some(backup) = self.silence.judge(now, &late, others) else { return };
         out.push(ReplicatorEffect::Silent { backup });
         self.placement.set_silent(backup, true);

@@ -76,7 +76,7 @@ impl Silence {
         &mut self,
         now: Instant,
         late: &BTreeSet<ServerId>,
-        others: usize,
+        others: impl FnOnce() -> usize,
     ) -> Option<ServerId> {
         if late.len() < 2 {
             (self.several_since, self.several_at) = (None, None);
@@ -87,7 +87,7 @@ impl Silence {
                 return None;
             }
         }
-        let backup = late.first().copied().filter(|_| others > 0)?;
+        let backup = late.first().copied().filter(|_| others() > 0)?;
         self.limit = (self.limit * 2).min(SILENT_AFTER_MAX);
         self.calm_at = Some(now + SILENT_CALM);
         let pause = self.backups.get(&backup).map_or(SILENT_PAUSE, |it| it.pause * 2);
@@ -109,8 +109,10 @@ impl Silence {
         self.backups.remove(&backup);
     }
 
-    /// Time has passed. Returns the backups that may be used again and could not before.
-    pub(super) fn pass(&mut self, now: Instant) -> Vec<ServerId> {
+    /// Time has passed. Returns the backups that may be used again and could not before. If there are
+    /// no `others` that can be used one that answers again does not wait for its pause to end:
+    /// without it every write would wait.
+    pub(super) fn pass(&mut self, now: Instant, others: impl FnOnce() -> usize) -> Vec<ServerId> {
         if self.calm_at.is_some_and(|at| at <= now) {
             self.limit = (self.limit / 2).max(SILENT_AFTER);
             self.calm_at = (self.limit > SILENT_AFTER).then_some(now + SILENT_CALM);
@@ -118,7 +120,12 @@ impl Silence {
                 self.backups.retain(|_, it| !it.is_back);
             }
         }
-        let is_back = |it: &Replaced| !it.is_back && it.is_heard && it.until <= now;
+        let may_come_back = |it: &Replaced| !it.is_back && it.is_heard;
+        if !self.backups.values().any(may_come_back) {
+            return Vec::new();
+        }
+        let has_others = others() > 0;
+        let is_back = |it: &Replaced| may_come_back(it) && (it.until <= now || !has_others);
         let back = self.backups.iter_mut().filter(|(_, it)| is_back(it));
         let back = back.map(|(backup, replaced)| {
             replaced.is_back = true;
@@ -161,12 +168,12 @@ mod tests {
     fn one_late_backup_is_replaced_at_once_and_the_limit_doubles() {
         let mut silence = Silence::default();
         assert_eq!(silence.limit(), SILENT_AFTER);
-        assert_eq!(silence.judge(at(0), &BTreeSet::new(), 3), None);
-        assert_eq!(silence.judge(at(0), &BTreeSet::from([A]), 2), Some(A));
+        assert_eq!(silence.judge(at(0), &BTreeSet::new(), || 3), None);
+        assert_eq!(silence.judge(at(0), &BTreeSet::from([A]), || 2), Some(A));
         assert!(silence.is_silent(A) && !silence.is_silent(B));
         assert_eq!(silence.limit(), SILENT_AFTER * 2);
         for _ in 0..10 {
-            silence.judge(at(0), &BTreeSet::from([A]), 2);
+            silence.judge(at(0), &BTreeSet::from([A]), || 2);
         }
         assert_eq!(silence.limit(), SILENT_AFTER_MAX);
     }
@@ -175,8 +182,8 @@ mod tests {
     fn a_master_that_hears_nobody_replaces_nobody() {
         let mut silence = Silence::default();
         let both = BTreeSet::from([A, B]);
-        assert_eq!(silence.judge(at(0), &both, 0), None);
-        assert_eq!(silence.judge(at(10_000), &both, 0), None, "however long");
+        assert_eq!(silence.judge(at(0), &both, || 0), None);
+        assert_eq!(silence.judge(at(10_000), &both, || 0), None, "however long");
         assert_eq!(silence.next_deadline(), None, "nothing is waited for");
     }
 
@@ -184,46 +191,57 @@ mod tests {
     fn several_late_backups_are_waited_for_and_replaced_one_by_one() {
         let mut silence = Silence::default();
         let both = BTreeSet::from([A, B]);
-        assert_eq!(silence.judge(at(0), &both, 1), None);
+        assert_eq!(silence.judge(at(0), &both, || 1), None);
         assert_eq!(silence.next_deadline(), Some(at(0) + SILENT_SEVERAL));
-        assert_eq!(silence.judge(at(249), &both, 1), None);
-        assert_eq!(silence.judge(at(250), &both, 1), Some(A));
-        assert_eq!(silence.judge(at(250), &BTreeSet::from([B]), 1), Some(B));
+        assert_eq!(silence.judge(at(249), &both, || 1), None);
+        assert_eq!(silence.judge(at(250), &both, || 1), Some(A));
+        assert_eq!(silence.judge(at(250), &BTreeSet::from([B]), || 1), Some(B));
         // Both answered in between: it begins again.
-        assert_eq!(silence.judge(at(400), &BTreeSet::new(), 1), None);
-        assert_eq!(silence.judge(at(500), &both, 1), None);
+        assert_eq!(silence.judge(at(400), &BTreeSet::new(), || 1), None);
+        assert_eq!(silence.judge(at(500), &both, || 1), None);
     }
 
     #[test]
     fn a_silent_backup_is_asked_and_comes_back_after_a_pause_that_doubles() {
         let mut silence = Silence::default();
-        silence.judge(at(0), &BTreeSet::from([A]), 2);
+        silence.judge(at(0), &BTreeSet::from([A]), || 2);
         assert_eq!(silence.probes(at(0)), [A]);
         assert_eq!(silence.probes(at(1)), []);
-        assert_eq!(silence.pass(at(5_000)), [], "nothing was heard");
+        assert_eq!(silence.pass(at(5_000), || 2), [], "nothing was heard");
         assert_eq!(silence.probes(at(5_000)), [A]);
         silence.note_heard(A);
-        assert_eq!(silence.pass(at(5_000)), [A]);
+        assert_eq!(silence.pass(at(5_000), || 2), [A]);
         assert!(!silence.is_silent(A));
-        silence.judge(at(6_000), &BTreeSet::from([A]), 2);
+        silence.judge(at(6_000), &BTreeSet::from([A]), || 2);
         silence.note_heard(A);
-        assert_eq!(silence.pass(at(6_000) + SILENT_PAUSE), []);
+        assert_eq!(silence.pass(at(6_000) + SILENT_PAUSE, || 2), []);
         assert_eq!(silence.next_deadline(), Some(at(6_000) + SILENT_PAUSE * 2));
-        assert_eq!(silence.pass(at(6_000) + SILENT_PAUSE * 2), [A]);
+        assert_eq!(silence.pass(at(6_000) + SILENT_PAUSE * 2, || 2), [A]);
+    }
+
+    #[test]
+    fn a_silent_backup_that_answers_is_used_at_once_if_there_is_no_other() {
+        let mut silence = Silence::default();
+        silence.judge(at(0), &BTreeSet::from([A]), || 1);
+        assert_eq!(silence.pass(at(10), || 0), [], "nothing was heard");
+        silence.note_heard(A);
+        assert_eq!(silence.pass(at(20), || 1), [], "B can be used");
+        assert_eq!(silence.pass(at(20), || 0), [A], "B has refused");
+        assert!(!silence.is_silent(A));
     }
 
     #[test]
     fn the_limit_halves_after_a_quiet_minute() {
         let mut silence = Silence::default();
-        silence.judge(at(0), &BTreeSet::from([A]), 2);
-        silence.judge(at(0), &BTreeSet::from([B]), 2);
+        silence.judge(at(0), &BTreeSet::from([A]), || 2);
+        silence.judge(at(0), &BTreeSet::from([B]), || 2);
         silence.note_heard(A);
         silence.note_heard(B);
-        assert_eq!(silence.pass(at(59_999)), [A, B]);
+        assert_eq!(silence.pass(at(59_999), || 2), [A, B]);
         assert_eq!(silence.limit(), SILENT_AFTER * 4);
-        silence.pass(at(60_000));
+        silence.pass(at(60_000), || 2);
         assert_eq!(silence.limit(), SILENT_AFTER * 2);
-        silence.pass(at(120_000));
+        silence.pass(at(120_000), || 2);
         assert_eq!((silence.limit(), silence.next_deadline()), (SILENT_AFTER, None));
     }
 }
