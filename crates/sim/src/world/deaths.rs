@@ -147,6 +147,7 @@ impl World {
         let until = self.now + self.absence(1_000_000);
         let id = self.servers[place].id;
         self.trace.note(self.now, format_args!("{id} hears nobody until {until}"));
+        self.losses.silent.insert(place);
         self.servers[place].node.set_linked(false);
         self.hang_up(connection);
         self.plan_at(until, Next::Rejoin(place));
