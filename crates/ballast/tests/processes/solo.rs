@@ -138,6 +138,32 @@ fn the_last_of_three_servers_gives_everything_to_those_that_come_back() {
 }
 
 #[test]
+fn three_of_four_servers_are_killed_one_after_the_other_and_one_comes_back() {
+    let _alone = alone();
+    let mut seats = start(4, 2, "memory");
+    write(&seats, KEYS, "four");
+    for (place, value) in ["three", "two", "one"].into_iter().enumerate() {
+        seats.servers[place].kill();
+        write(&seats, KEYS, value);
+        read(&seats, KEYS, value);
+    }
+    until("it is the last one", || is_on_own_disk(&seats.servers[3]));
+    seats.servers[1].start();
+    seats.servers[1].ready();
+    until("somebody else keeps the log", || !is_on_own_disk(&seats.servers[3]));
+    read(&seats, KEYS, "one");
+    write(&seats, KEYS, "two again");
+    read(&seats, KEYS, "two again");
+    seats.servers[0].start();
+    seats.servers[0].ready();
+    // With two others there are two replicas of everything, and none is needed of its own disk.
+    seats.until_whole();
+    seats.servers[3].kill();
+    std::fs::remove_dir_all(&seats.servers[3].disk).expect("nobody uses it");
+    read(&seats, KEYS, "two again");
+}
+
+#[test]
 fn an_operator_can_have_the_last_server_refuse_writes() {
     let _alone = alone();
     let mut seats = start(2, 1, "memory");
