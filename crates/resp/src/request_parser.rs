@@ -290,7 +290,13 @@ impl RequestParser {
     fn read_arguments(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
         while self.missing > 0 {
             let rest = &input[self.position..];
-            let Some((length, header)) = self.read_length(rest)? else { return Ok(None) };
+            let (length, header) = match short_length(rest) {
+                Some(read) => read,
+                None => match self.read_odd_length(rest)? {
+                    Some(read) => read,
+                    None => return Ok(None),
+                },
+            };
             if length > self.limits.bulk_bytes_max {
                 self.begin_to_skip(length, header)?;
                 return Ok(None);
@@ -316,13 +322,10 @@ impl RequestParser {
         Ok(Some(self.position))
     }
 
-    /// Reads `$3`, the line before an argument, and returns the argument's length and the line's.
-    #[inline]
-    fn read_length(&mut self, rest: &[u8]) -> Result<Option<(usize, usize)>, ProtocolError> {
-        let short = if rest.first() == Some(&b'$') { short_line(&rest[1..]) } else { None };
-        if let Some((length, taken)) = short {
-            return Ok(Some((length, taken + 1)));
-        }
+    /// Reads the line before an argument if it is unfinished, wrong, or merely unusual, and returns
+    /// the argument's length and the line's.
+    #[cold]
+    fn read_odd_length(&mut self, rest: &[u8]) -> Result<Option<(usize, usize)>, ProtocolError> {
         match self.read_odd_line(rest, ProtocolError::TooBigBulkCount)? {
             Line::Unfinished => Ok(None),
             Line::Number(length, taken) => {
@@ -359,7 +362,9 @@ impl RequestParser {
         let Some(mut skipped) = self.skipped.take() else { return Ok(None) };
         while self.missing > 0 {
             if skipped.left.is_none() {
-                let Some((length, header)) = self.read_length(input)? else { break };
+                let short = short_length(input).map(|read| Ok(Some(read)));
+                let read = short.unwrap_or_else(|| self.read_odd_length(input))?;
+                let Some((length, header)) = read else { break };
                 skipped.left = Some(self.left_of(length)?);
                 self.searched = 0;
                 *input = &input[header..];
@@ -447,6 +452,14 @@ impl RequestParser {
             self.unquoted = Vec::new();
         }
     }
+}
+
+/// Reads `$3`, the line before an argument, and returns the argument's length and the line's; `None`: it
+/// is not as usual.
+#[inline]
+fn short_length(rest: &[u8]) -> Option<(usize, usize)> {
+    let (b'$', number) = rest.split_first()? else { return None };
+    short_line(number).map(|(length, taken)| (length, taken + 1))
 }
 
 /// Takes off what there is of an argument and its line end, and returns how much of it is to come.
