@@ -51,7 +51,7 @@ impl<'t> LeafGuard<'t> {
     }
 
     /// The word of this hash that `is_it` knows as its own.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, hash: KeyHash, is_it: impl FnMut(Word) -> bool) -> Option<Word> {
         let tag = Tag::of(hash);
         self.leaf(hash).find(tag, is_it)

@@ -220,7 +220,7 @@ impl Index {
     ///
     /// Several leaves are locked in ascending order of their hashes; each covers a whole range,
     /// so look at [`LeafGuard::covers`] before locking for the next hash.
-    #[inline]
+    #[inline(always)]
     pub fn lock<'t>(
         &'t self,
         hash: KeyHash,

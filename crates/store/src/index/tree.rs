@@ -92,7 +92,7 @@ pub(super) fn for_each_node(node: Node, turn: &Turn<'_>, visit: &mut impl FnMut(
 }
 
 /// Tries `attempt` until it gives something, for a few microseconds.
-#[inline]
+#[inline(always)]
 pub(super) fn spin<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     for _ in 0..SPINS {
         if let Some(found) = attempt() {

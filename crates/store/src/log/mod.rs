@@ -232,7 +232,7 @@ impl Log {
     }
 
     /// The entry at an address that was found within the turn.
-    #[inline]
+    #[inline(always)]
     pub fn entry<'t>(&self, address: Address, turn: &'t Turn<'_>) -> Entry<'t> {
         parse(self.segments.encoded(address, turn))
     }

@@ -263,7 +263,7 @@ impl Segments {
 
     /// The bytes of the entry at `address`, padding included. An address that `append` gave out and
     /// that was found within the turn; anything else is our bug.
-    #[inline]
+    #[inline(always)]
     pub(super) fn encoded<'t>(&self, address: Address, turn: &'t Turn<'_>) -> &'t [u8] {
         assert!(turn.keeps(self), "a turn of another store");
         debug_assert!(self.is_written(address), "{address:?} is not written");

@@ -152,7 +152,7 @@ impl<'t> View<'t> {
     }
 
     /// Looks in a leaf that is locked.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find_locked(&self, leaf: &LeafGuard<'_>, key: Key<'_>) -> Found<'t> {
         let mut entry = None;
         match leaf.find(key.hash, |word| self.is_it(word, key, &mut entry)) {
@@ -162,12 +162,12 @@ impl<'t> View<'t> {
     }
 
     /// The entry of a word that was found within this turn.
-    #[inline]
+    #[inline(always)]
     pub(super) fn entry(&self, word: Word) -> Entry<'t> {
         self.log.entry(word.address(), self.turn)
     }
 
-    #[inline]
+    #[inline(always)]
     fn is_it(&self, word: Word, key: Key<'_>, entry: &mut Option<Entry<'t>>) -> bool {
         let candidate = self.entry(word);
         let is_it = candidate.key == key.bytes;

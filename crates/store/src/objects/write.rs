@@ -21,7 +21,7 @@ pub(super) struct Writer<'w, 't> {
 
 impl<'t> Writer<'_, 't> {
     /// Gives the key a value. Nothing has changed if there is no memory.
-    #[inline]
+    #[inline(always)]
     pub(super) fn put(
         &mut self,
         leaf: &mut LeafGuard<'_>,
@@ -141,7 +141,7 @@ impl<'t> Writer<'_, 't> {
     }
 
     /// Points the index at an entry that has been appended.
-    #[inline]
+    #[inline(always)]
     fn link(
         &mut self,
         leaf: &mut LeafGuard<'_>,
