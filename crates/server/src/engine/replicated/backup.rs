@@ -7,6 +7,7 @@
 use super::backup_jobs::{
     BackupDone, BackupJob, DirectoryRead, Done, Piece, Work, give_up, not_begun,
 };
+use super::routes::Routes;
 use super::{CHAIN, Mode, Replication, lock};
 use crate::engine::outgoing::{DiskJob, Sending, To};
 use crate::engine::{Engine, Payload, Route};
@@ -26,9 +27,6 @@ use wire::replica::{ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId};
 /// How long what was taken may be on no disk, in [`Mode::Interval`]. The second is Redis's.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Routes that are kept without looking whether their replicas are still there.
-const ROUTES_MIN: usize = 256;
-
 /// What all reactors share.
 pub(super) struct BackupSide {
     machine: Backup,
@@ -39,10 +37,7 @@ pub(super) struct BackupSide {
 /// What one reactor knows of the replicas whose pieces come to it.
 #[derive(Default)]
 pub(in crate::engine) struct BackupPart {
-    /// Where the last question about a replica came from.
-    routes: BTreeMap<ReplicaId, Route>,
-    /// With so many routes those of replicas that are gone are removed.
-    routes_max: usize,
+    routes: Routes,
     /// Replicas that have taken more than the disk has, and when it is to follow.
     unsynced: BTreeMap<ReplicaId, Arc<Replica>>,
     sync_at: Option<Instant>,
@@ -135,16 +130,11 @@ impl Engine {
         self.drive_backup(&replication, now, event, (Some(header), staged));
     }
 
-    /// Remembers where answers about a replica go. Other reactors are not told when it is freed, so
-    /// each removes what is gone when its routes have doubled.
     fn note_route(&mut self, replication: &Replication, replica: ReplicaId, route: Route) {
-        let BackupPart { routes, routes_max, .. } = &mut self.backups;
-        if routes.len() >= (*routes_max).max(ROUTES_MIN) {
+        self.backups.routes.note(replica, route, || {
             let backup = replication.backup();
-            routes.retain(|replica, _| backup.machine.knows(*replica));
-            *routes_max = 2 * routes.len();
-        }
-        routes.insert(replica, route);
+            move |replica| backup.machine.knows(replica)
+        });
     }
 
     /// A master does not need replicas any more.
@@ -226,16 +216,16 @@ impl Engine {
                 self.leave_job(replication, Work::Free(replica));
             }
             BackupEffect::Answer(answer) => {
-                if let Some(route) = self.backups.routes.get(&answer.replica) {
+                if let Some(route) = self.backups.routes.get(answer.replica) {
                     let message = PeerMessage::Appended(answer);
-                    let to = To::Back(*route);
+                    let to = To::Back(route);
                     let payload = Vec::new();
                     self.out.peers.push(Sending { to, is_priority: false, message, payload });
                 }
             }
             BackupEffect::Released { log, replicas } => {
                 for replica in &replicas {
-                    self.backups.routes.remove(replica);
+                    self.backups.routes.remove(*replica);
                 }
                 self.out.send(log, PeerMessage::Released { replicas });
             }

@@ -7,6 +7,7 @@
 //! - [`own_disk`](self): a server that has nobody else keeps its log itself;
 //! - [`backup`](self): what this server takes, keeps and frees for the logs of others;
 //! - [`backup_jobs`](self): what of that the disk does meanwhile;
+//! - [`routes`](self): where answers about those replicas go;
 //! - [`counts`](self): what people see of the disk.
 //!
 //! The machines are `protocols::replication`. Each reactor drives a replicator for the segments that
@@ -20,6 +21,7 @@ mod chain;
 mod counts;
 mod master;
 mod own_disk;
+mod routes;
 
 pub use backup_jobs::{BackupDone, BackupJob};
 pub use counts::DiskCounts;
