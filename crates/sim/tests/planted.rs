@@ -40,13 +40,12 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::DataBeforeOpen
         | Planted::DependencyDroppedEarly
         | Planted::InheritanceForgotten
-        | Planted::FreedWhileDependedOn
-        | Planted::OldStoreTrusted => 30,
+        | Planted::FreedWhileDependedOn => 30,
         Planted::ServedBeforeReplayed
         | Planted::StaleReplicaUsed
         | Planted::VersionsGoBack
         | Planted::CutBeforeHeadsAreSafe => 100,
-        Planted::FreedBeforeCommit | Planted::ZombieServes => 300,
+        Planted::FreedBeforeCommit | Planted::ZombieServes | Planted::OldStoreTrusted => 300,
         Planted::TakenBackWithoutTarget | Planted::RecoveredWithoutClock => 400,
         Planted::StoreWithoutCompare
         | Planted::NilBeforeTombstoneIsSafe
