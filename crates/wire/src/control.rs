@@ -640,7 +640,7 @@ pub struct Health {
     /// How many milliseconds ago something was last heard of each connected server whose log others
     /// keep.
     pub silence: Vec<(ServerId, u32)>,
-    /// Servers whose log stands on their own disk only, since no other one lives, or not for long.
+    /// Servers whose log is on their own disk only: no other server lives, or one has just joined.
     pub on_own_disk: Vec<ServerId>,
 }
 

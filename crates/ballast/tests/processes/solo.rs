@@ -1,5 +1,5 @@
-//! The last server of a cluster: it serves on with its log on its own disk, nothing of that is lost
-//! when it is killed, and others get all of it when they come.
+//! The last living server of a cluster keeps its log on its own disk and continues to serve. It
+//! loses nothing when it is killed, and servers that join later get replicas of its whole log.
 
 use crate::client::{Client, until};
 use crate::crashes::alone;
@@ -21,7 +21,7 @@ fn running(seats: &Seats) -> impl Iterator<Item = &Seat> {
     seats.servers.iter().filter(|seat| seat.is_there())
 }
 
-/// Has every key's request executed at a server that runs, whichever that is, as often as it takes.
+/// Sends each key's request to the running servers in turn until one returns the expected reply.
 fn each(seats: &Seats, keys: usize, request: impl Fn(usize) -> (Vec<String>, String)) {
     let mut clients: Vec<Client> =
         running(seats).map(|seat| Client::connect(seat.address)).collect();
@@ -39,7 +39,7 @@ fn write(seats: &Seats, keys: usize, value: &str) {
     });
 }
 
-/// An error or another server's address never reads as a value.
+/// Reads every key. An error reply or a redirect does not count as a value.
 fn read(seats: &Seats, keys: usize, value: &str) {
     each(seats, keys, |key| (["GET".into(), format!("key:{key}")].into(), format!("{value}{key}")));
 }
@@ -52,7 +52,7 @@ fn is_on_own_disk(seat: &Seat) -> bool {
     field(seat, "log_on_own_disk_only").as_deref() == Some("1")
 }
 
-/// What an operator sees.
+/// Returns the output of `ballast cluster status`.
 fn status(seats: &Seats) -> String {
     let address = seats.coordinator.address.to_string();
     let key = seats.coordinator.disk.with_file_name("cluster.key");
@@ -80,7 +80,7 @@ fn lose_one_and_the_other(durability: &str, keys: usize) {
     write(&seats, keys, "one");
     assert!(is_on_own_disk(&seats.servers[1]));
     until("an operator is warned", || status(&seats).contains("is on its own disk only"));
-    // What was on the other one's disk is on its own, too.
+    // Every replica that was lost with the first server has been copied to the second one's disk.
     seats.until_whole();
 
     kill_and_start(&mut seats.servers[1]);
@@ -90,7 +90,8 @@ fn lose_one_and_the_other(durability: &str, keys: usize) {
     kill_and_start(&mut seats.servers[1]);
     read(&seats, keys, "again");
 
-    // The first one has an old disk. When it has all replicas the other one is not needed any more.
+    // The first server starts with outdated replicas. Once it holds a replica of every segment, the
+    // second one can be lost.
     seats.servers[0].start();
     seats.servers[0].ready();
     write(&seats, keys, "new");
@@ -156,7 +157,7 @@ fn three_of_four_servers_are_killed_one_after_the_other_and_one_comes_back() {
     read(&seats, KEYS, "two again");
     seats.servers[0].start();
     seats.servers[0].ready();
-    // With two others there are two replicas of everything, and none is needed of its own disk.
+    // Two other servers hold a replica of every segment each, so the last server's disk can be lost.
     seats.until_whole();
     seats.servers[3].kill();
     std::fs::remove_dir_all(&seats.servers[3].disk).expect("nobody uses it");

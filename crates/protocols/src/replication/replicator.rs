@@ -662,8 +662,9 @@ impl Replicator {
         let mut ready = Vec::new();
         for (id, segment) in &mut self.segments {
             let is_due = segment.announce_at.is_none_or(|at| at <= now);
-            // One that was announced may be known already, whatever it has lost since. Until the
-            // coordinator has noted it or a later one, it takes the place of another one.
+            // The coordinator may know a segment that was announced, even if it has lost replicas since.
+            // So it is announced until the coordinator has noted it or a later one: it counts among
+            // the few that may live at a time.
             let may_be_known = segment.announce_at.is_some() && !segment.is_listed;
             if !may_be_known && !segment.can_be_announced(promise) {
                 segment.announce_at = None;

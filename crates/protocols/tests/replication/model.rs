@@ -2,8 +2,8 @@
 //! spoil replicas. After every event the question is: if the master were dead now, would a recovery
 //! find all that was acknowledged, whichever backups it is left with?
 //!
-//! The master has a disk of its own, to which it comes when all others are dead. Nobody fences that
-//! while the master lives.
+//! When all other servers are dead the master keeps its log on its own disk. No recovery fences that
+//! disk while the master lives.
 
 use super::chain::{CHAIN, Directory};
 use super::master::{MASTER, Master, Sin};

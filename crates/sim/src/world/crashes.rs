@@ -52,8 +52,8 @@ impl Losses {
         !is_excused || self.tried <= EXCUSED_READS
     }
 
-    /// Whether all backups of some master may be left out at once: one for its disk, the others for
-    /// their disks or their silence. (The last one that is merely silent is never left out.)
+    /// Returns whether a master may have no usable backup for a while: the disk of one has failed, and
+    /// the others have failed disks or were silent. Silence alone never takes away the last backup.
     fn may_lack_backups(&self) -> bool {
         let are_out = self.failing.union(&self.silent).count() + 1 >= SERVERS;
         !self.failing.is_empty() && are_out
@@ -226,7 +226,7 @@ impl World {
             }
             excused.push(tablet.range);
         }
-        // The coordinator has not heard that it has them: nobody ever served them.
+        // The coordinator has no confirmation from the owner, so these ranges were never served.
         let map = self.servers[place].node.map();
         let born = map.tablets.iter().filter(|tablet| tablet.owner == id && tablet.is_born);
         excused.extend(born.map(|tablet| tablet.range));

@@ -19,9 +19,9 @@
 //!   workers and never goes back;
 //! - a frozen or leaving range is changed by nobody; the cleaner may relocate its entries.
 //!
-//! What every read and every write passes through, here, in the index and in the log, is always
-//! inlined: left to itself the compiler inlines it or not as its callers grow, which has cost a
-//! write 150 of 3,700 instructions.
+//! Functions on the path of every read and write, here, in the index and in the log, are
+//! `#[inline(always)]`. With `#[inline]` the compiler stopped inlining some of them when they got more
+//! callers, which added 150 instructions to the 3,700 of a SET.
 //!
 //! Left to others: who owns what (`protocols`), waiting and retrying (`server`).
 

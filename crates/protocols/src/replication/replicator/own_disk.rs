@@ -2,9 +2,8 @@
 //!
 //! It is then a backup of its own log, with the same messages and the same rules, and never beside
 //! others: [`Candidate`](super::super::Candidate)s are either other servers, or the master alone.
-//! What keeps the others from serving what it holds is that the coordinator has noted a segment of
-//! the chain of which the only replica is on this disk: nobody recovers the log without it. See
-//! `docs/design/solo.md`.
+//! No other server can take over its ranges: the coordinator has noted a segment of the log directory
+//! whose only replica is on this disk, and a recovery needs that segment. See `docs/design/solo.md`.
 //!
 //! **Invariant:** a replica on the own disk is one of the replicas that are wanted only while no
 //! other server lives. It is released when the log directory says that its segment is closed, and

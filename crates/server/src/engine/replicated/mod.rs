@@ -4,7 +4,7 @@
 //! - [`Replication`]: what all reactors share;
 //! - [`master`](self): one reactor's part: places and sends what its segments get;
 //! - [`chain`](self): the log directory's own segments, and the read lease that hangs on them;
-//! - [`own_disk`](self): a server that has nobody else keeps its log itself;
+//! - [`own_disk`](self): the log of the last living server, on its own disk;
 //! - [`backup`](self): what this server takes, keeps and frees for the logs of others;
 //! - [`backup_jobs`](self): what of that the disk does meanwhile;
 //! - [`routes`](self): where answers about those replicas go;

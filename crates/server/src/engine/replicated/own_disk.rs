@@ -1,4 +1,4 @@
-//! A server that has nobody else keeps its log on its own disk: it is a backup of itself.
+//! The last living server keeps its log on its own disk: it is a backup of itself.
 //!
 //! Its replicator and the backup's machine are those of a server with others, and speak to each
 //! other by the same messages. These are delivered here, within the turn, and never reach a socket.
@@ -29,7 +29,7 @@ impl Replication {
         self.is_on_own_disk.load(Ordering::Relaxed)
     }
 
-    /// Each reactor notes it when it sees the map. People are told once.
+    /// Sets it. Each reactor calls this when it sees a new map; only a change is logged.
     pub(super) fn set_on_own_disk(&self, is_last: bool) {
         let before = self.is_on_own_disk.swap(is_last, Ordering::Relaxed);
         match (before, is_last) {

@@ -4,13 +4,13 @@ use crate::engine::Route;
 use std::collections::BTreeMap;
 use wire::replica::ReplicaId;
 
-/// Routes that are kept without looking whether their replicas are still there.
+/// Number of routes below which those of missing replicas are not removed.
 const ROUTES_MIN: usize = 256;
 
-/// Where the last question about each replica came from.
+/// The connection on which the last request about each replica came.
 ///
-/// **Invariant:** at most twice as many routes as there were replicas when it was looked last, and
-/// never fewer than [`ROUTES_MIN`] before it is looked.
+/// **Invariant:** there are at most [`ROUTES_MIN`] routes, or twice as many as were left when those of
+/// missing replicas were removed last.
 #[derive(Default)]
 pub(super) struct Routes {
     by_replica: BTreeMap<ReplicaId, Route>,
