@@ -1,8 +1,8 @@
-//! From a key to its slot and its hash.
+//! The mapping of keys to slots and key hashes.
 //!
 //! A [`KeyHash`] is `slot << 50 | (keyed 64-bit hash of the whole key >> 14)`. So a slot is a
-//! contiguous range of key hashes, keys with one hash tag are neighbours, and the hash within the
-//! slot cannot be chosen by whoever chooses keys. Test vectors: `docs/formats.md`.
+//! contiguous range of key hashes, and keys with one hash tag are neighbors. A client that
+//! chooses keys cannot choose the hash within the slot. Test vectors: `docs/formats.md`.
 
 use crate::ids::OutOfBounds;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
@@ -30,12 +30,12 @@ impl TryFrom<u16> for Slot {
 }
 
 impl Slot {
-    /// The lowest key hash of the slot.
+    /// Returns the lowest key hash of the slot.
     pub fn first_hash(self) -> KeyHash {
         KeyHash(u64::from(self.0) << SLOT_SHIFT)
     }
 
-    /// The highest key hash of the slot.
+    /// Returns the highest key hash of the slot.
     pub fn last_hash(self) -> KeyHash {
         KeyHash((u64::from(self.0) << SLOT_SHIFT) | ((1 << SLOT_SHIFT) - 1))
     }
@@ -47,12 +47,12 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// Place of a key in the key space: the slot in the top 14 bits, below it a keyed hash.
+/// Position of a key in the key space: the slot in the top 14 bits, below it a keyed hash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeyHash(pub u64);
 
 impl KeyHash {
-    /// The slot that the hash lies in.
+    /// Returns the slot of the hash.
     pub fn slot(self) -> Slot {
         Slot((self.0 >> SLOT_SHIFT) as u16)
     }
@@ -70,7 +70,8 @@ impl fmt::Display for KeyHash {
     }
 }
 
-/// The cluster's secret for hashing keys. Made once by the coordinator and told to every server.
+/// The cluster's secret seed of the key hash. The coordinator draws it once and sends it to every
+/// server.
 #[derive(Clone)]
 pub struct HashSeed {
     seed: u64,
@@ -78,12 +79,12 @@ pub struct HashSeed {
 }
 
 impl HashSeed {
-    /// The seed with this number.
+    /// Creates the seed with this number.
     pub fn new(seed: u64) -> HashSeed {
         HashSeed { seed, secrets: RapidSecrets::seed(seed) }
     }
 
-    /// The number it was made from.
+    /// Returns the number of the seed.
     pub fn number(&self) -> u64 {
         self.seed
     }
@@ -95,27 +96,27 @@ impl fmt::Debug for HashSeed {
     }
 }
 
-/// The key's place in the key space under this seed.
+/// Returns the key's hash under this seed.
 #[inline]
 pub fn key_hash(seed: &HashSeed, key: &[u8]) -> KeyHash {
     key_hash_in_slot(seed, slot_of(key), key)
 }
 
-/// As [`key_hash`] for a key whose slot is known already.
+/// Returns the same as [`key_hash`] for a key with a known slot.
 #[inline]
 pub fn key_hash_in_slot(seed: &HashSeed, slot: Slot, key: &[u8]) -> KeyHash {
     let low = rapidhash_v3_seeded(key, &seed.secrets) >> 14;
     KeyHash((u64::from(slot.0) << SLOT_SHIFT) | low)
 }
 
-/// The slot of a key: CRC16-XMODEM of its hash tag, as the Redis Cluster specification says.
+/// Returns the slot of a key: CRC16-XMODEM of its hash tag, as specified for Redis Cluster.
 #[inline]
 pub fn slot_of(key: &[u8]) -> Slot {
     Slot(crc16_xmodem(hash_tag(key)) & (SLOT_COUNT - 1))
 }
 
-/// The part of a key that decides its slot: what stands between the first `{` and the next `}` if
-/// that is not empty, else the whole key.
+/// Returns the part of a key that determines its slot: the bytes between the first `{` and the
+/// next `}` if there are any, else the whole key.
 #[inline]
 pub fn hash_tag(key: &[u8]) -> &[u8] {
     let Some(open) = key.iter().position(|&byte| byte == b'{') else { return key };
@@ -156,7 +157,8 @@ const fn crc16_tables() -> [[u16; 256]; 8] {
     tables
 }
 
-/// CRC16-XMODEM, eight bytes a step ("slice-by-8", Kounavis and Berry 2005).
+/// Returns the CRC16-XMODEM, computed eight bytes per step ("slice-by-8", Kounavis and Berry
+/// 2005).
 #[inline]
 fn crc16_xmodem(bytes: &[u8]) -> u16 {
     let mut crc = 0u16;
@@ -181,7 +183,7 @@ fn crc16_xmodem(bytes: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    /// Bit by bit, as the specification words it.
+    /// Computes the CRC bit by bit, as specified.
     fn naive_crc16(bytes: &[u8]) -> u16 {
         let mut crc = 0u16;
         for &byte in bytes {
@@ -225,7 +227,8 @@ mod tests {
         assert_eq!(hash_tag(b"foo{bar"), b"foo{bar");
     }
 
-    /// The vectors of docs/formats.md: a change of hash would make every stored hash wrong.
+    /// The vectors of docs/formats.md: a changed hash function would invalidate every stored
+    /// hash.
     #[test]
     fn key_hashes_are_the_documented_ones() {
         let seed = HashSeed::new(42);

@@ -1,4 +1,4 @@
-//! Identifiers and counters, each a type of its own.
+//! Identifiers and counters, each with its own type.
 
 use crate::limits::TABLES_MAX;
 use serde::{Deserialize, Serialize};
@@ -32,8 +32,8 @@ macro_rules! printed {
     };
 }
 
-/// A table: what Redis calls a database. Table 0 is the one that clients start in. Decoding refuses
-/// those that no server has.
+/// Number of a table (a database in Redis). Clients start in table 0. Decoding refuses numbers
+/// that no server has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "u8")]
 pub struct TableId(pub u8);
@@ -49,12 +49,12 @@ impl TryFrom<u8> for TableId {
     }
 }
 
-/// A number from outside is above the last one there is.
+/// Error: a number from outside is above the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBounds {
     /// Meaning of the number.
     pub what: &'static str,
-    /// The first number that is refused.
+    /// Lowest number that is refused.
     pub end: usize,
 }
 
@@ -67,8 +67,10 @@ impl fmt::Display for OutOfBounds {
 impl std::error::Error for OutOfBounds {}
 
 number!(
-    /// One run of one server process, given by the coordinator and never used twice: a process
-    /// that starts again is a new server. So it fences by itself, without a generation beside it.
+    /// Number of a server, assigned by the coordinator and never reused. A process may rejoin
+    /// under a number only if it has everything that was acknowledged under it: the same run, or
+    /// a restart of a lone server with its own log. Any other restart is a new server. So the
+    /// number fences by itself, without a generation beside it.
     ServerId(u32),
     "s"
 );
@@ -78,12 +80,12 @@ number!(
     "r"
 );
 number!(
-    /// A segment of one server's log. Given in order of opening, never used twice by a server.
+    /// Number of a segment in one server's log, in order of opening and never reused.
     SegmentId(u64),
     "seg"
 );
-/// Order of the writes of one key. Drawn from the server's one counter while the key's leaf is
-/// locked; higher is newer. 0 is below every version that a write draws. Decoding refuses those
+/// Order of the writes of one key; higher is newer. Drawn from the server's counter while the
+/// key's leaf is locked. 0 is below every version that a write draws. Decoding refuses versions
 /// above [`Version::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "u64")]
@@ -91,37 +93,40 @@ pub struct Version(pub u64);
 
 printed!(Version, "v");
 number!(
-    /// Rises at every change of a tablet's owner. A message with an older one changes nothing.
+    /// Ownership epoch of a tablet. Rises at every change of its owner. A message with an older
+    /// epoch has no effect.
     OwnershipEpoch(u64),
     "e"
 );
-/// Given when a server starts to hold a range from nothing; every log entry carries the tenure
-/// under which it was written. 48 bits: decoding refuses those above [`Tenure::MAX`].
+/// Incarnation of a range: assigned when a server begins to hold the range without earlier
+/// entries of its own, and again at a flush. Every log entry carries the incarnation under which
+/// it was written; entries under another one are void. 48 bits: decoding refuses numbers above
+/// [`Tenure::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "u64")]
 pub struct Tenure(pub u64);
 
 printed!(Tenure, "n");
 number!(
-    /// One migration, given by the coordinator with its intent and never used twice.
+    /// Number of a migration, assigned by the coordinator with its intent and never reused.
     MigrationId(u64),
     "m"
 );
 number!(
-    /// A cluster, drawn at random when its coordinator starts for the first time.
+    /// Identifier of a cluster, drawn at random when its coordinator starts for the first time.
     ClusterId(u64),
     "c"
 );
 
 number!(
-    /// One run of one process, drawn at random when it starts. It tells a process that connects
-    /// again from another one that claims the same number.
+    /// Identifier of one run of a process, drawn at random at its start. It distinguishes a
+    /// process that reconnects from another one that claims the same server number.
     Generation(u64),
     "g"
 );
 
 impl Tenure {
-    /// The highest tenure that fits into a log entry.
+    /// Highest incarnation that fits into a log entry.
     pub const MAX: Tenure = Tenure((1 << 48) - 1);
 }
 
@@ -137,8 +142,8 @@ impl TryFrom<u64> for Tenure {
 }
 
 impl Version {
-    /// The highest version that is taken from outside. Whoever has drawn a billion a second for a
-    /// century is below it, and who is told it can draw as many again.
+    /// Highest version accepted from outside. A server that draws a billion versions per second
+    /// for a century stays below it, and a server that adopts it can draw as many again.
     pub const MAX: Version = Version(1 << 62);
 }
 
@@ -154,8 +159,8 @@ impl TryFrom<u64> for Version {
 }
 
 impl ServerId {
-    /// The 40 hexadecimal digits by which Redis clients know this server: cluster and number,
-    /// spread over 20 bytes so that no two servers share a prefix that a person would confuse.
+    /// Returns the 40 hexadecimal digits that identify this server to Redis clients: cluster and
+    /// number, mixed over 20 bytes so that different servers have visibly different names.
     pub fn node_name(self, cluster: ClusterId) -> String {
         let mut state = cluster.0 ^ (u64::from(self.0) << 32) ^ u64::from(self.0);
         let mut name = String::with_capacity(40);

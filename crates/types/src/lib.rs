@@ -1,10 +1,11 @@
-//! The vocabulary of Ballast: identifiers, key hashes and their ranges, versions, epochs, time, limits.
+//! The basic types of Ballast: identifiers, key hashes and their ranges, versions, epochs, time,
+//! limits.
 //!
-//! Every number that means something has its own type here, so that a wrong argument does not
-//! compile. The crate does no input or output and allocates nothing on the data path.
+//! Every kind of number has its own type here, so that a wrong argument does not compile. The
+//! crate does no input or output and allocates nothing on the data path.
 //!
-//! Start at [`KeyHash`] and [`HashRange`]: a key's hash decides its slot, its place in the index,
-//! and the server that owns it.
+//! Start at [`KeyHash`] and [`HashRange`]: a key's hash determines its slot, its place in the
+//! index, and the server that owns it.
 
 #![forbid(unsafe_code)]
 

@@ -13,16 +13,17 @@ pub const KEY_BYTES_MAX: usize = 65_535;
 /// Longest value in bytes: one entry with its key and headers fits into the smallest segment.
 pub const VALUE_BYTES_MAX: usize = (4 << 20) - (64 << 10) - KEY_BYTES_MAX - 1;
 
-/// Databases of a server (`SELECT 0` to `SELECT 15`), as in Redis's default configuration.
+/// Number of databases of a server (`SELECT 0` to `SELECT 15`), as in Redis's default
+/// configuration.
 pub const TABLES_MAX: usize = 16;
 
-/// Reactors of one server: far above the cores of one machine.
+/// Maximum number of reactors of one server: far above the cores of one machine.
 pub const REACTORS_MAX: usize = 256;
 
-/// Partitions of one migration (Rocksteady §3.1.1 uses 8).
+/// Maximum number of partitions of one migration (Rocksteady §3.1.1 uses 8).
 pub const PARTITIONS_MAX: usize = 64;
 
-/// Most bytes of a record in the log: key and value, the entry's header and what else it may carry.
+/// Maximum bytes of a record in the log: key, value, the entry's header and optional fields.
 pub const RECORD_BYTES_MAX: usize = KEY_BYTES_MAX + VALUE_BYTES_MAX + 64;
 
 const _: () = assert!(RECORD_BYTES_MAX <= SEGMENT_BYTES_MIN);

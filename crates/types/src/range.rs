@@ -4,7 +4,7 @@ use crate::{KeyHash, Slot};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A contiguous, never empty range of key hashes, both ends included.
+/// A contiguous, non-empty range of key hashes, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "(KeyHash, KeyHash)", into = "(KeyHash, KeyHash)")]
 pub struct HashRange {
@@ -12,7 +12,7 @@ pub struct HashRange {
     last: KeyHash,
 }
 
-/// The ends of a range were the wrong way round.
+/// Error: the range would end before it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmptyRange;
 
@@ -38,56 +38,56 @@ impl From<HashRange> for (KeyHash, KeyHash) {
 }
 
 impl HashRange {
-    /// Every key hash there is.
+    /// The range of all key hashes.
     pub const ALL: HashRange = HashRange { first: KeyHash(0), last: KeyHash(u64::MAX) };
 
-    /// The range from `first` to `last`, both included.
+    /// Returns the range from `first` to `last`, both included.
     ///
     /// # Panics
-    /// If `first` is above `last`. Bytes from outside go through `TryFrom`.
+    /// If `first` is above `last`. Use `TryFrom` for values from outside.
     pub fn new(first: KeyHash, last: KeyHash) -> HashRange {
         assert!(first <= last, "a range must not end before it begins: {first:?} > {last:?}");
         HashRange { first, last }
     }
 
-    /// The range of the slots from `first` to `last`, both included.
+    /// Returns the range of the slots from `first` to `last`, both included.
     pub fn of_slots(first: Slot, last: Slot) -> HashRange {
         HashRange::new(first.first_hash(), last.last_hash())
     }
 
-    /// The lowest hash of the range.
+    /// Returns the lowest hash of the range.
     pub fn first(self) -> KeyHash {
         self.first
     }
 
-    /// The highest hash of the range.
+    /// Returns the highest hash of the range.
     pub fn last(self) -> KeyHash {
         self.last
     }
 
-    /// Whether `hash` lies in the range.
+    /// Returns whether the range contains `hash`.
     pub fn contains(self, hash: KeyHash) -> bool {
         self.first <= hash && hash <= self.last
     }
 
-    /// Whether every hash of `other` lies in this range.
+    /// Returns whether this range contains every hash of `other`.
     pub fn covers(self, other: HashRange) -> bool {
         self.first <= other.first && other.last <= self.last
     }
 
-    /// What both ranges contain.
+    /// Returns the hashes that both ranges contain.
     pub fn intersection(self, other: HashRange) -> Option<HashRange> {
         let first = self.first.max(other.first);
         let last = self.last.min(other.last);
         (first <= last).then_some(HashRange { first, last })
     }
 
-    /// Whether the ranges share a hash.
+    /// Returns whether the ranges share a hash.
     pub fn overlaps(self, other: HashRange) -> bool {
         self.intersection(other).is_some()
     }
 
-    /// What of this range lies outside `other`: the part below and the part above.
+    /// Returns the parts of this range outside `other`: below and above.
     pub fn without(self, other: HashRange) -> [Option<HashRange>; 2] {
         let Some(cut) = self.intersection(other) else { return [Some(self), None] };
         let below = (self.first < cut.first)
@@ -97,12 +97,12 @@ impl HashRange {
         [below, above]
     }
 
-    /// Slots that have at least one hash in the range, as first and last.
+    /// Returns the first and the last slot that overlap the range.
     pub fn slots(self) -> (Slot, Slot) {
         (self.first.slot(), self.last.slot())
     }
 
-    /// Whether the range begins and ends at slot borders.
+    /// Returns whether the range begins and ends at slot borders.
     pub fn is_whole_slots(self) -> bool {
         self.first == self.first.slot().first_hash() && self.last == self.last.slot().last_hash()
     }

@@ -1,4 +1,4 @@
-//! Time as a number. Nothing here reads a clock: the shells do, and pass what they read.
+//! Time as a number. This module reads no clock: the shells read clocks and pass the values.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct Instant(pub u64);
 
 impl Instant {
-    /// Time since `earlier`, or zero if `earlier` is later.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -38,7 +38,8 @@ impl fmt::Display for Instant {
     }
 }
 
-/// Wall-clock time in milliseconds since 1970, as Redis counts expiry. 0 as an expiry means never.
+/// Wall-clock time in milliseconds since 1970, as Redis counts expiry. 0 as an expiry means
+/// never.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
