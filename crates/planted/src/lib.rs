@@ -1,85 +1,91 @@
-//! Bugs on purpose, inside of the real code. Who tests the simulator: each breaks one rule at one
-//! place, and a run must find it.
+//! Planted bugs inside the real code, to test the simulator. Each bug breaks one rule at one
+//! place, and a simulation must find it.
 //!
-//! The place asks [`is`]. Without the feature `on`, which only the simulator's tests turn on, the
-//! answer is a constant, and the compiler leaves nothing of the question.
+//! The code asks [`is`] at that place. Without the feature `on`, which only the simulator's tests
+//! enable, the answer is a constant, and the compiler removes the check.
 //!
-//! What can be broken from outside (a message changed on its way, the store told something untrue)
-//! has no place in here.
+//! Bugs that can be injected from outside are not in this crate: for example a modified message,
+//! or wrong arguments to the store.
 
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "on")]
 use std::cell::Cell;
 
-/// A rule that is broken.
+/// A planted bug: the rule that it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bug {
-    /// A conditional write, increment or delete takes a record that has not arrived for absent.
+    /// A conditional write, increment or delete treats a record that has not arrived as absent.
     DecidedOnMissing,
-    /// A read takes a record that has not arrived for absent.
+    /// A read treats a record that has not arrived as absent.
     MissingReadAsAbsent,
-    /// A command on several keys takes those that have not arrived for absent.
+    /// A multi-key command treats records that have not arrived as absent.
     PartnerReadAsAbsent,
-    /// A source that has left a range still serves it from its copy.
+    /// A source serves a range from its copy after the range has left.
     CopyServedAfterLeaving,
-    /// Clients are redirected while it is open who will own the range.
+    /// Clients are redirected while the new owner of the range is undecided.
     RedirectedWhileHeld,
-    /// The reply to a request that has overtaken a parked one leaves before the other's.
+    /// The reply to a request that has overtaken a parked one is sent before the parked one's
+    /// reply.
     ReplyOvertakes,
     /// A request overtakes a parked one of the same key.
     KeyOvertaken,
-    /// A request that waited for its turn behind another is not started when the other is done.
+    /// A request that waits behind another is not started when the other has finished.
     TurnForgotten,
-    /// What the source still has of a table that was flushed arrives nevertheless.
+    /// The source's records of a flushed table still arrive.
     FlushedArrives,
-    /// A walk does not wait for what has not arrived.
+    /// A scan does not wait for records that have not arrived.
     WalkNotWaiting,
-    /// A source that has left keeps its copy, and serves it when the range has come back.
+    /// A source keeps its copy of a range that has left, and serves it when the range has come
+    /// back.
     OldCopyKept,
-    /// The cleaner drops tombstones whose dead versions would still be read after a crash.
+    /// The cleaner drops tombstones while the versions that they supersede would still be read
+    /// after a crash.
     TombstoneDroppedEarly,
-    /// The cleaner drops dead objects without regard to what they keep dead.
+    /// The cleaner drops dead objects without preserving what they supersede.
     OverwriteForgotten,
-    /// A segment leaves the log before what killed its entries is stable.
+    /// A segment leaves the log before the entries that superseded its entries are synced.
     LeftBeforeStable,
-    /// A segment leaves the log before those from which its entries were copied.
+    /// A segment leaves the log before the segments from which its entries were copied.
     LeftBeforeOrigin,
-    /// Of a tombstone and an object of the same version, the object stays.
+    /// At equal versions an object wins against a tombstone.
     TieToObject,
-    /// What names an entry that was lost in a crash is taken as if it were there.
+    /// Recovery does not mend links to entries that were lost in a crash.
     LostLinkIgnored,
-    /// A tombstone's word goes before the tombstone is stable.
+    /// A tombstone's index word is removed before the tombstone is synced.
     GraveClosedEarly,
     /// A relative time to live counts from the wall clock.
     LifeFromWallClock,
-    /// An expired record is reclaimed before it is stable.
+    /// An expired record is reclaimed before it is synced.
     ReclaimedUnstable,
-    /// What a segment got is acknowledged before its backups have it.
+    /// Bytes of a segment are acknowledged before the backups have them.
     AcknowledgedBeforeReplicas,
-    /// What a segment got is acknowledged before the directory names it.
+    /// Bytes of a segment are acknowledged before the segment manifest contains the segment.
     DataBeforeOpen,
-    /// A replica is read whatever its length, and whether it was an original or not.
+    /// A replica is used even if its length is wrong or it is not an original.
     StaleReplicaUsed,
-    /// When the target of a migration dies, what it had not pulled is looked for in its log alone.
+    /// When the target of a migration dies, records that it had not pulled are searched only in
+    /// its log.
     DependencyDroppedEarly,
-    /// A source takes back what did not arrive without what the target has written.
+    /// A source takes back unpulled records without the target's writes to them.
     TakenBackWithoutTarget,
-    /// A range that is being recovered is served.
+    /// A range is served while it is being recovered.
     ServedBeforeReplayed,
-    /// A cut counts before what was replayed is safe.
+    /// A migration cut is committed before the replayed records are durable.
     CutBeforeHeadsAreSafe,
     /// A master serves without a lease.
     ZombieServes,
-    /// A recovery does not raise the counter of versions.
+    /// A recovery does not raise the version counter.
     VersionsGoBack,
     /// A log is freed while a migration may need it.
     FreedWhileDependedOn,
-    /// A part counts as recovered before what was replayed is safe.
+    /// A recovery partition counts as recovered before the replayed records are durable.
     FreedBeforeCommit,
-    /// A part that is served before it is safe does not hang on the dead server's log.
+    /// A range that is served before it is durable does not keep the dead server's log from being
+    /// freed.
     InheritanceForgotten,
-    /// What not every replica of an open segment has is served before it is safe elsewhere.
+    /// Bytes that some replicas of an open segment lack are served before they are durable
+    /// elsewhere.
     UnsettledShown,
 }
 
@@ -88,13 +94,13 @@ thread_local! {
     static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
 }
 
-/// Whether bugs can be planted in this build.
+/// Support for planted bugs in this build.
 pub const IS_ON: bool = cfg!(feature = "on");
 
-/// From here on this thread's code has this bug, or none.
+/// Plants a bug for this thread, or none.
 ///
 /// # Panics
-/// If bugs cannot be planted in this build.
+/// If this build does not support planted bugs.
 pub fn plant(bug: Option<Bug>) {
     #[cfg(feature = "on")]
     PLANTED.set(bug);
@@ -102,7 +108,7 @@ pub fn plant(bug: Option<Bug>) {
     assert_eq!(bug, None, "this build has no places for planted bugs");
 }
 
-/// Whether this bug is to be made.
+/// Returns whether this bug is planted.
 #[inline(always)]
 pub fn is(bug: Bug) -> bool {
     #[cfg(feature = "on")]
