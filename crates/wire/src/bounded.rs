@@ -1,13 +1,13 @@
-//! Lists that are refused while they are decoded if they have too many elements.
+//! Decoding of lists with a maximum length, which is enforced while decoding.
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Elements that memory is set aside for before the first one is read.
+/// Maximum number of elements for which memory is allocated before the first one is decoded.
 const AHEAD: usize = 64;
 
-/// Decodes a list of at most `MAX` elements: `#[serde(deserialize_with = "at_most::<_, _, MAX>")]`.
+/// Decodes a list of at most `MAX` elements, as a `deserialize_with` function of serde.
 pub(crate) fn at_most<'de, D, T, const MAX: usize>(decoder: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,14 +1,14 @@
-//! CRC-32C (Castagnoli; in the catalogues: CRC-32/ISCSI), the one checksum of all our formats.
+//! CRC-32C (Castagnoli, also listed as CRC-32/ISCSI), the only checksum of all formats.
 
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 
-/// CRC-32C of the bytes.
+/// Returns the CRC-32C of the bytes.
 #[inline]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// CRC-32C of two pieces, as if they stood side by side.
+/// Returns the CRC-32C of the concatenation of two slices.
 pub(crate) fn crc32c_of_two(first: &[u8], second: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(first);
@@ -16,7 +16,7 @@ pub(crate) fn crc32c_of_two(first: &[u8], second: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// CRC-32C of everything that `before` is the checksum of, and these bytes behind it.
+/// Extends the CRC-32C `before` by `bytes` and returns the CRC-32C of the concatenation.
 #[inline]
 pub fn crc32c_append(before: u32, bytes: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!before));
@@ -24,8 +24,9 @@ pub fn crc32c_append(before: u32, bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// Compares the accelerated checksum with a bit-by-bit one over many lengths and alignments.
-/// A server runs this once at start: a wrong checksum would be noticed only when data is needed.
+/// Compares the accelerated checksum with a bitwise one over many lengths and alignments. A
+/// server runs this at its start, because a wrong checksum would otherwise be noticed only when
+/// data is needed.
 pub fn crc32c_self_check() -> bool {
     let bytes: Vec<u8> = (0..600u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 11) as u8).collect();
     let lengths = (0..=80).chain([127, 128, 129, 255, 256, 257, 511, 512]);

@@ -1,8 +1,8 @@
-//! Messages between a server and the coordinator. Each may arrive twice or late: it names the
-//! migration, epoch or map version that it is about, and a receiver that has gone on ignores it.
+//! Messages between a server and the coordinator. Each message may arrive twice or late. It names
+//! its migration, epoch or map version, and a receiver that is past that state ignores it.
 //!
-//! Either side of a connection that has nothing to say sends an empty frame every [`ALIVE_AGAIN`],
-//! so that a peer that hangs or is cut off is told from one that is silent.
+//! An idle side of a connection sends an empty frame every [`ALIVE_AGAIN`]. The other side can
+//! therefore detect a peer that hangs or is cut off.
 
 mod clock;
 mod mark;
@@ -31,19 +31,20 @@ use types::{
     UnixMillis,
 };
 
-/// Pause between two signs of life on a control connection. A sign of life is a frame without
-/// message and payload, the encoding of `()`.
+/// Interval between two keep-alive frames on a control connection. A keep-alive is a frame
+/// without message and payload, the encoding of `()`.
 pub const ALIVE_AGAIN: Duration = Duration::from_secs(1);
 
-/// A control connection on which nothing came for so long is closed.
+/// Time without any frame after which a control connection is closed.
 pub const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// From a server to the coordinator.
+/// A message from a server to the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToCoordinator {
-    /// First on every connection of a server, under the number that its handshake named.
+    /// Joins the cluster; the first message on every connection of a server, under the id that
+    /// its handshake claimed.
     Join(Join),
-    /// Source: how much the range holds, for the target's reservation.
+    /// The source reports the size of the range, for the target's reservation.
     Measured {
         /// The migration.
         migration: MigrationId,
@@ -52,442 +53,444 @@ pub enum ToCoordinator {
         /// Their bytes in the log.
         bytes: u64,
     },
-    /// Target: I know the intent and have (or have not) reserved the memory.
+    /// The target knows the intent and has, or has not, reserved the memory.
     Prepared {
         /// The migration.
         migration: MigrationId,
-        /// The reason, if it refuses.
+        /// The reason, if the target refuses.
         refused: Option<String>,
     },
-    /// Source: I have sent the flip and got no answer in time; or freezing took too long and I
-    /// serve again. Please find out and decide.
+    /// The source asks for a decision: its flip was not answered in time, or freezing took too
+    /// long and it serves again.
     FlipUnanswered {
         /// The migration.
         migration: MigrationId,
     },
-    /// Source or target: the target has accepted the flip.
+    /// The source or the target reports that the target has accepted the flip.
     Flipped {
         /// The migration.
         migration: MigrationId,
     },
-    /// Target, asked by [`FromCoordinator::Decide`]: whether it has accepted the flip. If not, it
-    /// never will.
+    /// The target's answer to [`FromCoordinator::Decide`]. If it has not accepted, it never will.
     Decided {
         /// The migration.
         migration: MigrationId,
-        /// Whether it serves the range.
+        /// Set if the target serves the range.
         accepted: bool,
     },
-    /// Target: a cut has been committed; only these ranges still depend on the source.
+    /// The target has committed a cut: only these ranges still depend on the source.
     Shrink {
         /// The migration.
         migration: MigrationId,
-        /// In ascending order; empty: nothing depends on the source any more.
+        /// The ranges, ascending; empty: nothing depends on the source any more.
         remaining: Vec<HashRange>,
     },
-    /// Target: how far it is, for people who watch.
+    /// The target reports its progress, for operators.
     Progress {
         /// The migration.
         migration: MigrationId,
-        /// Counters since the flip.
+        /// The counters since the flip.
         progress: Progress,
     },
-    /// Source: my index holds no entry of the range any more.
+    /// The source's index holds no entry of the range any more.
     Released {
         /// The migration.
         migration: MigrationId,
     },
-    /// A request of an operator, or passed on by the server that a client sent it to.
+    /// A request of an operator, sent directly or forwarded by the server that received it.
     Ask {
-        /// Returned with the answer.
+        /// Request number, echoed in the answer.
         request: u64,
-        /// What is wanted.
+        /// The request.
         ask: Ask,
     },
-    /// Master: the chain of my log's directory has come to this segment, which begins with a whole
-    /// snapshot on all its backups. Nothing in it counts before [`FromCoordinator::ChainNoted`],
-    /// and nothing more is written to the one before.
+    /// The master's manifest continues in this segment, which begins with a complete snapshot on
+    /// a quorum of its backups. No record counts that is only in this segment before
+    /// [`FromCoordinator::ChainNoted`]. Until then the earlier segment is written as well.
     Chain {
-        /// Rises from one segment of the chain to the next.
+        /// The manifest segment; ids rise from one manifest segment to the next.
         number: SegmentId,
     },
-    /// Backup: I take nothing more for this log, and hold these replicas of it. In several
-    /// messages, if one cannot carry all.
+    /// The backup has fenced this log and holds these replicas, in one or several messages.
     Fenced {
-        /// The server whose log it is.
+        /// The master of the log.
         log: ServerId,
-        /// Replicas that the messages of this report before had: one may get lost.
+        /// Number of replicas in the earlier messages of this report; reveals a lost message.
         first: u32,
-        /// At most [`REPLICAS_PER_MESSAGE`].
+        /// The replicas, at most [`REPLICAS_PER_MESSAGE`].
         #[serde(deserialize_with = "at_most::<_, _, REPLICAS_PER_MESSAGE>")]
         replicas: Vec<ReplicaInfo>,
-        /// The latest expiry clock that the log's server told.
+        /// The latest known expiry clock of the log's server.
         clock: UnixMillis,
-        /// Another message follows.
+        /// Set if another message of the report follows.
         more: bool,
     },
-    /// Backup: pieces of a replica of the log's directory.
+    /// The backup sends pieces of a replica of the log's manifest.
     DirectoryRead {
-        /// The server whose log it is.
+        /// The master of the log.
         log: ServerId,
         /// Segment and epoch of the replica.
         replica: (SegmentId, ReplicaEpoch),
-        /// As asked: what stands before these.
+        /// The position of these pieces, from the request.
         first: DirectoryPlace,
-        /// The pieces' bodies, in which the first and last may be cut. None at all: it cannot be read.
-        /// Together all messages have as many bytes as the replica was said to have.
+        /// The bodies of the pieces; the first and last may be partial. An empty list: the replica
+        /// cannot be read. All messages together contain exactly the reported bytes of the replica.
         bodies: Vec<Vec<u8>>,
-        /// Where the rest begins, if there is any.
+        /// The position of the rest, if there is any.
         next: Option<DirectoryPlace>,
     },
-    /// Recovery master: all entries of the part are in my memory, and I could serve it. Repeated until
-    /// the map says that the part is mine. Not of a part that is in several logs, or of which I had
-    /// something before.
+    /// The recovery master has all entries of the part in memory and could serve it. Repeated
+    /// until the map shows this server as the owner. Not sent for a part that depends on several
+    /// logs, or of which the server held records before.
     Replayed {
-        /// The server whose log it is.
+        /// The master of the log.
         dead: ServerId,
-        /// The part.
+        /// The range of the part.
         range: HashRange,
-        /// As handed out.
+        /// The epoch of the part, from the request.
         epoch: OwnershipEpoch,
     },
-    /// Recovery master: all entries of the part are in my log, and on my backups. Repeated until
-    /// [`FromCoordinator::Kept`].
+    /// All entries of the part are in the recovery master's log and acknowledged by its backups.
+    /// Repeated until [`FromCoordinator::Kept`].
     Recovered {
-        /// The dead server whose log it is: the first one of the part.
+        /// The dead server of the part's first log.
         dead: ServerId,
-        /// The part.
+        /// The range of the part.
         range: HashRange,
-        /// As handed out.
+        /// The epoch of the part, from the request.
         epoch: OwnershipEpoch,
     },
-    /// Recovery master: I cannot recover the part, and what I had of it counts for nothing. Never after
-    /// [`ToCoordinator::Replayed`] or [`ToCoordinator::Recovered`]: the part may be mine already.
+    /// The recovery master cannot recover the part; the records that it replayed do not count.
+    /// Never sent after [`ToCoordinator::Replayed`] or [`ToCoordinator::Recovered`], because the
+    /// server may own the part by then.
     NotRecovered {
-        /// The dead server whose log it is: the first one of the part.
+        /// The dead server of the part's first log.
         dead: ServerId,
-        /// The part.
+        /// The range of the part.
         range: HashRange,
-        /// As handed out.
+        /// The epoch of the part, from the request.
         epoch: OwnershipEpoch,
-        /// For the operator.
+        /// The reason, for the operator.
         reason: String,
     },
-    /// Backup: a replica that I have reported in [`ToCoordinator::Fenced`] cannot be read, or has
-    /// less than I said. Others are to be read instead.
+    /// A replica that the backup reported in [`ToCoordinator::Fenced`] is unreadable or shorter
+    /// than reported. Other replicas must be read instead.
     Damaged {
-        /// The server whose log it is.
+        /// The master of the log.
         log: ServerId,
         /// The segment of that log.
         segment: SegmentId,
-        /// The epoch of the replica of that segment.
+        /// The epoch of the replica.
         epoch: ReplicaEpoch,
     },
-    /// Backup: I hold nothing of this log any more.
+    /// The backup holds nothing of this log any more.
     LogFreed {
-        /// The server whose log it is.
+        /// The master of the log.
         log: ServerId,
     },
-    /// Backup: I hold replicas of a log, and its master is not to be found. If nobody needs them
-    /// the answer is [`FromCoordinator::FreeLog`], else there is none.
+    /// The backup holds replicas of a log and cannot find its master. If they are not needed, the
+    /// answer is [`FromCoordinator::FreeLog`]; otherwise there is none.
     IsNeeded {
-        /// The server whose log it is.
+        /// The master of the log.
         log: ServerId,
     },
-    /// Answer to a [`FromCoordinator::Ping`], from the link's own thread.
+    /// Answer to a [`FromCoordinator::Ping`], sent by the link's own thread.
     Pong {
-        /// Since an earlier ping some reactor has neither begun a turn nor slept: the thread that
-        /// answers may live while a reactor hangs, and only reactors serve.
+        /// Set if some reactor has neither begun a turn nor slept since an earlier ping. The
+        /// link's thread may run while a reactor hangs, and only reactors serve requests.
         is_stalled: bool,
     },
-    /// Master: this backup does not answer. The coordinator finds out for itself.
+    /// The master's backup does not answer. The coordinator makes its own judgment.
     Suspect {
-        /// Who is silent.
+        /// The backup.
         server: ServerId,
     },
-    /// Answer to a [`FromCoordinator::Describe`], first part: the newest map that I have.
+    /// First answer to a [`FromCoordinator::Describe`]: the newest map that the server knows.
     KnownMap(Box<ClusterMap>),
-    /// Second part: what I hold.
+    /// Second answer to a [`FromCoordinator::Describe`]: the state that the server holds.
     Holds(Box<Holdings>),
-    /// Owner of a range that was born: from the map on that says that it is not any more, I serve
-    /// it, and hold every write to it.
+    /// The owner of a new range confirms it. The owner begins to serve the range with the first
+    /// map that no longer marks it as new, and is responsible for every write from then on.
     Holding {
-        /// The range, as the map has it.
+        /// The range, as in the map.
         range: HashRange,
         /// Its epoch.
         epoch: OwnershipEpoch,
     },
-    /// Master: what my ranges would cost whoever recovers them. Now and then, whether it has
-    /// changed or not.
+    /// The load profile of the master's ranges. Sent periodically, changed or not.
     Will(Will),
-    /// Answer to a [`FromCoordinator::Clock`], from the link's own thread.
+    /// Answer to a [`FromCoordinator::Clock`], sent by the link's own thread.
     Clock(ClockReading),
-    /// Answer to a [`FromCoordinator::Witness`]: this server has answered me.
+    /// Answer to a [`FromCoordinator::Witness`]: the server has answered.
     Witnessed {
-        /// Who was asked.
+        /// The server that was asked.
         server: ServerId,
     },
 }
 
-/// From the coordinator to a server.
+/// A message from the coordinator to a server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromCoordinator {
-    /// Answer to a join.
+    /// Grants a join.
     Welcome {
-        /// The server's number from here on.
+        /// The id of the server from now on.
         server: ServerId,
         /// The cluster.
         cluster: ClusterId,
         /// Seed of the key hash.
         seed: u64,
     },
-    /// The join cannot be granted; the text says why and what to do.
+    /// Refuses a join; the text explains why and what to do.
     Rejected {
-        /// For the operator.
+        /// The reason, for the operator.
         reason: String,
-        /// The server holds what another one serves: it must stop at once.
+        /// Set if another server serves this server's ranges: it must stop at once.
         is_fenced: bool,
     },
-    /// The whole map; an older version than the one known changes nothing.
+    /// The complete map. A map older than the known one has no effect.
     Map(ClusterMap),
-    /// To the source: how much does the range hold?
+    /// Asks the source for the size of a range.
     Measure {
         /// The migration.
         migration: MigrationId,
         /// The range.
         range: HashRange,
     },
-    /// To the target: an intent exists; reserve the memory and answer `Prepared`.
+    /// Announces an intent to the target, which reserves memory and answers `Prepared`.
     Prepare(Intent),
-    /// To the source: the target is prepared; freeze and flip.
+    /// Tells the source that the target is prepared: freeze and flip.
     Start(Intent),
-    /// To the target: have you accepted this flip, or will you never?
+    /// Asks the target whether it has accepted this flip; if not, it must never accept.
     Decide {
         /// The migration.
         migration: MigrationId,
     },
-    /// To the source: what the target answered. `false`: thaw, the intent is withdrawn.
+    /// Tells the source the target's decision. `false`: the intent is withdrawn; thaw.
     Outcome {
         /// The migration.
         migration: MigrationId,
-        /// Whether the target serves the range.
+        /// Set if the target serves the range.
         accepted: bool,
     },
-    /// To the source: only these ranges are still needed; forget the rest. What returned to it from
-    /// a dead target, in a [`RecoveryPart`], is none of the migration's any more, and stays.
+    /// Tells the source that only these ranges are still needed and the rest must be deleted. A
+    /// range that returned to the source from a dead target, in a [`RecoveryPart`], left the
+    /// migration and stays.
     Forget {
         /// The migration.
         migration: MigrationId,
-        /// In ascending order; empty: forget everything, then answer `Released`.
+        /// The ranges, ascending; empty: delete everything, then answer `Released`.
         remaining: Vec<HashRange>,
     },
-    /// To the target: the migration is over (source released, or intent withdrawn).
+    /// Tells the target that the migration is over (source released, or intent withdrawn).
     Finished {
         /// The migration.
         migration: MigrationId,
     },
     /// Answer to an `Ask`.
     Answer {
-        /// As asked.
+        /// Request number, from the request.
         request: u64,
-        /// What came of it.
+        /// The result.
         answer: Answer,
     },
-    /// To a master: it is written down that its chain has come so far.
+    /// Tells a master that the coordinator has recorded its manifest segment.
     ChainNoted {
-        /// The highest number that was told.
+        /// The highest recorded segment.
         number: SegmentId,
     },
-    /// To a backup: the master of this log is dead. Take nothing more for it, for good, and say
-    /// what you hold of it, even if that is nothing.
+    /// Tells a backup that the master of this log is dead. The backup fences the log permanently
+    /// and reports its replicas, even if it has none.
     Fence {
-        /// The server whose log it is.
+        /// The master of the log.
         log: ServerId,
     },
-    /// To a backup: send this replica of the log's directory, from this piece on.
+    /// Asks a backup for this replica of the log's manifest, from this position.
     ReadDirectory {
-        /// The server whose log it is.
+        /// The master of the log.
         log: ServerId,
         /// Segment and epoch of the replica.
         replica: (SegmentId, ReplicaEpoch),
-        /// What is here already.
+        /// The position up to which the coordinator has the replica.
         first: DirectoryPlace,
     },
-    /// To a recovery master: recover this part. In several messages, if one cannot carry the list
-    /// of segments.
+    /// Tells a recovery master to recover this part. Its segments may span several messages.
     Recover(Box<RecoveryPart>),
-    /// Answer to a [`ToCoordinator::Recovered`]: the part is yours, and does not depend on the log that
-    /// it was recovered from.
+    /// Answer to a [`ToCoordinator::Recovered`]: the part belongs to the receiver and no longer
+    /// depends on the dead server's log.
     Kept {
-        /// The part.
+        /// The range of the part.
         range: HashRange,
-        /// As handed out.
+        /// The epoch of the part.
         epoch: OwnershipEpoch,
     },
-    /// To a backup: nobody needs this log any more. Take nothing more for it, for good, as if you
-    /// had been told to [`FromCoordinator::Fence`] it; free what you hold of it, and say so.
+    /// Tells a backup that this log is no longer needed. The backup fences it permanently, as
+    /// after [`FromCoordinator::Fence`], frees all its replicas, and reports that.
     FreeLog {
-        /// The server whose log it is.
+        /// The master of the log.
         log: ServerId,
     },
-    /// Are you there? Only to servers whose log others keep, all the time.
+    /// A heartbeat request, sent continuously to servers with log replicas on other servers.
     Ping,
-    /// Answer to a join, of a coordinator whose file is lost: what do you know of the cluster?
+    /// Sent after a join by a coordinator that has lost its store: asks for the server's state.
     Describe,
-    /// To every server once a second, and to a new one before its join is answered.
+    /// Sent to every server once a second, and to a new one before its join is answered.
     Clock(ClockQuestion),
-    /// I do not hear this server. Ask it over the bus whether it is there, and tell me if it answers.
+    /// Asks the receiver to ping, over the bus, a server that the coordinator does not hear, and
+    /// to report an answer.
     Witness {
-        /// Who is to be asked.
+        /// The server to ping.
         server: ServerId,
     },
-    /// Nothing that follows on this connection depends on a transaction after this one, up to the
-    /// next mark.
+    /// Position in the coordinator's history: until the next mark, no message on this connection
+    /// depends on a later transaction.
     Mark(Mark),
-    /// The join is neither granted nor refused yet; the text says why.
+    /// The join is neither granted nor refused yet; the text explains why.
     Waiting {
-        /// For the operator.
+        /// The reason, for the operator.
         reason: String,
     },
 }
 
-/// A process that wants to be a server of the cluster.
+/// The request of a process to join the cluster as a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
-    /// Host that clients and servers reach it under.
+    /// Host at which clients and servers reach it.
     pub host: String,
     /// Port of the Redis protocol.
     pub client_port: u16,
     /// Port of the bus.
     pub bus_port: u16,
-    /// Number and cluster it got from an earlier connection of the same process.
+    /// The cluster and server id from an earlier connection of the same process.
     pub rejoin: Option<(ClusterId, ServerId)>,
-    /// Replicas that other servers keep of each segment of its log. 0: its data dies with it, and
-    /// it is waited for however long it stays away. Else it is declared dead soon, and recovered.
+    /// Replicas that other servers keep of each segment of its log. With 0 the server's data dies
+    /// with it, and the coordinator waits for it indefinitely. Otherwise a silent server is soon
+    /// declared dead and recovered.
     pub replicas: u16,
-    /// What fails together with it, by a name. Empty: it fails alone.
+    /// Name of its failure domain. Empty: it fails alone.
     pub rack: String,
-    /// Cluster of the replicas that stood on its disk when it started. `None`: there were none.
+    /// The cluster of the replicas found on its disk at its start; `None`: there were none.
     pub disk: Option<ClusterId>,
-    /// Number and cluster of the last process that served on its disk, as far as the disk tells.
+    /// The cluster and server id of the last process on this disk, as far as the disk records them.
     pub former: Option<(ClusterId, ServerId)>,
-    /// The highest mark that this process, or that one, has heard of.
+    /// The highest mark known to this process or to its predecessor on the disk.
     pub mark: Option<Mark>,
 }
 
-/// One server, as the map shows it.
+/// A server in the cluster map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerInfo {
-    /// Its number.
+    /// Its id.
     pub id: ServerId,
-    /// Host that clients and servers reach it under.
+    /// Host at which clients and servers reach it.
     pub host: String,
     /// Port of the Redis protocol.
     pub client_port: u16,
     /// Port of the bus.
     pub bus_port: u16,
-    /// Whether its connection to the coordinator stands.
+    /// Set if its connection to the coordinator is up.
     pub connected: bool,
-    /// What fails together with it. Empty: it fails alone.
+    /// Name of its failure domain. Empty: it fails alone.
     pub rack: String,
-    /// It was given up, and never comes back under this number. Who is listed no more is dead too.
+    /// Set if it was declared dead, for good. A server missing from the list is dead, too.
     pub is_dead: bool,
-    /// What it owns is being recovered from its log.
+    /// Set while its ranges are being recovered from its log.
     pub in_recovery: bool,
 }
 
-/// A range, its owner, and the numbers under which it is held. The same for all tables, but for
-/// the tenures.
+/// A range, its owner, and the epoch and incarnations under which the owner holds it. All tables
+/// have the same owner and epoch; each has its own incarnation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TabletInfo {
     /// The range.
     pub range: HashRange,
-    /// Who serves it.
+    /// The server that serves it.
     pub owner: ServerId,
-    /// Rises with every change of owner.
+    /// The ownership epoch; rises with every change of owner.
     pub epoch: OwnershipEpoch,
-    /// By table, [`TABLES_MAX`] of them.
+    /// The incarnations (`Tenure`) of the range by table, [`TABLES_MAX`] of them.
     #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
     pub tenures: Vec<Tenure>,
-    /// Nobody has ever served it: its owner is to begin it empty, and to say
-    /// [`ToCoordinator::Holding`]. A range of which this is not said is held by its owner, or lost.
+    /// Set while the range is new: no server has ever served it. Its owner begins it empty and
+    /// reports [`ToCoordinator::Holding`]. Without this mark the range is held by its owner, or
+    /// lost.
     pub is_born: bool,
 }
 
-/// Who owns what.
+/// The cluster map: the servers, the owner of each range, and the running migrations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterMap {
-    /// Rises with every change.
+    /// The version; rises with every change.
     pub version: u64,
     /// The cluster.
     pub cluster: ClusterId,
-    /// In ascending order of number.
+    /// The servers, by ascending id.
     pub servers: Vec<ServerInfo>,
-    /// In ascending order, without overlap. A hash in none has no owner.
+    /// The tablets, ascending and disjoint. A hash outside all tablets has no owner.
     #[serde(deserialize_with = "disjoint")]
     pub tablets: Vec<TabletInfo>,
-    /// Migrations that have not ended, as (range, source, target).
+    /// The migrations that have not ended, as (range, source, target).
     pub moving: Vec<(HashRange, ServerId, ServerId)>,
 }
 
-/// Decodes tablets, and refuses them if they do not ascend or overlap.
+/// Decodes tablets, and rejects lists that do not ascend or that overlap.
 fn disjoint<'de, D: Deserializer<'de>>(decoder: D) -> Result<Vec<TabletInfo>, D::Error> {
     let tablets = Vec::<TabletInfo>::deserialize(decoder)?;
     let are_disjoint = tablets.is_sorted_by(|low, high| low.range.last() < high.range.first());
     are_disjoint.then_some(tablets).ok_or_else(|| D::Error::custom("the tablets of a map overlap"))
 }
 
-/// A move that the coordinator has written down before anybody acts on it.
+/// A planned migration, which the coordinator stores before any server acts on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
     /// The migration.
     pub migration: MigrationId,
-    /// What moves.
+    /// The range that moves.
     pub range: HashRange,
-    /// Who owns it.
+    /// The owner of the range.
     pub source: ServerId,
-    /// Who will own it.
+    /// The future owner.
     pub target: ServerId,
-    /// Epoch under which the source owns it.
+    /// Epoch under which the source owns the range.
     pub source_epoch: OwnershipEpoch,
-    /// Epoch under which the target will own it.
+    /// Epoch under which the target will own the range.
     pub target_epoch: OwnershipEpoch,
-    /// Tenures under which the target will hold it, by table.
+    /// Incarnations (`Tenure`) under which the target will hold the range, by table.
     #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
     pub target_tenures: Vec<Tenure>,
-    /// Live bytes of the range when the source was asked: the target reserves 1.1 times as much.
+    /// Live bytes of the range when the source measured it; the target reserves 1.1 times as much.
     pub bytes: u64,
-    /// How to move it.
+    /// The parameters of the move.
     pub policy: MigrationPolicy,
 }
 
-/// How reads that miss a record get it before the bulk does (Rocksteady §3.3 and its ablations).
+/// The mode of reading missing records ahead of the bulk (Rocksteady §3.3 and its ablations).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PriorityPulls {
-    /// Not at all: operations wait for the bulk.
+    /// No priority pulls: operations wait for the bulk.
     Off,
     /// Many hashes in one pull, one pull in flight per reactor.
     Batched {
-        /// Most hashes of one pull.
+        /// Maximum hashes of one pull.
         hashes_max: u16,
     },
-    /// One pull per missing record, at once, however many are in flight.
+    /// One pull per missing record at once, with no limit on pulls in flight.
     Immediate,
 }
 
-/// One value per variant that the papers compare, so that one binary measures them side by side.
+/// The parameters of a migration. Each variant that the papers compare is a value, so that one
+/// binary measures them side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigrationPolicy {
-    /// Parts of the range that are pulled side by side, 1 to [`types::limits::PARTITIONS_MAX`].
+    /// Parts of the range that are pulled concurrently, 1 to [`types::limits::PARTITIONS_MAX`].
     pub partitions: u16,
-    /// Most bytes of one pull (it ends with the bucket that reaches them).
+    /// Maximum bytes of one pull, which ends with the bucket that reaches the limit.
     pub pull_bytes: u32,
-    /// Replies of one partition that may wait for their replay before it is pulled on.
+    /// Replies of one partition that may wait for their replay before the next pull.
     pub pulls_ahead: u16,
-    /// Whether and how missing records are fetched early.
+    /// The mode of priority pulls.
     pub priority: PriorityPulls,
     /// Percent of each reactor's running time that the move may take even when clients wait, 1 to
-    /// 100. 100 is "best effort": background quanta and client turns alternate.
+    /// 100. With 100, background quanta and client turns alternate.
     pub background_share: u8,
 }
 
@@ -506,166 +509,164 @@ impl Default for MigrationPolicy {
 /// Counters of one migration since its flip.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Records of the source when it flipped.
+    /// Records in the range at the source at the time of the flip.
     pub records_total: u64,
-    /// Records replayed, by pulls of either kind.
+    /// Records replayed, from pulls and priority pulls.
     pub records: u64,
     /// Their bytes in the log.
     pub bytes: u64,
-    /// Records that priority pulls brought.
+    /// Records that arrived by priority pulls.
     pub priority_records: u64,
-    /// Nanoseconds from the flip to the last replay, or so far.
+    /// Nanoseconds from the flip to the latest replay.
     pub elapsed_ns: u64,
 }
 
-/// What operators ask for.
+/// A request of an operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Ask {
-    /// Move these slot ranges to a server; each becomes one migration.
+    /// Moves these slot ranges to a server; each range becomes one migration.
     Migrate {
         /// Ranges of whole slots.
         ranges: Vec<HashRange>,
-        /// Who owns them, if the asker insists.
+        /// The required owner, if the operator names one.
         source: Option<ServerId>,
-        /// Where to.
+        /// The receiving server.
         target: ServerId,
-        /// How.
+        /// The parameters of the move.
         policy: MigrationPolicy,
     },
-    /// Withdraw every migration that has not flipped yet: all, or those away from one server, or
-    /// those of one request.
+    /// Withdraws every migration that has not flipped yet: all, those away from one server, or
+    /// those of one task.
     Cancel {
-        /// Only migrations with this source.
+        /// Restricts the request to migrations with this source.
         source: Option<ServerId>,
-        /// Only migrations of this task.
+        /// Restricts the request to migrations of this task.
         task: Option<MigrationId>,
     },
-    /// Migrations, newest first: all that are known, or those of one request.
+    /// Lists migrations, newest first: all known ones, or those of one task.
     List {
-        /// Only migrations of this task.
+        /// Restricts the request to migrations of this task.
         task: Option<MigrationId>,
     },
-    /// New tenures for one table on the asking server, before it empties it; all tables if `None`.
+    /// Requests new incarnations for one table on the asking server, before the server empties
+    /// the table; for all tables if `None`.
     Flush {
-        /// Which table.
+        /// The table.
         table: Option<TableId>,
     },
-    /// All recoveries under way.
+    /// Lists all recoveries under way.
     Recoveries,
-    /// Recover a dead server without what is missing of its log. Refused if that is anything else
-    /// than what is named here: nothing is given up unseen.
+    /// Recovers a dead server without the missing part of its log. Refused unless the current
+    /// loss equals the one named here, so that the operator gives up nothing unseen.
     AcceptLoss {
-        /// Who died.
+        /// The dead server.
         dead: ServerId,
-        /// What is given up, as [`RecoveryReport::loss`] tells it.
+        /// The accepted loss, as shown by [`RecoveryReport::loss`].
         loss: Loss,
     },
-    /// Who owns what.
+    /// Returns the cluster map.
     Map,
-    /// How the coordinator itself is doing.
+    /// Returns the state of the coordinator itself.
     Health,
-    /// Standing of the coordinator's file: is it the cluster's?
+    /// Returns whether the coordinator's store belongs to the cluster and is up to date.
     Standing,
-    /// Write the file of a cluster anew from what its servers have told, or say what that would come
-    /// to. Only of a coordinator that was started for that.
+    /// Rebuilds the store of a cluster from its servers' reports, or shows the expected result.
+    /// Only for a coordinator that was started for a rebuild.
     Rebuild {
-        /// Servers that are taken for dead because they are not there: all of them, and no others.
+        /// The absent servers, which are given up; must be exactly the absent ones.
         without: Vec<ServerId>,
-        /// Whether to do it.
+        /// Set to perform the rebuild.
         go: bool,
     },
-    /// Members whose clocks differ too much.
+    /// Lists the members with clocks that differ too much.
     Clocks,
 }
 
-/// What came of an [`Ask`].
+/// The result of an [`Ask`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
-    /// Accepted; these migrations exist now.
+    /// The request is accepted, and these migrations exist now.
     Started(Vec<MigrationId>),
-    /// So many were withdrawn or are being asked about.
+    /// Number of migrations that were withdrawn or are being queried at their targets.
     Cancelled(u32),
-    /// How the coordinator is doing.
+    /// The state of the coordinator.
     Health(Health),
-    /// Migrations, as asked for.
+    /// The requested migrations.
     Migrations(Vec<MigrationReport>),
-    /// Done; the new tenures come with this map.
+    /// The flush is recorded; the new incarnations come with this map.
     Flushed {
-        /// The map's version.
+        /// The version of the map.
         map: u64,
     },
     /// All recoveries under way.
     Recoveries(Vec<RecoveryReport>),
-    /// The recovery goes on without what was missing: so many segments, or the directory (0).
+    /// The recovery continues without this number of segments, or without the manifest (0).
     LossAccepted(u32),
-    /// Not possible; the text says why and what to do, without a trailing period.
+    /// The reason for a refusal and what to do, without a trailing period.
     Refused(String),
-    /// Who owns what.
+    /// The cluster map.
     Map(Box<ClusterMap>),
-    /// What a rebuild comes to.
+    /// The result of a rebuild.
     Rebuild(RebuildReport),
-    /// Why the coordinator's file may not be the cluster's, with what to do; `None`: it seems to
-    /// be.
+    /// The reason to doubt the coordinator's store, with what to do; `None`: no doubt.
     Standing(Option<String>),
-    /// Members whose clocks differ too much.
+    /// The members with clocks that differ too much.
     Clocks(Vec<ClockReport>),
 }
 
-/// Where a migration stands, in Valkey's words.
+/// The state of a migration, in Valkey's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MigrationState {
-    /// Another migration of the same hashes is in the way.
+    /// Another migration of the same hashes must end first.
     Queued,
     /// The intent exists; the source still owns the range.
     Preparing,
     /// The target owns the range and pulls.
     Moving,
-    /// Everything is at the target; the source forgets its copy.
+    /// Everything is at the target; the source deletes its copy.
     Releasing,
-    /// Over, as wanted.
+    /// The migration has succeeded.
     Success,
-    /// Withdrawn because somebody asked.
+    /// The migration was withdrawn on request.
     Cancelled,
-    /// Over without a change of owner; the report's message says why.
+    /// The migration ended without a change of owner; the report's message gives the reason.
     Failed,
 }
 
-/// How a coordinator is doing, for people.
+/// The state of a coordinator, for operators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
-    /// Starts of coordinators that the file remembers, this one's included.
+    /// Number of coordinator starts recorded in the store, this one included.
     pub term: u64,
-    /// Transactions of this one.
+    /// Number of transactions committed by this coordinator.
     pub commits: u64,
-    /// How many milliseconds ago something was last heard of each connected server whose log others
-    /// keep.
+    /// Milliseconds since the last message of each connected server with replicas elsewhere.
     pub silence: Vec<(ServerId, u32)>,
-    /// Servers whose log is on their own disk only: no other server lives, or one has just joined.
+    /// Servers with logs on their own disk only: no other server lives, or one has just joined.
     pub on_own_disk: Vec<ServerId>,
 }
 
-/// One migration, for people.
+/// The state of one migration, for operators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MigrationReport {
     /// The migration.
     pub migration: MigrationId,
-    /// The first migration of the request that asked for it: all that were asked for together are
-    /// one task.
+    /// The task, which groups all migrations of one request: the id of the first of them.
     pub task: MigrationId,
-    /// What moves.
+    /// The range that moves.
     pub range: HashRange,
-    /// From.
+    /// The source.
     pub source: ServerId,
-    /// To.
+    /// The target.
     pub target: ServerId,
-    /// Where it stands.
+    /// The state.
     pub state: MigrationState,
-    /// Why it failed, or empty.
+    /// The reason of a failure, or empty.
     pub message: String,
-    /// When it was asked for.
+    /// Time of the request.
     pub created: UnixMillis,
-    /// When anything was last heard of it.
+    /// Time of the last news about the migration.
     pub updated: UnixMillis,
-    /// How far it is.
+    /// The progress.
     pub progress: Progress,
 }

@@ -1,19 +1,19 @@
-//! Entries one behind the other, as a segment holds them.
+//! Consecutive entries, as stored in a segment.
 
 use crate::Corrupt;
 use crate::entry::Entry;
 
-/// Walks over entries. Where it has met an error it stays.
+/// A reader of consecutive entries. It does not advance past an error.
 #[derive(Clone, Debug)]
 pub struct EntryReader<'a> {
     bytes: &'a [u8],
     offset: usize,
 }
 
-/// An entry among others.
+/// An entry with its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadEntry<'a> {
-    /// Where it begins.
+    /// Offset of the entry in bytes.
     pub offset: usize,
     /// Its fields.
     pub entry: Entry<'a>,
@@ -22,24 +22,24 @@ pub struct ReadEntry<'a> {
 }
 
 impl<'a> EntryReader<'a> {
-    /// Begins at an offset, where an entry begins or the bytes end.
+    /// Creates a reader that begins at `offset`: the start of an entry or the end of the bytes.
     pub fn from(bytes: &'a [u8], offset: usize) -> EntryReader<'a> {
         EntryReader { bytes, offset }
     }
 
-    /// Where the next entry begins.
+    /// Returns the offset of the next entry.
     #[inline]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// Whether there are no more.
+    /// Returns whether no entries are left.
     #[inline]
     pub fn is_at_end(&self) -> bool {
         self.offset >= self.bytes.len()
     }
 
-    /// The next entry, whose checksum nobody looks at: for bytes that were checked as a whole.
+    /// Reads the next entry without its checksum, for bytes that were verified as a whole.
     #[inline]
     pub fn next_unchecked(&mut self) -> Option<Result<ReadEntry<'a>, Corrupt>> {
         self.next_with(|rest| {
@@ -48,7 +48,7 @@ impl<'a> EntryReader<'a> {
         })
     }
 
-    /// The next entry, which is what its writer wrote.
+    /// Reads the next entry and verifies its checksum.
     #[inline]
     pub fn next_checked(&mut self) -> Option<Result<ReadEntry<'a>, Corrupt>> {
         self.next_with(Entry::parse_checked)

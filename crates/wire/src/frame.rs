@@ -1,4 +1,4 @@
-//! What a bus connection carries, in both directions, after the TCP handshake: frames.
+//! Frames, the unit of transfer on a bus connection in both directions.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
@@ -8,7 +8,7 @@
 //! | 12 | 4 | CRC-32C of the first 12 bytes and the message |
 //! | 16 | | the message (postcard encoding of a `serde` enum), then the payload as raw bytes |
 //!
-//! The payload is not under the frame's checksum: its entries carry their own.
+//! The frame's checksum does not cover the payload, because its entries have checksums.
 
 use crate::batch::RUN_HEADER_BYTES;
 use crate::{Corrupt, checksum::crc32c_of_two};
@@ -16,19 +16,19 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::fmt;
 use types::limits::{RECORD_BYTES_MAX, TABLES_MAX};
 
-/// Bytes of a frame's header.
+/// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 16;
-/// Longest message in bytes. Beside every message with a list stands an assertion that it fits.
+/// Maximum bytes of a message. An assertion next to each message with a list checks that it fits.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// Longest payload in bytes. A reply to a pull has at least all records of one hash: one of the
-/// largest size per table.
+/// Maximum bytes of a payload. The reply to a pull contains at least all records of one hash,
+/// which is one record of maximum size per table.
 pub const PAYLOAD_BYTES_MAX: usize = 64 << 20;
 
 const _: () = assert!(TABLES_MAX * (RECORD_BYTES_MAX + RUN_HEADER_BYTES) <= PAYLOAD_BYTES_MAX);
 
 const MAGIC: [u8; 4] = *b"BLST";
 
-/// A frame's header, checked for magic and limits.
+/// A frame header with valid magic and lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of the message that follows.
@@ -40,7 +40,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads a header.
+    /// Decodes a header and checks magic and lengths.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Corrupt> {
         let number = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -58,7 +58,7 @@ impl Header {
         Ok(Header { message_bytes, payload_bytes, crc: number(12), checked })
     }
 
-    /// Reads the message that followed this header.
+    /// Decodes the message that followed this header and checks the checksum of both.
     pub fn message<M: DeserializeOwned>(&self, bytes: &[u8]) -> Result<M, Corrupt> {
         if crc32c_of_two(&self.checked, bytes) != self.crc {
             return Err(Corrupt::Checksum { what: "frame" });
@@ -69,13 +69,13 @@ impl Header {
         }
     }
 
-    /// Bytes of header, message and payload.
+    /// Returns the bytes of header, message and payload together.
     pub fn frame_bytes(&self) -> usize {
         HEADER_BYTES + self.message_bytes + self.payload_bytes
     }
 }
 
-/// A message or its payload is above its limit, and no receiver would take the frame.
+/// An error: a message or its payload exceeds the limit at which receivers reject the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameTooLong {
     /// Bytes of the message.
@@ -97,8 +97,8 @@ impl fmt::Display for FrameTooLong {
 
 impl std::error::Error for FrameTooLong {}
 
-/// Appends header and message to `out`; the caller sends `payload_bytes` of payload behind them.
-/// After an error `out` is as it was.
+/// Appends header and message to `out`; the caller sends `payload_bytes` bytes of payload after
+/// them. On an error, `out` is unchanged.
 pub fn encode<M: Serialize>(
     message: &M,
     payload_bytes: usize,
@@ -155,7 +155,7 @@ mod tests {
         for (message_bytes, payload_bytes) in
             [(MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX + 1), (MESSAGE_BYTES_MAX + 1, PAYLOAD_BYTES_MAX)]
         {
-            // The text's length takes three bytes.
+            // The length of the text takes three bytes.
             let text = "x".repeat(message_bytes - 3);
             let refused = encode(&text, payload_bytes, &mut bytes);
             assert_eq!(refused, Err(FrameTooLong { message_bytes, payload_bytes }));

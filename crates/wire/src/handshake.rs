@@ -1,42 +1,42 @@
-//! Messages of the handshake with which every connection between processes of a cluster begins, and
-//! the bytes that both sides prove the cluster key over. The protocol is told in
-//! `docs/design/trust.md`.
+//! Messages of the handshake that begins every connection between processes of a cluster, and the
+//! bytes over which both sides prove the cluster key. `docs/design/trust.md` describes the
+//! protocol.
 //!
-//! These layouts never change: two versions of Ballast must be able to tell each other that they
-//! are two versions.
+//! These layouts never change, because two versions of Ballast must be able to detect that their
+//! versions differ.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use types::{ClusterId, Generation, ServerId};
 
-/// Longest message of a handshake, which also bounds what an unauthenticated peer may send: the
-/// longest real one has 96 bytes.
+/// Maximum bytes of a handshake message, which also bounds the input from an unauthenticated
+/// peer. The longest real message has 96 bytes.
 pub const HANDSHAKE_BYTES_MAX: usize = 256;
 
-/// Time for a whole handshake. A peer that takes longer is sent away.
+/// Time limit for a whole handshake. A slower peer is disconnected.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
 
-/// Bytes of a nonce: a value that is drawn for one connection and never used again.
+/// Bytes of a nonce.
 pub const NONCE_BYTES: usize = 32;
 
 /// Bytes of a proof: one HMAC-SHA256.
 pub const PROOF_BYTES: usize = 32;
 
-/// Separates these proofs from every other use that somebody makes of the same key.
+/// Domain separator between these proofs and all other uses of the same key.
 const CONTEXT: &str = "ballast handshake 1";
 
-/// A value that is drawn for one connection and never used again.
+/// A random value that is drawn for one connection and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nonce([u8; NONCE_BYTES]);
 
 impl Nonce {
-    /// Wraps bytes that were drawn at random.
+    /// Wraps random bytes.
     pub const fn new(bytes: [u8; NONCE_BYTES]) -> Nonce {
         Nonce(bytes)
     }
 }
 
-/// Proof that its sender holds a cluster key.
+/// A proof that its sender holds a cluster key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof([u8; PROOF_BYTES]);
 
@@ -52,104 +52,104 @@ impl Proof {
     }
 }
 
-/// Traffic that a connection is opened for.
+/// The traffic for which a connection is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
     /// Messages between two servers.
     Bus,
-    /// Messages between two servers that go ahead of all others.
+    /// Messages between two servers that precede all others.
     Priority,
     /// A server's link to its coordinator.
     Control,
-    /// An operator's questions to a coordinator.
+    /// An operator's requests to a coordinator.
     Operator,
 }
 
-/// Identity that one side of a connection claims. The proof binds it to the key.
+/// The identity that one side of a connection claims. The proof binds it to the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Party {
     /// Its cluster, if it knows one.
     pub cluster: Option<ClusterId>,
-    /// Its number, if it is a server that has one.
+    /// Its server id, if it has one.
     pub server: Option<ServerId>,
-    /// The run of its process.
+    /// The generation (the run) of its process.
     pub generation: Generation,
 }
 
-/// Beginning of a handshake, from the side that opened the connection.
+/// The beginning of a handshake, from the side that opened the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandshakeOpen {
     /// [`crate::PROTOCOL_VERSION`] of the sender.
     pub protocol: u16,
-    /// The sender has a cluster key, and goes on only with a peer that proves it.
+    /// Set if the sender has a cluster key and accepts only a peer that proves the same key.
     pub is_keyed: bool,
-    /// Traffic that the connection is for.
+    /// The traffic for which the connection is opened.
     pub purpose: Purpose,
     /// Identity of the sender.
     pub from: Party,
-    /// Drawn by the sender.
+    /// Nonce of the sender.
     pub nonce: Nonce,
 }
 
-/// Answer to a [`HandshakeOpen`].
+/// The answer to a [`HandshakeOpen`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandshakeAnswer {
     /// [`crate::PROTOCOL_VERSION`] of the sender.
     pub protocol: u16,
     /// Identity of the sender.
     pub from: Party,
-    /// Drawn by the sender.
+    /// Nonce of the sender.
     pub nonce: Nonce,
 }
 
-/// One message of a handshake.
+/// A message of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HandshakeMessage {
-    /// First, from the side that opened the connection.
+    /// The first message, from the side that opened the connection.
     Open(HandshakeOpen),
-    /// Second, from the other side.
+    /// The second message, from the other side.
     Answer {
-        /// Its identity and nonce.
+        /// Identity and nonce of the sender.
         answer: HandshakeAnswer,
-        /// Its proof; `None` if it has no key.
+        /// The sender's proof; `None` if it has no key.
         proof: Option<Proof>,
     },
-    /// Third, from the side that opened the connection. Other messages may follow at once.
+    /// The third message, from the opening side. Other messages may follow at once.
     Prove {
-        /// Its proof; `None` if it has no key.
+        /// The sender's proof; `None` if it has no key.
         proof: Option<Proof>,
     },
-    /// Instead of any of these: the sender closes the connection. Nobody proves a refusal, so its
-    /// receiver may show it to an operator and must conclude nothing else from it.
+    /// A refusal in place of any of these: the sender closes the connection. A refusal is not
+    /// authenticated, so its receiver may show it to an operator but must draw no other conclusion.
     Refuse(HandshakeRefusal),
 }
 
-/// Reason of one side for ending a handshake.
+/// The reason of one side for ending a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HandshakeRefusal {
-    /// The receiver's protocol version is another one.
+    /// The receiver speaks another protocol version.
     Version {
         /// [`crate::PROTOCOL_VERSION`] of the sender.
         speaks: u16,
     },
-    /// The sender has a cluster key and the receiver shows none.
+    /// The sender has a cluster key and the receiver has shown none.
     KeyNeeded,
     /// The receiver has a cluster key and the sender has none.
     NoKey,
-    /// The receiver's proof is not made with a key of the sender.
+    /// The receiver's proof was not made with the sender's key.
     WrongKey,
     /// The receiver belongs to another cluster.
     WrongCluster,
-    /// The receiver is another server than the one the sender wants to reach.
+    /// The receiver is not the server that the sender wants to reach.
     WrongServer,
-    /// The sender serves no connections of this purpose here.
+    /// The sender does not serve connections of this purpose here.
     WrongPurpose,
-    /// The message was not the one to come next.
+    /// The message was out of order.
     OutOfOrder,
 }
 
-/// Side of a connection that a proof is made by. A proof of one side is none of the other, so that
-/// nobody can be shown their own.
+/// The side of a connection that makes a proof. A proof of one side is invalid for the other, so
+/// that no side accepts its own proof reflected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Side {
     /// The side that opened the connection.
@@ -158,7 +158,7 @@ pub enum Side {
     Accepter,
 }
 
-/// Returns the bytes that `side` proves the key over: everything that both have said.
+/// Returns the bytes over which `side` proves the key: all claims of both sides.
 pub fn transcript(side: Side, open: &HandshakeOpen, answer: &HandshakeAnswer) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(2 * HANDSHAKE_BYTES_MAX);
     #[expect(clippy::expect_used, reason = "serializing plain data into a Vec cannot fail")]

@@ -1,18 +1,19 @@
-//! Every byte layout that crosses a socket between servers, or stands on a disk. Pure functions.
+//! The byte layouts of everything that servers send to each other or store on disk. Pure functions.
 //!
-//! - [`entry`]: one record of a log, as it stands in a segment, and as migration sends it;
-//! - [`entries`]: the records of a segment, one behind the other;
+//! - [`entry`]: one log entry, as stored in segments and sent by migrations;
+//! - [`entries`]: the consecutive entries of a segment;
 //! - [`batch`]: many entries in one payload, grouped into runs of one table and slot;
-//! - [`frame`]: what a bus connection carries: a header with CRC, a message, a raw payload;
+//! - [`frame`]: the unit of a bus connection: a header with CRC, a message, and a raw payload;
 //! - [`peer`]: messages between servers; [`control`]: messages between servers and coordinator;
-//! - [`replica`]: a segment's bytes on a disk, in pieces that say up to where they are whole;
-//! - [`saved`]: what a server writes down about its cluster;
-//! - [`directory`]: the list of the segments that make up a log, as it stands on disks.
+//! - [`handshake`]: the first messages of every connection;
+//! - [`replica`]: a segment's bytes on a disk, in pieces with checksums;
+//! - [`saved`]: the state of its cluster that a server saves on disk;
+//! - [`directory`]: the segment manifest of a log, as stored on disks.
 //!
-//! The layouts are written down once more, for people, in `docs/formats.md`.
+//! `docs/formats.md` documents the layouts for readers without the code.
 //!
-//! **Invariant:** decoding is total. Any bytes give a value or a [`Corrupt`], never a panic, and
-//! never an allocation larger than a constant times the bytes that are there.
+//! **Invariant:** decoding is total. Any bytes decode to a value or a [`Corrupt`], never cause a
+//! panic, and never cause an allocation larger than a constant times the number of bytes present.
 
 #![forbid(unsafe_code)]
 
@@ -32,36 +33,36 @@ mod checksum;
 
 pub use checksum::{crc32c, crc32c_append, crc32c_self_check};
 
-/// Version of the bus protocol, compared in the handshake. Raised by every change of a message.
+/// Version of the bus protocol, compared in the handshake. Every change of a message raises it.
 pub const PROTOCOL_VERSION: u16 = 8;
 
-/// Bytes that were not what they should be, and where.
+/// An error: bytes that do not decode, with the kind of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Corrupt {
-    /// The bytes end before the thing does.
+    /// The bytes end too early.
     #[error("{what} is cut short")]
     Short {
-        /// The kind of data that was read.
+        /// The kind of data.
         what: &'static str,
     },
     /// The checksum does not match the bytes.
     #[error("checksum of {what} is wrong")]
     Checksum {
-        /// The kind of data that was read.
+        /// The kind of data.
         what: &'static str,
     },
-    /// A field has a value that no writer writes.
+    /// A field has a value that no writer produces.
     #[error("{what} is not valid")]
     Invalid {
-        /// Which field.
+        /// The field.
         what: &'static str,
     },
-    /// Another version of Ballast wrote it: the checksum is right, and the format is not ours.
+    /// The checksum is right, but the format is of another version of Ballast.
     #[error("{what} is of format {found}, which this version of ballast cannot read")]
     Format {
-        /// The kind of data that was read.
+        /// The kind of data.
         what: &'static str,
-        /// The format that it has.
+        /// The format number in the data.
         found: u16,
     },
 }

@@ -1,5 +1,5 @@
-//! Messages between two servers. What each permits its receiver to conclude stands with it; the
-//! protocols as wholes are told in `protocols::migration` and `protocols::replication`.
+//! Messages between two servers, with the conclusions that each permits to its receiver.
+//! `protocols::migration` and `protocols::replication` describe the whole protocols.
 
 mod counts;
 
@@ -15,211 +15,211 @@ use types::{
     HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, TableId, UnixMillis, Version,
 };
 
-/// One message on a bus connection between servers.
+/// A message on a bus connection between servers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerMessage {
-    /// Source to target, repeated until answered: I serve nothing of the range any more.
+    /// Source to target, repeated until answered: the source no longer serves the range.
     Flip(Flip),
-    /// Target to source: how the flip ended, for good.
+    /// Target to source: the final outcome of the flip.
     FlipAnswer {
         /// The migration that was flipped.
         migration: MigrationId,
         /// `true`: the target serves the range. `false`: it never will under this migration.
         accepted: bool,
     },
-    /// Target to source: the records of a partition from a cursor on.
+    /// Target to source: a request for the records of a partition from a cursor on.
     Pull(Pull),
     /// Source to target, with a batch as payload.
     PullReply(PullReply),
-    /// Target to source: records that operations wait for.
+    /// Target to source: a request for records that operations wait for.
     PriorityPull(PriorityPull),
     /// Source to target, with a batch as payload.
     PriorityReply(PriorityReply),
     /// Master to backup, with the bytes of a piece as payload.
     Append(Append),
-    /// Backup to master: answer to an append, and again when more has become stable.
+    /// Backup to master: the answer to an append, and another one when more bytes are synced.
     Appended(Appended),
-    /// Master to backup, repeated until answered: these replicas of my log are not needed. Not more
-    /// than [`REPLICAS_MAX`].
+    /// Master to backup, repeated until answered: these replicas of the master's log are no
+    /// longer needed. At most [`REPLICAS_MAX`].
     Release {
-        /// Which.
+        /// The replicas.
         #[serde(deserialize_with = "at_most::<_, _, REPLICAS_MAX>")]
         replicas: Vec<ReplicaId>,
     },
     /// Backup to master: these replicas are not here any more.
     Released {
-        /// Which.
+        /// The replicas.
         #[serde(deserialize_with = "at_most::<_, _, REPLICAS_MAX>")]
         replicas: Vec<ReplicaId>,
     },
-    /// Backup to master: nothing was heard about these replicas of your log for long. The answer is
-    /// a release of those that are not needed. Not more than [`REPLICAS_MAX`].
+    /// Backup to master: no message about these replicas has arrived for long. The answer is a
+    /// release of those that are not needed. At most [`REPLICAS_MAX`].
     Needed {
-        /// Which.
+        /// The replicas.
         #[serde(deserialize_with = "at_most::<_, _, REPLICAS_MAX>")]
         replicas: Vec<ReplicaId>,
     },
-    /// Recovery master to backup: what a replica holds of a range.
+    /// Recovery master to backup: a request for a replica's entries of a range.
     RecoveryRead(RecoveryRead),
     /// Backup to recovery master, with whole log entries as payload.
     RecoveryReply(RecoveryReply),
-    /// To any server: are you there? Answered at once, by the reactor that reads it.
+    /// To any server: a heartbeat request, answered at once by the reactor that reads it.
     Ping,
     /// Answer to a [`PeerMessage::Ping`].
     Pong,
 }
 
-/// Most replicas of one message: 30 KB of names, however many a backup holds.
+/// Maximum replicas in one message: 30 KB of ids, however many replicas a backup holds.
 pub const REPLICAS_MAX: usize = 1024;
 
-/// Most bytes of one pull: what a source that is asked for more brings.
+/// Maximum bytes of one pull; a source clamps larger requests to this.
 pub const PULL_BYTES_MAX: u32 = 8 << 20;
 
-/// Bytes by which a pull's reply may go beyond twice what was asked for, for each table.
+/// Bytes per table by which the reply to a pull may exceed twice the requested bytes.
 pub const PULL_OVERSHOOT_MAX: usize = 64 << 10;
 
-/// Most hashes of one priority pull.
+/// Maximum hashes of one priority pull.
 pub const PRIORITY_HASHES_MAX: usize = 1024;
 
-/// Bytes at which the answer to a priority pull ends: the hashes behind are asked for again.
+/// Bytes at which the answer to a priority pull ends; the remaining hashes are requested again.
 pub const PRIORITY_BYTES_MAX: usize = 1 << 20;
 
-/// Most bytes of a number in a message: seven bits to a byte.
+/// Maximum bytes of an encoded number, at seven bits per byte.
 const NUMBER: usize = 10;
-/// The other fields of a message take less.
+/// Upper bound of the bytes of a message's other fields.
 const REST: usize = 1 << 10;
 
 const _: () = assert!(REPLICAS_MAX * 3 * NUMBER + REST <= MESSAGE_BYTES_MAX);
 const _: () = assert!(PRIORITY_HASHES_MAX * (NUMBER + 2) + REST <= MESSAGE_BYTES_MAX);
-// A reply to a pull, and to a priority pull, which ends behind the records of one hash in a table.
+// The reply to a pull, and to a priority pull, which ends after the records of one hash and table.
 const _: () = assert!(
     2 * PULL_BYTES_MAX as usize + TABLES_MAX * PULL_OVERSHOOT_MAX + RECORD_BYTES_MAX
         <= PAYLOAD_BYTES_MAX
 );
 const _: () = assert!(PRIORITY_BYTES_MAX + 2 * RECORD_BYTES_MAX <= PAYLOAD_BYTES_MAX);
 
-/// The change of owner. After it has been sent, the source answers no operation on the range until
-/// it knows the outcome.
+/// The transfer of ownership. After sending it, the source answers no operation on the range
+/// until it knows the outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flip {
     /// The migration.
     pub migration: MigrationId,
-    /// What moves.
+    /// The range that moves.
     pub range: HashRange,
     /// Epoch under which the source owned the range.
     pub source_epoch: OwnershipEpoch,
     /// Epoch under which the target will own it.
     pub target_epoch: OwnershipEpoch,
-    /// Not below any version that the source has given to a record of the range: the target draws
-    /// higher ones only.
+    /// Upper bound of all versions that the source has given to records of the range. The target
+    /// draws higher versions only.
     pub version_floor: Version,
-    /// The clock by which the source last judged expiry in the range: there it goes on from here.
+    /// The source's last expiry clock of the range, from which the target continues.
     pub expiry_clock: UnixMillis,
-    /// Records per table and slot.
+    /// Number of records per table and slot.
     pub records: RecordCounts,
 }
 
-/// Asks for the records of a frozen range. The source keeps no state about it.
+/// A request for the records of a frozen range. The source keeps no state about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pull {
     /// The migration.
     pub migration: MigrationId,
     /// The target's epoch.
     pub epoch: OwnershipEpoch,
-    /// Partition of the range, from 0: returned as it came.
+    /// Partition of the range, from 0; echoed in the reply.
     pub partition: u16,
     /// First hash wanted.
     pub cursor: KeyHash,
     /// Last hash of the partition.
     pub last: KeyHash,
-    /// Bytes at which the reply ends, at most [`PULL_BYTES_MAX`] of them. It goes on to the end of
-    /// its bucket if that is near, and has the records of at least one hash.
+    /// Bytes at which the reply should end, at most [`PULL_BYTES_MAX`]. It continues to the end
+    /// of its bucket if that is near, and contains the records of at least one hash.
     pub bytes_max: u32,
 }
 
-/// Every record of the source with a hash from `cursor` up to, not including, `next`.
+/// All records of the source with a hash from `cursor` up to, but excluding, `next`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PullReply {
     /// The migration.
     pub migration: MigrationId,
     /// The target's epoch.
     pub epoch: OwnershipEpoch,
-    /// As asked.
+    /// The partition, from the request.
     pub partition: u16,
-    /// As asked.
+    /// The cursor, from the request.
     pub cursor: KeyHash,
-    /// Where the next pull begins; `None`: the partition ends with this reply.
+    /// Start of the next pull; `None`: the partition ends with this reply.
     pub next: Option<KeyHash>,
 }
 
-/// Asks for all records with these hashes, ahead of everything else.
+/// A request for all records with these hashes, ahead of all other traffic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PriorityPull {
     /// The migration.
     pub migration: MigrationId,
     /// The target's epoch.
     pub epoch: OwnershipEpoch,
-    /// Number of the request, returned as it came: a late reply to a repeated request is harmless.
+    /// Request number, echoed in the reply. A late reply to a repeated request is harmless.
     pub request: u64,
-    /// What is wanted: not more than [`PRIORITY_HASHES_MAX`].
+    /// The wanted hashes, at most [`PRIORITY_HASHES_MAX`].
     #[serde(deserialize_with = "at_most::<_, _, PRIORITY_HASHES_MAX>")]
     pub hashes: Vec<(TableId, KeyHash)>,
 }
 
-/// One answer to each of the first hashes asked for; the records of the found ones are the payload.
-/// Those that are not answered are to be asked for again: the records ahead of them were many.
+/// The answers for the first hashes of a request; the payload contains the records that were
+/// found. The target requests the remaining hashes again: the records of the answered ones filled
+/// the reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PriorityReply {
     /// The migration.
     pub migration: MigrationId,
     /// The target's epoch.
     pub epoch: OwnershipEpoch,
-    /// As asked.
+    /// Request number, from the request.
     pub request: u64,
-    /// In the order asked. Never empty.
+    /// The answers in the order of the request; never empty.
     #[serde(deserialize_with = "at_most::<_, _, PRIORITY_HASHES_MAX>")]
     pub answers: Vec<(TableId, KeyHash, PriorityAnswer)>,
 }
 
-/// What the source holds under one full hash.
+/// The state of one full hash at the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PriorityAnswer {
-    /// Records, all of them in the payload.
+    /// The source has records, all of them in the payload.
     Records,
-    /// No record, and it has forgotten none there: nothing will arrive by a pull either.
+    /// The source has no record and has forgotten none, so no pull will bring one either.
     Absent,
-    /// It has begun to forget there: whatever existed is at the target by now.
+    /// The source has begun to forget here: any record is at the target by now.
     Gone,
 }
 
-/// Gives a replica the bytes that come next; without any, asks what it has.
+/// Appends bytes to a replica; without bytes, asks for the replica's length.
 ///
-/// The first one makes the replica. Whoever answers it (other than by a refusal) was not told to
-/// fence this log when it was sent: that is what a master's read lease rests on.
+/// The first append creates the replica. A backup that answers it other than by a refusal had not
+/// been told to fence this log when the append was sent. The master's read lease relies on that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Append {
-    /// Which replica of the sender's log.
+    /// The replica of the sender's log.
     pub replica: ReplicaId,
-    /// What its bytes are.
+    /// The kind of its content.
     pub kind: ReplicaKind,
-    /// Bytes of the segment when it is full: a backup sets so many aside. At most
-    /// [`SEGMENT_BYTES`].
+    /// Bytes of a full segment, which the backup reserves. At most [`SEGMENT_BYTES`].
     #[serde(deserialize_with = "segment_bytes")]
     pub segment_bytes: u32,
-    /// Where the payload stands in the segment: the sender was told that the replica has so much.
+    /// Offset of the payload in the segment. The replica has acknowledged all bytes before it.
     pub from: u32,
-    /// The segment has got its last entry, and ends with the payload: to be synced without delay.
+    /// Set if the segment is closed and ends with the payload: the backup syncs without delay.
     pub is_last: bool,
-    /// When it was sent, by the sender's clock: returned as it came.
+    /// Send time by the sender's clock; echoed in the answer.
     pub sent: Instant,
-    /// The sender's expiry clock: what it was answered by so far is not later.
+    /// The sender's expiry clock: no reply so far was judged by a later time.
     pub clock: UnixMillis,
-    /// Header of the piece; `None` if there is no payload.
+    /// Header of the piece; `None` without a payload.
     #[serde(with = "header_bytes")]
     pub header: Option<[u8; PIECE_HEADER_BYTES]>,
 }
 
-/// Serialization of a piece's header: serde has none for arrays as long as that.
+/// Serialization of a piece's header: serde has no implementation for arrays of that length.
 mod header_bytes {
     use crate::replica::PIECE_HEADER_BYTES;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -245,87 +245,87 @@ mod header_bytes {
     }
 }
 
-/// Decodes the size of a segment, and refuses one that no log has.
+/// Decodes the size of a segment and rejects sizes that no log has.
 fn segment_bytes<'de, D: Deserializer<'de>>(decoder: D) -> Result<u32, D::Error> {
     let bytes = u32::deserialize(decoder)?;
     let is_size = (1..=SEGMENT_BYTES).contains(&(bytes as usize));
     is_size.then_some(bytes).ok_or_else(|| D::Error::custom("no log has segments of this size"))
 }
 
-/// What has become of an append.
+/// The answer to an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Appended {
-    /// As asked.
+    /// The replica, from the request.
     pub replica: ReplicaId,
-    /// Of the latest append that was seen: what is said was true when that came.
+    /// Send time of the newest append received; the result was valid when that append arrived.
     pub sent: Instant,
-    /// What the replica has, or that there is none.
+    /// The state of the replica, or a refusal.
     pub result: AppendResult,
 }
 
-/// What a backup says of a replica.
+/// The state of a replica as reported by its backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AppendResult {
-    /// It is there.
+    /// The replica exists.
     Has {
-        /// Bytes of the segment that it has.
+        /// Length of the replica in bytes of its segment.
         length: u32,
-        /// Bytes of these that survive a loss of power, as far as the mode promises.
+        /// The part of these bytes that counts as synced in the configured durability mode.
         stable: u32,
     },
-    /// It takes nothing.
+    /// The replica takes no bytes.
     Refused(Refusal),
 }
 
-/// Why a backup does not take a piece. Each is for good: the replica will never take anything.
+/// The reason why a backup does not take a piece. Each is permanent for the replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// There was no room to begin the replica; nothing of it exists.
+    /// The disk had no room to create the replica; nothing of it exists.
     Full,
-    /// It cannot be written any more. What it has got may be there or not.
+    /// The replica cannot be written any more. Its existing bytes may or may not be there.
     Failed,
-    /// The log is fenced: its master is taken for dead.
+    /// The log is fenced: its master was declared dead.
     Fenced,
 }
 
-/// Asks for the entries of a range in a dead server's segment, from a place in it on.
+/// A request for the entries of a range in a segment of a dead server's log, from an offset on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryRead {
-    /// Which replica.
+    /// The replica.
     pub replica: ReplicaId,
-    /// Which entries.
+    /// The range of the wanted entries.
     pub range: HashRange,
-    /// Byte of the segment to begin at, where an entry begins.
+    /// Offset in the segment at which to begin, which is the start of an entry.
     pub from: u32,
 }
 
-/// All entries of the range from `from` up to where it goes on.
+/// All entries of the range from `from` up to the position in `next`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryReply {
-    /// As asked.
+    /// The replica, from the request.
     pub replica: ReplicaId,
-    /// As asked.
+    /// The range, from the request.
     pub range: HashRange,
-    /// As asked.
+    /// The offset, from the request.
     pub from: u32,
-    /// What comes behind.
+    /// The position after these entries.
     pub next: RecoveryNext,
 }
 
-/// What comes behind the entries of a [`RecoveryReply`].
+/// The continuation after the entries of a [`RecoveryReply`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RecoveryNext {
-    /// More of the segment.
+    /// More entries follow, from this offset.
     From(u32),
-    /// The end of the replica.
+    /// The replica ends.
     End {
-        /// Bytes of the segment that it has.
+        /// Length of the replica in bytes of its segment.
         length: u32,
-        /// Their checksum.
+        /// Checksum of these bytes.
         crc: u32,
-        /// Not below any version in them.
+        /// Upper bound of the versions in these bytes.
         version: Version,
     },
-    /// There is no such replica here, or it cannot be read.
+    /// The replica does not exist here, or cannot be read.
     Missing,
 }

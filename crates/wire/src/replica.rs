@@ -1,32 +1,31 @@
-//! A replica: the bytes of one segment of a log, as they stand in a file of a backup.
+//! A replica: the bytes of one log segment, as stored in a file of a backup.
 //!
-//! A file begins with one block of 4,096 bytes, of which the [`ReplicaHeader`] takes the first 64.
-//! Behind it stand *pieces*, each as long as what its segment got in one turn: a [`PieceHeader`] of
-//! 40 bytes, the bytes, and zeros up to a multiple of 8. What stands behind the last piece means
-//! nothing: a file is used again without being cleared.
+//! A file begins with a block of 4,096 bytes, of which the first 64 are the [`ReplicaHeader`].
+//! *Pieces* follow, each with the bytes that the segment received in one turn: a [`PieceHeader`]
+//! of 40 bytes, the bytes, and zeros up to a multiple of 8. Bytes after the last piece are
+//! meaningless, because files are reused without being cleared.
 //!
 //! | offset | bytes | field of a replica's header |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `BALLASTR` |
 //! | 8 | 2 | format: 2 is written, 1 is read as well |
-//! | 10 | 1 | kind: 1 data, 2 directory |
+//! | 10 | 1 | kind: 1 data, 2 directory (segment manifest) |
 //! | 11 | 1 | 0 |
-//! | 12 | 4 | bytes of a segment of this log |
+//! | 12 | 4 | bytes of a full segment of this log |
 //! | 16 | 8 | cluster |
 //! | 24 | 4 | log |
 //! | 28 | 4 | epoch of the replica |
 //! | 32 | 8 | segment |
-//! | 40 | 16 | the machine's boot id when the replica was made |
-//! | 56 | 4 | order: rises with every replica that is begun on the disk |
+//! | 40 | 16 | boot id of the machine when the replica was created |
+//! | 56 | 4 | order: rises with every replica created on the disk |
 //! | 60 | 4 | CRC-32C of the first 60 bytes |
 //!
-//! The one idea: every piece carries the checksum of its segment *from the first byte*, so the last
-//! whole piece is a certificate of everything before it, and the checksum of the header of a piece
-//! depends on the replica's [`Identity`], so that what an earlier replica has left behind in the
-//! same file is never taken for a part of this one.
+//! Every piece carries the checksum of its segment *from the first byte on*, so the last whole
+//! piece certifies everything before it. The checksum of a piece's header depends on the replica's
+//! [`Identity`], so bytes of an earlier replica in the same file never count as part of this one.
 //!
-//! **Invariant:** reading is total, and says why it ended ([`End`]): an unfinished write at the end
-//! of a replica is told apart from bytes that were lost in its middle.
+//! **Invariant:** reading is total and reports why it ended ([`End`]). It distinguishes an
+//! unfinished write at the end of a replica from lost bytes in its middle.
 
 mod piece;
 mod reader;
@@ -43,33 +42,32 @@ use types::{ClusterId, SegmentId, ServerId};
 
 /// Bytes of a replica's header.
 pub const HEADER_BYTES: usize = 64;
-/// Where the first piece begins: the header has a block of its own, so that no write of a piece
-/// touches it.
+/// Offset of the first piece. The header has its own block, which no write of a piece touches.
 pub const PIECES_FROM: u64 = 4096;
 
 const MAGIC: [u8; 8] = *b"BALLASTR";
 const KIND_DATA: u8 = 1;
 const KIND_DIRECTORY: u8 = 2;
-/// What makes an identity stands here.
+/// Bytes of the header that form the identity.
 const IDENTITY: std::ops::Range<usize> = 16..40;
-/// Where the header's checksum stands.
+/// Offset of the header's checksum.
 const CHECKED: usize = HEADER_BYTES - 4;
 
-/// Distinguishes a replica from earlier ones of the same segment: whoever makes another one in
-/// place of a lost one raises it. 0 for the first.
+/// The epoch of a replica, which distinguishes it from earlier replicas of the same segment. 0 is
+/// an original; each replacement gets a higher epoch.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct ReplicaEpoch(pub u32);
 
-/// Names a replica among all of a cluster that one backup may hold. Never used twice.
+/// The id of a replica, unique among all replicas of a cluster and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReplicaId {
-    /// Whose log it is.
+    /// The master of the log.
     pub log: ServerId,
-    /// Which of its segments.
+    /// The segment of the log.
     pub segment: SegmentId,
-    /// Which replica of that segment.
+    /// The replica of that segment.
     pub epoch: ReplicaEpoch,
 }
 
@@ -79,33 +77,33 @@ impl fmt::Display for ReplicaId {
     }
 }
 
-/// Drawn by the operating system when it starts. While it is the same, everything that was written
-/// is still there, whether or not it was synced.
+/// The boot id that the operating system draws at its start. While it is unchanged, all written
+/// bytes still exist, whether synced or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BootId(pub [u8; 16]);
 
-/// Rises with every replica that is begun on a disk. A replica is begun again only when it was freed,
-/// or its beginning has failed: of two files that say that they hold it, only the later one can have
-/// what was acknowledged.
+/// The creation order of replicas on a disk. A replica is created again only after it was freed
+/// or its creation failed. Of two files with the same replica, only the later one can therefore
+/// have acknowledged bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReplicaOrder(pub u32);
 
-/// What the bytes of a replica are.
+/// The kind of a replica's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplicaKind {
     /// Log entries.
     Data,
-    /// Entries of the log's directory.
+    /// Entries of the log's segment manifest.
     Directory,
 }
 
-/// The layout of a replica's file. Every change of it is a new one; older ones are read and not
-/// written any more.
+/// The layout of a replica's file. Every change of the layout is a new format; older formats are
+/// read but not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaFormat {
-    /// Without expiry clocks in the headers of pieces.
+    /// The format without expiry clocks in the piece headers.
     One,
-    /// The format that is written.
+    /// The current format.
     Two,
 }
 
@@ -113,7 +111,7 @@ impl ReplicaFormat {
     /// The format that is written.
     pub const CURRENT: ReplicaFormat = ReplicaFormat::Two;
 
-    /// Its number in the header.
+    /// Returns the number of the format in the header.
     const fn number(self) -> u16 {
         match self {
             ReplicaFormat::One => 1,
@@ -121,31 +119,31 @@ impl ReplicaFormat {
         }
     }
 
-    /// The format with this number, if there is one.
+    /// Returns the format with this number, if there is one.
     fn of_number(number: u16) -> Option<ReplicaFormat> {
         [ReplicaFormat::One, ReplicaFormat::Two].into_iter().find(|it| it.number() == number)
     }
 }
 
-/// What a file says about the replica in it.
+/// The header of a replica's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaHeader {
     /// Layout of the file.
     pub format: ReplicaFormat,
     /// Cluster of the log.
     pub cluster: ClusterId,
-    /// Which replica it is.
+    /// Id of the replica.
     pub id: ReplicaId,
-    /// What its bytes are.
+    /// Kind of the content.
     pub kind: ReplicaKind,
-    /// Bytes of the segment when it is full; its replica has no more.
+    /// Bytes of a full segment; the replica has no more.
     pub segment_bytes: u32,
-    /// The boot of the backup's machine in which it was made.
+    /// Boot id of the backup's machine when the replica was created.
     pub boot: BootId,
 }
 
 impl ReplicaHeader {
-    /// Its bytes, in a file that was begun at this place of the order.
+    /// Encodes the header of a file with this creation order.
     pub fn encode(&self, order: ReplicaOrder) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[..8].copy_from_slice(&MAGIC);
@@ -163,7 +161,7 @@ impl ReplicaHeader {
         out
     }
 
-    /// Reads a header from the beginning of a file, and when that was begun.
+    /// Decodes the header and the creation order from the beginning of a file.
     pub fn parse(bytes: &[u8]) -> Result<(ReplicaHeader, ReplicaOrder), Corrupt> {
         const SHORT: Corrupt = Corrupt::Short { what: "header of replica" };
         let bytes: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(SHORT)?;
@@ -201,25 +199,25 @@ impl ReplicaHeader {
         Ok((header, ReplicaOrder(number(bytes, 56))))
     }
 
-    /// What its pieces are bound to.
+    /// Returns the identity to which the pieces are bound.
     pub fn identity(&self) -> Identity {
         Identity { format: self.format, ..Identity::of(self.cluster, self.id) }
     }
 }
 
-/// What binds a piece to its replica: part of the checksum of each piece's header.
+/// The identity that binds a piece to its replica through the checksum of the piece header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Layout of its pieces.
+    /// Layout of the pieces.
     format: ReplicaFormat,
     /// Checksum of cluster, log, epoch and segment.
     seed: u32,
-    /// Low half of the segment's number, which stands in every piece's header.
+    /// Low half of the segment's number, which is in every piece header.
     segment: u32,
 }
 
 impl Identity {
-    /// The identity of one replica of a cluster, in the format that is written.
+    /// Returns the identity of a replica in the format that is written.
     pub fn of(cluster: ClusterId, id: ReplicaId) -> Identity {
         Identity {
             format: ReplicaFormat::CURRENT,
@@ -238,7 +236,7 @@ fn identity_bytes(cluster: ClusterId, id: ReplicaId) -> [u8; 24] {
     bytes
 }
 
-/// The number of four bytes at `at`, which is a place in a header of known length.
+/// Decodes four bytes at `at`, an offset in a header of known length.
 fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

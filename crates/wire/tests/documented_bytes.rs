@@ -1,4 +1,5 @@
-//! What `docs/formats.md` shows is what the code writes, and its lists of messages are complete.
+//! Tests that the code writes the bytes shown in `docs/formats.md`, and that its lists of
+//! messages are complete.
 
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
@@ -111,7 +112,7 @@ fn key_hashes_and_names_are_as_documented() {
     assert!(DOCUMENT.contains(&ServerId(1).node_name(ClusterId(7))));
 }
 
-/// Every variant is found by its number: its fields may all be zero, or else all ones.
+/// Checks that every variant decodes by its number, with fields of all zeros or all ones.
 fn assert_listed<M: DeserializeOwned + Debug>(count: u8) {
     for number in 0..=count {
         let decode = |fill| {

@@ -1,11 +1,11 @@
-//! A little of what a fuzzer does, with each run of the tests.
+//! A short version of the fuzzer's checks, with each run of the tests.
 
 mod checks;
 
-/// Inputs per test: about a second.
+/// Inputs per test, which take about a second.
 const INPUTS: usize = 100_000;
 
-/// Mostly small numbers: kinds, lengths and ids that are likely to mean something.
+/// Returns mostly small numbers: kinds, lengths and ids that are likely to be valid.
 fn random_bytes(random: &mut fastrand::Rng, length_max: usize) -> Vec<u8> {
     let length = random.usize(0..length_max);
     let byte = |random: &mut fastrand::Rng| match random.u8(..8) {
@@ -16,7 +16,7 @@ fn random_bytes(random: &mut fastrand::Rng, length_max: usize) -> Vec<u8> {
     (0..length).map(|_| byte(random)).collect()
 }
 
-/// What has the shape of an entry more often than not.
+/// Returns bytes that usually have the shape of an entry.
 fn random_entry(random: &mut fastrand::Rng) -> Vec<u8> {
     let mut bytes = random_bytes(random, 90);
     if bytes.len() > 16 && random.u8(..8) > 0 {

@@ -1,4 +1,4 @@
-//! What is found of a replica of which something is missing or was changed.
+//! Tests of reading replicas with missing or changed bytes.
 
 mod checks;
 
@@ -11,14 +11,14 @@ use wire::replica::{
 
 const BODIES: [&[u8]; 4] = [b"first", b"the second one.", &[0xab; 100], b"last"];
 
-/// The stamp of the piece with this number.
+/// Returns the stamp of the piece with this number.
 fn stamp(number: usize) -> Stamp {
     let number = number as u64;
     Stamp { version: Version(number + 1), clock: UnixMillis(number + 1_000) }
 }
 
-/// Which bytes of a replica mean something, and the replica. Before its piece `n` everything up to
-/// piece `n - 1` had been synced.
+/// Returns a replica, and for each byte whether it is significant. Before piece `n` was written,
+/// everything up to piece `n - 1` had been synced.
 fn pieces(identity: Identity) -> (Vec<u8>, Vec<bool>) {
     let mut writer = PieceWriter::new(identity);
     let (mut bytes, mut counts) = (Vec::new(), Vec::new());
@@ -39,8 +39,8 @@ fn header() -> ReplicaHeader {
     replica_header(1 << 10)
 }
 
-/// Bytes of the segment in the whole pieces before a place, where the next one begins, and whether
-/// that is the last.
+/// Returns the segment's bytes in the whole pieces before an offset, the start of the next piece,
+/// and whether that piece is the last.
 fn whole_before(at: usize) -> (Vec<u8>, usize, bool) {
     let (mut bytes, mut place) = (Vec::new(), 0);
     for (number, body) in BODIES.iter().enumerate() {
@@ -86,8 +86,8 @@ fn every_flipped_bit_is_noticed_and_in_the_middle_it_is_damage() {
         let (whole, place, is_last) = whole_before(bit / 8);
         assert_eq!(found.0, whole, "bit {bit}");
         assert_eq!(found.1.place, PIECES_FROM + place as u64);
-        // The length and checksum of a closed segment stand in the directory of its log: so is the
-        // loss of a last piece noticed.
+        // The manifest of a log records the length and checksum of a closed segment and so
+        // reveals the loss of a last piece.
         assert_ne!((found.1.length, found.1.crc), (all.1.length, all.1.crc));
         assert_eq!(found.1.is_damaged(false), !is_last, "bit {bit}: {:?}", found.1);
         assert_eq!(matches!(found.1.end, End::Hole { .. }), !is_last);
@@ -104,7 +104,7 @@ fn after_a_loss_of_power_a_hole_is_damage_only_in_what_had_been_synced() {
         for step in [1, 40, 1000] {
             let (read, end) = read_pieces(&header(), &lost, step);
             assert_eq!(read, BODIES[..number].concat());
-            // The last piece says that the second had been synced, not the third.
+            // According to the last piece, the second piece had been synced, but not the third.
             assert_eq!(end.end, End::Hole { stable: 20 });
             assert_eq!(end.is_damaged(true), expected, "without piece {number}");
             assert!(end.is_damaged(false));
@@ -140,13 +140,13 @@ fn a_piece_that_ends_behind_its_segment_is_not_taken() {
     assert_eq!((read, end.end), (BODIES[..3].concat(), End::Clean));
 }
 
-/// Bytes written down in hexadecimal digits.
+/// Decodes hexadecimal digits.
 fn bytes_of(hex: &str) -> Vec<u8> {
     let digit = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("two digits");
     (0..hex.len()).step_by(2).map(digit).collect()
 }
 
-/// The vectors of `docs/formats.md` as they were while format 1 was written.
+/// The test vectors of `docs/formats.md` from the time of format 1.
 const FORMAT_1_HEADER: &str = "42414c4c41535452010001000000800007000000000000002c010000010000000\
                                900000000000000000102030405060708090a0b0c0d0e0f02010000863dcdb8";
 const FORMAT_1_PIECES: [(&str, &[u8]); 2] = [
@@ -171,7 +171,7 @@ fn a_replica_of_format_1_is_read_and_its_changed_bits_are_noticed() {
         let (read, end) = read_pieces(&header, &changed, 4096);
         assert_eq!((&read[..], end.end), (&b""[..], End::Hole { stable: 5 }), "bit {bit}");
     }
-    // The same bytes in a file of format 2 are no pieces.
+    // In a file of format 2, the same bytes are not pieces.
     let newer = ReplicaHeader { format: ReplicaFormat::CURRENT, ..header };
     assert_eq!(read_pieces(&newer, &pieces, 4096).0, b"");
 }

@@ -1,36 +1,36 @@
-//! How the clocks of a cluster's servers are compared.
+//! Messages for comparing the clocks of a cluster's servers.
 
 use serde::{Deserialize, Serialize};
 use types::{Instant, ServerId, UnixMillis};
 
-/// A question of the coordinator for a server's clocks.
+/// The coordinator's request for a server's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockQuestion {
-    /// When this was sent, by the coordinator's clock: returned as it came.
+    /// Send time by the coordinator's clock; echoed in the answer.
     pub asked: Instant,
-    /// The time that the wall clocks of most members agree on; `None`: they do not, or none of them
-    /// was heard.
+    /// The time on which the wall clocks of most members agree; `None`: there is no such
+    /// majority, or no member has answered.
     pub reference: Option<UnixMillis>,
 }
 
 /// The answer of a server's link to a [`ClockQuestion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockReading {
-    /// As asked.
+    /// Send time of the request, echoed.
     pub asked: Instant,
     /// The server's wall clock.
     pub wall: UnixMillis,
-    /// Its expiry clock; `None` before its first turn.
+    /// The server's expiry clock; `None` before its first turn.
     pub expiry: Option<UnixMillis>,
 }
 
-/// A member whose clocks differ too much from the others' for a range to move to or from it.
+/// A member with clocks that differ too much for a range to move to or from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockReport {
     /// The member.
     pub server: ServerId,
-    /// Its wall clock less the reference, in ms. 0: within the limit.
+    /// Its wall clock minus the reference in milliseconds; 0: within the limit.
     pub wall_ahead: i64,
-    /// Its expiry clock less that of most members, in ms. 0: within the limit.
+    /// Its expiry clock minus that of most members in milliseconds; 0: within the limit.
     pub expiry_ahead: i64,
 }

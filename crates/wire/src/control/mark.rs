@@ -2,23 +2,23 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A position in the history of a cluster's configuration: the transaction that a coordinator has
-/// committed last.
+/// A position in the history of a cluster's configuration: the last transaction that a
+/// coordinator has committed.
 ///
-/// Whoever hears of a mark knows that the history has come so far. A coordinator that is told of a
-/// mark which its own store does not contain has a store that is older than the cluster.
+/// A mark proves that the history has reached this position. If a coordinator's own store does
+/// not contain a mark that it receives, the store is older than the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Term of the coordinator that committed it.
+    /// Term of the coordinator that committed the transaction.
     pub term: u64,
-    /// Random number of that term: two stores that were copied from one may count the same terms.
+    /// Random number of that term; two copies of one store may reach the same term numbers.
     pub term_id: u64,
     /// Number of the transaction.
     pub transaction: u64,
 }
 
 impl Mark {
-    /// Returns whether the history has come further here than at the other mark.
+    /// Returns whether this position is later than `other`.
     pub fn is_after(&self, other: &Mark) -> bool {
         (self.term, self.transaction) > (other.term, other.transaction)
     }

@@ -1,4 +1,4 @@
-//! What a server tells a coordinator whose file is lost.
+//! Messages for rebuilding a coordinator's lost store from its servers.
 
 use super::Intent;
 use crate::bounded::at_most;
@@ -6,69 +6,69 @@ use serde::{Deserialize, Serialize};
 use types::limits::TABLES_MAX;
 use types::{HashRange, OwnershipEpoch, SegmentId, ServerId, Tenure};
 
-/// What a server holds, beside the map that it knows.
+/// The state that a server holds, beside the map that it knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holdings {
     /// Seed of the cluster's key hash.
     pub seed: u64,
-    /// The segment of its log's chain that was noted last, as far as it has heard. It has
-    /// acknowledged nothing that is in a later one only.
+    /// The last manifest segment that the coordinator has recorded, as far as the server knows.
+    /// The server has acknowledged nothing that is only in a later one.
     pub chain: Option<SegmentId>,
     /// Its tablets.
     pub tablets: Vec<HeldTablet>,
-    /// Migrations that it has part in.
+    /// Migrations in which it takes part.
     pub migrations: Vec<HeldMigration>,
-    /// Logs of which its disk has something, and the last segment of each one's chain among that.
+    /// Logs of which its disk has replicas, each with the last manifest segment among them.
     pub logs: Vec<(ServerId, Option<SegmentId>)>,
 }
 
-/// A tablet as its server has it.
+/// A tablet as its server holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldTablet {
     /// The range.
     pub range: HashRange,
-    /// Under which it is held.
+    /// The epoch under which it is held.
     pub epoch: OwnershipEpoch,
-    /// By table.
+    /// The incarnations (`Tenure`) by table.
     #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
     pub tenures: Vec<Tenure>,
-    /// How.
+    /// The role of the server.
     pub state: HeldState,
 }
 
-/// What a server does with a tablet.
+/// The role of a server for a tablet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HeldState {
-    /// It is the owner, also if not everything has arrived.
+    /// The server is the owner, even if some records have not arrived yet.
     Owned,
-    /// It was or is the owner, and somebody else may be.
+    /// The server was or is the owner; another server may own the range.
     Leaving,
-    /// It is being recovered: owned when that was noted.
+    /// The server is recovering the tablet and owns it if the coordinator has recorded that.
     Recovering,
 }
 
-/// A migration as one of its sides knows it.
+/// A migration as known to one of its sides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldMigration {
-    /// As it was written down.
+    /// The intent from the coordinator.
     pub intent: Intent,
-    /// The side is the target, and has accepted the flip.
+    /// Set if this side is the target and has accepted the flip.
     pub is_accepted: bool,
 }
 
-/// What a rebuild comes to.
+/// The result of a rebuild.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebuildReport {
-    /// Servers that have told what they hold.
+    /// Servers that have reported their state.
     pub found: Vec<ServerId>,
-    /// Servers that lived as far as these know, and have said nothing.
+    /// Servers that those regard as living and that have not reported.
     pub absent: Vec<ServerId>,
-    /// Whether it is done.
+    /// Set if the rebuild is complete.
     pub is_done: bool,
 }
 
 impl RebuildReport {
-    /// Servers as people are told of them, and name them.
+    /// Formats servers for operators; commands accept the same form.
     pub fn names(servers: &[ServerId]) -> String {
         match servers {
             [] => "nobody".to_owned(),

@@ -1,8 +1,8 @@
-//! What the recovery of a dead server's log is told in: who holds which replicas, which part is
-//! served by whom from there on, and how far it is.
+//! Messages about the recovery of a dead server's log: the replicas of the log, the parts and
+//! their recovery masters, and the progress.
 //!
-//! Lists that grow with the length of a log are told in several messages of at most so many
-//! elements each, so that no log is too long for a frame.
+//! Lists that grow with the length of a log are split over several messages of bounded size, so
+//! that no log is too long for a frame.
 
 use crate::bounded::at_most;
 use crate::directory::Content;
@@ -13,33 +13,33 @@ use std::fmt;
 use types::limits::TABLES_MAX;
 use types::{HashRange, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure, UnixMillis};
 
-/// One replica of a log's segment, as the backup that holds it reports it.
+/// A replica of a log's segment, as reported by its backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ReplicaInfo {
-    /// Of which segment: of the log, or of the chain that is its directory.
+    /// The segment: of the log, or of its manifest log.
     pub segment: SegmentId,
-    /// Which replica of that segment.
+    /// The replica of that segment.
     pub epoch: ReplicaEpoch,
-    /// Whether the segment is one of the chain. Its numbers are counted apart.
+    /// Set for a manifest segment. Manifest segments are numbered separately.
     pub is_directory: bool,
-    /// Bytes of the bodies of all its whole pieces.
+    /// Bytes of the bodies of all its intact pieces.
     pub length: u32,
-    /// It was written before the backup's machine started, by a backup that does not wait for its disk: a
-    /// loss of power may have taken the end of it.
+    /// Set if the replica was written before the last start of the backup's machine, by a backup
+    /// that does not wait for its disk. A power loss may have shortened the replica.
     pub may_be_short: bool,
 }
 
-/// A place in a replica of a log's directory: so many pieces stand before it, and so many bytes of the
-/// piece that it lies in.
+/// A position in a replica of a log's manifest: the number of whole pieces before it, and an
+/// offset in the piece that contains it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DirectoryPlace {
-    /// Whole pieces.
+    /// Number of whole pieces.
     pub pieces: u32,
-    /// Bytes of the next one.
+    /// Offset in the next piece, in bytes.
     pub bytes: u32,
 }
 
-/// As `3`, or `3+512` for the 512th byte of a piece.
+/// Formats as `3`, or as `3+512` for the 512th byte of a piece.
 impl fmt::Display for DirectoryPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.bytes {
@@ -49,137 +49,140 @@ impl fmt::Display for DirectoryPlace {
     }
 }
 
-/// Where one replica stands.
+/// The location of one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ReplicaPlace {
-    /// Who holds it.
+    /// The backup that holds it.
     pub backup: ServerId,
-    /// Which replica of the segment.
+    /// The replica of the segment.
     pub epoch: ReplicaEpoch,
-    /// Its bytes, as far as is known.
+    /// Its length in bytes, as far as it is known.
     pub length: u32,
 }
 
-/// A segment of a dead server's log, and where it can be read.
+/// A segment of a dead server's log, with the places of its replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoverySegment {
-    /// Whose log it is of: one of the part's. Each log numbers its segments by itself.
+    /// The log, one of the part's logs. Each log numbers its segments separately.
     pub log: ServerId,
     /// The segment.
     pub segment: SegmentId,
-    /// What it holds, if it was whole. `None`: any replica will do, and the first is the longest.
+    /// The content of a closed segment. `None`: the segment was open, any replica will do, and
+    /// the first is the longest.
     pub content: Option<Content>,
-    /// In the order in which they should be tried. Never empty.
+    /// The places in the order in which they should be tried; never empty.
     #[serde(deserialize_with = "at_most::<_, _, PLACES_MAX>")]
     pub places: Vec<ReplicaPlace>,
-    /// Bytes from its beginning that every replica has, as far as is known, by which somebody might
-    /// recover it once more. Of what lies behind nothing was acknowledged: whoever shows it to
-    /// anybody has to keep it himself first.
+    /// Bytes from the beginning that every later recovery finds as well, whichever backups are left
+    /// then. Later bytes may never have been acknowledged: a server that shows them to a client
+    /// must first write them to its own log.
     pub settled: u32,
 }
 
-/// A dead server's log that a part is recovered from.
+/// A dead server's log from which a part is recovered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryLog {
-    /// Whose log it is.
+    /// The dead server.
     pub dead: ServerId,
-    /// By table: the log's entries of the range count if they carry one of these. 0, which no entry
-    /// carries: none of the table count.
+    /// The incarnations (`Tenure`) of the range by table. An entry of the range counts if it
+    /// carries one of them. 0, which no entry carries, excludes the table.
     #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
     pub old_tenures: Vec<Tenure>,
 }
 
-/// A part of what a dead server held, to be served by its receiver.
+/// A part of a dead server's ranges, to be served by the receiver.
 ///
-/// What counts is, of each key, the entry of the highest version: over all logs together, and over
-/// what the receiver keeps.
+/// The current value of a key is its entry with the highest version, over all logs and the
+/// records that the receiver keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryPart {
-    /// The part.
+    /// The range of the part.
     pub range: HashRange,
-    /// The part's epoch under its new owner. Also its name: it is given for one part, once.
+    /// The epoch of the part under its new owner. It is issued once and identifies the part.
     pub epoch: OwnershipEpoch,
-    /// By table: the tenures of what the new owner writes.
+    /// The incarnations (`Tenure`) of the new owner's entries, by table.
     #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
     pub tenures: Vec<Tenure>,
-    /// The receiver is the living side of a migration: what it holds of the range counts too, and
-    /// carries these tenures already; of a table for which it has another tenure nothing counts.
-    /// If it hands the part back it holds what it held before. A source may be serving the range
-    /// still, if nobody knows whether it had flipped. Without this the receiver holds nothing of it.
+    /// Set if the receiver is the living side of a migration. Its records of the range then count
+    /// too and already carry these incarnations; a table in which it has another incarnation
+    /// counts as empty. If it hands the part back, it keeps its previous records. A source may
+    /// still be serving the range if the outcome of the flip is unknown. Without this flag the
+    /// receiver holds nothing of the range.
     pub keeps: bool,
-    /// The range's expiry clock goes on from here: the dead cannot have judged by a later one.
+    /// Start of the range's expiry clock: the dead server cannot have judged by a later time.
     pub clock_floor: UnixMillis,
-    /// One log; both sides' if the range was moving and neither side is left. The first names the
-    /// part together with its epoch and range.
+    /// The log, or both sides' logs if the range was moving and both sides are dead. The first
+    /// log identifies the part, together with epoch and range.
     #[serde(deserialize_with = "at_most::<_, _, LOGS_MAX>")]
     pub logs: Vec<RecoveryLog>,
-    /// Which list of segments this belongs to. A higher one takes the place of all lower ones;
-    /// what has been read by a lower one needs not be read again.
+    /// Number of the list to which these segments belong. A higher list replaces all lower ones;
+    /// segments that were read under a lower list need not be read again.
     pub list: u64,
-    /// How many segments the list has, over all its messages.
+    /// Number of segments in the list, over all its messages.
     pub segments_total: u32,
-    /// At most [`SEGMENTS_PER_MESSAGE`] of them.
+    /// The segments of this message, at most [`SEGMENTS_PER_MESSAGE`].
     #[serde(deserialize_with = "at_most::<_, _, SEGMENTS_PER_MESSAGE>")]
     pub segments: Vec<RecoverySegment>,
 }
 
 impl RecoveryPart {
-    /// Whose part it is called: the first log's dead server. `None`: no coordinator sends this.
+    /// Returns the dead server of the first log, which identifies the part. `None`: the message
+    /// is invalid.
     pub fn dead(&self) -> Option<ServerId> {
         self.logs.first().map(|log| log.dead)
     }
 }
 
-/// Where the recovery of a dead server stands. Each state says what it waits for.
+/// The state of the recovery of a dead server, by the event that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RecoveryState {
-    /// For connected servers to say what they hold of the log.
+    /// Connected servers must report their replicas of the log.
     Collecting,
-    /// For the log's directory from a backup.
+    /// A backup must deliver the log's manifest.
     ReadingDirectory,
-    /// For a server that holds the log's directory, or an operator who goes on without it.
+    /// A server with the manifest must return, or an operator must accept the loss.
     DirectoryMissing,
-    /// For servers that hold the missing segments, or an operator who goes on without them.
+    /// Servers with the missing segments must return, or an operator must accept the loss.
     SegmentsMissing,
-    /// For the end of the dead server's read lease.
+    /// The dead server's read lease must end.
     WaitingForLease,
-    /// For a server that keeps its log and has room for more.
+    /// A server with a replicated log and free memory must become available.
     WaitingForServers,
-    /// For the servers to which parts were handed out.
+    /// The recovery masters of the parts must finish.
     Recovering,
-    /// For migrations: to be decided, for their sources to forget, or for the log of the other side,
-    /// which is dead as well. Everything else of it is served.
+    /// Migrations must be decided, their sources must delete their copies, or the log of the
+    /// other, dead side must be recovered. Everything else of the log is served.
     WaitingForMigrations,
-    /// For servers to free what they hold of the log. Everything is served.
+    /// Servers must free their replicas of the log. Everything is served.
     Freeing,
 }
 
-/// The recovery of one dead server, for people.
+/// The recovery of one dead server, for operators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecoveryReport {
-    /// Who died.
+    /// The dead server.
     pub dead: ServerId,
-    /// What is being waited for.
+    /// The state.
     pub state: RecoveryState,
-    /// When it was declared dead.
+    /// Time at which the server was declared dead.
     pub created: UnixMillis,
-    /// What it owned and nobody serves yet.
+    /// Ranges of the dead server that no server serves yet.
     pub ranges: Vec<HashRange>,
-    /// Which parts are being recovered, by whom: of these, and of what is served already and depends
-    /// on the log still.
+    /// The parts with their recovery masters: those under recovery, and those that are served but
+    /// still depend on the log.
     pub parts: Vec<(HashRange, ServerId)>,
-    /// Segments of which no connected server holds a replica.
+    /// Number of segments without a replica on a connected server.
     pub missing_total: u32,
-    /// The first of them, at most [`MISSING_SHOWN_MAX`].
+    /// The first missing segments, at most [`MISSING_SHOWN_MAX`].
     pub missing: Vec<SegmentId>,
-    /// Migrations that must have gone on or ended before the rest can be recovered.
+    /// Migrations that must progress or end before the rest can be recovered.
     pub waits_for: Vec<MigrationId>,
-    /// Why a part was last handed back, or empty.
+    /// The reason why a part was last handed back, or empty.
     pub message: String,
 }
 
 impl RecoveryReport {
-    /// What is missing of the log, if that is what the recovery waits for.
+    /// Returns the missing part of the log, if the recovery waits for it.
     pub fn loss(&self) -> Option<Loss> {
         match self.state {
             RecoveryState::DirectoryMissing => Some(Loss::Directory),
@@ -197,22 +200,22 @@ impl RecoveryReport {
     }
 }
 
-/// What is missing of a log.
+/// The missing part of a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Loss {
-    /// Its directory: nobody knows what else is.
+    /// The manifest; without it other losses are unknown.
     Directory,
-    /// Segments.
+    /// Some segments.
     Segments {
-        /// The first of them, at most [`MISSING_SHOWN_MAX`].
+        /// The first missing segments, at most [`MISSING_SHOWN_MAX`].
         first: Vec<SegmentId>,
-        /// How many there are.
+        /// The number of missing segments.
         total: u32,
     },
 }
 
-/// As operators read and write it: `directory`, or `segments 3,4,9`, or `segments 3,4,9+120` for 120
-/// more than are named.
+/// Formats as operators read and write it: `directory`, `segments 3,4,9`, or `segments 3,4,9+120`
+/// for 120 more than are named.
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Loss::Segments { first, total } = self else { return f.write_str("directory") };
@@ -227,32 +230,32 @@ impl fmt::Display for Loss {
     }
 }
 
-/// Missing segments that a report names.
+/// Maximum number of missing segments that a report names.
 pub const MISSING_SHOWN_MAX: usize = 16;
 
-/// Logs that a part is recovered from: those of both sides of a migration.
+/// Maximum number of logs from which a part is recovered: those of both sides of a migration.
 pub const LOGS_MAX: usize = 2;
 
-/// Places of a segment that a recovery is told of: as many as there are replicas, usually.
+/// Maximum number of places per segment; usually the number of replicas.
 pub const PLACES_MAX: usize = 4;
 
-/// Segments of a list that one message carries.
+/// Maximum number of segments in one message.
 pub const SEGMENTS_PER_MESSAGE: usize = 8192;
 
-/// Replicas that one message of a backup reports.
+/// Maximum number of replicas in one message of a backup's report.
 pub const REPLICAS_PER_MESSAGE: usize = 32_768;
 
-/// Bytes of the log's directory that one message carries.
+/// Bytes of the log's manifest in one message.
 pub const DIRECTORY_BYTES_PER_MESSAGE: usize = 500 << 10;
 
-/// Most bytes of a place, a segment, a replica: seven bits to a byte.
+/// Maximum bytes of an encoded place, segment and replica, at seven bits per byte.
 const PLACE_BYTES: usize = 5 + 5 + 5;
 const SEGMENT_BYTES: usize = 5 + 10 + 1 + 10 + 1 + PLACES_MAX * PLACE_BYTES;
 const REPLICA_BYTES: usize = 10 + 5 + 1 + 5 + 1;
-/// Far more than the other fields of a message take.
+/// Upper bound of the bytes of a message's other fields.
 const REST: usize = 8 << 10;
 
 const _: () = assert!(SEGMENTS_PER_MESSAGE * SEGMENT_BYTES + REST <= MESSAGE_BYTES_MAX);
 const _: () = assert!(REPLICAS_PER_MESSAGE * REPLICA_BYTES + REST <= MESSAGE_BYTES_MAX);
-// Each body has a byte at least, and less than that for its length.
+// Each body has at least one byte, and its length takes no more bytes than its content.
 const _: () = assert!(2 * DIRECTORY_BYTES_PER_MESSAGE + REST <= MESSAGE_BYTES_MAX);

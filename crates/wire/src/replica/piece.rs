@@ -1,22 +1,21 @@
-//! One piece of a replica: what its segment got in one turn.
+//! A piece of a replica: the bytes that its segment received in one turn.
 //!
 //! | offset | bytes | field of a piece's header |
 //! | --- | --- | --- |
-//! | 0 | 4 | where the bytes stand in the segment |
-//! | 4 | 4 | how many they are, at least one |
-//! | 8 | 4 | up to where the segment was stable when the piece was made, at most the offset |
+//! | 0 | 4 | offset of the bytes in the segment |
+//! | 4 | 4 | number of bytes, at least one |
+//! | 8 | 4 | synced length of the segment when the piece was made, at most the offset |
 //! | 12 | 4 | low half of the segment's number |
-//! | 16 | 8 | the server's version counter, not below any version in the piece |
-//! | 24 | 8 | the server's expiry clock: no read up to here was judged by a later time |
+//! | 16 | 8 | the server's version counter, an upper bound of all versions in the piece |
+//! | 24 | 8 | the server's expiry clock: no read so far was judged by a later time |
 //! | 32 | 4 | CRC-32C of the segment's bytes from its beginning to the end of this piece |
 //! | 36 | 4 | CRC-32C of these 40 bytes, with the [`Identity`]'s seed in this place |
 //!
-//! In format 1 there is no expiry clock: both checksums follow the version, and the header has 32
-//! bytes. It is read and no longer written.
+//! Format 1 has no expiry clock: both checksums follow the version, and the header has 32 bytes.
+//! It is read and no longer written.
 //!
-//! The segment's number is there so that a search for headers among arbitrary bytes does not hit
-//! upon four bytes that happen to be a checksum: with a million places to look at, one file in four
-//! thousand would have such.
+//! The segment's number protects the search for headers against random bytes that form a valid
+//! checksum: with a million positions to try, one file in four thousand would contain such bytes.
 
 use super::{Identity, ReplicaFormat, number, wide_number};
 use crate::{
@@ -25,21 +24,21 @@ use crate::{
 };
 use types::{UnixMillis, Version};
 
-/// Bytes of a piece's header, in the format that is written.
+/// Bytes of a piece's header in the format that is written.
 pub const PIECE_HEADER_BYTES: usize = 40;
-/// Pieces begin at multiples of this in their file.
+/// The offset of every piece in its file is a multiple of this.
 pub const PIECE_ALIGNMENT: usize = 8;
 
 /// Bytes of a checksum, the last field of the header.
 const SEAL_BYTES: usize = 4;
 
-/// Bytes that a piece takes in its file, header and padding included, in the format that is written.
+/// Returns the bytes of a piece in its file, header and padding included, in the current format.
 pub const fn piece_bytes(body: usize) -> usize {
     ReplicaFormat::CURRENT.piece_bytes(body)
 }
 
 impl ReplicaFormat {
-    /// Bytes of a piece's header.
+    /// Returns the bytes of a piece's header.
     pub const fn piece_header_bytes(self) -> usize {
         match self {
             ReplicaFormat::One => 32,
@@ -47,41 +46,39 @@ impl ReplicaFormat {
         }
     }
 
-    /// Bytes that a piece takes in its file, header and padding included.
+    /// Returns the bytes of a piece in its file, header and padding included.
     pub const fn piece_bytes(self, body: usize) -> usize {
         self.piece_header_bytes() + body.next_multiple_of(PIECE_ALIGNMENT)
     }
 }
 
-/// The state of a server at the moment when it made a piece: upper bounds for all that stands in
-/// the segment up to there.
+/// The state of a server when it made a piece: upper bounds for the segment so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// The server's version counter: no version in the segment up to here is higher.
     pub version: Version,
-    /// The server's expiry clock: nobody was answered by a later time before the piece was made. 0
-    /// in format 1.
+    /// The server's expiry clock: no earlier reply was judged by a later time. 0 in format 1.
     pub clock: UnixMillis,
 }
 
-/// What a piece says about itself.
+/// The header of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PieceHeader {
-    /// Where its bytes stand in the segment.
+    /// Offset of the bytes in the segment.
     pub offset: u32,
-    /// How many they are.
+    /// Number of bytes.
     pub length: u32,
-    /// Up to where the segment was known to be stable: if bytes below this are missing, the disk
-    /// has lost them, and not a loss of power.
+    /// Length of the segment that was known to be synced. If bytes below it are missing, the disk
+    /// has lost them; a power loss cannot be the cause.
     pub stable: u32,
-    /// Its server's version counter and expiry clock.
+    /// The server's version counter and expiry clock.
     pub stamp: Stamp,
     /// Checksum of the segment from its beginning to the end of this piece.
     pub crc: u32,
 }
 
 impl PieceHeader {
-    /// Its bytes in the format that is written, for a piece of this replica.
+    /// Encodes the header in the format that is written, for a piece of this replica.
     #[inline]
     pub fn encode(&self, identity: Identity) -> [u8; PIECE_HEADER_BYTES] {
         let mut out = [0; PIECE_HEADER_BYTES];
@@ -97,12 +94,12 @@ impl PieceHeader {
         out
     }
 
-    /// Reads a header of a piece of this replica; the bytes of any other one are refused.
+    /// Decodes the header of a piece of this replica. Headers of other replicas are rejected.
     #[inline]
     pub fn parse(bytes: &[u8], identity: Identity) -> Result<PieceHeader, Corrupt> {
         const SHORT: Corrupt = Corrupt::Short { what: "header of piece" };
         let bytes = bytes.get(..identity.format.piece_header_bytes()).ok_or(SHORT)?;
-        // Before the checksum: almost all places that a search looks at end here.
+        // Checked before the checksum, because a search rejects almost all positions here.
         if number(bytes, 12) != identity.segment {
             return Err(Corrupt::Invalid { what: "segment of piece" });
         }
@@ -133,28 +130,28 @@ impl PieceHeader {
         Ok(header)
     }
 
-    /// Where the piece ends in the segment. No overflow: neither a writer nor [`PieceHeader::parse`]
-    /// makes such a header.
+    /// Returns the end of the piece in the segment. The sum cannot overflow: neither a writer nor
+    /// [`PieceHeader::parse`] makes such a header.
     #[inline]
     pub fn end(&self) -> u32 {
         self.offset + self.length
     }
 
-    /// Whether these are its bytes, if the segment's bytes before it have the checksum `before`.
+    /// Returns whether `body` is the piece's content, given the checksum of the segment before it.
     #[inline]
     pub fn is_of(&self, before: u32, body: &[u8]) -> bool {
         body.len() == self.length as usize && crc32c_append(before, body) == self.crc
     }
 }
 
-/// Returns the checksum of a header: of its bytes before the checksum, and of the seed in its place.
+/// Returns the checksum of a header: over its other bytes, then the identity's seed.
 #[inline]
 fn seal_of(sealed: &[u8], identity: Identity) -> [u8; SEAL_BYTES] {
     crc32c_append(crc32c(sealed), &identity.seed.to_le_bytes()).to_le_bytes()
 }
 
-/// Makes the headers of a replica's pieces, in order. A copy made before [`PieceWriter::next`] goes
-/// on from there, when a piece could not be stored.
+/// A generator of the headers of a replica's pieces, in order. To retry a piece that could not be
+/// stored, use a copy of the writer made before [`PieceWriter::next`].
 #[derive(Clone, Copy, Debug)]
 pub struct PieceWriter {
     identity: Identity,
@@ -163,21 +160,21 @@ pub struct PieceWriter {
 }
 
 impl PieceWriter {
-    /// Begins at the beginning of the segment.
+    /// Creates a writer at the beginning of the segment.
     ///
     /// # Panics
-    /// If the replica has an older format, which is not written: our bug.
+    /// If the replica has an older format, which is a bug: older formats are not written.
     pub fn new(identity: Identity) -> PieceWriter {
         assert_eq!(identity.format, ReplicaFormat::CURRENT, "an older format is only read");
         PieceWriter { identity, offset: 0, crc: crc32c(&[]) }
     }
 
-    /// The header of the piece of these bytes, which stand in the segment right behind those of the
-    /// piece before.
+    /// Returns the header of the piece with these bytes, which follow the previous piece in the
+    /// segment.
     ///
     /// # Panics
-    /// If there are no bytes, the segment would be longer than any, or `stable` is above what was
-    /// written before: our bug.
+    /// If `body` is empty, the segment would exceed the maximum length, or `stable` exceeds the
+    /// length written before. Each is a bug.
     #[inline]
     pub fn next(&mut self, body: &[u8], stable: u32, stamp: Stamp) -> [u8; PIECE_HEADER_BYTES] {
         assert!(!body.is_empty(), "a piece of no bytes");
@@ -190,12 +187,12 @@ impl PieceWriter {
         header.encode(self.identity)
     }
 
-    /// Bytes of the segment up to here.
+    /// Returns the length of the segment so far, in bytes.
     pub fn length(&self) -> u32 {
         self.offset
     }
 
-    /// Checksum of the segment up to here.
+    /// Returns the checksum of the segment so far.
     pub fn crc(&self) -> u32 {
         self.crc
     }

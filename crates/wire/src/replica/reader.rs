@@ -1,50 +1,50 @@
-//! Reads the pieces of a replica, and finds out why there are no more.
+//! A reader of the pieces of a replica that determines why the replica ends.
 //!
-//! A replica is written from front to back by one writer, so without a loss of power nothing can
-//! follow a place where no piece stands. With one, what was not yet synced may be lost in any
-//! combination of blocks. Therefore, once no whole piece follows, the rest of the file is searched
-//! for headers of later pieces, and the highest `stable` among them says what had been synced.
+//! One writer writes a replica from front to back, so without a power loss no piece can follow a
+//! gap. A power loss may remove unsynced blocks in any combination. After the last consecutive
+//! piece, the reader therefore searches the rest of the file for headers of later pieces. The
+//! highest `stable` among them is the length that had been synced.
 
 use super::{
     Identity, PIECE_ALIGNMENT, PIECES_FROM, PieceHeader, ReplicaFormat, ReplicaHeader, Stamp,
 };
 use crate::checksum::crc32c;
 
-/// Up to where a replica is whole, and why it ends there.
+/// The end of the valid part of a replica, and the reason for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadEnd {
     /// Bytes of the segment that were read.
     pub length: u32,
     /// Their checksum.
     pub crc: u32,
-    /// The highest version counter and expiry clock of the pieces; 0 if there was none.
+    /// The highest version counter and expiry clock of the pieces; 0 without pieces.
     pub stamp: Stamp,
-    /// Where in the file the next piece would begin.
+    /// Offset in the file at which the next piece would begin.
     pub place: u64,
-    /// Why it ends.
+    /// The reason for the end.
     pub end: End,
 }
 
-/// Why a replica ends.
+/// The reason why a replica ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Nothing was begun behind the last piece.
+    /// No further piece was begun.
     Clean,
-    /// A piece was begun and is not whole, and nothing follows: its writer was interrupted.
+    /// A piece was begun and is incomplete, and none follows: its writer was interrupted.
     Torn,
-    /// There are pieces behind the place where none stands.
+    /// Later pieces exist behind a gap.
     Hole {
-        /// Up to here the segment had been synced, say those pieces.
+        /// The length of the segment that had been synced, according to the later pieces.
         stable: u32,
     },
 }
 
 impl ReadEnd {
-    /// Whether a disk has lost or changed what it was given, which no crash explains. Else bytes
-    /// behind the end, if there were any, had not been synced.
+    /// Returns whether the disk has lost or changed bytes in a way that no crash explains.
+    /// Otherwise any missing bytes had not been synced.
     ///
-    /// `power_was_lost`: the machine has started again since the replica was made, so that what had
-    /// not been synced may be missing.
+    /// `power_was_lost`: the machine has restarted since the replica was created, so unsynced
+    /// bytes may be missing.
     pub fn is_damaged(&self, power_was_lost: bool) -> bool {
         match self.end {
             End::Clean | End::Torn => false,
@@ -53,18 +53,18 @@ impl ReadEnd {
     }
 }
 
-/// Reads the bytes of a replica as they come. Nothing that it hands out is unchecked.
+/// An incremental reader of a replica's bytes. It passes on verified bytes only.
 #[derive(Clone, Debug)]
 pub struct PieceReader {
     identity: Identity,
     segment_bytes: u32,
     read: ReadEnd,
-    /// What stands behind the last whole piece; `None` while that is not known.
+    /// The reason for the end after the last whole piece; `None` while it is unknown.
     behind: Option<End>,
 }
 
 impl PieceReader {
-    /// Begins with the bytes at [`PIECES_FROM`].
+    /// Creates a reader that begins at [`PIECES_FROM`].
     pub fn new(header: &ReplicaHeader) -> PieceReader {
         let (crc, stamp) = (crc32c(&[]), Stamp::default());
         PieceReader {
@@ -75,8 +75,8 @@ impl PieceReader {
         }
     }
 
-    /// Takes whole pieces off the front of `bytes`, hands out what is in them, and returns how many
-    /// bytes it took. The rest is to be given again, with more behind it.
+    /// Consumes whole pieces from the front of `bytes`, passes their content to `each`, and returns
+    /// the number of bytes consumed. The caller passes the rest again, with more bytes after it.
     pub fn read(&mut self, bytes: &[u8], each: &mut impl FnMut(&[u8])) -> usize {
         let mut at = 0;
         while self.behind.is_none() {
@@ -101,7 +101,7 @@ impl PieceReader {
         at + self.search(&bytes[at..])
     }
 
-    /// Takes the last bytes: nothing comes behind them.
+    /// Consumes the last bytes of the file and returns the end of the replica.
     pub fn finish(mut self, bytes: &[u8], each: &mut impl FnMut(&[u8])) -> ReadEnd {
         let rest = &bytes[self.read(bytes, each)..];
         if self.behind.is_none() {
@@ -133,7 +133,8 @@ impl PieceReader {
         if header.is_of(self.read.crc, body) { Look::Piece(header) } else { Look::Changed }
     }
 
-    /// Searches for headers of later pieces. Leaves what may be the beginning of one.
+    /// Searches for headers of later pieces. Returns the bytes consumed; the rest may be a
+    /// partial header.
     fn search(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while let Some(place) = bytes.get(at..at + self.format().piece_header_bytes()) {
@@ -153,14 +154,14 @@ impl PieceReader {
     }
 }
 
-/// What stands at a place where the next piece may begin.
+/// The content of a position at which the next piece may begin.
 enum Look {
     /// A whole piece.
     Piece(PieceHeader),
-    /// What may be one, when more bytes have come.
+    /// A possible piece that needs more bytes.
     Unfinished,
     /// No piece was begun here.
     Nothing,
-    /// The header of the next piece, and other bytes than it says.
+    /// The header of the next piece with bytes that do not match its checksum.
     Changed,
 }
