@@ -1,9 +1,10 @@
-//! What is asked of a disk: files with numbers, written at any place, synced one by one.
+//! The interface to a disk: numbered files, written at any offset, synced individually.
 
 use std::fmt;
 use std::io::{self, IoSlice};
 
-/// A file of a [`Disk`]. Its first replica may have been freed long ago: files are used again.
+/// Number of a file of a [`Disk`]. Files are reused: the first replica of a file may have been
+/// freed long ago.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileNumber(pub u32);
 
@@ -13,42 +14,42 @@ impl fmt::Display for FileNumber {
     }
 }
 
-/// Numbered files on a disk that belongs to one process. Errors name the file, and what can be done.
+/// Numbered files on a disk that belongs to one process. Errors name the file and a remedy.
 pub trait Disk: fmt::Debug + Send + Sync {
-    /// All files, in order.
+    /// Returns all files, in order.
     fn list(&self) -> io::Result<Vec<FileNumber>>;
 
-    /// Makes a file that is to have about `bytes`; it has that room if the disk can promise it.
-    /// When this returns, the file exists also after a loss of power. Fails if there is one of this
-    /// number; after another error there may be one.
+    /// Creates a file for about `bytes` bytes, reserved if the disk can do so. On return, the
+    /// file survives a power failure. Fails if the number is in use; after another error the file
+    /// may exist.
     fn create(&self, number: FileNumber, bytes: u64) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Opens a file that exists.
+    /// Opens an existing file.
     fn open(&self, number: FileNumber) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Removes a file for good, if it is there.
+    /// Removes a file durably, if it exists.
     fn remove(&self, number: FileNumber) -> io::Result<()>;
 }
 
 /// An open file of a [`Disk`].
 pub trait DiskFile: fmt::Debug + Send + Sync {
-    /// Writes the parts side by side from `offset` on. After an error any of the bytes may have been
-    /// written.
+    /// Writes the parts contiguously from `offset` on. After an error any of the bytes may have
+    /// been written.
     fn write(&self, offset: u64, parts: &mut [IoSlice<'_>]) -> io::Result<()>;
 
-    /// Reads from `offset` on. Returns less than asked for only at the end of the file.
+    /// Reads from `offset` on. Returns less than requested only at the end of the file.
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
-    /// When this returns, everything written before it was called survives a loss of power.
-    /// After an error this will never be known, however often it is tried again: the system may have
-    /// dropped what it could not write.
+    /// Syncs the file: on return, everything written before the call survives a power failure.
+    /// After an error this is unknown forever, even if a retry succeeds, because the system may
+    /// have dropped the bytes that it could not write.
     fn sync(&self) -> io::Result<()>;
 
-    /// Tells that the file is about to be read, from its beginning up to this place, or to its end if
-    /// that comes first.
+    /// Announces that the file will be read from its beginning to the offset `to`, or to its end
+    /// if that comes first.
     fn read_ahead(&self, to: u64);
 
-    /// Tells that what the system has in memory of the file may go, as far as the disk has it: who
-    /// reads next wants to know what the disk has.
+    /// Drops the file's cached pages as far as they are on the disk, so that the next read reads
+    /// the disk.
     fn forget_cached(&self) {}
 }

@@ -1,7 +1,7 @@
-//! The files of a disk that hold replicas, and those that are free to hold others.
+//! The files of a disk: those that hold replicas, and those that are free.
 //!
-//! A file is free again when its replica was freed and nobody reads or writes it any more: whoever
-//! uses a replica shares its [`Held`], and the last one to let go gives the file back.
+//! A file is free again when its replica was freed and no thread reads or writes it any more. All
+//! users of a replica share its [`Held`], and the last one to drop it frees the file.
 
 use crate::{Disk, FileNumber};
 use std::io;
@@ -9,35 +9,36 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wire::replica::{ReplicaHeader, ReplicaOrder};
 
-/// Free files kept per size of segment, to be used again; the rest is removed. A server frees about
-/// as many segments as it opens, in bursts of what the cleaner has been waiting for.
+/// Maximum number of free files per segment size that are kept for reuse; the rest is removed. A
+/// server frees about as many segments as it opens, in bursts when the cleaner's conditions are
+/// met.
 const FREE_FILES_MAX: usize = 8;
 
-/// Takes the lock. A panic ends the process; until then what the lock guards is whole, since nothing
-/// below panics between two changes that belong together.
+/// Takes the lock. A panic ends the process. Until then the guarded data is consistent, since the
+/// code below does not panic between changes that belong together.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A replica's file, while somebody uses it.
+/// A replica with its file, shared by its users.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) header: ReplicaHeader,
     pub(crate) number: FileNumber,
-    /// When the replica was begun.
+    /// Sequence number of the replica's beginning.
     pub(crate) order: ReplicaOrder,
-    /// Behind it nothing of the replica was written. The highest number: another process wrote it, and
-    /// nobody knows.
+    /// File offset up to which the replica may have been written. The maximum value means
+    /// unknown, because another process wrote it.
     written_to: AtomicU64,
-    /// The replica is not needed any more.
+    /// Set if the replica is not needed any more.
     freed: AtomicBool,
-    /// The disk has failed here.
+    /// Set if the disk has failed for this file.
     spoiled: AtomicBool,
     files: Arc<Files>,
 }
 
 impl Held {
-    /// The replica is not needed any more: the file is free when everybody has let go.
+    /// Marks the replica as not needed: the file is free when all users have dropped it.
     pub(crate) fn free(&self) {
         self.freed.store(true, Ordering::Release);
     }
@@ -46,17 +47,17 @@ impl Held {
         self.freed.load(Ordering::Acquire)
     }
 
-    /// The replica is about to be written up to this place of its file.
+    /// Records that the replica is about to be written up to this file offset.
     pub(crate) fn note_written(&self, place: u64) {
         self.written_to.store(place, Ordering::Release);
     }
 
-    /// Up to where the file has to be read.
+    /// Returns the file offset up to which the file must be read.
     pub(crate) fn written_to(&self) -> u64 {
         self.written_to.load(Ordering::Acquire)
     }
 
-    /// The file is not to be used again.
+    /// Excludes the file from reuse.
     pub(crate) fn spoil(&self) {
         self.spoiled.store(true, Ordering::Release);
     }
@@ -77,10 +78,10 @@ impl Drop for Held {
 /// A file without a replica.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FreeFile {
-    /// What it has room for.
+    /// Size of the segments that it has room for.
     pub(crate) segment_bytes: u32,
     pub(crate) number: FileNumber,
-    /// It may be used again; else it is to be removed.
+    /// Set if the file may be reused; otherwise it is to be removed.
     pub(crate) is_good: bool,
 }
 
@@ -90,20 +91,20 @@ impl FreeFile {
     }
 }
 
-/// The numbers of a disk's files, and the order in which replicas are begun in them.
+/// Numbers of a disk's files, and sequence numbers of the replicas begun in them.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     free: Mutex<Vec<FreeFile>>,
-    /// Held while files are removed: who comes then knows afterwards what was.
+    /// Held during the removal of files, so that a concurrent caller returns only after it.
     trimming: Mutex<()>,
-    /// The highest number that was given to a file.
+    /// Highest number assigned to a file.
     number: Mutex<Option<FileNumber>>,
-    /// The highest order that was given to a replica.
+    /// Highest sequence number assigned to a replica.
     order: Mutex<ReplicaOrder>,
 }
 
 impl Files {
-    /// A file that was found, with a replica that was begun at this place of the order.
+    /// Registers a found file with the sequence number of its replica.
     pub(crate) fn find(
         self: &Arc<Files>,
         number: FileNumber,
@@ -115,10 +116,10 @@ impl Files {
         self.held(number, header, order)
     }
 
-    /// The file is about to hold this replica, which is begun after all others.
+    /// Assigns a file to a new replica, which gets the next sequence number.
     pub(crate) fn hold(self: &Arc<Files>, number: FileNumber, header: ReplicaHeader) -> Arc<Held> {
         let mut highest = lock(&self.order);
-        // Four thousand million segments of a mebibyte are more than a disk lives to see.
+        // Four thousand million segments of a mebibyte exceed the lifetime of a disk.
         *highest = ReplicaOrder(highest.0.saturating_add(1));
         self.held(number, header, *highest)
     }
@@ -140,31 +141,31 @@ impl Files {
         })
     }
 
-    /// A free file with room for such a segment, if there is one.
+    /// Takes a free file for a segment of this size, if there is one.
     pub(crate) fn take(&self, segment_bytes: u32) -> Option<FileNumber> {
         let mut free = lock(&self.free);
         let at = free.iter().position(|f| f.is_good && f.segment_bytes == segment_bytes)?;
         Some(free.swap_remove(at).number)
     }
 
-    /// Whether there are so many free files with room for such a segment.
+    /// Returns whether there are `count` free files for segments of this size.
     pub(crate) fn has_free(&self, segment_bytes: u32, count: usize) -> bool {
         let free = lock(&self.free);
         free.iter().filter(|f| f.is_good && f.segment_bytes == segment_bytes).count() >= count
     }
 
-    /// This file holds nothing.
+    /// Adds a file without a replica.
     pub(crate) fn give(&self, file: FreeFile) {
         lock(&self.free).push(file);
     }
 
-    /// Numbers up to this one are taken.
+    /// Excludes file numbers up to this one from assignment.
     pub(crate) fn note_taken(&self, number: FileNumber) {
         let mut highest = lock(&self.number);
         *highest = (*highest).max(Some(number));
     }
 
-    /// A number that no file has.
+    /// Returns an unused file number.
     pub(crate) fn fresh_number(&self) -> FileNumber {
         let mut highest = lock(&self.number);
         let number = FileNumber(highest.map_or(0, |highest| highest.0 + 1));
@@ -172,8 +173,8 @@ impl Files {
         number
     }
 
-    /// Removes free files that are not worth keeping. One that cannot be removed stays for the next
-    /// time. What was given before the call, and is not to be used again, is gone if it succeeds.
+    /// Removes surplus free files. A file that cannot be removed is retried at the next call. On
+    /// success, all files are gone that were given before the call and must not be reused.
     pub(crate) fn trim(&self, disk: &dyn Disk) -> io::Result<()> {
         let _trimming = lock(&self.trimming);
         while let Some(surplus) = self.take_surplus() {

@@ -1,22 +1,23 @@
-//! Replicas of segments on a disk: of this server's own log, or of other servers'.
+//! Replicas of segments on a disk: of this server's own log, or of other servers' logs.
 //!
-//! - [`Disk`]: numbered files, all that is asked of a disk; [`MemoryDisk`] is one without hardware,
-//!   which loses power when it is told to;
-//! - [`Replicas`]: which replicas a disk holds; makes, reads and frees them;
-//! - [`Replica`]: one that is being written.
+//! - [`Disk`]: the interface to a disk with numbered files; [`MemoryDisk`] is an implementation
+//!   without hardware that can simulate a power failure;
+//! - [`Replicas`]: the replicas on a disk; creates, reads and frees them;
+//! - [`Replica`]: a replica that is being written.
 //!
-//! The layout of a file is `wire::replica`; why it is so, and what it costs, is
-//! `docs/design/backup.md`.
+//! The layout of a file is `wire::replica`; `docs/design/backup.md` explains the design and its
+//! costs.
 //!
-//! **Invariant:** a replica that was made is found again, whatever happens then: its header is on
-//! the disk before its first byte is taken.
-//! **Invariant:** a replica takes only what continues it, so what was taken can be read back, up to
-//! the first byte that the disk itself has lost.
-//! **Invariant:** no file is used again, or removed, while its replica has not been freed or given up;
-//! what cannot be read is left alone and told.
-//! **Invariant:** of two files with one replica the one that was begun later counts.
-//! **Invariant:** knows neither which segments a log has nor what is in them, but for the keys of
-//! entries that a recovery asks for.
+//! Invariants:
+//! - A created replica is found again in every case: its header is on the disk before its first
+//!   byte is accepted.
+//! - A replica accepts only its own continuation. So accepted bytes can be read back, up to the
+//!   first byte that the disk itself has lost.
+//! - A file is not reused or removed before its replica was freed or given up. A file that cannot
+//!   be read is left alone and reported.
+//! - Of two files with one replica, the one that was begun later counts.
+//! - This crate knows neither the segments of a log nor their contents, except for the keys of
+//!   entries that a recovery requests.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! A disk without hardware, for tests and simulations: it knows what was synced, and can lose the
-//! rest.
+//! A disk without hardware, for tests and simulations: it knows which writes were synced, and can
+//! lose the rest.
 //!
-//! What a loss of power leaves of writes that were not synced is decided per sector, as a disk
-//! does it: each sector has what stood in it after some of the writes that touched it, in their
-//! order; another sector may be ahead or behind. So a write survives whole, in part or not at all,
-//! whatever becomes of those before and after it.
+//! A power failure affects unsynced writes per sector, as on a real disk. Each sector ends up
+//! with the content after some prefix of the writes that touched it, in their order. Different
+//! sectors may stop at different writes. So a write survives completely, partly or not at all,
+//! independently of earlier and later writes.
 
 use crate::files::lock;
 use crate::{Disk, DiskFile, FileNumber};
@@ -13,20 +13,20 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-/// What a disk writes at once.
+/// Number of bytes that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;
 
-/// How the disk fails, until it is told otherwise.
+/// Current faults of the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// The disk is full when its files have this many bytes.
+    /// Total size of files, in bytes, at which the disk is full.
     pub capacity: Option<u64>,
-    /// Writes fail after this many of their bytes.
+    /// Number of bytes after which each write fails.
     pub write_fails_after: Option<usize>,
-    /// Syncs fail. What should have been synced is lost with the power, even if a later sync
-    /// succeeds.
+    /// Failure of all syncs. Bytes affected by a failed sync are lost at a power failure, even if
+    /// a later sync succeeds.
     pub syncs_fail: bool,
-    /// Files cannot be removed.
+    /// Failure of all removals.
     pub removals_fail: bool,
 }
 
@@ -40,19 +40,19 @@ pub struct MemoryDisk {
 struct State {
     files: BTreeMap<FileNumber, Contents>,
     faults: Faults,
-    /// Raised with each process that dies: its open files are closed.
+    /// Number of process deaths. A process's open files become invalid when it dies.
     process: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Contents {
-    /// Room that was promised to it.
+    /// Reserved size in bytes.
     reserved: u64,
-    /// What a process reads.
+    /// Content that a process reads.
     now: Vec<u8>,
-    /// What a loss of power leaves in any case.
+    /// Content that survives every power failure.
     stable: Vec<u8>,
-    /// What was written since, in order.
+    /// Later writes, in order.
     unsynced: Vec<Write>,
 }
 
@@ -63,17 +63,17 @@ struct Write {
 }
 
 impl MemoryDisk {
-    /// An empty disk without faults.
+    /// Creates an empty disk without faults.
     pub fn new() -> MemoryDisk {
         MemoryDisk::default()
     }
 
-    /// From now on the disk fails like this.
+    /// Sets the faults of the disk from now on.
     pub fn set_faults(&self, faults: Faults) {
         lock(&self.state).faults = faults;
     }
 
-    /// Copies the files as they are, as a backup does: another disk, without faults.
+    /// Copies the current files to another disk without faults, as a backup of the disk does.
     pub fn copy(&self) -> MemoryDisk {
         let disk = MemoryDisk::new();
         for (number, contents) in &lock(&self.state).files {
@@ -84,12 +84,12 @@ impl MemoryDisk {
         disk
     }
 
-    /// The process that used the disk is gone, and everything it wrote is still there.
+    /// Kills the process that uses the disk. All its writes are kept.
     pub fn kill_process(&self) {
         lock(&self.state).process += 1;
     }
 
-    /// The machine has lost its power. `below(n)` draws a number below `n`.
+    /// Simulates a power failure of the machine. `below(n)` draws a number below `n`.
     pub fn power_cut(&self, below: &mut dyn FnMut(usize) -> usize) {
         let mut state = lock(&self.state);
         state.process += 1;
@@ -98,12 +98,12 @@ impl MemoryDisk {
         }
     }
 
-    /// The bytes of a file, as a process reads them; empty if there is none.
+    /// Returns the bytes of a file as a process reads them; empty if there is none.
     pub fn contents(&self, number: FileNumber) -> Vec<u8> {
         lock(&self.state).files.get(&number).map(|file| file.now.clone()).unwrap_or_default()
     }
 
-    /// Changes bits of a byte behind everybody's back: those that are set in `bits`.
+    /// Damages a byte silently: inverts the bits that are set in `bits`.
     pub fn damage(&self, number: FileNumber, at: usize, bits: u8) {
         if let Some(file) = lock(&self.state).files.get_mut(&number) {
             for copy in [&mut file.now, &mut file.stable] {
@@ -150,7 +150,7 @@ impl Contents {
 }
 
 impl Write {
-    /// Which of its bytes stand in a sector that it touches.
+    /// Returns the range of its bytes that are in a sector that it touches.
     fn part_in(&self, sector: usize) -> Range<usize> {
         let begin = sector * SECTOR_BYTES;
         let end = begin + SECTOR_BYTES - self.offset;
@@ -158,7 +158,7 @@ impl Write {
     }
 }
 
-/// Writes into a file that grows where it must.
+/// Writes into a file and extends it as necessary.
 fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     let end = offset + bytes.len();
     if file.len() < end {
@@ -173,7 +173,7 @@ impl State {
         self.files.get_mut(&number).ok_or_else(none)
     }
 
-    /// How many of these bytes more there is room for.
+    /// Returns the part of `bytes` more bytes that the disk has room for.
     fn room(&self, bytes: u64) -> u64 {
         let used: u64 = self.files.values().map(Contents::bytes).sum();
         self.faults.capacity.map_or(bytes, |capacity| capacity.saturating_sub(used).min(bytes))
@@ -226,12 +226,12 @@ impl Disk for MemoryDisk {
 struct MemoryFile {
     disk: MemoryDisk,
     number: FileNumber,
-    /// Who opened it.
+    /// Process that opened it.
     process: u64,
 }
 
 impl MemoryFile {
-    /// Does something with the file, if its process lives.
+    /// Runs `work` on the file, if its process is alive.
     fn with<R>(&self, work: impl FnOnce(&mut State, FileNumber) -> io::Result<R>) -> io::Result<R> {
         let mut state = lock(&self.disk.state);
         if state.process != self.process {

@@ -1,4 +1,4 @@
-//! How many files are open at a time, and what becomes of replicas whose files were closed.
+//! The limit on open files, and replicas with closed files.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{BOOT, Writing, header, id, read};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// A disk that knows how many of its files are open.
+/// A disk that counts its open files.
 #[derive(Clone, Debug, Default)]
 struct Counting {
     disk: MemoryDisk,
@@ -120,7 +120,7 @@ fn where_nobody_syncs_nothing_stays_open_for_it() {
         writing.append(&[1; 100]).unwrap();
         assert!(disk.open_files() <= MAX);
     }
-    // Whoever is asked to sync a closed one opens it.
+    // A sync opens a closed file.
     for writing in &all {
         assert_eq!(writing.replica.sync().unwrap(), 100);
     }

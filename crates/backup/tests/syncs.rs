@@ -1,4 +1,4 @@
-//! A failed sync is told once by the system, to one of those who sync at the time.
+//! A failed sync, which the system reports only once, to one of the concurrent callers.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// A disk of which one sync fails, when it is told to.
+/// A disk on which one sync fails, on request.
 #[derive(Clone, Debug, Default)]
 struct FailsOnce {
     disk: MemoryDisk,
@@ -52,7 +52,7 @@ impl DiskFile for File {
 
     fn sync(&self) -> io::Result<()> {
         if self.fails.swap(false, Ordering::AcqRel) {
-            // Time for others to succeed.
+            // Gives other syncs time to succeed.
             (0..100).for_each(|_| thread::yield_now());
             return Err(io::Error::other("the disk has failed"));
         }

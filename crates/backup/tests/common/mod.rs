@@ -1,4 +1,4 @@
-//! Replicas of one log on a disk in memory, and what is written to them.
+//! Test helpers: replicas of one log on a memory disk.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -47,7 +47,7 @@ pub(crate) fn files(disk: &MemoryDisk) -> usize {
     disk.list().unwrap().len()
 }
 
-/// A replica with what makes its pieces.
+/// A replica with the writer of its pieces.
 #[derive(Debug)]
 pub(crate) struct Writing {
     pub(crate) replica: Arc<Replica>,
