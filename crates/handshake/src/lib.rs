@@ -1,14 +1,15 @@
-//! The handshake with which every connection between processes of a cluster begins: both sides
+//! The handshake at the beginning of every connection between processes of a cluster: both sides
 //! prove that they hold the cluster key. See `docs/design/trust.md`.
 //!
-//! [`Handshake`] is a machine without input or output; a shell moves its messages. Keys stay in
-//! this crate: a [`ClusterKeys`] can be read from a file's text and can prove, but shows nothing.
+//! [`Handshake`] is a state machine without input or output; a shell transports its messages.
+//! Keys stay in this crate: a [`ClusterKeys`] can be parsed from a file's text and can make
+//! proofs, but does not reveal its keys.
 //!
 //! Invariants:
-//! - a side that has a key never goes on with one that has none, nor the other way round;
-//! - no message of an unproven peer reaches anything but this machine;
-//! - a proof is made over everything that both sides have said, and by one side cannot be used by
-//!   the other.
+//! - A side with a key never continues with a side without one, nor the other way round.
+//! - No message of an unauthenticated peer reaches anything but this machine.
+//! - A proof covers every message of both sides, and one side's proof is invalid for the other
+//!   side.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Random bytes of the operating system: what makes nonces unpredictable and keys secret.
+//! Random bytes of the operating system, which make nonces unpredictable and keys secret.
 
 use std::io;
 use types::Generation;

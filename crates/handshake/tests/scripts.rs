@@ -1,9 +1,9 @@
-//! Handshakes as scripts to read: `tests/scripts`.
+//! Golden scripts of handshakes: `tests/scripts`.
 //!
 //! `process s1 cluster=7 server=1 keys=old serves=servers` describes a process; without `keys` it
-//! has none. `connect s1 s2 purpose=bus expected=2` lets one open a connection to another, and
-//! prints every message and how it ends on both sides. `keys s1 new old` changes the keys of a
-//! running process.
+//! has none. `connect s1 s2 purpose=bus expected=2` opens a connection from one process to
+//! another, and prints every message and the result on both sides. `keys s1 new old` changes the
+//! keys of a running process.
 
 use goldenscript::{Command, Context, Runner};
 use handshake::{
