@@ -1,5 +1,5 @@
-//! What it costs to keep a log that is read after a crash, and to read it: nanoseconds of the
-//! thread's processor time per record of 30 + 100 bytes. The disk is memory.
+//! The costs of a durable log and of its recovery: nanoseconds of the thread's processor time per
+//! record of 30 + 100 bytes. The disk is memory.
 //!
 //! `cargo run --release -p store --example durable_bench [records] [huge] [recover]`
 
@@ -21,10 +21,10 @@ use types::{
 
 const TABLE: TableId = TableId(0);
 const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
-/// Operations between two beginnings of a turn.
+/// Operations per turn.
 const TURN: usize = 32;
 
-/// What was handed out, by segment.
+/// Sent bytes by segment.
 type Disk = BTreeMap<SegmentId, Vec<u8>>;
 
 fn main() {
@@ -41,7 +41,7 @@ fn main() {
     recover(records, huge_pages);
 }
 
-/// The operations of a client, each with the question what its reply depends on.
+/// Measures the operations of a client. After each one, it takes the reply's dependency.
 fn operate(records: usize, huge_pages: bool, durable: bool) {
     let store = store(records, huge_pages, durable);
     let mut worker = store.worker(ReactorId(0));
@@ -69,7 +69,8 @@ fn delete(worker: &mut Worker, key: Key<'_>) {
     delete.expect("there is room");
 }
 
-/// Nanoseconds per operation: handing out, what else a turn does, and cleaning included.
+/// Returns the nanoseconds per operation, including sending, the other work of a turn, and
+/// cleaning.
 fn each(worker: &mut Worker, order: &[usize], operate: impl Fn(&mut Worker, Key<'_>)) -> f64 {
     let store = Arc::clone(worker.store());
     per_record(order.len(), || {
@@ -87,7 +88,7 @@ fn each(worker: &mut Worker, order: &[usize], operate: impl Fn(&mut Worker, Key<
     })
 }
 
-/// All that is handed out is stable at once.
+/// Sends all bytes and syncs them immediately.
 fn save(store: &Store, worker: &mut Worker, mut write: impl FnMut(SegmentId, &[u8])) {
     worker.hand_out(|unsaved| {
         write(unsaved.segment, unsaved.bytes);
@@ -105,8 +106,8 @@ fn save(store: &Store, worker: &mut Worker, mut write: impl FnMut(SegmentId, &[u
     }
 }
 
-/// A log that is written and read again: records that were never overwritten, then half of them
-/// overwritten, then a tenth deleted.
+/// Measures writing and recovering a log: records that were never overwritten, then with half of
+/// them overwritten, then with a tenth deleted.
 fn recover(records: usize, huge_pages: bool) {
     let mut disk = Disk::new();
     let store = store(records, huge_pages, true);
@@ -196,14 +197,15 @@ fn store(records: usize, huge_pages: bool, durable: bool) -> Arc<Store> {
     store
 }
 
-/// The key of a number, made in place: reading it from memory would cost as much as the lookup.
+/// Returns the key of a number. It is computed, because reading it from memory would cost as much
+/// as the lookup.
 fn key_of(number: usize) -> [u8; 30] {
     let mut key = *b"user:0123456789:abcdefghij:---";
     key[22..].copy_from_slice(&(number as u64).to_le_bytes());
     key
 }
 
-/// Nanoseconds of the thread's processor time.
+/// Returns the nanoseconds of the thread's processor time.
 fn time(run: impl FnOnce()) -> f64 {
     let begun = clock_gettime(ClockId::ThreadCPUTime);
     run();

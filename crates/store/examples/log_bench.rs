@@ -1,6 +1,7 @@
-//! What the log's operations cost, in nanoseconds of the thread's own processor time (others may be
-//! working on the machine), beside the naive ways:
-//! `cargo run --release -p store --example log_bench [huge]`. The numbers are in `docs/design/log.md`.
+//! The costs of the log's operations, in nanoseconds of the thread's own processor time (other
+//! work may run on the machine), compared with naive alternatives:
+//! `cargo run --release -p store --example log_bench [huge]`. The results are in
+//! `docs/design/log.md`.
 #![forbid(unsafe_code)]
 
 use rustix::time::{ClockId, clock_gettime};
@@ -16,7 +17,7 @@ const KEY: &[u8; 30] = b"user:0123456789012345678901234";
 const VALUE: [u8; 100] = [7; 100];
 const RECORDS: usize = 5_000_000;
 
-/// Nanoseconds per call of `work`, called `count` times: the best of five rounds.
+/// Returns the nanoseconds per call of `work`, called `count` times: the best of five rounds.
 fn nanos(count: usize, mut work: impl FnMut(usize)) -> f64 {
     let round = |work: &mut dyn FnMut(usize)| {
         let start = now();
@@ -26,14 +27,14 @@ fn nanos(count: usize, mut work: impl FnMut(usize)) -> f64 {
     (0..5).map(|_| round(&mut work)).fold(f64::INFINITY, f64::min)
 }
 
-/// Nanoseconds per call of `work`, called `count` times, once.
+/// Returns the nanoseconds per call of `work`, called `count` times in one round.
 fn nanos_once(count: usize, work: impl FnMut(usize)) -> f64 {
     let start = now();
     (0..count).for_each(work);
     start.nanos() / count as f64
 }
 
-/// A moment in the thread's processor time.
+/// A start time in the thread's processor time.
 struct Started(f64);
 
 fn now() -> Started {
@@ -215,7 +216,8 @@ fn kilobyte(key: &[u8]) -> Entry<'_> {
     Entry { tenure: Tenure(1), version: Version(1), key, body }
 }
 
-/// Overwrites random records while so much of the arena lives: the worst case for a cleaner.
+/// Overwrites random records while `live_percent` of the arena is live: the worst case for a
+/// cleaner.
 fn cleaning(live_percent: usize) {
     let log = log_of(800 << 20, false);
     let mut reactor = log.reclamation().participant(ReactorId(0));
@@ -274,7 +276,7 @@ fn clean(
     copied
 }
 
-/// Nothing to take back.
+/// An owner without items.
 struct Nothing;
 
 impl Reclaim for Nothing {

@@ -1,27 +1,27 @@
-//! Where an entry stands in the arena.
+//! Addresses of entries in the arena.
 //!
-//! An address is what the index keeps for a record. It counts units of 8 bytes from the arena's
-//! beginning, so that 38 bits reach 2 TiB. It says nothing about lifetime: whoever holds one must
-//! be within a turn (see [`Turn`](crate::log::Turn)) that began before the entry was given up.
+//! The index stores an address per record. It counts units of 8 bytes from the start of the
+//! arena, so that 38 bits reach 2 TiB. An address does not keep its entry alive: its holder must
+//! be within a turn (see [`Turn`](crate::log::Turn)) that began before the entry was released.
 
 use std::fmt;
 
-/// Bits that an address takes in an index word.
+/// Bits of an address in an index word.
 pub(crate) const ADDRESS_BITS: u32 = 38;
 
 /// Bytes per unit: the alignment of entries.
 pub(crate) const ADDRESS_UNIT: usize = wire::entry::ALIGNMENT;
 
-/// Most bytes that an arena may have.
+/// Maximum size of an arena in bytes.
 pub(crate) const ARENA_BYTES_MAX: usize = ADDRESS_UNIT << ADDRESS_BITS;
 
-/// Place of an entry in the arena, in units of 8 bytes.
+/// Position of an entry in the arena, in units of 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(u64);
 
 impl Address {
-    /// The address of this number of units. Only a number that came from [`Address::units`] means
-    /// anything.
+    /// Returns the address with this number of units. Only a number from [`Address::units`] is
+    /// meaningful.
     ///
     /// # Panics
     /// If the number has more than 38 bits.
@@ -31,19 +31,19 @@ impl Address {
         Address(units)
     }
 
-    /// The address as a number of units, below 2^38.
+    /// Returns the number of units, below 2^38.
     #[inline]
     pub const fn units(self) -> u64 {
         self.0
     }
 
-    /// So many bytes, a multiple of a unit, behind it.
+    /// Returns the address `bytes` behind this one. `bytes` is a multiple of the unit.
     #[inline]
     pub(crate) fn plus(self, bytes: u32) -> Address {
         Address::from_units(self.0 + u64::from(bytes) / ADDRESS_UNIT as u64)
     }
 
-    /// Bytes from the arena's beginning.
+    /// Returns the offset from the start of the arena, in bytes.
     #[inline]
     pub(crate) const fn bytes(self) -> usize {
         self.0 as usize * ADDRESS_UNIT

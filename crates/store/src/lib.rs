@@ -1,16 +1,17 @@
 //! The store of one server: a log in memory, an index ordered by key hash, and the operations.
 //!
-//! - [`log`]: the arena, log heads, side logs, and when memory may be used again;
-//! - [`index`]: from a key hash to a place in the log, in hash order; knows nothing of keys;
-//! - [`objects`]: reads and writes, expiry, tablets, and the background work: replay, pulls served,
-//!   forgetting, cleaning.
+//! - [`log`]: the arena, log heads, side logs, and the reclamation of memory;
+//! - [`index`]: a map from key hashes to log addresses, in hash order. It does not know keys;
+//! - [`objects`]: reads and writes, expiry, tablets, and the background work: replay, serving of
+//!   pulls, release of migrated records, cleaning.
 //!
-//! Start at [`Store`] and [`Worker`]: one store is shared by all reactors of a server, and each
-//! reactor has one worker, its own way into the store.
+//! Start at [`Store`] and [`Worker`]. All reactors of a server share one store, and each reactor
+//! accesses it through its own worker.
 //!
-//! **Invariant:** no clock, no randomness, no sockets: time comes in as an argument.
-//! **Invariant:** nobody waits here. What cannot be done in this turn is a [`Stall`], and nothing
-//! was changed.
+//! Invariants:
+//! - The store uses no clock, no randomness and no sockets: time is an argument.
+//! - No call waits. An operation that cannot complete in this turn returns a [`Stall`] and
+//!   changes nothing.
 
 pub mod index;
 pub mod log;

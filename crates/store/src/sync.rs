@@ -1,5 +1,5 @@
-//! Atomics, locks and fences: the standard ones, or shuttle's when interleavings are explored
-//! (feature `shuttle`). Everything in this crate that threads share is built from these.
+//! Atomics and locks: the standard ones, or shuttle's when the feature `shuttle` explores
+//! interleavings. All shared state of this crate is built from these.
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic};

@@ -1,4 +1,4 @@
-//! A range that arrives: the table of design §10.1, and the mistakes of the ancestors.
+//! A range that arrives: the table of design §10.1, and known mistakes of earlier systems.
 
 mod common;
 
@@ -182,8 +182,8 @@ fn a_conditional_write_of_a_key_that_has_not_arrived_is_not_decided_by_its_absen
 
 #[test]
 fn a_removal_between_two_pulls_does_not_hide_another_record() {
-    // Other tables' records in the same range go while the pull's cursor stands among them: the
-    // cursor is a hash, so nothing is skipped.
+    // The source releases records below the pull's cursor between pulls. The cursor is a hash, so
+    // no record is skipped.
     let mut moving = Move::flip(|source| {
         for number in 0..3000 {
             source.set(&format!("{{tag}}{number}"), "here").unwrap();
@@ -196,7 +196,7 @@ fn a_removal_between_two_pulls_does_not_hide_another_record() {
         moving.source.turn();
         cursor = moving.source.worker.collect(HashRange::ALL, from, 300, &mut batch);
         moving.target.replay(&moving.arrival.clone(), &batch);
-        // What has been pulled may already be forgotten, bucket by bucket.
+        // The source may already release the pulled records, bucket by bucket.
         if let Some(next) = cursor
             && round % 3 == 0
             && next > KeyHash(0)
@@ -217,7 +217,7 @@ fn a_removal_between_two_pulls_does_not_hide_another_record() {
 fn expiry_above_the_progress_is_a_delete() {
     let mut moving = with(&[("a", "1")]);
     moving.priority_pull("a");
-    // At the target the record gets an expiry, which comes and is reclaimed.
+    // At the target the record gets an expiry, expires and is reclaimed.
     moving.target.set_with_expiry("a", "2", Some(UnixMillis(NOW.0 + 10))).unwrap();
     moving.target.now = UnixMillis(NOW.0 + 10);
     assert_eq!(moving.target.get("a"), Ok(None));
@@ -284,7 +284,7 @@ fn a_sweep_that_is_late_leaves_the_tombstones_of_the_next_arrival_alone() {
     moving.target.worker.splice(MigrationId(1));
     moving.target.publish(TabletState::Serving);
     moving.target.set("a", "2").unwrap();
-    // The range goes away and comes back before the sweep's turn comes.
+    // The range leaves and returns before its tombstones are reclaimed.
     let away = Move::from_to(moving.target, Server::new(64 << 20), MigrationId(2));
     let (target, other) = away.finish();
     let mut back = Move::from_to(other, target, MigrationId(3));
@@ -406,7 +406,7 @@ fn a_range_that_comes_from_a_clock_ahead_waits_for_ours_and_no_other_notices() {
     for name in &names {
         server.set_with_expiry(name, "1", Some(UnixMillis(NOW.0 + 300))).unwrap();
     }
-    // The upper half comes from a server whose clock was half a second ahead.
+    // The upper half comes from a server with a clock half a second ahead.
     let floor = UnixMillis(NOW.0 + 500);
     let clocks = [RangeClock::OWN, RangeClock::going_on_from(floor, NOW)];
     let tablets = ranges.into_iter().zip(clocks).map(|(range, clock)| store::Tablet {
@@ -421,7 +421,7 @@ fn a_range_that_comes_from_a_clock_ahead_waits_for_ours_and_no_other_notices() {
         let is_high = ranges[1].contains(hash);
         let expected = (!is_high).then(|| b"1".to_vec());
         assert_eq!(server.get(name), Ok(expected), "{name}");
-        // A record written from here on lives as long as it should, by the clock of its range.
+        // A record written from now on has its full time to live, by the clock of its range.
         let at = UnixMillis(server.worker.clock_at(hash).0 + 200);
         assert_eq!(at.0, if is_high { floor.0 } else { NOW.0 } + 200);
         server.set_with_expiry(name, "2", Some(at)).unwrap();
@@ -443,7 +443,7 @@ fn a_range_that_comes_from_a_clock_ahead_waits_for_ours_and_no_other_notices() {
 #[test]
 fn a_range_that_comes_from_a_clock_behind_goes_on_from_there() {
     let mut server = Server::serving();
-    // The owner before was 300 ms behind, and has just taken a lock for 200 ms.
+    // The previous owner's clock was 300 ms behind. A client has just taken a lock for 200 ms.
     let before = UnixMillis(NOW.0 - 300);
     server.clock = RangeClock::going_on_from(before, NOW);
     server.publish(TabletState::Serving);
@@ -456,7 +456,7 @@ fn a_range_that_comes_from_a_clock_behind_goes_on_from_there() {
         let expected = is_held.then(|| b"1".to_vec());
         assert_eq!(server.get("lock"), Ok(expected), "after {passed} ms");
     }
-    // The difference is made up for by running a twentieth faster.
+    // The clock catches up by running a twentieth faster.
     server.now = UnixMillis(NOW.0 + 6_000);
     server.turn();
     assert_eq!(server.worker.clock_at(hash), server.now);

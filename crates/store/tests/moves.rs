@@ -1,5 +1,5 @@
-//! Everything at once against a sorted map: clients' operations, expiry, cleaning, and a range that
-//! moves back and forth between two stores, in random order.
+//! All operations at once against a sorted map: client operations, expiry, cleaning, and a range
+//! that moves back and forth between two stores, in random order.
 
 mod common;
 
@@ -19,7 +19,7 @@ type Twin = BTreeMap<Vec<u8>, (Vec<u8>, Option<UnixMillis>)>;
 struct World {
     servers: [Server; 2],
     owner: usize,
-    /// The move to the owner from the other one, if it is not done.
+    /// The unfinished move from the other store to the owner, if any.
     moving: Option<Moving>,
     moves: u64,
     twin: Twin,
@@ -33,7 +33,7 @@ struct Moving {
     arrival: Arc<Arrival>,
     partitions: Vec<HashRange>,
     cursors: [Option<KeyHash>; PARTITIONS],
-    /// Batches that will come once more.
+    /// Batches that will arrive again.
     late: Vec<Vec<u8>>,
 }
 
@@ -92,7 +92,7 @@ impl World {
         expiry.is_none_or(|at| at > self.now).then(|| value.clone())
     }
 
-    /// Carries out an operation, however often it has to start again.
+    /// Executes an operation and retries it until it succeeds.
     fn operate<T>(&mut self, mut operation: impl FnMut(&mut Server) -> Result<T, Stall>) -> T {
         for _ in 0..1000 {
             match operation(&mut self.servers[self.owner]) {
@@ -129,7 +129,7 @@ impl World {
         assert!(read == expected, "{names:?} in move {}", self.moves);
     }
 
-    /// Keeps the expiry of a record, and lengthens its value.
+    /// Lengthens a value and keeps its expiry.
     fn append(&mut self) {
         let name = self.name();
         let after = self.operate(|server| {
@@ -163,7 +163,7 @@ impl World {
         self.twin.remove(&name);
     }
 
-    /// Two keys at once: each gets the other's value, or goes if the other is not there.
+    /// Exchanges the values of two keys. A key is deleted if the other does not exist.
     fn exchange(&mut self) {
         let names = [self.name(), self.name()];
         if names[0] == names[1] {
@@ -243,7 +243,7 @@ impl World {
         self.moving = Some(Moving { arrival, partitions, cursors, late: Vec::new() });
     }
 
-    /// The next pull of a partition, or one of an earlier batch that comes again.
+    /// Replays the next pull of a partition, or repeats an earlier batch.
     fn pull(&mut self) {
         let Some(moving) = &mut self.moving else { return };
         let arrival = Arc::clone(&moving.arrival);
@@ -305,14 +305,14 @@ impl World {
         }
         assert!(source.worker.is_empty(HashRange::ALL));
         assert_eq!(source.store.usage().log.live_bytes, 0, "the source has forgotten everything");
-        // Late copies of what has been deleted since are dropped: the migration is over.
+        // Late copies of records deleted since are dropped, because the migration is over.
         for batch in &moving.late {
             self.servers[self.owner].replay(&moving.arrival, batch);
         }
         self.check();
     }
 
-    /// Every record is here, as a walk and as the counts see it.
+    /// Checks by a scan and by the counts that every record is present.
     fn check(&mut self) {
         let server = &mut self.servers[self.owner];
         let mut seen = BTreeMap::new();
@@ -332,7 +332,7 @@ impl World {
     }
 }
 
-/// Moves a world through so many steps; how often it moved.
+/// Runs a world for `steps` steps and finishes its move.
 fn run(mut world: World, steps: u32) -> World {
     for _ in 0..steps {
         world.step();
@@ -352,7 +352,7 @@ fn random_operations_while_all_goes_back_and_forth_do_what_a_sorted_map_does() {
     }
 }
 
-/// Few keys and long values, so that both stores are cleaned again and again.
+/// Few keys and long values, so that both stores are cleaned repeatedly.
 #[test]
 fn the_cleaner_relocates_whatever_moves() {
     let mut world = World::new(4, 700, 60_000);

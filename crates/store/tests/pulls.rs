@@ -1,5 +1,5 @@
-//! What a source gives to pulls: everything once its range is done, and never more than a reply may
-//! have, however long the records are and in however many tables they stand.
+//! Serving of pulls: the source sends everything by the end of the range, and never exceeds the
+//! size limit of a reply, for records of any length in any number of tables.
 
 mod common;
 
@@ -11,7 +11,7 @@ use types::{HashRange, KeyHash, TableId};
 use wire::batch::{BatchReader, RUN_HEADER_BYTES};
 use wire::peer::PULL_OVERSHOOT_MAX;
 
-/// Records by table and hash, with the length of each value.
+/// Lengths of the values by table and hash.
 type Records = BTreeMap<(u8, KeyHash), usize>;
 
 struct Source {
@@ -32,8 +32,8 @@ impl Source {
         self.records.insert((table, key.hash), bytes);
     }
 
-    /// Pulls everything as a target does. Checks that each reply has all records up to where it
-    /// says that it goes, and is not longer than it may be. Returns the number of replies.
+    /// Pulls everything as a target does. Checks that each reply has all records up to its
+    /// reported end, and that it respects the size limit. Returns the number of replies.
     fn pull_all(&mut self, bytes_max: usize) -> usize {
         self.server.publish(TabletState::Leaving);
         let tables: BTreeSet<u8> = self.records.keys().map(|&(table, _)| table).collect();
@@ -106,7 +106,7 @@ fn records_of_all_lengths_in_all_tables_come_once_their_range_is_done() {
         while left > 0 && source.records.len() < 3_000 {
             let most = if rng.u32(..40) == 0 { 22 } else { 12 };
             let bytes = 1usize << rng.u32(0..most);
-            // Few tags: many records with neighbouring hashes.
+            // Few tags: many records with neighboring hashes.
             let name = format!("{{{}}}{}", rng.u32(..4), rng.u32(..2_000));
             source.put(rng.u8(..tables), &name, bytes);
             left -= bytes.min(left);

@@ -1,4 +1,4 @@
-//! Replay of a dead server's log into a range that is being recovered: one case each.
+//! Replay of a dead server's log into a range that is being recovered: one case per test.
 
 mod common;
 
@@ -8,7 +8,7 @@ use store::{Recovery, RecoveryPlan, ReplayCounters, ReplayError, Stall, TabletMa
 use types::{HashRange, KeyHash, SegmentId, TableId, Tenure, UnixMillis, Version};
 use wire::entry::{Body, Dead, Entry, Location};
 
-/// Of table 0; table 1 has the next one.
+/// Incarnation of table 0; table 1 has the next one.
 const OLD: Tenure = Tenure(70);
 
 fn encoded(entry: &Entry<'_>) -> Vec<u8> {
@@ -29,12 +29,12 @@ fn tombstone(key: &str, version: u64) -> Vec<u8> {
 }
 
 fn recovery(number: u64, range: HashRange) -> Arc<Recovery> {
-    // A table that no tenure was given for has this one.
+    // A table without an incarnation has 0.
     let old_tenures = vec![vec![OLD, Tenure(OLD.0 + 1), Tenure(0)]];
     Arc::new(Recovery::new(RecoveryPlan { number, range, old_tenures }))
 }
 
-/// A server that recovers everything.
+/// A server that recovers the whole key space.
 struct Recovering {
     server: Server,
     recovery: Arc<Recovery>,
@@ -48,7 +48,7 @@ impl Recovering {
         Recovering { server, recovery }
     }
 
-    /// Returns how many were put into the index.
+    /// Replays entries and returns the number of records inserted into the index.
     fn replay(&mut self, entries: &[u8]) -> u64 {
         self.server.turn();
         let all = self.server.worker.replay_log(&self.recovery, entries, 0, usize::MAX).unwrap();
@@ -105,7 +105,7 @@ fn a_deleted_record_stays_deleted_in_whatever_order_it_comes() {
 
 #[test]
 fn of_equal_versions_the_tombstone_counts() {
-    // A cleaner has found that version 5 had replaced something, and left a tombstone for that.
+    // A cleaner found that version 5 had replaced an entry, and left a tombstone in its place.
     let entries = [object(OLD, "a", 4, "replaced"), tombstone("a", 4)];
     for order in [[0, 1], [1, 0]] {
         let mut recovering = Recovering::new();
@@ -147,7 +147,7 @@ fn a_part_gets_its_range_and_nothing_else() {
     let parts: Vec<_> = HashRange::ALL.divide(3).into_iter().zip(1..).collect();
     let parts: Vec<_> = parts.into_iter().map(|(range, number)| recovery(number, range)).collect();
     let published = |state: fn(&Arc<Recovery>) -> TabletState| {
-        // The last third is nobody's.
+        // The last third has no tablet.
         let tablets = parts[..2].iter().map(|part| tablet(part.range(), state(part)));
         TabletMap::new(tablets.collect())
     };
@@ -242,7 +242,7 @@ fn an_index_that_is_told_how_much_there_will_be_is_not_much_larger() {
     let index_bytes = |expected: u64| {
         let mut recovering = Recovering::new();
         recovering.recovery.foresee(expected);
-        // Some first: by them it is guessed how many entries there are.
+        // Some entries come first, as the basis of the estimated count.
         for part in entries.chunks(entries.len() / 60_000 * 1000) {
             recovering.replay(part);
         }

@@ -1,22 +1,23 @@
-//! The memory that an index is made of: cells of 64 bits, eight to a bucket, buckets to a block.
+//! The memory layout of an index: cells of 64 bits, eight cells per bucket, and blocks of
+//! buckets.
 //!
-//! A [`Node`] names a block in one word, so that it can be stored and loaded as a whole. This file
-//! is the only place of the index that turns such a word into a reference.
+//! A [`Node`] describes a block in one word, so that it can be stored and loaded atomically. This
+//! file is the only place of the index that turns such a word into a reference.
 //!
-//! Memory order, once for the whole index: every load acquires and every store releases, which
-//! costs nothing on x86-64 and one instruction's flavor on ARM. So whoever reads a cell sees the
-//! log entry and the block that were written before it; and whoever reads a word written under a
-//! lock sees, in a later load of the leaf's sequence, that the leaf was locked.
+//! Memory order of the whole index: every load acquires and every store releases. This is free on
+//! x86-64 and selects another instruction variant on ARM. So a thread that reads a cell sees the
+//! log entry and the block that were written before it. A thread that reads a word written under
+//! a lock finds, in a later load of the leaf's sequence, that the leaf was locked.
 
 use crate::log::Turn;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words of a bucket: one cache line.
+/// Words per bucket: one cache line.
 pub(super) const WORDS: usize = 8;
-/// Bytes of a bucket.
+/// Bytes per bucket.
 pub(super) const BUCKET_BYTES: usize = 64;
 
-/// One word of 64 bits that threads share.
+/// A word of 64 bits that threads share.
 #[repr(transparent)]
 pub(super) struct Cell(AtomicU64);
 
@@ -45,7 +46,7 @@ impl Cell {
         self.0.store(value, Ordering::Release);
     }
 
-    /// Whether the cell held `old`; then it holds `new`.
+    /// Stores `new` if the cell contains `old`, and returns whether it did.
     #[inline(always)]
     pub(super) fn exchange(&self, old: u64, new: u64) -> bool {
         interleave();
@@ -53,16 +54,16 @@ impl Cell {
     }
 }
 
-/// Where another thread may come in between, when interleavings are explored. The cells lie in
-/// plain memory, so they cannot be shuttle's own atomics; the load of one stands for each access. (A
-/// yield would not do: by that a thread asks for others to come first, however they are chosen.)
+/// Scheduling point for another thread when interleavings are explored. The cells are in plain
+/// memory, so they cannot be shuttle's own atomics; the load of one represents each access. (A
+/// yield is not suitable: it asks the scheduler to run other threads first.)
 #[inline(always)]
 fn interleave() {
     #[cfg(feature = "shuttle")]
     shuttle::sync::atomic::AtomicBool::new(false).load(Ordering::Relaxed);
 }
 
-/// Between two looks at a lock that somebody else holds.
+/// Pauses between two checks of a lock that another thread holds.
 #[inline]
 pub(super) fn pause() {
     #[cfg(feature = "shuttle")]
@@ -71,28 +72,28 @@ pub(super) fn pause() {
     std::hint::spin_loop();
 }
 
-/// What a block is used for.
+/// Use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Buckets of words, and the header in the last one.
+    /// Buckets of words, with the header in the last one.
     Leaf,
     /// One bucket of nodes.
     Directory,
 }
 
-/// Names a block: its address, its length, and what it is used for.
+/// A reference to a block: its address, length and use.
 ///
 /// | bits | field |
 /// | --- | --- |
 /// | 63 | 1 for a directory |
-/// | 48-55 | buckets, less 1 |
+/// | 48-55 | number of buckets, less 1 |
 /// | 0-47 | address, a multiple of 64 |
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Node(u64);
 
-/// What a node names.
+/// Content of a node's block.
 pub(super) enum Child<'t> {
-    /// The buckets of a leaf.
+    /// Buckets of a leaf.
     Leaf(&'t [Bucket]),
     /// Eight cells, one for each value of the next three hash bits.
     Directory(&'t [Cell; WORDS]),
@@ -102,11 +103,11 @@ const DIRECTORY: u64 = 1 << 63;
 const BUCKETS_SHIFT: u32 = 48;
 const ADDRESS_MASK: u64 = (1 << BUCKETS_SHIFT) - 1;
 
-/// Most buckets that a node can name.
+/// Maximum number of buckets of a node.
 pub(super) const NODE_BUCKETS_MAX: usize = 256;
 
 impl Node {
-    /// The block at this address, as it came from the slab.
+    /// Creates a node for a block that the slab has allocated.
     pub(super) fn new(purpose: Use, address: usize, buckets: usize) -> Node {
         let address = address as u64;
         assert!(address.is_multiple_of(BUCKET_BYTES as u64) && address & !ADDRESS_MASK == 0);
@@ -122,7 +123,7 @@ impl Node {
         self.0
     }
 
-    /// From a word that [`Node::raw`] gave.
+    /// Creates a node from a value of [`Node::raw`].
     pub(super) fn from_raw(raw: u64) -> Node {
         Node(raw)
     }
@@ -136,19 +137,19 @@ impl Node {
         (self.0 >> BUCKETS_SHIFT & 0xff) as usize + 1
     }
 
-    /// Bytes of the block.
+    /// Returns the size of the block in bytes.
     pub(super) fn bytes(self) -> u64 {
         (self.buckets() * BUCKET_BYTES) as u64
     }
 
-    /// What the cell names; `None` if it is empty.
+    /// Returns the node in the cell; `None` if it is empty.
     #[inline]
     pub(super) fn in_cell(cell: &Cell) -> Option<Node> {
         let raw = cell.load();
         (raw != 0).then_some(Node(raw))
     }
 
-    /// What the node names.
+    /// Returns the content of the node's block.
     #[inline]
     pub(super) fn open<'t>(self, turn: &'t Turn<'_>) -> Child<'t> {
         let buckets = self.block(turn);
@@ -159,15 +160,16 @@ impl Node {
         }
     }
 
-    /// The block's buckets.
+    /// Returns the block's buckets.
     ///
-    /// A node is made by the slab, stored in a cell, unlinked, and then retired; or given back
-    /// without ever having been in a cell. So whoever has one within a turn may read its block to
-    /// the turn's end. Callers keep that rule by getting nodes from cells and from the slab only.
+    /// The slab creates a node, a cell stores it, then it is unlinked and retired; or it is freed
+    /// without ever having been in a cell. So a thread that has a node within a turn may read its
+    /// block until the turn ends. Callers follow this rule by taking nodes only from cells and
+    /// from the slab.
     #[inline]
     pub(super) fn block<'t>(self, _turn: &'t Turn<'_>) -> &'t [Bucket] {
         let first = std::ptr::with_exposed_provenance::<Bucket>(self.address());
-        // SAFETY: the slab made the node from a chunk whose provenance it exposed: the address is
+        // SAFETY: the slab made the node from a chunk with an exposed provenance: the address is
         // that of `buckets` whole buckets within the chunk, a multiple of 64, and no other block
         // overlaps them. Every bit pattern is a valid cell, chunks come zeroed, and all accesses
         // are atomic. The chunk is kept until the block has been reclaimed, which waits until
@@ -176,13 +178,13 @@ impl Node {
     }
 }
 
-/// Asks for the cache line of a bucket. A hint: changes nothing.
+/// Prefetches the cache line of a bucket.
 #[inline]
 pub(super) fn prefetch(bucket: &Bucket) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing that the program can see and cannot fault.
+        // SAFETY: a prefetch has no effect that the program can see, and cannot fault.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(bucket).cast()) };
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]

@@ -1,7 +1,8 @@
-//! From a full leaf to a larger one, or to a directory of eight.
+//! Growth of a full leaf into a larger one, or into a directory of eight leaves.
 //!
-//! Both are built aside from the words of the old leaf, whose tags say all that is needed, and
-//! locked from the beginning. Whoever holds the old leaf then publishes the result in its cell.
+//! The replacement is built separately and created locked. It needs only the old leaf's words,
+//! because their tags determine their places. The holder of the old leaf then publishes the
+//! replacement in its cell.
 
 use super::{
     NoRoom,
@@ -13,34 +14,34 @@ use super::{
 };
 use crate::log::Turn;
 
-/// Most buckets of a leaf; a full one becomes a directory. Larger leaves leave larger holes in the
-/// slab and keep their lock for longer when they grow. Measured by `index_bench memory` at 16
-/// million records, in bytes per record: 11.9 with 64, 11.4 with 128, 14.6 with 256; at 6 million
-/// 12.5, 13.1, 13.2.
+/// Maximum number of buckets of a leaf; a full one becomes a directory. Larger leaves leave
+/// larger gaps in the slab and stay locked longer when they grow. Measured by
+/// `index_bench memory` at 16 million records, in bytes per record: 11.9 with 64, 11.4 with 128,
+/// 14.6 with 256; at 6 million 12.5, 13.1, 13.2.
 const LEAF_BUCKETS_MAX: usize = 64;
 const _: () = assert!(LEAF_BUCKETS_MAX <= NODE_BUCKETS_MAX);
 
-/// Words that a leaf is made for, in per cent of its places: almost all leaves take that many
-/// before a pair is full. Measured by `index_bench`; a leaf that is made too small grows.
+/// Planned fill of a new leaf in percent of its places: almost all leaves take that many words
+/// before a pair of buckets is full. Measured by `index_bench`; a leaf that is too small grows.
 const FILL_PERCENT: usize = 80;
 
-/// Buckets of a leaf that is to take this many words.
+/// Returns the number of buckets of a leaf for `words` words.
 fn buckets_for(words: usize) -> usize {
     (words * 100).div_ceil(FILL_PERCENT * WORDS).max(1)
 }
 
-/// Buckets of what a leaf of this many grows to. Above the most that a leaf may have if it has
-/// them already.
+/// Returns the number of buckets to which a leaf grows. The result exceeds the maximum if the
+/// leaf already has the maximum.
 pub(super) fn larger(buckets: usize, depth: u32) -> usize {
     let by_a_quarter = buckets + (buckets / 4).max(1);
     if buckets < buckets_max(depth) { by_a_quarter.min(buckets_max(depth)) } else { by_a_quarter }
 }
 
-/// Makes leaves and directories that nobody else knows.
+/// Builder of leaves and directories that are not published yet.
 pub(super) struct Builder<'t> {
     slab: &'t Slab,
     turn: &'t Turn<'t>,
-    /// Of the blocks that were made and not given back.
+    /// Bytes of the blocks that were allocated and not freed.
     bytes: u64,
 }
 
@@ -49,12 +50,13 @@ impl<'t> Builder<'t> {
         Builder { slab, turn, bytes: 0 }
     }
 
-    /// Bytes of the blocks that it made and did not give back.
+    /// Returns the bytes of the blocks that were allocated and not freed.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// A leaf of at least so many buckets with these words, or a directory of leaves. Locked.
+    /// Builds a locked leaf of at least `buckets` buckets with these words, or a directory of
+    /// leaves.
     pub(super) fn build(
         &mut self,
         words: &mut [Word],
@@ -71,7 +73,7 @@ impl<'t> Builder<'t> {
         if depth >= DEPTH_MAX { Err(NoRoom::Full) } else { self.divide(words, totals, depth) }
     }
 
-    /// An empty leaf that takes this many records, or a directory of such leaves. Locked.
+    /// Builds an empty, locked leaf for this many records, or a directory of such leaves.
     pub(super) fn build_for(&mut self, records: usize, depth: u32) -> Result<Node, NoRoom> {
         let places = Leaf::capacity(buckets_max(depth));
         if records * 100 <= places * FILL_PERCENT || depth >= DEPTH_MAX {
@@ -80,7 +82,7 @@ impl<'t> Builder<'t> {
         self.directory(|builder, _| builder.build_for(records.div_ceil(FAN), depth + FAN_BITS))
     }
 
-    /// Gives back what was built and never published.
+    /// Frees a node that was built and never published.
     pub(super) fn discard(&mut self, node: Node) {
         for_each_node(node, self.turn, &mut |node: Node| {
             self.bytes -= node.bytes();
@@ -88,7 +90,7 @@ impl<'t> Builder<'t> {
         });
     }
 
-    /// `None` if the words do not fit.
+    /// Builds a leaf. Returns `None` if the words do not fit.
     fn leaf(
         &mut self,
         words: &[Word],
@@ -124,7 +126,7 @@ impl<'t> Builder<'t> {
         })
     }
 
-    /// A directory of eight nodes, each made by `child`.
+    /// Builds a directory of eight nodes, each made by `child`.
     fn directory(
         &mut self,
         mut child: impl FnMut(&mut Self, usize) -> Result<Node, NoRoom>,
@@ -146,16 +148,17 @@ impl<'t> Builder<'t> {
     }
 }
 
-/// Divides totals among parts that are cut off one after the other.
+/// Divides totals among parts that are split off one after the other.
 struct Shares {
-    /// Words that have no share yet.
+    /// Words without a share so far.
     words: i64,
     totals: Totals,
 }
 
 impl Shares {
-    /// Records are counted, bytes go by the number of words: the index does not know whose they
-    /// are. What is left is exact, so the sum is.
+    /// Returns the share of these words. Records are counted; bytes are divided by the number of
+    /// words, because the index does not know the length per word. The last part gets the exact
+    /// rest, so the sum is exact.
     fn take(&mut self, words: &[Word]) -> Totals {
         let count = words.len() as i64;
         let bytes = if self.words == 0 { 0 } else { self.totals.bytes * count / self.words };
@@ -167,12 +170,12 @@ impl Shares {
     }
 }
 
-/// Words that stand for a record.
+/// Returns the number of words that represent a record.
 fn records_among(words: &[Word]) -> u64 {
     words.iter().map(|word| u64::from(word.is_record())).sum()
 }
 
-/// Most buckets of a leaf: no more than there are tags to tell them apart.
+/// Returns the maximum number of buckets of a leaf: no more than there are distinct tags.
 fn buckets_max(depth: u32) -> usize {
     LEAF_BUCKETS_MAX.min(1 << (TAG_BITS - depth))
 }

@@ -1,4 +1,4 @@
-//! Changing a leaf: whoever holds its guard is its only writer.
+//! Changes of a leaf through its guard, which is the leaf's only writer.
 
 use super::{
     Index, NoRoom,
@@ -11,23 +11,24 @@ use super::{
 use crate::log::Turn;
 use types::{HashRange, KeyHash};
 
-/// Holds one leaf of the index. Dropping it makes the changes count for readers who found nothing.
+/// Lock of one leaf of the index. Dropping it unlocks the leaf, so that a reader's miss counts
+/// again.
 ///
-/// It covers the same hashes as long as it lives. If the leaf is replaced by a directory of
-/// leaves, it holds all of those.
+/// The guard covers the same hashes throughout its life. If the leaf is replaced by a directory
+/// of leaves, the guard holds all of those.
 pub struct LeafGuard<'t> {
     index: &'t Index,
     turn: &'t Turn<'t>,
     cell: &'t Cell,
     depth: u32,
-    /// The hashes that belong into what the cell names.
+    /// Hashes that belong to the cell.
     range: HashRange,
-    /// Whether places may be kept for words to come.
+    /// Set if places may be held for later words.
     has_held: bool,
 }
 
 impl<'t> LeafGuard<'t> {
-    /// For a leaf that was just locked, in the cell on the hash's way.
+    /// Creates the guard of a leaf that was just locked.
     pub(super) fn new(
         index: &'t Index,
         turn: &'t Turn<'t>,
@@ -39,26 +40,26 @@ impl<'t> LeafGuard<'t> {
         LeafGuard { index, turn, cell: place.cell, depth: place.depth, range, has_held: false }
     }
 
-    /// Whether this guard is the one to change the hash's records with.
+    /// Returns whether this guard protects the hash's records.
     #[inline]
     pub fn covers(&self, hash: KeyHash) -> bool {
         self.range.contains(hash)
     }
 
-    /// The hashes that the guard covers.
+    /// Returns the hashes that the guard covers.
     pub fn range(&self) -> HashRange {
         self.range
     }
 
-    /// The word of this hash that `is_it` knows as its own.
+    /// Searches for a word of this hash that `is_it` accepts.
     #[inline(always)]
     pub fn find(&self, hash: KeyHash, is_it: impl FnMut(Word) -> bool) -> Option<Word> {
         let tag = Tag::of(hash);
         self.leaf(hash).find(tag, is_it)
     }
 
-    /// Makes sure that one word for each of these hashes can be inserted without fail. To be
-    /// called before anything is written that would have to be taken back.
+    /// Makes room for one word per hash, so that their insertion cannot fail. Must be called
+    /// before any write that could not be undone.
     pub fn make_room(&mut self, hashes: &[KeyHash]) -> Result<(), NoRoom> {
         self.has_held = true;
         let mut at = 0;
@@ -68,7 +69,7 @@ impl<'t> LeafGuard<'t> {
                 at += 1;
             } else {
                 self.grow(place)?;
-                // What was kept in the old leaf is not kept in the larger one.
+                // The larger leaf does not contain the held places of the old one.
                 for_each_leaf(self.cell, self.depth, self.turn, &mut Leaf::give_up_held);
                 at = 0;
             }
@@ -76,8 +77,8 @@ impl<'t> LeafGuard<'t> {
         Ok(())
     }
 
-    /// Inserts a word of a record that takes this many bytes in the log. Grows the leaf if that
-    /// is needed; fails only then.
+    /// Inserts the word of a record with this length in the log, in bytes. Grows the leaf if
+    /// necessary, and fails only then.
     pub fn insert(&mut self, hash: KeyHash, word: Word, bytes: u32) -> Result<(), NoRoom> {
         debug_assert!(word.may_be(hash), "{word:?} is not of {hash}");
         loop {
@@ -91,8 +92,8 @@ impl<'t> LeafGuard<'t> {
         }
     }
 
-    /// Puts `new` where `old` stands. Both are of this hash; the bytes are those that the two
-    /// take in the log.
+    /// Replaces `old` by `new`. Both words belong to this hash; the numbers are the lengths of
+    /// their entries in bytes.
     pub fn replace(&mut self, hash: KeyHash, old: (Word, u32), new: (Word, u32)) {
         debug_assert!(new.0.may_be(hash), "{new:?} is not of {hash}");
         let leaf = self.leaf(hash);
@@ -100,7 +101,7 @@ impl<'t> LeafGuard<'t> {
         change_totals(leaf, Some(old), Some(new));
     }
 
-    /// Removes a word of a record that took this many bytes in the log.
+    /// Removes the word of a record with this length in the log, in bytes.
     pub fn remove(&mut self, hash: KeyHash, word: Word, bytes: u32) {
         let leaf = self.leaf(hash);
         leaf.replace(word, None);
@@ -112,14 +113,14 @@ impl<'t> LeafGuard<'t> {
         leaf_in(&self.place(hash))
     }
 
-    /// Where the hash belongs: usually what the guard's cell names, else a leaf below it.
+    /// Returns the position of the hash: usually the guard's own cell, otherwise a leaf below it.
     #[inline]
     fn place(&self, hash: KeyHash) -> Place<'t> {
         assert!(self.covers(hash), "{hash} is not in {}", self.range);
         descend(self.cell, self.depth, Tag::of(hash), self.turn)
     }
 
-    /// Replaces the leaf in the place, which this guard holds, by a larger one or a directory.
+    /// Replaces a leaf of this guard by a larger one or by a directory.
     fn grow(&self, place: Place<'t>) -> Result<(), NoRoom> {
         let (node, leaf) = place.leaf.expect("a guard holds a leaf");
         let mut words: Vec<Word> = leaf.words().collect();
@@ -152,7 +153,7 @@ fn leaf_in<'t>(place: &Place<'t>) -> Leaf<'t> {
     place.leaf.expect("a guard holds a leaf").1
 }
 
-/// Tells the leaf's header of a word that went and of one that came.
+/// Updates the totals in the leaf's header for a removed and an added word.
 fn change_totals(leaf: Leaf<'_>, went: Option<(Word, u32)>, came: Option<(Word, u32)>) {
     let mut totals = leaf.totals();
     if let Some((word, bytes)) = went {

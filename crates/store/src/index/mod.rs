@@ -1,25 +1,27 @@
-//! From a key hash to a place in the log, ordered by key hash.
+//! The index: a map from key hashes to log addresses, ordered by key hash.
 //!
-//! A slot has a leaf, or a directory of leaves of its own; a leaf has buckets of one cache line;
-//! a bucket has words of {tag, address, kind}. Everything is in hash order down to the bucket, so
-//! any range of hashes is a contiguous walk, and records that arrive in hash order touch
-//! neighboring cache lines. Memory follows the data: a leaf grows by a quarter when two
-//! neighboring buckets are full, and becomes a directory of eight beyond 64 buckets.
+//! A slot has one leaf, or a directory of leaves. A leaf consists of buckets of one cache line,
+//! and a bucket of words of {tag, address, kind}. The order is by hash down to the bucket. So any
+//! range of hashes is a contiguous walk, and records that arrive in hash order touch neighboring
+//! cache lines. Memory follows the data: a leaf grows by a quarter when two neighboring buckets
+//! are full, and becomes a directory of eight leaves beyond 64 buckets.
 //!
-//! - [`Index`]: one table's; [`Slab`]: the memory of all of them;
-//! - [`Index::find`]: without a lock; a hit needs none, a miss counts only if nobody was writing;
-//! - [`Index::lock`]: a [`LeafGuard`], to insert, replace and remove;
-//! - [`Index::walk`]: any range in steps.
+//! - [`Index`]: the index of one table; [`Slab`]: the memory of all indexes;
+//! - [`Index::find`]: search without a lock. A hit is always valid; a miss counts only if no
+//!   thread was writing;
+//! - [`Index::lock`]: returns a [`LeafGuard`], to insert, replace and remove;
+//! - [`Index::walk`]: walks any range in steps.
 //!
 //! Invariants:
-//! - knows nothing of keys: it compares tags, the caller compares keys;
-//! - what is found within a turn stays readable until the turn ends;
-//! - the root and directories change only by who holds the leaf that is replaced.
+//! - The index knows no keys: it compares tags, and the caller compares keys.
+//! - Everything found within a turn stays readable until the turn ends.
+//! - Only the holder of a leaf's lock changes the cell of the root or directory that refers to
+//!   it.
 //!
-//! Left to others: which words belong together (versions, publication of several keys), what the
-//! addresses mean, and when turns end. See `docs/design/index.md`.
+//! Outside this module: versions, publication of several keys, the meaning of addresses, and the
+//! end of turns. See `docs/design/index.md`.
 //!
-//! `unsafe` stands in `bucket.rs` only.
+//! Only `bucket.rs` contains `unsafe`.
 
 mod bucket;
 mod detached;
@@ -60,36 +62,36 @@ use tree::{Place, descend, for_each_leaf, spin};
 use types::{KeyHash, SLOT_COUNT, Slot};
 use word::Tag;
 
-/// The index of one table. Shared by all reactors. Lives as long as its store: dropping it does not
-/// give its blocks back to the slab.
+/// The index of one table, shared by all reactors. It lives as long as its store: dropping it
+/// does not return its blocks to the slab.
 pub struct Index {
-    /// A cell per slot.
+    /// One cell per slot.
     root: Box<[Cell]>,
     slab: Arc<Slab>,
-    /// Of all leaves and directories.
+    /// Total bytes of leaves and directories.
     bytes: AtomicU64,
 }
 
-/// What a look without a lock found.
+/// Result of a search without a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Find {
-    /// The word that the caller knew as its own.
+    /// A word that the caller has accepted.
     Hit(Word),
     /// There was no such word at some moment during the call.
     Miss,
-    /// The leaf was being changed all the time. Trying again later helps.
+    /// The leaf was being changed throughout the search. A later retry may succeed.
     Contended,
 }
 
-/// Somebody else held the leaf for longer than a short wait.
+/// Error of a lock attempt: another operation held the leaf for longer than a short wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the leaf is held by another operation")]
 pub struct Contended;
 
-/// Why a leaf was not locked.
+/// The reason why a leaf was not locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
-    /// Somebody else holds it. Trying again later helps.
+    /// Another operation holds it. A later retry may succeed.
     #[error("the leaf is held by another operation")]
     Contended,
     /// The slot had no leaf, and there is no memory for one.
@@ -97,18 +99,18 @@ pub enum LockError {
     OutOfMemory,
 }
 
-/// Why there is no place for another word.
+/// The reason why there is no room for another word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRoom {
     /// The leaf would have to grow, and there is no memory.
     #[error("no memory for the index to grow")]
     OutOfMemory,
-    /// Too many records have almost the same hash: their slot is as large as a slot can be.
+    /// Too many records have almost the same hash: their slot has its maximum size.
     #[error("too many records with almost the same hash")]
     Full,
 }
 
-/// The state of a leaf, to find out later whether it is still the same.
+/// Sequence of a leaf, for checking later whether the leaf has changed.
 #[derive(Clone, Copy)]
 pub struct Sequence<'t> {
     seen: Seen<'t>,
@@ -116,31 +118,31 @@ pub struct Sequence<'t> {
 
 #[derive(Clone, Copy)]
 enum Seen<'t> {
-    /// There was no leaf in this cell.
+    /// The cell had no leaf.
     Nothing(&'t Cell),
     Leaf(Leaf<'t>, u64),
 }
 
-/// What is in a slot, of one table.
+/// Contents of a slot in one table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotCount {
-    /// Tombstones left out.
+    /// Number of records, without tombstones.
     pub records: u64,
-    /// Those that records and tombstones take in the log.
+    /// Log bytes of records and tombstones.
     pub bytes: u64,
-    /// Leaves that were looked at for it.
+    /// Number of leaves that were read for this count.
     pub leaves: usize,
 }
 
 impl Index {
-    /// An empty index. Takes 128 KiB for its root.
+    /// Creates an empty index. Takes 128 KiB for its root.
     pub fn new(slab: Arc<Slab>) -> Index {
         let root = (0..SLOT_COUNT).map(|_| Cell::new(0)).collect();
         Index { root, slab, bytes: AtomicU64::new(0) }
     }
 
-    /// Looks for the word of this hash that `is_it` knows as its own. `is_it` sees words with the
-    /// same tag and may be asked about one more than once.
+    /// Searches for a word of this hash that `is_it` accepts. `is_it` receives words with the
+    /// same tag, possibly repeatedly.
     #[inline]
     pub fn find(
         &self,
@@ -157,7 +159,7 @@ impl Index {
         }
     }
 
-    /// Asks for the cache line in which the hash's word stands. A hint.
+    /// Prefetches the cache line of the hash's home bucket.
     #[inline]
     pub fn prefetch(&self, hash: KeyHash, turn: &Turn<'_>) {
         self.check(turn);
@@ -166,7 +168,7 @@ impl Index {
         }
     }
 
-    /// Asks for all that a change under this hash touches. A hint.
+    /// Prefetches all cache lines that a change under this hash touches.
     #[inline]
     pub fn prefetch_for_change(&self, hash: KeyHash, turn: &Turn<'_>) {
         self.check(turn);
@@ -175,7 +177,7 @@ impl Index {
         }
     }
 
-    /// Shows words that may be the hash's. A hint: what others change meanwhile may be missed.
+    /// Passes words that may have this hash to `see`. A hint: concurrent changes may be missed.
     #[inline]
     pub fn candidates(&self, hash: KeyHash, turn: &Turn<'_>, mut see: impl FnMut(Word)) {
         self.check(turn);
@@ -187,9 +189,10 @@ impl Index {
         }
     }
 
-    /// The state of the hash's leaf; `None` while somebody changes it. What is found, or not
-    /// found, between this and a successful [`Index::is_unchanged`] was so at one moment; with
-    /// several hashes, if all states are taken before and all looked at after.
+    /// Returns the sequence of the hash's leaf; `None` while another thread changes it. All
+    /// search results between this call and a successful [`Index::is_unchanged`] were valid at
+    /// one moment. For several hashes, take all sequences before the searches and check all of
+    /// them after.
     #[inline]
     pub fn sequence<'t>(&'t self, hash: KeyHash, turn: &'t Turn<'_>) -> Option<Sequence<'t>> {
         self.check(turn);
@@ -207,7 +210,7 @@ impl Index {
         Some(Sequence { seen })
     }
 
-    /// Whether nothing has changed since the sequence was taken.
+    /// Returns whether the leaf has not changed since the sequence was taken.
     #[inline]
     pub fn is_unchanged(&self, sequence: &Sequence<'_>) -> bool {
         match sequence.seen {
@@ -218,8 +221,8 @@ impl Index {
 
     /// Locks the leaf of the hash, after a wait of at most a few microseconds.
     ///
-    /// Several leaves are locked in ascending order of their hashes; each covers a whole range,
-    /// so look at [`LeafGuard::covers`] before locking for the next hash.
+    /// Several leaves must be locked in ascending order of their hashes. Each leaf covers a whole
+    /// range, so check [`LeafGuard::covers`] before locking for the next hash.
     #[inline(always)]
     pub fn lock<'t>(
         &'t self,
@@ -230,9 +233,10 @@ impl Index {
         let locked = spin(|| {
             let place = self.place(hash, turn);
             match place.leaf {
-                // A leaf that has been replaced is never unlocked: what can be locked is current.
+                // A replaced leaf is never unlocked: a leaf that can be locked is current.
                 Some((_, leaf)) => {
-                    // Locking is a fence: without the hint its cache miss would come first.
+                    // The lock operation is a fence: without this prefetch it would delay the
+                    // bucket's cache miss.
                     bucket::prefetch(leaf.bucket(leaf.home(Tag::of(hash))));
                     leaf.try_lock().then_some(Ok(place))
                 }
@@ -243,14 +247,14 @@ impl Index {
         Ok(LeafGuard::new(self, turn, &place, hash))
     }
 
-    /// Whether the slot has a leaf.
+    /// Returns whether the slot has a leaf.
     #[inline]
     pub fn is_used(&self, slot: Slot) -> bool {
         Node::in_cell(self.cell(slot)).is_some()
     }
 
-    /// Makes an empty slot's leaf, or its directory of leaves, large enough for this many records.
-    /// Does nothing if the slot has been used already.
+    /// Creates an empty slot's leaf, or its directory of leaves, large enough for `records`
+    /// records. Does nothing if the slot already has a leaf.
     pub fn reserve(&self, slot: Slot, records: u32, turn: &Turn<'_>) -> Result<(), NoRoom> {
         self.check(turn);
         let cell = self.cell(slot);
@@ -268,7 +272,7 @@ impl Index {
         Ok(())
     }
 
-    /// What is in the slot.
+    /// Returns the contents of the slot.
     pub fn count(&self, slot: Slot, turn: &Turn<'_>) -> SlotCount {
         self.check(turn);
         let (mut sum, mut leaves) = (Totals::default(), 0);
@@ -278,26 +282,26 @@ impl Index {
             sum.bytes += bytes;
             leaves += 1;
         });
-        // While a leaf is divided the parts' shares may be read at different moments.
+        // While a leaf is divided, the parts' shares may be read at different moments.
         SlotCount { records: sum.records, bytes: sum.bytes.max(0) as u64, leaves }
     }
 
-    /// Records of the slot, tombstones left out.
+    /// Returns the number of records of the slot, without tombstones.
     pub fn records(&self, slot: Slot, turn: &Turn<'_>) -> u64 {
         self.count(slot, turn).records
     }
 
-    /// Bytes that the slot's records and tombstones take in the log.
+    /// Returns the log bytes of the slot's records and tombstones.
     pub fn bytes(&self, slot: Slot, turn: &Turn<'_>) -> u64 {
         self.count(slot, turn).bytes
     }
 
-    /// Bytes of the leaves and directories.
+    /// Returns the total bytes of leaves and directories.
     pub fn memory(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// A miss counts only if nobody was writing while it was found.
+    /// Repeats a search that missed. A miss counts only if no thread was writing meanwhile.
     #[cold]
     fn find_carefully(
         &self,
@@ -317,7 +321,7 @@ impl Index {
         found.unwrap_or(Find::Contended)
     }
 
-    /// Puts a locked leaf into an empty cell. `None` if somebody else was faster.
+    /// Puts a locked leaf into an empty cell. Returns `None` if another thread was faster.
     fn add_first_leaf<'t>(
         &self,
         place: Place<'t>,
@@ -334,13 +338,13 @@ impl Index {
         Ok(Some(Place { leaf: Some((node, leaf)), ..place }))
     }
 
-    /// Puts what was built in place of a leaf whose guard the caller holds.
+    /// Replaces a leaf by a newly built node. The caller holds the leaf's guard.
     fn publish(&self, cell: &Cell, node: Node, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         cell.store(node.raw());
     }
 
-    /// Gives up a leaf that has been replaced. It stays locked for ever.
+    /// Retires a leaf that has been replaced. It stays locked forever.
     fn retire(&self, node: Node) {
         self.bytes.fetch_sub(node.bytes(), Ordering::Relaxed);
         self.slab.retire(node);

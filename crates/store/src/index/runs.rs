@@ -1,13 +1,13 @@
-//! Which of a row of 1,024 units are in use: a bit each.
+//! Allocation bitmap of a row of 1,024 units.
 
 /// Units of a row.
 pub(super) const UNITS: usize = 1024;
 
 const BITS: usize = u64::BITS as usize;
 
-/// The row. Free units side by side are a run.
+/// The row. Adjacent free units form a run.
 pub(super) struct Runs {
-    /// Set: in use.
+    /// Bits of the units in use.
     used: [u64; UNITS / BITS],
     longest: usize,
 }
@@ -17,12 +17,12 @@ impl Runs {
         Runs { used: [0; UNITS / BITS], longest: UNITS }
     }
 
-    /// Units of the longest run.
+    /// Returns the number of units of the longest run.
     pub(super) fn longest(&self) -> usize {
         self.longest
     }
 
-    /// Takes this many units from the shortest run that has them; returns the first.
+    /// Takes `units` units from the shortest run that is long enough; returns the first unit.
     ///
     /// # Panics
     /// If the longest run is shorter.
@@ -44,10 +44,10 @@ impl Runs {
         best.first
     }
 
-    /// Gives back what [`Runs::take`] gave.
+    /// Frees units that [`Runs::take`] returned.
     ///
     /// # Panics
-    /// If a part of it is free already.
+    /// If some of them are already free.
     pub(super) fn give(&mut self, first: usize, units: usize) {
         self.flip(first, units, u64::MAX);
         let begin = self.last_used(first).map_or(0, |used| used + 1);
@@ -55,7 +55,7 @@ impl Runs {
         self.longest = self.longest.max(end - begin);
     }
 
-    /// Turns these units, all of which are as in `expected`, into the opposite.
+    /// Inverts the bits of these units, which must all be as in `expected`.
     fn flip(&mut self, first: usize, units: usize, expected: u64) {
         let mut at = first;
         while at < first + units {
@@ -69,7 +69,7 @@ impl Runs {
         }
     }
 
-    /// The last unit before this one that is in use.
+    /// Returns the last unit before this one that is in use.
     fn last_used(&self, before: usize) -> Option<usize> {
         let mut group = before / BITS;
         let below = (1u64 << (before % BITS)) - 1;
@@ -81,7 +81,7 @@ impl Runs {
         Some(group * BITS + bits.ilog2() as usize)
     }
 
-    /// The runs, ascending.
+    /// Returns the runs, ascending.
     fn iter(&self) -> impl Iterator<Item = Run> {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -91,7 +91,7 @@ impl Runs {
         })
     }
 
-    /// The first unit from here on that is in use, or free.
+    /// Returns the first unit at or after `from` that is in use, or free.
     fn next(&self, from: usize, used: bool) -> Option<usize> {
         let flip = if used { 0 } else { u64::MAX };
         let mut group = from / BITS;

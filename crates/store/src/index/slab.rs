@@ -1,11 +1,11 @@
 //! Memory for leaves and directories: blocks of up to 256 buckets, cut from chunks of the arena.
 //!
-//! A chunk is a row of 1,024 buckets with a bit for each. A block is a run of free ones, of any
-//! length; blocks that are freed side by side become one run again. A block is cut from the
-//! shortest longest run that suffices, so that others stay long and chunks run empty; a chunk
-//! without a block in use goes back to the arena. (One chunk per size of block was tried: slots
-//! are of about the same size and grow through the sizes together, which leaves the chunks of
-//! the smaller sizes half empty: 14-16 bytes per record instead of 11-13.)
+//! A chunk is a row of 1,024 buckets with one bit per bucket. A block is a run of buckets of any
+//! length; freed neighbors merge into one run. The slab cuts a block from the chunk with the
+//! shortest longest run that suffices. So long runs stay long, and chunks become empty. A chunk
+//! without a block in use returns to the arena. (One chunk per block size was tried: slots are of
+//! about the same size and grow through the sizes together, which leaves the chunks of the
+//! smaller sizes half empty: 14-16 bytes per record instead of 11-13.)
 //!
 //! Blocks that readers may still see are retired and come back through reclamation.
 
@@ -32,7 +32,7 @@ const _: () = assert!(super::runs::UNITS * BUCKET_BYTES == Chunk::BYTES);
 pub struct Slab {
     log: Arc<Log>,
     chunks: Mutex<Chunks>,
-    /// Bytes of `chunks`, for those who only look.
+    /// Bytes of `chunks`, readable without the lock.
     bytes: AtomicU64,
 }
 
@@ -44,23 +44,24 @@ struct Chunks {
 }
 
 impl Slab {
-    /// A slab that takes its memory from this log's arena.
+    /// Creates a slab that takes its memory from this log's arena.
     pub fn new(log: Arc<Log>) -> Arc<Slab> {
         Arc::new(Slab { log, chunks: Mutex::default(), bytes: AtomicU64::new(0) })
     }
 
-    /// Bytes of the arena that are the slab's, free blocks included.
+    /// Returns the bytes of the arena that the slab uses, including free blocks.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether what is unlinked during this turn waits for the turn to end.
+    /// Returns whether blocks that are unlinked during this turn are kept until the turn ends.
     #[inline]
     pub(super) fn vouches_for(&self, turn: &Turn<'_>) -> bool {
         self.log.vouches_for(turn)
     }
 
-    /// A block that nobody else knows. It may hold anything. `None`: the arena has no more memory.
+    /// Returns a block that no other thread knows, with arbitrary content. `None` if the arena
+    /// has no more memory.
     pub(super) fn allocate(&self, purpose: Use, buckets: usize) -> Option<Node> {
         let mut chunks = self.lock();
         let address = match chunks.cut(buckets) {
@@ -75,7 +76,7 @@ impl Slab {
         Some(Node::new(purpose, address, buckets))
     }
 
-    /// Takes back a block that nobody else has ever known, or that nobody can see any more.
+    /// Frees a block that was never published, or that no reader can see any more.
     pub(super) fn free(&self, node: Node) {
         let emptied = self.lock().give(node.address(), node.buckets());
         if let Some(chunk) = emptied {
@@ -84,7 +85,7 @@ impl Slab {
         }
     }
 
-    /// Takes back a block that has been unlinked, once no reader can see it.
+    /// Frees an unlinked block once no reader can see it.
     pub(super) fn retire(self: &Arc<Self>, node: Node) {
         let owner = Arc::clone(self) as Arc<dyn Reclaim>;
         self.log.reclamation().retire(Retired::Numbered { owner, number: node.raw() });
@@ -109,14 +110,14 @@ impl fmt::Debug for Slab {
 
 impl Chunks {
     fn add(&mut self, chunk: Chunk) {
-        // Nodes name blocks by number; `bucket.rs` makes references of them.
+        // Nodes refer to blocks by number; `bucket.rs` turns the numbers into references.
         let base = chunk.base().expose_provenance().get();
         let runs = Runs::new();
         self.by_longest_run.insert((runs.longest(), base));
         self.by_address.insert(base, (chunk, runs));
     }
 
-    /// The address of this many free buckets, which are in use from now on.
+    /// Allocates `buckets` free buckets and returns their address.
     fn cut(&mut self, buckets: usize) -> Option<usize> {
         let &(longest, base) = self.by_longest_run.range((buckets, 0)..).next()?;
         let (_, runs) = self.by_address.get_mut(&base).expect("a listed chunk is known");
@@ -129,7 +130,7 @@ impl Chunks {
         Some(base + first * BUCKET_BYTES)
     }
 
-    /// Returns the block's chunk if nothing of it is in use any more.
+    /// Frees a block. Returns its chunk if no other block of the chunk is in use.
     fn give(&mut self, address: usize, buckets: usize) -> Option<Chunk> {
         let base = address & !(Chunk::BYTES - 1);
         let (_, runs) = self.by_address.get_mut(&base).expect("a block's chunk is known");

@@ -1,8 +1,8 @@
-//! The way from a slot's cell down to its leaves.
+//! The path from a slot's cell down to its leaves.
 //!
-//! A cell is empty, or names a leaf, or names a directory of eight cells, one for each value of
-//! the next three hash bits. A cell changes only from empty to a node, or from a leaf to what
-//! replaces it, and the latter only by who holds the leaf. So no directory needs a lock.
+//! A cell is empty, or refers to a leaf, or refers to a directory of eight cells, one for each
+//! value of the next three hash bits. A cell changes only from empty to a node, or from a leaf to
+//! its replacement. Only the holder of the leaf's lock replaces it. So no directory needs a lock.
 
 use super::{
     bucket::{Cell, Child, Node, WORDS, pause},
@@ -17,31 +17,31 @@ pub(super) const FAN_BITS: u32 = 3;
 pub(super) const FAN: usize = 1 << FAN_BITS;
 const _: () = assert!(FAN == WORDS);
 
-/// Directories stop here: six tag bits are left, so leaves have at most 64 buckets. A slot then
-/// holds up to about 100 million records.
+/// Maximum depth of directories: six tag bits are left, so leaves have at most 64 buckets. A slot
+/// then holds up to about 100 million records.
 pub(super) const DEPTH_MAX: u32 = 18;
 
-/// Looks at a lock before its holder is taken to be away: a few microseconds.
+/// Checks of a lock before its holder is assumed to be descheduled: a few microseconds.
 const SPINS: u32 = 64;
 
-/// Where a tag belongs.
+/// Position of a tag in the tree.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'t> {
-    /// The lowest cell on the way.
+    /// Lowest cell on the path.
     pub(super) cell: &'t Cell,
-    /// Tag bits that were decided on the way to the cell.
+    /// Number of tag bits decided on the path to the cell.
     pub(super) depth: u32,
-    /// The leaf in the cell, if it is not empty.
+    /// Leaf in the cell, if it is not empty.
     pub(super) leaf: Option<(Node, Leaf<'t>)>,
 }
 
-/// Which of a directory's cells the tag belongs to.
+/// Returns the index of the directory cell to which the tag belongs.
 #[inline]
 pub(super) fn digit(tag: Tag, depth: u32) -> usize {
     (tag.0 >> (TAG_BITS - depth - FAN_BITS)) as usize & (FAN - 1)
 }
 
-/// Goes down from `cell` to the leaf of the tag.
+/// Descends from `cell` to the leaf of the tag.
 #[inline]
 pub(super) fn descend<'t>(
     mut cell: &'t Cell,
@@ -81,7 +81,7 @@ pub(super) fn for_each_leaf<'t>(
     }
 }
 
-/// Visits all nodes from this one down, a directory after what it leads to.
+/// Visits all nodes from this one down, a directory after its children.
 pub(super) fn for_each_node(node: Node, turn: &Turn<'_>, visit: &mut impl FnMut(Node)) {
     if let Child::Directory(cells) = node.open(turn) {
         for below in cells.iter().filter_map(Node::in_cell) {
@@ -91,7 +91,7 @@ pub(super) fn for_each_node(node: Node, turn: &Turn<'_>, visit: &mut impl FnMut(
     visit(node);
 }
 
-/// Tries `attempt` until it gives something, for a few microseconds.
+/// Repeats `attempt` until it returns a value, for at most a few microseconds.
 #[inline(always)]
 pub(super) fn spin<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     for _ in 0..SPINS {

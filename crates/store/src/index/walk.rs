@@ -1,12 +1,12 @@
-//! Walking a range of hashes, bucket by bucket, without a lock.
+//! Lock-free walk over a range of hashes, bucket by bucket.
 //!
-//! The cursor is a key hash: the lowest hash of the next home bucket. It means the same after the
-//! leaf has grown or been divided, since nothing depends on how many buckets there were.
+//! The cursor is a key hash: the lowest hash of the next home bucket. It keeps its meaning when
+//! the leaf grows or is divided, because it does not depend on the number of buckets.
 //!
-//! A walk meets every record that exists throughout: it looks at a home before the bucket after it
-//! (see [`super::leaf`]), and a leaf that is replaced keeps its words as they were. While others
-//! insert, a record may be met twice. What is inserted or removed meanwhile may be met or not. A
-//! word may be out of date when it is met; its entry is readable until the turn ends.
+//! A walk meets every record that exists throughout: it reads a home before the bucket after it
+//! (see [`super::leaf`]), and a replaced leaf keeps its words unchanged. During concurrent
+//! inserts a record may be met twice. A record that is inserted or removed meanwhile may be met
+//! or not. A word may be outdated when it is met; its entry is readable until the turn ends.
 
 use super::{
     Index,
@@ -18,24 +18,24 @@ use crate::log::Turn;
 use std::ops::ControlFlow;
 use types::{HashRange, KeyHash, SLOT_COUNT, Slot};
 
-/// How far one step of a walk goes. Looked at between buckets: at least one is walked, and a
-/// bucket is walked whole.
+/// Limits of one step of a walk. They are checked between buckets: a step walks at least one
+/// bucket, and always whole buckets.
 #[derive(Clone, Copy, Debug)]
 pub struct WalkBudget {
     /// Words to visit.
     pub entries: usize,
-    /// Buckets to look into. Eight empty slots count as one.
+    /// Buckets to read. Eight empty slots count as one.
     pub buckets: usize,
 }
 
-/// Empty slots that cost as much as one bucket: their cells fill a cache line.
+/// Number of empty slots that cost as much as one bucket: their cells fill a cache line.
 const EMPTY_SLOTS_PER_BUCKET: usize = 8;
 
 /// A step of a walk.
 struct Step<'v, V> {
     budget: WalkBudget,
     visited: usize,
-    /// Buckets times [`EMPTY_SLOTS_PER_BUCKET`].
+    /// Effort so far: buckets times [`EMPTY_SLOTS_PER_BUCKET`].
     effort: usize,
     is_stopped: bool,
     visit: &'v mut V,
@@ -50,12 +50,12 @@ struct Span {
 }
 
 impl Index {
-    /// Visits the words whose hash lies in the range, as far as the index can tell, in the order
-    /// of their buckets. Returns where to go on; `None` when the range is done.
+    /// Visits the words with hashes in the range, as far as the index knows the hashes, in the
+    /// order of their buckets. Returns where to resume; `None` at the end of the range.
     ///
-    /// `visit` gets the lowest hash that the word may have, exact in its first 38 bits: at the two
-    /// ends of the range, a record may lie outside by its lower bits. `Break` stops the walk after
-    /// the bucket.
+    /// `visit` receives the lowest hash that the word may have, exact in its first 38 bits. So at
+    /// both ends of the range, the lower bits of a record may lie outside. `Break` stops the walk
+    /// after the bucket.
     pub fn walk(
         &self,
         range: HashRange,
@@ -81,7 +81,7 @@ impl Index {
         None
     }
 
-    /// Returns the tag to go on from, `None` if the span is done.
+    /// Walks a span. Returns the tag at which to resume; `None` at the end of the span.
     fn walk_slot<V>(&self, mut span: Span, turn: &Turn<'_>, step: &mut Step<'_, V>) -> Option<Tag>
     where
         V: FnMut(KeyHash, Word) -> ControlFlow<()>,
@@ -112,8 +112,8 @@ impl Index {
 }
 
 impl<V: FnMut(KeyHash, Word) -> ControlFlow<()>> Step<'_, V> {
-    /// Walks the part of the span that lies in the leaf. Returns the tag to go on from if the
-    /// budget ends within the leaf.
+    /// Walks the part of the span that lies in the leaf. Returns the tag at which to resume if
+    /// the budget ends within the leaf.
     fn walk_leaf(&mut self, leaf: Leaf<'_>, span: Span) -> Option<Tag> {
         let last = span.last.min(leaf.last_tag(span.first));
         let last_home = leaf.home(last);
@@ -142,7 +142,7 @@ impl<V: FnMut(KeyHash, Word) -> ControlFlow<()>> Step<'_, V> {
     }
 }
 
-/// The highest tag that shares the first `depth` bits with this one.
+/// Returns the highest tag that shares the first `depth` bits with this one.
 fn last_tag_below(depth: u32, tag: Tag) -> Tag {
     Tag(tag.0 | ((1 << (TAG_BITS - depth)) - 1))
 }

@@ -1,12 +1,12 @@
-//! What the index keeps of a record: one word of 64 bits.
+//! The index word of a record: 64 bits.
 //!
 //! | bits | field |
 //! | --- | --- |
 //! | 40-63 | tag: the 24 hash bits right below the slot's |
 //! | 2-39 | address of the entry in the log, in units of 8 bytes |
-//! | 0-1 | kind; 0 only where no word stands |
+//! | 0-1 | kind; 0 only in a place without a word |
 //!
-//! An empty place is 0. A place that is kept for a word to come has its tag and no kind.
+//! An empty place is 0. A place that is held for a later word has its tag and no kind.
 
 use crate::address::{ADDRESS_BITS, Address};
 use std::{fmt, num::NonZeroU64};
@@ -14,7 +14,7 @@ use types::{KeyHash, Slot};
 
 /// Bits of a tag.
 pub(super) const TAG_BITS: u32 = 24;
-/// Bits of a key hash below its tag, which the index never sees.
+/// Bits of a key hash below its tag, which the index does not store.
 pub(super) const UNSEEN_BITS: u32 = 50 - TAG_BITS;
 
 const KIND_BITS: u32 = 2;
@@ -22,29 +22,29 @@ const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
 const OBJECT: u64 = 1;
 const EXPIRING: u64 = 2;
 const TOMBSTONE: u64 = 3;
-/// Tells a place that is kept for a word with tag 0 from an empty one.
+/// Distinguishes a place that is held for a word with tag 0 from an empty one.
 const HELD: u64 = 1 << KIND_BITS;
 const TAG_SHIFT: u32 = KIND_BITS + ADDRESS_BITS;
 
 const _: () = assert!(TAG_SHIFT + TAG_BITS == u64::BITS);
 
-/// What the entry behind a word is, so that a reader need not fetch it to know.
+/// Kind of a word's entry, available without loading the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The record exists.
+    /// An existing record without expiry.
     Object,
-    /// The record exists until it expires, which its entry tells.
+    /// A record that exists until it expires; its entry contains the time.
     Expiring,
-    /// The record was deleted, and that has to be remembered for a while.
+    /// A deleted record that must be remembered for a while.
     Tombstone,
 }
 
-/// One entry of the index: tag, kind and address.
+/// One word of the index: tag, kind and address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Word(NonZeroU64);
 
 impl Word {
-    /// The word of the entry at `address`, whose key has this hash.
+    /// Creates the word of the entry at `address`. The entry's key has this hash.
     #[inline]
     pub fn new(hash: KeyHash, kind: Kind, address: Address) -> Word {
         let kind = match kind {
@@ -56,7 +56,7 @@ impl Word {
         Word(NonZeroU64::new(raw).expect("no kind is zero"))
     }
 
-    /// What the entry is.
+    /// Returns the kind of the entry.
     #[inline]
     pub fn kind(self) -> Kind {
         match self.0.get() & KIND_MASK {
@@ -67,20 +67,20 @@ impl Word {
         }
     }
 
-    /// Where the entry stands.
+    /// Returns the address of the entry.
     #[inline]
     pub fn address(self) -> Address {
         Address::from_units(self.0.get() << TAG_BITS >> (TAG_BITS + KIND_BITS))
     }
 
-    /// Whether the word may stand for a key with this hash. The other way round only the key
-    /// itself can tell.
+    /// Returns whether the word may belong to a key with this hash. Only a comparison of keys can
+    /// confirm it.
     #[inline]
     pub fn may_be(self, hash: KeyHash) -> bool {
         self.tag() == Tag::of(hash)
     }
 
-    /// Whether the word counts as a record. A tombstone does not.
+    /// Returns whether the word counts as a record. A tombstone does not.
     #[inline]
     pub(super) fn is_record(self) -> bool {
         match self.kind() {
@@ -99,7 +99,8 @@ impl Word {
         self.0.get()
     }
 
-    /// The word in a place of a leaf; `None` if the place is empty or kept for a word to come.
+    /// Returns the word in a place of a leaf; `None` if the place is empty or held for a later
+    /// word.
     #[inline]
     pub(super) fn from_raw(raw: u64) -> Option<Word> {
         NonZeroU64::new(raw).filter(|raw| raw.get() & KIND_MASK != 0).map(Word)
@@ -112,12 +113,13 @@ impl fmt::Debug for Word {
     }
 }
 
-/// The 24 hash bits right below the slot's. All that the index knows of a hash, beside the slot.
+/// The 24 hash bits right below the slot's. Together with the slot, this is all that the index
+/// stores of a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Tag(pub(super) u32);
 
 impl Tag {
-    /// The highest tag of a slot.
+    /// Highest tag of a slot.
     pub(super) const LAST: Tag = Tag((1 << TAG_BITS) - 1);
 
     #[inline]
@@ -125,39 +127,39 @@ impl Tag {
         Tag((hash.0 >> UNSEEN_BITS) as u32 & Tag::LAST.0)
     }
 
-    /// The tag of what stands in a place that is not empty.
+    /// Returns the tag in a place that is not empty.
     #[inline]
     pub(super) fn of_raw(raw: u64) -> Tag {
         Tag((raw >> TAG_SHIFT) as u32)
     }
 
-    /// A raw word with this tag and nothing else.
+    /// Returns a raw word with this tag and nothing else.
     #[inline]
     pub(super) fn raw(self) -> u64 {
         u64::from(self.0) << TAG_SHIFT
     }
 
-    /// The lowest hash with this tag in the slot.
+    /// Returns the lowest hash with this tag in the slot.
     #[inline]
     pub(super) fn first_hash(self, slot: Slot) -> KeyHash {
         KeyHash(slot.first_hash().0 | u64::from(self.0) << UNSEEN_BITS)
     }
 }
 
-/// Whether a raw word stands for a record with this tag, given [`Tag::raw`]. An empty place may
-/// pass for tag 0; [`Word::from_raw`] tells them apart.
+/// Returns whether a raw word has this tag, given as [`Tag::raw`]. An empty place may be mistaken
+/// for tag 0; [`Word::from_raw`] distinguishes them.
 #[inline]
 pub(super) fn has_tag(raw: u64, tag: u64) -> bool {
     raw ^ tag < 1 << TAG_SHIFT
 }
 
-/// What stands in a place that is kept for a word with this tag.
+/// Returns the content of a place that is held for a word with this tag.
 #[inline]
 pub(super) fn held(tag: Tag) -> u64 {
     tag.raw() | HELD
 }
 
-/// Whether the place is kept for a word to come.
+/// Returns whether the place is held for a later word.
 #[inline]
 pub(super) fn is_held(raw: u64) -> bool {
     raw != 0 && raw & KIND_MASK == 0

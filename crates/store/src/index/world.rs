@@ -1,4 +1,4 @@
-//! What the tests of the index share: an index with a log of its own.
+//! Shared setup of the index tests: an index with a log of its own.
 
 use super::*;
 use crate::{
@@ -35,7 +35,7 @@ impl World {
     }
 }
 
-/// The word of a record whose number stands in its address.
+/// Returns the word of a record that stores `number` in its address.
 pub(super) fn word_of(hash: KeyHash, number: u64) -> Word {
     Word::new(hash, Kind::Object, Address::from_units(number))
 }

@@ -1,39 +1,39 @@
-//! The memory of a server: one private mapping, cut into segments of equal size.
+//! The memory of a server: one private mapping, divided into segments of equal size.
 //!
-//! Nothing is touched at start, so that resident memory follows use. The mapping is as long as the
-//! arena plus one segment, and the arena begins at a multiple of the segment size: a huge page
+//! No page is touched at start, so that resident memory follows use. The mapping is one segment
+//! longer than the arena, and the arena begins at a multiple of the segment size. So a huge page
 //! never spans two segments.
 //!
-//! The arena hands out raw memory. Which bytes may be written by whom, and which may be read, is
-//! `segment.rs`'s.
+//! The arena provides raw memory. `segment.rs` defines the rules for writing and reading it.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::{ffi::c_void, ptr::NonNull};
 
-/// Whether the arena stands on huge pages, as far as the system told.
+/// Use of huge pages, as far as the operating system reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HugePages {
-    /// Not asked for.
+    /// Not requested.
     NotAsked,
-    /// Asked for; the system took the advice. How many it found is in `/proc/self/smaps`.
+    /// Requested; the system accepted the advice. `/proc/self/smaps` shows the number of huge
+    /// pages.
     Advised,
-    /// Asked for; the system refused.
+    /// Requested; the system refused.
     Refused,
 }
 
-/// One mapping of zeroed memory.
+/// A mapping of zeroed memory.
 pub(super) struct Arena {
-    /// What was mapped, to be unmapped.
+    /// Start of the mapping, for unmapping.
     mapping: NonNull<c_void>,
     mapping_bytes: usize,
-    /// Where the segments begin.
+    /// Start of the first segment.
     base: NonNull<u8>,
     bytes: usize,
     huge_pages: HugePages,
 }
 
-// SAFETY: the arena owns its mapping, which any thread may use. It gives out pointers only; those
-// who dereference them argue for themselves.
+// SAFETY: the arena owns its mapping, which any thread may use. It returns only pointers; code
+// that dereferences them has its own safety argument.
 unsafe impl Send for Arena {}
 // SAFETY: as above; no method changes the arena.
 unsafe impl Sync for Arena {}
@@ -81,8 +81,8 @@ impl Arena {
         self.huge_pages
     }
 
-    /// Where the `length` bytes from `offset` stand. They are initialized and mapped as long as
-    /// the arena lives.
+    /// Returns a pointer to `length` bytes at `offset`. They are initialized and mapped as long
+    /// as the arena lives.
     #[inline]
     pub(super) fn at(&self, offset: usize, length: usize) -> NonNull<u8> {
         assert!(
@@ -93,13 +93,13 @@ impl Arena {
         unsafe { self.base.add(offset) }
     }
 
-    /// Makes the pages of a range resident without changing their contents, also while others write
-    /// there. Returns whether it could: not on processors other than x86-64 and AArch64.
+    /// Makes the pages of a range resident without changing their contents, even during writes by
+    /// other threads. Returns `false` on processors other than x86-64 and AArch64.
     ///
-    /// The pages are touched one by one and not with one call of `madvise`. That call holds the
-    /// lock of the process's address space, and a thread of the lowest priority that loses the
-    /// processor meanwhile makes every thread wait that maps memory, for seconds on a busy machine.
-    /// A page fault holds only the lock of this mapping, for reading.
+    /// The pages are touched one by one, not with one `madvise` call. That call holds the lock of
+    /// the process's address space. If a thread of the lowest priority is descheduled meanwhile,
+    /// every thread that maps memory waits, for seconds on a busy machine. A page fault holds
+    /// only the lock of this mapping, for reading.
     pub(super) fn populate(&self, offset: usize, length: usize) -> bool {
         let start = self.at(offset, length);
         (0..length).step_by(PAGE_BYTES_MIN).all(|page| {
@@ -109,27 +109,27 @@ impl Arena {
     }
 }
 
-/// The smallest page of the processors that [`touch`] knows.
+/// Smallest page size of the processors that [`touch`] supports.
 const PAGE_BYTES_MIN: usize = 4096;
 
-/// Causes the page fault that a write to the byte would cause, and leaves the byte as it is.
-/// Returns whether the processor is a known one.
+/// Causes the page fault that a write to the byte would cause, and leaves the byte unchanged.
+/// Returns whether the processor is supported.
 ///
-/// Assembly because a thread may write there at the same time without an atomic instruction. For
-/// the language this does nothing at all, so there is no data race; for the processor it is one
-/// atomic addition of 0, which keeps what others write.
+/// This is assembly because another thread may write the byte at the same time without an atomic
+/// instruction. For the language this has no effect, so there is no data race. For the processor
+/// it is an atomic addition of 0, which preserves concurrent writes.
 ///
 /// # Safety
 /// The byte is mapped, readable and writable.
 #[inline]
 unsafe fn touch(byte: NonNull<u8>) -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: adds 0 atomically to a byte that may be written, says the caller.
+    // SAFETY: adds 0 atomically to a byte that is writable, as the caller guarantees.
     unsafe {
         std::arch::asm!("lock add byte ptr [{}], 0", in(reg) byte.as_ptr(), options(nostack));
     }
     #[cfg(all(target_arch = "aarch64", not(miri)))]
-    // SAFETY: as above: the store succeeds only if nobody has written the byte since it was read.
+    // SAFETY: as above. The store succeeds only if no other thread wrote the byte since the load.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -148,7 +148,8 @@ unsafe fn touch(byte: NonNull<u8>) -> bool {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map`, unmapped only here; whoever uses the memory keeps the arena.
+        // SAFETY: mapped in `map`, unmapped only here; all users of the memory keep the arena
+        // alive.
         let unmapped = unsafe { munmap(self.mapping.as_ptr(), self.mapping_bytes) };
         debug_assert!(unmapped.is_ok(), "the arena does not unmap: {unmapped:?}");
     }
@@ -164,7 +165,7 @@ mod tests {
             let arena = Arena::map(8 << 20, 4 << 20, huge_pages).unwrap();
             assert_eq!(arena.at(0, 0).as_ptr() as usize % (4 << 20), 0);
             assert_eq!(huge_pages, arena.huge_pages() != HugePages::NotAsked);
-            // SAFETY: in range, and nobody else has it.
+            // SAFETY: in range, and no other code uses it.
             let last = unsafe { arena.at((8 << 20) - 1, 1).read() };
             assert_eq!(last, 0);
         }
@@ -173,7 +174,7 @@ mod tests {
     #[test]
     fn populating_keeps_what_is_there() {
         let arena = Arena::map(4 << 20, 4 << 20, false).unwrap();
-        // SAFETY: in range, and nobody else has it.
+        // SAFETY: in range, and no other code uses it.
         unsafe { arena.at(5000, 1).write(7) };
         arena.populate(0, 4 << 20);
         // SAFETY: as above.

@@ -1,11 +1,11 @@
-//! Pieces of the arena for what is not a log: the index's leaves.
+//! Chunks: pieces of the arena for the index's leaves.
 //!
-//! Some segments are cut into chunks of 64 KiB. The lowest segment with a free chunk is used
-//! first, so that the higher ones run empty; an empty one goes back to the log at once, since
-//! whoever gives a chunk back has waited for its readers.
+//! Some segments are divided into chunks of 64 KiB. The lowest segment with a free chunk is used
+//! first, so that the higher ones become empty. An empty one returns to the log immediately,
+//! because the caller that frees a chunk has waited for its readers.
 //!
-//! `unsafe` stands here for two reasons: a chunk is memory that its holder has alone, so it may
-//! move between threads; and it is handed out zeroed.
+//! `unsafe` is needed here for two reasons: a chunk is exclusive memory of its holder, so it may
+//! move between threads; and a chunk is zeroed when it is taken.
 
 use super::segment::{Place, Segments};
 use crate::sync::Mutex;
@@ -14,8 +14,8 @@ use std::{
     ptr::NonNull,
 };
 
-/// 64 KiB of the arena, aligned to their size, zeroed when taken, the holder's alone. Dropping it
-/// without giving it back leaks it until the log goes.
+/// 64 KiB of the arena, aligned to their size, zeroed when taken, and exclusive to the holder. A
+/// chunk that is dropped without being given back leaks until the log is dropped.
 #[derive(Debug)]
 #[must_use = "a chunk that is not given back is lost"]
 pub struct Chunk {
@@ -24,22 +24,22 @@ pub struct Chunk {
     base: NonNull<u8>,
 }
 
-// SAFETY: a chunk is its holder's alone, on whatever thread.
+// SAFETY: a chunk is exclusive to its holder, on whatever thread.
 unsafe impl Send for Chunk {}
 
 impl Chunk {
-    /// Bytes of a chunk.
+    /// Size of a chunk in bytes.
     pub const BYTES: usize = 64 << 10;
 
-    /// Where it begins: a multiple of [`Chunk::BYTES`]. Valid until it is given back, and while the
-    /// log lives.
+    /// Returns the start of the chunk: a multiple of [`Chunk::BYTES`]. Valid until the chunk is
+    /// given back, and while the log lives.
     #[inline]
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 }
 
-/// The segments that are cut into chunks.
+/// The segments that are divided into chunks.
 #[derive(Debug)]
 pub(super) struct Chunks {
     state: Mutex<State>,
@@ -48,17 +48,17 @@ pub(super) struct Chunks {
 #[derive(Debug, Default)]
 struct State {
     segments: BTreeMap<Place, Pieces>,
-    /// Those of `segments` with a free piece.
+    /// Segments with a free chunk.
     with_space: BTreeSet<Place>,
     used: usize,
 }
 
-/// A segment's chunks: at most 128.
+/// Chunks of a segment: at most 128.
 #[derive(Debug)]
 struct Pieces {
-    /// A bit per chunk.
+    /// One bit per chunk, set if it is free.
     free: u128,
-    /// Chunks from here on were never used: they are zero.
+    /// First chunk that was never used: it and later ones are zero.
     zero_from: u32,
 }
 
@@ -72,7 +72,7 @@ impl Chunks {
         let base = segments.memory(place, piece as usize * Chunk::BYTES, Chunk::BYTES);
         segments.touch(place, (piece + 1) * Chunk::BYTES as u32);
         if !is_zero {
-            // SAFETY: these bytes are within the arena, by `memory`, and ours alone: the piece was
+            // SAFETY: these bytes are within the arena, by `memory`, and exclusive: the piece was
             // free and is now marked as taken.
             unsafe { base.write_bytes(0, Chunk::BYTES) };
         }
@@ -86,7 +86,7 @@ impl Chunks {
         }
     }
 
-    /// Bytes of the chunks that somebody holds.
+    /// Returns the bytes of all chunks in use.
     pub(super) fn used_bytes(&self) -> usize {
         self.state.lock().expect(LOCK).used * Chunk::BYTES
     }
@@ -95,7 +95,7 @@ impl Chunks {
 const LOCK: &str = "nothing panics while it holds the chunks' lock";
 
 impl State {
-    /// Marks a chunk as taken; whether it is known to be zero.
+    /// Takes a chunk. Returns also whether it is known to be zero.
     fn take(&mut self, segments: &Segments) -> Option<(Place, u32, bool)> {
         let place = match self.with_space.first() {
             Some(&place) => place,
@@ -121,7 +121,7 @@ impl State {
         Some(place)
     }
 
-    /// Marks a chunk as free; returns its segment if that holds no other.
+    /// Frees a chunk. Returns its segment if no other chunk of it is in use.
     fn give(&mut self, segments: &Segments, chunk: &Chunk) -> Option<Place> {
         let pieces = self.segments.get_mut(&chunk.place).expect("the chunk is of this log");
         assert!(pieces.free & 1 << chunk.piece == 0, "{chunk:?} is given back twice");

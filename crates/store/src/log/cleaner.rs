@@ -1,12 +1,13 @@
-//! Which segment to clean, and what stands in it.
+//! The choice of segments to clean, and the iteration over their entries.
 //!
-//! The log knows where entries begin and how many bytes are dead, not which entries: that the
-//! index knows. So the cleaner's copying is the objects' work; here is the choice of a victim, its
-//! entries in order, and its release.
+//! The log knows where entries begin and how many bytes are dead, but only the index knows which
+//! entries are live. So `objects` does the copying. This module chooses a victim, iterates over
+//! its entries, and releases it.
 //!
-//! **Which one.** The closed segment with the fewest live bytes, among those that are worth it: the
-//! less memory is free, the less a victim must yield. Cleaning at 95 % live costs 20 bytes copied
-//! per byte won, which is madness while a tenth of the memory is free and right while nothing is.
+//! **Choice of a victim.** The closed segment with the fewest live bytes, among those that are
+//! worth cleaning. The less memory is free, the less a victim must yield. Cleaning at 95 % live
+//! costs 20 bytes copied per byte won: not worthwhile while a tenth of the memory is free, but
+//! right when none is.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -18,39 +19,39 @@ use std::{fmt, sync::Arc};
 use types::SegmentId;
 use wire::entry::Entry;
 
-/// Below this percentage of free segments the cleaner works.
+/// Percentage of free segments below which the cleaner works.
 pub(super) const LOW_PERCENT: usize = 15;
 
-/// Segments kept for cleaning beside one per reactor: a victim may be abandoned halfway (a leaf's
-/// lock was not got), and what was copied from it has then won nothing yet.
+/// Segments kept for cleaning beyond one per reactor. The cleaner may abandon a victim halfway if
+/// it cannot lock a leaf; its copies have then freed nothing yet.
 pub(super) const KEPT_MORE: usize = 1;
 
-/// Segments that one search for a victim looks at: 4 µs (measured: `docs/design/log.md`), and all
-/// of a 16 GiB arena. A larger one is searched in windows, one after the other.
+/// Number of segments that one search for a victim checks: 4 µs (measured: `docs/design/log.md`).
+/// This covers all of a 16 GiB arena. A larger one is searched in consecutive windows.
 pub(super) const SEARCH_SEGMENTS: usize = 2048;
 
-/// A victim yields at least this part of a segment, however little is free: copying more than 31
-/// bytes to win one is giving up.
+/// Minimum yield of a victim as a part of a segment, however little is free: copying more than 31
+/// bytes to win one is not worthwhile.
 const YIELD_MIN_DIVISOR: usize = 32;
 
-/// A closed segment claimed for cleaning: nobody else cleans or frees it. Dropping it gives it
-/// back, and frees it if nothing in it lives.
+/// A closed segment claimed for cleaning: no other thread cleans or frees it. Dropping it ends
+/// the claim, and frees the segment if it has no live entries.
 pub struct VictimSegment {
     log: Arc<Log>,
     place: Place,
-    /// Where the next entry begins.
+    /// Offset of the next entry.
     offset: usize,
     length: usize,
 }
 
-/// An entry of a victim: whether it lives is for the index to say.
+/// An entry of a victim. Only the index knows whether it is live.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'t> {
-    /// Where it stands.
+    /// Address of the entry.
     pub address: Address,
-    /// What it says.
+    /// Parsed entry.
     pub entry: Entry<'t>,
-    /// Its bytes, padding included.
+    /// Encoded entry, with padding.
     pub encoded: &'t [u8],
 }
 
@@ -60,15 +61,16 @@ impl VictimSegment {
         VictimSegment { log, place, offset: 0, length }
     }
 
-    /// The segment.
+    /// Returns the number of the segment.
     pub fn id(&self) -> SegmentId {
         self.log.segments.id(self.place)
     }
 
-    /// The entry that comes next; `None` at the end, or when nothing in the segment lives.
+    /// Returns the next entry; `None` at the end, or when the segment has no live entries.
     #[inline]
     pub fn peek<'t>(&self, turn: &'t Turn<'_>) -> Option<Candidate<'t>> {
-        // In a durable log also what is dead may have to be kept dead.
+        // In a durable log, dead entries must be processed, too: they may keep older versions
+        // superseded.
         if self.offset == self.length || !self.log.is_durable() && self.live_bytes() == 0 {
             return None;
         }
@@ -77,26 +79,27 @@ impl VictimSegment {
         Some(Candidate { address, entry: super::parse(encoded), encoded })
     }
 
-    /// Goes past the entry that [`VictimSegment::peek`] showed.
+    /// Moves past the entry that [`VictimSegment::peek`] returned.
     #[inline]
     pub fn advance(&mut self, past: &Candidate<'_>) {
         assert!(past.address == self.log.segments.address(self.place, self.offset));
         self.offset += past.encoded.len();
     }
 
-    /// Goes back to an entry that it has gone past.
+    /// Moves back to an earlier entry.
     pub(crate) fn go_back(&mut self, to: &Candidate<'_>) {
         self.offset = self.log.segments.offset(to.address) as usize;
     }
 
-    /// Bytes in it that still live.
+    /// Returns the number of live bytes.
     #[inline]
     pub fn live_bytes(&self) -> u64 {
         u64::from(self.log.segments.glance(self.place).live())
     }
 
-    /// Gives it back: to be freed if nothing in it lives, else to be cleaned another time. That of
-    /// a durable log counts as visited if all of it has been gone past.
+    /// Ends the claim. The segment is freed if it has no live entries; otherwise it is cleaned
+    /// again later. A segment of a durable log becomes visited if the iteration has reached its
+    /// end.
     pub fn release(self) {
         drop(self);
     }
@@ -122,28 +125,29 @@ impl fmt::Debug for VictimSegment {
     }
 }
 
-/// Most live bytes that a victim may have: all but a yield that shrinks in proportion with the free
-/// memory, from half a segment when the cleaner starts to work. (A quarter copies half as much
-/// again and keeps a tenth of the memory free where this keeps 7 %, at 80 % live.)
+/// Returns the maximum number of live bytes of a victim: a segment minus the required yield. The
+/// yield shrinks in proportion to the free memory, from half a segment when the cleaner starts to
+/// work. (Starting at a quarter copies half as much again and keeps a tenth of the memory free
+/// where this keeps 7 %, at 80 % live.)
 pub(super) fn live_bytes_max(segment_bytes: usize, free: usize, low: usize) -> usize {
     let wanted = segment_bytes / 2 * free.min(low) / low.max(1);
     segment_bytes - wanted.max(segment_bytes / YIELD_MIN_DIVISOR)
 }
 
-/// What a victim must be like.
+/// Criteria for a victim.
 pub(super) struct Search {
     pub(super) segment_bytes: usize,
     pub(super) live_bytes_max: usize,
 }
 
-/// What a search among some segments has found.
+/// Result of a search in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// The emptiest one that is worth it.
+    /// The emptiest segment that is worth cleaning.
     Victim(Place),
-    /// Others are cleaning, or what was cleaned waits for its grace period.
+    /// No victim, but other segments are being cleaned or wait for their grace period.
     UnderWay,
-    /// Nothing can be won.
+    /// Nothing to win.
     Nothing,
 }
 
@@ -181,9 +185,9 @@ impl Search {
         }
     }
 
-    /// Whether copying what lives wins anything. What is dead is won; a tail into which the next
-    /// entry did not fit would be there again, unless it is half of the segment: what is left of
-    /// two such segments fits into one, if nothing in them is longer than the half.
+    /// Returns whether copying the live entries wins memory. Dead bytes are won. An unused tail
+    /// comes back in the copy, unless it is at least half of the segment. Then the contents of
+    /// two such segments fit into one, if no entry is longer than half a segment.
     fn is_worth_it(&self, glance: &Glance) -> bool {
         let tail = self.segment_bytes - glance.written as usize;
         let wins = glance.dead as usize >= self.segment_bytes / YIELD_MIN_DIVISOR

@@ -1,4 +1,5 @@
-//! What a log is asked and told that will be read after a crash.
+//! Persistence interface of a durable log: manifest changes, acknowledgment, adoption after a
+//! restart, release of segments, and pinned tombstones.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -18,13 +19,14 @@ use std::collections::BTreeMap;
 use types::SegmentId;
 use wire::entry::{Dead, Location};
 
-/// The segments of a durable log, and what must stay in them.
+/// State that exists only for a durable log.
 pub(super) struct Durable {
     pub(super) ledger: Ledger,
     pub(super) pins: Pins,
-    /// Whether segments of before a crash are being adopted: which ones there are is not known.
+    /// Set while segments from before a crash are adopted: the set of segments is incomplete
+    /// until the end.
     is_adopting: AtomicBool,
-    /// The farthest places of segments that adopted entries name.
+    /// Per segment, the farthest offset that adopted entries name.
     named: Mutex<BTreeMap<SegmentId, u32>>,
 }
 
@@ -42,39 +44,39 @@ impl Durable {
         self.named.lock().expect("nothing panics while it holds this lock")
     }
 
-    /// Whether a segment would be read after a crash, as far as is known.
+    /// Returns whether a segment would be read after a crash, as far as is known.
     fn may_contain(&self, segment: SegmentId) -> bool {
         self.is_adopting.load(Ordering::Relaxed) || self.ledger.contains(segment)
     }
 }
 
 impl Log {
-    /// Whether the log will be read after a crash.
+    /// Returns whether the log is read again after a crash.
     #[inline]
     pub fn is_durable(&self) -> bool {
         self.durable.is_some()
     }
 
-    /// Whether [`Log::take_changes`] would give something. One relaxed load.
+    /// Returns whether [`Log::take_changes`] would return something. One relaxed load.
     #[inline]
     pub fn has_changes(&self) -> bool {
         self.durable.as_ref().is_some_and(|durable| durable.ledger.has_changes())
     }
 
-    /// What has happened to the log's segments since it was asked last, in order.
+    /// Returns the changes of the log's segments since the last call, in order.
     pub fn take_changes(&self) -> Vec<LogChange> {
         self.durable.as_ref().map_or_else(Vec::new, |durable| durable.ledger.take_changes())
     }
 
-    /// The log's directory has dropped a segment, and that is stable: its memory is free after a
-    /// grace period.
+    /// Releases a segment that the manifest has dropped, once that is synced: its memory is free
+    /// after a grace period.
     ///
     /// # Panics
-    /// If the log has not said that the segment is dead: our bug.
+    /// If the log has not reported the segment as dead: a bug of the caller.
     pub fn release(&self, segment: SegmentId) {
         let durable = self.ours();
         let place = durable.ledger.release(&self.segments, segment);
-        // Whoever pins from here on is told that the segment is gone.
+        // Later calls of `pin` find that the segment is not in the log.
         let mut unpinned = durable.pins.release(segment);
         let lowest = durable.ledger.lowest();
         for (holder, bytes) in durable.pins.release_below(lowest) {
@@ -85,15 +87,16 @@ impl Log {
         self.retire(place);
     }
 
-    /// The replicas have the segment's bytes up to this length. A segment that is gone is ignored.
+    /// Records that the replicas have acknowledged the segment up to this length. Ignores a
+    /// segment that has left the log.
     pub fn raise_acknowledged(&self, segment: SegmentId, length: u32) {
         if let Some(place) = self.ours().ledger.place(segment) {
             self.segments.raise_acknowledged(place, length);
         }
     }
 
-    /// The segment's bytes up to this length will be there after whatever crash is to be survived.
-    /// They are acknowledged, too.
+    /// Records that the segment is synced up to this length: it survives every crash that the
+    /// `durability` setting covers. The bytes are acknowledged, too.
     pub fn raise_stable(&self, segment: SegmentId, length: u32) {
         let ledger = &self.ours().ledger;
         if let Some(place) = ledger.place(segment) {
@@ -103,13 +106,14 @@ impl Log {
         }
     }
 
-    /// Whether all that it names is acknowledged.
+    /// Returns whether all positions of a dependency are acknowledged.
     pub fn is_acknowledged(&self, dependency: &Dependency) -> bool {
         dependency.all(|position| self.segments.is_acknowledged(position))
     }
 
-    /// All that is written now and not acknowledged, by whomever, also what others may be shown
-    /// already since it is safe somewhere else. Looks at every segment.
+    /// Returns the positions of everything appended and unacknowledged, by all writers. This
+    /// includes copies that readers may already see because they are durable elsewhere. Scans
+    /// every segment.
     pub fn unacknowledged(&self, among: Among) -> Option<Dependency> {
         let mut ends = self.segments.unacknowledged(among);
         let mut all = Dependency::new(ends.next()?);
@@ -117,19 +121,19 @@ impl Log {
         Some(all)
     }
 
-    /// Something may have become safe.
+    /// Processes new acknowledgments or syncs: segments may have become dead.
     pub(super) fn advance(&self) {
         self.ours().ledger.advance(&self.segments);
     }
 
-    /// The segments that would be read after a crash, ascending.
+    /// Returns the segments that would be read after a crash, ascending.
     pub fn segments_in_log(&self) -> Vec<SegmentId> {
         self.ours().ledger.all().into_iter().map(|(segment, _)| segment).collect()
     }
 
-    /// Takes in a segment of the log as it was before the crash: `fill` gets a whole segment's
-    /// bytes, writes what was read, and returns how much that is. All of it counts as stable.
-    /// Segments opened from here on have higher numbers.
+    /// Adopts a segment of the log from before the crash. `fill` receives the bytes of a whole
+    /// segment, writes the recovered data and returns its length. All of it counts as synced.
+    /// Segments opened later have higher numbers.
     pub fn adopt(
         &self,
         segment: SegmentId,
@@ -150,19 +154,20 @@ impl Log {
         Ok(())
     }
 
-    /// Where the entry stands, as others name it.
+    /// Returns the location of the entry, as other entries name it.
     #[inline]
     pub(crate) fn location_of(&self, address: Address) -> Location {
         self.segments.location(address)
     }
 
-    /// Where an entry ends.
+    /// Returns the end of an entry.
     #[inline]
     pub(crate) fn end_of(&self, address: Address, bytes: u32) -> Written {
         Written(self.segments.end_of(address, bytes))
     }
 
-    /// Adds the entry to what an operation depends on, if it is not safe.
+    /// Adds the entry to an operation's dependency, if it is neither acknowledged nor durable
+    /// elsewhere.
     #[inline]
     pub(crate) fn note_shown(&self, address: Address, bytes: u32, to: &mut Option<Dependency>) {
         if !self.segments.may_be_shown(address, bytes) {
@@ -174,14 +179,14 @@ impl Log {
         }
     }
 
-    /// Whether the entry is stable where it stands.
+    /// Returns whether the entry is synced at its place.
     #[inline]
     pub(crate) fn is_stable(&self, written: &Written) -> bool {
         self.segments.is_stable(&written.0)
     }
 
-    /// No word of the index points at the tombstone any more: it stays as long as it is needed.
-    /// To be called before the leaf is unlocked.
+    /// Pins a tombstone that no index word points at any more, if it is still needed, and marks
+    /// it as dead otherwise. The caller must hold the leaf's lock.
     pub(crate) fn bury(&self, tombstone: Address, bytes: u32, dead: Dead) {
         let holder = self.segments.place_of(tombstone);
         if !self.pin(holder, bytes, dead) {
@@ -189,13 +194,15 @@ impl Log {
         }
     }
 
-    /// A tombstone that no word points at has been copied. Whichever is not needed dies.
+    /// Moves the pin of a tombstone without an index word to its copy. A tombstone that is not
+    /// needed is marked as dead.
     pub(crate) fn move_tombstone(&self, from: Address, to: Address, bytes: u32, dead: Dead) {
         self.bury(to, bytes, dead);
         self.exhume(from, bytes, dead);
     }
 
-    /// A tombstone that no word points at is not needed where it stands.
+    /// Unpins a tombstone without an index word that is not needed at this place, and marks it as
+    /// dead.
     pub(crate) fn exhume(&self, tombstone: Address, bytes: u32, dead: Dead) {
         let holder = self.segments.place_of(tombstone);
         if let Some(pin) = self.pin_of(holder, dead)
@@ -205,7 +212,7 @@ impl Log {
         }
     }
 
-    /// Whether a tombstone in this place must stay when no word points at it.
+    /// Returns whether a tombstone in this place must stay when no index word points at it.
     pub(crate) fn needs_tombstone(&self, at: Address, dead: Dead) -> bool {
         let ledger = &self.ours().ledger;
         match self.pin_of(self.segments.place_of(at), dead) {
@@ -215,8 +222,7 @@ impl Log {
         }
     }
 
-    /// Where a segment of the log begins in memory, and what of it has been handed out; `None`: it is
-    /// not the log's, or no more.
+    /// Returns the address and the sent bytes of a segment; `None` if it is not in the log.
     pub(crate) fn handed_out<'p>(
         &self,
         segment: SegmentId,
@@ -226,29 +232,29 @@ impl Log {
         Some((self.segments.address(place, 0), self.segments.handed_out(place, turn)))
     }
 
-    /// Asks whoever writes the segment to go on in another one, at the latest when it hands out the
-    /// next time: it shows the segment as closed then. Any thread may ask; what is not open, or not
-    /// the log's any more, stays as it is.
+    /// Asks the segment's writer to continue in another one, at the latest when it sends the next
+    /// bytes. It then also sends the end of the segment. Any thread may call this. A segment that
+    /// is not open, or not in the log, is not affected.
     pub fn end_segment(&self, segment: SegmentId) {
         self.ours().ledger.end(&self.segments, segment);
     }
 
-    /// Copies from the one segment stand in the other.
+    /// Records that entries of one segment were copied into another.
     pub(crate) fn note_origin(&self, into: SegmentId, from: SegmentId) {
         self.ours().ledger.note_origin(into, from);
     }
 
-    /// Whether copies from the one segment stand in the other.
+    /// Returns whether entries of `from` were copied into `into`.
     pub(crate) fn is_origin(&self, into: SegmentId, from: SegmentId) -> bool {
         self.ours().ledger.is_origin(into, from)
     }
 
-    /// The highest number of a segment.
+    /// Returns the highest segment number.
     pub(crate) fn last_segment(&self) -> SegmentId {
         self.ours().ledger.last()
     }
 
-    /// An adopted segment's entries name others, up to these places.
+    /// Merges the farthest offsets, per segment, that the entries of an adopted segment name.
     pub(crate) fn note_named(&self, named: &BTreeMap<SegmentId, u32>) {
         let mut all = self.ours().named();
         for (segment, offset) in named {
@@ -257,8 +263,8 @@ impl Log {
         }
     }
 
-    /// The segments that adopted entries name at places that were not adopted, and how much of each
-    /// was. What was dropped before the crash is not lost.
+    /// Returns the segments that adopted entries name beyond the adopted length, with that
+    /// length. A segment that was dropped before the crash is not lost.
     pub(crate) fn lost_links(&self) -> BTreeMap<SegmentId, u32> {
         let Durable { ledger, .. } = self.ours();
         let length = |segment: SegmentId| match ledger.place(segment) {
@@ -273,8 +279,8 @@ impl Log {
         lengths.collect()
     }
 
-    /// All that was a segment's of before the crash has been entered: pins for the sake of segments
-    /// that are not there end.
+    /// Ends adoption, after all segments have been entered. Removes the pins on segments that are
+    /// not in the log.
     pub(crate) fn end_adoption(&self) {
         let Durable { ledger, pins, is_adopting, .. } = self.ours();
         is_adopting.store(false, Ordering::Relaxed);
@@ -294,8 +300,8 @@ impl Log {
         })
     }
 
-    /// For the sake of what a tombstone in this place stays. One in the segment that it is about
-    /// goes with it.
+    /// Returns the pin of a tombstone in this place. A tombstone in the same segment as the
+    /// superseded version needs none, because both leave together.
     fn pin_of(&self, holder: Place, dead: Dead) -> Option<Pin> {
         match dead {
             Dead::Nothing => None,
@@ -311,6 +317,6 @@ impl Log {
     }
 }
 
-/// Where an entry ends: to ask whether it is safe.
+/// End of an entry, for checking its durability.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written(Position);

@@ -1,9 +1,9 @@
-//! Who appends to the log: heads, and the cleaner's survivors.
+//! The writers of the log: heads, and the cleaner's survivors.
 //!
-//! Each reactor has its own, so that the write path crosses no core. A head keeps one free segment
-//! back from its first day, for deletes: a full server must be able to forget. When the open
-//! segment is full and the pool has none for writers, the kept segment is opened, and then takes
-//! deletes only, until the pool has a segment again.
+//! Each reactor has its own, so that the write path crosses no core. A head reserves one free
+//! segment for deletes when it is created, because a full server must be able to delete. If the
+//! open segment is full and the pool has none for writers, the head opens the reserved segment.
+//! It then takes deletes only, until the pool has a segment again.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -17,7 +17,7 @@ use std::{fmt, sync::Arc};
 use types::{SegmentId, Tenure};
 use wire::entry::{Body, Entry, NOTE_BYTES, set_tenure};
 
-/// One reactor's place to append to.
+/// Append position of one reactor.
 pub struct Head {
     log: Arc<Log>,
     open: Option<OpenSegment>,
@@ -25,13 +25,13 @@ pub struct Head {
     backlog: Backlog,
 }
 
-/// The segment that a head keeps back for deletes.
+/// State of the segment that a head reserves for deletes.
 enum Reserve {
-    /// Not opened yet: nothing written, no page touched.
+    /// Not opened yet: not written to, no page touched.
     Kept(OpenSegment),
-    /// It is the open segment.
+    /// In use as the open segment.
     InUse,
-    /// The pool had none when the head wanted one.
+    /// Not available: the pool had none.
     Missing,
 }
 
@@ -43,10 +43,10 @@ impl Head {
         head
     }
 
-    /// Appends one entry and returns where it stands.
+    /// Appends one entry and returns its address.
     ///
     /// # Panics
-    /// If the entry breaks its limits or does not fit into any segment: our bug.
+    /// If the entry exceeds its limits or does not fit into any segment: a bug of the caller.
     #[inline]
     pub fn append_one(&mut self, entry: &Entry<'_>) -> Result<Address, OutOfMemory> {
         let bytes = entry.encoded_bytes();
@@ -54,18 +54,20 @@ impl Head {
         Ok(segment.append(bytes, |out| entry.encode(out)))
     }
 
-    /// As [`Head::append_one`] for an object that names what it replaces. It need not name what
-    /// stands in the segment that it comes into: then it does not.
+    /// Does the same as [`Head::append_one`] for an object that names the entry that it replaces.
+    /// Clears the name if that entry is in the same segment, where it is not needed.
     pub fn append_replacing(&mut self, entry: &mut Entry<'_>) -> Result<Address, OutOfMemory> {
         let segment = self.segment_for(entry.encoded_bytes())?;
         Ok(append_replacing(segment, entry))
     }
 
-    /// Appends the entries, all in one segment and side by side, and adds their addresses to
-    /// `addresses`. All or none. What they replace is told as by [`Head::append_replacing`].
+    /// Appends the entries contiguously in one segment, and adds their addresses to `addresses`.
+    /// Appends all or none. Names of replaced entries are treated as by
+    /// [`Head::append_replacing`].
     ///
     /// # Panics
-    /// As for one, or if they are together longer than [`Log::batch_bytes_max`]: our bug.
+    /// As for one entry, or if they are together longer than [`Log::batch_bytes_max`]: a bug of
+    /// the caller.
     pub fn append_all(
         &mut self,
         entries: &mut [Entry<'_>],
@@ -77,8 +79,8 @@ impl Head {
         Ok(())
     }
 
-    /// As [`Head::append_all`], also from the segment kept back: for entries that make room, that
-    /// is, tombstones of records that are here.
+    /// Does the same as [`Head::append_all`], but may use the reserved segment. For entries that
+    /// free memory: tombstones of present records.
     pub fn append_reserved(
         &mut self,
         entries: &[Entry<'_>],
@@ -90,29 +92,30 @@ impl Head {
         Ok(())
     }
 
-    /// As [`Head::append_one`], also from the segment kept back; see [`Head::append_reserved`].
+    /// Does the same as [`Head::append_one`], but may use the reserved segment; see
+    /// [`Head::append_reserved`].
     #[inline]
     pub fn append_one_reserved(&mut self, entry: &Entry<'_>) -> Result<Address, OutOfMemory> {
         let segment = self.segment_for_deletes(entry.encoded_bytes())?;
         Ok(append_entry(segment, entry))
     }
 
-    /// The last entry appended has not come into the index: it is dead, and after a crash it must not
-    /// count either.
+    /// Revokes the last appended entry, which was not put into the index: marks it as dead, and
+    /// voids it so that recovery ignores it.
     pub fn revoke(&mut self, last: Address, bytes: u32) {
         let open = self.open.as_mut().expect("it has just been appended to");
         open.revise(last, |entry| set_tenure(entry, Tenure(0)));
         self.log.kill(last, bytes);
     }
 
-    /// Returns whether something was appended and not given to the replicas yet.
+    /// Returns whether appended bytes were not sent yet.
     pub fn has_unsaved(&self) -> bool {
         let is_open_done = self.open.as_ref().is_none_or(|open| !open.has_unsaved());
         self.log.is_durable() && !(self.backlog.is_empty() && is_open_done)
     }
 
-    /// Shows what has not been given to the replicas. What `save` takes is not shown again; what
-    /// it leaves comes again. Nothing of a log that is not durable.
+    /// Offers the unsent bytes to `save`. Bytes that `save` takes count as sent; others are
+    /// offered again. Does nothing in a log that is not durable.
     #[inline]
     pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
         if !self.log.is_durable() {
@@ -146,7 +149,8 @@ impl Head {
         self.open.as_mut().ok_or(OutOfMemory)
     }
 
-    /// Makes room for `bytes`. The reserve comes first: a writer gets nothing while it is missing.
+    /// Makes room for `bytes`. The reserve is refilled first: a writer gets no segment while it
+    /// is missing.
     #[inline(never)]
     fn roll(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
         assert!(bytes <= self.log.batch_bytes_max(), "a batch of {bytes} bytes fits nowhere");
@@ -217,12 +221,12 @@ impl fmt::Debug for Head {
     }
 }
 
-/// Where one reactor's cleaner puts what lives: verbatim copies, from segments that only cleaners
-/// get when memory is short.
+/// The survivors of cleaning: destination of one reactor's live copies. It takes segments that
+/// only cleaners get when memory is short.
 pub struct Survivors {
     log: Arc<Log>,
     open: Option<OpenSegment>,
-    /// The segment whose copies the open one was last said to hold.
+    /// Source segment of the last copy-origin note in the open segment.
     noted: Option<SegmentId>,
     backlog: Backlog,
 }
@@ -232,16 +236,16 @@ impl Survivors {
         Survivors { log, open: None, noted: None, backlog: Backlog::default() }
     }
 
-    /// Appends a copy of an encoded entry, padding included. `OutOfMemory` means "later": segments
-    /// already cleaned become free after their grace period.
+    /// Appends a copy of an encoded entry, with padding. `OutOfMemory` means "retry later":
+    /// segments that were already cleaned become free after their grace period.
     #[inline]
     pub fn append_encoded(&mut self, encoded: &[u8]) -> Result<Address, OutOfMemory> {
         let segment = self.segment_for(encoded.len())?;
         Ok(segment.append(encoded.len(), |out| out.copy_from_slice(encoded)))
     }
 
-    /// As [`Survivors::append_encoded`] for an entry that stands in the segment `from`, which a
-    /// durable log must not forget: `from` must leave the log first.
+    /// Does the same as [`Survivors::append_encoded`] for a live entry of the segment `from`. A
+    /// durable log also records this origin, because `from` must leave the log first.
     #[inline]
     pub fn append_copy(&mut self, encoded: &[u8], from: SegmentId) -> Result<Address, OutOfMemory> {
         let is_noted = self.noted == Some(from) || !self.log.is_durable();
@@ -259,7 +263,7 @@ impl Survivors {
         Ok(append_entry(segment, entry))
     }
 
-    /// Shows what has not been given to the replicas; see [`Head::hand_out`].
+    /// Offers the unsent bytes to `save`; see [`Head::hand_out`].
     #[inline]
     pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
         if !self.log.is_durable() {
@@ -276,7 +280,8 @@ impl Survivors {
         }
     }
 
-    /// Says in the open segment that what follows may be copies from this one.
+    /// Appends a copy-origin note: the following entries of the open segment may be copies from
+    /// `from`.
     fn append_note(&mut self, from: SegmentId) -> Result<(), OutOfMemory> {
         let note = append_entry(self.segment_for(NOTE_BYTES)?, &Entry::note(from));
         self.log.note_origin(self.log.segment_of(note), from);
@@ -320,7 +325,7 @@ impl fmt::Debug for Survivors {
     }
 }
 
-/// Appends an object without naming what stands in its own segment.
+/// Appends an object. Clears the name of the replaced entry if that is in the same segment.
 #[inline]
 pub(super) fn append_replacing(segment: &mut OpenSegment, entry: &mut Entry<'_>) -> Address {
     if let Body::Object { replaces: replaces @ Some(_), .. } = &mut entry.body {

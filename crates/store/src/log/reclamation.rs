@@ -1,25 +1,27 @@
-//! When may memory that readers can still see be used again?
+//! Reclamation: decides when memory that readers may still see can be reused.
 //!
-//! Only reactors touch log and index, and none of them holds a reference over the top of its loop.
-//! So a thing that has been unlinked may be freed when every reactor has begun a turn since, or
-//! was asleep (quiescent-state based reclamation: McKenney and Slingwine 1998; Hart et al. 2007).
-//! A reader pays one load at the top of its loop and nothing per access.
+//! Only reactors access log and index, and none of them holds a reference across the top of its
+//! event loop. So an unlinked item may be freed when every reactor has begun a turn since, or was
+//! asleep (quiescent-state based reclamation: McKenney and Slingwine 1998; Hart et al. 2007). A
+//! reader pays one load at the top of its loop and nothing per access.
 //!
-//! The argument, once. `epoch` only rises, by read-modify-writes, and only under the queue's lock.
-//! 1. Whoever retires a thing has unlinked it, takes the lock and stamps it `epoch + 1`. The rise
-//!    to that stamp comes later under the same lock, so it happens after the unlinking.
-//! 2. A participant that shows a value of at least the stamp has loaded `epoch` (acquire) after
-//!    that rise: nothing that it reads in that turn or a later one finds the thing.
-//! 3. It stored the value (release) after its last access of the turns before, and the collector
-//!    loads it (acquire) before it frees: no access comes after the freeing.
-//! 4. A sleeper shows [`ASLEEP`], above every stamp. It wakes by showing a value and then a fence,
-//!    the collector has a fence before it looks. If the collector still sees the sleeper, the
-//!    sleeper's reads come after the unlinking; otherwise the collector sees it awake and waits.
+//! The correctness argument. `epoch` only rises, by read-modify-writes under the queue's lock.
+//! 1. The retiring thread has unlinked the item. It takes the lock and stamps the item
+//!    `epoch + 1`. The rise to that stamp comes later under the same lock, so it happens after
+//!    the unlinking.
+//! 2. A participant that shows at least the stamp has loaded `epoch` (acquire) after that rise.
+//!    It cannot find the item in that turn or a later one.
+//! 3. The participant stored the value (release) after its last access of the previous turns, and
+//!    the collector loads it (acquire) before it frees. So no access follows the freeing.
+//! 4. A sleeper shows [`ASLEEP`], above every stamp. It wakes by showing a value and then a
+//!    fence; the collector has a fence before it reads the values. If the collector still sees
+//!    the sleeper asleep, the sleeper's reads come after the unlinking. Otherwise the collector
+//!    sees it awake and waits.
 //!
-//! **Invariant:** a [`Turn`] borrows its participant, and beginning a turn or falling asleep needs
-//! the participant exclusively: no reference that a turn vouches for lives on.
+//! **Invariant:** a [`Turn`] borrows its participant, and beginning a turn or falling asleep
+//! needs the participant exclusively. So no reference outlives the turn that protects it.
 //!
-//! How much to free in one go, and when, is the caller's: [`Reclamation::collect`].
+//! The caller decides when and how much to free: [`Reclamation::collect`].
 #![forbid(unsafe_code)]
 
 use crate::sync::{
@@ -30,59 +32,60 @@ use crossbeam_utils::CachePadded;
 use std::{collections::VecDeque, fmt, marker::PhantomData, sync::Arc};
 use types::ReactorId;
 
-/// What a sleeping participant shows: above every stamp.
+/// Value that a sleeping participant shows: above every stamp.
 const ASLEEP: u64 = u64::MAX;
-/// Stands for the oldest stamp while nothing is retired.
+/// Value of the oldest stamp while the queue is empty.
 const NOTHING: u64 = u64::MAX;
 
-/// Things that wait until no reader can see them, and who may still be reading. Clones are one.
+/// The queue of retired items and the epochs of all participants. Clones share one state.
 #[derive(Clone)]
 pub struct Reclamation {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Begins at 1. Rises under `retired`'s lock only.
+    /// Current epoch. Begins at 1 and rises only under `retired`'s lock.
     epoch: CachePadded<AtomicU64>,
-    /// Stamp of the oldest thing in the queue, or [`NOTHING`]: what `collect` looks at first.
+    /// Stamp of the oldest item in the queue, or [`NOTHING`]. `collect` checks it first.
     oldest: CachePadded<AtomicU64>,
-    /// A participant that held up the last collection: looked at before all others are.
+    /// Participant that blocked the last collection: checked before all others.
     blocker: AtomicUsize,
     participants: Box<[CachePadded<Shown>]>,
-    /// What is read within turns: it lives as long as there can be one.
+    /// Memory that is read within turns; kept alive as long as turns are possible.
     memory: Arc<dyn Reclaim>,
-    /// In order of stamps.
+    /// Retired items in order of stamps.
     retired: Mutex<VecDeque<(u64, Retired)>>,
 }
 
-/// What everybody can see of a participant.
+/// Published state of a participant.
 struct Shown {
-    /// The epoch that it loaded when its turn began, or [`ASLEEP`].
+    /// Epoch that the participant loaded when its turn began, or [`ASLEEP`].
     epoch: AtomicU64,
-    /// Whether a [`Participant`] exists for it.
+    /// Set while a [`Participant`] exists.
     is_taken: AtomicBool,
 }
 
-/// Something unlinked, to be freed after a grace period.
+/// An unlinked item, to be freed after a grace period.
 pub enum Retired {
-    /// What its owner knows by a number: a segment, a block of a slab. Costs no allocation.
+    /// An item that its owner identifies by a number: a segment, a slab block. Needs no
+    /// allocation.
     Numbered {
-        /// Told to take it back.
+        /// Owner that frees the item.
         owner: Arc<dyn Reclaim>,
-        /// Which one.
+        /// Number of the item.
         number: u64,
     },
-    /// Anything; it is dropped.
+    /// Any value; freeing drops it.
     Boxed(Box<dyn Send>),
 }
 
-/// Takes back what it retired by number.
+/// Owner of items that are retired by number.
 pub trait Reclaim: Send + Sync {
-    /// No reader can see it any more.
+    /// Frees the item. No reader can see it any more.
     fn reclaim(&self, number: u64);
 }
 
-/// A moment after which every reactor will have begun a new turn. See
+/// A period that ends when every reactor has begun a new turn or was asleep. See
 /// [`Reclamation::grace_period`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GracePeriod {
@@ -90,7 +93,8 @@ pub struct GracePeriod {
 }
 
 impl Reclamation {
-    /// For reactors 0 to `reactors - 1`, all asleep, whose turns read `memory`.
+    /// Creates the reclamation of reactors 0 to `reactors - 1`, all asleep. Their turns read
+    /// `memory`.
     pub fn new(reactors: u16, memory: Arc<dyn Reclaim>) -> Reclamation {
         assert!(reactors > 0, "a store without reactors");
         let shown = || Shown { epoch: AtomicU64::new(ASLEEP), is_taken: AtomicBool::new(false) };
@@ -106,10 +110,10 @@ impl Reclamation {
         }
     }
 
-    /// The reactor's part in it; asleep until its first turn.
+    /// Returns the reactor's participant; asleep until its first turn.
     ///
     /// # Panics
-    /// If the reactor has one already or there is no such reactor: our bug.
+    /// If the reactor already has one or does not exist: a bug of the caller.
     pub fn participant(&self, reactor: ReactorId) -> Participant {
         let place = usize::from(reactor.0);
         let was_taken = self.shared.participants[place].is_taken.swap(true, Ordering::AcqRel);
@@ -117,20 +121,20 @@ impl Reclamation {
         Participant { shared: Arc::clone(&self.shared), place, shows: ASLEEP }
     }
 
-    /// Starts now: it is over when every reactor has begun a turn since, or was asleep.
+    /// Begins a grace period: it ends when every reactor has begun a turn since, or was asleep.
     pub fn grace_period(&self) -> GracePeriod {
         let _in_order = self.shared.lock();
         GracePeriod { stamp: self.shared.raise_epoch() }
     }
 
-    /// Whether the grace period is over.
+    /// Returns whether the grace period has ended.
     pub fn is_over(&self, period: &GracePeriod) -> bool {
         fence(Ordering::SeqCst);
         self.shared.participants.iter().all(|p| p.epoch.load(Ordering::Acquire) >= period.stamp)
     }
 
-    /// Frees it when a grace period that starts now is over. The caller has made sure that
-    /// nobody who looks from now on finds it.
+    /// Frees an item after a grace period that begins now. The caller has unlinked it, so that no
+    /// later search finds it.
     pub fn retire(&self, what: Retired) {
         let mut retired = self.shared.lock();
         let stamp = self.shared.epoch.load(Ordering::Relaxed) + 1;
@@ -140,15 +144,15 @@ impl Reclamation {
         retired.push_back((stamp, what));
     }
 
-    /// Frees at most `max` things whose grace period is over and returns how many. Every reactor
-    /// calls this once per turn; one relaxed load when nothing is retired.
+    /// Frees at most `max` items with ended grace periods and returns their number. Every reactor
+    /// calls this once per turn; one relaxed load when the queue is empty.
     #[inline]
     pub fn collect(&self, max: usize) -> usize {
         let oldest = self.shared.oldest.load(Ordering::Relaxed);
         if oldest == NOTHING { 0 } else { self.collect_from(oldest, max) }
     }
 
-    /// How many things wait to be freed.
+    /// Returns the number of items that wait to be freed.
     pub fn waiting(&self) -> usize {
         self.shared.lock().len()
     }
@@ -163,7 +167,7 @@ impl Reclamation {
         if !may_be_due {
             return 0;
         }
-        // Somebody who holds the lock does the same work.
+        // The thread that holds the lock does the same work.
         let Ok(mut retired) = shared.retired.try_lock() else { return 0 };
         let Some(&(newest, _)) = retired.back() else { return 0 };
         if shared.epoch.load(Ordering::Relaxed) < newest {
@@ -174,7 +178,7 @@ impl Reclamation {
         if due == 0 {
             return 0;
         }
-        // Freed without the lock: freeing may retire again.
+        // Freed without the lock, because freeing may retire further items.
         let freed: Vec<Retired> = retired.drain(..due).map(|(_, what)| what).collect();
         let next = retired.front().map_or(NOTHING, |(stamp, _)| *stamp);
         shared.oldest.store(next, Ordering::Relaxed);
@@ -189,12 +193,12 @@ impl Shared {
         self.retired.lock().expect("nothing panics while it holds the queue's lock")
     }
 
-    /// The caller holds the queue's lock. Returns the new epoch.
+    /// Raises the epoch and returns the new one. The caller holds the queue's lock.
     fn raise_epoch(&self) -> u64 {
         self.epoch.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// The lowest epoch that a participant shows, and notes who shows it.
+    /// Returns the lowest epoch that a participant shows, and remembers that participant.
     fn epoch_shown_by_all(&self) -> u64 {
         fence(Ordering::SeqCst);
         let (blocker, lowest) = self
@@ -228,20 +232,20 @@ impl fmt::Debug for Reclamation {
 pub struct Participant {
     shared: Arc<Shared>,
     place: usize,
-    /// What `participants[place]` shows.
+    /// Value that `participants[place]` shows.
     shows: u64,
 }
 
-/// Proof that a reactor is within a turn: what it finds in log and index while it holds this stays
-/// readable.
+/// Proof that a reactor is within a turn. References into log and index stay valid while it
+/// exists.
 pub struct Turn<'p> {
-    /// Which memory it may read; a pointer, so that a turn is neither `Send` nor `Sync`.
+    /// Memory that the turn may read; a pointer, so that a turn is neither `Send` nor `Sync`.
     memory: *const (),
     participant: PhantomData<&'p Participant>,
 }
 
 impl Participant {
-    /// Ends the turn before and begins the next; wakes the reactor if it was asleep.
+    /// Ends the previous turn and begins the next; wakes a sleeping reactor.
     #[inline]
     pub fn begin_turn(&mut self) {
         let epoch = self.shared.epoch.load(Ordering::Acquire);
@@ -250,21 +254,21 @@ impl Participant {
         }
     }
 
-    /// From here until the next turn nobody waits for this reactor.
+    /// Marks the reactor as asleep: until its next turn, grace periods do not wait for it.
     pub fn sleep(&mut self) {
         self.shared.participants[self.place].epoch.store(ASLEEP, Ordering::Release);
         self.shows = ASLEEP;
     }
 
-    /// Begins a turn after a sleep.
+    /// Begins a turn after sleeping.
     pub fn wake(&mut self) {
         self.begin_turn();
     }
 
-    /// Proof that a turn has begun.
+    /// Returns the proof that a turn has begun.
     ///
     /// # Panics
-    /// If the reactor is asleep: our bug.
+    /// If the reactor is asleep: a bug of the caller.
     #[inline]
     pub fn turn(&self) -> Turn<'_> {
         assert!(self.shows != ASLEEP, "a sleeping reactor reads");
@@ -282,7 +286,7 @@ impl Participant {
 }
 
 impl Turn<'_> {
-    /// Whether `memory` is what this turn may read, and hence outlives it.
+    /// Returns whether this turn may read `memory`, which then outlives it.
     #[inline]
     pub(super) fn keeps<M: Reclaim>(&self, memory: &M) -> bool {
         std::ptr::eq(self.memory, std::ptr::from_ref(memory).cast())

@@ -1,4 +1,4 @@
-//! How far segments are safe, and what waits for that.
+//! Durability of positions in segments, and the dependencies that wait for it.
 #![forbid(unsafe_code)]
 
 use super::segment::{Place, Position, SegmentState, Segments};
@@ -8,21 +8,21 @@ use types::SegmentId;
 use wire::entry::Location;
 
 impl Segments {
-    /// Where an entry stands, as other entries name it.
+    /// Returns the location of an entry, as other entries name it.
     #[inline]
     pub(super) fn location(&self, address: Address) -> Location {
         let segment = self.id(self.place_of(address));
         Location { segment, offset: self.offset(address) }
     }
 
-    /// The end of an entry of so many bytes.
+    /// Returns the end position of an entry of `bytes` bytes.
     #[inline]
     pub(super) fn end_of(&self, address: Address, bytes: u32) -> Position {
         let place = self.place_of(address);
         Position { place, segment: self.id(place), end: self.offset(address) + bytes }
     }
 
-    /// Whether whoever shows this entry need not wait for anything.
+    /// Returns whether a reply may reveal the entry without waiting for an acknowledgment.
     #[inline]
     pub(super) fn may_be_shown(&self, address: Address, bytes: u32) -> bool {
         let tail = self.tail(self.place_of(address));
@@ -30,20 +30,22 @@ impl Segments {
         tail.acknowledged.load(Ordering::Acquire) >= end || tail.is_copy.load(Ordering::Relaxed)
     }
 
-    /// Whether all up to the position is acknowledged. A segment that is gone counts as such.
+    /// Returns whether all bytes up to the position are acknowledged. A segment that has left the
+    /// log counts as acknowledged.
     pub(super) fn is_acknowledged(&self, position: &Position) -> bool {
         let end = self.tail(position.place).acknowledged.load(Ordering::Acquire);
         end >= position.end || self.id(position.place) != position.segment
     }
 
-    /// Whether all up to the position is stable. A segment that is gone counts as such.
+    /// Returns whether all bytes up to the position are synced. A segment that has left the log
+    /// counts as synced.
     #[inline]
     pub(super) fn is_stable(&self, position: &Position) -> bool {
         let end = self.tail(position.place).stable.load(Ordering::Acquire);
         end >= position.end || self.id(position.place) != position.segment
     }
 
-    /// Whether all that will ever stand in the closed segment is acknowledged.
+    /// Returns whether a closed segment is completely acknowledged.
     pub(super) fn is_wholly_acknowledged(&self, place: Place) -> bool {
         let tail = self.tail(place);
         tail.acknowledged.load(Ordering::Acquire) >= tail.written.load(Ordering::Acquire)
@@ -57,13 +59,13 @@ impl Segments {
         self.tail(place).stable.fetch_max(length, Ordering::AcqRel);
     }
 
-    /// The present end of every segment that is not wholly stable: what was written before is safe
-    /// when all of these are.
+    /// Returns the current end of every segment that is not completely synced. Everything written
+    /// before is synced when all of these are.
     pub(super) fn barrier(&self) -> Vec<Position> {
         self.ends().filter(|end| !self.is_stable(end)).collect()
     }
 
-    /// The present end of every segment among these that is not wholly acknowledged.
+    /// Returns the current end of every selected segment that is not completely acknowledged.
     pub(super) fn unacknowledged(&self, among: Among) -> impl Iterator<Item = Position> {
         let counts = move |end: &Position| match among {
             Among::Everything => true,
@@ -73,7 +75,7 @@ impl Segments {
         self.ends().filter(counts).filter(|end| !self.is_acknowledged(end))
     }
 
-    /// The present end of every segment that holds entries.
+    /// Returns the current end of every segment with entries.
     fn ends(&self) -> impl Iterator<Item = Position> {
         let places = (0..self.count() as u32).map(Place);
         places.filter_map(|place| {
@@ -92,7 +94,8 @@ impl Segments {
         })
     }
 
-    /// Everything in it is safe: it was read from the replicas.
+    /// Marks an adopted segment as completely acknowledged and synced: it was read from the
+    /// replicas.
     pub(super) fn set_safe(&self, place: Place) {
         let written = self.tail(place).written.load(Ordering::Relaxed);
         self.raise_acknowledged(place, written);
@@ -100,18 +103,18 @@ impl Segments {
     }
 }
 
-/// Which segments are meant.
+/// Selection of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Among {
-    /// All of them.
+    /// All segments.
     Everything,
-    /// Those that are the log's: no open side logs, no closed ones that have not been spliced.
+    /// Segments that belong to the log: neither open nor closed segments of unspliced side logs.
     Log,
-    /// What clients wrote here: no copies of what is safe elsewhere until they are.
+    /// Segments with writes of clients, without copies of entries that are durable elsewhere.
     Writes,
 }
 
-/// What an operation showed or made that is not safe yet.
+/// Durability dependency of an operation: unacknowledged positions that it read or wrote.
 #[derive(Clone, Debug)]
 pub struct Dependency {
     first: Position,
@@ -123,13 +126,13 @@ impl Dependency {
         Dependency { first, more: Vec::new() }
     }
 
-    /// Adds what another operation depends on.
+    /// Adds the dependency of another operation.
     pub fn merge(&mut self, other: &Dependency) {
         self.note(other.first);
         other.more.iter().for_each(|position| self.note(*position));
     }
 
-    /// The segments, and up to where each must be acknowledged.
+    /// Returns the segments, with the length up to which each must be acknowledged.
     pub fn positions(&self) -> impl Iterator<Item = (SegmentId, u32)> {
         let all = std::iter::once(&self.first).chain(&self.more);
         all.map(|position| (position.segment, position.end))

@@ -1,15 +1,14 @@
-//! Side logs: where the target of a migration, or the recoverer of a dead server's range, puts what
-//! it replays: one per reactor and migration or recovery.
+//! Side logs: the segments into which a reactor replays records of a migration or a recovery.
 //!
-//! A side log's segments are not the log's until they are spliced. Its entries are found through
-//! the index like all others, and die like all others; only the cleaner leaves them alone. Spliced
-//! segments simply become closed ones.
+//! The segments of a side log join the log when they are spliced. Before, their entries are found
+//! through the index and can die as all others; only the cleaner leaves them alone. Spliced
+//! segments become ordinary closed ones.
 //!
-//! What is recovered has one for each reactor, for all parts. Parts may be many and small: each full
-//! segment becomes a closed one at once, and no part has one of its own.
+//! For recoveries each reactor has one side log for all ranges. Ranges may be many and small. So
+//! each full segment becomes a closed one immediately, and no range has a segment of its own.
 //!
-//! A reservation sets whole segments aside before the move, so that a range that was accepted also
-//! finds room. Side logs that draw from it fall back on ordinary segments when it is used up.
+//! A reservation sets whole segments aside before a move, so that there is room for an accepted
+//! range. A side log takes ordinary segments when its reservation is used up.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -27,7 +26,7 @@ use std::{fmt, sync::Arc};
 use types::Tenure;
 use wire::entry::{Entry, set_tenure};
 
-/// Free segments set aside. What was not taken goes back when it is dropped.
+/// Reserved free segments. Dropping it returns those that were not taken.
 pub struct Reservation {
     log: Arc<Log>,
     left: AtomicUsize,
@@ -38,17 +37,17 @@ impl Reservation {
         Reservation { log, left: AtomicUsize::new(segments) }
     }
 
-    /// A side log that takes its segments from here first.
+    /// Returns a side log that takes its segments from this reservation first.
     pub fn side_log(self: &Arc<Self>) -> SideLog {
         SideLog::new(Arc::clone(&self.log), Some(Arc::clone(self)), Some(Vec::new()))
     }
 
-    /// Bytes that are still set aside, in whole segments.
+    /// Returns the bytes that are still reserved, in whole segments.
     pub fn bytes(&self) -> u64 {
         (self.left.load(Ordering::Relaxed) * self.log.segment_bytes()) as u64
     }
 
-    /// Whether one of the segments set aside is the caller's to take now.
+    /// Returns whether the caller may take one of the reserved segments now.
     fn draw(&self) -> bool {
         let one_less = |left: usize| left.checked_sub(1);
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
@@ -67,20 +66,21 @@ impl fmt::Debug for Reservation {
     }
 }
 
-/// One reactor's part of what a migration brings. Dropping it splices it, too: the index may
-/// already point into it.
+/// One reactor's side log. Dropping it also splices it, because the index may already point into
+/// it.
 pub struct SideLog {
     log: Arc<Log>,
     reservation: Option<Arc<Reservation>>,
     open: Option<OpenSegment>,
-    /// Full segments that wait to be spliced; `None`: they do not wait.
+    /// Full segments that wait for the splice; `None` if segments join the log as soon as they
+    /// are full.
     full: Option<Vec<Place>>,
     backlog: Backlog,
     content: Content,
     bytes: u64,
 }
 
-/// What was not given to the replicas of side logs that have been spliced.
+/// Unsent bytes of side logs that have been spliced.
 #[derive(Default)]
 pub struct Spliced {
     backlog: Backlog,
@@ -96,14 +96,15 @@ impl SideLog {
         SideLog { log, reservation, open, full, backlog, content, bytes: 0 }
     }
 
-    /// One whose segments do not wait to be spliced, nor what stands in them to be handed out.
+    /// Creates a side log for entries that are not durable elsewhere: its segments join the log
+    /// as soon as they are full, and its bytes are sent immediately.
     pub(super) fn of_writes(log: Arc<Log>) -> SideLog {
         let mut side_log = SideLog::new(log, None, None);
         side_log.content = Content::Writes;
         side_log
     }
 
-    /// Appends a copy of an encoded entry, padding included, under another tenure.
+    /// Appends a copy of an encoded entry, with padding, under another incarnation.
     #[inline]
     pub fn append_encoded(
         &mut self,
@@ -132,15 +133,15 @@ impl SideLog {
         self.open.as_mut().ok_or(OutOfMemory)
     }
 
-    /// The last entry appended has not come into the index; see [`super::Head::revoke`].
+    /// Revokes the last appended entry, which was not put into the index; see
+    /// [`super::Head::revoke`].
     pub fn revoke(&mut self, last: Address, bytes: u32) {
         let open = self.open.as_mut().expect("it has just been appended to");
         open.revise(last, |entry| set_tenure(entry, Tenure(0)));
         self.log.kill(last, bytes);
     }
 
-    /// Shows the next piece of what has not been given to the replicas; see
-    /// [`super::Head::hand_out`].
+    /// Offers the next unsent piece to `save`; see [`super::Head::hand_out`].
     pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
         if !self.log.is_durable() {
             return;
@@ -157,22 +158,23 @@ impl SideLog {
         }
     }
 
-    /// Nothing more comes for the time being: the segment that it stands in gets full.
+    /// Closes the open segment, because no records are expected for now.
     pub fn end(&mut self) {
         self.seal_open();
     }
 
-    /// Whether there is nothing that was not handed out, and no open segment.
+    /// Returns whether all bytes were sent and no segment is open.
     pub fn is_idle(&self) -> bool {
         self.open.is_none() && self.backlog.is_empty()
     }
 
-    /// Bytes appended so far.
+    /// Returns the number of appended bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Its segments become ordinary closed ones; what they still owe the replicas goes `to`.
+    /// Joins the segments to the log as ordinary closed ones and moves their unsent bytes to
+    /// `to`.
     pub fn splice(mut self, to: &mut Spliced) {
         self.seal_open();
         to.backlog.append(&mut self.backlog);
@@ -202,8 +204,7 @@ impl SideLog {
 }
 
 impl Spliced {
-    /// Shows the next piece of what has not been given to the replicas; see
-    /// [`super::Head::hand_out`].
+    /// Offers the next unsent piece to `save`; see [`super::Head::hand_out`].
     #[inline]
     pub fn hand_out(&mut self, log: &Log, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
         if !self.backlog.is_empty() && self.backlog.hand_out_piece(None, save) {

@@ -1,4 +1,4 @@
-//! What has been written and not been given to the replicas yet.
+//! Appended bytes that were not sent to the replicas yet.
 #![forbid(unsafe_code)]
 
 use super::segment::OpenSegment;
@@ -6,20 +6,21 @@ use std::fmt;
 use types::SegmentId;
 use wire::entries::EntryReader;
 
-/// A piece of a segment that the replicas do not have.
+/// A piece of a segment that has not been sent to the replicas.
 #[derive(Clone, Copy)]
 pub struct Unsaved<'a> {
-    /// The segment.
+    /// Number of the segment.
     pub segment: SegmentId,
-    /// Where in the segment the bytes stand: all before has been handed out.
+    /// Offset of the bytes in the segment. All earlier bytes have been sent.
     pub from: u32,
-    /// Whole entries; those of one batch are never divided. Empty if only the end is to be told.
+    /// Whole entries; a batch is never divided. Empty if only the end of the segment is to be
+    /// sent.
     pub bytes: &'a [u8],
-    /// Whether nothing will follow.
+    /// Set if no bytes will follow.
     pub is_closed: bool,
 }
 
-/// Closed segments of one writer of which something has not been handed out.
+/// Closed segments of one writer with unsent bytes.
 #[derive(Default)]
 pub(super) struct Backlog {
     closed: Vec<OpenSegment>,
@@ -39,8 +40,8 @@ impl Backlog {
         self.closed.is_empty()
     }
 
-    /// Shows what has not been handed out, the open segment's last. What `save` takes is not shown
-    /// again. Returns whether a segment has been handed out to its end.
+    /// Offers all unsent bytes to `save`, those of the open segment last. Bytes that `save` takes
+    /// count as sent. Returns whether a segment has been sent to its end.
     pub(super) fn hand_out(
         &mut self,
         open: Option<&mut OpenSegment>,
@@ -63,9 +64,10 @@ impl Backlog {
         self.closed.len() < before
     }
 
-    /// As [`Backlog::hand_out`], for what is not urgent: one piece at a time, of whole entries, when
-    /// the replicas have the one before. The closed segments come first. A segment that is to end,
-    /// since it has lost a replica, is handed out to its end.
+    /// Does the same as [`Backlog::hand_out`] for bytes that are not urgent. Offers one piece of
+    /// whole entries at a time, after the replicas have acknowledged the previous piece. Closed
+    /// segments come first. A segment that must end because it has lost a replica is sent to its
+    /// end.
     pub(super) fn hand_out_piece(
         &mut self,
         open: Option<&mut OpenSegment>,
@@ -93,11 +95,12 @@ impl Backlog {
     }
 }
 
-/// Bytes of a piece of what is not urgent: what clients write waits behind two of them for each
-/// reactor that recovers something, some milliseconds where memory is touched for the first time.
+/// Size in bytes of a piece that is not urgent. Client writes wait behind two such pieces per
+/// reactor with a recovery: some milliseconds where memory is touched for the first time.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// The length of the whole entries at the beginning that make up a piece, or of the first one.
+/// Returns the length of a piece: the leading whole entries up to the piece size, or the first
+/// entry.
 fn piece_of(bytes: &[u8]) -> usize {
     let mut entries = EntryReader::from(bytes, 0);
     let mut length = 0;

@@ -1,4 +1,4 @@
-//! How much memory is used for what.
+//! Memory usage of a log.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -6,50 +6,52 @@ use super::{
     segment::{Place, SegmentState, Segments},
 };
 
-/// Memory of a log, in bytes unless said otherwise. Summed while others work: approximate.
+/// Memory usage of a log, in bytes unless stated otherwise. Summed while other threads work:
+/// approximate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// The arena.
+    /// Memory for entries and index, without the spare places of a durable log.
     pub total_bytes: u64,
-    /// Free segments that writers may have: without those reserved or kept back for the cleaner.
+    /// Free segments that ordinary writers may take, without those reserved or kept for the
+    /// cleaner.
     pub free_bytes: u64,
-    /// Entries written and not dead.
+    /// Live entries.
     pub live_bytes: u64,
-    /// Of the live: tombstones that no word of the index points at, and that are needed still.
+    /// Part of the live bytes: tombstones without an index word that are still needed.
     pub pinned_bytes: u64,
     /// Chunks held by the index.
     pub chunk_bytes: u64,
-    /// Touched at least once, hence in the resident set (as far as huge pages do not round it up).
+    /// Bytes touched at least once, hence resident (unless huge pages round this up).
     pub resident_bytes: u64,
     /// Size of one segment.
     pub segment_bytes: u64,
     /// Number of segments in each state.
     pub segments: SegmentCounts,
-    /// Whether huge pages were asked for and taken.
+    /// Use of huge pages.
     pub huge_pages: HugePages,
 }
 
 /// Number of segments by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentCounts {
-    /// Nobody's; reserved and kept ones included.
+    /// Unused; includes reserved and kept ones.
     pub free: u32,
-    /// A head appends to it, or keeps it back for deletes.
+    /// Open at a head, or kept by it for deletes.
     pub open: u32,
     /// Part of a side log.
     pub side: u32,
-    /// Written to its end.
+    /// Completely written.
     pub closed: u32,
     /// Being cleaned.
     pub cleaning: u32,
-    /// Waiting until no reader can see it.
+    /// Waiting until no reader can see them.
     pub retired: u32,
-    /// Cut into chunks.
+    /// Divided into chunks.
     pub chunks: u32,
-    /// Of a durable log: cleaned, and something in it may still live.
+    /// Durable log only: cleaned, possibly with live entries left.
     pub visited: u32,
-    /// Of a durable log: to be dropped from its directory when all that was written since is
-    /// stable.
+    /// Durable log only: without live entries, waiting for the segment manifest to drop them.
+    /// That happens when everything written until then is synced.
     pub leaving: u32,
 }
 
@@ -76,7 +78,7 @@ pub(super) fn usage(segments: &Segments, chunk_bytes: usize) -> Usage {
     for place in (0..segments.count() as u32).map(Place) {
         let glance = segments.glance(place);
         if glance.state == SegmentState::Free && place >= segments.first_spare() {
-            // Not part of the memory unless it is used.
+            // An unused spare place is not part of the memory.
             continue;
         }
         counts.count(glance.state);

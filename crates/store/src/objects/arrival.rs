@@ -1,17 +1,17 @@
-//! A range that is arriving: what the store must know of a migration at its target.
+//! The [`Arrival`]: state of a migration at its target, as far as the store needs it.
 //!
-//! The one idea: each partition of the range has a *progress*, the hash below which everything has
-//! been replayed. Below it, what is not here does not exist. Above it, a record that is not here
-//! may still arrive, unless the source has said that it has none (a note), or the table has been
-//! flushed since.
+//! The idea: each partition of the range has a *progress*, the hash below which everything has
+//! been replayed. Below the progress, an absent record does not exist. Above it, an absent record
+//! may still arrive, unless the source has reported it absent or the table has been flushed since
+//! the flip.
 //!
 //! Invariants:
-//! - progress only rises, and is advanced after the replay it stands for, by a release store that
-//!   readers meet with an acquire load;
-//! - a delete above the progress leaves a tombstone in the index and is noted here, so that the
-//!   sweep finds it when the progress has passed.
+//! - Progress only rises. It is advanced after the replay that it covers, by a release store that
+//!   pairs with the readers' acquire load.
+//! - A delete above the progress leaves a tombstone in the index and is recorded here, so that
+//!   [`super::Worker::sweep`] finds it when the progress has passed.
 //!
-//! Asking for records, and judging what has been replayed: `protocols::migration`.
+//! Outside this module: requesting records and deciding the progress (`protocols::migration`).
 
 use super::replay::{ReplayCounters, ReplayCounts};
 use super::tablets::TableSet;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use types::{HashRange, KeyHash, MigrationId, ServerId, Slot, TableId};
 use wire::peer::RecordCounts;
 
-/// Progress of a partition that has arrived to its end.
+/// Progress of a partition that has arrived completely.
 const END: u64 = u64::MAX;
 
 /// The target's side of one migration.
@@ -34,13 +34,13 @@ pub struct Arrival {
     source: ServerId,
     range: HashRange,
     partitions: Box<[Partition]>,
-    /// Records that the source has told of: their leaves are made once at their final size.
+    /// Record counts that the source has reported: each leaf is created once at its final size.
     expected: RecordCounts,
-    /// Operations on the range are held.
+    /// Set while operations on the range must wait.
     is_suspended: AtomicBool,
     /// Tables flushed since the flip.
     flushed: AtomicU16,
-    /// Segments set aside for what arrives; given back when the arrival is dropped.
+    /// Segments reserved for arriving records; released when the arrival is dropped.
     reservation: Option<Arc<Reservation>>,
     counts: ReplayCounts,
 }
@@ -48,41 +48,41 @@ pub struct Arrival {
 /// A part of the range that is pulled on its own.
 struct Partition {
     range: HashRange,
-    /// Every hash below has arrived; [`END`]: every hash of the partition has.
+    /// Hash below which everything has arrived; [`END`] if the whole partition has.
     progress: AtomicU64,
     notes: Mutex<Notes>,
 }
 
-/// What is known about hashes above the progress.
+/// Facts about hashes above the progress.
 #[derive(Default)]
 struct Notes {
-    /// The source has no record with this hash.
+    /// Hashes for which the source has no record.
     absent: BTreeSet<(KeyHash, TableId)>,
-    /// A tombstone stands in the index.
+    /// Tombstones in the index.
     buried: BTreeSet<(KeyHash, TableId)>,
 }
 
-/// What a migration's target asks an [`Arrival`] to be made of.
+/// Parameters of an [`Arrival`].
 pub struct ArrivalPlan {
-    /// The migration.
+    /// Number of the migration.
     pub migration: MigrationId,
-    /// Who has the records.
+    /// Server that sends the records.
     pub source: ServerId,
-    /// What arrives.
+    /// Range that arrives.
     pub range: HashRange,
-    /// The range, divided: ascending, without gap.
+    /// Partitions of the range: ascending, without gaps.
     pub partitions: Vec<HashRange>,
-    /// Records at the source.
+    /// Record counts at the source.
     pub expected: RecordCounts,
-    /// Memory set aside for them, if there is to be any.
+    /// Memory reserved for the records, if any.
     pub reservation: Option<Arc<Reservation>>,
 }
 
 impl Arrival {
-    /// An arrival of which nothing has arrived.
+    /// Creates an arrival without arrived records.
     ///
     /// # Panics
-    /// If the partitions are not the range, divided: our bug.
+    /// If the partitions do not exactly cover the range: a bug of the caller.
     pub fn new(plan: ArrivalPlan) -> Arrival {
         let ArrivalPlan { migration, source, range, partitions, expected, reservation } = plan;
         let ends = partitions.first().zip(partitions.last());
@@ -112,42 +112,44 @@ impl Arrival {
         }
     }
 
-    /// Holds operations on the range from now on, or lets them go on.
+    /// Suspends or resumes the operations on the range.
     pub fn suspend(&self, is_suspended: bool) {
         self.is_suspended.store(is_suspended, Ordering::Release);
     }
 
-    /// Returns whether operations on the range are held.
+    /// Returns whether operations on the range must wait.
     #[inline]
     pub fn is_suspended(&self) -> bool {
         self.is_suspended.load(Ordering::Acquire)
     }
 
-    /// The migration.
+    /// Returns the number of the migration.
     pub fn migration(&self) -> MigrationId {
         self.migration
     }
 
-    /// Who has the records.
+    /// Returns the server that sends the records.
     pub fn source(&self) -> ServerId {
         self.source
     }
 
-    /// What arrives.
+    /// Returns the range that arrives.
     pub fn range(&self) -> HashRange {
         self.range
     }
 
-    /// Whether every record with this hash has been replayed.
+    /// Returns whether every record with this hash has been replayed.
     #[inline]
     pub fn is_below_progress(&self, hash: KeyHash) -> bool {
         self.progress_at(hash).has_passed(hash)
     }
 
-    /// Everything of the partition below `to` has been replayed; `None`: all of it.
+    /// Advances the progress of a partition: everything below `to` has been replayed, or the
+    /// whole partition if `to` is `None`.
     pub fn advance(&self, partition: u16, to: Option<KeyHash>) {
         let partition = &self.partitions[usize::from(partition)];
-        // The highest hash of all is no bound that tells "below" from "all": it counts as one less.
+        // The highest hash cannot serve as a bound, because [`END`] has the same value: it counts
+        // as one less.
         let to = to.map_or(END, |hash| hash.0.min(END - 1));
         partition.progress.fetch_max(to, Ordering::Release);
         let mut notes = partition.notes();
@@ -158,18 +160,18 @@ impl Arrival {
         }
     }
 
-    /// How many partitions there are.
+    /// Returns the number of partitions.
     pub fn partitions(&self) -> u16 {
         self.partitions.len() as u16
     }
 
-    /// Where the partition has got to; `None`: to its end.
+    /// Returns the progress of a partition; `None` if it has arrived completely.
     pub fn progress(&self, partition: u16) -> Option<KeyHash> {
         let progress = self.partitions[usize::from(partition)].progress.load(Ordering::Acquire);
         (progress != END).then_some(KeyHash(progress))
     }
 
-    /// What of the range has not arrived, ascending.
+    /// Returns the ranges that have not arrived, ascending.
     pub fn missing(&self) -> Vec<HashRange> {
         let rest = |partition: &Partition| {
             let progress = partition.progress.load(Ordering::Acquire);
@@ -179,13 +181,13 @@ impl Arrival {
         self.partitions.iter().filter_map(|partition| rest(partition).flatten()).collect()
     }
 
-    /// Whether every partition has arrived.
+    /// Returns whether every partition has arrived.
     pub fn is_complete(&self) -> bool {
         self.partitions.iter().all(|p| p.progress.load(Ordering::Acquire) == END)
     }
 
-    /// The source holds no record with this hash, and never will. Also said when all that it holds
-    /// has been replayed.
+    /// Records that the source has no further record with this hash: it has none, or all of its
+    /// records with this hash have been replayed.
     pub fn note_absent(&self, table: TableId, hash: KeyHash) {
         let partition = self.partition_of(hash);
         let mut notes = partition.notes();
@@ -194,18 +196,18 @@ impl Arrival {
         }
     }
 
-    /// Whether the source is known to hold nothing more under this hash.
+    /// Returns whether the source is known to have no further record with this hash.
     pub fn is_absent(&self, table: TableId, hash: KeyHash) -> bool {
         self.partition_of(hash).notes().absent.contains(&(hash, table))
     }
 
-    /// The progress that this hash waits for.
+    /// Returns the progress of the partition that contains this hash.
     pub(super) fn progress_at(&self, hash: KeyHash) -> Progress<'_> {
         Progress { partition: self.partition_of(hash) }
     }
 
-    /// The last hash of the stretch that has arrived without a gap from this hash on, within its
-    /// partition; `None` if the hash itself has not.
+    /// Returns the last hash of the contiguous arrived stretch that begins at this hash, within
+    /// its partition. `None` if the hash itself has not arrived.
     pub(super) fn arrived_from(&self, hash: KeyHash) -> Option<KeyHash> {
         let partition = self.partition_of(hash);
         match partition.progress.load(Ordering::Acquire) {
@@ -214,35 +216,36 @@ impl Arrival {
         }
     }
 
-    /// Nothing of the table arrives from here on. To be called while operations on the table are
-    /// held by [`super::Tablet::flushing`] and a grace period after that was published.
+    /// Ends the arrival of a table's records. The caller must block operations on the table by
+    /// [`super::Tablet::flushing`] and wait for a grace period first.
     pub fn flush_table(&self, table: TableId) {
         self.flushed.fetch_or(TableSet::of(table).bits(), Ordering::Release);
     }
 
-    /// Whether the table has been flushed since the flip.
+    /// Returns whether the table has been flushed since the flip.
     #[inline]
     pub fn is_flushed(&self, table: TableId) -> bool {
         TableSet::from_bits(self.flushed.load(Ordering::Acquire)).contains(table)
     }
 
-    /// How much has arrived so far.
+    /// Returns the totals of replay so far.
     pub fn counters(&self) -> ReplayCounters {
         self.counts.load()
     }
 
-    /// Whether a record that is not here may still come: the one question of every miss.
+    /// Returns whether an absent record may still arrive. Every miss in an arriving range depends
+    /// on this.
     #[inline]
     pub(super) fn may_arrive(&self, table: TableId, hash: KeyHash) -> bool {
         !self.is_below_progress(hash) && !self.is_flushed(table) && !self.is_absent(table, hash)
     }
 
-    /// A tombstone has been put into the index under this hash.
+    /// Records a tombstone that was put into the index under this hash.
     pub(super) fn note_buried(&self, table: TableId, hash: KeyHash) {
         self.partition_of(hash).notes().buried.insert((hash, table));
     }
 
-    /// Takes up to `max` tombstones that the progress has passed, into `out`.
+    /// Moves up to `max` tombstones that the progress has passed into `out`.
     pub(super) fn take_buried(&self, max: usize, out: &mut Vec<(TableId, KeyHash)>) {
         for partition in &self.partitions {
             let progress = partition.progress.load(Ordering::Acquire);
@@ -257,8 +260,8 @@ impl Arrival {
         }
     }
 
-    /// Makes the slot's leaf at the size that it will have, if there is none. Without memory for
-    /// it nothing happens: it grows as others do.
+    /// Creates the slot's leaf at its expected final size, if there is none. Without memory it
+    /// does nothing: the leaf then grows as others do.
     pub(super) fn make_leaf(&self, view: &View<'_>, slot: Slot) {
         if view.index.is_used(slot) {
             return;
@@ -266,12 +269,12 @@ impl Arrival {
         let _ = view.index.reserve(slot, self.expected.in_slot(view.table, slot), view.turn);
     }
 
-    /// Where replay takes its segments from.
+    /// Returns the reservation that provides the segments of replay.
     pub(super) fn reservation(&self) -> Option<&Arc<Reservation>> {
         self.reservation.as_ref()
     }
 
-    /// Where what has arrived is counted.
+    /// Returns the totals that replay updates.
     pub(super) fn counts(&self) -> &ReplayCounts {
         &self.counts
     }
@@ -284,19 +287,20 @@ impl Arrival {
     }
 }
 
-/// One partition's progress.
+/// Progress of one partition.
 #[derive(Clone, Copy)]
 pub(super) struct Progress<'a> {
     partition: &'a Partition,
 }
 
 impl Progress<'_> {
-    /// The hashes of the partition.
+    /// Returns the range of the partition.
     pub(super) fn range(self) -> HashRange {
         self.partition.range
     }
 
-    /// Whether every record with this hash, which lies in the range, has been replayed.
+    /// Returns whether every record with this hash has been replayed. The hash must lie in the
+    /// partition.
     #[inline]
     pub(super) fn has_passed(self, hash: KeyHash) -> bool {
         let progress = self.partition.progress.load(Ordering::Acquire);

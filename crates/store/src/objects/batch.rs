@@ -1,9 +1,10 @@
-//! Writes of several keys as one: their leaves are locked, their entries appended side by side in
-//! one segment, and then the index is pointed at all of them.
+//! Atomic writes of several keys. The writer locks their leaves, appends their entries
+//! contiguously in one segment, and then points the index at all of them.
 //!
-//! A reader needs no lock, so it may find one of the new words before another has been stored.
-//! [`Publication`] is what it looks at then: it waits until the leaf is unlocked, which comes after
-//! the last word. A reader that finds an old word needs no such care: it came before.
+//! A reader takes no lock, so it may find one of the new words before another is stored. A reader
+//! that finds a word therefore checks [`Publications`] and, if a publication is in progress,
+//! waits until the leaf is unlocked. The unlock comes after the last word. A reader that finds an
+//! old word needs no check: it read before the write.
 
 use super::changes::{Change, Changes, Scratch, What};
 use super::leaves::Leaves;
@@ -17,11 +18,11 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use types::TableId;
 use wire::entry::{Body, Entry};
 
-/// Counts the writes of several keys whose words are being stored.
+/// Number of multi-key writes that are storing their index words.
 #[derive(Debug)]
 pub(super) struct Publications(AtomicU64);
 
-/// One of them, until it is dropped.
+/// One such write, until it is dropped.
 struct Publication<'p>(&'p Publications);
 
 impl Publications {
@@ -29,15 +30,15 @@ impl Publications {
         Publications(AtomicU64::new(0))
     }
 
-    /// Whether a word that the caller has just found may be one of several of which not all are
-    /// stored yet.
+    /// Returns whether a word that the caller has just found may belong to a multi-key write with
+    /// words that are not all stored.
     #[inline]
     pub(super) fn may_be_partial(&self) -> bool {
         self.0.load(Ordering::Acquire) > 0
     }
 
     fn begin(&self) -> Publication<'_> {
-        // Before the words, by their release stores.
+        // Ordered before the words by their release stores.
         self.0.fetch_add(1, Ordering::Relaxed);
         Publication(self)
     }
@@ -81,7 +82,7 @@ impl Worker {
     }
 }
 
-/// The changes of several keys that are made as one.
+/// Changes of several keys that are applied atomically.
 struct Batch<'b, 'w, 't> {
     writer: Writer<'w, 't>,
     keys: &'b [Key<'b>],
@@ -89,16 +90,16 @@ struct Batch<'b, 'w, 't> {
     found: &'b [Found<'t>],
 }
 
-/// What becomes of one key.
+/// Planned change of one key.
 struct Step<'b> {
     /// Position of the key.
     key: usize,
     old: Option<Placed>,
-    /// What is to be appended; `None`: the key just goes.
+    /// Entry to append; `None`: the key's word is only removed.
     entry: Option<Entry<'b>>,
-    /// Where it was appended.
+    /// Position of the appended entry.
     new: Option<Placed>,
-    /// Whether it is a tombstone where something may still arrive.
+    /// Set for a tombstone where a record may still arrive.
     may_arrive: bool,
 }
 
@@ -120,7 +121,8 @@ impl<'b> Batch<'b, '_, '_> {
         Ok(())
     }
 
-    /// What is to be done, by ascending hash. Draws the versions: the leaves are locked.
+    /// Returns the planned changes by ascending hash. Draws the versions, so the leaves must be
+    /// locked.
     fn plan(&self, order: &[usize], scratch: &'b Scratch) -> Vec<Step<'b>> {
         let mut steps = Vec::new();
         for change in last_changes(self.keys, order, scratch) {
@@ -142,7 +144,7 @@ impl<'b> Batch<'b, '_, '_> {
         steps
     }
 
-    /// Refuses what does not fit into one segment.
+    /// Rejects values that are too long and batches that do not fit into one segment.
     fn check(&self, steps: &[Step<'b>]) -> Result<(), Stall> {
         let mut bytes = 0;
         for entry in steps.iter().filter_map(|step| step.entry.as_ref()) {
@@ -155,7 +157,7 @@ impl<'b> Batch<'b, '_, '_> {
         if bytes > self.writer.view.log.batch_bytes_max() { Err(Stall::TooLarge) } else { Ok(()) }
     }
 
-    /// Appends all entries in one segment, and notes where.
+    /// Appends all entries to one segment and records their positions.
     fn append(&mut self, steps: &mut [Step<'b>]) -> Result<(), Stall> {
         let mut entries: Vec<Entry<'_>> = steps.iter().filter_map(|step| step.entry).collect();
         let makes_room = |entry: &Entry<'_>| matches!(entry.body, Body::Tombstone { .. });
@@ -188,7 +190,8 @@ impl<'b> Batch<'b, '_, '_> {
         }
     }
 
-    /// What follows from a step that has been published.
+    /// Does the follow-up work of a published change: marks the old entry as dead, records the
+    /// reply's dependency, schedules tombstone reclamation.
     fn settle(&mut self, step: &Step<'_>) {
         if let Some(old) = step.old {
             self.writer.view.retire(old);
@@ -206,15 +209,15 @@ impl<'b> Batch<'b, '_, '_> {
     }
 }
 
-/// The last change of each key that has one, by ascending hash.
+/// Returns the last change of each changed key, by ascending hash.
 fn last_changes<'s>(keys: &[Key<'_>], order: &[usize], scratch: &'s Scratch) -> Vec<&'s Change> {
     let mut last: Vec<Option<usize>> = vec![None; keys.len()];
     for (number, change) in scratch.list.iter().enumerate() {
         last[change.key] = Some(number);
     }
     for (place, &at) in order.iter().enumerate() {
-        // Of equal keys, which have equal hashes, the later change counts. It is handed on to the
-        // next of them.
+        // The later change of equal keys wins. It is passed on to the next position with the same
+        // key, so that only the last position keeps one.
         let rivals = order[place + 1..].iter().take_while(|&&to| keys[to].hash == keys[at].hash);
         if let Some(&next) = rivals.into_iter().find(|&&to| keys[to].bytes == keys[at].bytes) {
             last[next] = last[next].max(last[at].take());

@@ -1,22 +1,23 @@
-//! What an update wants changed, collected while it looks at the records.
+//! The changes of an update, collected while its closure reads the records.
 //!
-//! Values are copied into one buffer that the worker keeps, so that an update of one key does not
-//! allocate, and whatever they were made from may go before they are written.
+//! Values are copied into one buffer that the worker reuses. So an update of one key does not
+//! allocate, and the sources of the values may be dropped before the write.
 
 use std::ops::Range;
 use types::UnixMillis;
 
-/// Filled by the closure of [`super::Worker::update`]. The last change of a key counts.
+/// Collector of changes, filled by the closure of [`super::Worker::update`]. The last change of a
+/// key wins.
 #[derive(Debug)]
 pub struct Changes<'c> {
     scratch: &'c mut Scratch,
     keys: usize,
 }
 
-/// A new value and its expiry; `None`: the key stops existing.
+/// A new value with its expiry; `None` removes the key.
 pub type NewValue<'v> = Option<(&'v [u8], Option<UnixMillis>)>;
 
-/// The memory of changes, reused from update to update.
+/// Buffer of changes, reused from update to update.
 #[derive(Debug, Default)]
 pub struct Scratch {
     pub(super) values: Vec<u8>,
@@ -24,12 +25,13 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Collects the changes of an update of so many keys that is made elsewhere than in the store.
+    /// Begins to collect the changes of an update of `keys` keys that is executed outside the
+    /// store.
     pub fn changes(&mut self, keys: usize) -> Changes<'_> {
         Changes::new(self, keys)
     }
 
-    /// What was collected, in order: the key's position, and what is to become of it.
+    /// Returns the collected changes in order: the key's position and its new value.
     pub fn collected(&self) -> impl Iterator<Item = (usize, NewValue<'_>)> {
         self.list.iter().map(|change| match &change.what {
             What::Put { value, expiry } => {
@@ -43,35 +45,35 @@ impl Scratch {
 /// One change.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
-    /// Position of the key among the update's.
+    /// Position of the key in the update.
     pub(super) key: usize,
     pub(super) what: What,
 }
 
-/// What is to become of a key.
+/// New state of a key.
 #[derive(Clone, Debug)]
 pub(super) enum What {
-    /// It has this value, which lies in the scratch values.
+    /// A value, as a range of the scratch values.
     Put { value: Range<usize>, expiry: Option<UnixMillis> },
-    /// It does not exist.
+    /// Removed.
     Delete,
 }
 
 impl<'c> Changes<'c> {
-    /// No change yet, of an update of so many keys.
+    /// Begins an update of `keys` keys without changes.
     pub(super) fn new(scratch: &'c mut Scratch, keys: usize) -> Changes<'c> {
         scratch.values.clear();
         scratch.list.clear();
         Changes { scratch, keys }
     }
 
-    /// The key at this position gets a value.
+    /// Sets the value of the key at this position.
     #[inline]
     pub fn put(&mut self, key: usize, value: &[u8], expiry: Option<UnixMillis>) {
         self.put_joined(key, &[value], expiry);
     }
 
-    /// The key at this position gets a value that is these parts, one behind the other.
+    /// Sets the value of the key at this position to the concatenation of these parts.
     #[inline]
     pub fn put_joined(&mut self, key: usize, parts: &[&[u8]], expiry: Option<UnixMillis>) {
         assert!(key < self.keys, "change of key {key} of {}", self.keys);
@@ -83,7 +85,7 @@ impl<'c> Changes<'c> {
         self.scratch.list.push(Change { key, what: What::Put { value, expiry } });
     }
 
-    /// The key at this position stops existing.
+    /// Removes the key at this position.
     #[inline]
     pub fn delete(&mut self, key: usize) {
         assert!(key < self.keys, "change of key {key} of {}", self.keys);

@@ -1,9 +1,9 @@
-//! The cleaner's copying: what lives in a nearly empty segment moves on, so that the segment is
-//! free.
+//! The cleaner's copying: moves the live entries out of a nearly empty segment, so that the
+//! segment becomes free.
 //!
-//! An entry lives if the index points at its address, whatever the tablet's state: a frozen range
-//! is relocated as any other. A window of entries is looked up at a time, so that the buckets of
-//! the next ones are on their way while one is copied.
+//! An entry is live if the index points at its address, whatever the tablet's state: a frozen
+//! range is relocated as any other. Entries are looked up in windows, so that the next buckets
+//! are prefetched while one entry is copied.
 
 use super::expire::reclaim;
 use super::graves::Graves;
@@ -22,19 +22,20 @@ use wire::entry::{Body, Dead, Entry};
 /// Entries looked up ahead of the one that is copied.
 const WINDOW: usize = 16;
 
-/// A quantum ends when it has read so many bytes of the victim: 20-50 µs.
+/// Bytes of the victim after which a quantum ends: 20-50 µs.
 const QUANTUM_BYTES: usize = 64 << 10;
 
-/// A quantum ends when it has looked at so many entries.
+/// Entries after which a quantum ends.
 const QUANTUM_ENTRIES: usize = 16 * WINDOW;
 
 impl Worker {
-    /// One quantum of cleaning. `false`: nothing is to be cleaned, or nothing can be now.
+    /// Runs one quantum of cleaning. Returns `false` if there is nothing to clean or the cleaner
+    /// cannot continue now.
     pub fn clean(&mut self) -> bool {
         let Some(mut victim) = self.victim.take().or_else(|| self.store.next_victim()) else {
             return false;
         };
-        // Not older than what stands in the victim: a stay that these do not tell of is over.
+        // At least as new as the victim's entries: an incarnation that is not in the map is over.
         let tablets = match self.store.log.is_durable() {
             true => self.store.tablets(),
             false => Arc::clone(&self.tablets),
@@ -46,7 +47,8 @@ impl Worker {
         while bytes < QUANTUM_BYTES && entries < QUANTUM_ENTRIES {
             cleaner.fill(&mut victim, &mut window);
             if window.is_empty() {
-                // Freed if nothing in it lives; what could not be moved is met another time.
+                // Freed if no live entry is left; a later pass retries entries that could not be
+                // moved.
                 victim.release();
                 return true;
             }
@@ -56,7 +58,8 @@ impl Worker {
                 let head = (&mut self.head, &mut self.graves);
                 if cleaner.settle(&entry, head, &mut self.survivors).is_err() {
                     if self.store.log.is_durable() {
-                        // All of it must be walked: it goes on from here.
+                        // A durable segment must be scanned completely, so the cleaner resumes
+                        // here.
                         victim.go_back(&entry.candidate);
                         self.victim = Some(victim);
                     }
@@ -70,27 +73,27 @@ impl Worker {
 }
 
 impl Store {
-    /// A segment to clean, if memory is low.
+    /// Returns a segment to clean, if memory is low.
     fn next_victim(&self) -> Option<VictimSegment> {
         if self.log.is_low() { self.log.emptiest() } else { None }
     }
 }
 
-/// What it takes to find out whether an entry lives.
+/// References needed to decide whether an entry is live.
 struct Cleaner<'t> {
     store: &'t Store,
     tablets: &'t TabletMap,
     turn: &'t Turn<'t>,
 }
 
-/// An entry of the victim.
+/// An entry of the victim, with its key hash.
 struct Hashed<'t> {
     candidate: Candidate<'t>,
     hash: KeyHash,
 }
 
 impl<'t> Cleaner<'t> {
-    /// Takes the next entries of the victim and asks for their buckets.
+    /// Takes the next entries of the victim and prefetches their buckets.
     fn fill(&self, victim: &mut VictimSegment, window: &mut Vec<Hashed<'t>>) {
         while window.len() < WINDOW
             && let Some(candidate) = victim.peek(self.turn)
@@ -104,8 +107,8 @@ impl<'t> Cleaner<'t> {
         }
     }
 
-    /// The tables that may point at an entry: the one of its tenure. An entry of a stay that the
-    /// map does not tell of (a flushed table's) may be any table's.
+    /// Returns the tables that may point at an entry: the table of its incarnation. If the
+    /// incarnation is not in the map (a flushed table), it may be any table.
     fn tables_of(&self, tenure: Tenure, hash: KeyHash) -> impl Iterator<Item = TableId> + use<'t> {
         let tenures = self.tablets.at(hash).map(|tablet| &tablet.tenures);
         let of_tenure = tenures.and_then(|tenures| tenures.iter().position(|&t| t == tenure));
@@ -114,7 +117,8 @@ impl<'t> Cleaner<'t> {
         known.into_iter().chain(unknown.filter(move |_| known.is_none()))
     }
 
-    /// Moves the entry if it lives. In a durable log, keeps dead what it keeps dead.
+    /// Moves the entry if it is live. In a durable log, otherwise preserves what the entry keeps
+    /// superseded.
     fn settle(
         &self,
         entry: &Hashed<'t>,
@@ -124,7 +128,7 @@ impl<'t> Cleaner<'t> {
         let address = entry.candidate.address;
         for table in self.tables_of(entry.candidate.entry.tenure, entry.hash) {
             let view = View::new(self.store, table, self.turn);
-            // Without the lock first: what is dead stays dead.
+            // Searched without the lock first: a dead entry stays dead.
             match view.index.find(entry.hash, self.turn, |word| word.address() == address) {
                 Find::Miss => continue,
                 Find::Contended => return Err(Stall::Contended),
@@ -146,7 +150,8 @@ impl<'t> Cleaner<'t> {
         if self.store.log.is_durable() { self.keep_dead(entry, survivors) } else { Ok(()) }
     }
 
-    /// No word points at the entry. What it keeps dead must stay dead when it goes.
+    /// Preserves the effect of a dead entry: the versions that it superseded must not return when
+    /// its segment leaves the log. Leaves a tombstone where one is needed.
     fn keep_dead(&self, entry: &Hashed<'t>, survivors: &mut Survivors) -> Result<(), Stall> {
         let Candidate { address, entry: fields, encoded } = entry.candidate;
         let log = &self.store.log;
@@ -172,7 +177,7 @@ impl<'t> Cleaner<'t> {
             }
             (false, true) => {}
             (false, false) => {
-                // Below the object's own version: a copy of the object may live.
+                // One below the object's version, because a live copy of the object may exist.
                 let version = Version(fields.version.0 - 1);
                 let tombstone = Entry { version, body: Body::Tombstone { dead }, ..fields };
                 let bytes = tombstone.encoded_bytes() as u32;
@@ -182,14 +187,14 @@ impl<'t> Cleaner<'t> {
         Ok(())
     }
 
-    /// Whether entries of this tenure do not count any more.
+    /// Returns whether the incarnation is over, so that its entries are void.
     fn is_over(&self, tenure: Tenure, hash: KeyHash) -> bool {
         self.tablets.at(hash).is_none_or(|tablet| !tablet.tenures.contains(&tenure))
     }
 }
 
-/// Copies the entry and points the index at the copy. `false`: the index does not point at the
-/// original any more.
+/// Copies the entry and points the index at the copy. Returns `false` if the index no longer
+/// points at the original.
 fn relocate(view: &View<'_>, entry: &Hashed<'_>, survivors: &mut Survivors) -> Result<bool, Stall> {
     let Candidate { address, entry: fields, encoded } = entry.candidate;
     let mut leaf = view.lock(entry.hash)?;

@@ -1,12 +1,12 @@
-//! Serving pulls: a range of the index becomes a batch of whole log entries.
+//! Serving of pulls: copies a range of the index into a batch of whole log entries.
 //!
-//! The source's half of a migration's cost is here. Words are met in hash order while their entries
-//! lie anywhere in memory, so each entry is asked for when its word is met, and copied some words
-//! later. All tables share the budget of a pull. The densest one goes first and decides how far it
-//! comes, so that little of the others is copied in vain.
+//! This is the source's half of the cost of a migration. The walk meets words in hash order, but
+//! their entries lie anywhere in memory. So each entry is prefetched when its word is met, and
+//! copied some words later. All tables share the byte budget of a pull. The densest table is
+//! copied first and decides the end of the pull, so that little of the others is copied in vain.
 //!
-//! Long records are another case: an entry that would lead too far ends the walk before it. If that
-//! leaves nothing, the next records are copied one hash after the other instead.
+//! Long records are handled separately. The walk ends before an entry that would exceed the
+//! limit. If nothing was copied by then, the next records are copied hash by hash instead.
 
 use super::view::View;
 use super::{Stall, Store, Worker};
@@ -19,23 +19,24 @@ use wire::batch::{BatchWriter, RUN_HEADER_BYTES};
 use wire::entry::HEADER_BYTES;
 use wire::peer::PULL_OVERSHOOT_MAX;
 
-/// Entries asked for ahead of the one that is copied. Measured by `store_bench`.
+/// Entries prefetched ahead of the one that is copied. Measured by `store_bench`.
 const AHEAD: usize = 24;
 
-/// Of a long entry the processor itself sees that all of it is read.
+/// Maximum prefetched bytes of an entry. The hardware prefetcher handles the rest of a long one.
 const PREFETCHED_MAX: usize = 512;
 
-/// A pull ends after so many buckets of a table, however few bytes they gave: 20-50 µs in a sparse
-/// range.
+/// Maximum number of buckets that a pull walks per table, however few bytes they contain: 20-50
+/// µs in a sparse range.
 const BUCKETS_MAX: usize = 4096;
 
 impl Worker {
     /// Appends to `out` (as a `wire::batch`) every record of all tables with a hash from `cursor`
-    /// up to, not including, the hash that is returned; `None`: up to the end of the range. May
-    /// append a few records from beyond. The range is frozen or leaving: nobody changes it.
+    /// up to, but not including, the returned hash. `None` means up to the end of the range. May
+    /// append a few records from beyond. The range must be frozen or leaving, so that it does not
+    /// change.
     ///
-    /// Ends about where `out` has grown by `bytes_max`, at the latest by twice that and
-    /// [`PULL_OVERSHOOT_MAX`] per table, or behind the records of the first hash.
+    /// Ends after about `bytes_max` bytes. The limit is twice that and [`PULL_OVERSHOOT_MAX`] per
+    /// table, or the records of the first hash.
     pub fn collect(
         &mut self,
         range: HashRange,
@@ -54,7 +55,7 @@ impl Worker {
         pull.copy_hashes(out)
     }
 
-    /// Appends to `out` every record with this hash. `Ok(false)`: there is none.
+    /// Appends to `out` every record with this hash. Returns `Ok(false)` if there is none.
     pub fn collect_hash(
         &mut self,
         table: TableId,
@@ -82,7 +83,7 @@ impl Worker {
         Ok(!words.is_empty())
     }
 
-    /// Whether a record with this hash, or the tombstone of one, is here.
+    /// Returns whether a record or a tombstone with this hash is present.
     pub fn knows(&mut self, table: TableId, hash: KeyHash) -> Result<bool, Stall> {
         let turn = self.participant.turn();
         let view = View::new(&self.store, table, &turn);
@@ -95,18 +96,19 @@ impl Worker {
     }
 }
 
-/// One pull that is being served.
+/// A pull that is being served.
 struct Pull<'t> {
     store: &'t Store,
     turn: &'t Turn<'t>,
-    /// From the cursor on.
+    /// Range from the cursor on.
     rest: HashRange,
     bytes_max: usize,
     /// Length of the buffer before the first record was copied.
     start: usize,
 }
 
-/// A table as the first slot of a pull shows it: most tables are of like records everywhere.
+/// Record density of a table, measured in the first slot of a pull. Most tables have similar
+/// records everywhere.
 #[derive(Clone, Copy)]
 struct Density {
     table: TableId,
@@ -115,22 +117,23 @@ struct Density {
 }
 
 impl Pull<'_> {
-    /// Copies the records of whole buckets, or fewer. Returns where to go on: at the cursor itself
-    /// if the records of the first hash are too long to be copied with those around them.
+    /// Copies the records of whole buckets, or fewer. Returns where to resume. That is the cursor
+    /// itself if the records of the first hash are too long to be copied with their neighbors.
     fn copy_buckets(&self, out: &mut Vec<u8>) -> Option<KeyHash> {
         let (tables, total) = self.tables_by_density();
         let (mut rest, mut next) = (self.rest, None);
         for (place, density) in tables.iter().flatten().enumerate() {
             let share = (self.bytes_max as u128 * u128::from(density.bytes) / total) as usize;
-            // The first table decides how far the pull comes. The others follow it, unless they
-            // have far more there than in the first slot.
+            // The first table decides the end of the pull. The others follow it up to there,
+            // unless they have far more records than in the first slot.
             let share = if place == 0 { share } else { 2 * share };
             let full = out.len() + share;
             let limit = full + PULL_OVERSHOOT_MAX;
             let writer = BatchWriter::new(out);
             let copy = Copying { writer, start: self.start, full, limit, left: None };
             if let Some(stopped) = self.copy_records(*density, rest, copy) {
-                // The tables after it go no further. What those before it gave beyond is sent again.
+                // The following tables stop there. Records that earlier tables gave beyond it are
+                // sent again.
                 next = Some(stopped);
                 if stopped <= rest.first() {
                     break;
@@ -141,14 +144,16 @@ impl Pull<'_> {
         next
     }
 
-    /// Tables with an index, and the bytes of all in the first slot, at least 1.
+    /// Returns the tables with an index, densest first, and the bytes of all in the first slot,
+    /// at least 1.
     fn tables_by_density(&self) -> ([Option<Density>; TABLES_MAX], u128) {
         let slot = self.rest.first().slot();
         let mut tables = [None; TABLES_MAX];
         let mut total = 0;
         for (place, (table, index)) in tables.iter_mut().zip(self.store.indexes()) {
             let count = index.count(slot, self.turn);
-            // One byte more, so that a table alone has the whole budget, also in an empty slot.
+            // One extra byte, so that a single table gets the whole budget, also in an empty
+            // slot.
             let density = Density { table, records: count.records, bytes: count.bytes + 1 };
             total += u128::from(density.bytes);
             *place = Some(density);
@@ -157,7 +162,7 @@ impl Pull<'_> {
         (tables, total.max(1))
     }
 
-    /// Copies the records of one table. Returns where to go on.
+    /// Copies the records of one table. Returns where to resume.
     fn copy_records(
         &self,
         density: Density,
@@ -186,8 +191,8 @@ impl Pull<'_> {
         }
     }
 
-    /// Copies the records of the next hashes, in order of hash: of as many as there is room for,
-    /// and of one at least, if there is any. Returns where to go on, behind the cursor.
+    /// Copies the records of the next hashes in hash order: as many hashes as fit, and at least
+    /// one if there is any. Returns where to resume, which is behind the cursor.
     fn copy_hashes(&self, out: &mut Vec<u8>) -> Option<KeyHash> {
         let (mut rest, mut next) = (self.rest, None);
         let mut met: Vec<(KeyHash, TableId, Word)> = Vec::new();
@@ -233,21 +238,21 @@ impl Density {
     }
 }
 
-/// Where the records of a table are copied to, and up to which length.
+/// Destination of one table's records, with its length limits.
 struct Copying<'o> {
     writer: BatchWriter<'o>,
     /// Length before the first record of the pull.
     start: usize,
     /// Length at which the walk ends.
     full: usize,
-    /// Length that only the first record of a pull may go beyond.
+    /// Length that only the first record of a pull may exceed.
     limit: usize,
     /// Lowest hash of a record that was not copied.
     left: Option<KeyHash>,
 }
 
 impl Copying<'_> {
-    /// Copies a record whose hash is not below this one, unless it or one before it is too long.
+    /// Copies a record, unless it or an earlier one is too long. Its hash is not below `hash`.
     #[inline]
     fn push(&mut self, view: &View<'_>, (hash, word): (KeyHash, Word)) {
         let entry = view.log.encoded(word.address(), view.turn);
@@ -266,14 +271,14 @@ impl Copying<'_> {
     }
 }
 
-/// Words whose entries are on their way into the cache.
+/// Words with entries that are being prefetched.
 struct Ahead {
     words: [Option<(KeyHash, Word)>; AHEAD],
     met: usize,
 }
 
 impl Ahead {
-    /// Takes the word that was met longest ago, once there are enough, and leaves this one.
+    /// Inserts a word and returns the oldest one, once enough words are queued.
     #[inline]
     fn exchange(&mut self, hash: KeyHash, word: Word) -> Option<(KeyHash, Word)> {
         let place = self.met % AHEAD;
@@ -281,13 +286,14 @@ impl Ahead {
         self.words[place].replace((hash, word))
     }
 
-    /// The words that are left, in the order in which they were met.
+    /// Returns the remaining words in the order in which they were met.
     fn drain(&self) -> impl Iterator<Item = (KeyHash, Word)> {
         (self.met..self.met + AHEAD).filter_map(|at| self.words[at % AHEAD])
     }
 }
 
-/// Tombstones stay: they say something about an earlier arrival, and all of those have ended.
+/// Returns whether the word is a record. Tombstones are not sent: they belong to an earlier
+/// arrival, and all of those have ended.
 #[inline]
 fn is_record(word: Word) -> bool {
     match word.kind() {

@@ -1,16 +1,16 @@
-//! How much is here: from the totals that the index keeps in its leaves.
+//! Record and byte counts, from the totals that the index keeps in its leaves.
 
 use super::Worker;
 use super::tablets::{Tablet, TabletState};
 use crate::index::{Index, SlotCount};
 use types::{HashRange, SLOT_COUNT, Slot, TableId};
 
-/// So many slots cost as much as a leaf to look at: their cells fill a cache line or two.
+/// Number of slots that cost as much to check as one leaf: their cells fill a cache line or two.
 const SLOTS_PER_LEAF: usize = 16;
 
 impl Worker {
-    /// Records per table and slot of a range, ascending, without those that have none. A slot that
-    /// the range cuts counts whole.
+    /// Returns the record counts per table and slot of a range, ascending, without empty slots. A
+    /// slot that is only partly in the range counts whole.
     pub fn counts(&self, range: HashRange) -> Vec<(TableId, Slot, u32)> {
         let turn = self.participant.turn();
         let mut counts = Vec::new();
@@ -25,14 +25,15 @@ impl Worker {
         counts
     }
 
-    /// Bytes of the log that the range's records take, counted as [`Worker::counts`] does.
+    /// Returns the log bytes of the range's records. Slots count as in [`Worker::counts`].
     pub fn range_bytes(&self, range: HashRange) -> u64 {
         let turn = self.participant.turn();
         let indexes = self.store.indexes();
         indexes.flat_map(|(_, index)| slots_of(range).map(|slot| index.bytes(slot, &turn))).sum()
     }
 
-    /// Records of a table in tablets that are ours. Approximate while records arrive or go.
+    /// Returns the number of records of a table in tablets that this server owns. Approximate
+    /// while records arrive or leave.
     pub fn table_records(&self, table: TableId) -> u64 {
         let Some(index) = self.store.index(table) else { return 0 };
         let turn = self.participant.turn();
@@ -40,9 +41,9 @@ impl Worker {
         ours.flat_map(|tablet| slots_of(tablet.range)).map(|slot| index.records(slot, &turn)).sum()
     }
 
-    /// Counts what is ours, slot by slot from `from` on, with each slot and table that has any: a
-    /// bounded step, of about `leaves_max` leaves. A slot of which a part is ours counts whole.
-    /// Returns where to go on; `None`: at the end.
+    /// Counts the owned records slot by slot, from `from` on, and calls `visit` for each slot and
+    /// table that has a leaf. The step is bounded to about `leaves_max` leaves. A slot that is
+    /// only partly owned counts whole. Returns where to resume; `None` at the end.
     pub fn count_slots(
         &self,
         from: Slot,
@@ -70,13 +71,13 @@ impl Worker {
         None
     }
 
-    /// Records of a table in one slot.
+    /// Returns the number of records of a table in one slot.
     pub fn slot_records(&self, table: TableId, slot: Slot) -> u64 {
         let turn = self.participant.turn();
         self.store.index(table).map_or(0, |index| index.records(slot, &turn))
     }
 
-    /// Whether no record, of whatever table, lies in the slots of the range.
+    /// Returns whether the slots of the range contain no record of any table.
     pub fn is_empty(&self, range: HashRange) -> bool {
         let turn = self.participant.turn();
         let is_empty = |index: &Index| slots_of(range).all(|slot| index.records(slot, &turn) == 0);
@@ -84,7 +85,7 @@ impl Worker {
     }
 }
 
-/// Whether it would have to be recovered if this server died.
+/// Returns whether the tablet would have to be recovered if this server died.
 fn is_ours(tablet: &Tablet) -> bool {
     match tablet.state {
         TabletState::Serving
@@ -95,7 +96,7 @@ fn is_ours(tablet: &Tablet) -> bool {
     }
 }
 
-/// Every slot that has a hash in the range.
+/// Returns every slot that overlaps the range.
 fn slots_of(range: HashRange) -> impl Iterator<Item = Slot> {
     let (first, last) = range.slots();
     (first.0..=last.0).map(Slot)

@@ -1,8 +1,9 @@
-//! Records that go without a trace: those that a source forgets, and those of a flushed table.
+//! Deletion of records without tombstones: those that a source releases after a migration, and
+//! those of a flushed table.
 //!
-//! Nobody operates on such a range meanwhile; only the cleaner may still relocate its entries. A slot
-//! of few records is taken out of the index whole: one step for the leaf, and then only the lengths
-//! of the dead entries are read. Of a large slot each record is removed on its own.
+//! No operation accesses such a range meanwhile; only the cleaner may relocate its entries. A
+//! small slot is detached from the index as a whole: one step for the leaf, and then only the
+//! lengths of the dead entries are read. In a large slot each record is removed on its own.
 
 use super::leaves::HeldLeaf;
 use super::store::{Store, behind};
@@ -15,9 +16,9 @@ use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
 use wire::entry::HEADER_BYTES;
 
 impl Worker {
-    /// Drops every record of all tables in the range, from `cursor` on, in a bounded step. Returns
-    /// where to go on; `None`: nothing is left. Nobody may operate on the range: it is leaving, and
-    /// a grace period has passed since that was published.
+    /// Deletes every record of all tables in the range, from `cursor` on, in a bounded step.
+    /// Returns where to resume; `None` at the end. The range must be leaving, and a grace period
+    /// must have passed since that state was published.
     pub fn forget(
         &mut self,
         range: HashRange,
@@ -29,7 +30,7 @@ impl Worker {
         let tables: Vec<TableId> = self.store.indexes().map(|(table, _)| table).collect();
         for table in tables {
             if let Some(stopped) = self.drop_records(table, rest, buckets_max) {
-                // The other tables go no further, and this one goes on from there.
+                // The other tables stop there as well, and the next step resumes there.
                 next = Some(stopped);
                 if stopped <= rest.first() {
                     return next;
@@ -40,10 +41,10 @@ impl Worker {
         next
     }
 
-    /// Drops every record of a table in the tablets that hold its operations
-    /// ([`super::Tablet::flushing`]), from `cursor` on, in a bounded step. To be called when a
-    /// grace period has passed since those were published. Returns where to go on; `None`: nothing
-    /// is left.
+    /// Deletes the records of a table in the tablets that block its operations
+    /// ([`super::Tablet::flushing`]), from `cursor` on, in a bounded step. A grace period must
+    /// have passed since those tablets were published. Returns where to resume; `None` at the
+    /// end.
     pub fn flush_step(
         &mut self,
         table: TableId,
@@ -64,8 +65,8 @@ impl Worker {
         next.or_else(|| behind(tablet.range.last()))
     }
 
-    /// Drops the records of one table, in a bounded step. Returns where to go on. Nobody else may work on
-    /// the range.
+    /// Deletes the records of one table, in a bounded step. Returns where to resume. No other
+    /// operation may run on the range.
     pub fn drop_records(
         &mut self,
         table: TableId,
@@ -88,23 +89,24 @@ impl Worker {
     }
 }
 
-/// Empty slots that cost as much as one bucket.
+/// Number of empty slots that cost as much as one bucket.
 const EMPTY_SLOTS_PER_BUCKET: usize = 8;
 
-/// A slot of so many records is dropped in one go: some tens of microseconds.
+/// Maximum number of records in a slot that is detached as a whole: some tens of microseconds.
 const WHOLE_MAX: u64 = 2048;
 
-/// A step of dropping the records of one table.
+/// A step of deleting the records of one table.
 struct Step<'s, 't> {
     store: &'s Store,
     view: View<'t>,
     words: &'s mut Vec<(KeyHash, Word)>,
-    /// How much may still be done, in empty slots.
+    /// Remaining effort of the step, in empty slots.
     left: usize,
 }
 
 impl Step<'_, '_> {
-    /// Drops the records of a part of a slot. Returns where to go on, if that is still in it.
+    /// Deletes the records of a part of a slot. Returns where to resume, if that is still inside
+    /// the slot.
     fn drop_in_slot(&mut self, range: HashRange) -> Option<KeyHash> {
         let view = self.view;
         self.words.clear();
@@ -119,9 +121,9 @@ impl Step<'_, '_> {
         next
     }
 
-    /// Whether a durable store's tombstones stand in the range. Each of those stays in the log as
-    /// long as it is needed, which is decided while its leaf is held. None can come: nobody deletes
-    /// here any more.
+    /// Returns whether the range contains tombstones of a durable store. Each of them stays in
+    /// the log as long as it is needed, which is decided while its leaf is locked. No new ones
+    /// appear: there are no deletes in this range any more.
     fn has_graves(&mut self, range: HashRange) -> bool {
         if !self.view.log.is_durable() {
             return false;
@@ -135,14 +137,14 @@ impl Step<'_, '_> {
         has_graves
     }
 
-    /// Takes the slot's leaves out of the index, and counts what they point at as dead.
+    /// Detaches the slot's leaves from the index, and marks their entries as dead.
     fn drop_whole(&mut self, range: HashRange) -> Option<KeyHash> {
         let View { index, log, turn, .. } = self.view;
         let slot = range.first().slot();
         let mut leaves = match index.detach_slot(slot, turn) {
             Ok(leaves) => leaves?,
             Err(Contended) => {
-                // Only the cleaner can hold a leaf, and not for long.
+                // Only the cleaner can hold a leaf, and only for a short time.
                 self.left = 0;
                 return Some(range.first());
             }
@@ -158,7 +160,7 @@ impl Step<'_, '_> {
         None
     }
 
-    /// Removes one record after the other.
+    /// Removes the records one by one.
     fn drop_each(&mut self, range: HashRange) -> Option<KeyHash> {
         let view = self.view;
         let buckets = self.left.div_ceil(EMPTY_SLOTS_PER_BUCKET);
@@ -180,5 +182,5 @@ impl Step<'_, '_> {
     }
 }
 
-/// Words in a bucket that is as full as most are.
+/// Number of words in a typically filled bucket.
 const WORDS_PER_BUCKET: usize = 6;

@@ -1,38 +1,40 @@
-//! How much will be entered from a log, so that leaves are made once at about the size that they will
-//! have: growing from one bucket costs as much as everything else. All of it is guessed: entries are as
-//! long as those that were read, and slots are alike. A wrong guess costs memory, or growing.
+//! Estimates of the record count per slot while a log is read, so that each leaf is created once
+//! at about its final size. Growing a leaf from one bucket costs as much as everything else.
+//!
+//! The estimate assumes that unread entries are as long as those already read, and that slots are
+//! alike. A wrong estimate costs memory or growth.
 
 use super::view::View;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use types::limits::TABLES_MAX;
 use types::{HashRange, Slot, TableId};
 
-/// What is known of how much there will be.
+/// Estimate of the entries that a log contains.
 #[derive(Debug, Default)]
 pub(super) struct Expected {
-    /// Bytes of entries that will come; 0: nobody knows.
+    /// Expected bytes of entries; 0 if unknown.
     bytes: AtomicU64,
-    /// Those that have come.
+    /// Number of entries read so far, per table.
     seen_by_table: [AtomicU64; TABLES_MAX],
     seen_bytes: AtomicU64,
 }
 
-/// Entries of the range that were read, whether they were needed or not.
+/// Entries of the range that one step has read, whether they were needed or not.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     by_table: [u64; TABLES_MAX],
     bytes: u64,
 }
 
-/// With fewer entries nothing is guessed from them.
+/// Minimum number of entries read before the estimate is used.
 const SEEN_MIN: u64 = 256;
 
-/// Of the entries of a log that are objects which count when all has been read, in per cent: a
-/// cleaner works at more, and who never needed one has less.
+/// Assumed share of log entries that are current objects after replay, in percent. The cleaner
+/// runs at a higher share; a log that was never cleaned has a lower one.
 const NEEDED_PERCENT: u64 = 75;
 
 impl Seen {
-    /// One more.
+    /// Counts one entry.
     #[inline]
     pub(super) fn note(&mut self, table: TableId, bytes: usize) {
         self.by_table[usize::from(table.0)] += 1;
@@ -41,12 +43,12 @@ impl Seen {
 }
 
 impl Expected {
-    /// About so many bytes of entries will be entered.
+    /// Sets the expected bytes of entries.
     pub(super) fn foresee(&self, bytes: u64) {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Entries have been read.
+    /// Adds the entries that one step has read.
     pub(super) fn note_seen(&self, new: &Seen) {
         let by_table = self.seen_by_table.iter().zip(new.by_table);
         for (all, new) in by_table.filter(|(_, new)| *new > 0) {
@@ -55,8 +57,8 @@ impl Expected {
         self.seen_bytes.fetch_add(new.bytes, Ordering::Relaxed);
     }
 
-    /// Makes the leaf of a slot of the range, if there is none, at about the size that it will have.
-    /// Without memory for it nothing happens: it grows as others do.
+    /// Creates the leaf of a slot of the range at about its final size, if there is none. Without
+    /// memory it does nothing: the leaf then grows as others do.
     #[inline]
     pub(super) fn make_leaf(&self, view: &View<'_>, slot: Slot, range: HashRange) {
         if !view.index.is_used(slot)
@@ -66,11 +68,11 @@ impl Expected {
         }
     }
 
-    /// Records that a slot of the view's table is going to have.
+    /// Returns the estimated number of records per slot of the view's table.
     #[inline(never)]
     fn records_per_slot(&self, view: &View<'_>, range: HashRange) -> Option<u32> {
         let expected = self.bytes.load(Ordering::Relaxed);
-        // More has no room here anyway.
+        // The log cannot hold more.
         let bytes = u128::from(expected.min(view.log.total_bytes()));
         let seen: u64 = self.seen_by_table.iter().map(|seen| seen.load(Ordering::Relaxed)).sum();
         if bytes == 0 || seen < SEEN_MIN || !range.is_whole_slots() {

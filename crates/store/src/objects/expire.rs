@@ -1,4 +1,4 @@
-//! Records whose time has come give back their memory. They are invisible already.
+//! Reclamation of expired records. They are invisible already; this releases their memory.
 
 use super::store::behind;
 use super::tablets::TabletMap;
@@ -11,19 +11,19 @@ use crate::sync::atomic::Ordering;
 use planted::Bug;
 use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
 
-/// Records with an expiry that a walk has met.
+/// Statistics of the records with an expiry that a walk has met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expiring {
-    /// How many will still exist for a while.
+    /// Number of records that have not expired yet.
     pub records: u64,
-    /// The sum of what is left to them.
+    /// Sum of their remaining times to live, in milliseconds.
     pub left_millis: u64,
-    /// How many had expired.
+    /// Number of records that had expired.
     pub expired: u64,
 }
 
 impl Expiring {
-    /// Adds what another part of the walk has met.
+    /// Adds the statistics of another part of the walk.
     pub fn add(&mut self, other: Expiring) {
         self.records += other.records;
         self.left_millis = self.left_millis.saturating_add(other.left_millis);
@@ -32,14 +32,13 @@ impl Expiring {
 }
 
 impl Worker {
-    /// Returns what [`Worker::expire`] has met since the last call.
+    /// Returns the statistics of [`Worker::expire`] since the last call.
     pub fn take_expiring(&mut self) -> Expiring {
         std::mem::take(&mut self.expiring)
     }
 
-    /// Reclaims records whose expiry has come, of one table from `cursor` on, in a bounded step.
-    /// Leaves alone what is frozen, leaving or being flushed. Returns where to go on; `None`: at
-    /// the end.
+    /// Reclaims expired records of one table, from `cursor` on, in a bounded step. Skips tablets
+    /// that are frozen, leaving or being flushed. Returns where to resume; `None` at the end.
     pub fn expire(
         &mut self,
         table: TableId,
@@ -69,7 +68,7 @@ impl Worker {
                 let key = view.entry(word).key;
                 let hash = key_hash_in_slot(self.store.seed(), lowest.slot(), key);
                 if range.contains(hash) {
-                    // One that cannot go now is met again by the next walk.
+                    // A record that cannot be reclaimed now is met again by the next walk.
                     let _ = reclaim(&mut writer, Key { hash, bytes: key }, access);
                 }
             }
@@ -78,10 +77,12 @@ impl Worker {
     }
 }
 
-/// Removes the key if its record has expired. In a range that arrives, or depends on
-/// another log, this leaves a tombstone: an older version without expiry must not come back. Elsewhere also a durable store
-/// needs none, since the record itself says that it has expired; but it must be stable first: who
-/// finds nothing could not tell that it waits for that.
+/// Removes the key if its record has expired.
+///
+/// In a range that arrives or depends on another log, this leaves a tombstone: an older version
+/// without expiry must not come back. Elsewhere even a durable store needs no tombstone, because
+/// the expired record itself supersedes older versions. But the record must be synced first: a
+/// reader that finds no word could not determine its durability dependency.
 pub(super) fn reclaim(
     writer: &mut Writer<'_, '_>,
     key: Key<'_>,
@@ -109,14 +110,14 @@ pub(super) fn reclaim(
     }
 }
 
-/// Reclaims a record that a client's operation has found expired. One that cannot go now is met
-/// again by the walk.
+/// Reclaims a record that a client's operation has found expired. If that fails, the expiry walk
+/// meets the record again.
 #[cold]
 pub(super) fn reclaim_touched(mut writer: Writer<'_, '_>, key: Key<'_>, access: Access<'_>) {
     let _ = reclaim(&mut writer, key, access);
 }
 
-/// The next tablet whose records may be changed, from `cursor` on.
+/// Returns the next tablet with records that may be changed, from `cursor` on.
 fn accessible_from(
     tablets: &TabletMap,
     table: TableId,

@@ -1,9 +1,10 @@
-//! Tombstones of a durable store that the index still points at.
+//! Tombstones of a durable store that the index still points at, until their index words are
+//! reclaimed.
 //!
-//! A delete leaves a tombstone in the log and points the key's word at it, so that whoever finds
-//! nothing knows what that depends on, and whoever writes the key next names what it replaces. When
-//! the tombstone is stable the word goes: it could not be told any more from a key that never was.
-//! The tombstone itself stays in the log as long as it is needed (`log/pins.rs`).
+//! A delete appends a tombstone and points the key's word at it. So a reader that finds no record
+//! knows the durability dependency of its answer, and the next writer of the key names the entry
+//! that it replaces. When the tombstone is synced its word is removed: a missing word then means
+//! the same. The tombstone itself stays in the log as long as it is needed (`log/pins.rs`).
 
 use super::view::{Placed, View};
 use super::{Stall, Worker};
@@ -14,17 +15,17 @@ use std::collections::VecDeque;
 use types::{KeyHash, TableId, Version};
 use wire::entry::Body;
 
-/// Words taken out in one turn at least.
+/// Minimum number of words removed per turn, if as many are due.
 const PER_TURN: usize = 32;
 
-/// Of those that wait, one in so many is taken out in a turn: a burst of deletes is not paid for in
-/// one turn, and the queue does not grow for ever.
+/// Divisor of the queue length: a turn removes at least this part of the waiting words. A burst
+/// of deletes is spread over turns, and the queue stays bounded.
 const PART_PER_TURN: usize = 8;
 
-/// Tombstones whose words go when they are stable, in order of writing.
+/// Tombstones with words that are removed once synced, in the order of writing.
 pub(super) type Graves = VecDeque<Grave>;
 
-/// One of them.
+/// A tombstone with an index word that is to be removed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grave {
     pub(super) table: TableId,
@@ -34,7 +35,7 @@ pub(super) struct Grave {
 }
 
 impl Worker {
-    /// Takes words out whose tombstones are stable, in a bounded step.
+    /// Removes the words of synced tombstones, in a bounded step.
     #[inline]
     pub(super) fn close_graves(&mut self) {
         if !self.graves.is_empty() {
@@ -53,7 +54,7 @@ impl Worker {
             }
             let view = View::new(&self.store, grave.table, &turn);
             if close(&view, grave).is_err() {
-                // The leaf is held: next time.
+                // Another thread holds the leaf: retry in the next turn.
                 break;
             }
             self.graves.pop_front();
@@ -61,7 +62,8 @@ impl Worker {
     }
 }
 
-/// Takes the tombstone's word out, wherever it points to by now, unless the key has been written.
+/// Removes the tombstone's word, even if the cleaner has moved the tombstone. Does nothing if the
+/// key was written again.
 fn close(view: &View<'_>, grave: &Grave) -> Result<(), Stall> {
     let mut leaf = view.lock(grave.hash)?;
     let is_it =
@@ -75,8 +77,9 @@ fn close(view: &View<'_>, grave: &Grave) -> Result<(), Stall> {
 }
 
 impl View<'_> {
-    /// No word points at the entry any more: it is dead, or if it is a tombstone of a durable store
-    /// it stays as long as it is needed. The leaf is locked.
+    /// Releases an entry that no word points at any more. The entry is marked as dead, but a
+    /// tombstone of a durable store stays live as long as it is needed. The caller holds the
+    /// leaf's lock.
     #[inline]
     pub(super) fn retire(&self, old: Placed) {
         if self.log.is_durable() && old.word.kind() == Kind::Tombstone {

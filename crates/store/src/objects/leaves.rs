@@ -1,20 +1,20 @@
-//! Locked leaves: all of an operation on several keys, or one at a time of a bulk walk.
+//! Locked leaves: all leaves of a multi-key operation, or one at a time of a bulk walk.
 //!
-//! Those of an operation are locked in ascending order of key hashes, so that two operations never
-//! wait for each other in a circle, and all stay locked until the operation ends: who looks without
-//! a lock sees odd sequences meanwhile. A bulk walk never waits for one leaf while it holds another.
+//! An operation locks its leaves in ascending order of key hashes, so that two operations cannot
+//! deadlock. All leaves stay locked until the operation ends; lock-free readers see odd sequences
+//! meanwhile. A bulk walk never waits for one leaf while it holds another.
 
 use super::view::{Found, View};
 use super::{Key, Stall};
 use crate::index::{LeafGuard, NoRoom};
 use types::KeyHash;
 
-/// Every leaf that one of the keys lies in, locked.
+/// Locked leaves of all keys of an operation.
 pub(super) struct Leaves<'t> {
     guards: Vec<LeafGuard<'t>>,
     /// Positions of the keys, ascending by hash and then by position.
     order: Vec<usize>,
-    /// Per key the guard of its leaf.
+    /// Per key, the index of its leaf's guard.
     guard_of: Vec<usize>,
 }
 
@@ -35,25 +35,25 @@ impl<'t> Leaves<'t> {
         Ok(Leaves { guards, order, guard_of })
     }
 
-    /// What stands under each of the keys.
+    /// Finds the entries of all keys.
     pub(super) fn find_all(&self, view: &View<'t>, keys: &[Key<'_>]) -> Vec<Found<'t>> {
         let leaves = self.guard_of.iter().map(|&guard| &self.guards[guard]);
         leaves.zip(keys).map(|(leaf, key)| view.find_locked(leaf, *key)).collect()
     }
 
-    /// The leaf of the key at this position.
+    /// Returns the leaf of the key at this position.
     pub(super) fn of(&mut self, at: usize) -> &mut LeafGuard<'t> {
         &mut self.guards[self.guard_of[at]]
     }
 
-    /// Positions of the keys, ascending by hash: equal keys stand side by side unless another key
-    /// has the same hash.
+    /// Returns the positions of the keys, ascending by hash. Equal keys are adjacent unless
+    /// another key has the same hash.
     pub(super) fn order(&self) -> &[usize] {
         &self.order
     }
 
-    /// Makes sure that these keys, given by position in the order of their hashes, can be inserted
-    /// without fail.
+    /// Makes room for these keys, so that their insertion cannot fail. `inserted` lists positions
+    /// in the order of their hashes.
     pub(super) fn make_room(&mut self, keys: &[Key<'_>], inserted: &[usize]) -> Result<(), NoRoom> {
         let mut hashes = Vec::with_capacity(inserted.len());
         let Leaves { guards, guard_of, .. } = self;
@@ -66,16 +66,17 @@ impl<'t> Leaves<'t> {
     }
 }
 
-/// The leaf of the record before, which is often the leaf of the next.
+/// Leaf of the previous record of a bulk walk, which is often also the leaf of the next.
 pub(super) struct HeldLeaf<'t>(Option<(View<'t>, LeafGuard<'t>)>);
 
 impl<'t> HeldLeaf<'t> {
-    /// None yet.
+    /// Returns a holder without a leaf.
     pub(super) fn none() -> HeldLeaf<'t> {
         HeldLeaf(None)
     }
 
-    /// The hash's leaf in this table, locked; any other is unlocked first.
+    /// Locks the hash's leaf in this table, if it is not the held one. Unlocks the held one
+    /// first.
     #[inline]
     pub(super) fn lock(
         &mut self,

@@ -1,29 +1,30 @@
-//! Operations on records, and the background work that keeps them where they belong.
+//! Operations on records, and the background work on them.
 //!
-//! An operation asks three things, in this order: is the hash ours ([`TabletMap`]), is the record
-//! here (index, then log), and if not, may it still arrive ([`Arrival`]). The word migration does
-//! not occur in it.
+//! An operation makes three checks in this order. Does this server own the hash ([`TabletMap`])?
+//! Is the record present (index, then log)? If it is absent, may a migration still deliver it
+//! ([`Arrival`])? Operations know nothing else about migration.
 //!
-//! Rules, each found by building the interleaving that breaks its weaker form:
-//! - a version is drawn while the key's leaf is locked, so that order of versions = order of
-//!   writes of a key, and the counter bounds every version the server holds;
-//! - a read that finds nothing asks whether the record may arrive and then looks *once more*;
-//!   the second miss is judged by the answer from before it. Under a leaf's lock one look is
-//!   enough, because replay needs that lock;
-//! - replay inserts only if the tablet is still arriving under this migration, the hash is not
-//!   below the progress and the version is higher;
-//! - what is removed where something may still arrive leaves a tombstone: a client's delete as
-//!   well as expiry. Elsewhere the index entry just goes: without replicas there is no replay of
-//!   the log that would have to know;
-//! - a record whose expiry has come is invisible at once, by a clock that is shared by all
-//!   workers and never goes back;
-//! - a frozen or leaving range is changed by nobody; the cleaner may relocate its entries.
+//! Rules. Each was found by constructing the interleaving that breaks its weaker form:
+//! - A write draws its version while it holds the lock of the key's leaf. So the order of
+//!   versions is the order of writes of a key, and the counter bounds every version on the
+//!   server.
+//! - A read that misses checks [`Arrival`] and then searches *once more*. The answer from before
+//!   the second search decides. Under a leaf lock one search is enough, because replay needs the
+//!   same lock.
+//! - Replay inserts a record only if the tablet is still arriving under this migration, the hash
+//!   is not below the progress, and the version is higher than the present one.
+//! - A removal (client delete or expiry) leaves a tombstone in the index where records may still
+//!   arrive. A durable store leaves one for every delete (`write.rs`). Otherwise the index word
+//!   is just removed.
+//! - An expired record is invisible immediately. All workers share one expiry clock, which never
+//!   goes back.
+//! - A frozen or leaving range does not change. Only the cleaner may relocate its entries.
 //!
 //! Functions on the path of every read and write, here, in the index and in the log, are
-//! `#[inline(always)]`. With `#[inline]` the compiler stopped inlining some of them when they got more
-//! callers, which added 150 instructions to the 3,700 of a SET.
+//! `#[inline(always)]`. With `#[inline]` the compiler stopped inlining some of them when they got
+//! more callers, which added 150 instructions to the 3,700 of a SET.
 //!
-//! Left to others: who owns what (`protocols`), waiting and retrying (`server`).
+//! Outside this module: ownership decisions (`protocols`), waiting and retrying (`server`).
 
 mod arrival;
 mod batch;
@@ -66,74 +67,75 @@ pub use worker::Worker;
 
 use types::{KeyHash, MigrationId, TableId, UnixMillis, Version};
 
-/// A key and its hash, which the caller has computed once.
+/// A key with its hash, which the caller computes once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key<'a> {
-    /// Its place in the key space.
+    /// Position in the key space.
     pub hash: KeyHash,
-    /// Its bytes.
+    /// Key bytes.
     pub bytes: &'a [u8],
 }
 
-/// What the store knows of a key that exists.
+/// An existing record as the store returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// The value, in the log.
     pub value: &'a [u8],
-    /// Which write of the key it is.
+    /// Version of the write that produced the record.
     pub version: Version,
-    /// When it stops existing; `None`: never.
+    /// Expiry time; `None` if the record does not expire.
     pub expiry: Option<UnixMillis>,
 }
 
-/// Whether a write must see what it replaces.
+/// Dependency of a write on the records that it replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// It decides by the records, so all of them must have arrived.
+    /// The write decides by the records, so all of them must have arrived.
     Records,
-    /// It is blind: it sees what happens to be here and must not depend on it.
+    /// The write is blind. It sees the records that happen to be present and must not depend on
+    /// them.
     Nothing,
 }
 
-/// Why an operation was not carried out. Nothing was changed; the caller decides whether it waits,
-/// redirects or refuses.
+/// The reason why an operation was not executed. Nothing was changed; the caller decides whether
+/// to retry, redirect or reject the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stall {
-    /// The hash is not ours: another server knows.
+    /// Another server owns the hash: redirect.
     NotOwned,
-    /// The tablet is frozen, or its table is being flushed: try again when the tablets change.
+    /// The tablet is frozen, or its table is being flushed: retry when the tablets change.
     Held,
-    /// Records have not arrived: ask their source, then start again.
+    /// Records have not arrived: request them from their source, then retry.
     Missing(Missing),
-    /// A walk has come to hashes that have not arrived: start again when the progress of this
-    /// hash's partition has passed it.
+    /// A scan reached hashes that have not arrived. Retry when the progress of this hash's
+    /// partition has passed it.
     NotArrived {
-        /// The migration that brings them.
+        /// Migration that delivers the hashes.
         migration: MigrationId,
-        /// The first hash that the walk must know of.
+        /// First hash that the scan needs.
         from: KeyHash,
     },
-    /// Others kept changing or holding what this wanted: try again in a later turn.
+    /// Other threads kept changing or locking the data: retry in a later turn.
     Contended,
     /// No memory for a write.
     OutOfMemory,
-    /// A key, a value or all values of one command together are above their limit: never.
+    /// A key, a value or all values of one command together exceed their limit: never retry.
     TooLarge,
 }
 
-/// Records that have not arrived.
+/// Records that an operation needs and that have not arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// The table that they belong to.
+    /// Table of the records.
     pub table: TableId,
-    /// The migration that brings them.
+    /// Migration that delivers the records.
     pub migration: MigrationId,
-    /// All hashes of the operation that are missing, ascending, each once.
+    /// All missing hashes of the operation, ascending and unique.
     pub hashes: Vec<KeyHash>,
 }
 
 impl Stall {
-    /// These hashes, ascending or not, have to arrive first.
+    /// Returns the stall for missing records. The hashes may be in any order.
     fn missing(arrival: &Arrival, table: TableId, mut hashes: Vec<KeyHash>) -> Stall {
         hashes.sort_unstable();
         hashes.dedup();

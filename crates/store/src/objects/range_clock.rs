@@ -1,45 +1,45 @@
-//! The clock of a range, which goes on without a step when the range changes its owner.
+//! The clock of a range, which continues without a step when the range changes its owner.
 
 use types::UnixMillis;
 
-/// How far behind a range's clock may begin, in milliseconds: the clocks of two members are each
-/// within half a second of the others'. What is beyond that is no difference of clocks but the time
-/// that the change of owner took.
+/// Maximum distance of a range's clock behind the store's clock when it begins, in milliseconds.
+/// The clocks of two members are each within half a second of the reference. A larger difference
+/// is not clock skew but the time that the change of owner took.
 pub const BEHIND_MAX_MILLIS: u64 = 1_000;
 
-/// While the clock is behind it gains one part in so many.
+/// Divisor of the elapsed time that a clock which is behind gains.
 const GAIN_PARTS: u64 = 20;
 
-/// By which clock expiry is judged in one range: by the store's, but not before the time by which
-/// an earlier owner has judged, and not by a jump ahead of that.
+/// Clock that decides expiry in one range. It follows the store's clock, but never goes back
+/// behind an earlier owner's clock and never jumps ahead of it.
 ///
-/// The clock of the owner before was ahead of ours: the range's clock stands still until ours has
-/// passed it, so that what was seen expired stays expired. It was behind: the range's clock begins
-/// where that one was, and gains a twentieth until it is where ours is, so that no key lives
-/// shorter than it was told, by more than that. No other range notices either.
+/// If the previous owner's clock was ahead, the range's clock stands still until the store's
+/// clock has passed it: expired records stay expired. If it was behind, the range's clock
+/// continues from there and runs a twentieth faster until it has caught up: no time to live gets
+/// shorter by more than that. Other ranges are not affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeClock {
-    /// The latest time by which an earlier owner can have judged.
+    /// Latest time at which an earlier owner can have decided expiry.
     floor: UnixMillis,
-    /// How far behind the store's clock it began.
+    /// Distance behind the store's clock at the beginning, in milliseconds.
     behind: u64,
-    /// The store's clock then.
+    /// Store's clock at the beginning.
     since: UnixMillis,
 }
 
 impl RangeClock {
-    /// The store's clock.
+    /// Clock of a range without an earlier owner: the store's clock.
     pub const OWN: RangeClock =
         RangeClock { floor: UnixMillis(0), behind: 0, since: UnixMillis(0) };
 
-    /// The clock that shows `at`, the latest time by which an earlier owner can have judged, when
-    /// the store's clock shows `own`.
+    /// Creates a clock that shows `at` when the store's clock shows `own`. `at` is the latest
+    /// time at which an earlier owner can have decided expiry.
     pub fn going_on_from(at: UnixMillis, own: UnixMillis) -> RangeClock {
         let behind = own.0.saturating_sub(at.0).min(BEHIND_MAX_MILLIS);
         RangeClock { floor: at, behind, since: own }
     }
 
-    /// The range's clock when the store's shows `own`.
+    /// Returns the range's clock when the store's clock shows `own`.
     #[inline]
     pub fn read(&self, own: UnixMillis) -> UnixMillis {
         if self.behind == 0 {
@@ -54,7 +54,8 @@ impl RangeClock {
         UnixMillis(own.0.saturating_sub(left)).max(self.floor)
     }
 
-    /// Not behind the range's clock, as long as the store's shows no more than this or `own`.
+    /// Returns the floor. The range's clock never exceeds the later of the floor and the store's
+    /// clock.
     pub(super) fn floor(&self) -> UnixMillis {
         self.floor
     }
@@ -93,7 +94,7 @@ mod tests {
             let clock = RangeClock::going_on_from(at, UnixMillis(OWN));
             let steps: Vec<i64> = (0..30_000).map(|passed| read(&clock, passed)).collect();
             let longest_jump = steps[0] - difference;
-            // The change itself took longer than clocks differ.
+            // Beyond the maximum, the difference is the duration of the change of owner.
             assert_eq!(longest_jump, (-1_000 - difference).max(0), "{difference}");
             for (passed, pair) in steps.windows(2).enumerate() {
                 assert!((0..=2).contains(&(pair[1] - pair[0])), "{difference}: {passed} ms");

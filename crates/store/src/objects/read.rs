@@ -1,7 +1,7 @@
-//! Reads: without a lock, of one record or of several as they were at one moment.
+//! Lock-free reads of one record, or of several records as a consistent snapshot.
 //!
-//! Several records are a moment's if no leaf changed from the first look to the last; after a few
-//! tries their leaves are locked instead.
+//! A snapshot is consistent if no leaf changed between the first and the last search. After a few
+//! attempts the reader locks the leaves instead.
 
 use super::expire::reclaim_touched;
 use super::leaves::Leaves;
@@ -12,11 +12,11 @@ use super::{Key, Record, Stall, Store, Worker};
 use planted::Bug;
 use types::TableId;
 
-/// Looks without a lock before several records are read under locks.
+/// Lock-free attempts before several records are read under locks.
 const TRIES: usize = 4;
 
 impl Worker {
-    /// Reads one record: `f` sees it, or that there is none.
+    /// Reads one record and passes it, or `None`, to `f`.
     #[inline]
     pub fn read_one<T>(
         &mut self,
@@ -29,7 +29,7 @@ impl Worker {
         let view = View::for_client(&self.store, table, &turn, &self.shown);
         let mut found = view.find(key)?;
         if let (Found::Nothing, Some(arrival)) = (&found, access.arrival) {
-            // The order is the rule: the record may arrive between a look and a question.
+            // The order matters: the record may arrive between the first search and this check.
             let may_arrive = arrival.may_arrive(table, key.hash);
             found = view.find(key)?;
             if may_arrive && found.is_nothing() && !planted::is(Bug::MissingReadAsAbsent) {
@@ -48,7 +48,7 @@ impl Worker {
         Ok(result)
     }
 
-    /// Reads several records as they were at one moment.
+    /// Reads several records as a consistent snapshot.
     pub fn read<T>(
         &mut self,
         table: TableId,
@@ -67,7 +67,7 @@ impl Worker {
     }
 }
 
-/// The records that exist by their ranges' clocks.
+/// Returns the records that have not expired by their ranges' clocks.
 pub(super) fn records<'t>(
     store: &Store,
     found: &[Found<'t>],
@@ -77,14 +77,15 @@ pub(super) fn records<'t>(
     judged.map(|(found, access)| found.record(access.clock(store))).collect()
 }
 
-/// What stands under the keys at one moment; a stall if something may still arrive.
+/// Finds the entries of the keys as a consistent snapshot. Fails if an absent record may still
+/// arrive.
 fn look<'t>(
     view: &View<'t>,
     table: TableId,
     keys: &[Key<'_>],
     accesses: &[Access<'_>],
 ) -> Result<Vec<Found<'t>>, Stall> {
-    // Which of the keys may arrive: asked before the look that it judges.
+    // Per key, whether the record may still arrive. Evaluated before the search that it decides.
     let mut judgment: Option<Vec<bool>> = None;
     for _ in 0..TRIES {
         let Some(found) = look_once(view, keys) else { continue };
@@ -104,7 +105,7 @@ fn look<'t>(
     judge((table, keys), accesses, &may_arrive(table, keys, accesses), found)
 }
 
-/// One look without a lock; `None` if a leaf changed meanwhile.
+/// Searches once without a lock; returns `None` if a leaf changed meanwhile.
 fn look_once<'t>(view: &View<'t>, keys: &[Key<'_>]) -> Option<Vec<Found<'t>>> {
     let sequences: Option<Vec<_>> =
         keys.iter().map(|key| view.index.sequence(key.hash, view.turn)).collect();
@@ -113,12 +114,12 @@ fn look_once<'t>(view: &View<'t>, keys: &[Key<'_>]) -> Option<Vec<Found<'t>>> {
     found.ok().filter(|_| is_unchanged)
 }
 
-/// Per key whether a record that is not here may still come.
+/// Returns per key whether an absent record may still arrive.
 pub(super) fn may_arrive(table: TableId, keys: &[Key<'_>], accesses: &[Access<'_>]) -> Vec<bool> {
     keys.iter().zip(accesses).map(|(key, access)| access.may_arrive(table, key.hash)).collect()
 }
 
-/// A stall that names everything that is not here and may arrive, or what was found.
+/// Returns the found entries, or the stall that lists every absent record that may still arrive.
 pub(super) fn judge<'t>(
     (table, keys): (TableId, &[Key<'_>]),
     accesses: &[Access<'_>],
@@ -130,7 +131,7 @@ pub(super) fn judge<'t>(
     let missing: Vec<usize> = (0..keys.len()).filter(is_missing).collect();
     let arrivals = missing.iter().filter_map(|&at| accesses[at].arrival);
     let Some(arrival) = arrivals.min_by_key(|arrival| arrival.range()) else { return Ok(found) };
-    // Keys of other migrations, if any, come up when the operation starts again.
+    // Missing keys of other migrations are reported when the operation restarts.
     let hashes = missing.iter().map(|&at| keys[at].hash);
     let hashes = hashes.filter(|&hash| arrival.range().contains(hash)).collect();
     Err(Stall::missing(arrival, table, hashes))

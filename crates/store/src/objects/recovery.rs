@@ -1,35 +1,38 @@
-//! A range that is being recovered: this server is going to serve what a dead one held, and enters
-//! that one's log, entry by entry in any order, before anybody is answered.
+//! State of a [`Recovery`]: this server replays a dead server's log into a range, in any order,
+//! before it serves the range.
 //!
-//! The one idea: the highest version of a key is the key. So an entry that was read is compared with
-//! what stands in the index, and nothing else of the dead log's order matters. Tombstones stand in
-//! the index until everything has been replayed, so that an older object which comes after its
-//! tombstone finds it; then the sweep takes them out.
+//! The idea: the highest version of a key is its current state. So replay compares each entry
+//! with the one that the index points at; the order of the dead log does not matter. Tombstones
+//! stay in the index until everything has been replayed, so that an older object finds the
+//! tombstone that supersedes it. Then [`super::Worker::sweep_recovery`] reclaims them.
 //!
-//! What the entries say of their own log means nothing in this one:
-//! - the places in `replaces` and [`Dead`](wire::entry::Dead) are for the dead log's cleaner, which
-//!   must not let an old version come back when a segment leaves. None leaves any more, all of the
-//!   log is read, and of what was lost in the middle of a key's history nothing is asked either
-//!   (`recover.rs` has to mend that only because it goes on with the same log). What is appended
-//!   here names what it replaces *here*, or nothing;
-//! - a tombstone that no word of the dead server pointed at kills by its version as any other. One
-//!   that its cleaner derived from an overwrite has the object's version less one, which may be the
-//!   version of what was overwritten: of equal versions the tombstone counts ([`super::view::rank`]);
-//! - notes about copies say which segment must leave first: they are skipped. A copy has the version
-//!   of its original, so whichever comes second is not needed;
-//! - an entry under tenure 0 has been revoked: no table has that tenure.
+//! Information in the entries about their own log does not apply to this log:
+//! - The locations in `replaces` and [`Dead`](wire::entry::Dead) are for the dead log's cleaner,
+//!   which must not let an old version return when a segment leaves. No segment leaves any more,
+//!   and the whole log is read. Lost links need no mending either; `recover.rs` mends them only
+//!   because it continues the same log. An entry appended here names the entry that it replaces
+//!   in *this* log, or none.
+//! - A tombstone without an index word at the dead server supersedes by its version, as any
+//!   other. A tombstone that the cleaner derived from an overwrite has the object's version less
+//!   one. That may be the version of the replaced entry: at equal versions the tombstone wins
+//!   ([`super::view::rank`]).
+//! - Copy-origin notes order the release of segments and are skipped. A copy has the version of
+//!   its original, so the second of the two is dropped.
+//! - An entry under incarnation 0 has been revoked: no table has that incarnation.
 //!
-//! What is not needed is not appended, so that this log has only what it must keep dead itself.
+//! Entries that are not needed are not appended, so this log must keep superseded only what it
+//! contains.
 //!
 //! Invariants:
-//! - nobody operates on the range before all is replayed; expiry and the reclaiming of records leave it
-//!   alone; from then on it may be served, but tombstones stay until this log has everything
-//!   ([`super::TabletState::Securing`]): if this server dies before, both logs are read; the cleaner moves what was replayed as everything else;
-//! - nothing is entered any more when the sweep has begun.
+//! - No operation accesses the range before everything is replayed; expiry and reclamation skip
+//!   it. The cleaner moves replayed entries as any others.
+//! - Then the range may be served, but tombstones stay until this log has everything durably
+//!   ([`super::TabletState::Securing`]): if this server dies before, both logs are read.
+//! - Nothing is replayed after tombstone reclamation has begun.
 //!
-//! Left to others: which segments there are and what of them has been replayed, and that the log is
-//! safe before the range is served (`protocols`, `server`). The range of an abandoned recovery is forgotten
-//! ([`super::Worker::forget`]).
+//! Outside this module: the list of segments, their replay progress, and the durability of this
+//! log before the range is served (`protocols`, `server`). [`super::Worker::forget`] clears the
+//! range of an abandoned recovery.
 
 use super::expected::{Expected, Seen};
 use super::replay::{ReplayCounters, ReplayCounts};
@@ -39,14 +42,14 @@ use crate::sync::{Mutex, MutexGuard};
 use std::fmt;
 use types::{HashRange, KeyHash, Slot, TableId, Tenure};
 
-/// What a [`Recovery`] is made of.
+/// Parameters of a [`Recovery`].
 pub struct RecoveryPlan {
-    /// Tells it from all others on this server.
+    /// Number of the recovery, unique on this server.
     pub number: u64,
-    /// What is recovered.
+    /// Range that is recovered.
     pub range: HashRange,
-    /// By log, and there by table: the tenures under which dead servers wrote what counts. No two
-    /// servers write under the same.
+    /// Incarnations of the current entries, by log and then by table. No two servers write under
+    /// the same incarnation.
     pub old_tenures: Vec<Vec<Tenure>>,
 }
 
@@ -55,7 +58,7 @@ pub struct Recovery {
     number: u64,
     range: HashRange,
     old_tenures: Vec<Vec<Tenure>>,
-    /// Everything has been replayed, and tombstones may go.
+    /// Set when everything has been replayed and tombstones may be reclaimed.
     is_over: AtomicBool,
     /// Tombstones in the index.
     buried: Mutex<Vec<(TableId, KeyHash)>>,
@@ -64,7 +67,7 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// A recovery of which nothing has been replayed.
+    /// Creates a recovery without replayed entries.
     pub fn new(plan: RecoveryPlan) -> Recovery {
         let RecoveryPlan { number, range, old_tenures } = plan;
         Recovery {
@@ -78,28 +81,30 @@ impl Recovery {
         }
     }
 
-    /// Tells it from all others on this server.
+    /// Returns the number of the recovery, unique on this server.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// What is recovered.
+    /// Returns the range that is recovered.
     pub fn range(&self) -> HashRange {
         self.range
     }
 
-    /// About so many bytes of entries of the range will be replayed. A hint that spares the index
-    /// much of its growing: the segments' bytes, times the range's part of what was the dead server's.
+    /// Announces the approximate bytes of entries that will be replayed: the segments' bytes
+    /// times the range's part of the dead server's load. The index uses this hint to avoid most
+    /// of its growth.
     pub fn foresee(&self, bytes: u64) {
         self.expected.foresee(bytes);
     }
 
-    /// How much has been replayed so far.
+    /// Returns the totals of replay so far.
     pub fn counters(&self) -> ReplayCounters {
         self.counts.load()
     }
 
-    /// The table of an entry that the dead server wrote under this tenure, if it counts.
+    /// Returns the table of an entry that the dead server wrote under this incarnation, if the
+    /// entry is relevant.
     #[inline]
     pub(super) fn table_of(&self, tenure: Tenure) -> Option<TableId> {
         let in_log = |tenures: &Vec<Tenure>| tenures.iter().position(|&it| it == tenure);
@@ -107,41 +112,41 @@ impl Recovery {
         (tenure != Tenure(0)).then_some(TableId(table as u8))
     }
 
-    /// Makes the slot's leaf, if there is none, at about the size that it will have.
+    /// Creates the slot's leaf at about its final size, if there is none.
     #[inline]
     pub(super) fn make_leaf(&self, view: &View<'_>, slot: Slot) {
         self.expected.make_leaf(view, slot, self.range);
     }
 
-    /// Entries have been read.
+    /// Adds the entries that one step has read.
     pub(super) fn note_seen(&self, new: &Seen) {
         self.expected.note_seen(new);
     }
 
-    /// Where what has been replayed is counted.
+    /// Returns the totals that replay updates.
     pub(super) fn counts(&self) -> &ReplayCounts {
         &self.counts
     }
 
-    /// Whether nothing is replayed any more. To be asked under the lock of the record's leaf.
+    /// Returns whether replay has ended. The caller must hold the lock of the record's leaf.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// Nothing is replayed any more.
+    /// Ends replay.
     pub(super) fn end(&self) {
         self.is_over.store(true, Ordering::Release);
     }
 
-    /// Tombstones have been put into the index under these hashes.
+    /// Records the tombstones that were put into the index under these hashes.
     pub(super) fn note_buried(&self, new: &mut Vec<(TableId, KeyHash)>) {
         if !new.is_empty() {
             self.buried().append(new);
         }
     }
 
-    /// Takes up to `max` tombstones.
+    /// Takes up to `max` recorded tombstones.
     pub(super) fn take_buried(&self, max: usize) -> Vec<(TableId, KeyHash)> {
         let mut buried = self.buried();
         let left = buried.len().saturating_sub(max);

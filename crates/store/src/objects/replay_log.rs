@@ -1,8 +1,8 @@
-//! Replay of the log of a dead server into a range that is being recovered.
+//! Replay of a dead server's log into a range that is being recovered.
 //!
-//! Entries come as they stood in that log, without regard to hashes: each may lie in another leaf, and
-//! a good part of them is newer or older than one of the same key that has been replayed already. So
-//! also what stands under the same hash is asked for before the first of a window is entered.
+//! Entries come in log order, not in hash order: each may belong to another leaf. Many are newer
+//! or older than an entry of the same key that is already replayed. So the entries of the same
+//! hash are prefetched as well, before the first of a window is inserted.
 
 use super::expected::Seen;
 use super::recovery::Recovery;
@@ -15,11 +15,13 @@ use wire::Corrupt;
 use wire::entries::{EntryReader, ReadEntry};
 
 impl Worker {
-    /// Replays entries of a dead server's log, as they stand in its segments one behind the other,
-    /// from an offset on, at most so many. In any order, by any worker, and again. What does not
-    /// count is dropped: of another range, another stay, a note, of a tablet that is not in this
-    /// recovery any more. Stops early at a leaf that somebody else keeps locked; `from` is 0 or
-    /// what an earlier call returned as `next`.
+    /// Replays at most `entries_max` entries of a dead server's log, starting at offset `from`.
+    /// `entries` are consecutive entries of its segments.
+    ///
+    /// Entries may come in any order, by any worker, and repeatedly. Irrelevant entries are
+    /// dropped: those of another range or incarnation, copy-origin notes, and those of a tablet
+    /// that is no longer in this recovery. Stops early at a leaf that another thread keeps
+    /// locked. `from` is 0 or the `next` of an earlier call.
     pub fn replay_log(
         &mut self,
         recovery: &Arc<Recovery>,
@@ -30,8 +32,9 @@ impl Worker {
         self.replay_entries((recovery, true), (entries, from), entries_max)
     }
 
-    /// As [`Worker::replay_log`] for what the dead server's log may not have for whoever reads it next:
-    /// it counts as written here, so that nobody is shown it before the replicas have it.
+    /// Does the same as [`Worker::replay_log`] for entries that a later reader may not find in
+    /// the dead server's log. They count as written here: no client sees them before the replicas
+    /// have them.
     pub fn replay_unsettled(
         &mut self,
         recovery: &Arc<Recovery>,
@@ -57,7 +60,7 @@ impl Worker {
     }
 }
 
-/// A stretch of the dead server's log.
+/// Entries of the dead server's log.
 struct Log<'b> {
     reader: EntryReader<'b>,
     recovery: &'b Recovery,

@@ -1,4 +1,4 @@
-//! What a worker owes the replicas, and what its replies wait for.
+//! Log bytes that a worker must replicate, and the durability dependencies of its replies.
 
 use super::Worker;
 use super::worker::Cause;
@@ -6,11 +6,14 @@ use crate::log::{Dependency, Unsaved};
 use types::SegmentId;
 
 impl Worker {
-    /// Shows whatever this worker has written and not handed out, and each closed segment once at
-    /// its end. What `save` takes (`true`) is not shown again; the rest comes again. What is safe
-    /// elsewhere is not urgent: one piece of it at a time is shown, and what arrives not before it is
-    /// spliced, unless memory is short. The replicas' answers go to
-    /// [`crate::log::Log::raise_acknowledged`] and [`crate::log::Log::raise_stable`].
+    /// Passes the bytes that this worker has appended and not yet sent to `save`, and each closed
+    /// segment once at its end. If `save` returns `true` the bytes count as sent; otherwise a
+    /// later call offers them again.
+    ///
+    /// Bytes that are durable elsewhere are not urgent: they are offered one piece at a time, and
+    /// arriving records only after their splice, unless memory is short. The replicas'
+    /// acknowledgments go to [`crate::log::Log::raise_acknowledged`] and
+    /// [`crate::log::Log::raise_stable`].
     #[inline]
     pub fn hand_out(&mut self, mut save: impl FnMut(Unsaved<'_>) -> bool) {
         self.spliced.hand_out(&self.store.log, &mut save);
@@ -21,7 +24,7 @@ impl Worker {
                 Cause::Recoveries => self.keeps_recovered_back,
                 Cause::Unsettled => false,
             };
-            // Nothing that dies frees memory while something is kept back.
+            // Unsent segments delay the release of memory: dead entries free nothing meanwhile.
             if !keeps_back || self.store.log.is_low() {
                 side_log.hand_out(&mut save);
             }
@@ -33,26 +36,26 @@ impl Worker {
         self.head.hand_out(&mut save);
     }
 
-    /// Returns whether operations of this worker have appended something that was not handed out yet.
+    /// Returns whether operations of this worker have appended bytes that were not sent yet.
     pub fn has_unsaved(&self) -> bool {
         self.head.has_unsaved()
     }
 
-    /// Whether [`Worker::hand_out`] leaves out what has been recovered, as long as there is memory:
-    /// it is safe elsewhere, and something else may be more urgent.
+    /// Sets whether [`Worker::hand_out`] skips recovered records while there is enough memory.
+    /// They are durable elsewhere, and other bytes may be more urgent.
     pub fn keep_recovered_back(&mut self, keeps: bool) {
         self.keeps_recovered_back = keeps;
     }
 
-    /// The bytes of a segment from one place to another, which have been handed out, by whatever
-    /// worker. `None`: they have not, or the segment is not the durable log's any more.
+    /// Returns bytes `from..to` of a segment, if some worker has sent them. `None` if not, or if
+    /// the segment is no longer part of the durable log.
     pub fn read_segment(&self, segment: SegmentId, from: u32, to: u32) -> Option<&[u8]> {
         let (_, bytes) = self.store.log.handed_out(segment, &self.participant.turn())?;
         bytes.get(from as usize..to as usize)
     }
 
-    /// What the operations since the last call wrote or showed that is not acknowledged. A reply
-    /// must not leave before that is.
+    /// Returns the unacknowledged log positions that the operations since the last call wrote or
+    /// read. Their replies must not leave before these are acknowledged.
     #[inline]
     pub fn take_dependency(&mut self) -> Option<Dependency> {
         self.shown.take()

@@ -1,4 +1,4 @@
-//! Walks over all records of a table, for clients: SCAN, KEYS and the like.
+//! Scans over all records of a table, for clients: SCAN, KEYS and similar commands.
 
 use super::expire::reclaim_touched;
 use super::store::behind;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
 
 impl Worker {
-    /// Shows every record of a table in tablets that are ours, from `cursor` on, in a bounded
-    /// step. Returns where to go on; `None`: at the end.
+    /// Passes every record of a table in the owned tablets to `f`, from `cursor` on, in a bounded
+    /// step. Returns where to resume; `None` at the end.
     ///
-    /// A record that exists from the first step to the last is shown once; others may be.
+    /// A record that exists throughout the scan is passed exactly once; others may be.
     pub fn scan(
         &mut self,
         table: TableId,
@@ -58,7 +58,7 @@ impl Worker {
     }
 }
 
-/// Range that a walk may look at next: within one tablet, and below the progress if it is arriving.
+/// Returns the next range to scan: within one tablet, and below the progress if it is arriving.
 fn scannable(
     tablets: &TabletMap,
     table: TableId,
@@ -78,7 +78,7 @@ fn scannable(
     }
 }
 
-/// The part of the range, from its beginning, that is below the progress.
+/// Returns the part of the range, from its beginning, that is below the progress.
 fn arrived(arrival: &Arc<Arrival>, range: HashRange) -> Result<HashRange, Stall> {
     match arrival.arrived_from(range.first()) {
         Some(last) => Ok(HashRange::new(range.first(), last.min(range.last()))),

@@ -1,5 +1,6 @@
-//! What all reactors of a server share: the log, an index per table, the tablets, and the two
-//! numbers that never go back: the version counter and the expiry clock.
+//! The [`Store`]: the state that all reactors of a server share. It consists of the log, one
+//! index per table, the tablets, and two monotonic numbers: the version counter and the expiry
+//! clock.
 
 use super::batch::Publications;
 use super::expected::Expected;
@@ -16,37 +17,37 @@ use types::limits::TABLES_MAX;
 use types::{HashSeed, KeyHash, ReactorId, TableId, UnixMillis, Version};
 use wire::replica::Stamp;
 
-/// How a store is made.
+/// Configuration of a store.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// Memory for records and index together.
+    /// Memory for records and index together, in bytes.
     pub memory_bytes: usize,
-    /// Workers there will be.
+    /// Number of workers.
     pub reactors: u16,
-    /// The cluster's secret for hashing keys.
+    /// The cluster's secret seed of the key hash.
     pub seed: HashSeed,
-    /// Whether to ask the operating system for huge pages.
+    /// Set if the store requests huge pages from the operating system.
     pub huge_pages: bool,
-    /// Whether the log will be read after a crash; see [`LogConfig::durable`].
+    /// Set if the log is read again after a crash; see [`LogConfig::durable`].
     pub durable: bool,
-    /// Size of the log's segments; `None`: by the memory that there is.
+    /// Segment size of the log in bytes; `None` derives it from the memory size.
     pub segment_bytes: Option<usize>,
 }
 
-/// Why a store cannot be made.
+/// The reason why a store cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The log cannot be made.
+    /// The log cannot be created.
     #[error(transparent)]
     Log(#[from] LogError),
 }
 
-/// How much memory is used for what.
+/// Memory usage of a store.
 #[derive(Clone, Debug)]
 pub struct StoreUsage {
-    /// Of the log and the whole arena.
+    /// Usage of the log and of the whole arena.
     pub log: Usage,
-    /// Of the indexes.
+    /// Bytes that the indexes use.
     pub index_bytes: u64,
 }
 
@@ -58,22 +59,22 @@ pub struct Store {
     tables: [OnceLock<Index>; TABLES_MAX],
     pub(super) publications: CachePadded<Publications>,
     tablets: ArcSwap<TabletMap>,
-    /// Rises with each map published, after it can be loaded.
+    /// Number of published maps. Rises after the new map can be loaded.
     generation: CachePadded<AtomicU64>,
-    /// The highest version drawn or promised not to be drawn.
+    /// Highest version that was drawn or ruled out for later draws.
     version: CachePadded<AtomicU64>,
-    /// Milliseconds since 1970.
+    /// Expiry clock, in milliseconds since 1970.
     clock: CachePadded<AtomicU64>,
-    /// The highest floor of the tablets' clocks.
+    /// Highest floor of the tablets' clocks.
     clock_floor: AtomicU64,
-    /// Records reclaimed since their time had come.
+    /// Number of expired records that were reclaimed.
     pub(super) expired: CachePadded<AtomicU64>,
-    /// Of the log of before a crash.
+    /// Expected size of the log that is recovered after a crash.
     pub(super) expected: Expected,
 }
 
 impl Store {
-    /// An empty store that holds no tablet.
+    /// Creates an empty store without tablets.
     pub fn new(config: StoreConfig) -> Result<Arc<Store>, StoreError> {
         let log = Log::new(&LogConfig {
             memory_bytes: config.memory_bytes,
@@ -98,77 +99,77 @@ impl Store {
         }))
     }
 
-    /// The way into the store for one reactor; each has one.
+    /// Returns the worker of a reactor. Each reactor takes exactly one.
     pub fn worker(self: &Arc<Self>, reactor: ReactorId) -> Worker {
         Worker::new(Arc::clone(self), reactor)
     }
 
-    /// The secret by which keys are hashed.
+    /// Returns the secret seed of the key hash.
     pub fn seed(&self) -> &HashSeed {
         &self.seed
     }
 
-    /// The log, for preparing memory ahead of its use and for setting some aside.
+    /// Returns the log, for preparing memory ahead of its use and for reservations.
     pub fn log(&self) -> &Arc<Log> {
         &self.log
     }
 
-    /// Replaces all tablets. Workers see it at the top of their next turn; a
-    /// [`Store::grace_period`] begun afterwards tells when all have.
+    /// Replaces all tablets. Each worker adopts them at the start of its next turn. A
+    /// [`Store::grace_period`] that begins afterwards ends when all workers have.
     pub fn publish(&self, tablets: TabletMap) {
         let floors = tablets.iter().map(|tablet| tablet.clock.floor().0);
         let floor = floors.max().unwrap_or(0);
-        // Not behind what is judged by either map while some workers use the older one.
+        // The floor covers both maps while some workers still use the older one.
         self.clock_floor.fetch_max(floor, Ordering::AcqRel);
         self.tablets.store(Arc::new(tablets));
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// The tablets last published.
+    /// Returns the tablets that were published last.
     pub fn tablets(&self) -> Arc<TabletMap> {
         self.tablets.load_full()
     }
 
-    /// Rises with each map published.
+    /// Returns the number of published maps.
     #[inline]
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Begins to wait for every worker to begin a turn, or to be asleep.
+    /// Begins a grace period: it ends when every worker has begun a turn or was asleep.
     pub fn grace_period(&self) -> GracePeriod {
         self.log.reclamation().grace_period()
     }
 
-    /// Whether that has happened.
+    /// Returns whether the grace period has ended.
     pub fn is_over(&self, period: &GracePeriod) -> bool {
         self.log.reclamation().is_over(period)
     }
 
-    /// From here on every version drawn is above this one.
+    /// Raises the version counter: every version drawn from now on is above `floor`.
     pub fn raise_version(&self, floor: Version) {
         self.version.fetch_max(floor.0, Ordering::AcqRel);
     }
 
-    /// About so many bytes of the log of before a crash will be entered ([`super::Worker::recover`]). A
-    /// hint that spares the index much of its growing.
+    /// Announces the approximate size, in bytes, of the log that is recovered after a crash
+    /// ([`super::Worker::recover`]). The index uses this hint to avoid most of its growth.
     pub fn foresee(&self, bytes: u64) {
         self.expected.foresee(bytes);
     }
 
-    /// Not below any version that the store holds.
+    /// Returns the version counter. No version in the store is higher.
     pub fn version(&self) -> Version {
         Version(self.version.load(Ordering::Acquire))
     }
 
-    /// The version of a write. Called while the key's leaf is locked, and only then.
+    /// Draws the version of a write. The caller must hold the lock of the key's leaf.
     #[inline]
     pub(super) fn draw_version(&self) -> Version {
         Version(self.version.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Expiry is judged as if it were at least this time, in all ranges: by this server's own clock
-    /// and no other. The clock of another server concerns the range that came from there alone
+    /// Raises the expiry clock of all ranges to at least this time. Only the server's own clock
+    /// is passed here. Another server's clock affects only the range that came from there
     /// ([`super::RangeClock`]).
     #[inline]
     pub fn raise_clock(&self, at: UnixMillis) {
@@ -177,54 +178,54 @@ impl Store {
         }
     }
 
-    /// The latest time by which expiry has been judged. Loaded anew for each judgment: a worker
-    /// that began its turn earlier must not see a record that another has declared expired.
+    /// Returns the expiry clock. It is loaded anew for each decision: a worker that began its
+    /// turn earlier must not return a record that another worker has treated as expired.
     #[inline]
     pub fn clock(&self) -> UnixMillis {
         UnixMillis(self.clock.load(Ordering::Acquire))
     }
 
-    /// Not behind the clock of any range: [`super::RangeClock`].
+    /// Returns a time that is not behind the clock of any range: see [`super::RangeClock`].
     pub fn latest_clock(&self) -> UnixMillis {
         self.clock().max(UnixMillis(self.clock_floor.load(Ordering::Acquire)))
     }
 
-    /// The version counter and the latest clock, for what is written about this store's log.
+    /// Returns the version counter and the latest clock, for the headers of log pieces.
     pub fn stamp(&self) -> Stamp {
         Stamp { version: self.version(), clock: self.latest_clock() }
     }
 
-    /// Records that were reclaimed since their time had come.
+    /// Returns how many expired records were reclaimed.
     pub fn expired(&self) -> u64 {
         self.expired.load(Ordering::Relaxed)
     }
 
-    /// The table's index, if it has one.
+    /// Returns the table's index, if it has one.
     #[inline]
     pub(super) fn index(&self, table: TableId) -> Option<&Index> {
         self.tables[usize::from(table.0)].get()
     }
 
-    /// The table's index, made when first used.
+    /// Returns the table's index and creates it on first use.
     #[inline]
     pub(super) fn index_or_new(&self, table: TableId) -> &Index {
         self.tables[usize::from(table.0)].get_or_init(|| Index::new(Arc::clone(&self.slab)))
     }
 
-    /// Every table that has an index, in order.
+    /// Returns every table that has an index, in order.
     pub(super) fn indexes(&self) -> impl Iterator<Item = (TableId, &Index)> {
         let numbered = self.tables.iter().enumerate();
         numbered.filter_map(|(table, index)| Some((TableId(table as u8), index.get()?)))
     }
 
-    /// How much memory is used for what.
+    /// Returns the memory usage.
     pub fn usage(&self) -> StoreUsage {
         let index_bytes = self.indexes().map(|(_, index)| index.memory()).sum();
         StoreUsage { log: self.log.usage(), index_bytes }
     }
 }
 
-/// The hash behind this one; `None` behind the highest.
+/// Returns the next higher hash; `None` after the highest.
 pub(super) fn behind(hash: KeyHash) -> Option<KeyHash> {
     hash.0.checked_add(1).map(KeyHash)
 }

@@ -1,5 +1,6 @@
-//! What is needed only while a range arrives goes when the progress has passed it, or when all of a
-//! recovery has been replayed: tombstones.
+//! Reclamation of tombstones that are needed only while a range arrives or is recovered.
+//!
+//! They go when the progress has passed them, or when the whole recovery has been replayed.
 
 use super::arrival::Arrival;
 use super::graves::{Grave, Graves};
@@ -12,7 +13,8 @@ use std::sync::Arc;
 use types::{KeyHash, TableId, key_hash};
 
 impl Worker {
-    /// Drops up to `max` tombstones that the progress has passed. `false`: there is none left.
+    /// Reclaims up to `max` tombstones that the progress has passed. Returns `false` if none was
+    /// left.
     pub fn sweep(&mut self, arrival: &Arrival, max: usize) -> bool {
         let mut passed = Vec::new();
         arrival.take_buried(max, &mut passed);
@@ -21,7 +23,8 @@ impl Worker {
             TabletState::Serving | TabletState::Frozen => true,
             TabletState::Leaving | TabletState::Recovering(_) | TabletState::Securing(_) => false,
         });
-        // What its source still had is being read from that one's log.
+        // A recovery is reading the remaining records from the source's log, so it needs the
+        // tombstone.
         let is_recovered = |hash: KeyHash| {
             let tablet = self.tablets.at(hash);
             tablet.is_some_and(|tablet| matches!(tablet.state, TabletState::Recovering(_)))
@@ -33,8 +36,8 @@ impl Worker {
         !passed.is_empty()
     }
 
-    /// Drops up to `max` tombstones of a recovery of which everything has been replayed, and is safe:
-    /// nothing is replayed any more, from now on. `false`: there is none left.
+    /// Reclaims up to `max` tombstones of a recovery. Everything must be replayed and durable
+    /// here; this call rules out further replay. Returns `false` if none was left.
     pub fn sweep_recovery(&mut self, recovery: &Recovery, max: usize) -> bool {
         recovery.end();
         let passed = recovery.take_buried(max);
@@ -49,10 +52,10 @@ impl Worker {
         !passed.is_empty()
     }
 
-    /// Drops the tombstones with these hashes, as far as they may still be from where they were noted:
-    /// `is_still_here` knows by the tablet's state. Once the range has left, its records are forgotten
-    /// with their tombstones; what stands there afterwards belongs to who came later, who needs it.
-    /// Returns those that could not be dropped now.
+    /// Reclaims the tombstones with these hashes in tablets that satisfy `is_still_here`, a
+    /// condition on the tablet's state. Once a range has left, `forget` removes its tombstones
+    /// with its records; later tombstones at the same hash belong to a later arrival, which needs
+    /// them. Returns the tombstones that could not be reclaimed now.
     fn unbury(
         &mut self,
         buried: &[(TableId, KeyHash)],
@@ -77,7 +80,7 @@ impl Worker {
     }
 }
 
-/// Every tombstone with this hash is needed no more than any other of a durable store.
+/// Schedules every tombstone with this hash for ordinary reclamation of a durable store.
 fn mourn_tombstones(
     view: &View<'_>,
     store: &super::Store,
@@ -97,7 +100,7 @@ fn mourn_tombstones(
     Ok(())
 }
 
-/// Drops every tombstone with this hash.
+/// Removes every tombstone with this hash.
 fn drop_tombstones(view: &View<'_>, store: &super::Store, hash: KeyHash) -> Result<(), Stall> {
     let mut leaf = view.lock(hash)?;
     let is_it = |word: crate::index::Word| {

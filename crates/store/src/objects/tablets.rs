@@ -1,10 +1,12 @@
-//! Which ranges of key hashes this server holds, and what it may do with each.
+//! Tablets: the ranges of key hashes that this server holds, and the operations that it allows on
+//! each.
 //!
-//! A [`TabletMap`] is an immutable picture. It is replaced as a whole, and each worker goes on to
-//! the newest at the top of its turn, so that within one turn ownership stands still. Whoever
-//! must know that nobody uses the previous picture waits for a grace period after publishing.
+//! A [`TabletMap`] is an immutable snapshot, replaced as a whole. Each worker adopts the newest
+//! map at the start of its turn, so ownership is constant within a turn. A caller that must know
+//! when the previous map is unused waits for a grace period after publishing.
 //!
-//! Invariants: tablets are sorted and never overlap; a hash outside of all of them is not ours.
+//! Invariants: tablets are sorted and never overlap. This server does not own a hash outside all
+//! tablets.
 
 use super::arrival::Arrival;
 use super::range_clock::RangeClock;
@@ -13,40 +15,42 @@ use std::sync::Arc;
 use types::limits::TABLES_MAX;
 use types::{HashRange, KeyHash, OwnershipEpoch, SLOT_COUNT, TableId, Tenure};
 
-/// What a server may do with a tablet.
+/// State of a tablet, which decides the allowed operations.
 #[derive(Clone, Debug)]
 pub enum TabletState {
-    /// Every operation is served.
+    /// The server executes every operation.
     Serving,
-    /// Source of a migration, from the freeze to its outcome: operations are held, nothing
+    /// Source of a migration, from the freeze to its outcome: operations wait and nothing
     /// changes.
     Frozen,
-    /// Source after an accepted flip: the copy is kept for pulls, operations are not ours.
+    /// Source after an accepted flip: the copy serves pulls, and operations are redirected.
     Leaving,
-    /// Target of a migration: operations are served, but records above the progress may be
-    /// missing.
+    /// Target of a migration: the server executes operations, but records above the progress may
+    /// be missing.
     Arriving(Arc<Arrival>),
-    /// Of a dead server, and to be ours when its log has been replayed: operations are held.
+    /// Range of a dead server that this server takes over once its log is replayed: operations
+    /// wait.
     Recovering(Arc<Recovery>),
-    /// All of it has been replayed, and operations are served. But it depends on the dead server's
-    /// log: a tombstone must stay, since an older record may be read there once more.
+    /// Recovered range: all of it is replayed and the server executes operations. But it still
+    /// depends on the dead server's log. Tombstones must stay, because an older record may be
+    /// read there again.
     Securing(Arc<Recovery>),
 }
 
 /// A range of key hashes that this server holds, in all tables.
 #[derive(Clone, Debug)]
 pub struct Tablet {
-    /// The hashes.
+    /// Key hashes of the tablet.
     pub range: HashRange,
-    /// Rises at every change of owner.
+    /// Ownership epoch. Rises at every change of owner.
     pub epoch: OwnershipEpoch,
-    /// The stay under which each table's entries of the range are written.
+    /// Incarnation of the range, per table. The server writes it into new entries.
     pub tenures: [Tenure; TABLES_MAX],
-    /// What may be done with it.
+    /// Allowed operations.
     pub state: TabletState,
-    /// By which clock expiry is judged in the range.
+    /// Clock that decides expiry in the range.
     pub clock: RangeClock,
-    /// Tables that are being flushed: operations on them are held, and what arrives for them is
+    /// Tables that are being flushed: operations on them wait, and arriving records of theirs are
     /// dropped.
     pub flushing: TableSet,
 }
@@ -58,52 +62,52 @@ pub struct TableSet(u16);
 const _: () = assert!(TABLES_MAX <= u16::BITS as usize);
 
 impl TableSet {
-    /// No table.
+    /// The empty set.
     pub const NONE: TableSet = TableSet(0);
 
-    /// Every table.
+    /// The set of all tables.
     pub const ALL: TableSet = TableSet(u16::MAX);
 
-    /// The set of one table.
+    /// Returns the set of one table.
     pub fn of(table: TableId) -> TableSet {
         TableSet(1 << table.0)
     }
 
-    /// This set and that table.
+    /// Returns this set with the table added.
     #[must_use]
     pub fn with(self, table: TableId) -> TableSet {
         TableSet(self.0 | TableSet::of(table).0)
     }
 
-    /// What is in either set.
+    /// Returns the union of both sets.
     #[must_use]
     pub fn union(self, other: TableSet) -> TableSet {
         TableSet(self.0 | other.0)
     }
 
-    /// What is in this set and not in the other.
+    /// Returns this set without the tables of the other.
     #[must_use]
     pub fn without(self, other: TableSet) -> TableSet {
         TableSet(self.0 & !other.0)
     }
 
-    /// Whether the table is in the set.
+    /// Returns whether the set contains the table.
     #[inline]
     pub fn contains(self, table: TableId) -> bool {
         self.0 & TableSet::of(table).0 != 0
     }
 
-    /// Whether no table is in the set.
+    /// Returns whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The set as bits, table 0 lowest.
+    /// Returns the set as bits, table 0 lowest.
     pub(super) fn bits(self) -> u16 {
         self.0
     }
 
-    /// The set with these bits.
+    /// Returns the set with these bits.
     pub(super) fn from_bits(bits: u16) -> TableSet {
         TableSet(bits)
     }
@@ -113,15 +117,15 @@ impl TableSet {
 #[derive(Debug)]
 pub struct TabletMap {
     tablets: Vec<Tablet>,
-    /// Per slot the first tablet that does not end below it.
+    /// Per slot, the index of the first tablet that does not end below it.
     first_of_slot: Box<[u16]>,
 }
 
 impl TabletMap {
-    /// The map of these tablets, given in any order.
+    /// Creates a map of these tablets, given in any order.
     ///
     /// # Panics
-    /// If two tablets overlap: our bug.
+    /// If two tablets overlap: a bug of the caller.
     pub fn new(mut tablets: Vec<Tablet>) -> TabletMap {
         tablets.sort_by_key(|tablet| tablet.range.first());
         for pair in tablets.windows(2) {
@@ -142,11 +146,11 @@ impl TabletMap {
         TabletMap { tablets, first_of_slot }
     }
 
-    /// The tablet that the hash lies in.
+    /// Returns the tablet that contains the hash.
     #[inline]
     pub fn at(&self, hash: KeyHash) -> Option<&Tablet> {
         let mut index = usize::from(self.first_of_slot[usize::from(hash.slot().0)]);
-        // One round for every border inside of the slot: none for tablets of whole slots.
+        // One iteration per tablet border inside the slot: none for tablets of whole slots.
         loop {
             let tablet = self.tablets.get(index)?;
             if hash <= tablet.range.last() {
@@ -156,20 +160,20 @@ impl TabletMap {
         }
     }
 
-    /// The lowest tablet that does not end below the hash.
+    /// Returns the lowest tablet that does not end below the hash.
     pub fn at_or_after(&self, hash: KeyHash) -> Option<&Tablet> {
         let first = usize::from(self.first_of_slot[usize::from(hash.slot().0)]);
         self.tablets[first..].iter().find(|tablet| hash <= tablet.range.last())
     }
 
-    /// The tablets that have a hash of the slot, in ascending order.
+    /// Returns the tablets that overlap the slot, in ascending order.
     pub fn of_slot(&self, slot: types::Slot) -> impl Iterator<Item = &Tablet> {
         let first = usize::from(self.first_of_slot[usize::from(slot.0)]);
         let last = slot.last_hash();
         self.tablets[first..].iter().take_while(move |tablet| tablet.range.first() <= last)
     }
 
-    /// All tablets, in ascending order.
+    /// Returns all tablets, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = &Tablet> {
         self.tablets.iter()
     }

@@ -1,4 +1,5 @@
-//! Writes of one key: blind, or decided by the record that they replace, or also by another table's.
+//! Writes of one key: blind, conditional on the present record, or conditional on a second record
+//! in another table.
 
 use super::changes::{Changes, Scratch, What};
 use super::expire::reclaim_touched;
@@ -11,7 +12,7 @@ use planted::Bug;
 use types::{TableId, UnixMillis};
 
 impl Worker {
-    /// Gives a key a value, whatever it had.
+    /// Sets a key's value unconditionally.
     #[inline]
     pub fn put(
         &mut self,
@@ -32,9 +33,9 @@ impl Worker {
         writer.put(&mut leaf, (key, access), old, (value, expiry))
     }
 
-    /// Lets `f` see the records and decide what becomes of them, all in one moment. If the result
-    /// is a stall, nothing has changed, even if `f` has run. A key that is given twice is seen
-    /// twice; the last of its changes counts.
+    /// Passes the records to `f`, which decides how they change, as one atomic step. If the
+    /// result is a stall, nothing has changed, even if `f` has run. A key that is given twice is
+    /// passed twice; the last of its changes wins.
     #[inline]
     pub fn update<T>(
         &mut self,
@@ -49,7 +50,7 @@ impl Worker {
         }
     }
 
-    /// As [`Worker::update`] for one key; allocates nothing.
+    /// Does the same as [`Worker::update`] for one key, without allocating.
     pub fn update_one<T>(
         &mut self,
         table: TableId,
@@ -80,8 +81,8 @@ impl Worker {
         Ok(result)
     }
 
-    /// As [`Worker::update_one`] where every record is needed, beside what another table has under
-    /// a key at the same moment. `f` sees that record first.
+    /// Does the same as [`Worker::update_one`] with all records needed, together with a record of
+    /// another table. `f` receives that record first.
     ///
     /// # Panics
     /// If both tables are the same.
@@ -100,7 +101,7 @@ impl Worker {
         let other_view = View::for_client(&self.store, beside, &turn, &self.shown);
         access.make_leaf(&view, key.hash);
         other_access.make_leaf(&other_view, other.hash);
-        // By ascending table, so that no two of these wait for each other in a circle.
+        // Locked by ascending table, so that two such updates cannot deadlock.
         let (mut leaf, other_leaf);
         if table < beside {
             leaf = view.lock(key.hash)?;
@@ -122,7 +123,8 @@ impl Worker {
     }
 }
 
-/// What stands under a key whose leaf is locked; a stall if it is needed and may still arrive.
+/// Finds the entry of a key in its locked leaf. Fails if the record is needed and may still
+/// arrive.
 #[inline]
 fn look<'t>(
     view: &View<'t>,
@@ -141,7 +143,7 @@ fn look<'t>(
     Ok(found)
 }
 
-/// Makes the last of the changes of one key, if there is any.
+/// Applies the last change of one key, if there is any.
 #[inline]
 fn carry_out(
     scratch: &Scratch,

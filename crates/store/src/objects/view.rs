@@ -1,4 +1,4 @@
-//! One table as an operation sees it within a turn: from a key to its entry.
+//! The [`View`]: log and index of one table within a turn, from a key to its entry.
 
 use super::batch::Publications;
 use super::store::Store;
@@ -12,13 +12,13 @@ use std::ops::ControlFlow;
 use types::{HashRange, KeyHash, TableId, UnixMillis, Version};
 use wire::entry::{Body, Entry};
 
-/// Looks at a leaf whose writer is publishing before the writer is taken to be away.
+/// Checks of a leaf during a publication before the writer is assumed to be descheduled.
 const SPINS: usize = 64;
 
-/// Of an entry that may be of the same key: what it takes to compare the keys.
+/// Bytes of an entry that are prefetched to compare its key.
 const RIVAL_BYTES: usize = 64;
 
-/// Where the key of an entry ends, as a rule: what a walk asks for.
+/// Bytes of an entry that usually include the key. A walk prefetches as many.
 const KEY_ENDS: usize = 64;
 
 /// Log and index of one table, within a turn.
@@ -26,14 +26,16 @@ const KEY_ENDS: usize = 64;
 pub(super) struct View<'t> {
     pub(super) table: TableId,
     publications: &'t Publications,
-    /// Where is noted what is shown to a client; `None`: nothing has to be.
+    /// Collector of the reply's durability dependencies; `None` if the store is not durable or
+    /// the reader is internal.
     shown: Option<&'t Shown>,
     pub(super) log: &'t Log,
     pub(super) index: &'t Index,
     pub(super) turn: &'t Turn<'t>,
 }
 
-/// What the replies to clients tell that is not safe yet.
+/// Durability dependency of the replies to clients: log positions they reveal that are not
+/// acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Shown(RefCell<Option<Dependency>>);
 
@@ -48,12 +50,12 @@ impl Shown {
     }
 }
 
-/// What stands in the index under a key.
+/// Search result for a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Found<'t> {
-    /// Nothing.
+    /// Neither a record nor a tombstone.
     Nothing,
-    /// The entry of a word: a record, or the tombstone of one.
+    /// Index word with its entry: a record or a tombstone.
     Here(Word, Entry<'t>),
 }
 
@@ -65,7 +67,7 @@ impl<'t> View<'t> {
         View { table, publications, shown: None, log: &store.log, index, turn }
     }
 
-    /// As [`View::new`] for an operation of a client.
+    /// Returns a view for a client's operation, which also collects durability dependencies.
     #[inline]
     pub(super) fn for_client(
         store: &'t Store,
@@ -77,7 +79,7 @@ impl<'t> View<'t> {
         View { shown, ..View::new(store, table, turn) }
     }
 
-    /// The client's reply tells of what was found.
+    /// Records that the client's reply depends on a found entry.
     #[inline]
     pub(super) fn note_found(&self, found: &Found<'_>) {
         if let (Some(shown), Found::Here(word, entry)) = (self.shown, found) {
@@ -85,7 +87,7 @@ impl<'t> View<'t> {
         }
     }
 
-    /// The client's reply tells of an entry in the log.
+    /// Records that the client's reply depends on an entry in the log.
     #[inline]
     pub(super) fn note(&self, address: Address, bytes: u32) {
         if let Some(shown) = self.shown {
@@ -93,7 +95,7 @@ impl<'t> View<'t> {
         }
     }
 
-    /// Looks without a lock.
+    /// Searches for a key without a lock.
     #[inline]
     pub(super) fn find(&self, key: Key<'_>) -> Result<Found<'t>, Stall> {
         let mut entry = None;
@@ -109,14 +111,14 @@ impl<'t> View<'t> {
         }
     }
 
-    /// The leaf of this hash, locked.
+    /// Locks the leaf of this hash.
     #[inline]
     pub(super) fn lock(&self, hash: KeyHash) -> Result<LeafGuard<'t>, Stall> {
         Ok(self.index.lock(hash, self.turn)?)
     }
 
-    /// Adds the words of a range, each with the lowest hash that it may have, to `words`, and asks
-    /// for the headers and keys of their entries. Returns where to go on.
+    /// Adds the words of a range to `words`, each with the lowest hash that it may have, and
+    /// prefetches the headers and keys of their entries. Returns where to resume.
     pub(super) fn gather(
         &self,
         range: HashRange,
@@ -131,7 +133,8 @@ impl<'t> View<'t> {
         })
     }
 
-    /// Asks for what may stand under the same key already. The hash's bucket is here by now.
+    /// Prefetches the entries that may have the same key. The hash's bucket is expected to be in
+    /// the cache.
     #[inline]
     pub(super) fn prefetch_rivals(&self, hash: KeyHash) {
         self.index.candidates(hash, self.turn, |word| {
@@ -139,7 +142,7 @@ impl<'t> View<'t> {
         });
     }
 
-    /// A word was found in the leaf: returns when all that was published with it can be found.
+    /// Waits until all words that were published together with a found word are visible.
     #[inline(never)]
     fn wait_for_publication(&self, hash: KeyHash) -> Result<(), Stall> {
         for _ in 0..SPINS {
@@ -151,7 +154,7 @@ impl<'t> View<'t> {
         Err(Stall::Contended)
     }
 
-    /// Looks in a leaf that is locked.
+    /// Searches for a key in a locked leaf.
     #[inline(always)]
     pub(super) fn find_locked(&self, leaf: &LeafGuard<'_>, key: Key<'_>) -> Found<'t> {
         let mut entry = None;
@@ -161,7 +164,7 @@ impl<'t> View<'t> {
         }
     }
 
-    /// The entry of a word that was found within this turn.
+    /// Returns the entry of a word that was found within this turn.
     #[inline(always)]
     pub(super) fn entry(&self, word: Word) -> Entry<'t> {
         self.log.entry(word.address(), self.turn)
@@ -184,19 +187,19 @@ impl<'t> Found<'t> {
         Found::Here(word, entry.expect("the word was found by its entry"))
     }
 
-    /// Whether not even a tombstone stands there.
+    /// Returns whether there is neither a record nor a tombstone.
     #[inline]
     pub(super) fn is_nothing(&self) -> bool {
         matches!(self, Found::Nothing)
     }
 
-    /// Returns whether it is a record with an expiry.
+    /// Returns whether the entry is a record with an expiry.
     #[inline]
     pub(super) fn may_expire(&self) -> bool {
         matches!(self, Found::Here(word, _) if word.kind() == Kind::Expiring)
     }
 
-    /// The record, if one exists at this time.
+    /// Returns the record, if it exists at this time.
     #[inline]
     pub(super) fn record(&self, now: UnixMillis) -> Option<Record<'t>> {
         match self {
@@ -205,7 +208,7 @@ impl<'t> Found<'t> {
         }
     }
 
-    /// What must be taken out of the index, or replaced there, when the key changes.
+    /// Returns the word that a change of the key must replace or remove.
     #[inline]
     pub(super) fn old(&self) -> Option<Placed> {
         match self {
@@ -215,7 +218,7 @@ impl<'t> Found<'t> {
     }
 }
 
-/// A word and the bytes that its entry takes in the log.
+/// An index word and the length of its entry in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
     pub(super) word: Word,
@@ -228,14 +231,14 @@ impl Placed {
         Placed { word, bytes: entry.encoded_bytes() as u32 }
     }
 
-    /// As the index takes it.
+    /// Returns word and length as the index takes them.
     #[inline]
     pub(super) fn tuple(self) -> (Word, u32) {
         (self.word, self.bytes)
     }
 }
 
-/// What an entry's word says of it.
+/// Returns the kind of an entry's index word.
 #[inline]
 pub(super) fn kind_of(entry: &Entry<'_>) -> Kind {
     match entry.body {
@@ -246,15 +249,16 @@ pub(super) fn kind_of(entry: &Entry<'_>) -> Kind {
     }
 }
 
-/// Which of two entries of a key counts, of those that were read from a log in any order: the higher
-/// one. Of equal versions the tombstone, so that one that a cleaner derived from an object wins over
-/// what the object replaced.
+/// Returns the sort key that decides between two entries of one key: the higher rank wins,
+/// independently of the order in which a log is read. At equal versions the tombstone wins: a
+/// tombstone derived by the cleaner from an object must win over the version that the object
+/// replaced.
 #[inline]
 pub(super) fn rank(version: Version, kind: Kind) -> (Version, bool) {
     (version, (kind == Kind::Tombstone) != planted::is(Bug::TieToObject))
 }
 
-/// The record that an entry stands for, if it exists at this time.
+/// Returns the record of an entry, if it exists at this time.
 #[inline]
 pub(super) fn record_of<'t>(entry: &Entry<'t>, now: UnixMillis) -> Option<Record<'t>> {
     match entry.body {

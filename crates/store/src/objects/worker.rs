@@ -1,8 +1,8 @@
-//! One reactor's way into the store.
+//! The [`Worker`]: the handle through which one reactor uses the store.
 //!
-//! A worker owns what only its reactor touches: the log head, the side logs of what it replays, the
-//! picture of the tablets for this turn, and memory that operations use again and again. What it
-//! can do is spread over the files of this folder, one per kind of work.
+//! A worker owns the data that only its reactor touches: the log head, its side logs, the tablet
+//! map of the current turn, and reusable buffers. Its operations are spread over the files of
+//! this folder, one file per kind of work.
 
 use super::changes::Scratch;
 use super::expire::Expiring;
@@ -20,59 +20,61 @@ use std::sync::Arc;
 use types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use types::{KeyHash, MigrationId, ReactorId, TableId, Tenure, UnixMillis};
 
-/// Retired things freed at the top of a turn. Arbitrary: enough to keep up with a writer that
-/// retires a leaf every few hundred inserts.
+/// Number of retired items freed at the start of a turn. Arbitrary: enough to keep up with a
+/// writer that retires a leaf every few hundred inserts.
 const RECLAIMED_PER_TURN: usize = 16;
 
-/// One reactor's way into the store.
+/// Handle of one reactor to the store.
 pub struct Worker {
     pub(super) store: Arc<Store>,
     pub(super) participant: Participant,
     pub(super) head: Head,
-    /// One per migration of which this worker has replayed something and not spliced, and one for
-    /// all that is being recovered.
+    /// One side log per migration with replayed but unspliced records, and up to two for
+    /// recoveries (see [`Cause`]).
     pub(super) side_logs: Vec<(Cause, SideLog)>,
     pub(super) keeps_recovered_back: bool,
-    /// As published when the turn began.
+    /// Tablet map that was current when the turn began.
     pub(super) tablets: Arc<TabletMap>,
     generation: u64,
     pub(super) scratch: Scratch,
-    /// Where the cleaner puts what lives.
+    /// Destination of the cleaner's copies.
     pub(super) survivors: Survivors,
-    /// What spliced side logs owe the replicas.
+    /// Segments of spliced side logs that are not completely replicated.
     pub(super) spliced: Spliced,
-    /// What operations showed that is not safe yet.
+    /// Unacknowledged log positions on which replies to clients depend.
     pub(super) shown: Shown,
-    /// Tombstones whose words are to go.
+    /// Tombstones with index words that are to be removed.
     pub(super) graves: Graves,
-    /// The segment that this worker is cleaning.
+    /// Segment that this worker is cleaning.
     pub(super) victim: Option<VictimSegment>,
-    /// Counts of what the walk that reclaims expired records has met.
+    /// Counts of the records with an expiry that the expiry walk has met.
     pub(super) expiring: Expiring,
-    /// Words of a walk, with the lowest hashes that they may have, until it has been decided what becomes of them.
+    /// Words that a walk has collected, each with the lowest hash that it may have. A reusable
+    /// buffer.
     pub(super) words: Vec<(KeyHash, Word)>,
 }
 
-/// What a side log is for.
+/// Purpose of a side log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// A migration.
+    /// Records of a migration.
     Migration(MigrationId),
-    /// Recoveries.
+    /// Recovered records that the dead server's log still holds durably.
     Recoveries,
-    /// What of recoveries must be safe here before anybody is shown it.
+    /// Recovered records that the dead server's log may lose. They must be durable here before a
+    /// client sees them.
     Unsettled,
 }
 
-/// What an operation may do with a hash that is ours.
+/// Permission of an operation on a hash that this server owns.
 #[derive(Clone, Copy)]
 pub(super) struct Access<'m> {
-    /// Written into its entries.
+    /// Incarnation that is written into new entries.
     pub(super) tenure: Tenure,
     clock: &'m RangeClock,
     /// Set where records may still arrive.
     pub(super) arrival: Option<&'m Arc<Arrival>>,
-    /// Set where what was recovered depends on another log.
+    /// Set where recovered records depend on another log.
     pub(super) recovery: Option<&'m Recovery>,
 }
 
@@ -102,12 +104,14 @@ impl Worker {
         }
     }
 
-    /// Begins a turn: nothing of the store is held from before, the newest tablets count, and the
-    /// store's clock is not behind `clock`. Also what a worker does first, and after sleeping.
+    /// Begins a turn. Drops all references into the store, adopts the newest tablets, and raises
+    /// the store's clock to at least `clock`. A worker calls this before its first operation and
+    /// after sleeping.
     #[inline]
     pub fn begin_turn(&mut self, clock: UnixMillis) {
         self.participant.begin_turn();
-        // After the line above: who has seen this turn begin relies on its seeing the tablets.
+        // After `begin_turn`: a thread that sees this turn begin relies on the worker using the
+        // tablets published before.
         let generation = self.store.generation();
         if generation != self.generation {
             self.tablets = self.store.tablets();
@@ -120,31 +124,33 @@ impl Worker {
         self.close_graves();
     }
 
-    /// The clock by which expiry is judged at this hash: what a relative time to live counts from.
+    /// Returns the clock that decides expiry at this hash. A relative time to live counts from
+    /// it.
     pub fn clock_at(&self, hash: KeyHash) -> UnixMillis {
         let own = self.store.clock();
         self.tablets.at(hash).map_or(own, |tablet| tablet.clock.read(own))
     }
 
-    /// The worker holds nothing and begins no operation before its next turn: nobody waits for it.
+    /// Marks the worker as asleep: it holds no reference and begins no operation before its next
+    /// turn. So no grace period waits for it.
     pub fn sleep(&mut self) {
         self.participant.sleep();
     }
 
-    /// The store that this is a way into.
+    /// Returns the store of this worker.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 }
 
 impl TabletMap {
-    /// Whether an operation on this hash may be carried out here, by the tablet's state alone.
+    /// Returns the permission of an operation on this hash, by the tablet's state alone.
     #[inline]
     pub(super) fn access(&self, table: TableId, hash: KeyHash) -> Result<Access<'_>, Stall> {
         self.at(hash).ok_or(Stall::NotOwned)?.access(table)
     }
 
-    /// As [`TabletMap::access`], for each of these keys.
+    /// Returns [`TabletMap::access`] for each of these keys.
     pub(super) fn accesses(
         &self,
         table: TableId,
@@ -155,7 +161,7 @@ impl TabletMap {
 }
 
 impl Tablet {
-    /// As [`TabletMap::access`], for any hash of the tablet.
+    /// Returns the same permission as [`TabletMap::access`], for any hash of the tablet.
     #[inline]
     pub(super) fn access(&self, table: TableId) -> Result<Access<'_>, Stall> {
         let (arrival, recovery) = match &self.state {
@@ -177,27 +183,28 @@ impl Tablet {
 }
 
 impl Access<'_> {
-    /// The range's clock, by which expiry is judged. Loaded anew for each judgment: see
+    /// Returns the range's clock, which decides expiry. It is loaded anew for each decision: see
     /// [`Store::clock`].
     #[inline]
     pub(super) fn clock(&self, store: &Store) -> UnixMillis {
         self.clock.read(store.clock())
     }
 
-    /// Whether another log may have an older version of any record, so that what is removed leaves
-    /// a tombstone.
+    /// Returns whether another log may hold an older version of a record. If so, a removal must
+    /// leave a tombstone.
     #[inline]
     pub(super) fn is_inherited(&self) -> bool {
         self.arrival.is_some() || self.recovery.is_some()
     }
 
-    /// Whether a record that is not here may still come.
+    /// Returns whether an absent record may still arrive.
     #[inline]
     pub(super) fn may_arrive(&self, table: TableId, hash: KeyHash) -> bool {
         self.arrival.is_some_and(|arrival| arrival.may_arrive(table, hash))
     }
 
-    /// Where records arrive: makes the slot's leaf at the size that it will have, if there is none.
+    /// Creates the slot's leaf at its expected final size, if records arrive and there is no
+    /// leaf.
     #[inline]
     pub(super) fn make_leaf(&self, view: &View<'_>, hash: KeyHash) {
         if let Some(arrival) = self.arrival {
@@ -206,7 +213,7 @@ impl Access<'_> {
     }
 }
 
-/// Refuses what no log entry can hold.
+/// Rejects a key or value that is too long for a log entry.
 #[inline]
 pub(super) fn check_size(key: &[u8], value: usize) -> Result<(), Stall> {
     if key.len() > KEY_BYTES_MAX || value > VALUE_BYTES_MAX { Err(Stall::TooLarge) } else { Ok(()) }

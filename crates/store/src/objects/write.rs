@@ -1,5 +1,5 @@
-//! The steps of every change of a key: the entry is appended, the index pointed at it, and what it
-//! replaces counted as dead. The key's leaf is locked throughout.
+//! The steps of every change of a key: append the entry, point the index at it, and mark the
+//! replaced entry as dead. The caller holds the lock of the key's leaf throughout.
 
 use super::graves::{Grave, Graves};
 use super::store::Store;
@@ -11,7 +11,7 @@ use crate::log::{Head, OutOfMemory};
 use types::{KeyHash, UnixMillis, Version};
 use wire::entry::{Body, Dead, Entry};
 
-/// What it takes to change keys of one table.
+/// References needed to change keys of one table.
 pub(super) struct Writer<'w, 't> {
     pub(super) store: &'w Store,
     pub(super) head: &'w mut Head,
@@ -20,7 +20,7 @@ pub(super) struct Writer<'w, 't> {
 }
 
 impl<'t> Writer<'_, 't> {
-    /// Gives the key a value. Nothing has changed if there is no memory.
+    /// Sets the key's value. Changes nothing if there is no memory.
     #[inline(always)]
     pub(super) fn put(
         &mut self,
@@ -38,7 +38,7 @@ impl<'t> Writer<'_, 't> {
         self.link(leaf, key.hash, old, Placed::new(word, &entry))
     }
 
-    /// Takes the key out. Where that has to be remembered, a tombstone takes its place.
+    /// Removes the key. Leaves a tombstone in its place where one is needed.
     pub(super) fn remove(
         &mut self,
         leaf: &mut LeafGuard<'_>,
@@ -62,7 +62,7 @@ impl<'t> Writer<'_, 't> {
         Ok(())
     }
 
-    /// What it takes to remove a key. Draws the version: the leaf is locked.
+    /// Decides how to remove a key. Draws the version, so the leaf must be locked.
     pub(super) fn removal<'k>(
         &self,
         key: Key<'k>,
@@ -72,7 +72,7 @@ impl<'t> Writer<'_, 't> {
         let may_arrive = access.may_arrive(self.view.table, key.hash);
         let is_needed = match (self.view.log.is_durable(), old.map(|old| old.word.kind())) {
             (true, Some(Kind::Object | Kind::Expiring)) => true,
-            // It is removed already.
+            // Removed already.
             (true, Some(Kind::Tombstone)) => return Removal::Nothing,
             (true, None) | (false, _) => may_arrive,
         };
@@ -85,9 +85,9 @@ impl<'t> Writer<'_, 't> {
         }
     }
 
-    /// Sees to it that the word of a tombstone goes in time: of this hash, version and place. What
-    /// arrives, or was recovered, may have to be read once more from what its source, or the dead
-    /// server, has written: so in a durable store it stays until nothing depends on that.
+    /// Schedules the removal of a tombstone's index word. A durable store keeps the word while
+    /// the range depends on another log (the source's or the dead server's), because an older
+    /// record may be read there again. Otherwise the word goes when the tombstone is synced.
     pub(super) fn mourn(
         &mut self,
         access: Access<'_>,
@@ -107,7 +107,7 @@ impl<'t> Writer<'_, 't> {
         }
     }
 
-    /// The entry that gives the key a value.
+    /// Returns the entry that sets the key's value. Draws the version.
     #[inline]
     pub(super) fn object<'k>(
         &self,
@@ -129,7 +129,7 @@ impl<'t> Writer<'_, 't> {
         }
     }
 
-    /// The entry that says that the key is gone.
+    /// Returns the tombstone entry for the key. Draws the version.
     fn tombstone<'k>(&self, key: Key<'k>, access: Access<'_>, old: Option<Placed>) -> Entry<'k> {
         let location = old.map(|old| self.view.log.location_of(old.word.address()));
         Entry {
@@ -140,7 +140,7 @@ impl<'t> Writer<'_, 't> {
         }
     }
 
-    /// Points the index at an entry that has been appended.
+    /// Points the index at an appended entry and marks the replaced entry as dead.
     #[inline(always)]
     fn link(
         &mut self,
@@ -166,16 +166,16 @@ impl<'t> Writer<'_, 't> {
     }
 }
 
-/// What it takes to remove a key.
+/// Steps to remove a key.
 pub(super) enum Removal<'k> {
-    /// Nothing: it is not there.
+    /// None: the key does not exist.
     Nothing,
-    /// Its word goes.
+    /// Removal of the index word, without a tombstone.
     Unlink(Placed),
-    /// A tombstone takes its place.
+    /// Replacement by a tombstone.
     Bury {
         tombstone: Entry<'k>,
-        /// Whether it must stay in the index because something may still arrive.
+        /// Set if the tombstone must stay in the index because a record may still arrive.
         may_arrive: bool,
     },
 }

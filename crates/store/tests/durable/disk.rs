@@ -1,4 +1,4 @@
-//! Disks that a store keeps its log on, and stores made from what they hold.
+//! The disk model of a durable store, and stores recovered from it.
 
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -8,43 +8,43 @@ use store::{Store, StoreConfig, TabletMap, Worker};
 use types::{HashSeed, KeyHash, ReactorId, SegmentId, UnixMillis};
 use wire::entries::EntryReader;
 
-/// What the replicas and the directory of a log hold.
+/// Contents of a log's replicas and of its segment manifest.
 #[derive(Clone, Default)]
 pub(crate) struct Disk {
     pub(crate) segments: BTreeMap<SegmentId, Replica>,
-    /// The segments that the directory lists.
+    /// Segments in the manifest.
     pub(crate) directory: BTreeSet<SegmentId>,
-    /// Those of which the log has said that they may be dropped.
+    /// Segments that the log has reported as dead.
     pub(crate) dead: VecDeque<SegmentId>,
-    /// Those that are dropped, and the log has not been told.
+    /// Segments that the manifest has dropped and the log has not released.
     pub(crate) dropped: VecDeque<SegmentId>,
-    /// Those that have ever been dropped.
+    /// All segments that were ever dropped.
     pub(crate) gone: BTreeSet<SegmentId>,
 }
 
-/// The bytes of one segment, and how many of them outlive a power cut.
+/// Bytes of one segment, and the number of synced bytes.
 #[derive(Clone, Default)]
 pub(crate) struct Replica {
     pub(crate) bytes: Vec<u8>,
-    /// Where the pieces end in which it was written.
+    /// End offsets of the pieces in which it was written.
     pub(crate) ends: Vec<usize>,
     pub(crate) stable: usize,
     pub(crate) is_closed: bool,
 }
 
 impl Disk {
-    /// Takes what a worker has written, and acknowledges it. `takes` may refuse a piece.
+    /// Saves and acknowledges the bytes that a worker has written. `takes` may refuse a piece.
     pub(crate) fn save(
         &mut self,
         store: &Store,
         worker: &mut Worker,
         mut takes: impl FnMut() -> bool,
     ) {
-        // What is not urgent comes piece by piece.
+        // Bytes that are not urgent come piece by piece.
         while self.save_once(store, worker, &mut takes) {}
     }
 
-    /// Whether there was something, and all of it was taken.
+    /// Saves once. Returns whether there were bytes and all were accepted.
     fn save_once(
         &mut self,
         store: &Store,
@@ -76,7 +76,7 @@ impl Disk {
         has_saved && are_taken
     }
 
-    /// Makes a segment stable.
+    /// Syncs a segment.
     pub(crate) fn sync(&mut self, store: &Store, segment: SegmentId) {
         let replica = self.segments.get_mut(&segment).expect("a replica");
         replica.stable = replica.bytes.len();
@@ -90,7 +90,7 @@ impl Disk {
         self.note_changes(store);
     }
 
-    /// Writes into the directory what the log says of its segments, but for what may be dropped.
+    /// Applies the log's changes to the manifest, except drops of dead segments.
     pub(crate) fn note_changes(&mut self, store: &Store) {
         for change in store.log().take_changes() {
             match change {
@@ -101,8 +101,7 @@ impl Disk {
         }
     }
 
-    /// Drops one of the segments that may be dropped, but hardly ever the one that has waited
-    /// longest. Whether there was one.
+    /// Drops one of the dead segments, but only rarely the oldest. Returns whether there was one.
     pub(crate) fn drop_one(&mut self, choice: usize) -> bool {
         let others = self.dead.len().saturating_sub(1);
         let choice =
@@ -119,7 +118,7 @@ impl Disk {
         true
     }
 
-    /// Tells the log of one that was dropped. Whether there was one.
+    /// Lets the log release one dropped segment. Returns whether there was one.
     pub(crate) fn release_one(&mut self, store: &Store) -> bool {
         let Some(segment) = self.dropped.pop_front() else { return false };
         store.log().release(segment);
@@ -127,8 +126,8 @@ impl Disk {
         true
     }
 
-    /// What is left when the process is killed, or with `loses` after a power cut: it says for each
-    /// replica how many of the pieces that are not stable are there nevertheless.
+    /// Returns the disk after a crash. Without `loses` the process was killed. With it the power
+    /// failed: `loses` returns for each replica how many of the unsynced pieces survive.
     pub(crate) fn after_crash(&self, mut loses: Option<impl FnMut(usize) -> usize>) -> Disk {
         let mut left = Disk { directory: self.directory.clone(), ..Disk::default() };
         for (segment, replica) in &self.segments {
@@ -147,7 +146,7 @@ impl Disk {
         left
     }
 
-    /// The log's segments cut at entries, each time behind fewer than `most`.
+    /// Returns the log's segments, divided into stretches of fewer than `most` entries.
     pub(crate) fn stretches(&self, rng: &mut Rng, most: usize) -> Vec<Vec<u8>> {
         let mut stretches = Vec::new();
         for segment in &self.directory {
@@ -166,7 +165,7 @@ impl Disk {
         stretches
     }
 
-    /// A store that reads all of it, in this order, and its workers.
+    /// Creates a store that recovers the whole log in this order, with its workers.
     pub(crate) fn recover(
         &mut self,
         config: StoreConfig,
@@ -180,7 +179,7 @@ impl Disk {
         (store, workers)
     }
 
-    /// A store without tablets, into which nothing has been read yet, and its workers.
+    /// Creates a store without tablets and without recovered data, with its workers.
     pub(crate) fn begin_recovery(&self, config: StoreConfig) -> (Arc<Store>, Vec<Worker>) {
         let reactors = config.reactors;
         let store = Store::new(config).unwrap();
@@ -188,7 +187,7 @@ impl Disk {
         (store, workers)
     }
 
-    /// Reads all of it, in this order: adopts the segments and enters their entries.
+    /// Recovers the whole log in this order: adopts the segments and enters their entries.
     pub(crate) fn enter(
         &mut self,
         (store, workers): (&Arc<Store>, &mut [Worker]),

@@ -1,5 +1,5 @@
-//! What a server has recovered and serves before its own log has all of it: if it dies, a third one
-//! reads both logs, and finds what was acknowledged.
+//! Recovered ranges that are served before they are durable in the new owner's log. If the new
+//! owner dies, a third server reads both logs and finds all acknowledged writes.
 
 use crate::common::{NOW, TABLE, key};
 use crate::disk::{Disk, config};
@@ -14,13 +14,13 @@ use store::{
 };
 use types::{HashRange, KeyHash, OwnershipEpoch, UnixMillis};
 
-/// Keys of a history.
+/// Number of keys in a history.
 const KEYS: u32 = 300;
-/// Those of them that are written and removed all the time, so that what became of the others can
+/// Number of keys that are written and removed frequently, so that old entries of other keys can
 /// leave the log.
 const HOT_KEYS: u32 = 20;
 
-/// What is there, by key.
+/// Expected values by key.
 type Model = BTreeMap<u32, Vec<u8>>;
 
 /// A server and its disk.
@@ -46,7 +46,7 @@ impl Server {
         Server { store, workers, disk, now: NOW }
     }
 
-    /// One that has replayed these logs, each written under the tenures from this one on.
+    /// Creates a server that has replayed these logs, each with its first incarnation.
     fn successor(tenure: u64, logs: &[(&Disk, u64)], rng: &mut Rng) -> (Server, Arc<Recovery>) {
         let old_tenures = logs.iter().map(|(_, tenure)| tenures(*tenure).to_vec()).collect();
         let plan = RecoveryPlan { number: tenure, range: HashRange::ALL, old_tenures };
@@ -75,7 +75,7 @@ impl Server {
         (0..self.workers.len()).for_each(|at| self.turn(at));
     }
 
-    /// A client changes something, or the server goes on with its own work.
+    /// Executes a client operation or a step of the server's background work.
     fn step(&mut self, model: &mut Model, rng: &mut Rng) {
         let at = rng.usize(..self.workers.len());
         let keys = if rng.u32(..5) == 0 { KEYS } else { HOT_KEYS };
@@ -86,7 +86,7 @@ impl Server {
             0..8 => {
                 let longest = if number < HOT_KEYS { 8000 } else { 500 };
                 let value = vec![rng.u8(..); rng.usize(..longest)];
-                // Some values expire later than everything here, some at once.
+                // Some values expire after the test, some immediately.
                 let expiry = match rng.u32(..6) {
                     0 => Some(UnixMillis(self.now.0 + 1)),
                     1 => Some(UnixMillis(u64::MAX >> 1)),
@@ -124,7 +124,7 @@ impl Server {
         }
     }
 
-    /// Everything that clients wrote is acknowledged.
+    /// Acknowledges all writes of clients.
     fn save(&mut self) {
         for worker in &mut self.workers {
             self.disk.save(&self.store, worker, || true);
@@ -173,7 +173,7 @@ fn whoever_dies_before_it_has_all_that_it_serves_is_succeeded_from_both_logs() {
         third.publish(tablets(300, TabletState::Serving));
         third.check(&model, seed);
 
-        // If it lives until its own log has everything, that one is enough.
+        // If the new owner lives until its own log has everything, that log alone is enough.
         second.workers.iter_mut().for_each(|worker| worker.keep_recovered_back(false));
         second.save();
         assert!(second.store.log().unacknowledged(Among::Everything).is_none(), "seed {seed}");

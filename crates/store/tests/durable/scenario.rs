@@ -1,4 +1,4 @@
-//! Histories too rare for random worlds.
+//! Histories that are too rare for random worlds.
 
 use crate::common::{NOW, TABLE, key, tablet};
 use crate::disk::{Disk, config};
@@ -7,9 +7,9 @@ use types::{HashRange, SegmentId};
 
 const SEGMENT_BYTES: usize = 64 << 10;
 
-/// A record is copied by the cleaner and then deleted. The copy's segment, and that of the tombstone,
-/// could leave the log long before that of the original, which the directory is slow to drop. Returns
-/// whether the record is there after a crash.
+/// The cleaner copies a record, which is then deleted. The segments of the copy and of the
+/// tombstone could leave the log long before the original's segment, which the manifest is slow
+/// to drop. Returns whether the record exists after a crash.
 pub(crate) fn an_original_outlives_its_copy() -> bool {
     let config = || config(24 * SEGMENT_BYTES, SEGMENT_BYTES, 1);
     let serving = || (TabletMap::new(vec![tablet(HashRange::ALL, TabletState::Serving)]), NOW);
@@ -22,7 +22,7 @@ pub(crate) fn an_original_outlives_its_copy() -> bool {
     let mut is_deleted = false;
     for number in 0..20_000u32 {
         worker.begin_turn(NOW);
-        // Something lives in every segment for a while, and more than in the original's.
+        // Every segment keeps live bytes for a while, more than the original's segment.
         let name = match number % 40 {
             0 => format!("slow filler {}", number / 40 % 40),
             fast => format!("filler {}", fast % 10),
