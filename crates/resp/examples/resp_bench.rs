@@ -1,8 +1,8 @@
 //! Nanoseconds per request and per reply: `cargo run --release -p resp --example resp_bench`.
 //!
-//! Each case is a pipeline of equal parts in one buffer, taken apart again and again. The best of
-//! several rounds is shown, since what disturbs a round only makes it slower; and a check of what
-//! was read, since a parser that finds nothing is fast.
+//! Each case parses a pipeline of equal parts from one buffer, many times. The result is the best
+//! of several rounds, since disturbances only make a round slower. The parsed data is checked,
+//! because a parser that finds nothing is fast.
 
 use resp::{
     Protocol, Reply, ReplyLimits, ReplyParser, ReplyWriter, RequestLimits, RequestParser,
@@ -10,7 +10,7 @@ use resp::{
 };
 use std::{hint::black_box, time::Duration, time::Instant};
 
-/// Parts in a pipeline: with small ones, about what a socket gives at once.
+/// Parts in a pipeline. With small parts, this is about one read from a socket.
 const PARTS: usize = 128;
 const ROUNDS: usize = 40;
 const PASSES: usize = 200;
@@ -36,7 +36,7 @@ fn main() {
     });
 }
 
-/// Shows the time that one part takes.
+/// Prints the time per part.
 fn show(name: &str, bytes: usize, mut pass: impl FnMut()) {
     let mut best = Duration::MAX;
     for _ in 0..ROUNDS {

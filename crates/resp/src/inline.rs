@@ -1,17 +1,17 @@
-//! Requests as a person types them: words separated by blanks, with Redis's rules of quoting.
+//! Inline requests, as typed by a person: words separated by blanks, with Redis's quoting rules.
 //!
-//! - A word ends at a space, tab or line end outside of quotes. Quotes may begin and end within a
+//! - A word ends at a space, tab or line end outside quotes. Quotes may begin and end within a
 //!   word, as in Valkey 9: `a"b c"d` is one word.
-//! - Between double quotes `\n \r \t \b \a` and `\xHH` stand for one byte, and `\` before any other
-//!   byte for that byte. Between single quotes only `\'` means something.
+//! - Between double quotes, `\n \r \t \b \a` and `\xHH` represent one byte, and `\` before any
+//!   other byte represents that byte. Between single quotes, only `\'` is special.
 
 use crate::request::Span;
 
-/// A quote was not closed.
+/// The error of a missing closing quote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnbalancedQuotes;
 
-/// Appends the words of `line` to `words`, as spans of `unquoted`, where their bytes are put.
+/// Appends the words of `line` to `words`, as spans of `unquoted`, which gets their bytes.
 pub(crate) fn split_words(
     mut line: &[u8],
     unquoted: &mut Vec<u8>,
@@ -29,7 +29,7 @@ pub(crate) fn split_words(
     }
 }
 
-/// Puts the first word of `line` into `word` and returns what follows.
+/// Appends the first word of `line` to `word`, and returns the rest of the line.
 fn take_word<'a>(mut line: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], UnbalancedQuotes> {
     loop {
         match line {
@@ -44,7 +44,7 @@ fn take_word<'a>(mut line: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], Unb
     }
 }
 
-/// Returns what follows the closing quote.
+/// Appends the text up to the closing quote, and returns the rest of the line.
 fn take_double_quoted<'a>(
     mut line: &'a [u8],
     word: &mut Vec<u8>,
@@ -66,7 +66,7 @@ fn take_double_quoted<'a>(
     }
 }
 
-/// Returns what follows the closing quote.
+/// Appends the text up to the closing quote, and returns the rest of the line.
 fn take_single_quoted<'a>(
     mut line: &'a [u8],
     word: &mut Vec<u8>,
@@ -94,7 +94,7 @@ fn unescape(byte: u8) -> u8 {
     }
 }
 
-/// The value of a byte that is known to be a hexadecimal digit.
+/// Returns the value of a hexadecimal digit. The caller has checked the byte.
 fn hex_digit(digit: u8) -> u8 {
     match digit {
         b'0'..=b'9' => digit - b'0',
@@ -102,8 +102,8 @@ fn hex_digit(digit: u8) -> u8 {
     }
 }
 
-/// What C calls a space. Vertical tab and form feed separate words but do not end one, in Redis
-/// too.
+/// Returns whether C's `isspace` accepts the byte. Vertical tab and form feed are skipped before a
+/// word but do not end one, as in Redis.
 fn is_blank(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }

@@ -1,33 +1,33 @@
-//! One item of a reply: a scalar, or the header of an aggregate whose children follow it.
+//! One item of a reply: a scalar, or the header of an aggregate whose children follow.
 
 use crate::{
     Reply,
     number::{parse_integer, short_line},
 };
 
-/// The bytes are not a reply. The connection cannot be used any longer.
+/// The error for bytes that are not a valid reply. The connection cannot be used any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedReply {
     /// No reply begins with this byte.
     #[error("a reply cannot begin with byte {0:#04x}")]
     Marker(u8),
-    /// A number, boolean, null, length or verbatim text is not written as one.
+    /// A number, boolean, null, length or verbatim text is malformed.
     #[error("invalid {0} in a reply")]
     Invalid(&'static str),
-    /// The reply has more bytes than the limit, or announces more.
+    /// The reply exceeds the size limit, or announces more than it.
     #[error("reply is too big")]
     TooBig,
-    /// Its parts are nested more deeply than the limit.
+    /// The nesting of the reply exceeds the limit.
     #[error("reply is nested too deeply")]
     TooDeep,
 }
 
-/// What stands at the front of some bytes.
+/// The item at the front of some bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Item<'a> {
-    /// A whole reply, without parts.
+    /// A complete reply without parts.
     Scalar(Reply<'a>),
-    /// So many items follow.
+    /// A header, with the number of items that follow.
     Aggregate(Aggregate, usize),
 }
 
@@ -37,12 +37,12 @@ pub(crate) enum Aggregate {
     Map,
     Set,
     Push,
-    /// The last of the items that follow is the reply that the others are about.
+    /// Attributes. The last of the items that follow is the reply that they describe.
     Attribute,
 }
 
 impl Item<'_> {
-    /// Items that follow and belong to this one.
+    /// Returns the number of items that follow and belong to this one.
     #[inline]
     pub(crate) fn children(&self) -> usize {
         match self {
@@ -52,10 +52,10 @@ impl Item<'_> {
     }
 }
 
-/// The reply at the front of `bytes`, and the number of its bytes, if it is complete and of a usual
-/// kind. `None` says nothing: ask an [`ItemReader`].
+/// Returns the reply at the front of `bytes` and its length, if it is complete and of a common
+/// kind. After `None`, an [`ItemReader`] must decide.
 ///
-/// Apart from the reader because a reply that is built in one place only stays in registers.
+/// Separate from the reader, because a reply that is built in only one place stays in registers.
 #[inline(always)]
 pub(crate) fn read_usual(bytes: &[u8]) -> Option<(Reply<'_>, usize)> {
     let (marker, rest) = bytes.split_first()?;
@@ -73,18 +73,18 @@ pub(crate) fn read_usual(bytes: &[u8]) -> Option<(Reply<'_>, usize)> {
     }
 }
 
-/// Reads items; remembers how far it has searched an unfinished line.
+/// A reader of items. It remembers how far it has searched an unfinished line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ItemReader {
-    /// Longest bulk string.
+    /// Longest bulk string, in bytes.
     pub(crate) bytes_max: usize,
-    /// Bytes of the line at the front that hold no line end. The caller sets it to 0 when it takes
-    /// an item.
+    /// Bytes of the line at the front that contain no line end. The caller sets this to 0 when it
+    /// takes an item.
     pub(crate) searched: usize,
 }
 
 impl ItemReader {
-    /// Reads the item at the front of `bytes`, and the number of its bytes. `None`: incomplete.
+    /// Reads the item at the front of `bytes`; returns it and its length. `None`: incomplete.
     pub(crate) fn read<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -118,7 +118,7 @@ impl ItemReader {
         Ok(Some((item, 1 + line)))
     }
 
-    /// Reads `length` bytes that stand behind a line in `rest`, and their line end.
+    /// Reads the `length` bytes that follow a header line in `rest`, and their line end.
     #[inline]
     fn read_bulk<'a>(
         &self,
@@ -153,7 +153,7 @@ impl ItemReader {
         }
     }
 
-    /// Where the CR LF of the line at the front of `rest` stands.
+    /// Returns the position of the CR LF that ends the line at the front of `rest`.
     fn find_line_end(&mut self, rest: &[u8]) -> Result<Option<usize>, MalformedReply> {
         let window = &rest[..rest.len().min(self.bytes_max + 1)];
         let Some(found) = memchr::memchr(b'\r', &window[self.searched..]) else {
@@ -186,9 +186,9 @@ fn length(text: &[u8]) -> Result<usize, MalformedReply> {
     usize::try_from(length).map_err(|_| MalformedReply::Invalid("length"))
 }
 
-/// Items in so many pairs.
+/// Returns the number of items in the announced number of pairs.
 fn pairs(text: &[u8]) -> Result<usize, MalformedReply> {
-    // One less than the highest number: an attribute has one item more.
+    // The limit is one below the maximum, because an attribute has one more item.
     length(text)?.checked_mul(2).filter(|items| *items < usize::MAX).ok_or(MalformedReply::TooBig)
 }
 

@@ -1,21 +1,20 @@
-//! The Redis protocol (RESP2 and RESP3) as bytes, for both sides of a connection. Knows no command.
+//! The Redis protocol (RESP2 and RESP3) for both sides of a connection. This crate knows no
+//! command.
 //!
 //! | | reads | writes |
 //! | --- | --- | --- |
 //! | server | [`RequestParser`] | [`ReplyWriter`] |
 //! | client | [`ReplyParser`] | [`RequestWriter`] |
 //!
-//! The one idea: a parser is shown all bytes that have arrived and not been taken yet, takes whole
-//! requests or replies off their front, and returns slices of them. It remembers how far it has
-//! looked, so that each byte is looked at a bounded number of times however small the pieces are in
-//! which it arrives.
+//! The caller shows a parser all received and unconsumed bytes. The parser takes complete requests
+//! or replies off the front, and returns slices of them. It remembers how far it has searched, so
+//! each byte is examined a bounded number of times, however small the received pieces are.
 //!
 //! **Invariant:** parsing is total. Any bytes give a result or an error, never a panic.
-//! **Invariant:** where the stream is cut into pieces changes no result.
-//! **Invariant:** memory is proportional to the bytes that are there, never to what they announce.
+//! **Invariant:** the division of the stream into pieces changes no result.
+//! **Invariant:** memory is proportional to the bytes received, never to announced lengths.
 //!
-//! Sockets and buffers, what requests mean, and what a server may answer: others.
-//! See `docs/design/resp.md`.
+//! Sockets, buffers and the meaning of requests are not part of it. See `docs/design/resp.md`.
 
 #![forbid(unsafe_code)]
 
@@ -43,13 +42,12 @@ pub use value::Value;
 
 pub use item::MalformedReply;
 
-/// Version of the protocol that a connection speaks in the direction of its client. Requests look
-/// the same in both.
+/// The protocol version of replies on a connection. Requests are the same in both versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// Every connection begins with this one.
+    /// The initial version of every connection.
     #[default]
     Resp2,
-    /// After `HELLO 3`: maps, sets, doubles, booleans, one null, attributes, pushes.
+    /// The version after `HELLO 3`: adds maps, sets, doubles, booleans, attributes and pushes.
     Resp3,
 }

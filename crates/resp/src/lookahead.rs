@@ -1,26 +1,26 @@
-//! A glance at requests that have not been parsed yet: their first arguments, which mostly are keys,
-//! so that a server can fetch memory for them ahead of time.
+//! A quick look at requests that are not parsed yet. It finds their first arguments, which are
+//! usually keys, so that a server can prefetch memory for them.
 //!
-//! A hint, not a parser: it stops at the first thing that is not a plain array of plain bulk
-//! strings, and says nothing of whether a request is allowed.
+//! The result is only a hint. The lookahead stops at the first input that is not a plain array of
+//! plain bulk strings, and does not validate requests.
 
 use crate::number::short_line;
 
-/// The first argument behind the name of each whole request at the front of some input. A request
-/// without arguments counts and shows nothing.
+/// An iterator over the first argument after the command's name of each complete request in some
+/// input. A request without arguments gives `None`.
 #[derive(Clone, Debug)]
 pub struct Lookahead<'i> {
     rest: &'i [u8],
 }
 
 impl<'i> Lookahead<'i> {
-    /// Looks at `input`, which begins with a request.
+    /// Creates a lookahead over `input`, which begins with a request.
     #[inline]
     pub fn new(input: &'i [u8]) -> Lookahead<'i> {
         Lookahead { rest: input }
     }
 
-    /// A line of a number behind this marker, and steps over it.
+    /// Takes a line with this marker and a number off the front, and returns the number.
     #[inline]
     fn number(&mut self, marker: u8) -> Option<usize> {
         let (first, rest) = self.rest.split_first()?;

@@ -1,12 +1,12 @@
-//! Numbers as Redis writes and reads them.
+//! Numbers in the formats that Redis reads and writes.
 
 use std::io::Write;
 
-/// Digits of the longest number that [`short_line`] reads: any more may overflow.
+/// Most digits of a number that [`short_line`] reads. Longer numbers may overflow.
 const DIGITS_MAX: usize = 18;
 
-/// Reads an integer in the only form in which Redis writes it: no blanks, no `+`, no leading
-/// zeros, no `-0`. `None` for anything else, and for what does not fit.
+/// Parses an integer in the only form that Redis writes: no blanks, no `+`, no leading zeros, no
+/// `-0`. Returns `None` for any other text, and on overflow.
 pub fn parse_integer(text: &[u8]) -> Option<i64> {
     let (is_negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
@@ -16,7 +16,7 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
     if first == b'0' {
         return if digits.len() == 1 && !is_negative { Some(0) } else { None };
     }
-    // Summed up as a negative number: there is one more of them.
+    // The sum is negative, because `i64` has one more negative number.
     let sum = digits.iter().try_fold(0i64, |sum, digit| {
         if !digit.is_ascii_digit() {
             return None;
@@ -26,8 +26,8 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
     if is_negative { Some(sum) } else { sum.checked_neg() }
 }
 
-/// The number in `digits CR LF` at the front of `bytes`, and the bytes of all that. `None` for
-/// whatever is not short, plain and complete: the caller then looks closely.
+/// Reads `digits CR LF` at the front of `bytes`; returns the number and the line's length. Returns
+/// `None` unless the line is short, plain and complete: the caller then parses it carefully.
 #[inline(always)]
 pub(crate) fn short_line(bytes: &[u8]) -> Option<(usize, usize)> {
     let (mut number, mut at) = (0, 0);
@@ -53,8 +53,8 @@ pub fn write_integer(number: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// Appends a double as Redis writes it: the fewest digits that read back as the same number, as a
-/// plain decimal if that is not much longer than the digits, else with an exponent.
+/// Appends a double in Redis's format: the fewest digits that parse to the same number, as a plain
+/// decimal unless that is much longer than the digits, otherwise with an exponent.
 pub fn write_double(number: f64, out: &mut Vec<u8>) {
     if number.is_nan() {
         return out.extend_from_slice(b"nan");
@@ -62,10 +62,10 @@ pub fn write_double(number: f64, out: &mut Vec<u8>) {
     if number.is_infinite() {
         return out.extend_from_slice(if number > 0.0 { b"inf" } else { b"-inf" });
     }
-    // The longest has a sign, 17 digits, a point and an exponent of 5 bytes.
+    // The longest text has a sign, 17 digits, a point and an exponent of 5 bytes.
     let mut buffer = [0u8; 32];
     let mut space = &mut buffer[..];
-    // Cannot fail: the buffer is long enough, see above.
+    // Cannot fail, since the buffer is long enough.
     let _ = write!(space, "{number:e}");
     let left = space.len();
     let text = &buffer[..buffer.len() - left];
@@ -76,7 +76,7 @@ pub fn write_double(number: f64, out: &mut Vec<u8>) {
     let digits = mantissa.iter().filter(|byte| byte.is_ascii_digit()).count() as i64;
     let magnitude = parse_integer(exponent).unwrap_or(0);
     if is_plain(number, digits, magnitude) {
-        // Cannot fail: a Vec takes everything.
+        // Writing into a Vec cannot fail.
         let _ = write!(out, "{number}");
     } else {
         out.extend_from_slice(mantissa);
@@ -85,15 +85,15 @@ pub fn write_double(number: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// Whether Redis writes a number without an exponent: `number` has `digits` significant ones, the
-/// first of which stands for ten to the power of `magnitude`.
+/// Returns whether Redis writes a number without exponent. The number has `digits` significant
+/// digits, and its first digit has the weight ten to the power of `magnitude`.
 fn is_plain(number: f64, digits: i64, magnitude: i64) -> bool {
     /// Integers up to 2^52 are written as integers.
     const INTEGER_MAX: f64 = 4_503_599_627_370_496.0;
     if number.fract() == 0.0 && number.abs() < INTEGER_MAX {
         return true;
     }
-    // Ten to the power of `last` is what the last digit stands for.
+    // The last digit has the weight ten to the power of `last`.
     let last = magnitude - (digits - 1);
     if last >= 0 { magnitude.abs() < digits + 7 } else { last > -7 || magnitude.abs() < 4 }
 }

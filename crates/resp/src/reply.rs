@@ -1,56 +1,56 @@
-//! A reply as slices of the bytes it arrived in.
+//! Replies as slices of the bytes they arrived in.
 
 use crate::item::{Aggregate, Item, ItemReader, read_usual};
 
-/// A reply and what the server had to say about it.
+/// A reply and its attributes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Received<'a> {
-    /// The reply; a [`Reply::Push`] answers no request.
+    /// The reply. A [`Reply::Push`] answers no request.
     pub reply: Reply<'a>,
-    /// Its attributes, a key and a value each: usually none. Of several groups of attributes in
-    /// front of one reply, the last.
+    /// The attributes, alternating keys and values; usually none. If several groups of attributes
+    /// precede a reply, only the last is kept.
     pub attributes: Items<'a>,
 }
 
-/// One reply, or one part of a reply. Attributes within a reply are left out.
+/// A reply, or a part of one. Attributes inside a reply are skipped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reply<'a> {
     /// A short text, such as `OK`.
     Simple(&'a [u8]),
     /// An error, beginning with its code.
     Error(&'a [u8]),
-    /// A number.
+    /// A signed 64-bit integer.
     Integer(i64),
-    /// Any bytes.
+    /// Arbitrary bytes.
     Bulk(&'a [u8]),
-    /// No value: the null of RESP3, or either one of RESP2.
+    /// No value: the null of RESP3, or either null of RESP2.
     Null,
     /// A floating-point number.
     Double(f64),
-    /// Yes or no.
+    /// A boolean.
     Boolean(bool),
     /// An integer of any length, in decimal.
     BigNumber(&'a [u8]),
-    /// A text to be shown as it is.
+    /// A text for unmodified display.
     Verbatim {
         /// `txt` or `mkd`.
         format: [u8; 3],
         /// The text.
         text: &'a [u8],
     },
-    /// Replies in order.
+    /// An ordered list of replies.
     Array(Items<'a>),
-    /// Keys and values in turn.
+    /// Alternating keys and values.
     Map(Items<'a>),
-    /// Replies in no order.
+    /// An unordered collection of replies.
     Set(Items<'a>),
-    /// Parts of a message that answers no request.
+    /// The parts of a message that answers no request.
     Push(Items<'a>),
 }
 
-/// The parts of a reply, in turn.
+/// An iterator over the parts of a reply.
 ///
-/// **Invariant:** its bytes were parsed when the whole reply was, and are exactly its items.
+/// **Invariant:** the bytes were validated with the whole reply, and contain exactly the items.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub struct Items<'a> {
     count: usize,
@@ -58,7 +58,7 @@ pub struct Items<'a> {
 }
 
 impl<'a> Received<'a> {
-    /// Takes the reply off the front of bytes that hold at least one whole, parsed reply.
+    /// Takes a reply off the front of bytes that begin with a complete, validated reply.
     pub(crate) fn take_parsed(bytes: &mut &'a [u8]) -> Received<'a> {
         let mut attributes = Items::default();
         if let Some((reply, taken)) = read_usual(bytes) {
@@ -83,7 +83,7 @@ impl<'a> Received<'a> {
 }
 
 impl<'a> Items<'a> {
-    /// Takes `count` items with all that is in them off the front of `bytes`.
+    /// Takes `count` items, including nested ones, off the front of `bytes`.
     fn take(count: usize, bytes: &mut &'a [u8]) -> Items<'a> {
         let whole = *bytes;
         let mut missing = count;
@@ -97,7 +97,7 @@ impl<'a> Items<'a> {
         Items { count, bytes: &whole[..whole.len() - bytes.len()] }
     }
 
-    /// Whether there is nothing left.
+    /// Returns whether no item is left.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -125,7 +125,7 @@ impl std::fmt::Debug for Items<'_> {
     }
 }
 
-/// Takes one item, without what follows and belongs to it, off the front of parsed bytes.
+/// Takes one item, without its children, off the front of validated bytes.
 fn take_item<'a>(bytes: &mut &'a [u8]) -> Item<'a> {
     match (ItemReader { bytes_max: isize::MAX as usize, searched: 0 }).read(bytes) {
         Ok(Some((item, taken))) => {

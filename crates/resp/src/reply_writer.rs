@@ -1,9 +1,9 @@
-//! Appends replies to a buffer, for servers, in the protocol that the client asked for.
+//! A writer that appends replies to a buffer, in the client's protocol version.
 
 use crate::{Protocol, number::write_double};
 
-/// Writes replies. What RESP2 has no word for is written as Redis does there: a map and a set as
-/// arrays, a double, a verbatim text and a big number as bulk strings, a boolean as 0 or 1.
+/// A writer of replies. In RESP2 it represents the types of RESP3 as Redis does: maps and sets as
+/// arrays; doubles, verbatim texts and big numbers as bulk strings; booleans as 0 or 1.
 #[derive(Debug)]
 pub struct ReplyWriter<'b> {
     out: &'b mut Vec<u8>,
@@ -11,31 +11,31 @@ pub struct ReplyWriter<'b> {
 }
 
 impl<'b> ReplyWriter<'b> {
-    /// Writes behind whatever `out` holds already.
+    /// Creates a writer that appends to `out`.
     #[inline]
     pub fn new(protocol: Protocol, out: &'b mut Vec<u8>) -> ReplyWriter<'b> {
         ReplyWriter { out, protocol }
     }
 
-    /// What the client understands.
+    /// Returns the client's protocol version.
     #[inline]
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// Changes what follows, as `HELLO` does with its own reply already.
+    /// Changes the version of subsequent output. `HELLO` does so before its own reply.
     pub fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
     }
 
-    /// A short text of ours, such as `OK`.
+    /// Writes a short text, such as `OK`.
     #[inline]
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
 
-    /// An error, beginning with its code: `ERR syntax error`. May quote what the client sent; line
-    /// ends at its end are left out, as in Redis.
+    /// Writes an error, beginning with its code: `ERR syntax error`. The text may quote client
+    /// input. Trailing line ends are dropped, as in Redis.
     #[inline]
     pub fn error(&mut self, text: impl AsRef<[u8]>) {
         let mut text = text.as_ref();
@@ -45,12 +45,12 @@ impl<'b> ReplyWriter<'b> {
         self.line(b'-', text);
     }
 
-    /// Replies that were written elsewhere, whole.
+    /// Writes complete replies that were encoded elsewhere.
     pub fn written(&mut self, replies: &[u8]) {
         self.out.extend_from_slice(replies);
     }
 
-    /// A number.
+    /// Writes an integer.
     #[inline]
     pub fn integer(&mut self, number: i64) {
         match usize::try_from(number) {
@@ -59,26 +59,26 @@ impl<'b> ReplyWriter<'b> {
         }
     }
 
-    /// Any bytes.
+    /// Writes arbitrary bytes.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
         write_bulk(bytes, self.out);
     }
 
-    /// What stands in front of `length` bytes that are sent from elsewhere; [`Self::bulk_end`]
-    /// follows them.
+    /// Writes the header of `length` bytes that the caller sends itself. [`Self::bulk_end`] must
+    /// follow them.
     #[inline]
     pub fn bulk_start(&mut self, length: usize) {
         write_header(b'$', length, self.out);
     }
 
-    /// What stands behind the bytes announced by [`Self::bulk_start`].
+    /// Writes the line end after the bytes announced by [`Self::bulk_start`].
     #[inline]
     pub fn bulk_end(&mut self) {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// No value.
+    /// Writes a null.
     #[inline]
     pub fn null(&mut self) {
         self.out.extend_from_slice(match self.protocol {
@@ -87,7 +87,7 @@ impl<'b> ReplyWriter<'b> {
         });
     }
 
-    /// No array, where a RESP2 client expects one.
+    /// Writes a null array, where a RESP2 client expects an array.
     pub fn null_array(&mut self) {
         self.out.extend_from_slice(match self.protocol {
             Protocol::Resp2 => b"*-1\r\n",
@@ -101,7 +101,7 @@ impl<'b> ReplyWriter<'b> {
         write_header(b'*', items, self.out);
     }
 
-    /// Begins a map: `pairs` times a key and its value follow.
+    /// Begins a map of `pairs` keys and values.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
             Protocol::Resp2 => write_header(b'*', 2 * pairs, self.out),
@@ -125,23 +125,23 @@ impl<'b> ReplyWriter<'b> {
         }
     }
 
-    /// Begins `pairs` times a key and a value that tell something about the reply behind them.
+    /// Begins `pairs` keys and values that describe the reply after them.
     ///
     /// # Panics
-    /// In RESP2, where a client would take them for the reply.
+    /// In RESP2, where a client would take the attributes for the reply.
     pub fn attribute(&mut self, pairs: usize) {
         assert_eq!(self.protocol, Protocol::Resp3, "RESP2 has no attributes");
         write_header(b'|', pairs, self.out);
     }
 
-    /// A floating-point number.
+    /// Writes a floating-point number.
     pub fn double(&mut self, number: f64) {
         let mut text = Vec::with_capacity(32);
         write_double(number, &mut text);
         self.line_or_bulk(b',', &text);
     }
 
-    /// Yes or no.
+    /// Writes a boolean.
     pub fn boolean(&mut self, is_true: bool) {
         self.out.extend_from_slice(match (self.protocol, is_true) {
             (Protocol::Resp2, true) => b":1\r\n",
@@ -151,12 +151,12 @@ impl<'b> ReplyWriter<'b> {
         });
     }
 
-    /// An integer of any length, in decimal.
+    /// Writes an integer of any length, given in decimal.
     pub fn big_number(&mut self, digits: &str) {
         self.line_or_bulk(b'(', digits.as_bytes());
     }
 
-    /// A text to be shown as it is. Its format is `txt` or `mkd`.
+    /// Writes a text for unmodified display. Its format is `txt` or `mkd`.
     pub fn verbatim(&mut self, format: [u8; 3], text: &[u8]) {
         match self.protocol {
             Protocol::Resp2 => write_bulk(text, self.out),
@@ -177,7 +177,7 @@ impl<'b> ReplyWriter<'b> {
         }
     }
 
-    /// Line ends within the text would end the reply: they become spaces, as in Redis.
+    /// Writes a line. Line ends within the text become spaces, since they would end the reply.
     #[inline]
     fn line(&mut self, marker: u8, text: &[u8]) {
         self.out.reserve(text.len() + 3);

@@ -1,16 +1,16 @@
-//! A request as its arguments; the first one is the command's name.
+//! A request as its arguments. The first argument is the command's name.
 
 use std::ops::Index;
 
-/// Where an argument stands in the bytes of its request. Four bytes per number: a connection that
-/// sends a million arguments makes us keep a million of these.
+/// The position of an argument in its request's bytes. Four bytes per number suffice, and matter
+/// because a request may have a million arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: u32,
     pub(crate) end: u32,
 }
 
-/// One request, borrowed from the bytes it arrived in. Has at least one argument.
+/// A request, borrowed from the bytes it arrived in. It has at least one argument.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     bytes: &'a [u8],
@@ -24,26 +24,26 @@ impl<'a> Request<'a> {
         Request { bytes, spans }
     }
 
-    /// The command's name as sent, in any case.
+    /// Returns the command's name as sent, in any case.
     #[inline]
     pub fn name(&self) -> &'a [u8] {
         self.slice(self.spans[0])
     }
 
-    /// Number of arguments, the name included.
+    /// Returns the number of arguments, including the name.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "there is always a name")]
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// An argument by its number; 0 is the name.
+    /// Returns an argument by its number; 0 is the name.
     #[inline]
     pub fn get(&self, number: usize) -> Option<&'a [u8]> {
         self.spans.get(number).map(|span| self.slice(*span))
     }
 
-    /// All arguments, the name included.
+    /// Returns all arguments, including the name.
     #[inline]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + use<'a> {
         let bytes = self.bytes;
@@ -65,8 +65,10 @@ impl<'a> Request<'a> {
 impl Index<usize> for Request<'_> {
     type Output = [u8];
 
+    /// Returns an argument by its number.
+    ///
     /// # Panics
-    /// If there is no such argument: compare with [`Request::len`] first.
+    /// If the number is not below [`Request::len`].
     #[inline]
     fn index(&self, number: usize) -> &[u8] {
         self.slice(self.spans[number])
@@ -89,13 +91,13 @@ pub struct OwnedRequest {
 }
 
 impl OwnedRequest {
-    /// The request itself.
+    /// Returns the request as a borrowed view.
     #[inline]
     pub fn request(&self) -> Request<'_> {
         Request::new(&self.bytes, &self.spans)
     }
 
-    /// Bytes of memory it holds.
+    /// Returns the memory that the request uses, in bytes.
     pub fn held_bytes(&self) -> usize {
         size_of::<Self>() + self.bytes.len() + size_of_val(&*self.spans)
     }

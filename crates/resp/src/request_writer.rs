@@ -1,8 +1,8 @@
-//! Appends requests to a buffer, for clients.
+//! A writer that appends requests to a buffer, for clients.
 
 use crate::reply_writer::{write_bulk, write_header};
 
-/// Writes one request, argument by argument.
+/// A writer of one request, argument by argument.
 ///
 /// ```
 /// let mut out = Vec::new();
@@ -16,8 +16,7 @@ pub struct RequestWriter<'b> {
 }
 
 impl<'b> RequestWriter<'b> {
-    /// Begins a request of so many arguments, the command's name included, behind whatever `out`
-    /// holds already.
+    /// Begins a request of `arguments` arguments, including the command's name, appended to `out`.
     #[inline]
     pub fn new(arguments: usize, out: &'b mut Vec<u8>) -> RequestWriter<'b> {
         write_header(b'*', arguments, out);
@@ -30,7 +29,7 @@ impl<'b> RequestWriter<'b> {
         arguments.iter().fold(writer, |writer, argument| writer.argument(argument));
     }
 
-    /// The next argument.
+    /// Writes the next argument.
     #[inline]
     pub fn argument(mut self, bytes: &[u8]) -> Self {
         self.count_argument();
@@ -38,7 +37,7 @@ impl<'b> RequestWriter<'b> {
         self
     }
 
-    /// The next argument, a number in decimal.
+    /// Writes the next argument, a number in decimal.
     #[inline]
     pub fn integer(mut self, number: i64) -> Self {
         self.count_argument();
@@ -55,7 +54,7 @@ impl<'b> RequestWriter<'b> {
 
 impl Drop for RequestWriter<'_> {
     fn drop(&mut self) {
-        // A second panic would end the process.
+        // A second panic would abort the process.
         if !std::thread::panicking() {
             assert_eq!(self.missing, 0, "fewer arguments than announced");
         }

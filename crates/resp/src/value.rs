@@ -1,8 +1,8 @@
-//! A reply that owns its bytes.
+//! Replies that own their bytes.
 
 use crate::{Items, Reply};
 
-/// A reply as a tree, for whatever is not worth the trouble of borrowing.
+/// A reply as a tree, for code that does not need borrowed replies.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each is the variant of `Reply` with its name")]
 pub enum Value {

@@ -1,11 +1,11 @@
-//! A little of what a fuzzer does, with each run of the tests.
+//! A short run of the fuzzing checks with random bytes, in each test run.
 
 mod checks;
 
-/// Streams per test: about a second.
+/// Streams per test: about one second.
 const STREAMS: usize = 100_000;
 
-/// What streams of both directions are made of, and what nearly looks like it.
+/// The pieces of streams in both directions, and pieces that are almost valid.
 const PIECES: &[&[u8]] = &[
     b"*1\r\n",
     b"*2\r\n",

@@ -1,4 +1,4 @@
-//! What servers write, and what clients make of it.
+//! Tests of replies: writing by servers, parsing by clients.
 
 use resp::{
     MalformedReply, Protocol, Received, Reply, ReplyLimits, ReplyParser, ReplyWriter, Value,
@@ -6,10 +6,10 @@ use resp::{
 
 const LIMITS: ReplyLimits = ReplyLimits { bytes_max: 2_000, depth_max: 4 };
 
-/// The replies in a stream with their attributes, and what stopped them.
+/// The replies in a stream with their attributes, and the bytes left over or the error.
 type Replies = (Vec<(Value, Vec<Value>)>, Result<usize, MalformedReply>);
 
-/// Parses what arrives piece by piece; the number is the bytes left over.
+/// Parses a stream that arrives in pieces. The number is the bytes left over.
 fn parse_pieces<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> Replies {
     let mut parser = ReplyParser::new(LIMITS);
     let (mut replies, mut received) = (Vec::new(), Vec::new());
@@ -31,7 +31,7 @@ fn parse_pieces<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> Replies {
     (replies, Ok(received.len()))
 }
 
-/// The only reply in some bytes.
+/// Parses bytes that contain one reply.
 fn parse(bytes: &str) -> String {
     let mut input = bytes.as_bytes();
     match ReplyParser::new(LIMITS).next(&mut input) {
@@ -107,7 +107,7 @@ fn replies_of_each_kind_are_understood() {
         ("|1\r\n+ttl\r\n:9\r\n$1\r\nv\r\n", "|+ttl 9| 'v'"),
         ("|0\r\n:1\r\n", "1"),
         ("|1\r\n+a\r\n:1\r\n|1\r\n+b\r\n:2\r\n*1\r\n:3\r\n", "|+b 2| [3]"),
-        // Attributes of parts are left out.
+        // Attributes of parts are skipped.
         ("*2\r\n|1\r\n+a\r\n%1\r\n:1\r\n:2\r\n:3\r\n:4\r\n", "[3 4]"),
         ("*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "[[[[1]]]]"),
     ];
@@ -149,7 +149,7 @@ fn what_is_no_reply_is_refused() {
         ("=3\r\ntxt\r\n", "invalid verbatim text in a reply"),
         ("=4\r\ntxt.\r\n", "invalid verbatim text in a reply"),
         ("*2\r\n:1\r\nx", "a reply cannot begin with byte 0x78"),
-        // Too much, told by what is announced.
+        // Announced lengths above the limits are refused at once.
         ("$2001\r\n", "reply is too big"),
         ("$99999999999999999\r\n", "reply is too big"),
         ("$9223372036854775807\r\n", "reply is too big"),
@@ -176,7 +176,7 @@ fn a_reply_of_many_small_parts_has_a_limit_too() {
     assert_eq!(parse_pieces(replies.chunks(1)).1, Err(MalformedReply::TooBig));
 }
 
-/// Everything that a server can write.
+/// Writes every kind of reply.
 fn write_everything(protocol: Protocol) -> String {
     let mut out = Vec::new();
     let mut writer = ReplyWriter::new(protocol, &mut out);
@@ -340,7 +340,7 @@ fn write(value: &Value, writer: &mut ReplyWriter<'_>) {
     }
 }
 
-/// Any value with at most so many levels of parts.
+/// Returns a random value with at most `depth` levels of nesting.
 fn random_value(random: &mut fastrand::Rng, depth: usize) -> Value {
     let text = |random: &mut fastrand::Rng| -> Vec<u8> {
         (0..random.usize(0..8)).map(|_| random.u8(b' '..=b'~')).collect()
@@ -359,7 +359,7 @@ fn random_value(random: &mut fastrand::Rng, depth: usize) -> Value {
         7 => Value::BigNumber(random.u128(..).to_string().into_bytes()),
         8 => Value::Verbatim { format: *b"mkd", text: text(random) },
         9 => Value::Array(items(random)),
-        // The oracle wants keys that can be hashed, and each only once.
+        // The oracle requires hashable, distinct keys.
         10 => Value::Set((0..random.i64(0..4)).map(Value::Integer).collect()),
         _ => {
             let values = items(random).into_iter().enumerate();

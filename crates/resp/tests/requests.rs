@@ -1,4 +1,4 @@
-//! What a server makes of the bytes of its clients.
+//! Tests of parsing requests.
 
 use resp::{ProtocolError, RequestLimits, RequestParser, RequestWriter};
 
@@ -10,11 +10,11 @@ const LIMITS: RequestLimits = RequestLimits {
     request_bytes_max: 3_000,
 };
 
-/// The requests in a stream that arrives in pieces, and what stopped them.
+/// The requests in a stream that arrives in pieces, and the bytes left over or the error.
 type Requests = (Vec<Vec<Vec<u8>>>, Result<usize, ProtocolError>);
 
-/// Parses what arrives piece by piece; the number is the bytes left over. A request that was too long
-/// to be kept is one of the error's text.
+/// Parses a stream that arrives in pieces. The number is the bytes left over. A skipped request is
+/// represented by its error's text.
 fn parse_pieces<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> Requests {
     let mut parser = RequestParser::new(LIMITS);
     let (mut requests, mut received) = (Vec::new(), Vec::new());
@@ -39,7 +39,7 @@ fn parse(bytes: &[u8]) -> Requests {
     parse_pieces([bytes])
 }
 
-/// A request's arguments, as one text.
+/// Formats parsed requests as one text.
 fn show(requests: &Requests) -> String {
     let mut lines: Vec<String> = requests
         .0
@@ -72,9 +72,9 @@ fn requests_are_understood_and_refused_as_redis_does() {
           $1\r\n7\r\n$1\r\n8\r\n$1\r\n9\r\n$2\r\n10\r\n",
             "[0][1][2][3][4][5][6][7][8][9][10]",
         ),
-        // Nothing is skipped without a word.
+        // Empty requests are skipped silently.
         ("*0\r\n*-1\r\n*-10\r\n\r\n  \r\n\n*1\r\n$4\r\nPING\r\n", "[PING]"),
-        // Unfinished.
+        // Incomplete requests.
         ("*", "1 more"),
         ("*1\r", "3 more"),
         ("*1\r\n$4\r\nPING", "12 more"),
@@ -106,9 +106,9 @@ fn requests_are_understood_and_refused_as_redis_does() {
         ("*1\r\n*1\r\n", "-ERR Protocol error: expected '$', got '*'"),
         ("*1\r\n\r\n", "-ERR Protocol error: expected '$', got ' '"),
         ("*1\r\n:1\r\n", "-ERR Protocol error: expected '$', got ':'"),
-        // What was asked before an error is answered.
+        // Requests before an error are still returned.
         ("*1\r\n$4\r\nPING\r\n*x\r\n", "[PING] -ERR Protocol error: invalid multibulk length"),
-        // Lines of words.
+        // Inline requests.
         ("PING\r\n", "[PING]"),
         ("PING\n", "[PING]"),
         ("  set\tkey  value \r\n", "[set][key][value]"),
@@ -230,7 +230,7 @@ fn a_request_with_too_long_an_argument_passes_by_and_the_next_one_is_read() {
     };
     assert_eq!(request(&[3, 1, 1_001]), told(1_001));
     assert_eq!(request(&[2_000]), told(2_000));
-    // The first one counts; of those behind it none may be longer than what passes by.
+    // The first length is reported. Later arguments must not exceed the limit for skipping either.
     assert_eq!(request(&[3, 1_500, 7, 2_000, 0]), told(1_500));
     assert_eq!(request(&[3, 1_500, 2_001]), "-ERR Protocol error: invalid bulk length");
     assert_eq!(request(&[2_001]), "-ERR Protocol error: invalid bulk length");
@@ -271,7 +271,7 @@ fn all_arguments_together_have_a_limit() {
     assert_eq!(parse(&bytes).1, Ok(0));
     bytes.clear();
     RequestWriter::write(&[&[1; 1_000], &[2; 1_000], &[3; 1_000]], &mut bytes);
-    // Told as soon as it is known, before the bytes have come.
+    // The parser reports the error when the length is announced, before the bytes arrive.
     let announced = bytes.len() - 1_002;
     assert_eq!(parse(&bytes[..announced]).1, Err(ProtocolError::TooBigRequest));
 }
@@ -286,7 +286,7 @@ fn a_request_of_a_million_arguments_in_small_pieces_takes_no_quadratic_time() {
     }
     drop(writer);
     let mut parser = RequestParser::new(limits);
-    // 1.6 million pieces: looking at all bytes with each would take days.
+    // 1.6 million pieces. Scanning all bytes for each would take days.
     for end in (0..bytes.len()).step_by(7) {
         assert!(parser.next(&mut &bytes[..end]).unwrap().is_none());
     }
