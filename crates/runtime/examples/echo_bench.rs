@@ -1,10 +1,11 @@
-//! Round trips of small messages through a reactor, beside a thread that blocks on one connection.
+//! Benchmark: round trips of small messages through a reactor, compared with a blocking thread.
 //!
 //! cargo run --release -p runtime --example echo_bench [SECONDS_PER_ROW]
 //!
-//! First, what a turn costs that finds nothing to do, and how fast frames of the size of a pull
-//! reply come in, each into a buffer of its own. Columns: round trips per second; median and p99 in microseconds; CPU time of the serving thread
-//! per message in nanoseconds. The client runs on the same machine, so compare rows, not absolutes.
+//! First, the cost of an empty turn, and the rate of received frames of the size of a pull reply,
+//! each into its own buffer. Columns: round trips per second; median and p99 in microseconds; CPU
+//! time of the serving thread per message in nanoseconds. The client runs on the same machine, so
+//! compare rows, not absolute values.
 
 use runtime::{
     Class, Clock, Closed, Config, ConnectTag, ConnectionId, Input, Io, Listener, Opened, Poll,
@@ -20,9 +21,9 @@ use types::{Instant, UnixMillis};
 const MESSAGE_BYTES: usize = 64;
 
 struct Echo {
-    /// Bytes of a frame that is to be taken whole and thrown away; `None`: echo.
+    /// Size of frames that are taken whole and discarded; `None` echoes the input.
     frame_bytes: Option<usize>,
-    /// Processor time of the reactor's thread, told once per millisecond.
+    /// CPU time of the reactor's thread, published once per millisecond.
     cpu_ns: Arc<AtomicU64>,
     told: Instant,
 }
@@ -120,7 +121,7 @@ fn reactor(poll: Poll, load: Load, time: Duration) {
     reactors.stop();
 }
 
-/// A reactor that spins without a connection.
+/// Measures a reactor that spins without a connection.
 fn empty_turns(time: Duration) {
     let config =
         Config { reactors: 1, poll: Poll::Busy, cores_shared: false, pin: false, driver: None };
@@ -135,7 +136,7 @@ fn empty_turns(time: Duration) {
     reactors.stop();
 }
 
-/// One thread sends frames as fast as it can.
+/// Measures a reactor that receives frames from one thread at full speed.
 fn bulk(frame_bytes: usize, time: Duration) {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = Listener::bind(any, Port(0), Class::Bus).expect("a free port");
@@ -168,7 +169,7 @@ fn wait(time: Duration) {
     }
 }
 
-/// The naive twin: a thread per connection, reading and writing in turn.
+/// Measures the reference: a thread per connection that alternates between reading and writing.
 fn blocking(load: Load, time: Duration) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound");
@@ -225,7 +226,7 @@ fn drive(name: &str, address: SocketAddr, load: Load, time: Duration, cpu_ns: &A
     );
 }
 
-/// Nanoseconds of each round trip.
+/// Returns the durations of all round trips, in nanoseconds.
 fn round_trips(address: SocketAddr, pipeline: usize, stop: &AtomicBool) -> Vec<u64> {
     let mut stream = TcpStream::connect(address).expect("the server accepts");
     stream.set_nodelay(true).expect("a TCP socket");

@@ -1,14 +1,14 @@
-//! Buffers that a reactor's connections share, so that an idle connection holds none.
+//! A buffer pool shared by a reactor's connections, so that an idle connection holds no buffer.
 
-/// Bytes of an ordinary buffer, and of one read: above almost every batch of requests, and a value
-/// of 16 KiB fits with the request around it.
+/// Size of an ordinary buffer and of one read: larger than almost every batch of requests, and
+/// enough for a value of 16 KiB with its request.
 pub(crate) const BUFFER_BYTES: usize = 20 << 10;
 
-/// Ordinary buffers kept for reuse (5 MiB): more than the connections served in a few turns.
+/// Most ordinary buffers kept for reuse (5 MiB): more than the connections served in a few turns.
 const BUFFERS_MAX: usize = 256;
 
-/// Larger buffers kept for reuse, and their bytes in all: the pull replies in flight of one
-/// reactor. Fresh memory costs a page fault per 4 KiB, which is more than the copy it saves.
+/// Most larger buffers kept for reuse, and their total bytes: enough for one reactor's pull replies
+/// in flight. Fresh memory costs a page fault per 4 KiB, which is more than the copy it saves.
 const LARGE_BUFFERS_MAX: usize = 32;
 const LARGE_BYTES_MAX: usize = 16 << 20;
 
@@ -20,12 +20,12 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// An empty buffer of about [`BUFFER_BYTES`].
+    /// Returns an empty buffer of about [`BUFFER_BYTES`].
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.ordinary.pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES))
     }
 
-    /// An empty buffer for at least `bytes`, and at most twice as many.
+    /// Returns an empty buffer for at least `bytes`, and at most twice as many.
     pub(crate) fn take_large(&mut self, bytes: usize) -> Vec<u8> {
         let fits = |buffer: &Vec<u8>| (bytes..=2 * bytes).contains(&buffer.capacity());
         match self.large.iter().rposition(fits) {
@@ -38,7 +38,7 @@ impl Buffers {
         }
     }
 
-    /// Takes back a buffer, whatever its origin; drops it if there are enough.
+    /// Takes back a buffer of any origin; drops it if the pool is full.
     pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
         buffer.clear();
         let capacity = buffer.capacity();

@@ -4,8 +4,8 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::Duration;
 use types::{Instant, UnixMillis};
 
-/// How long the wall clock is carried on by the monotonic one before it is read again: a clock
-/// that was set is noticed in this time, and a turn costs one reading instead of two.
+/// Longest time for which the wall clock is extrapolated by the monotonic one. A change of the
+/// wall clock is noticed within this time, and a turn costs one clock reading instead of two.
 const WALL_AGE_MAX: Duration = Duration::from_millis(20);
 
 /// Reads the system's clocks. One per thread.
@@ -23,7 +23,7 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// A clock.
+    /// Returns a clock with current readings.
     pub fn new() -> Clock {
         let wall_ns = nanoseconds(clock_gettime(ClockId::Realtime));
         #[cfg(feature = "faults")]
@@ -31,12 +31,12 @@ impl Clock {
         Clock { monotonic: monotonic(), wall_ns }
     }
 
-    /// The monotonic clock, the same for all threads of the machine.
+    /// Reads the monotonic clock, which all threads of the machine share.
     pub fn now(&self) -> Instant {
         monotonic()
     }
 
-    /// The wall clock at `now`, which was just read.
+    /// Returns the wall-clock time at `now`, a current reading of the monotonic clock.
     pub fn wall(&mut self, now: Instant) -> UnixMillis {
         if now.since(self.monotonic) > WALL_AGE_MAX {
             *self = Clock::new();
@@ -51,7 +51,7 @@ fn monotonic() -> Instant {
 }
 
 fn nanoseconds(time: Timespec) -> u64 {
-    // Both clocks are past their start: negative only if somebody set the date before 1970.
+    // Both clocks are past their start; a value is negative only if the date is set before 1970.
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }

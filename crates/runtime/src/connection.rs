@@ -1,11 +1,11 @@
-//! The names of connections, and what sets them apart.
+//! Identifiers and classes of connections.
 
 use crate::buffers::BUFFER_BYTES;
 use std::fmt;
 use types::ReactorId;
 
-/// A connection of one of this process's reactors. Never given twice while the old holder could
-/// still use it: a slot of the reactor's table, and how often the slot was given before.
+/// A connection of one of this process's reactors. The id combines a slot of the reactor's table
+/// with a generation, so it is not reused while a former holder could still use it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(u64);
 
@@ -13,7 +13,7 @@ const SLOT_BITS: u32 = 24;
 const GENERATION_BITS: u32 = 24;
 
 impl ConnectionId {
-    /// Connections that one reactor can hold.
+    /// Most connections of one reactor.
     pub(crate) const SLOTS_MAX: usize = 1 << SLOT_BITS;
 
     pub(crate) fn new(reactor: ReactorId, slot: usize, generation: u32) -> ConnectionId {
@@ -26,17 +26,17 @@ impl ConnectionId {
         )
     }
 
-    /// The reactor that holds it: mail about this connection goes there.
+    /// Returns the reactor that owns the connection. Mail about the connection goes there.
     pub fn reactor(self) -> ReactorId {
         ReactorId((self.0 >> (SLOT_BITS + GENERATION_BITS)) as u16)
     }
 
-    /// Its number, unique in this process.
+    /// Returns the id as a number, unique in this process.
     pub fn number(self) -> u64 {
         self.0
     }
 
-    /// The connection of this [`Self::number`], for who kept only that.
+    /// Returns the connection with this [`Self::number`].
     pub fn from_number(number: u64) -> ConnectionId {
         ConnectionId(number)
     }
@@ -59,25 +59,25 @@ impl fmt::Display for ConnectionId {
     }
 }
 
-/// Names a listener to the service.
+/// Identifies a listener to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Port(pub u8);
 
-/// Names an outgoing connection to the service that asked for it.
+/// Identifies an outgoing connection to the service that requested it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectTag(pub u64);
 
-/// Bytes read from all connections of a class in one turn: about 30 us of copying for bulk, and a
-/// thousand small requests.
+/// Most bytes read from all connections of a class in one turn: about 30 us of copying for bulk
+/// data, and a thousand small requests.
 pub(crate) const TURN_BYTES_MAX: usize = 128 << 10;
 
-/// What a connection is for: in which order it is served, how much of it in one turn, and how its
-/// socket is set up.
+/// The purpose of a connection. It determines the service order, the bytes per turn, and the
+/// socket options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Between servers, and somebody waits for it: served first in every turn.
+    /// Between servers, with operations that wait for a reply: served first in every turn.
     Priority,
-    /// Between servers: bulk.
+    /// Between servers: bulk data.
     Bus,
     /// From a client.
     Client,
@@ -87,9 +87,9 @@ impl Class {
     /// All classes, in the order in which a turn serves them.
     pub(crate) const ALL: [Class; 3] = [Class::Priority, Class::Bus, Class::Client];
 
-    /// Bytes read from one connection in one turn, by more than one read at most. Clients: one
-    /// bite, so that one with a deep pipeline takes its turn like the others. Servers: one or more
-    /// whole pull replies.
+    /// Returns how many bytes are read from one connection in one turn; the last read may exceed
+    /// it. A client gets one bite, so that a deep pipeline does not delay other clients. A server
+    /// gets one or more whole pull replies.
     pub(crate) const fn connection_bytes_max(self) -> usize {
         match self {
             Class::Priority | Class::Bus => TURN_BYTES_MAX,
@@ -97,7 +97,7 @@ impl Class {
         }
     }
 
-    /// Whether the peer is a server of ours, which may be believed when it announces a size.
+    /// Returns whether the peer is a server of the cluster, whose announced sizes are trusted.
     pub(crate) const fn is_bus(self) -> bool {
         match self {
             Class::Priority | Class::Bus => true,

@@ -1,18 +1,18 @@
-//! What a reactor has done, counted by itself and read by anybody.
+//! Performance counters of a reactor, written by the reactor and read from any thread.
 //!
-//! Only the reactor writes: a plain load and store each, no locked instruction. Readers see each
-//! number exactly, but not all of one moment.
+//! Each update is a plain load and store, without a locked instruction. Readers see exact values,
+//! but not all from the same moment.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// The live numbers of one reactor.
+        /// The live counters of one reactor.
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter),* }
 
-        /// The numbers of one reactor, as they were read.
+        /// A snapshot of one reactor's counters.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counts { $($(#[$doc])* pub $name: u64),* }
 
@@ -25,7 +25,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Turns of the loop, those that found nothing to do included.
+    /// Turns of the loop, including idle ones.
     turns,
     /// Quanta of background work.
     quanta,
@@ -37,7 +37,7 @@ counters! {
     work_ns,
     /// Nanoseconds spent on background work.
     background_ns,
-    /// Nanoseconds without anything to do, spinning or blocked.
+    /// Nanoseconds spent idle, spinning or blocked.
     waiting_ns,
     /// Connections accepted for this reactor.
     accepted,
@@ -67,8 +67,7 @@ impl Counter {
 }
 
 impl Counts {
-    /// How much of the time between `earlier` and these counts the reactor had something to do,
-    /// from 0 to 1.
+    /// Returns the fraction of the time since `earlier` in which the reactor was busy, from 0 to 1.
     pub fn utilization_since(&self, earlier: &Counts) -> f64 {
         let busy = |counts: &Counts| counts.priority_ns + counts.work_ns + counts.background_ns;
         let busy = busy(self).saturating_sub(busy(earlier)) as f64;

@@ -1,32 +1,32 @@
-//! Which processors this process may use, and binding a thread to one of them.
+//! Processors available to this process, and binding a thread to one of them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::num::NonZeroU64;
 
-/// How many processors' worth of time this process may use: affinity and the limits of its
-/// control groups (`cpu.max`, or `cpu.cfs_quota_us` of the first version) respected. At least 1.
+/// Returns the number of processors whose time this process may use, at least 1. It respects the
+/// affinity and the limits of the control groups (`cpu.max`, or `cpu.cfs_quota_us` of version 1).
 pub fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The numbers of the processors that this process may run on, ascending.
+/// Returns the numbers of the processors on which this process may run, in ascending order.
 pub(crate) fn cpu_numbers() -> Vec<usize> {
     let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect()
 }
 
-/// Binds the calling thread to one processor. A system that refuses leaves it where it is: the
-/// binding is for speed only.
+/// Binds the calling thread to one processor. A refusal by the system is ignored: the binding
+/// only affects speed.
 pub(crate) fn pin_to(cpu: usize) {
     let mut only = CpuSet::new();
     only.set(cpu);
     let _ = sched_setaffinity(None, &only);
 }
 
-/// Wakes the calling thread when its time has come, and not up to 50 us later, which is the system's
-/// way to save power.
+/// Makes timed waits of the calling thread end on time, instead of up to 50 us later. The system
+/// delays them by default to save power.
 pub(crate) fn wake_punctually() {
-    // A system that does not know of it wakes as it does.
+    // A system without this setting keeps its default.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
 }
 

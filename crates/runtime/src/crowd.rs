@@ -1,25 +1,24 @@
-//! Whether many clients ask so often that a reactor does better to let a few requests come together
-//! than to be woken by each.
+//! Batching of wake-ups: detects when waiting for a few requests is cheaper than waking for each.
 //!
-//! To sleep and be woken costs about as much as serving a small request. When one request comes at
-//! a time it has to be paid for each; when many clients ask, the next requests are microseconds
-//! away, and four of them can share one waking, the fetching of their records from memory, and the
-//! call that sends their replies. Nobody who is alone must ever wait for others: so a crowd is
-//! different connections, one after the other, each of whom was served a moment ago.
+//! Sleeping and waking costs about as much as serving a small request. A request that arrives
+//! alone must pay for it. When many clients are active, the next requests are microseconds away.
+//! Four of them can then share one wake-up, the prefetching of their records, and the call that
+//! sends their replies. A client that is alone must never wait for others. A crowd therefore
+//! means different connections, one after the other, each served a moment ago.
 
 use crate::connection::ConnectionId;
 use std::time::Duration;
 use types::Instant;
 
-/// Different connections that make a crowd. Twice as many as are waited for together, so that they
-/// come although half of the crowd has gone.
+/// Different connections that make a crowd. Twice the number that is waited for, so that enough
+/// requests come even if half of the crowd has gone.
 const CROWD: usize = 8;
 
-/// In which time so many must have been served: one in 12 us is above what a client alone, or two
-/// of them, ask by turns.
+/// Longest time in which all of them were served. One request per 12 us is more than one client,
+/// or two alternating ones, send.
 const CLOSE_TOGETHER: Duration = Duration::from_micros(100);
 
-/// The connections served last.
+/// The most recently served connections.
 #[derive(Default)]
 pub(crate) struct Crowd {
     served: [Option<(ConnectionId, Instant)>; CROWD],
@@ -27,14 +26,14 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// A request of this client is being served.
+    /// Records that a request of this client is being served.
     #[inline]
     pub(crate) fn served(&mut self, connection: ConnectionId, now: Instant) {
         self.served[self.next] = Some((connection, now));
         self.next = (self.next + 1) % CROWD;
     }
 
-    /// Whether it is to be expected that several ask within the next few microseconds.
+    /// Returns whether several requests are to be expected within the next few microseconds.
     pub(crate) fn is_dense(&self, now: Instant) -> bool {
         let Some((_, oldest)) = self.served[self.next] else { return false };
         if now.since(oldest) > CLOSE_TOGETHER {

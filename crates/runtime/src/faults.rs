@@ -1,9 +1,9 @@
-//! Faults that a test has a real process suffer. Only with the feature `faults`, which no shipped
+//! Fault injection for tests of real processes. Only with the feature `faults`, which no shipped
 //! binary has.
 //!
-//! The environment variable `BALLAST_FAULTS` names a file, which is read again at every use, so
-//! that a test can change it while the process runs. Each line is about files whose path begins
-//! with these words, or about the clock:
+//! The environment variable `BALLAST_FAULTS` names a file. It is read again at every use, so that
+//! a test can change it while the process runs. Each line applies to files with a path prefix, or
+//! to the clock:
 //!
 //! ```text
 //! disk /data/one/replicas read-ms=200 write-ms=5 sync-ms=1000
@@ -11,7 +11,7 @@
 //! clock ahead-ms=3600000
 //! ```
 //!
-//! A sync that lies says that it succeeded and does nothing.
+//! `sync=lie` makes a sync report success without doing anything.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,10 +19,10 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Names the file with the faults.
+/// Environment variable with the path of the fault file.
 const VARIABLE: &str = "BALLAST_FAULTS";
 
-/// A use of a file.
+/// A file operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Read,
@@ -30,16 +30,16 @@ pub(crate) enum Operation {
     Sync,
 }
 
-/// The rest of an operation.
+/// How to continue an operation after its faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// Carry it out.
+    /// Execute it.
     GoOn,
-    /// Nothing: it counts as done.
+    /// Skip it, and report success.
     Lie,
 }
 
-/// Plays the faults of an operation on a file: waits, fails, or lies.
+/// Applies the configured faults of an operation on a file: waits, fails, or lies.
 pub(crate) fn before(path: &Path, operation: Operation) -> io::Result<Then> {
     let mut then = Then::GoOn;
     for line in script().lines() {
@@ -59,7 +59,7 @@ pub(crate) fn before(path: &Path, operation: Operation) -> io::Result<Then> {
     Ok(then)
 }
 
-/// How far the wall clock is ahead; behind if it is negative.
+/// Returns by how much the wall clock is ahead, in nanoseconds; negative if it is behind.
 pub(crate) fn clock_ahead_nanos() -> i64 {
     ahead_millis(&script()).saturating_mul(1_000_000)
 }
@@ -79,14 +79,14 @@ impl Operation {
     }
 }
 
-/// Returns the text of the file; nothing if it does not exist.
+/// Returns the content of the fault file; empty if it does not exist.
 fn script() -> String {
     static FILE: OnceLock<Option<OsString>> = OnceLock::new();
     let file = FILE.get_or_init(|| std::env::var_os(VARIABLE));
     file.as_ref().and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default()
 }
 
-/// The faults of a line, if it is about this file.
+/// Returns the faults of a line, if it applies to this file.
 fn of_path<'l>(line: &'l str, path: &Path) -> Option<&'l str> {
     let (prefix, faults) = line.trim().strip_prefix("disk ")?.split_once(' ')?;
     path.to_str()?.starts_with(prefix).then_some(faults)

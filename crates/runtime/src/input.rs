@@ -1,67 +1,67 @@
-//! Bytes that a peer has sent and the service has not consumed yet.
+//! Received bytes that the service has not consumed yet.
 //!
-//! A connection is read in bites of one ordinary buffer. As soon as the service says how long the
-//! message is that has begun ([`Input::want`]) and that is more than a bite, the message gets a
-//! buffer of its own, which is filled by the socket directly and can be taken away without copying
-//! ([`Input::take`]): only its first bite, and at most a page of what follows it, are ever copied.
-//! The buffer of a client's message is not larger than [`BELIEVED_FACTOR`] times what has arrived.
+//! A connection is read in bites of one ordinary buffer. When the service announces the length of a
+//! message longer than a bite ([`Input::want`]), the message gets a buffer of its own. The socket
+//! fills that buffer directly, and the service takes it without copying ([`Input::take`]): only the
+//! first bite, and at most a page of the following bytes, are ever copied. The buffer of a client's
+//! message is at most [`BELIEVED_FACTOR`] times the received size.
 //!
 //! Invariant: an input without bytes holds no buffer between turns, and one with few bytes holds a
-//! small one (see [`Input::settle`]): thousands of connections in mid-request cost what they sent.
+//! small one (see [`Input::settle`]): thousands of half-received requests cost only their own size.
 
 use crate::buffers::{BUFFER_BYTES, Buffers};
 
-/// Capacity of large buffers is rounded up to this, so that they can be used again; also the most
-/// that is read beyond the end of a large message.
+/// Granularity of large buffer capacities, which allows their reuse. Also the most that is read
+/// beyond the end of a large message.
 const LARGE_ROUNDING_BYTES: usize = 4 << 10;
 
-/// A client's announcement is believed up to so many times what it has really sent: what is not
-/// sent takes address space and no memory, and a message of 1 MiB is not copied as it grows.
+/// Largest ratio of a client's buffer to its received bytes. Unfilled capacity takes address
+/// space but no memory, and a message of 1 MiB is not copied as it grows.
 const BELIEVED_FACTOR: usize = 64;
 
-/// From this size on, taking a message moves its buffer instead of copying.
+/// Size from which taking a message moves its buffer instead of copying it.
 const MOVE_BYTES_MIN: usize = 8 << 10;
 
-/// What has been received and not yet consumed.
+/// The received and unconsumed bytes of a connection.
 #[derive(Default)]
 pub struct Input {
     /// Received bytes; those before `start` are consumed.
     buffer: Vec<u8>,
     start: usize,
-    /// Bytes that must be here before the service is asked again; 0: any.
+    /// Bytes required before the service is called again; 0 means any.
     wanted: usize,
 }
 
 impl Input {
-    /// What is there.
+    /// Returns the unconsumed bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..]
     }
 
-    /// How many bytes are there.
+    /// Returns the number of unconsumed bytes.
     pub fn len(&self) -> usize {
         self.buffer.len() - self.start
     }
 
-    /// Whether nothing is there.
+    /// Returns whether no bytes are left.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The first `count` bytes are dealt with.
+    /// Removes the first `count` bytes.
     pub fn consume(&mut self, count: usize) {
         assert!(count <= self.len(), "consumed {count} of {} bytes", self.len());
         self.start += count;
         self.wanted = 0;
     }
 
-    /// Asks for the service not to be called before `count` bytes are there (counted from the
-    /// start of `bytes`). The caller has checked that `count` is a size it accepts.
+    /// Postpones the next call of the service until `count` bytes are present, counted from the
+    /// start of `bytes`. The caller must have checked that it accepts this size.
     pub fn want(&mut self, count: usize) {
         self.wanted = count;
     }
 
-    /// Takes the first `count` bytes away. Large messages, announced by `want`, are moved.
+    /// Removes and returns the first `count` bytes. Large messages announced by `want` are moved.
     pub fn take(&mut self, count: usize) -> Vec<u8> {
         assert!(count <= self.len(), "took {count} of {} bytes", self.len());
         let rest = self.len() - count;
@@ -77,18 +77,18 @@ impl Input {
         taken
     }
 
-    /// Whether the service is to be called.
+    /// Returns whether the service must be called.
     pub(crate) fn is_due(&self) -> bool {
         !self.is_empty() && self.len() >= self.wanted
     }
 
-    /// Whether a message has begun that is longer than a bite.
+    /// Returns whether a message longer than a bite is being received.
     pub(crate) fn is_within_message(&self) -> bool {
         self.wanted > self.len().max(BUFFER_BYTES)
     }
 
-    /// Makes the buffer ready for the next read. `trusted`: the announced size is believed at once;
-    /// otherwise memory grows with what has really arrived.
+    /// Prepares the buffer for the next read. If `trusted`, the announced size is allocated at
+    /// once; otherwise the capacity grows with the received bytes.
     pub(crate) fn make_room(&mut self, buffers: &mut Buffers, trusted: bool) -> &mut Vec<u8> {
         let needed = self.capacity_needed(trusted);
         if self.buffer.capacity() < needed {
@@ -125,7 +125,7 @@ impl Input {
         self.start = 0;
     }
 
-    /// Gives back what is not needed until more arrives.
+    /// Releases memory that is not needed until more bytes arrive.
     pub(crate) fn settle(&mut self, buffers: &mut Buffers) {
         if self.is_empty() {
             buffers.give(std::mem::take(&mut self.buffer));
@@ -142,7 +142,7 @@ impl Input {
 mod tests {
     use super::*;
 
-    /// What a socket would do: fills the room that there is, or less.
+    /// Reads like a socket: fills the free capacity, or less.
     fn arrive(input: &mut Input, buffers: &mut Buffers, trusted: bool, stream: &mut &[u8]) {
         let room = input.make_room(buffers, trusted);
         let count = (room.capacity() - room.len()).min(stream.len());

@@ -1,9 +1,8 @@
-//! The connections of one reactor as a service sees them: where replies are appended and effects
-//! are asked for. Plain data: the reactor carries the effects out after the service has returned.
+//! The service's view of one reactor's connections: output buffers and requested effects. It is
+//! plain data; the reactor executes the effects after the service has returned.
 //!
-//! Invariant: no call can fail. An id that names nothing (the peer has gone meanwhile) swallows
-//! output and ignores requests, so that a service needs no special case for a reply that comes
-//! too late.
+//! Invariant: no call can fail. An invalid id (the peer has gone meanwhile) discards output and
+//! ignores requests, so a late reply needs no special case in the service.
 
 use crate::buffers::Buffers;
 use crate::connection::{Class, ConnectTag, ConnectionId};
@@ -14,54 +13,55 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use types::ReactorId;
 
-/// Unsent output above which a client is congested: it asks faster than it takes the answers, is
-/// not read, and a service leaves its further requests in the input ([`Io::is_congested`]).
+/// Unsent output in bytes above which a client is congested: it sends requests faster than it
+/// reads replies. It is not read, and the service leaves further requests in the input
+/// ([`Io::is_congested`]).
 pub const CLIENT_BACKLOG_MAX: usize = 1 << 20;
 
-/// How far a connection is.
+/// Phase in the life of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// `connect` was called; neither established nor failed.
+    /// `connect` was called; the connection is neither established nor failed.
     Connecting { tag: ConnectTag, address: SocketAddr },
     /// In use.
     Open,
-    /// Sends what it has and is closed then; no longer read.
+    /// Remaining output is sent, then the connection is closed. It is no longer read.
     Draining,
-    /// To be closed at the end of the turn.
+    /// The connection is closed at the end of the turn.
     Closing { why: Closed },
 }
 
-/// What the reactor knows of one connection.
+/// The reactor's state of one connection.
 pub(crate) struct Connection {
     pub(crate) class: Class,
     pub(crate) phase: Phase,
-    /// As what it was counted when it was accepted; `None` for outgoing ones.
+    /// Class under which it was counted when it was accepted; `None` for outgoing ones.
     pub(crate) placed_as: Option<Class>,
     pub(crate) input: Input,
     pub(crate) output: Output,
     /// The driver may have more to read.
     pub(crate) is_readable: bool,
-    /// The last `send` could not send everything: the driver says when to go on.
+    /// The last `send` could not send everything. The driver reports when sending can continue.
     pub(crate) is_blocked: bool,
-    /// The service does not want input for now.
+    /// The service does not want input at present.
     pub(crate) is_paused: bool,
-    /// Buffered input is to be given again although nothing was read.
+    /// Buffered input must be passed to the service again although nothing was read.
     pub(crate) is_resumed: bool,
-    /// The peer has sent its last byte, and whether the service knows.
+    /// State of the peer's end of input.
     pub(crate) end: InputEnd,
-    /// Stands in `Io::ready`, and in `Io::dirty`.
+    /// Membership in `Io::ready`, and in `Io::dirty`.
     pub(crate) is_queued: bool,
     pub(crate) is_dirty: bool,
 }
 
-/// Whether more can come from a peer.
+/// State of a peer's input stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputEnd {
-    /// More may come.
+    /// More bytes may come.
     Open,
-    /// The last byte was read; the service has not been told.
+    /// The last byte was read; the service does not know yet.
     Reached,
-    /// The service has been told.
+    /// The service was notified.
     Told,
 }
 
@@ -83,42 +83,42 @@ impl Connection {
         }
     }
 
-    /// Whether the peer has so many answers to take that it gets no more for now.
+    /// Returns whether the peer has so many unread replies that it receives no more at present.
     pub(crate) fn is_congested(&self) -> bool {
         !self.class.is_bus() && self.output.backlog() > CLIENT_BACKLOG_MAX
     }
 
-    /// Whether input may be read and given to the service.
+    /// Returns whether input may be read and passed to the service.
     pub(crate) fn may_receive(&self) -> bool {
         self.phase == Phase::Open && !self.is_paused && !self.is_congested()
     }
 }
 
-/// One place of the table.
+/// One slot of the connection table.
 #[derive(Default)]
 struct Slot {
     generation: u32,
     connection: Option<Box<Connection>>,
 }
 
-/// The connections of one reactor, and what the service wants done with them.
+/// The connections of one reactor, and the effects that the service has requested.
 pub struct Io {
     reactor: ReactorId,
     slots: Vec<Slot>,
-    /// Free slots, oldest first, so that a slot rests as long as possible.
+    /// Free slots, oldest first, so that a slot stays unused as long as possible.
     free: VecDeque<usize>,
     pub(crate) buffers: Buffers,
-    /// Connections with input to give, by class.
+    /// Connections with input for the service, by class.
     pub(crate) ready: [VecDeque<ConnectionId>; Class::ALL.len()],
     /// Connections with output to send.
     pub(crate) dirty: Vec<ConnectionId>,
-    /// Connections to be closed.
+    /// Connections to close.
     pub(crate) closing: Vec<ConnectionId>,
-    /// Connections to be closed when their output has left, or in time.
+    /// Connections to close once their output is sent, or at a deadline.
     pub(crate) draining: Vec<ConnectionId>,
-    /// Connections to be established.
+    /// Connections to establish.
     pub(crate) connecting: Vec<ConnectionId>,
-    /// Takes the output for connections that are gone.
+    /// Receives the output for closed connections.
     sink: Vec<u8>,
 }
 
@@ -138,12 +138,12 @@ impl Io {
         }
     }
 
-    /// The reactor whose connections these are.
+    /// Returns the reactor that owns these connections.
     pub fn reactor(&self) -> ReactorId {
         self.reactor
     }
 
-    /// Whether the connection can still be written to.
+    /// Returns whether the connection can still be written to.
     pub fn is_open(&self, connection: ConnectionId) -> bool {
         self.get(connection).is_some_and(|found| match found.phase {
             Phase::Open => true,
@@ -151,7 +151,7 @@ impl Io {
         })
     }
 
-    /// Where to append what is to be sent. It leaves at the end of the turn.
+    /// Returns the buffer to which output is appended. It is sent at the end of the turn.
     pub fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8> {
         if !self.is_open(connection) {
             self.sink.clear();
@@ -164,8 +164,8 @@ impl Io {
         }
     }
 
-    /// Sends a whole buffer after what was appended so far, without copying it. Good from a few
-    /// KiB on; below, append to `output`.
+    /// Sends a whole buffer after the output appended so far, without copying it. Worthwhile from
+    /// a few KiB on; append smaller ones to `output`.
     pub fn send_owned(&mut self, connection: ConnectionId, buffer: Vec<u8>) {
         if !self.is_open(connection) || buffer.is_empty() {
             return self.buffers.give(buffer);
@@ -176,29 +176,29 @@ impl Io {
         }
     }
 
-    /// Bytes appended but not yet taken by the operating system.
+    /// Returns the number of bytes appended but not yet accepted by the operating system.
     pub fn output_backlog(&self, connection: ConnectionId) -> usize {
         self.get(connection).map_or(0, |found| found.output.backlog())
     }
 
-    /// Whether a client has so many answers to take that it is not read. A service that finds
-    /// another whole request in the input leaves it there: it is given again when enough has left.
-    /// Never true for servers, whose protocols limit what is under way.
+    /// Returns whether a client has so many unread replies that it is not read. A service leaves
+    /// further complete requests in the input; they are passed again when enough output has been
+    /// sent. Always false for servers, whose protocols limit outstanding data.
     pub fn is_congested(&self, connection: ConnectionId) -> bool {
         self.get(connection).is_some_and(Connection::is_congested)
     }
 
-    /// An empty buffer of at least `bytes`, to be filled and given to `send_owned`.
+    /// Returns an empty buffer of at least `bytes`, to be filled and passed to `send_owned`.
     pub fn buffer(&mut self, bytes: usize) -> Vec<u8> {
         self.buffers.take_large(bytes)
     }
 
-    /// Gives back a buffer that came from [`Input::take`] or `buffer`.
+    /// Takes back a buffer from [`Input::take`] or `buffer`, for reuse.
     pub fn recycle(&mut self, buffer: Vec<u8>) {
         self.buffers.give(buffer);
     }
 
-    /// Stops reading and giving input, until `resume_reading`. Meanwhile the end of the input is
+    /// Stops reading and passing input until `resume_reading`. Meanwhile the end of the input is
     /// not noticed either, unless the connection breaks.
     pub fn pause_reading(&mut self, connection: ConnectionId) {
         if let Some(found) = self.get_mut(connection) {
@@ -206,7 +206,7 @@ impl Io {
         }
     }
 
-    /// Goes on reading. What was not consumed is given again, in the next turn at the latest.
+    /// Resumes reading. Unconsumed input is passed again, in the next turn at the latest.
     pub fn resume_reading(&mut self, connection: ConnectionId) {
         if let Some(found) = self.get_mut(connection)
             && found.is_paused
@@ -217,20 +217,19 @@ impl Io {
         }
     }
 
-    /// Changes what the connection is for, as when a handshake has told it.
+    /// Changes the class of the connection, for instance when a handshake has determined it.
     pub fn set_class(&mut self, connection: ConnectionId, class: Class) {
         if let Some(found) = self.get_mut(connection) {
             found.class = class;
         }
     }
 
-    /// Closes at the end of the turn; unsent output is lost. `closed` follows.
+    /// Closes the connection at the end of the turn; unsent output is lost. `closed` follows.
     pub fn close(&mut self, connection: ConnectionId) {
         self.end(connection, Closed::ByService);
     }
 
-    /// Reads no more, sends what was appended, then closes. `closed` follows, after a second at
-    /// the latest.
+    /// Stops reading, sends the appended output, then closes. `closed` follows within a second.
     pub fn close_after_flush(&mut self, connection: ConnectionId) {
         let Some(found) = self.get_mut(connection) else { return };
         match found.phase {
@@ -244,8 +243,8 @@ impl Io {
         }
     }
 
-    /// Begins to connect to a server. `opened` or `connect_failed` follows, never within this call.
-    /// There is no time limit but the system's: a service in a hurry closes the connection.
+    /// Starts connecting to a server. `opened` or `connect_failed` follows, never within this call.
+    /// The only time limit is the system's; a service with a shorter one closes the connection.
     pub fn connect(&mut self, address: SocketAddr, tag: ConnectTag, class: Class) -> ConnectionId {
         let phase = Phase::Connecting { tag, address };
         let connection = self.insert(Connection::new(class, phase));
@@ -296,23 +295,23 @@ impl Io {
         slot.connection.as_deref_mut().filter(|_| same == connection)
     }
 
-    /// Whether there is not a single connection.
+    /// Returns whether there is no connection at all.
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.len() == self.free.len()
     }
 
-    /// Whether some connection has input to be given.
+    /// Returns whether any connection has input for the service.
     pub(crate) fn has_ready(&self) -> bool {
         self.ready.iter().any(|queue| !queue.is_empty())
     }
 
-    /// Whether something is to be done for some connection.
+    /// Returns whether any connection has pending work.
     pub(crate) fn has_work(&self) -> bool {
         let idle = self.dirty.is_empty() && self.closing.is_empty() && self.connecting.is_empty();
         !idle || self.has_ready()
     }
 
-    /// All connections there are.
+    /// Returns the ids of all connections.
     pub(crate) fn all(&self) -> Vec<ConnectionId> {
         let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.connection.is_some());
         used.map(|(slot, place)| ConnectionId::new(self.reactor, slot, place.generation)).collect()

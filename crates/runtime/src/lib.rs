@@ -1,16 +1,15 @@
-//! The only crate that meets the operating system on the data path: reactors, drivers, sockets,
-//! the clock, files.
+//! The operating-system interface of the data path: reactors, drivers, sockets, the clock, files.
 //!
 //! A reactor is one thread with its own connections. It runs a [`Service`] to completion, turn by
-//! turn: input, mail, timers, output, then at most one quantum of background work. What is served
-//! first, when background work is due and when to wait is the product; see "Reactor" in
+//! turn: input, mail, timers, output, then at most one quantum of background work. The crate
+//! decides the service order, when background work is due, and how to wait: see
 //! `docs/design/reactor.md`.
 //!
 //! Start at [`Service`], then [`Io`] and [`Input`].
 //!
 //! **Invariant:** no byte and no behaviour of a peer can make this crate panic.
-//! **Invariant:** knows no protocol: neither Redis's nor the bus's.
-//! **Invariant:** `unsafe` stands in `driver/ring.rs` and `descriptors.rs` only.
+//! **Invariant:** the crate knows no protocol, neither Redis's nor the bus's.
+//! **Invariant:** only `driver/ring.rs` and `descriptors.rs` contain `unsafe`.
 
 #![deny(unsafe_code)]
 

@@ -1,25 +1,25 @@
-//! Bytes on their way to a peer: replies appended to one buffer, and large buffers handed over
-//! whole, in the order in which they were given.
+//! Unsent bytes for a peer, in order: replies appended to one buffer, and large buffers added
+//! without copying.
 
 use crate::buffers::Buffers;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Buffers handed to the kernel in one call. More wait for the next call.
+/// Most buffers passed to the kernel in one call. More wait for the next call.
 pub(crate) const SLICES_MAX: usize = 16;
 
 #[derive(Default)]
 pub(crate) struct Output {
-    /// Goes first. Bytes of the front buffer before `sent` have left.
+    /// Sent first. Bytes of the front buffer before `sent` have already been sent.
     queue: VecDeque<Vec<u8>>,
     queue_bytes: usize,
     sent: usize,
-    /// Goes last: replies are appended here.
+    /// Sent last: replies are appended here.
     tail: Vec<u8>,
 }
 
 impl Output {
-    /// Where to append what is to be sent.
+    /// Returns the buffer to which replies are appended.
     pub(crate) fn tail(&mut self, buffers: &mut Buffers) -> &mut Vec<u8> {
         if self.tail.capacity() == 0 {
             self.tail = buffers.take();
@@ -34,7 +34,7 @@ impl Output {
         self.queue.push_back(buffer);
     }
 
-    /// Bytes that have not left yet.
+    /// Returns the number of unsent bytes.
     pub(crate) fn backlog(&self) -> usize {
         self.queue_bytes - self.sent + self.tail.len()
     }
@@ -43,7 +43,7 @@ impl Output {
         self.backlog() == 0
     }
 
-    /// Moves the tail to the queue, so that everything to be sent stands there.
+    /// Moves the tail to the queue, which then contains all unsent bytes.
     pub(crate) fn seal(&mut self) {
         if !self.tail.is_empty() {
             self.queue_bytes += self.tail.len();
@@ -51,13 +51,14 @@ impl Output {
         }
     }
 
-    /// All that is to be sent, if it is one buffer of at most `bytes_max` bytes.
+    /// Removes and returns all unsent bytes, if they are one buffer of at most `bytes_max` bytes.
     pub(crate) fn take_whole(&mut self, bytes_max: usize) -> Option<Vec<u8>> {
         let fits = self.queue.is_empty() && (1..=bytes_max).contains(&self.tail.len());
         fits.then(|| std::mem::take(&mut self.tail))
     }
 
-    /// What goes next, as far as one call of the kernel takes it. `seal` comes before.
+    /// Fills `slices` with the next bytes for one kernel call, and returns how many were filled.
+    /// `seal` must be called before.
     pub(crate) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
         let mut count = 0;
         let mut skip = self.sent;
@@ -69,7 +70,7 @@ impl Output {
         count
     }
 
-    /// `count` more bytes have left.
+    /// Removes `count` sent bytes.
     pub(crate) fn advance(&mut self, count: usize, buffers: &mut Buffers) {
         self.sent += count;
         while let Some(front) = self.queue.front() {
@@ -83,7 +84,7 @@ impl Output {
         assert_eq!(self.sent, 0, "more was sent than was there");
     }
 
-    /// Gives the buffers back; an output without bytes holds none.
+    /// Returns all buffers to the pool; an output without bytes holds none.
     pub(crate) fn release(&mut self, buffers: &mut Buffers) {
         buffers.give(std::mem::take(&mut self.tail));
         for buffer in self.queue.drain(..) {

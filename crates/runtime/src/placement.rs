@@ -1,8 +1,8 @@
-//! Which reactor gets a new connection: the one with the fewest of its kind, then the one with the
-//! fewest in all.
+//! Placement of new connections: on the reactor with the fewest of the same kind, then the fewest
+//! in all.
 //!
-//! One reactor accepts; the count rises when a connection is given away, not when it arrives, so
-//! that a burst of connections is spread too.
+//! One reactor accepts. The count rises when a connection is assigned, not when it arrives, so
+//! that a burst of connections is spread as well.
 
 use crate::connection::Class;
 use crate::driver::Accepted;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use types::ReactorId;
 
-/// Accepted connections that a reactor has, or that are on their way to it.
+/// Accepted connections of a reactor, including those on their way to it.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     clients: AtomicUsize,
@@ -31,7 +31,7 @@ impl Load {
     }
 }
 
-/// One reactor's view of where connections go.
+/// One reactor's access to the placement of connections.
 pub(crate) struct Placement<M> {
     reactor: ReactorId,
     loads: Arc<[CachePadded<Load>]>,
@@ -51,7 +51,7 @@ impl<M> Placement<M> {
         self.reactor
     }
 
-    /// Gives a connection away, or back if it is ours.
+    /// Assigns a connection to a reactor. Returns it if that is this reactor.
     pub(crate) fn place(&self, accepted: Accepted) -> Option<Accepted> {
         let chosen = least_loaded(&self.loads, accepted.class);
         self.loads[usize::from(chosen.0)].of(accepted.class).fetch_add(1, Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl<M> Placement<M> {
         None
     }
 
-    /// A connection that was placed here has ended.
+    /// Records that a connection placed here has ended.
     pub(crate) fn left(&self, class: Class) {
         self.loads[usize::from(self.reactor.0)].of(class).fetch_sub(1, Ordering::Relaxed);
     }

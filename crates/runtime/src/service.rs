@@ -1,17 +1,16 @@
-//! What a reactor runs: the one trait between this crate and the server.
+//! The interface between this crate and the server: the program that a reactor runs.
 //!
-//! The reactor calls, the service answers by changing its own state and by asking [`Io`] for
-//! effects; no call blocks. Order within a turn: `begin_turn`, `opened` / `received` /
-//! `input_ended` (priority connections first, then the others), `mail`, `end_of_input`, `tick` if
-//! a deadline has passed, then at most one `quantum`. Output is sent after `tick`, and once more
-//! after the quantum.
+//! The reactor calls the service. The service changes its own state and requests effects through
+//! [`Io`]; no call blocks. The order within a turn is: `begin_turn`; `opened` / `received` /
+//! `input_ended` (priority connections first); `mail`; `end_of_input`; `tick` if a deadline has
+//! passed; at most one `quantum`. Output is sent after `tick`, and again after the quantum.
 //!
 //! Invariants:
-//! - a connection that was `opened` is `closed` exactly once, whoever ended it; afterwards its id
-//!   names nothing and is not given again while the service could still hold it;
-//! - a connection asked for by [`Io::connect`] ends in exactly one of `opened`, `connect_failed`,
-//!   or, if the service closes it before either, `closed`;
-//! - `sleep` and `wake` alternate, and nothing is called between them.
+//! - A connection that was `opened` is `closed` exactly once, by whichever side. Afterwards its
+//!   id is invalid, and is not reused while the service could still hold it.
+//! - A connection requested by [`Io::connect`] ends in exactly one of `opened`, `connect_failed`,
+//!   or, if the service closes it before, `closed`.
+//! - `sleep` and `wake` alternate, and no other method is called between them.
 
 use crate::connection::{ConnectTag, ConnectionId, Port};
 use crate::input::Input;
@@ -20,50 +19,50 @@ use std::io;
 use std::net::SocketAddr;
 use types::{Instant, UnixMillis};
 
-/// Where a connection came from.
+/// The origin of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// Somebody connected to one of our listeners.
+    /// A peer connected to a listener of this process.
     Accepted {
-        /// Which listener.
+        /// The listener.
         port: Port,
-        /// Who connected.
+        /// Address of the peer.
         peer: SocketAddr,
     },
-    /// A connection that [`Io::connect`] asked for is established.
+    /// A connection requested by [`Io::connect`] is established.
     Connected {
         /// The tag given to `connect`.
         tag: ConnectTag,
     },
 }
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// The service asked for it.
+    /// The service requested it.
     ByService,
     /// The peer reset the connection, or it failed.
     ByPeer,
-    /// The peer did not take the last output in time (see [`Io::close_after_flush`]).
+    /// The peer did not accept the last output in time (see [`Io::close_after_flush`]).
     TooSlow,
-    /// More unconsumed input than the runtime keeps for one connection.
+    /// The connection had more unconsumed input than the runtime buffers.
     InputTooLarge,
     /// The reactors are stopping.
     Stopping,
 }
 
-/// A program for one reactor. It lives on the reactor's thread and never leaves it.
+/// The program of one reactor. It lives on the reactor's thread and never leaves it.
 pub trait Service {
-    /// What other threads send to it, through its [`Mailbox`](crate::Mailbox).
+    /// Messages from other threads, sent through the service's [`Mailbox`](crate::Mailbox).
     type Mail: Send + 'static;
 
-    /// A turn begins. `now` and `wall` are the time for the whole turn.
+    /// Begins a turn. `now` and `wall` are the time for the whole turn.
     fn begin_turn(&mut self, now: Instant, wall: UnixMillis);
 
-    /// A connection is there and may be written to. Input follows in `received`.
+    /// Announces a connection that may be written to. Its input follows in `received`.
     fn opened(&mut self, connection: ConnectionId, how: Opened, io: &mut Io);
 
-    /// A connection could not be established; its id names nothing afterwards.
+    /// Announces that a connection could not be established. Its id is now invalid.
     fn connect_failed(
         &mut self,
         connection: ConnectionId,
@@ -72,48 +71,49 @@ pub trait Service {
         io: &mut Io,
     );
 
-    /// Clients' input that is about to be given, each one's by itself and perhaps not all of it: the
-    /// time to fetch memory for several of them at once. A hint; nothing may be changed by it.
+    /// Shows the beginnings of clients' inputs shortly before they are processed, so that memory
+    /// for several of them can be prefetched at once. A hint; the service must not change state.
     fn foresee(&mut self, _inputs: &mut dyn Iterator<Item = &[u8]>) {}
 
-    /// There is input: at least as many bytes as [`Input::want`] asked for. What is not consumed
-    /// is given again, with what comes after it, or when reading is resumed.
+    /// Processes input: at least as many bytes as [`Input::want`] asked for. Unconsumed bytes are
+    /// passed again together with later ones, or when reading is resumed.
     fn received(&mut self, connection: ConnectionId, input: &mut Input, io: &mut Io);
 
-    /// The peer will send nothing more, but may still read. Called after everything it sent was
-    /// given to `received`. A service with unfinished requests closes when they are answered.
+    /// Announces that the peer will send nothing more, but may still read. All earlier input has
+    /// been passed to `received`. A service with unfinished requests closes once they are answered.
     fn input_ended(&mut self, connection: ConnectionId, io: &mut Io) {
         io.close_after_flush(connection);
     }
 
-    /// The connection is gone. The one place to forget what belonged to it.
+    /// Announces that the connection is gone. The only place to release its state.
     fn closed(&mut self, connection: ConnectionId, why: Closed, io: &mut Io);
 
-    /// A message from another thread.
+    /// Processes a message from another thread.
     fn mail(&mut self, mail: Self::Mail, io: &mut Io);
 
-    /// All input of this turn has been given: the time for work done in batches.
+    /// Announces that all input of this turn has been passed. Batched work belongs here.
     fn end_of_input(&mut self, io: &mut Io);
 
-    /// The time told by `next_deadline` has come.
+    /// Announces that the time returned by `next_deadline` has come.
     fn tick(&mut self, now: Instant, io: &mut Io);
 
-    /// When `tick` is to be called next. Asked once per turn.
+    /// Returns when `tick` is to be called next. Called once per turn.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Whether `quantum` would find work.
+    /// Returns whether `quantum` would find work.
     fn has_background(&self) -> bool;
 
-    /// Does background work for 20 to 50 us. False: there was nothing to do after all.
+    /// Does background work for 20 to 50 us. Returns `false` if there was none after all.
     fn quantum(&mut self, now: Instant, io: &mut Io) -> bool;
 
-    /// The background's minimum share of this reactor's running time, in percent. 100: a quantum
-    /// after every turn. Asked once per turn.
+    /// Returns the background's minimum share of this reactor's running time, in percent. 100
+    /// means a quantum after every turn. Called once per turn.
     fn background_share(&self) -> u8;
 
-    /// The reactor is about to wait: this thread holds no reference into shared memory.
+    /// Announces that the reactor is about to wait: this thread holds no reference into shared
+    /// memory.
     fn sleep(&mut self);
 
-    /// The reactor has stopped waiting.
+    /// Announces that the reactor has stopped waiting.
     fn wake(&mut self);
 }

@@ -1,68 +1,69 @@
-//! The decisions of a turn, without a clock and without sockets: is background work due, when must
-//! a turn stop serving clients, and how to wait when there is nothing to do.
+//! Scheduling decisions of a turn, without a clock and without sockets: when background work is
+//! due, when to stop serving clients, and how to wait when idle.
 //!
-//! **Background.** Whoever runs earns credit for the background: its minimum share of the time
-//! spent. A quantum that is run because credit is there spends it; one that is run because nobody
-//! else wants the core costs nothing. So on a busy core the background gets its share and at most
-//! one quantum more, in any stretch of time; on an idle one it gets everything. Credit and debt
-//! are limited to what 10 ms of work earn: neither a past rush nor a past overrun is felt later.
+//! **Background.** Foreground work earns credit for the background: its minimum share of the time
+//! spent. A quantum that runs because of credit spends it. A quantum on an otherwise idle core
+//! costs nothing. On a busy core the background thus gets its share, and at most one quantum
+//! more, in any stretch of time; on an idle one it gets everything. Credit and debt are limited
+//! to the earnings of 10 ms, so neither a past rush nor a past overrun has a later effect.
 //!
-//! **Waiting.** A thread that spins answers about 10 us earlier than one that must be woken, and
-//! takes a core for it. Adaptive: spin while the recent pauses were so short that waking costs
-//! about as much as spinning through them, and offer the core at every look: the system likes to
-//! wake a client on the core of the server that has just answered it, and there it would wait for
-//! the end of the spin (p99 of a round trip with two cores for both: 105 us without, 9 us with).
+//! **Waiting.** A spinning thread answers about 10 us earlier than one that must be woken, but
+//! occupies a core. The adaptive policy spins while recent pauses were about as short as the cost
+//! of waking. It yields the core at every look: the scheduler tends to wake a client on the core
+//! of the server that has just answered it. Without yielding, that client waits for the end of
+//! the spin (p99 of a round trip with two cores for both: 105 us without, 9 us with).
 
 use std::time::Duration;
 use types::Instant;
 
-/// How a reactor waits when it has nothing to do.
+/// A reactor's waiting policy when it is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Poll {
-    /// Spins always: the lowest latency, and a core at 100 %.
+    /// Always spins: the lowest latency, and a core at 100 %.
     Busy,
-    /// Spins while it pays, then blocks.
+    /// Spins while that is cheaper than waking, then blocks.
     #[default]
     Adaptive,
     /// Blocks at once.
     Sleep,
 }
 
-/// What to do when there is nothing to do.
+/// The next action of an idle reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
     Spin,
-    /// Block until several requests are there, or a few microseconds are over.
+    /// Block until several requests are present, or a few microseconds have passed.
     Gather,
     Block,
 }
 
-/// Over which running time the background's share is kept.
+/// Running time over which the background's share is kept.
 pub(crate) const WINDOW: Duration = Duration::from_millis(10);
 
-/// How long a quantum is meant to last (20 to 50 us): clients are cut off when this much is owed.
+/// Intended length of a quantum (20 to 50 us). Serving clients stops when this much is owed.
 const QUANTUM: Duration = Duration::from_micros(30);
 
-/// A turn is not cut shorter than this: below, polling would cost more than serving.
+/// Shortest limit for a turn; below it, polling would cost more than serving.
 const TURN_MIN: Duration = Duration::from_micros(20);
 
-/// Pauses below this are spun through: about what it costs to block and be woken (10 us until the
-/// first instruction, and twice a change of context on both sides).
+/// Pauses shorter than this are spun through. It is about the cost of blocking and waking: 10 us
+/// until the first instruction, and two context switches on both sides.
 const SPIN_PAUSE: Duration = Duration::from_micros(50);
 
-/// A pause counts as this at most, so that two long ones end the spinning and a few short ones
-/// start it again.
+/// Upper limit for a recorded pause: two long pauses end the spinning, and a few short ones start
+/// it again.
 const PAUSE_MAX: Duration = Duration::from_micros(200);
 
 pub(crate) struct Turns {
     poll: Poll,
-    /// Threads outnumber cores: whoever spins takes the core from the one it waits for.
+    /// Threads outnumber cores: a spinning reactor may occupy the core of the thread that it
+    /// waits for.
     cores_shared: bool,
-    /// What the background is owed, in hundredths of a nanosecond; negative: it had more.
+    /// Credit of the background, in hundredths of a nanosecond; negative after an overrun.
     credit: i64,
-    /// Average of the recent pauses, each weighing an eighth, in nanoseconds.
+    /// Moving average of the recent pauses, each with a weight of an eighth, in nanoseconds.
     pause: u64,
-    /// Since when there has been nothing to do.
+    /// Beginning of the current idle period.
     idle_since: Option<Instant>,
 }
 
@@ -72,35 +73,35 @@ impl Turns {
         Turns { poll, cores_shared, credit: 0, pause, idle_since: None }
     }
 
-    /// Something other than background work took `spent`.
+    /// Records `spent` on anything but background work.
     pub(crate) fn worked(&mut self, spent: Duration, share: u8) {
         self.earn(spent, share);
     }
 
-    /// A quantum took `spent` because it was due.
+    /// Records `spent` on a quantum that ran because it was due.
     pub(crate) fn ran_due(&mut self, spent: Duration, share: u8) {
         self.credit -= 100 * signed_nanoseconds(spent);
         self.earn(spent, share);
     }
 
-    /// A quantum took `spent` because nobody else wanted the core.
+    /// Records `spent` on a quantum that ran because the core was otherwise idle.
     pub(crate) fn ran_idle(&mut self, spent: Duration) {
         let paid = (self.credit - 100 * signed_nanoseconds(spent)).max(0);
         self.credit = self.credit.min(paid);
     }
 
-    /// There is no background work: nothing is owed to what comes later.
+    /// Clears the credit: there is no background work, and later work has no claim.
     pub(crate) fn forget_background(&mut self) {
         self.credit = 0;
     }
 
-    /// Whether a quantum is to be run although there is other work.
+    /// Returns whether a quantum must run although there is other work.
     pub(crate) fn is_background_due(&self, share: u8) -> bool {
         share >= 100 || self.credit > 0
     }
 
-    /// When to stop serving clients in the turn that begins at `now`, because a quantum is owed.
-    /// There is only one quantum per turn: with longer turns the share could not be kept.
+    /// Returns the time at which the turn that begins at `now` must stop serving clients because
+    /// a quantum is owed. Each turn runs one quantum only; longer turns could not keep the share.
     pub(crate) fn serve_until(&self, now: Instant, share: u8) -> Instant {
         let missing = (100 * signed_nanoseconds(QUANTUM) - self.credit).max(0);
         let earned_in = missing / i64::from(share.max(1));
@@ -108,8 +109,9 @@ impl Turns {
         now + earned_in.clamp(TURN_MIN, WINDOW)
     }
 
-    /// There is nothing to do at `now`: how to wait for something. `is_crowded`: it is to be expected
-    /// that several clients ask in the next few microseconds, and they can be waited for together.
+    /// Returns how to wait when idle at `now`. `is_crowded` means that several clients will
+    /// probably send requests within a few microseconds, so that one wake-up can serve them
+    /// together.
     pub(crate) fn idle(&mut self, now: Instant, is_crowded: bool) -> Idle {
         let since = *self.idle_since.get_or_insert(now);
         match self.poll {
@@ -124,7 +126,7 @@ impl Turns {
         }
     }
 
-    /// Something came at `now`.
+    /// Ends the idle period: an event arrived at `now`.
     pub(crate) fn arrived(&mut self, now: Instant) {
         if let Some(since) = self.idle_since.take() {
             let pause = nanoseconds(now.since(since).min(PAUSE_MAX));
@@ -132,7 +134,7 @@ impl Turns {
         }
     }
 
-    /// Whether the core is to be offered to others between two looks of a spin.
+    /// Returns whether to yield the core between two looks of a spin.
     pub(crate) fn yields_while_spinning(&self) -> bool {
         match self.poll {
             Poll::Busy => false,
@@ -140,7 +142,7 @@ impl Turns {
         }
     }
 
-    /// Whether the core is to be offered to others after a quantum.
+    /// Returns whether to yield the core after a quantum.
     pub(crate) fn yields(&self) -> bool {
         self.cores_shared
     }
@@ -156,7 +158,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Limited to an hour, so that a hundred times as much is far from the end of the number.
+/// Converts to nanoseconds, limited to an hour so that a multiplication by 100 cannot overflow.
 fn signed_nanoseconds(duration: Duration) -> i64 {
     nanoseconds(duration).min(3_600_000_000_000) as i64
 }

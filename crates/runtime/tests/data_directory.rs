@@ -1,4 +1,4 @@
-//! Files of a data directory, on the disk of the machine.
+//! Tests of data directory files on a real disk.
 
 use runtime::files::DataDirectory;
 use std::env;
@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, ErrorKind, IoSlice};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Tells the test below that it is the other process.
+/// Environment variable that makes the test below act as the other process.
 const OTHER: &str = "BALLAST_TEST_DATA_DIRECTORY";
 
 #[test]
@@ -88,7 +88,7 @@ fn a_directory_belongs_to_one_process_until_that_is_gone() {
     DataDirectory::open(root.path()).unwrap();
 }
 
-/// Runs this test again as another process, until that has the directory.
+/// Runs this test again as another process, and waits until it has locked the directory.
 fn start_other(path: &Path) -> Child {
     let mut other = Command::new(env::current_exe().unwrap())
         .args(["--exact", "a_directory_belongs_to_one_process_until_that_is_gone", "--nocapture"])
@@ -106,6 +106,6 @@ fn start_other(path: &Path) -> Child {
 fn hold_until_killed(path: &Path) {
     let _directory = DataDirectory::open(path).unwrap();
     println!("it is mine");
-    // Ends also if the first process dies.
+    // Also ends if the first process dies.
     let _ = std::io::stdin().read_line(&mut String::new());
 }

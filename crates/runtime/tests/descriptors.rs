@@ -1,6 +1,6 @@
-//! A process without descriptors left refuses connections, and serves those that it has.
+//! A process without free descriptors refuses new connections, and serves existing ones.
 //!
-//! Alone in its file: the limit holds for the whole process.
+//! This test has its own file because the limit holds for the whole process.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn refuse_and_serve(driver: DriverKind) {
     send(&mut steady, &request);
     expect(&mut steady, &request);
 
-    // With descriptors there is room again.
+    // With free descriptors, new connections are served again.
     setrlimit(Resource::Nofile, before).expect("a limit may be raised again");
     for _ in 0..served {
         assert!(matches!(server.next(), Told::Opened(..)));
@@ -55,7 +55,7 @@ fn refuse_and_serve(driver: DriverKind) {
     server.reactors.stop();
 }
 
-/// Whether the client is answered; else the server has closed the connection.
+/// Returns whether the client is answered. If not, the server has closed the connection.
 fn is_served(client: &mut TcpStream) -> bool {
     client.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
     let request = frame(ECHO, b"?");

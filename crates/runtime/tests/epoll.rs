@@ -1,4 +1,4 @@
-//! What is promised of connections, on epoll.
+//! Tests of connections on the epoll driver.
 
 mod common;
 #[path = "suite/connect.rs"]

@@ -1,4 +1,5 @@
-//! A service that panics ends the process: nobody goes on with a store in an unknown state.
+//! A panic in a service ends the process, so that no thread continues with a store in an unknown
+//! state.
 
 mod common;
 
@@ -30,7 +31,7 @@ fn a_panic_in_a_service_ends_the_process_and_says_so() {
 fn panic_in_the_service() {
     let server = server(1, Poll::Sleep);
     let mut client = server.client();
-    // An operation that the service does not know, and panics at.
+    // The service does not know this operation, and panics.
     send(&mut client, &frame(b'?', &[]));
     server.reactors.join();
 }

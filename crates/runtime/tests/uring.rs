@@ -1,4 +1,4 @@
-//! What is promised of connections, on io_uring.
+//! Tests of connections on the io_uring driver.
 
 mod common;
 #[path = "suite/connect.rs"]

@@ -1,9 +1,9 @@
 //! The driver that works everywhere: epoll, edge-triggered, one registration per connection.
 //!
-//! An edge comes once, so whoever got `Readable` reads until nothing is left. A read that does not
-//! fill its buffer has emptied the socket: what comes later makes a new edge. The only thing that
-//! this rule would miss is an end that arrived together with the last bytes; the system tells of
-//! it (`RDHUP`), and such a connection is read until the end shows.
+//! An edge is reported once, so after `Readable` the reactor must read until nothing is left. A
+//! read that does not fill its buffer has emptied the socket: later bytes cause a new edge. This
+//! rule would miss only an end of input that arrived together with the last bytes. The system
+//! reports it (`RDHUP`), and such a connection is read until the end is reached.
 
 use super::{Accepted, Driver, Event, Received, Sent};
 use crate::buffers::Buffers;
@@ -22,24 +22,24 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Things told by one call of the kernel; more wait for the next.
+/// Most events returned by one system call; more wait for the next.
 const EVENTS_MAX: usize = 256;
 
-/// Connections accepted in one turn, so that a storm of them does not stop the others.
+/// Most connections accepted in one turn, so that a connection storm does not block the others.
 const ACCEPTS_MAX: usize = 32;
 
-/// Registrations that are no connections. Connection numbers start with a reactor's number, which
-/// is far below this.
+/// Registrations that are not connections. Connection numbers begin with a reactor's number,
+/// which is far below this.
 const WAKER: u64 = u64::MAX;
 const LISTENERS: u64 = u64::MAX - 256;
 
 pub(crate) struct Epoll {
     epoll: OwnedFd,
-    /// By slot of the connection.
+    /// Sockets by connection slot.
     sockets: Vec<Option<Socket>>,
     listeners: Vec<Listener>,
-    /// Given up to accept and close a connection when the process has no descriptor left: else
-    /// the listener would stay ready for ever.
+    /// Spare descriptor, closed to accept and close a connection when the process has no
+    /// descriptor left. Otherwise the listener would stay ready forever.
     reserve: Option<OwnedFd>,
     waker: Arc<OwnedFd>,
 }
@@ -48,16 +48,16 @@ struct Socket {
     descriptor: OwnedFd,
     connection: ConnectionId,
     is_connecting: bool,
-    /// The peer has sent its last byte, though perhaps not all of them have been read.
+    /// The peer has sent its last byte, though some bytes may still be unread.
     has_end: bool,
 }
 
-/// Wakes a driver by an event descriptor.
+/// Wakes a driver through an event descriptor.
 pub(crate) struct EventWaker(Arc<OwnedFd>);
 
 impl Wake for EventWaker {
     fn wake(&self) {
-        // It can only fail when 2^64 wake-ups were not waited for; then one is pending anyway.
+        // Fails only after 2^64 unconsumed wake-ups; then one is pending anyway.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 }
@@ -66,7 +66,7 @@ impl Epoll {
     pub(crate) fn new() -> io::Result<Epoll> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let waker = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        // Edge-triggered: every write is an edge, so nobody has to read the count.
+        // Edge-triggered: every write is an edge, so the count need not be read.
         let flags = EventFlags::IN | EventFlags::ET;
         epoll::add(&epoll, &*waker, EventData::new_u64(WAKER), flags)?;
         let reserve = rustix::io::dup(&epoll).ok();
@@ -78,12 +78,13 @@ impl Epoll {
         EventWaker(Arc::clone(&self.waker))
     }
 
-    /// Becomes readable when there is something to look at.
+    /// Returns a descriptor that becomes readable when there are events.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// As [`Driver::poll`]. Returns how many things were told, events or not.
+    /// Polls like [`Driver::poll`]. Returns the number of reports, including those without an
+    /// event.
     pub(super) fn look(
         &mut self,
         timeout: Option<Duration>,
@@ -159,7 +160,7 @@ impl Epoll {
             Ok(()) => {
                 socket.is_connecting = false;
                 events.push(Event::Connected(connection));
-                // The edge that told of the connection may have told of bytes as well.
+                // The edge that reported the connection may have reported bytes as well.
                 events.push(Event::Readable(connection));
             }
             Err(error) => {
@@ -188,7 +189,8 @@ impl Epoll {
                     self.reserve = rustix::io::dup(&self.epoll).ok();
                     return;
                 }
-                // Nobody is waiting, or the system lacks memory: the listener stays ready then.
+                // No connection is waiting, or the system lacks memory: the listener then stays
+                // ready.
                 Err(_) => return,
             }
         }
@@ -273,7 +275,7 @@ impl Driver for Epoll {
 
     fn close(&mut self, connection: ConnectionId) {
         if self.socket(connection).is_some() {
-            // Closing the descriptor removes its registration: it was never duplicated.
+            // Closing the descriptor removes its registration, because it was never duplicated.
             self.sockets[connection.slot()] = None;
         }
     }

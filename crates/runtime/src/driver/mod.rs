@@ -1,10 +1,11 @@
-//! How a reactor meets the network: a queue of things that happened, and bytes moved in and out.
+//! The interface between a reactor and the network: a queue of events, and bytes in both
+//! directions.
 //!
-//! The shape is that of completions, so that a driver may let the kernel do the reading and
-//! writing ahead (io_uring) as well as do it when asked (epoll): `poll` tells *who* has something,
-//! `receive` moves received bytes into the connection's buffer, `send` takes what is to be sent
-//! and says whether there will be a `Writable` for the rest. A driver owns the sockets; a
-//! connection is known to it by its id alone.
+//! It has the shape of completions, so that a driver may let the kernel read and write ahead
+//! (io_uring) or do so on request (epoll). `poll` reports which connections have events.
+//! `receive` moves received bytes into the connection's buffer. `send` takes output, and reports
+//! whether a `Writable` event follows for the rest. A driver owns the sockets and knows a
+//! connection only by its id.
 
 pub(crate) mod epoll;
 #[expect(unsafe_code, reason = "memory is lent to the kernel here, and nowhere else")]
@@ -20,17 +21,17 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// The ways to meet the network that there are.
+/// The available network drivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverKind {
-    /// io_uring: fewer calls of the kernel. Needs Linux 6.1, and often a container's permission.
+    /// io_uring: fewer system calls. Needs Linux 6.1, and often a container's permission.
     Uring,
     /// epoll: works everywhere.
     Epoll,
 }
 
 impl DriverKind {
-    /// As people call it.
+    /// Returns the driver's name for people.
     pub fn name(self) -> &'static str {
         match self {
             DriverKind::Uring => "io_uring",
@@ -39,18 +40,18 @@ impl DriverKind {
     }
 }
 
-/// Something that happened.
+/// An event of the network.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Somebody connected; the socket belongs to nobody yet.
+    /// A peer connected; no connection owns the socket yet.
     Accepted(Accepted),
-    /// `connect` has succeeded.
+    /// `connect` succeeded.
     Connected(ConnectionId),
-    /// `connect` has failed; the driver has forgotten the connection.
+    /// `connect` failed; the driver has dropped the connection.
     ConnectFailed(ConnectionId, io::Error),
-    /// There is something to `receive`: bytes, the end, or an error.
+    /// `receive` has something to return: bytes, the end, or an error.
     Readable(ConnectionId),
-    /// What `send` left can go on.
+    /// Sending the remaining output can continue.
     Writable(ConnectionId),
     /// The connection is broken in both directions.
     Broken(ConnectionId),
@@ -65,12 +66,12 @@ pub(crate) struct Accepted {
     pub(crate) peer: SocketAddr,
 }
 
-/// What `receive` found.
+/// The result of a `receive`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// Bytes, and perhaps more at once.
+    /// Bytes were received. `may_have_more`: more may be available at once.
     Bytes { count: usize, may_have_more: bool },
-    /// Nothing for now.
+    /// Nothing is available at present.
     Nothing,
     /// The peer has sent its last byte.
     End,
@@ -78,13 +79,13 @@ pub(crate) enum Received {
     Failed,
 }
 
-/// What became of a `send`.
+/// The result of a `send`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// All of it has left.
+    /// All output was sent.
     All { bytes: usize },
-    /// All of it was taken and leaves by itself. Who wants to know when it has left asks again: a
-    /// `send` while some of it is still here answers `Blocked`.
+    /// The driver took all output and will send it. A further `send` returns `Blocked` until it
+    /// has left, which lets the caller wait for that.
     Taken { bytes: usize },
     /// The rest must wait for `Writable`.
     Blocked { bytes: usize },
@@ -93,37 +94,37 @@ pub(crate) enum Sent {
 }
 
 pub(crate) trait Driver {
-    /// The calling thread is the one that will use the driver.
+    /// Announces that the calling thread is the one that will use the driver.
     fn begin(&mut self) -> io::Result<()>;
 
-    /// Waits until something happens, at most for `timeout` (`None`: as long as it takes), and
-    /// appends it. Returns early when it is woken.
+    /// Waits for events, at most for `timeout` (`None`: without limit), and appends them. Returns
+    /// early when the driver is woken.
     fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()>;
 
-    /// As `poll`, for a reactor of which many clients ask: after the first thing it waits a few
-    /// microseconds for several, to be woken once for all of them.
+    /// Polls on behalf of a reactor with many active clients. After the first event it waits a
+    /// few microseconds for several, so that one wake-up serves all of them.
     fn gather(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         self.poll(timeout, events)
     }
 
-    /// Whether `gather` is anything but `poll`.
+    /// Returns whether `gather` differs from `poll`.
     fn can_gather(&self) -> bool {
         false
     }
 
-    /// What was taken by `send` leaves now, although the next `poll` is not near.
+    /// Starts sending the output taken by `send`, without waiting for the next `poll`.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Accepts from `listener` from now on.
+    /// Starts accepting from `listener`.
     fn listen(&mut self, listener: Listener) -> io::Result<()>;
 
-    /// Accepts no more, from no listener.
+    /// Stops accepting from all listeners.
     fn stop_listening(&mut self);
 
-    /// `socket` is `connection` from now on.
+    /// Takes over `socket` as `connection`.
     fn adopt(&mut self, connection: ConnectionId, socket: OwnedFd, class: Class) -> io::Result<()>;
 
-    /// Begins to connect. `Connected` or `ConnectFailed` follows unless it fails at once.
+    /// Starts connecting. `Connected` or `ConnectFailed` follows, unless the call fails.
     fn connect(
         &mut self,
         connection: ConnectionId,
@@ -131,15 +132,15 @@ pub(crate) trait Driver {
         class: Class,
     ) -> io::Result<()>;
 
-    /// Appends received bytes to `room`, which has spare capacity, at most as many as fit.
+    /// Appends received bytes to the spare capacity of `room`, which must not be empty.
     fn receive(&mut self, connection: ConnectionId, room: &mut Vec<u8>) -> Received;
 
-    /// Bytes that `receive` would give, as far as they are known already.
+    /// Returns bytes that `receive` would return, as far as they are already known.
     fn peek(&self, _connection: ConnectionId) -> &[u8] {
         &[]
     }
 
-    /// Sends what `output` holds.
+    /// Sends the content of `output`.
     fn send(
         &mut self,
         connection: ConnectionId,
@@ -147,14 +148,13 @@ pub(crate) trait Driver {
         buffers: &mut Buffers,
     ) -> Sent;
 
-    /// Whether some of what was taken has not left yet.
+    /// Returns whether taken output has not left yet.
     fn is_sending(&self, connection: ConnectionId) -> bool;
 
-    /// Tells the peer that no more comes. What it still sends is thrown away as far as it is here:
-    /// closing with unread bytes would make the system reset the connection, and the peer lose
-    /// what was sent last.
+    /// Shuts down the sending direction, and discards received bytes. Closing with unread bytes
+    /// would make the system reset the connection, and the peer would lose the last output.
     fn finish(&mut self, connection: ConnectionId);
 
-    /// Closes and forgets the connection; one that the driver does not know is ignored.
+    /// Closes and drops the connection; an unknown one is ignored.
     fn close(&mut self, connection: ConnectionId);
 }

@@ -1,21 +1,20 @@
-//! An io_uring with the memory that it has lent to the kernel: the only file of this crate with
-//! `unsafe`, and a safe face for what the driver does with it.
+//! An io_uring with the memory lent to the kernel: the io_uring driver's only file with `unsafe`,
+//! and a safe interface for the driver.
 //!
-//! The one idea: **memory that the kernel may touch belongs to the ring**. A buffer to be sent is
-//! moved in and stays until its completion is here; buffers to be received into are owned by the
-//! ring from the beginning, and a filled one is moved out and replaced when its completion is
-//! taken. So no caller can free, read or write a buffer while the kernel has it, whatever it does
-//! with sockets meanwhile. Dropping the ring cancels everything and waits; memory that the kernel
+//! The principle: **memory that the kernel may access belongs to the ring**. A buffer to send is
+//! moved into the ring and stays there until its completion has arrived. The ring owns the
+//! receive buffers from the beginning; taking a completion moves a filled one out and replaces
+//! it. No caller can free, read or write a buffer while the kernel has it, whatever happens to
+//! sockets meanwhile. Dropping the ring cancels everything and waits. Memory that the kernel
 //! still has after a second is leaked.
 //!
 //! Invariants:
-//! - `sending[slot]` is not empty exactly while a send of this slot is under way;
-//! - a buffer of `Provided` is as long as the kernel was told, and nobody else holds it;
-//! - `under_way` counts the operations whose last completion is still to come.
+//! - `sending[slot]` is non-empty exactly while a send of this slot is in progress.
+//! - A buffer of `Provided` has the length announced to the kernel, and no other owner.
+//! - `under_way` counts the operations whose last completion is outstanding.
 //!
-//! It leaves to `uring.rs`: which operation when, and what completions mean for a connection.
-//! Descriptors are borrowed for one call only: the caller keeps one open until the operation's last
-//! completion.
+//! `uring.rs` decides which operations to start, and interprets completions. Descriptors are
+//! borrowed for one call only: the caller keeps them open until the operation's last completion.
 
 use crate::buffers::BUFFER_BYTES;
 use io_uring::types::{BufRingEntry, Fd, SubmitArgs, Timespec};
@@ -30,33 +29,33 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-/// Entries that may wait to be submitted: the sends of a turn, and some more.
+/// Capacity of the submission queue: the sends of a turn, and some more.
 const SUBMISSIONS: u32 = 512;
-/// Completions that fit into the queue; the kernel keeps what does not and says so.
+/// Capacity of the completion queue. The kernel keeps excess completions and sets a flag.
 const COMPLETIONS: u32 = 4096;
-/// Buffers that can be provided for receiving. One of them is used up per connection and poll.
+/// Most buffers provided for receiving. Each connection uses up one per poll.
 pub(super) const PROVIDED_MAX: u16 = 1024;
 /// The only group of provided buffers.
 const GROUP: u16 = 0;
-/// How long dropping waits for the kernel to give memory back.
+/// Longest time for which dropping waits for the kernel to return memory.
 const DROP_TIME_MAX: Duration = Duration::from_secs(1);
-/// Operations whose completion means nothing: nobody's slot.
+/// Slot of operations that belong to no connection.
 const NOBODY: u32 = u32::MAX;
 
-/// What an operation is. In the lower bits of its user data; the slot is above.
+/// The kind of an operation. It is stored in the lower bits of the user data, below the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// Receives whatever comes, again and again.
+    /// Receives repeatedly.
     Receive,
     /// Sends one buffer.
     Send,
-    /// Waits until the connection is broken or half-closed, and tells every change.
+    /// Waits until the connection is broken or half-closed, and reports every change.
     Watch,
-    /// Waits until the socket takes more.
+    /// Waits until the socket accepts more bytes.
     Room,
-    /// Waits until a descriptor is readable, again and again.
+    /// Waits repeatedly until a descriptor is readable.
     Bell,
-    /// Ends another operation.
+    /// Cancels another operation.
     Cancel,
 }
 
@@ -80,47 +79,47 @@ impl Operation {
     }
 }
 
-/// What an operation has brought.
+/// The result of an operation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Bytes; none: the peer has sent its last one.
+    /// Received bytes; empty if the peer has sent its last byte.
     Received(Vec<u8>),
-    /// So many bytes of the buffer have left. It comes back.
+    /// Number of bytes sent, and the returned buffer.
     Sent(usize, Vec<u8>),
-    /// What was waited for has happened, or is no longer waited for.
+    /// The awaited condition has occurred, or is no longer awaited.
     Ready(PollFlags),
-    /// It did not work. The buffer of a send comes back.
+    /// The operation failed. Returns the buffer of a send.
     Failed(Errno, Vec<u8>),
 }
 
-/// Something that the kernel has done.
+/// A completion reported by the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Completion {
     pub(super) slot: u32,
     pub(super) operation: Operation,
     pub(super) outcome: Outcome,
-    /// Nothing more comes from this operation.
+    /// The operation has no further completions.
     pub(super) is_last: bool,
 }
 
-/// An io_uring and the memory that is lent to the kernel.
+/// An io_uring and the memory lent to the kernel.
 pub(super) struct Ring {
     ring: IoUring,
-    /// Entries that found the queue full.
+    /// Entries that found the submission queue full.
     backlog: VecDeque<squeue::Entry>,
-    /// What the kernel may touch: dropped by hand, or not at all.
+    /// Memory that the kernel may access: dropped explicitly, or leaked.
     lent: ManuallyDrop<Lent>,
     under_way: usize,
 }
 
 struct Lent {
     provided: Provided,
-    /// By slot; empty if nothing is being sent.
+    /// Buffer of each slot's send; empty if none is in progress.
     sending: Vec<Vec<u8>>,
 }
 
 impl Ring {
-    /// A ring that waits for [`Ring::enable`].
+    /// Returns a ring that is inactive until [`Ring::enable`].
     pub(super) fn new() -> io::Result<Ring> {
         let ring: IoUring = IoUring::builder()
             .dontfork()
@@ -139,7 +138,7 @@ impl Ring {
         let mut provided = Provided::new();
         let address = provided.pages.as_mut_ptr() as u64;
         // SAFETY: the pages are aligned, large enough for PROVIDED_MAX entries, and owned by the
-        // ring's `Lent`, which is freed after the kernel's side is gone.
+        // ring's `Lent`, which is freed only after the kernel's side is gone.
         unsafe {
             ring.submitter().register_buf_ring_with_flags(address, PROVIDED_MAX, GROUP, 0)?;
         }
@@ -147,28 +146,28 @@ impl Ring {
         Ok(Ring { ring, backlog: VecDeque::new(), lent, under_way: 0 })
     }
 
-    /// Makes the calling thread the only one that uses the ring.
+    /// Makes the calling thread the only user of the ring.
     pub(super) fn enable(&self) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()
     }
 
-    /// Provides buffers until there are `count`.
+    /// Provides buffers up to a total of `count`.
     pub(super) fn provide(&mut self, count: usize) {
         self.lent.provided.grow(count);
     }
 
-    /// An empty buffer to be received into in the place of one that was taken out.
+    /// Adds an empty buffer, to replace a filled one that was moved out.
     pub(super) fn give(&mut self, buffer: Vec<u8>) {
         self.lent.provided.give(buffer);
     }
 
-    /// Receives from `socket` until told otherwise.
+    /// Receives from `socket` until cancelled.
     pub(super) fn receive(&mut self, socket: BorrowedFd<'_>, slot: u32) {
         let entry = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), GROUP).build();
         self.push(entry, Operation::Receive, slot);
     }
 
-    /// Sends `bytes`. Nothing else of this slot is being sent.
+    /// Sends `bytes`. No other send of this slot may be in progress.
     pub(super) fn send(&mut self, socket: BorrowedFd<'_>, slot: u32, bytes: Vec<u8>) {
         assert!(!bytes.is_empty(), "there is nothing to send");
         let sending = &mut self.lent.sending;
@@ -179,7 +178,7 @@ impl Ring {
         assert!(place.is_empty(), "slot {slot} is sending already");
         *place = bytes;
         let length = u32::try_from(place.len()).unwrap_or(u32::MAX);
-        // With `WAITALL` the kernel goes on by itself when the socket has room again.
+        // With `WAITALL` the kernel itself continues when the socket has room again.
         let flags = SendFlags::NOSIGNAL.bits() | RecvFlags::WAITALL.bits();
         let entry = opcode::Send::new(Fd(socket.as_raw_fd()), place.as_ptr(), length)
             .flags(flags as i32)
@@ -187,27 +186,27 @@ impl Ring {
         self.push(entry, Operation::Send, slot);
     }
 
-    /// Tells when the connection is half-closed, and when it is broken.
+    /// Reports when the connection is half-closed and when it is broken.
     pub(super) fn watch(&mut self, socket: BorrowedFd<'_>, slot: u32) {
         let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), 0).multi(true).build();
         self.push(entry, Operation::Watch, slot);
     }
 
-    /// Tells once when the socket takes more.
+    /// Reports once when the socket accepts more bytes.
     pub(super) fn wait_for_room(&mut self, socket: BorrowedFd<'_>, slot: u32) {
         let flags = u32::from(PollFlags::OUT.bits());
         let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), flags).build();
         self.push(entry, Operation::Room, slot);
     }
 
-    /// Tells whenever `descriptor` has become readable.
+    /// Reports whenever `descriptor` has become readable.
     pub(super) fn bell(&mut self, descriptor: BorrowedFd<'_>) {
         let flags = u32::from(PollFlags::IN.bits());
         let entry = opcode::PollAdd::new(Fd(descriptor.as_raw_fd()), flags).multi(true).build();
         self.push(entry, Operation::Bell, NOBODY);
     }
 
-    /// Ends an operation. Its last completion comes soon.
+    /// Cancels an operation. Its last completion follows soon.
     pub(super) fn cancel(&mut self, operation: Operation, slot: u32) {
         let entry = opcode::AsyncCancel::new(operation.user_data(slot)).build();
         self.push(entry, Operation::Cancel, NOBODY);
@@ -219,12 +218,12 @@ impl Ring {
         self.move_backlog();
     }
 
-    /// Moves waiting entries to the submission queue, as far as they fit.
+    /// Moves backlog entries to the submission queue, as far as they fit.
     fn move_backlog(&mut self) {
         let mut queue = self.ring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: an entry refers to a buffer in `sending`, or to no memory at all. That buffer
-            // is not changed, moved in memory or freed before its completion was taken.
+            // SAFETY: an entry refers to a buffer in `sending`, or to no memory at all. That
+            // buffer is not changed, moved in memory or freed before its completion is taken.
             if unsafe { queue.push(entry) }.is_err() {
                 return;
             }
@@ -232,36 +231,36 @@ impl Ring {
         }
     }
 
-    /// Whether operations wait to be submitted.
+    /// Returns whether operations wait to be submitted.
     pub(super) fn has_submissions(&mut self) -> bool {
         !self.backlog.is_empty() || !self.ring.submission().is_empty()
     }
 
-    /// Whether the kernel has completions that it shows only when entered.
+    /// Returns whether the kernel has completions that it delivers only when entered.
     pub(super) fn has_hidden_completions(&mut self) -> bool {
         let queue = self.ring.submission();
         queue.taskrun() || queue.cq_overflow()
     }
 
-    /// Submits, and lets the kernel complete what it can without waiting.
+    /// Submits operations, and lets the kernel complete some without waiting.
     pub(super) fn submit(&mut self) -> io::Result<()> {
         loop {
             self.enter(0, None)?;
             let stood = self.backlog.len();
             self.move_backlog();
-            // The kernel may refuse to take more before completions are taken.
+            // The kernel may refuse further entries until completions are taken.
             if stood == 0 || self.backlog.len() == stood {
                 return Ok(());
             }
         }
     }
 
-    /// Waits for a completion, at most for `timeout` (`None`: as long as it takes).
+    /// Waits for a completion, at most for `timeout` (`None`: without limit).
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.enter_to_wait(1, None, timeout)
     }
 
-    /// As [`Ring::wait`], but for `count` completions during the first moments.
+    /// Waits like [`Ring::wait`], but for `count` completions during the first `moments`.
     pub(super) fn wait_for_several(
         &mut self,
         count: usize,
@@ -271,7 +270,7 @@ impl Ring {
         self.enter_to_wait(count as u32, Some(moments), timeout)
     }
 
-    /// Whether the kernel knows how to wait for several.
+    /// Returns whether the kernel can wait for several completions.
     pub(super) fn can_wait_for_several(&self) -> bool {
         self.ring.params().is_feature_min_timeout()
     }
@@ -282,7 +281,7 @@ impl Ring {
         moments: Option<Duration>,
         timeout: Option<Duration>,
     ) -> io::Result<()> {
-        // What did not fit into the queue would wait as well.
+        // Entries outside the submission queue must not wait as well.
         if !self.backlog.is_empty() {
             return self.submit();
         }
@@ -310,19 +309,19 @@ impl Ring {
             Some(_) => EnterFlags::GETEVENTS | EnterFlags::EXT_ARG,
             None => EnterFlags::GETEVENTS,
         };
-        // SAFETY: the arguments, if there are any, are of the type that EXT_ARG announces, and live
-        // longer than the call.
+        // SAFETY: the arguments, if present, have the type that EXT_ARG announces, and outlive
+        // the call.
         let entered = unsafe { submitter.enter(submissions, completions, flags.bits(), arguments) };
         match entered.map_err(|error| (Errno::from_io_error(&error), error)) {
             Ok(_) => Ok(()),
-            // Time is over, a signal came, or the kernel wants its completions taken first (or has
-            // no memory): what was not submitted stands in the queue.
+            // The time is over, a signal came, or the kernel wants completions to be taken first
+            // (or has no memory). Unsubmitted entries remain in the queue.
             Err((Some(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN), _)) => Ok(()),
             Err((_, error)) => Err(error),
         }
     }
 
-    /// Takes what the kernel has done.
+    /// Takes the available completions.
     pub(super) fn take(&mut self, into: &mut Vec<Completion>) {
         let (lent, under_way) = (&mut *self.lent, &mut self.under_way);
         for entry in self.ring.completion() {
@@ -360,7 +359,7 @@ impl Drop for Ring {
             }
         }
         if self.under_way == 0 {
-            // SAFETY: the kernel has none of it any more, and nobody uses it after this.
+            // SAFETY: the kernel has released all of it, and nothing uses it after this.
             unsafe { ManuallyDrop::drop(&mut self.lent) };
         }
     }
@@ -391,18 +390,18 @@ impl Lent {
     }
 }
 
-/// A page, so that the kernel gets aligned memory.
+/// One page, which gives the kernel aligned memory.
 #[derive(Clone)]
 #[repr(C, align(4096))]
 struct Page([u8; 4096]);
 
-/// Buffers for the kernel to receive into, by number, and the ring in which it finds them.
+/// Receive buffers for the kernel, by number, and the ring in which the kernel finds them.
 struct Provided {
     pages: Box<[Page]>,
-    /// In the kernel's hands, all of them.
+    /// The kernel's receive buffers.
     buffers: Vec<Vec<u8>>,
     tail: u16,
-    /// Empty ones that replace what is taken out.
+    /// Empty buffers that replace filled ones.
     spare: Vec<Vec<u8>>,
 }
 
@@ -431,35 +430,36 @@ impl Provided {
         }
     }
 
-    /// Puts an empty buffer in the place of this number, and tells the kernel.
+    /// Installs an empty buffer under this number, and publishes it to the kernel.
     fn publish(&mut self, id: u16) {
         let fresh = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES));
         let buffer = &mut self.buffers[usize::from(id)];
         *buffer = fresh;
         let entries = self.pages.as_mut_ptr().cast::<BufRingEntry>();
         let position = usize::from(self.tail & (PROVIDED_MAX - 1));
-        // SAFETY: the position is inside of the pages, which are zeroed (a valid entry) and written
-        // by this thread alone. The kernel reads an entry only below the tail stored afterwards.
+        // SAFETY: the position is inside the pages, which are zeroed (a valid entry) and written
+        // by this thread alone. The kernel reads an entry only below the tail that is stored
+        // afterwards.
         let entry = unsafe { &mut *entries.add(position) };
         entry.set_addr(buffer.as_mut_ptr() as u64);
         entry.set_len(BUFFER_BYTES as u32);
         entry.set_bid(id);
         self.tail = self.tail.wrapping_add(1);
-        // SAFETY: the tail lies in the unused part of the first entry and is aligned for a u16. All
-        // accesses to it on our side are this one.
+        // SAFETY: the tail lies in the unused part of the first entry and is aligned for a u16.
+        // This is the only access to it on this side.
         unsafe {
             let tail = BufRingEntry::tail(entries).cast::<AtomicU16>();
             (*tail).store(self.tail, Ordering::Release);
         }
     }
 
-    /// Takes out the buffer of this number, which the kernel has filled with `count` bytes.
+    /// Removes the buffer of this number, which the kernel has filled with `count` bytes.
     fn filled(&mut self, id: u16, count: usize) -> Vec<u8> {
         let Some(buffer) = self.buffers.get_mut(usize::from(id)) else { return Vec::new() };
         let mut filled = std::mem::take(buffer);
         let count = count.min(filled.capacity());
-        // SAFETY: the kernel has written so many bytes from the beginning on, within the capacity
-        // that it was told, and gave the buffer back by this completion.
+        // SAFETY: the kernel has written that many bytes from the beginning, within the announced
+        // capacity, and returned the buffer by this completion.
         unsafe { filled.set_len(count) };
         self.publish(id);
         filled

@@ -1,4 +1,4 @@
-//! The order of a turn, with a driver that does what the test says.
+//! Tests of the order within a turn, with a scripted driver.
 
 use super::*;
 use crate::buffers::Buffers;
@@ -18,12 +18,12 @@ use types::{ReactorId, UnixMillis};
 
 type Log = Rc<RefCell<Vec<String>>>;
 
-/// A network made of lists.
+/// A scripted driver: a network made of lists.
 struct Script {
     log: Log,
     events: Vec<Event>,
     inputs: BTreeMap<ConnectionId, Vec<u8>>,
-    /// How many bytes a `send` takes before it blocks.
+    /// Bytes accepted by `send` before it blocks.
     takes: usize,
     sent: Vec<u8>,
 }
@@ -113,7 +113,7 @@ impl Driver for Script {
     fn close(&mut self, _connection: ConnectionId) {}
 }
 
-/// Writes down what it is called for.
+/// A service that logs every call.
 struct Diary {
     log: Log,
     background: usize,
@@ -247,7 +247,7 @@ impl World {
         self.reactor.driver.events.push(Event::Readable(connection));
     }
 
-    /// One turn, and what happened in it.
+    /// Runs one turn, and returns the logged calls.
     fn turn(&mut self) -> Vec<String> {
         self.log.borrow_mut().clear();
         self.reactor.turn();

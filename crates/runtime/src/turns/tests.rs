@@ -1,6 +1,6 @@
 use super::*;
 
-/// A reactor under a virtual clock: how long each turn's work and each quantum would take.
+/// A reactor under a virtual clock, in which work and quanta take given times.
 struct Virtual {
     turns: Turns,
     now: Instant,
@@ -14,8 +14,8 @@ impl Virtual {
         Virtual { turns, now: Instant(1_000_000_000), quanta: Vec::new() }
     }
 
-    /// A turn that has clients for `wanted` and serves them in pieces of `piece`, then perhaps a
-    /// quantum, as `Reactor` does it. Returns for how long it served.
+    /// Runs a turn as `Reactor` does: serves clients for `wanted` in steps of `piece`,
+    /// then perhaps a quantum. Returns the serving time.
     fn turn(
         &mut self,
         wanted: Duration,
@@ -44,7 +44,7 @@ impl Virtual {
         served
     }
 
-    /// The background's part of the time from `start` to `start + WINDOW`, in percent.
+    /// Returns the background's share of the time from `start` to `start + WINDOW`, in percent.
     fn share_of_window(&self, start: Instant) -> f64 {
         let end = start + WINDOW;
         let of_quantum = |&(begun, length): &(Instant, Duration)| {
@@ -59,7 +59,7 @@ fn micros(count: u64) -> Duration {
     Duration::from_micros(count)
 }
 
-/// One quantum in a window, in percent: what a share may be off by.
+/// One quantum in a window, in percent: the tolerance of a share.
 const GRAIN: f64 = 0.5;
 
 #[test]

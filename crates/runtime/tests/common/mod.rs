@@ -1,4 +1,4 @@
-//! A small service that the tests talk to over loopback: frames of {length u32, operation u8, body}.
+//! A small test service over loopback, with frames of {length u32, operation u8, body}.
 
 #![allow(dead_code)] // each test file uses its part
 
@@ -12,22 +12,22 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use types::{Instant, ReactorId, UnixMillis};
 
-/// The frame comes back.
+/// Returns the frame.
 pub(crate) const ECHO: u8 = b'e';
-/// As many bytes come back as the body says (u32).
+/// Returns as many bytes as the body specifies (u32).
 pub(crate) const FLOOD: u8 = b'f';
-/// The frame comes back and the connection is closed.
+/// Returns the frame and closes the connection.
 pub(crate) const QUIT: u8 = b'q';
-/// The connection is closed at once.
+/// Closes the connection at once.
 pub(crate) const DROP: u8 = b'x';
-/// The connection is not read until `Mail::Resume`.
+/// Stops reading the connection until `Mail::Resume`.
 pub(crate) const PAUSE: u8 = b'p';
-/// The reactor's number comes back.
+/// Returns the reactor's number.
 pub(crate) const WHERE: u8 = b'w';
 
 const HEADER_BYTES: usize = 5;
 
-/// What the service tells the test.
+/// A report of the service to the test.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     Opened(ConnectionId, Opened),
@@ -73,7 +73,7 @@ impl Frames {
     }
 
     fn tell(&self, told: Told) {
-        // A test that has seen enough no longer listens.
+        // The receiver is gone if the test has seen enough.
         let _ = self.tell.send(told);
     }
 }
@@ -151,7 +151,7 @@ impl Service for Frames {
     fn wake(&mut self) {}
 }
 
-/// Running reactors, where they listen, and what their services tell.
+/// Running reactors with their addresses and the reports of their services.
 pub(crate) struct Server {
     pub(crate) reactors: Reactors<Mail>,
     pub(crate) clients: SocketAddr,
@@ -162,12 +162,12 @@ pub(crate) struct Server {
 pub(crate) const CLIENTS: Port = Port(1);
 pub(crate) const BUS: Port = Port(2);
 
-/// Reactors on the driver that this file of tests is for.
+/// Starts reactors on the driver under test in this file.
 pub(crate) fn server(reactors: u16, poll: Poll) -> Server {
     server_on(crate::DRIVER, reactors, poll)
 }
 
-/// Reactors on a driver; on the other one, with a line that says so, where the system refuses it.
+/// Starts reactors on a driver. If the system refuses io_uring, prints a line and uses epoll.
 pub(crate) fn server_on(driver: DriverKind, reactors: u16, poll: Poll) -> Server {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let clients = Listener::bind(any, CLIENTS, Class::Client).expect("a free port");
@@ -185,7 +185,7 @@ pub(crate) fn server_on(driver: DriverKind, reactors: u16, poll: Poll) -> Server
 }
 
 impl Server {
-    /// A blocking client; a reply that does not come within ten seconds fails the test.
+    /// Returns a blocking client. A reply that takes longer than ten seconds fails the test.
     pub(crate) fn client(&self) -> TcpStream {
         connect(self.clients)
     }
@@ -194,7 +194,7 @@ impl Server {
         self.told.recv_timeout(Duration::from_secs(10)).expect("the service tells something")
     }
 
-    /// What happens next that is not an opening.
+    /// Returns the next report that is not an opening.
     pub(crate) fn next_event(&self) -> Told {
         loop {
             match self.next() {
@@ -238,7 +238,7 @@ pub(crate) fn expect(stream: &mut TcpStream, bytes: &[u8]) {
     assert!(got == bytes, "the answer differs");
 }
 
-/// The server has closed: nothing more comes.
+/// Checks that the server has closed the connection, and that no more bytes come.
 pub(crate) fn expect_end(stream: &mut TcpStream) {
     let mut rest = Vec::new();
     let end = stream.read_to_end(&mut rest);

@@ -1,4 +1,4 @@
-//! The ring against a pair of sockets, with what the kernel can be made to answer.
+//! Tests of the ring on a pair of sockets, with the kernel results that can be provoked.
 
 use super::*;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
@@ -6,8 +6,8 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-/// A ring with so many provided buffers, and both ends of a connection; nothing where the system
-/// refuses io_uring.
+/// Returns a ring with this many provided buffers, and both ends of a connection. Returns `None`
+/// if the system refuses io_uring.
 fn start(buffers: usize) -> Option<(Ring, UnixStream, UnixStream)> {
     if let Err(error) = crate::driver::uring::probe() {
         eprintln!("SKIPPED: io_uring cannot be used here: {error}");
@@ -25,7 +25,7 @@ fn start(buffers: usize) -> Option<(Ring, UnixStream, UnixStream)> {
 }
 
 impl Ring {
-    /// What happens until something has happened, in the order of its happening.
+    /// Waits for completions, and returns them in order.
     fn next(&mut self) -> Vec<Completion> {
         let mut completions = Vec::new();
         for _ in 0..1_000 {
@@ -130,7 +130,7 @@ fn a_cancelled_operation_has_one_last_completion() {
         let completions = ring.next();
         assert_eq!((completions[0].operation, completions[0].is_last), (operation, true));
     }
-    // What has left of the buffer before is told as a short send.
+    // Bytes that had left before the cancellation are reported as a short send.
     assert_eq!(ring.under_way, 0);
     assert!(ring.lent.sending[0].is_empty(), "the buffer came back");
 }
@@ -150,13 +150,13 @@ fn a_broken_peer_is_an_error_and_a_half_closed_one_is_not() {
     assert!(matches!(broken.map(|done| done.outcome), Some(Outcome::Failed(Errno::PIPE, _))));
 }
 
-/// More completions than the queue holds, with more operations than the other queue holds.
+/// Produces more completions and more operations than their queues can contain.
 #[test]
 fn queues_that_are_full_lose_nothing() {
     let Some((mut ring, ours, _theirs)) = start(1) else { return };
     let many = 3 * COMPLETIONS;
     for slot in 0..many {
-        // The socket can be written to: this happens at once.
+        // The socket is writable, so this completes at once.
         ring.wait_for_room(ours.as_fd(), slot);
     }
     assert!(ring.has_submissions());
@@ -183,7 +183,7 @@ fn a_ring_that_is_dropped_in_the_middle_of_everything_takes_its_memory_back() {
     drop((ring, theirs, ours));
 }
 
-/// The naive twin: the same bytes through calls of the kernel.
+/// Reference implementation: the same bytes through system calls.
 #[test]
 fn random_traffic_arrives_as_with_plain_calls() {
     let Some((mut ring, ours, mut theirs)) = start(3) else { return };

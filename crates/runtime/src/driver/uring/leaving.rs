@@ -1,21 +1,21 @@
-//! Clients that send large messages move to the epoll part, and stay there.
+//! Moves clients that send large messages to the epoll part, where they stay.
 //!
-//! What comes through provided buffers is copied into the buffer that a large message has of its
-//! own; read by calls it comes straight into it, and a call is nothing beside the copy. A socket
-//! moves when nothing of it is under way in the ring, so that no byte changes its place in the
-//! order: those received before are taken first, the rest is in the socket still.
+//! Bytes from provided buffers must be copied into the buffer of a large message. Read by system
+//! calls they arrive there directly, and a call is negligible beside the copy. A socket moves
+//! when the ring has no operation of it in progress. The order of bytes is kept: bytes received
+//! before are taken first, the rest is still in the socket.
 
 use super::{Intake, Operation, Uring, socket_at};
 use crate::buffers::BUFFER_BYTES;
 use crate::connection::Class;
 use crate::driver::Driver;
 
-/// Room for the rest of a message from which on it is large: for less, moving would not pay.
+/// Space for the rest of a message from which it counts as large; for less, moving does not pay.
 const LARGE_BYTES: usize = 2 * BUFFER_BYTES;
 
 impl Uring {
-    /// Begins the move if `room`, into which the next bytes go, is that of a large message, and goes
-    /// on with one that has begun.
+    /// Starts the move if `room`, the space for the next bytes, is that of a large message.
+    /// Continues a move that has started.
     pub(super) fn leave_for_large(&mut self, index: u32, room: &Vec<u8>) {
         let Some(socket) = socket_at(&mut self.sockets, index) else { return };
         let is_large = room.capacity() - room.len() >= LARGE_BYTES && socket.end.is_none();
@@ -32,7 +32,7 @@ impl Uring {
         self.leave_if_done(index);
     }
 
-    /// Moves a socket that is leaving once nothing of it is here any more.
+    /// Moves a leaving socket once the ring has no operation and no bytes of it.
     pub(super) fn leave_if_done(&mut self, index: u32) {
         let place = &mut self.sockets[index as usize];
         let is_done = place.as_ref().is_some_and(|socket| {
@@ -45,7 +45,7 @@ impl Uring {
         self.slots[socket.connection.slot()] = None;
         let adopted = self.others.adopt(socket.connection, socket.descriptor, Class::Client);
         match adopted {
-            // What is in the socket already is told by the next look.
+            // The next look reports bytes that are already in the socket.
             Ok(()) => self.has_rung = true,
             Err(_) => self.lost.push(socket.connection),
         }
