@@ -1,80 +1,82 @@
 //! The clock by which a server judges expiry.
 //!
-//! The one idea: it runs with the monotonic clock, and wall clocks only *lead* it. So a wall clock
-//! that jumps, runs backwards or stands still changes nothing at once, and a relative time to live
-//! has the length that was asked for, whatever wall clocks do meanwhile.
+//! The clock runs with the monotonic clock; wall clocks only *lead* it. A wall clock that jumps,
+//! runs backwards or stops therefore has no immediate effect. A relative time to live keeps the
+//! requested length.
 //!
-//! - A difference from the reference of up to [`FOLLOWED_MAX`] is made up for by running up to a
+//! - A difference from the reference of up to [`FOLLOWED_MAX`] is corrected by running up to a
 //!   twentieth faster or slower: [`Line`].
-//! - A larger difference is a doubt: either clock may be wrong. The clock goes on as it is, and
-//!   follows only when the difference has been the same for [`DOUBT`]: forward in one step, back by
-//!   running slower, since it never goes back.
+//! - A larger difference is a *doubt*, because either clock may be wrong. The clock keeps running
+//!   unchanged and follows the reference only after the difference has been constant for
+//!   [`DOUBT`]: forward in one step, backward by running slower.
 //!
-//! The reference of a server alone is its own wall clock; in a cluster it is what the majority of
-//! the members' wall clocks say, told by the coordinator. A reference that comes over a network is
-//! late, never early: of the last few the latest one counts.
+//! A lone server's reference is its own wall clock. In a cluster the reference is the majority of
+//! the members' wall clocks, which the coordinator distributes. A reference sent over a network
+//! arrives late, never early, so the latest of the last few counts.
 //!
-//! **Invariant:** the clock never goes back, and between two steps it runs between 0.95 and 1.05 of
-//! the monotonic clock. [`crate::replication::timing::CLOCK_LEASE`] rests on the upper bound.
+//! **Invariant:** the clock never goes back, and between two steps it runs at 0.95 to 1.05 times
+//! the rate of the monotonic clock. [`crate::replication::timing::CLOCK_LEASE`] relies on the
+//! upper bound.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 use types::{Instant, UnixMillis};
 
-/// Largest difference from the reference that is followed without a doubt.
+/// Largest difference from the reference that is corrected at once, without a doubt.
 pub const FOLLOWED_MAX: Duration = Duration::from_secs(1);
 
-/// How long a larger difference has to stand before it is followed: long enough for a person or a
-/// time service that corrects itself, short enough for a machine that started with a wrong clock.
+/// Time for which a larger difference must be constant before the clock follows it. Long enough
+/// for a person or a time service to correct a mistake, short enough for a machine that booted
+/// with a wrong clock.
 pub const DOUBT: Duration = Duration::from_secs(10);
 
-/// The clock runs faster or slower by at most one part in so many.
+/// Divisor that bounds the correction: the clock runs at most 1/20 faster or slower.
 pub const SLEW_PARTS: u64 = 20;
 
-/// Within this a difference is the same as before: a quarter of what is followed anyway.
+/// Two differences within this many nanoseconds count as the same: a quarter of [`FOLLOWED_MAX`].
 const SAME: i64 = FOLLOWED_MAX.as_nanos() as i64 / 4;
 
-/// References that are remembered. They come once a second, so a lull of the network of a few
-/// seconds leads nobody astray.
+/// Number of references remembered. References arrive once a second, so a few seconds of network
+/// delay do not mislead the clock.
 const REFERENCES: usize = 8;
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// How the clock runs until it is led again: shared with everybody who reads it.
+/// The course of an expiry clock until it is led again; every reader of the clock has a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Where on the monotonic clock the line begins.
+    /// Start of the line on the monotonic clock.
     from: Instant,
-    /// The clock there, in nanoseconds since 1970.
+    /// Value of the expiry clock at `from`, in nanoseconds since 1970.
     nanos: u64,
-    /// How much is to be made up for, by running faster if it is positive.
+    /// Remaining correction in nanoseconds; a positive correction makes the clock run faster.
     error: i64,
 }
 
-/// The clock by which a server judges expiry: it follows the monotonic clock, led by wall clocks.
+/// The expiry clock of one server. It follows the monotonic clock and is led by wall clocks.
 #[derive(Clone, Debug)]
 pub struct ExpiryClock {
     line: Line,
     doubt: Option<Doubt>,
-    /// Differences between reference and monotonic clock, the newest at the end.
+    /// Differences between reference and monotonic clock in nanoseconds, newest last.
     references: VecDeque<i64>,
 }
 
-/// A difference that is too large to be followed at once.
+/// A difference that is too large to be corrected at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Doubt {
     since: Instant,
-    /// Difference between reference and monotonic clock.
+    /// Difference between reference and monotonic clock, in nanoseconds.
     reference: i64,
 }
 
 impl Line {
-    /// The line of a clock that shows `at` at `from` and is right.
+    /// Creates the line of a clock that shows `at` at `from` and needs no correction.
     pub fn new(from: Instant, at: UnixMillis) -> Line {
         Line { from, nanos: at.0.saturating_mul(NANOS_PER_MILLI), error: 0 }
     }
 
-    /// The clock at a moment that is not before the line's beginning.
+    /// Returns the expiry clock at `now`, which must not be before the start of the line.
     #[inline]
     pub fn read(&self, now: Instant) -> UnixMillis {
         UnixMillis(self.nanos_at(now) / NANOS_PER_MILLI)
@@ -89,30 +91,30 @@ impl Line {
 }
 
 impl ExpiryClock {
-    /// A clock that shows `at` now.
+    /// Creates a clock that shows `at` at `now`.
     pub fn new(now: Instant, at: UnixMillis) -> ExpiryClock {
         ExpiryClock { line: Line::new(now, at), doubt: None, references: VecDeque::new() }
     }
 
-    /// How the clock runs, until it is led or raised the next time.
+    /// Returns the line by which the clock runs until it is next led or raised.
     pub fn line(&self) -> Line {
         self.line
     }
 
-    /// The clock shows at least `at` from now on: an earlier process under the same log has judged
-    /// by that.
+    /// Raises the clock to at least `at`, because an earlier process with the same log has judged
+    /// expiry by that time.
     pub fn raise(&mut self, now: Instant, at: UnixMillis) {
         if self.line.read(now) < at {
             self.line = Line::new(now, at);
         }
     }
 
-    /// Leads the clock by what its server's own wall clock shows.
+    /// Leads the clock by the server's own wall clock.
     pub fn lead(&mut self, now: Instant, wall: UnixMillis) {
         self.follow(now, difference(wall, now));
     }
 
-    /// Leads the clock by a reference that was sent over a network before now.
+    /// Leads the clock by a reference that was sent over a network.
     pub fn lead_from_afar(&mut self, now: Instant, reference: UnixMillis) {
         if self.references.len() == REFERENCES {
             self.references.pop_front();
@@ -123,7 +125,7 @@ impl ExpiryClock {
         }
     }
 
-    /// The reference less the clock, if they differ by so much that the clock does not follow.
+    /// Returns the reference minus the clock in milliseconds while the difference is in doubt.
     pub fn doubt_millis(&self, now: Instant) -> Option<i64> {
         let doubt = self.doubt?;
         Some(self.error(now, doubt.reference) / NANOS_PER_MILLI as i64)
@@ -161,7 +163,7 @@ impl ExpiryClock {
     }
 }
 
-/// Wall-clock time less monotonic time, in nanoseconds.
+/// Returns wall-clock time minus monotonic time, in nanoseconds.
 fn difference(wall: UnixMillis, now: Instant) -> i64 {
     (wall.0.saturating_mul(NANOS_PER_MILLI) as i64).saturating_sub(now.0 as i64)
 }
@@ -175,7 +177,7 @@ mod tests {
     const START: UnixMillis = UnixMillis(1_700_000_000_000);
     const DAY: i64 = 86_400_000;
 
-    /// A clock that is led every 100 ms, and a check of its invariant at every step.
+    /// A clock that is led every 100 ms. Each step checks the clock's invariant.
     struct Led {
         clock: ExpiryClock,
         now: Instant,
@@ -191,14 +193,14 @@ mod tests {
             self.clock.line().read(self.now)
         }
 
-        /// The clock less the time that has passed truly, in ms.
+        /// Returns the clock minus the true elapsed time, in milliseconds.
         fn ahead(&self) -> i64 {
             let passed = self.now.0 as i64 / 1_000_000 - 77_000;
             self.read().0 as i64 - START.0 as i64 - passed
         }
 
-        /// Lets time pass under a wall clock that is ahead of true time by so much. Returns whether
-        /// the clock took a step.
+        /// Lets time pass while the wall clock is `wall_ahead` ms ahead of true time. Returns
+        /// whether the clock took a step.
         fn run(&mut self, time: Duration, wall_ahead: i64) -> bool {
             let mut has_stepped = false;
             for _ in 0..time.as_nanos() / STEP.as_nanos() {
@@ -270,7 +272,7 @@ mod tests {
         let mut now = Instant(0);
         for second in 1..=60 {
             now = now + SECOND;
-            // Every fourth is on time, the others come up to 900 ms late.
+            // Every fourth reference is on time; the others arrive up to 900 ms late.
             let late = if second % 4 == 0 { 0 } else { 300 * (second % 4) };
             clock.lead_from_afar(now, UnixMillis(START.0 + 1_000 * second - late + 200));
         }

@@ -1,17 +1,17 @@
-//! Every distributed protocol of Ballast, as state machines without input or output.
+//! The distributed protocols of Ballast, as state machines without input or output.
 //!
 //! A machine is a value with one way to change it: `handle(now, event, &mut outbox)`. Events and
-//! effects are plain data that can be printed; time is an argument. So the server's reactors, the
-//! golden scripts and the simulator drive the same code.
+//! effects are plain data that can be printed, and time is an argument. The server's reactors,
+//! the golden scripts and the simulator therefore drive the same code.
 //!
-//! - [`clock`]: the time by which a server judges expiry;
-//! - [`directory`]: which segments make up a server's log;
-//! - [`migration`]: moves a range of key hashes from one server to another while it is used;
-//! - [`recovery`]: serves again what a dead server held;
-//! - [`replication`]: keeps a server's log on the disks of others.
+//! - [`clock`]: the clock by which a server judges expiry;
+//! - [`directory`]: the segment manifest, which lists the segments of a server's log;
+//! - [`migration`]: moves a range of key hashes from one server to another under load;
+//! - [`recovery`]: restores the ranges of a dead server on other servers;
+//! - [`replication`]: replicates a server's log to the disks of other servers.
 //!
-//! **Invariant:** no socket, no clock, no randomness, no thread, no lock, and no knowledge of the
-//! store: bulk data passes a machine as a [`Ticket`], never as bytes.
+//! **Invariant:** a machine uses no socket, clock, randomness, thread or lock, and does not know
+//! the store. Bulk data passes through a machine as a [`Ticket`], never as bytes.
 
 #![forbid(unsafe_code)]
 
@@ -27,8 +27,8 @@ pub use outbox::Outbox;
 
 use std::fmt;
 
-/// A payload that whoever drives a machine keeps for it, by a number of the driver's choice that
-/// is not used twice within one machine.
+/// The id of a payload that the driver of a machine holds for it. The driver chooses the number
+/// and uses each number once per machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 

@@ -1,37 +1,37 @@
-//! Where a machine puts what is to be done.
+//! The queue of effects that a machine hands to its driver.
 
-/// Effects, in the order in which they are to be carried out.
+/// The effects of a machine, in the order in which the driver applies them.
 ///
-/// The driver empties it after each `handle`, and keeps the order also between two calls: an
-/// effect of the first is carried out before one of the second. Effects that say so (pulls,
-/// replays, forgetting) are independent pieces of work, which may be handed to any reactor.
+/// The driver empties the outbox after each `handle` and keeps the order across calls: it applies
+/// the effects of one call before those of the next. Effects documented as independent work
+/// (pulls, replays, deletions) may run on any reactor in any order.
 #[derive(Debug)]
 pub struct Outbox<E> {
     effects: Vec<E>,
 }
 
 impl<E> Outbox<E> {
-    /// An empty one.
+    /// Creates an empty outbox.
     pub fn new() -> Outbox<E> {
         Outbox { effects: Vec::new() }
     }
 
-    /// Adds an effect behind all others.
+    /// Appends an effect.
     pub fn push(&mut self, effect: E) {
         self.effects.push(effect);
     }
 
-    /// Takes all effects out.
+    /// Removes and returns all effects, in order.
     pub fn drain(&mut self) -> impl Iterator<Item = E> {
         self.effects.drain(..)
     }
 
-    /// Takes the first effect out. Carrying it out may add others behind the rest.
+    /// Removes and returns the first effect. Applying it may append further effects.
     pub fn take_first(&mut self) -> Option<E> {
         if self.effects.is_empty() { None } else { Some(self.effects.remove(0)) }
     }
 
-    /// Whether there is nothing to do.
+    /// Returns whether no effect is queued.
     pub fn is_empty(&self) -> bool {
         self.effects.is_empty()
     }

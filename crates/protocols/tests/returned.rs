@@ -1,5 +1,5 @@
-//! A source whose target died: whatever it had come to, what returns to it is forgotten no more, and
-//! it lets go of the rest when it is told to.
+//! Tests of a source after the death of its target. In every state, the source stops deleting
+//! ranges that return to it, and releases the rest on request.
 
 use protocols::Outbox;
 use protocols::migration::{FrozenState, Source, SourceEffect, SourceEvent};
@@ -50,7 +50,7 @@ fn keep(remaining: &[HashRange]) -> SourceEvent {
     SourceEvent::Forget { remaining: remaining.to_vec() }
 }
 
-/// What a source does at the last event.
+/// Returns the effects of the source at the last event.
 fn effects_of(source: &mut Source, events: Vec<SourceEvent>) -> Vec<SourceEffect> {
     let mut out = Outbox::new();
     for event in events {
@@ -86,7 +86,7 @@ fn whatever_the_source_had_come_to_it_releases_a_range_that_has_returned() {
         let forgets = effects.iter().any(|effect| matches!(effect, SourceEffect::Forget { .. }));
         assert!(!forgets, "{name}: {effects:?}");
         assert!(source.is_over(), "{name}");
-        // It never flips after that, and says so as often as it is asked.
+        // The source never flips after that, and repeats its answer to each request.
         let effects = effects_of(&mut source, vec![start(), caught_up(), frozen()]);
         assert_eq!(effects, [], "{name}");
         assert!(is_released(&effects_of(&mut source, vec![keep(&[])])), "{name}");

@@ -1,18 +1,18 @@
-//! How often a target makes what has arrived its own.
+//! The frequency at which a target commits replayed records.
 
 use std::time::Duration;
 
-/// When the next cut is made, by what has been replayed since the last one.
+/// The thresholds for the next cut, measured from the last one.
 ///
-/// Giving it to the backups takes several times the processor time that moving it took, and before
-/// the cut nothing of that is done. So with seldom cuts most moves are over as soon as if nothing
-/// was replicated, and what arrived becomes safe behind them. What they cost: after a crash so much
-/// more is read from the source's log, and so long the source keeps its copy in memory.
+/// Replicating records takes several times the processor time of moving them, and happens only at
+/// a cut. With infrequent cuts most moves therefore finish as fast as without replication, and
+/// the records become durable shortly afterwards. The cost: a crash recovery reads more from the
+/// source's log, and the source keeps its copy in memory for longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cuts {
-    /// After so many bytes ...
+    /// Replayed bytes after which a cut is made.
     pub bytes: u64,
-    /// ... or after this time, if anything has been replayed.
+    /// Time after which a cut is made if anything has been replayed.
     pub after: Duration,
 }
 

@@ -1,22 +1,26 @@
-//! Moving a range of key hashes from one server to another while clients use it.
+//! Live migration of a range of key hashes from one server to another.
 //!
 //! The coordinator writes an *intent* and prepares the target. The [`Source`] freezes the range
-//! and sends the *flip*; the [`Target`] accepts it and serves at once, although it holds nothing
-//! yet. It pulls the records in the background, partition by partition; what operations need
-//! before that, each reactor's [`PriorityPulls`] fetch ahead of the rest. What has been replayed
-//! and committed the source may forget. When it has forgotten everything the migration is over.
+//! and sends the *flip*. The [`Target`] accepts the flip and serves the range at once, although
+//! it holds no records yet. It pulls the records in the background, partition by partition. The
+//! [`PriorityPulls`] of each reactor fetch the records that operations wait for ahead of the
+//! rest. The source may forget records that the target has replayed and committed. The migration
+//! is over when the source has forgotten everything.
 //!
-//! The whole protocol, who may conclude what from each message, and what the machines' driver has
-//! to do: `docs/design/migration.md`.
+//! The whole protocol, the conclusions that each message allows, and the duties of the machines'
+//! driver are in `docs/design/migration.md`.
 //!
 //! Invariants:
-//! - at most one server serves a hash, and the target's word decides which;
-//! - progress follows replay, never receipt: what is found missing below it does not exist;
-//! - the source forgets only what a committed cut has made superfluous;
-//! - every message may be lost, late or repeated. Whoever needs an answer asks again.
+//! - At most one server serves a hash, and the target's decision determines which.
+//! - Progress follows replay, never receipt: a record that is missing below the progress does not
+//!   exist.
+//! - The source forgets only records that a committed cut no longer depends on.
+//! - Every message may be lost, delayed or repeated; the side that needs an answer repeats its
+//!   question.
 //!
-//! Left out: recovery when either side dies, replication of what has been replayed, and pulls from
-//! backups.
+//! The coordinator handles the death of a side. These machines only process its outcome
+//! ([`TargetEvent::SourceDied`], [`SourceEvent::Returned`]). Pulls from the source's backups do
+//! not exist.
 
 mod cuts;
 mod policy;

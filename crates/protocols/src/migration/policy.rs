@@ -1,17 +1,17 @@
-//! What the values of a [`MigrationPolicy`] mean to the machines. They come from outside, so each
-//! is brought into its limits where it is used.
+//! Interpretation of a [`MigrationPolicy`]. Its values come from other processes, so each value
+//! is clamped to its limits where it is used.
 
 use types::HashRange;
 use types::limits::PARTITIONS_MAX;
 use wire::control::{MigrationPolicy, PriorityPulls};
 use wire::peer::{PRIORITY_HASHES_MAX, PULL_BYTES_MAX};
 
-/// Fewest bytes of a pull, and most replies of one partition that may wait for their replay: the
-/// limits that the coordinator tells operators.
+/// Minimum bytes of a pull, and maximum replies per partition that may wait for their replay. The
+/// coordinator reports these limits to operators.
 const PULL_BYTES_MIN: u32 = 1 << 10;
 const PULLS_AHEAD_MAX: u16 = 64;
 
-/// How a range is divided.
+/// Returns the partitions of a range.
 pub fn partitions(policy: &MigrationPolicy, range: HashRange) -> Vec<HashRange> {
     range.divide(usize::from(policy.partitions).clamp(1, PARTITIONS_MAX))
 }
@@ -24,7 +24,7 @@ pub(super) fn pulls_ahead(policy: &MigrationPolicy) -> usize {
     usize::from(policy.pulls_ahead.clamp(1, PULLS_AHEAD_MAX))
 }
 
-/// Most priority pulls in flight, and most hashes of one.
+/// Returns the maximum number of priority pulls in flight and the maximum hashes of each.
 pub(super) fn priority_limits(policy: &MigrationPolicy) -> (usize, usize) {
     match policy.priority {
         PriorityPulls::Off => (0, 0),

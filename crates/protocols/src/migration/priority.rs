@@ -1,18 +1,19 @@
-//! Records that operations wait for, fetched ahead of the bulk.
+//! Priority pulls: records that operations wait for, fetched ahead of the bulk.
 //!
-//! One machine per reactor and migration, because operations park on the reactor that met them.
-//! It knows hashes, not operations: who waits for a hash is its driver's business, and *wake*
-//! means that all of them start again from the beginning. An answer never answers a client: the
-//! record may have been overwritten, deleted or expired before its waiters run.
+//! Each reactor has one machine per migration, because operations park on the reactor that
+//! executed them. The machine knows hashes, not operations: the driver maps a hash to its waiting
+//! operations, and *wake* makes all of them start again from the beginning. An answer is never
+//! used as a reply to a client, because the record may be overwritten, deleted or expired before
+//! its waiters run.
 //!
-//! A hash leaves the waiting list by whichever comes first: the answer to a priority pull (after
-//! its records are replayed), or the progress of the bulk. So with priority pulls switched off the
-//! same list waits for the bulk alone.
+//! A hash leaves the waiting list through the answer to a priority pull (after the replay of its
+//! records) or through the progress of the bulk, whichever comes first. With priority pulls
+//! switched off, the list waits for the bulk alone.
 //!
 //! Invariants:
-//! - a hash is asked for once at a time, however many operations wait for it;
-//! - a hash that is waited for is woken after it could have been served, never before;
-//! - what arrives for a request that is not in flight changes nothing.
+//! - At most one request asks for a hash at a time, however many operations wait for it.
+//! - A waiting hash is woken once it can be served, never before.
+//! - A reply to a request that is not in flight changes nothing.
 
 use super::policy;
 use super::text;
@@ -24,7 +25,7 @@ use types::{HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, 
 use wire::control::Intent;
 use wire::peer::{PriorityAnswer, PriorityPull, PriorityReply};
 
-/// One reactor's priority pulls of one migration.
+/// The priority pulls of one reactor and migration.
 #[derive(Debug)]
 pub struct PriorityPulls {
     migration: MigrationId,
@@ -32,17 +33,17 @@ pub struct PriorityPulls {
     epoch: OwnershipEpoch,
     requests_max: usize,
     hashes_max: usize,
-    /// Hashes that operations wait for, by hash first: the bulk passes them in ranges.
+    /// Hashes that operations wait for, by hash first because the bulk passes ranges of hashes.
     waiting: BTreeMap<(KeyHash, TableId), Stage>,
-    /// Hashes to ask for, in the order in which they were wanted. Some may not be waited for any
-    /// more, or stand here twice: only those that are at [`Stage::Queued`] count.
+    /// Hashes to request, in the order in which they were wanted. The queue may contain
+    /// duplicates and hashes that no operation waits for; only those at [`Stage::Queued`] count.
     queue: VecDeque<(TableId, KeyHash)>,
     in_flight: BTreeMap<u64, Request>,
     replaying: BTreeMap<Ticket, Vec<(TableId, KeyHash)>>,
     next_request: u64,
 }
 
-/// How far a hash has come.
+/// The state of a waiting hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Queued,
@@ -56,83 +57,83 @@ struct Request {
     again: Instant,
 }
 
-/// What happens to a reactor's priority pulls.
+/// An event at a reactor's priority pulls.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PriorityEvent {
-    /// An operation waits for these hashes, all of which it misses. It looks once more after
-    /// saying so.
+    /// An operation waits for these missing hashes and looks them up again after this event.
     Wanted {
-        /// Their table: a command names keys of one.
+        /// Their table; all keys of a command are in the same table.
         table: TableId,
         /// The hashes.
         hashes: Vec<KeyHash>,
     },
     /// The source has answered.
     Reply {
-        /// Who says so.
+        /// The sender.
         from: ServerId,
-        /// What.
+        /// The answers.
         reply: Box<PriorityReply>,
-        /// Where the records are, if there are any.
+        /// The records, if there are any.
         payload: Option<Ticket>,
     },
-    /// A [`PriorityEffect::Replay`] has been carried out.
+    /// A [`PriorityEffect::Replay`] is complete.
     Replayed {
-        /// As in the effect.
+        /// The ticket from the effect.
         ticket: Ticket,
     },
-    /// A [`PriorityEffect::Replay`] cannot be carried out.
+    /// A [`PriorityEffect::Replay`] failed.
     ReplayFailed {
-        /// As in the effect.
+        /// The ticket from the effect.
         ticket: Ticket,
     },
-    /// The bulk has brought everything in this range.
+    /// The bulk has brought all records in this range.
     Passed {
-        /// What lies between the old progress and the new one.
+        /// The range between the old progress and the new one.
         range: HashRange,
     },
-    /// Time has passed: [`PriorityPulls::next_deadline`].
+    /// A deadline has passed: [`PriorityPulls::next_deadline`].
     Tick,
 }
 
-/// What priority pulls want done, in this order.
+/// An action that priority pulls ask their driver to take; the driver applies actions in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PriorityEffect {
-    /// Send this to the source, ahead of everything else.
+    /// Sends a priority pull to the source, ahead of all other messages.
     Pull {
-        /// To whom.
+        /// The receiver.
         to: ServerId,
-        /// What.
+        /// The pull.
         pull: PriorityPull,
     },
-    /// Replay this payload and say [`PriorityEvent::Replayed`].
+    /// Replays a payload, then reports [`PriorityEvent::Replayed`] or
+    /// [`PriorityEvent::ReplayFailed`].
     Replay {
         /// The payload.
         ticket: Ticket,
     },
-    /// Nobody needs this payload.
+    /// Drops a payload that is not needed.
     Discard {
         /// The payload.
         ticket: Ticket,
     },
-    /// Remember until the progress passes it that nothing has this hash at the source.
+    /// Records, until the progress passes the hash, that the source has no record with it.
     NoteAbsent {
         /// Table of the key.
         table: TableId,
-        /// Its hash.
+        /// Hash of the key.
         hash: KeyHash,
     },
-    /// Every operation of this reactor that waits for the hash starts again.
+    /// Restarts every operation of this reactor that waits for the hash.
     Wake {
         /// Table of the key.
         table: TableId,
-        /// Its hash.
+        /// Hash of the key.
         hash: KeyHash,
     },
 }
 
 impl PriorityPulls {
-    /// Nobody waits yet.
+    /// Creates the priority pulls of a migration, without waiting hashes.
     pub fn new(intent: &Intent) -> PriorityPulls {
         let (requests_max, hashes_max) = policy::priority_limits(&intent.policy);
         PriorityPulls {
@@ -149,7 +150,7 @@ impl PriorityPulls {
         }
     }
 
-    /// The only way to change them.
+    /// Processes one event and appends the resulting effects to `out`.
     pub fn handle(&mut self, now: Instant, event: PriorityEvent, out: &mut Outbox<PriorityEffect>) {
         match event {
             PriorityEvent::Wanted { table, hashes } => {
@@ -173,12 +174,12 @@ impl PriorityPulls {
         self.settle(now, out);
     }
 
-    /// When [`PriorityEvent::Tick`] is due, if nothing happens before.
+    /// Returns when [`PriorityEvent::Tick`] is due, if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.in_flight.values().map(|request| request.again).min()
     }
 
-    /// Whether nobody waits and nothing is outstanding or unreplayed.
+    /// Returns whether no operation waits and no pull or replay is outstanding.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.in_flight.is_empty() && self.replaying.is_empty()
     }
@@ -195,7 +196,7 @@ impl PriorityPulls {
         }
     }
 
-    /// Returns whether a reply answers what a request in flight asks, or the beginning of it.
+    /// Returns whether a reply answers all hashes of a request in flight, or a prefix of them.
     fn is_answer(&self, reply: &PriorityReply) -> bool {
         let Some(request) = self.in_flight.get(&reply.request) else { return false };
         let answered = reply.answers.iter().map(|&(table, hash, _)| (table, hash));
@@ -203,7 +204,7 @@ impl PriorityPulls {
         reply.epoch == self.epoch && !reply.answers.is_empty() && answered.eq(asked)
     }
 
-    /// `false`: nobody waits for the payload any more.
+    /// Processes a valid reply. Returns `false` if no operation waits for the payload any more.
     fn receive(
         &mut self,
         reply: &PriorityReply,
@@ -222,7 +223,7 @@ impl PriorityPulls {
                         found.push((table, hash));
                     }
                 }
-                // Records without a payload: the source contradicts itself. Ask again.
+                // The source claims records but sent no payload; the hash is requested again.
                 (PriorityAnswer::Records, None) => self.queue_again(table, hash),
                 (PriorityAnswer::Absent, _) => {
                     out.push(PriorityEffect::NoteAbsent { table, hash });
@@ -240,7 +241,7 @@ impl PriorityPulls {
         true
     }
 
-    /// Puts hashes that were asked for and not answered ahead of those that were not asked for.
+    /// Puts the unanswered hashes of a request at the front of the queue.
     fn ask_for_rest(&mut self, request: u64, rest: Option<&[(TableId, KeyHash)]>) {
         for &(table, hash) in rest.unwrap_or_default().iter().rev() {
             if let Some(stage @ Stage::Asked(_)) = self.waiting.get_mut(&(hash, table))
@@ -285,7 +286,7 @@ impl PriorityPulls {
         for (hash, table) in passed {
             self.wake(table, hash, out);
         }
-        // Nobody needs the answer to a request whose hashes have all arrived.
+        // A request is dropped once all of its hashes have arrived.
         let waiting = &self.waiting;
         self.in_flight.retain(|&number, request| {
             let is_waited_for = |&(table, hash): &(TableId, KeyHash)| {
@@ -295,7 +296,7 @@ impl PriorityPulls {
         });
     }
 
-    /// Sends what is due by now.
+    /// Sends the pulls that are due.
     fn settle(&mut self, now: Instant, out: &mut Outbox<PriorityEffect>) {
         let (migration, epoch, to) = (self.migration, self.epoch, self.source);
         for (&number, request) in &mut self.in_flight {

@@ -1,8 +1,8 @@
-//! Arithmetic on lists of ranges in ascending order, without overlap.
+//! Arithmetic on ascending lists of disjoint ranges.
 
 use types::HashRange;
 
-/// What both lists contain.
+/// Returns the hashes that both lists contain.
 pub(super) fn intersection(left: &[HashRange], right: &[HashRange]) -> Vec<HashRange> {
     let mut both = Vec::new();
     for &range in left {
@@ -11,7 +11,7 @@ pub(super) fn intersection(left: &[HashRange], right: &[HashRange]) -> Vec<HashR
     both
 }
 
-/// What of `list` no range of `taken` contains.
+/// Returns the hashes of `list` that are not in `taken`.
 pub(super) fn without(list: &[HashRange], taken: &[HashRange]) -> Vec<HashRange> {
     let mut rest = list.to_vec();
     for &cut in taken {
@@ -20,7 +20,7 @@ pub(super) fn without(list: &[HashRange], taken: &[HashRange]) -> Vec<HashRange>
     rest
 }
 
-/// The same hashes in as few ranges as possible.
+/// Returns the same hashes in as few ranges as possible.
 pub(super) fn merged(list: impl IntoIterator<Item = HashRange>) -> Vec<HashRange> {
     let mut merged: Vec<HashRange> = Vec::new();
     for range in list {

@@ -1,4 +1,4 @@
-//! How messages look in golden scripts, the simulator's trace and the log of a server.
+//! The text form of messages for golden scripts, the simulator's trace and server logs.
 
 use crate::replication::appended;
 use std::fmt;
@@ -6,7 +6,7 @@ use types::{KeyHash, TableId};
 use wire::control::{FromCoordinator, Intent, ToCoordinator};
 use wire::peer::{PeerMessage, PriorityAnswer};
 
-/// Something printed by a closure, so that nothing is allocated for a line that is not printed.
+/// A value printed by a closure, so that text that is not printed costs no allocation.
 struct Printed<F>(F);
 
 impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Printed<F> {
@@ -15,7 +15,7 @@ impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Printed<F> 
     }
 }
 
-/// Items with commas between them, or `nothing`.
+/// Formats items with commas between them, or `nothing`.
 pub(super) fn list<T: fmt::Display>(items: &[T]) -> impl fmt::Display {
     Printed(move |f: &mut fmt::Formatter<'_>| {
         if items.is_empty() {
@@ -32,7 +32,7 @@ pub(super) fn verdict(accepted: bool) -> &'static str {
     if accepted { "accepted" } else { "never" }
 }
 
-/// Where something goes on, `None` being the end.
+/// Formats a position in a range; `None` is the end.
 pub(super) fn cursor(next: Option<KeyHash>) -> impl fmt::Display {
     Printed(move |f: &mut fmt::Formatter<'_>| match next {
         Some(hash) => write!(f, "{hash}"),
@@ -78,7 +78,7 @@ pub(super) fn intent(intent: &Intent) -> impl fmt::Display {
     })
 }
 
-/// A message between servers, as one line.
+/// Formats a message between servers as one line.
 pub fn peer(message: &PeerMessage) -> impl fmt::Display {
     Printed(move |f: &mut fmt::Formatter<'_>| match message {
         PeerMessage::Flip(flip) => write!(
@@ -136,7 +136,7 @@ pub fn peer(message: &PeerMessage) -> impl fmt::Display {
     })
 }
 
-/// A message to the coordinator, as one line.
+/// Formats a message to the coordinator as one line.
 pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
     Printed(move |f: &mut fmt::Formatter<'_>| match message {
         ToCoordinator::Join(join) => write!(f, "join {}:{}", join.host, join.client_port),
@@ -197,7 +197,7 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
     })
 }
 
-/// A message from the coordinator, as one line.
+/// Formats a message from the coordinator as one line.
 pub fn from_coordinator(message: &FromCoordinator) -> impl fmt::Display {
     Printed(move |f: &mut fmt::Formatter<'_>| match message {
         FromCoordinator::Welcome { server, cluster, .. } => write!(f, "welcome {server} {cluster}"),

@@ -1,47 +1,49 @@
-//! The numbers of the protocol: how long each side waits before it repeats itself, asks, or gives
-//! way. Each repetition is harmless, so that they only trade traffic against delay.
+//! Time limits of the migration protocol: how long each side waits before it repeats a message,
+//! asks, or gives up. Repetitions are harmless, so these limits only trade traffic against delay.
 
 use std::time::Duration;
 
-/// A source whose reactors have not all begun a turn by then serves again: clients have waited
-/// long enough. A turn with a full background quantum is 100 times shorter. Where writes take long
-/// to be acknowledged, twice that comes on top.
+/// Time for which the source holds the range while it waits for every reactor to begin a turn.
+/// After that the source serves the range again, since clients have waited long enough. A turn
+/// with a full background quantum is 100 times shorter. Twice the measured acknowledgment time of
+/// writes is added where writes are slow.
 pub const FREEZE_MAX: Duration = Duration::from_millis(5);
 
-/// Longest time for which a range is frozen in one attempt, however slow the backups are: a sync of a
-/// slow disk takes less, and clients take it for a pause of theirs.
+/// Maximum time for which one attempt holds the range, however slow the backups are. A sync of a
+/// slow disk takes less, and clients see an ordinary pause.
 pub const FREEZE_LONGEST: Duration = Duration::from_millis(100);
 
-/// Pause before the next attempt to freeze, at least; at most a fifth of the time is frozen.
+/// Minimum pause before the next attempt to freeze. The range is frozen for at most a fifth of
+/// the time.
 pub const FREEZE_AGAIN: Duration = Duration::from_millis(20);
 
-/// Attempts to freeze before the source asks the coordinator to withdraw the intent.
+/// Number of attempts to freeze before the source asks the coordinator to withdraw the intent.
 pub const FREEZES_MAX: u32 = 10;
 
-/// All attempts to freeze, and what was waited for between them, end by then.
+/// Total time for all attempts to freeze and the waits between them.
 pub const FREEZING_MAX: Duration = Duration::from_secs(1);
 
-/// An unanswered flip is sent again: some round trips of a busy network.
+/// Interval at which an unanswered flip is repeated: a few round trips of a busy network.
 pub const FLIP_AGAIN: Duration = Duration::from_millis(5);
 
-/// An unanswered flip is brought before the coordinator: four flips have found no answer.
+/// Time after which the source asks the coordinator about an unanswered flip: four flips are lost.
 pub const FLIP_UNANSWERED: Duration = Duration::from_millis(20);
 
-/// A target that has promised to accept a flip takes the promise back after this time, by itself.
-/// The coordinator gives up a target that has been away for 5 s, without its word; a target that
-/// it cannot reach must not accept afterwards. Freezing takes half of it at most.
+/// Time after which a target withdraws its promise to accept a flip. The coordinator gives up a
+/// target that has been unreachable for 5 s, so such a target must not accept afterwards.
+/// Freezing takes at most two thirds of this time.
 pub const PREPARED_MAX: Duration = Duration::from_secs(2);
 
-/// A target that has accepted a flip serves the range for so long from its promise on, unless the
-/// source or the coordinator has shown that it knows. The coordinator gives a target up that has
-/// been away for 5 s, and saw it last no earlier than when the promise left: until then nobody else
-/// serves the range, even if the target's clock is slower by a twentieth.
+/// Time from its promise for which a target that has accepted a flip serves the range without
+/// evidence that the source or the coordinator knows of the acceptance. The coordinator gives up
+/// a target after 5 s without contact, counted from no earlier than the promise. Until then no
+/// other server serves the range, even if the target's clock is slower by a twentieth.
 pub const UNACKNOWLEDGED_MAX: Duration = Duration::from_millis(4_500);
 
-/// What is told to the coordinator is told again until it shows an effect.
+/// Interval at which a report to the coordinator is repeated until it has an effect.
 pub const TELL_AGAIN: Duration = Duration::from_millis(100);
 
-/// An unanswered pull of either kind is sent again.
+/// Interval at which an unanswered pull or priority pull is repeated.
 pub const PULL_AGAIN: Duration = Duration::from_millis(250);
 
 const _: () = assert!(FLIP_AGAIN.as_nanos() < FLIP_UNANSWERED.as_nanos());
@@ -51,7 +53,7 @@ const _: () = assert!(
 );
 const _: () = assert!(UNACKNOWLEDGED_MAX.as_nanos() > 2 * PREPARED_MAX.as_nanos());
 const _: () = assert!(FREEZE_MAX.as_nanos() * 4 <= FREEZE_AGAIN.as_nanos());
-// The last attempt may begin when there is no more time for another.
+// The last attempt may begin when no time is left for another one.
 const _: () = assert!(
     (FREEZING_MAX.as_nanos() + FREEZE_LONGEST.as_nanos()) * 3 <= PREPARED_MAX.as_nanos() * 2
 );

@@ -1,13 +1,15 @@
-//! The recovery master of one part: from the coordinator's word to its own tablet.
+//! The recovery master of one part, from the coordinator's request to a tablet that this server
+//! owns.
 //!
-//! It makes the tablet, reads, replays, and says so, until the map shows that the part is ours: it is
-//! served. Meanwhile it has everything made safe, and says that until the coordinator has noted it.
-//! What is in two logs is served only when it is safe in a third. When it cannot go on it says that
-//! instead, and forgets what it has as soon as nothing is being replayed any more.
+//! The master creates the tablet, reads and replays the segments, and reports that until the map
+//! assigns the part to this server, which then serves it. Meanwhile the replayed entries are
+//! replicated; the master reports that until the coordinator confirms it. A part that depends on
+//! two logs is served only when it is replicated in this server's log. If the master cannot
+//! continue it reports the reason and discards the part once no replay is running.
 //!
-//! **Invariant:** the coordinator hears that a part is replayed only when every segment of it is.
-//! **Invariant:** after *secure* nothing is read or replayed. A list that comes later has segments
-//! that were missing when the part was handed out, and an operator went on without them.
+//! **Invariant:** a part is reported as replayed only when every segment of it is.
+//! **Invariant:** after [`MasterEffect::Secure`] nothing is read or replayed. A later list contains
+//! segments that were missing when the part was handed out and that an operator gave up.
 
 use super::events::{MasterEffect, MasterEvent, NO_ROOM, PartName, ReplayFailure};
 use super::segments::Segments;
@@ -24,87 +26,87 @@ use wire::peer::RecoveryReply;
 pub struct Master {
     name: PartName,
     segments: Segments,
-    /// Whether it may be served before it is safe.
+    /// Set if the part may be served before it is replicated.
     is_simple: bool,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Nothing was heard of the part.
+    /// The master has received nothing about the part.
     Unknown,
-    /// The tablet is being made.
+    /// The tablet is being created.
     Beginning,
-    /// Segments are read and replayed.
+    /// Segments are being read and replayed.
     Reading,
-    /// Everything is replayed.
+    /// All entries are replayed.
     Replayed(Replayed),
-    /// The part is ours, and depends on nothing else.
+    /// This server owns the part, and the part depends on nothing else.
     Finished,
-    /// It is not, or not any more. What there is of it can go when these are not being replayed.
+    /// The part is not, or no longer, for this server. It is discarded after the running `replays`.
     Ending { replays: BTreeSet<Ticket>, refusal: Option<Refusal> },
-    /// Nothing is left of it here.
+    /// Nothing of the part is left here.
     Ended { refusal: Option<Refusal> },
 }
 
-/// What has come of a part that is replayed.
+/// The progress of a part after its replay.
 #[derive(Clone, Copy, Debug)]
 struct Replayed {
-    /// The map shows that it is ours.
+    /// The map shows this server as the owner.
     is_ours: bool,
-    /// All of it is on our backups.
+    /// All entries of the part are acknowledged by backups.
     is_safe: bool,
     /// The coordinator knows that.
     is_kept: bool,
-    /// When the coordinator is told again what it does not know.
+    /// Time of the next report to the coordinator.
     tell_at: Instant,
 }
 
-/// What the coordinator has to hear when a part cannot be recovered.
+/// The reason why a part cannot be recovered, until the coordinator has processed it.
 #[derive(Clone, Debug)]
 struct Refusal {
     reason: String,
     tell_at: Instant,
 }
 
-/// How far a part is.
+/// The progress of reading a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Segments of which everything is replayed.
+    /// Segments with all entries replayed.
     pub segments_read: usize,
     /// Segments of the log.
     pub segments_total: usize,
 }
 
 impl Master {
-    /// A master that knows nothing but its part's name.
+    /// Creates the master of a part of which only the name is known.
     pub fn new(name: PartName) -> Master {
         let segments = Segments::new(name.range);
         Master { name, segments, is_simple: false, state: State::Unknown }
     }
 
-    /// Which part it is for.
+    /// Returns the name of the part.
     pub fn name(&self) -> PartName {
         self.name
     }
 
-    /// How far it is.
+    /// Returns the progress of reading.
     pub fn progress(&self) -> Progress {
         let (segments_read, segments_total) = self.segments.progress();
         Progress { segments_read, segments_total }
     }
 
-    /// Bytes of the segments that are read, of every range, as far as is known.
+    /// Returns the known bytes of all segments that the part is read from, over all ranges.
     pub fn log_bytes(&self) -> u64 {
         self.segments.bytes()
     }
 
-    /// Whether nothing is left to do, and nobody has to hear of it.
+    /// Returns whether no work and no report is left.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Finished | State::Ended { refusal: None })
     }
 
-    /// The only way to change a master.
+    /// Processes one event and appends the resulting effects to `out`.
     pub fn handle(&mut self, now: Instant, event: MasterEvent, out: &mut Outbox<MasterEffect>) {
         match event {
             MasterEvent::Part(part) => self.part(&part, out),
@@ -133,7 +135,7 @@ impl Master {
         self.settle(now, out);
     }
 
-    /// When [`MasterEvent::Tick`] is due, if nothing happens before.
+    /// Returns when [`MasterEvent::Tick`] is due, if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
             State::Reading => self.segments.next_deadline(),
@@ -169,7 +171,7 @@ impl Master {
         }
         self.state = match result {
             Ok(()) => State::Reading,
-            // There is nothing to forget.
+            // There is no tablet to discard.
             Err(reason) => State::Ended { refusal: Some(Refusal { reason, tell_at: now }) },
         };
     }
@@ -205,12 +207,12 @@ impl Master {
         self.replay_over(ticket, out);
         match why {
             ReplayFailure::OutOfMemory => self.refuse(now, NO_ROOM.to_owned()),
-            // Another place may have it whole.
+            // Another place may have the segment intact.
             ReplayFailure::Corrupt => {}
         }
     }
 
-    /// Nothing must be left to replay before it is forgotten what was.
+    /// Records the end of a replay: a part is discarded only when no replay is running.
     fn replay_over(&mut self, ticket: Ticket, out: &mut Outbox<MasterEffect>) {
         if let State::Ending { replays, .. } = &mut self.state {
             replays.remove(&ticket);
@@ -218,7 +220,7 @@ impl Master {
         }
     }
 
-    /// The part cannot be recovered here.
+    /// Ends the attempt with a reason for the coordinator.
     fn refuse(&mut self, now: Instant, reason: String) {
         if let State::Reading = self.state {
             let refusal = Some(Refusal { reason, tell_at: now });
@@ -231,10 +233,11 @@ impl Master {
             State::Replayed(replayed) if is_ours => {
                 replayed.is_ours = replayed.is_safe || self.is_simple;
             }
-            // It has gone on to somebody else, which it may only when the coordinator knows that it
-            // is safe.
+            // The part has moved on to another server, which the coordinator allows only after it
+            // knows that the part is replicated.
             State::Replayed(replayed) if replayed.is_ours => replayed.is_kept = true,
-            // Nobody gives us what we have not recovered.
+            // The coordinator cannot assign the part before this master has reported it as
+            // replayed.
             State::Unknown | State::Beginning | State::Reading if is_ours => {}
             State::Unknown => self.state = State::Ended { refusal: None },
             State::Beginning | State::Reading | State::Replayed(_) => {
@@ -255,7 +258,7 @@ impl Master {
         }
     }
 
-    /// Does what is due by now.
+    /// Takes the steps that are due.
     fn settle(&mut self, now: Instant, out: &mut Outbox<MasterEffect>) {
         if let State::Reading = self.state {
             self.segments.settle(now, out);
@@ -275,7 +278,7 @@ impl Master {
         self.tell(now, out);
     }
 
-    /// What the coordinator has to hear of a part that is replayed.
+    /// Returns the report that the coordinator still needs about a replayed part.
     fn to_tell(&self, replayed: &Replayed) -> Option<ToCoordinator> {
         let PartName { dead, range, epoch } = self.name;
         match *replayed {

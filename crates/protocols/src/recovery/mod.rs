@@ -1,20 +1,24 @@
-//! Recovering a part of what a dead server held, from the replicas of its log.
+//! Recovery of one part of a dead server's ranges from the replicas of its log.
 //!
-//! The coordinator proves that the log is whole, cuts what its server owned into parts, and hands
-//! each to a recovery master with a list of all segments and of where they can be read
-//! (`docs/design/replication.md`, rules 10 to 13). Here is the [`Master`] of one part.
+//! The coordinator proves that the log is complete and divides the server's ranges into recovery
+//! partitions (*parts*). It hands each part to a recovery master, with a list of all segments and
+//! their replicas (`docs/design/replication.md`, rules 10 to 13). This module is the [`Master`]
+//! of one part.
 //!
-//! The one idea: entries are replayed by version, so neither their order matters nor how often one
-//! comes. A segment that cannot be read to its end at one backup is read again from its beginning
-//! at the next; nothing has to be taken back.
+//! Entries are replayed by version, so neither their order nor repetitions matter. A segment that
+//! one backup cannot deliver to its end is read again from the beginning at another backup; no
+//! replayed entry has to be undone.
 //!
 //! Invariants:
-//! - a part is called replayed only when every segment of a whole list has been read to its right
-//!   end, and all that was read is replayed; recovered, only when what was written for it is safe, too;
-//! - what was replayed is forgotten, if it must be, only when no replay is under way any more;
-//! - every message may be lost, late or repeated. Whoever needs an answer asks again.
+//! - The master reports a part as *replayed* only when every segment of a complete list has been
+//!   read to its correct end and all entries read are replayed. It reports *recovered* only when
+//!   the entries written for the part are acknowledged by backups, too.
+//! - Replayed entries are discarded, if necessary, only while no replay is running.
+//! - Every message may be lost, delayed or repeated; the side that needs an answer repeats its
+//!   question.
 //!
-//! Left out: the backup's side, which keeps no state (a read says where it begins), and all bytes.
+//! The backup's side keeps no state, because each read names its start; it is not part of this
+//! module. Bytes pass through as tickets.
 
 mod events;
 mod master;

@@ -1,12 +1,12 @@
-//! The segments of the logs that a part is recovered from, as far as they have been read.
+//! The segments of the logs that a part is recovered from, and the progress of reading them.
 //!
-//! A segment waits in the queue of the backup where it is to be read next. A few are *fetched* at a
-//! time, each in reads that follow one another, from whoever has the fewest fetches: so all backups
-//! are read from, and each in the order of its segments. Masters of other parts go the same way, so
-//! that a backup reads a segment from its disk once for all of them.
+//! A segment waits in the queue of the backup that it is to be read from. A few segments are
+//! *fetched* at a time, each by consecutive reads, from the backups with the fewest fetches. All
+//! backups are therefore read, each in the order of its segments. The masters of other parts use
+//! the same order, so that a backup reads a segment from disk once for all of them.
 //!
-//! A backup that does not answer is *silent* until it does: what waits for it is read elsewhere, and
-//! for what is nowhere else it is asked one segment at a time.
+//! A backup that does not answer is *silent* until it does. Its segments are read elsewhere. For
+//! segments that no other backup has, the silent backup is asked for one segment at a time.
 
 use super::events::MasterEffect;
 use super::places::{Absences, At, Flaw, Segment, Stage};
@@ -22,11 +22,11 @@ use wire::directory::Content;
 use wire::peer::{RecoveryNext, RecoveryRead, RecoveryReply};
 use wire::replica::ReplicaId;
 
-/// The segments that one part is recovered from, and how far each has been read.
+/// The segments that one part is recovered from, with their state of reading.
 #[derive(Debug)]
 pub(super) struct Segments {
     range: HashRange,
-    /// The newest one.
+    /// The newest list.
     list: Option<List>,
     segments: BTreeMap<Id, Segment>,
     unread: usize,
@@ -37,14 +37,14 @@ pub(super) struct Segments {
     silent: BTreeSet<ServerId>,
     dead: BTreeSet<ServerId>,
     version: Version,
-    /// Fetches so far: their names.
+    /// Number of fetches so far, from which each fetch gets its name.
     fetches_begun: u64,
 }
 
-/// Whose log, and which segment of it.
+/// The server of the log, and a segment in it.
 type Id = (ServerId, SegmentId);
 
-/// One list of the coordinator's, as far as it has come.
+/// A list of the coordinator, as far as it has been received.
 #[derive(Clone, Copy, Debug)]
 struct List {
     number: u64,
@@ -52,33 +52,33 @@ struct List {
     named: u32,
 }
 
-/// A segment that is being read: what is unsettled, and then everything, of which that is known by
-/// then.
+/// A segment that is being read. The unsettled bytes are read first. The whole segment follows;
+/// its unsettled entries are replayed by then.
 #[derive(Debug)]
 struct Fetch {
     name: u64,
     at: At,
-    /// What is read first: from here on everything has to be kept.
+    /// The offset from which unsettled bytes are being read; their entries must be replicated.
     unsettled: Option<u32>,
     bulk: Bulk,
     /// Replies that wait for their replay.
     unreplayed: usize,
 }
 
-/// What comes next of a segment.
+/// The state of the consecutive reads of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bulk {
-    /// What begins here is to be asked for.
+    /// The next read begins at this offset and has not been sent.
     Next(u32),
-    /// It has been asked for.
+    /// The read has been sent.
     Asked {
         from: u32,
-        /// When it is asked for again, here or elsewhere.
+        /// The time at which the read is repeated, here or elsewhere.
         again: Instant,
-        /// The connection broke: no answer does not mean that nobody is there.
+        /// Set if the connection broke, so that a missing answer is not a silence.
         is_lost: bool,
     },
-    /// Nothing: the replica has ended.
+    /// The replica has been read to its end.
     End,
 }
 
@@ -108,7 +108,8 @@ impl Segments {
         }
     }
 
-    /// Some segments of a list. While a newer list is not whole, what the older one named is read on.
+    /// Processes some segments of a list. Until a newer list is complete, reading of the older
+    /// list's segments continues.
     pub(super) fn name(&mut self, part: &RecoveryPart) {
         let new = List { number: part.list, total: part.segments_total, named: 0 };
         let mut list = self.list.filter(|list| list.number >= part.list).unwrap_or(new);
@@ -124,7 +125,7 @@ impl Segments {
         }
     }
 
-    /// `false`: the list has named it before.
+    /// Processes one segment of a list. Returns `false` if the list has named it before.
     fn name_one(&mut self, list: u64, named: &RecoverySegment) -> bool {
         let id = (named.log, named.segment);
         let is_new = !self.segments.contains_key(&id);
@@ -141,7 +142,7 @@ impl Segments {
         true
     }
 
-    /// The list is whole: what only older ones have named is not needed.
+    /// Removes the segments that a newer, complete list no longer names.
     fn forget_unnamed(&mut self, list: u64) {
         let old = self.segments.iter().filter(|(_, it)| it.list < list && it.stage != Stage::Read);
         for id in old.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -151,7 +152,7 @@ impl Segments {
         }
     }
 
-    /// Takes a segment away from wherever it waits.
+    /// Removes a segment from the queue or set in which it waits.
     fn take_out(&mut self, id: Id) {
         match self.segments[&id].stage {
             Stage::Queued(backup) => {
@@ -168,7 +169,7 @@ impl Segments {
         }
     }
 
-    /// Lets a segment wait where it is to be read next.
+    /// Queues a segment at the backup that it is to be read from next.
     fn queue(&mut self, id: Id) {
         self.take_out(id);
         let absences = Absences { dead: &self.dead, silent: &self.silent };
@@ -190,8 +191,7 @@ impl Segments {
         queue.into_iter().for_each(|id| self.queue(id));
     }
 
-    /// A segment cannot be read from this place. If that is where it is being read, it will be read
-    /// elsewhere.
+    /// Marks a place as unusable for a segment, and queues the segment elsewhere if necessary.
     fn give_up(&mut self, id: Id, at: At, flaw: Flaw) {
         let Some(segment) = self.segments.get_mut(&id) else { return };
         segment.note_flaw(at, flaw);
@@ -202,7 +202,7 @@ impl Segments {
         }
     }
 
-    /// An answer of a backup. `false`: it is no answer to what is asked.
+    /// Processes an answer of a backup. Returns `false` if it answers no outstanding read.
     pub(super) fn replied(
         &mut self,
         from: ServerId,
@@ -248,7 +248,7 @@ impl Segments {
         true
     }
 
-    /// If all of a segment is replayed it has been read.
+    /// Completes a segment or its unsettled part if everything read of it is replayed.
     fn finish(&mut self, id: Id) {
         let is_replayed = |fetch: &&mut Fetch| fetch.bulk == Bulk::End && fetch.unreplayed == 0;
         let Some(fetch) = self.fetches.get_mut(&id).filter(is_replayed) else { return };
@@ -266,14 +266,14 @@ impl Segments {
         let Some(Replay { segment, fetch: name, .. }) = self.replays.remove(&ticket) else {
             return;
         };
-        // It may have been of an earlier attempt.
+        // The payload may belong to an earlier fetch of the segment.
         if let Some(fetch) = self.fetches.get_mut(&segment).filter(|fetch| fetch.name == name) {
             fetch.unreplayed -= 1;
             self.finish(segment);
         }
     }
 
-    /// A payload is damaged.
+    /// Handles a payload that does not decode.
     pub(super) fn damaged(&mut self, ticket: Ticket) {
         let Some(Replay { segment, at, .. }) = self.replays.remove(&ticket) else { return };
         self.give_up(segment, at, Flaw::Damaged);
@@ -297,7 +297,7 @@ impl Segments {
         self.queue_all_of(backup);
     }
 
-    /// Asks for what is to be asked for now.
+    /// Handles overdue reads, starts fetches and sends the reads that are due.
     pub(super) fn settle(&mut self, now: Instant, out: &mut Outbox<MasterEffect>) {
         let is_due =
             |fetch: &Fetch| matches!(fetch.bulk, Bulk::Asked { again, .. } if again <= now);
@@ -310,7 +310,7 @@ impl Segments {
         {
             self.fetch(id);
         }
-        // Those of fetches that were given up wait as well.
+        // Payloads of abandoned fetches are still waiting for their replay and count too.
         let is_behind = self.replays.len() >= REPLAYS_MAX;
         for ((log, segment), fetch) in self.fetches.iter_mut().filter(|_| !is_behind) {
             if let Bulk::Next(from) = fetch.bulk
@@ -325,7 +325,7 @@ impl Segments {
         }
     }
 
-    /// A read was not answered in time: it is made again, elsewhere if possible.
+    /// Handles a read without an answer in time: it is repeated, elsewhere if possible.
     fn unanswered(&mut self, id: Id) {
         let (Some(fetch), Some(segment)) = (self.fetches.get_mut(&id), self.segments.get_mut(&id))
         else {
@@ -347,7 +347,7 @@ impl Segments {
         }
     }
 
-    /// The segment to be fetched next: the first one that waits for whoever has least to do.
+    /// Returns the next segment to fetch, from the queue of the backup with the fewest fetches.
     fn next_queued(&self) -> Option<Id> {
         let count = |backup| self.fetches.values().filter(|fetch| fetch.at.0 == backup).count();
         let queues = self.queues.iter().filter_map(|(&backup, queue)| {
@@ -363,7 +363,7 @@ impl Segments {
         let absences = Absences { dead: &self.dead, silent: &self.silent };
         let at = self.segments[&id].choose(&absences);
         self.take_out(id);
-        // Others may have become silent, or heard from again, since it was queued.
+        // The set of silent backups may have changed since the segment was queued.
         let (Some(at), Some(segment)) = (at, self.segments.get_mut(&id)) else { return };
         segment.stage = Stage::Fetched;
         self.fetches_begun += 1;
@@ -373,40 +373,40 @@ impl Segments {
         self.fetches.insert(id, fetch);
     }
 
-    /// Whether every segment of a whole list is replayed, and nothing else is being replayed.
+    /// Returns whether every segment of a complete list is replayed and no replay is running.
     pub(super) fn is_read(&self) -> bool {
         let is_whole = self.list.is_some_and(|list| list.named == list.total);
         is_whole && self.unread == 0 && self.replays.is_empty()
     }
 
-    /// Why the log cannot be read, if it cannot.
+    /// Returns the reason why the log cannot be read, if there is one.
     pub(super) fn complaint(&self) -> Option<String> {
         let list = self.list?.number;
         let mut stranded = self.stranded.iter().map(|id| (*id, &self.segments[id]));
-        // One of an older list may be named again, at other places.
+        // A segment of an older list may still be named again, with other places.
         let is_hopeless =
             |segment: &Segment| segment.list == list && segment.is_used_up(&self.dead);
         let hopeless = stranded.find(|(_, segment)| is_hopeless(segment));
         hopeless.map(|(id, segment)| segment.complaint(id))
     }
 
-    /// Payloads whose replay is not over.
+    /// Returns the payloads with unfinished replays.
     pub(super) fn replays(&self) -> BTreeSet<Ticket> {
         self.replays.keys().copied().collect()
     }
 
-    /// Not below any version in what has been read.
+    /// Returns an upper bound of the versions in everything read.
     pub(super) fn version(&self) -> Version {
         self.version
     }
 
-    /// Segments that have been read, and how many there are as far as is known.
+    /// Returns the number of segments that are read, and the number of known segments.
     pub(super) fn progress(&self) -> (usize, usize) {
         let total = self.list.map_or(0, |list| list.total as usize).max(self.segments.len());
         (self.segments.len() - self.unread, total)
     }
 
-    /// Bytes of all segments, of every range.
+    /// Returns the bytes of all segments, over all ranges.
     pub(super) fn bytes(&self) -> u64 {
         self.segments.values().map(|segment| u64::from(segment.length())).sum()
     }

@@ -1,22 +1,22 @@
-//! The backup's side: what a server takes for the logs of others, what it answers, and what it
-//! frees. Everything that needs no disk; the disk is its driver's.
+//! The backup's side of replication: which appends a server accepts for other logs, how it
+//! answers, and which replicas it frees. The driver owns the disk.
 //!
-//! What a master is told about a replica stays true: what was refused, or spoiled, is never taken
-//! later, when a repeated message comes. So that is remembered until the master releases it, as a
-//! replica would be.
+//! The answers about a replica stay true: a replica that was refused or spoiled is never accepted
+//! later, even if a repeated message arrives. The backup therefore remembers a refusal, like a
+//! replica, until the master releases it.
 //!
-//! What was found on the disk was written to a process before this one, under another number. It is
-//! kept, for a recovery or until it is not needed any more. A master that has not heard yet of that
-//! one's death may send to whoever stands at its address: it is refused, so that it does not wait
-//! for what cannot come, and what is here stays whole.
+//! A replica found on the disk was written for an earlier process, which had another server id.
+//! It is kept for a recovery, or until it is no longer needed. A master that has not yet learned
+//! of the earlier process's death may send appends to this address. The backup refuses them, so
+//! that the master does not wait in vain and the replica stays intact.
 //!
-//! Nothing waits for that disk to be read: a replica that was found is measured afterwards, one by
-//! one, and several at a time as soon as its log is fenced. Until all of a log are measured, what
-//! there is of it is not reported.
+//! Nothing waits for the disk to be read at the start. Replicas that were found are measured
+//! later, one at a time, and several at a time once their log is fenced. The backup reports a log
+//! only when all of its replicas are measured.
 //!
-//! **Invariant:** a log that is fenced here stays fenced. Nothing is acknowledged, taken or freed
-//! for its master from then on.
-//! **Invariant:** at most one piece is with the disk per replica.
+//! **Invariant:** a log that is fenced here stays fenced: from then on the backup acknowledges,
+//! writes and frees nothing for its master.
+//! **Invariant:** the disk handles at most one piece per replica at a time.
 
 mod events;
 mod reading;
@@ -36,33 +36,34 @@ use wire::replica::{ReplicaEpoch, ReplicaId};
 #[derive(Debug, Default)]
 pub struct Backup {
     fenced: BTreeSet<ServerId>,
-    /// Fenced, and not reported yet: the disk is still at work.
+    /// Logs that are fenced and not reported yet, because the disk is still working on them.
     unreported: BTreeSet<ServerId>,
-    /// Recovered, and not freed yet.
+    /// Logs that are recovered and not freed yet.
     recovered: BTreeSet<ServerId>,
     held: BTreeMap<ReplicaId, Held>,
-    /// Found, and not read yet.
+    /// Replicas that were found at the start and are not measured yet.
     unmeasured: BTreeSet<ReplicaId>,
-    /// Replicas that the disk is reading to measure them.
+    /// Number of replicas that the disk is measuring.
     measuring: usize,
     scrub: Scrub,
-    /// The latest expiry clock that each log's master told, or its pieces on the disk.
+    /// The latest expiry clock of each log's master, from its appends or from pieces on the disk.
     clocks: BTreeMap<ServerId, ToldClock>,
-    /// When to look whether something was heard of a replica. Each stands here once.
+    /// Times at which each replica is checked for news from its master; one entry per replica.
     looks: BTreeSet<(Instant, ReplicaId)>,
 }
 
-/// An expiry clock of another server.
+/// The expiry clock of another server.
 #[derive(Clone, Copy, Debug, Default)]
 struct ToldClock {
     shown: UnixMillis,
-    /// When it was told. `None`: it stands still. It was read from the disk, and nobody knows when it
-    /// was written; or the log is fenced.
+    /// Time at which the clock value arrived. `None`: the clock does not advance, because the log
+    /// is fenced, or because the value was read from the disk and the time of its writing is
+    /// unknown.
     heard: Option<Instant>,
 }
 
 impl ToldClock {
-    /// Lets it go on until now, and then stand still.
+    /// Advances the clock to `now` and stops it there.
     fn stop(&mut self, now: Instant) {
         let passed = self.heard.take().map_or(0, |heard| now.since(heard).as_millis());
         let passed = u64::try_from(passed).unwrap_or(u64::MAX);
@@ -70,69 +71,69 @@ impl ToldClock {
     }
 }
 
-/// What is known of a replica.
+/// The state of one replica at its backup.
 #[derive(Debug)]
 struct Held {
     state: State,
-    /// A process before this one made it.
+    /// Set if an earlier process made the replica.
     is_found: bool,
-    /// When its master was last heard of it, or asked.
+    /// Time of the last message about the replica, from or to its master.
     heard: Instant,
-    /// When that was sent which was answered last, or is to be answered.
+    /// Send time of the newest append that was, or will be, acknowledged (by the master's clock).
     sent: Instant,
-    /// Where the next look stands.
+    /// The replica's entry in `looks`.
     look_at: Instant,
-    /// When it is scrubbed.
+    /// The replica's entry in the scrub schedule.
     scrub_at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// An earlier process wrote it; what it has is not known yet.
+    /// An earlier process wrote the replica; its length is not known yet.
     Found,
-    /// The same, and the disk is reading it.
+    /// As `Found`, and the disk is reading the replica.
     Measuring { then: Then },
-    /// The disk makes it, with its first piece.
+    /// The disk is creating the replica with its first piece.
     Begun { then: Then },
-    /// It is there.
+    /// The replica exists.
     Kept { length: u32, stable: u32 },
-    /// It is there, and the disk takes a piece.
+    /// The replica exists, and the disk is writing a piece.
     Taking { length: u32, stable: u32, then: Then },
-    /// It is there, and takes nothing more.
+    /// The replica exists and takes no more pieces.
     Stopped { length: u32, stable: u32 },
-    /// There was no room to begin it.
+    /// The disk had no room to create the replica.
     Full,
-    /// It takes nothing more. Something of it may be on the disk.
+    /// The replica takes no more pieces; parts of it may be on the disk.
     Failed,
-    /// The disk frees it.
+    /// The disk is freeing the replica.
     Freeing,
 }
 
-/// What follows when the disk is done with a piece.
+/// The step that follows when the disk has finished a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Answer,
-    /// And sync it: nothing will come behind.
+    /// Answers the master and syncs the replica, because its segment is closed.
     AnswerAndSync,
-    /// It is not needed any more.
+    /// Frees the replica, which is no longer needed.
     Free,
 }
 
-/// Replicas that a backup knows of at a time: those of 8 TiB, and far more than a disk has files.
+/// Maximum number of known replicas: those of 8 TiB, far more than a disk has files.
 const HELD_MAX: usize = 1 << 20;
 
 impl Backup {
-    /// A backup that holds nothing.
+    /// Creates a backup without replicas.
     pub fn new() -> Backup {
         Backup::default()
     }
 
-    /// A backup that holds nothing, and reads what it will hold once per interval.
+    /// Creates a backup without replicas that scrubs each replica once per interval.
     pub fn scrubbing(interval: Option<Duration>) -> Backup {
         Backup { scrub: Scrub::every(interval), ..Backup::default() }
     }
 
-    /// The only way to change a backup.
+    /// Processes one event and appends the resulting effects to `out`.
     pub fn handle(&mut self, now: Instant, event: BackupEvent, out: &mut Outbox<BackupEffect>) {
         match event {
             BackupEvent::Found { replica } => {
@@ -177,7 +178,7 @@ impl Backup {
         self.note_freed(out);
     }
 
-    /// When [`BackupEvent::Tick`] is due, if nothing happens before.
+    /// Returns when [`BackupEvent::Tick`] is due, if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         let can_measure = self.measuring == 0 && !self.unmeasured.is_empty();
         let look = self.looks.first().map(|(at, _)| *at);
@@ -185,13 +186,13 @@ impl Backup {
         if can_measure { Some(Instant::default()) } else { next }
     }
 
-    /// Returns whether something is known of this replica.
+    /// Returns whether the backup knows this replica.
     pub fn knows(&self, replica: ReplicaId) -> bool {
         self.held.contains_key(&replica)
     }
 
-    /// How many replicas are held, and how many bytes of segments they have. What was found and not
-    /// read yet counts without bytes.
+    /// Returns the number of replicas and the sum of their lengths in bytes. Replicas that are
+    /// not measured yet count with length 0.
     pub fn totals(&self) -> (usize, u64) {
         let bytes = |held: &Held| match held.state {
             State::Found | State::Measuring { .. } | State::Begun { .. } => Some(0),
@@ -204,24 +205,24 @@ impl Backup {
         held.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes))
     }
 
-    /// Whether nothing is taken for this log any more.
+    /// Returns whether this log is fenced here.
     pub fn is_fenced(&self, log: ServerId) -> bool {
         self.fenced.contains(&log)
     }
 
-    /// Returns the latest expiry clock of a log's master that is known here; 0 if none is. Of a log
-    /// that is fenced it is what that clock showed then: it had gone on since it was told.
+    /// Returns the latest known expiry clock of a log's master; 0 if none is known. For a fenced
+    /// log the value includes the time from its arrival until the fence.
     pub fn clock(&self, log: ServerId) -> UnixMillis {
         self.clocks.get(&log).copied().unwrap_or_default().shown
     }
 
-    /// What there is of a log, with its length and how much of it is stable.
+    /// Returns the replicas of a log, each with its length and its synced length in bytes.
     pub fn kept(&self, log: ServerId) -> impl Iterator<Item = (ReplicaId, u32, u32)> {
         self.of_log(log)
             .filter_map(|(id, held)| held.extent().map(|(length, stable)| (*id, length, stable)))
     }
 
-    /// How many bytes of its segment a replica has, if that is known.
+    /// Returns the length of a replica in bytes, if it is known.
     pub fn length(&self, replica: ReplicaId) -> Option<u32> {
         self.held.get(&replica)?.extent().map(|(length, _)| length)
     }
@@ -280,7 +281,7 @@ impl Backup {
                 held.append(asked, payload, out);
             }
             None if asked.from > 0 => {
-                // What its master was told that there is has got lost.
+                // The replica that the master believes to be here has been lost.
                 self.hold(now, replica, State::Failed, sent);
                 refuse(replica, sent, Refusal::Failed, out);
             }
@@ -368,7 +369,7 @@ impl Backup {
                 return out.push(BackupEffect::Free { replica });
             }
             State::Begun { .. } => held.state = state,
-            // Something of it was there: it was not only refused.
+            // Some bytes of the replica exist, so this is a loss, not a mere refusal.
             State::Kept { .. } | State::Taking { .. } if state == State::Full => {
                 held.state = State::Failed;
             }
@@ -410,7 +411,7 @@ impl Backup {
         }
     }
 
-    /// The replica is not needed any more. Whether nothing of it is there.
+    /// Marks a replica as no longer needed. Returns whether nothing of it is left.
     fn let_go(&mut self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) -> bool {
         let Some(held) = self.held.get_mut(&replica) else { return true };
         match &mut held.state {
@@ -435,7 +436,7 @@ impl Backup {
         false
     }
 
-    /// Asks about what was not heard of for long. The answer is a release, or nothing.
+    /// Asks about replicas without recent messages. The answer is a release, or none.
     fn ask(&mut self, now: Instant, out: &mut Outbox<BackupEffect>) {
         let mut unheard: BTreeMap<ServerId, Vec<ReplicaId>> = BTreeMap::new();
         while let Some((at, replica)) = self.looks.first().copied().filter(|(at, _)| *at <= now) {
@@ -444,7 +445,7 @@ impl Backup {
             let Some(held) = self.held.get_mut(&replica) else { continue };
             if held.heard + UNHEARD_MAX <= now {
                 held.heard = now;
-                // Of a fenced log the coordinator says when it is over.
+                // The coordinator reports when a fenced log is no longer needed.
                 if !is_fenced {
                     unheard.entry(replica.log).or_default().push(replica);
                     held.complain(replica, out);
@@ -490,11 +491,11 @@ impl Then {
 }
 
 impl Held {
-    /// Another append for a replica that was heard of.
+    /// Processes an append for a known replica.
     fn append(&mut self, asked: &Asked, payload: Option<Ticket>, out: &mut Outbox<BackupEffect>) {
         let replica = asked.replica;
         match &mut self.state {
-            // Answered when the disk is done; its bytes are asked for again if they are needed.
+            // The answer follows when the disk has finished; the master repeats missing bytes.
             State::Begun { then } | State::Taking { then, .. } => {
                 if *then == Then::Answer {
                     *then = Then::after(asked);
@@ -516,7 +517,7 @@ impl Held {
                 self.answer(replica, out);
             }
             State::Stopped { .. } | State::Full | State::Failed => self.answer(replica, out),
-            // It was found: see `Backup::append`.
+            // Found replicas are handled in `Backup::append`.
             State::Found | State::Measuring { .. } | State::Freeing => {}
         }
     }
@@ -535,8 +536,7 @@ impl Held {
         out.push(BackupEffect::Answer(Appended { replica, sent: self.sent, result }));
     }
 
-    /// Tells a master that has not asked that the replica failed: it may be long since it was
-    /// written.
+    /// Reports a failed replica to its master unasked, because the last append may be long ago.
     fn complain(&self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) {
         let result = AppendResult::Refused(Refusal::Failed);
         match self.state {
@@ -553,7 +553,7 @@ impl Held {
         }
     }
 
-    /// How many bytes of its segment it has, and how many of these are stable.
+    /// Returns the length of the replica and its synced length, in bytes.
     fn extent(&self) -> Option<(u32, u32)> {
         match self.state {
             State::Kept { length, stable }
@@ -582,7 +582,7 @@ impl Held {
     }
 }
 
-/// Not behind any replica of the log.
+/// Returns a lower bound of all replica ids of the log.
 fn first_of(log: ServerId) -> ReplicaId {
     ReplicaId { log, segment: SegmentId(0), epoch: ReplicaEpoch(0) }
 }

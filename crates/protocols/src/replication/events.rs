@@ -1,233 +1,239 @@
-//! What happens to a [`Replicator`](super::Replicator), and what it wants done.
+//! Events, effects and settings of a [`Replicator`](super::Replicator).
 
 use super::placement::{Candidate, Misplaced, Rack};
 use types::{Instant, SegmentId, ServerId};
 use wire::peer::Appended;
 use wire::replica::{ReplicaId, ReplicaKind};
 
-/// When bytes are acknowledged.
+/// The condition under which bytes are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// When every backup has them.
+    /// Every backup has written the bytes to its file.
     Taken,
-    /// When they survive a loss of power at every backup.
+    /// Every backup has synced the bytes, so that they survive a power loss.
     Stable,
 }
 
-/// What a replicator is for.
+/// The settings of one replicator.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// The master.
+    /// The master; its id also identifies the log.
     pub log: ServerId,
-    /// Data, or the log directory.
+    /// The kind of log: data, or the segment manifest.
     pub kind: ReplicaKind,
-    /// Replicas of each segment, at least one: R.
+    /// Replicas of each segment (R), at least one.
     pub replicas: usize,
-    /// When bytes are acknowledged.
+    /// The condition under which bytes are acknowledged.
     pub promise: Promise,
 }
 
-/// What happens to a replicator.
+/// An event at a replicator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplicatorEvent {
-    /// These servers live, and no others.
+    /// The complete list of living servers.
     Candidates {
         /// The rack of the master.
         own: Rack,
-        /// The master itself alone, if it is to keep its log on its own disk since no other lives.
-        /// Else it is not among them.
+        /// The candidates for replicas, without the master. If no other server lives and the
+        /// master is to keep its log on its own disk, the list contains the master alone.
         servers: Vec<Candidate>,
     },
-    /// There is a new segment. One of the chain begins with a snapshot.
+    /// The writer began a new segment. A manifest segment begins with a snapshot.
     Opened {
-        /// Which: never one that there was before.
+        /// The segment; ids are never reused.
         segment: SegmentId,
-        /// Bytes that it has already.
+        /// Bytes that the segment already has.
         length: u32,
-        /// Decides who its backups are.
+        /// The random seed from which the backups are drawn.
         random: u64,
     },
-    /// The segment has so many bytes.
+    /// The segment has grown.
     Appended {
-        /// Which.
+        /// The segment.
         segment: SegmentId,
-        /// All of its bytes. At the end of a turn: here a piece may end.
+        /// The segment's whole length in bytes at the end of a turn: a piece may end here.
         length: u32,
     },
-    /// The segment will get nothing more.
+    /// The writer appends nothing more to the segment.
     Closed {
-        /// Which.
+        /// The segment.
         segment: SegmentId,
     },
-    /// From here on a recovery finds the segment: what the chain has acknowledged names it (see
-    /// [`ReplicatorEffect::Name`]). Of a segment of the chain: the coordinator has stored its number. All earlier ones of the chain
-    /// are not needed any more.
+    /// A recovery finds the segment from now on. For a data segment, the manifest lists it and
+    /// that entry is acknowledged (see [`ReplicatorEffect::Name`]). For a manifest segment, the
+    /// coordinator has stored its id, and all earlier manifest segments are obsolete.
     Listed {
-        /// Which.
+        /// The segment.
         segment: SegmentId,
     },
-    /// What the chain has acknowledged says that the segment is closed, and what it contains.
+    /// The manifest's close entry of the segment is acknowledged: the segment is sealed.
     CloseListed {
-        /// Which.
+        /// The segment.
         segment: SegmentId,
     },
-    /// The closed segment's memory is used for something else from here on. What made everything in
-    /// it dead is safe elsewhere, so nobody has to wait for it any more.
+    /// The memory of the closed segment is about to be reused. The entries that superseded its
+    /// content are acknowledged elsewhere, so no reply depends on the segment any more.
     Leaving {
-        /// Which.
+        /// The segment.
         segment: SegmentId,
     },
-    /// What the chain has acknowledged says that the segment is no part of the log any more.
+    /// The manifest entry that removes the segment from the log is acknowledged.
     Dropped {
-        /// Which.
+        /// The segment.
         segment: SegmentId,
     },
-    /// An answer to a [`ReplicatorEffect::Send`].
+    /// A backup answered a [`ReplicatorEffect::Send`].
     Answered {
-        /// Who says so.
+        /// The backup.
         backup: ServerId,
-        /// What.
+        /// The answer.
         answer: Appended,
     },
-    /// An answer to a [`ReplicatorEffect::Release`].
+    /// A backup answered a [`ReplicatorEffect::Release`].
     Released {
-        /// Who says so.
+        /// The backup.
         backup: ServerId,
-        /// Which are gone.
+        /// The replicas that it has freed.
         replicas: Vec<ReplicaId>,
     },
-    /// A backup has heard nothing of these replicas for long. Those that nobody needs are released;
-    /// it asks again about the others.
+    /// A backup asks whether these replicas, of which it has not heard for long, are still needed.
+    /// The replicator releases those that are not; the backup asks again about the others.
     Needed {
-        /// Who asks.
+        /// The backup.
         backup: ServerId,
-        /// About what.
+        /// The replicas.
         replicas: Vec<ReplicaId>,
     },
-    /// An answer to a [`ReplicatorEffect::Probe`].
+    /// A backup answered a [`ReplicatorEffect::Probe`].
     Heard {
-        /// Who says so.
+        /// The backup.
         backup: ServerId,
     },
-    /// What was sent to this server and not answered may be lost.
+    /// The connection to a backup broke: messages that it has not answered may be lost.
     ConnectionLost {
-        /// To whom.
+        /// The backup.
         backup: ServerId,
     },
     /// The coordinator has declared the server dead.
     Died {
-        /// Which.
+        /// The server.
         backup: ServerId,
     },
-    /// This server begins to replay what clients wait for, or has replayed it.
+    /// This server started or finished a recovery replay that clients wait for.
     Replaying {
-        /// Which of both.
+        /// Set while the replay is running.
         is_on: bool,
     },
-    /// Time has passed: [`Replicator::next_deadline`](super::Replicator::next_deadline).
+    /// A deadline has passed: [`Replicator::next_deadline`](super::Replicator::next_deadline).
     Tick,
 }
 
-/// Bytes of a segment for one of its replicas. Without bytes it is a question.
+/// A range of a segment's bytes for one of its replicas. An empty piece is a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which replica.
+    /// The replica.
     pub replica: ReplicaId,
-    /// Where the bytes begin in the segment.
+    /// Offset in the segment at which the bytes begin.
     pub from: u32,
-    /// Where they end. When the same piece is sent again, it ends where it did.
+    /// Offset at which the bytes end. A repeated piece ends at the same offset.
     pub to: u32,
-    /// Up to where this replica is stable.
+    /// Bytes of this replica that are known to be synced.
     pub stable: u32,
-    /// The segment is closed and ends here.
+    /// Set if the segment is closed and ends at `to`.
     pub is_last: bool,
-    /// When it was sent.
+    /// Send time by the master's clock.
     pub sent: Instant,
 }
 
-/// What a replicator wants done, in this order.
+/// An action that a replicator asks its driver to take; the driver applies actions in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplicatorEffect {
-    /// Send this to a backup, on a connection that keeps the order.
+    /// Sends a piece to a backup, on a connection that keeps the order.
     Send {
-        /// To whom.
+        /// The backup.
         backup: ServerId,
-        /// What.
+        /// The piece.
         piece: Piece,
     },
-    /// Name the segment in the directory as open: every backup has begun its replica, so that a
-    /// recovery that is told of the segment will find one. Said once; never of the chain.
+    /// Registers the data segment in the manifest as open. Every backup has begun its replica, so
+    /// a recovery that reads the entry finds one. Emitted once per data segment, never for a
+    /// manifest segment.
     Name {
-        /// Which.
+        /// The segment.
         segment: SegmentId,
     },
-    /// The segment is safe up to here: whoever depends on that may be answered.
+    /// Raises the acknowledged length of the segment: replies that depend on these bytes may leave.
     Acknowledged {
-        /// Which.
+        /// The segment.
         segment: SegmentId,
-        /// Up to where.
+        /// The acknowledged length in bytes.
         length: u32,
     },
-    /// And survives a loss of power up to here.
+    /// Raises the synced length of the segment: these bytes survive a power loss.
     Stable {
-        /// Which.
+        /// The segment.
         segment: SegmentId,
-        /// Up to where.
+        /// The synced length in bytes.
         length: u32,
     },
-    /// Go on in another segment, close this one and say [`ReplicatorEvent::Closed`]: it has lost a
-    /// replica, or could have more than it has. Said once.
+    /// Asks the writer to go on in another segment, close this one and report
+    /// [`ReplicatorEvent::Closed`]. The segment has lost a replica, or has fewer than it could
+    /// have. Emitted once per segment.
     Close {
-        /// Which.
+        /// The segment.
         segment: SegmentId,
     },
-    /// The closed segment is stable on all of its backups: write that into the directory, in one
-    /// piece with its naming if that has not been written yet, then say
-    /// [`ReplicatorEvent::CloseListed`]. Said once; never of the chain.
+    /// Asks the driver to record the close of the segment in the manifest, then to report
+    /// [`ReplicatorEvent::CloseListed`]. The segment is complete and synced on all its backups.
+    /// If its open entry is not written yet, both go into one piece. Emitted once, never for a
+    /// manifest segment.
     Whole {
-        /// Which.
+        /// The segment.
         segment: SegmentId,
     },
-    /// So many segments have fewer replicas than wanted.
+    /// Reports how many segments have fewer replicas than wanted.
     UnderReplicated {
-        /// How many; 0 is good.
+        /// The number of segments; 0 is the healthy state.
         segments: usize,
     },
-    /// So many replicas were placed against the rules about racks so far, for lack of others.
+    /// Reports how many replicas were placed against the rack rules so far.
     Misplaced(Misplaced),
-    /// Send this to a backup: these are not needed any more.
+    /// Tells a backup that these replicas are no longer needed.
     Release {
-        /// To whom.
+        /// The backup.
         backup: ServerId,
-        /// At most [`wire::peer::REPLICAS_MAX`].
+        /// At most [`wire::peer::REPLICAS_MAX`] replicas.
         replicas: Vec<ReplicaId>,
     },
-    /// Ask this backup whether it is there. Repeated while it is not used because it was silent.
+    /// Asks a silent backup for a sign of life. Repeated until the backup may be used again.
     Probe {
-        /// Who.
+        /// The backup.
         backup: ServerId,
     },
-    /// This backup is silent, and is replaced wherever the log waits for it. For people.
+    /// Reports to operators that this backup is silent and is being replaced.
     Silent {
-        /// Who.
+        /// The backup.
         backup: ServerId,
     },
-    /// Tell the coordinator that this backup does not answer.
+    /// Tells the coordinator that this backup does not answer.
     Suspect {
-        /// Who.
+        /// The backup.
         backup: ServerId,
     },
-    /// Of the chain: until when operations may be executed, until told otherwise. `None`: not now.
+    /// Sets the read lease, under which operations may run until the next change. Emitted by the
+    /// replicator of the manifest only.
     Lease {
-        /// Until when.
+        /// End of the lease; `None`: no lease.
         until: Option<Instant>,
     },
-    /// Of the chain: tell the coordinator that the directory is in this segment, then say
-    /// [`ReplicatorEvent::Listed`]. Repeated until then.
+    /// Tells the coordinator that the manifest continues in this segment;
+    /// [`ReplicatorEvent::Listed`] follows when the coordinator has stored that. Repeated until
+    /// then.
     Announce {
-        /// Which.
+        /// The manifest segment.
         segment: SegmentId,
     },
-    /// The coordinator takes this server for dead. Nothing will be acknowledged any more: stop.
+    /// Reports that the coordinator has declared this server dead. The master must stop, since
+    /// nothing will be acknowledged any more.
     Fenced,
 }

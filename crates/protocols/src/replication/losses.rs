@@ -1,4 +1,4 @@
-//! Replicas that are lost: their backup refuses them, gives them up, is silent, or dies.
+//! Lost replicas: the backup refuses the replica, gives it up, is silent, or dies.
 
 use super::events::ReplicatorEffect;
 use super::replica::Replica;
@@ -9,18 +9,18 @@ use crate::Outbox;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{Instant, SegmentId, ServerId};
 
-/// How a replica was lost.
+/// The way in which a replica was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loss {
-    /// With its server.
+    /// The backup's server died.
     Died,
-    /// The backup takes nothing more for it.
+    /// The backup takes no more bytes for the replica.
     Failed,
 }
 
 impl Replicator {
-    /// The backup holds nothing of the segment, and will remember that: another one takes its place
-    /// as if it had never been asked.
+    /// Handles a refusal. The backup holds nothing of the segment and remembers the refusal, so
+    /// another backup takes its place as if the first had never been asked.
     pub(super) fn refused(&mut self, now: Instant, id: SegmentId, backup: ServerId) {
         self.placement.note_refused(now, backup);
         let Some(segment) = self.segments.get_mut(&id) else { return };
@@ -31,7 +31,7 @@ impl Replicator {
         segment.wants_originals = true;
     }
 
-    /// The backup takes nothing more for its replica of the segment.
+    /// Handles a backup that takes no more bytes for its replica of the segment.
     pub(super) fn lose(
         &mut self,
         now: Instant,
@@ -81,10 +81,10 @@ impl Replicator {
     }
 }
 
-/// Backups that do not answer.
+/// Handling of backups that do not answer.
 impl Replicator {
-    /// This master may have stood still until now, and has not read what was answered meanwhile: who
-    /// would be late now gets a beat more.
+    /// Grants every backup one more beat if this master was suspended until now: it has not read
+    /// the answers that arrived meanwhile.
     pub(super) fn note_pause(&mut self, now: Instant) {
         if self.look_at.is_none_or(|at| now.since(at) <= SILENT_LATE_LOOK) {
             return;
@@ -96,7 +96,7 @@ impl Replicator {
         }
     }
 
-    /// When each replica that is waited for is late.
+    /// Returns, for each replica that the log waits for, the time at which it becomes late.
     fn late(&self) -> impl Iterator<Item = (ServerId, Instant)> {
         let (pace, limit) = (self.pace(), self.silence.limit());
         let replicas = self.active.iter().flat_map(|id| &self.segments[id].replicas);
@@ -104,12 +104,12 @@ impl Replicator {
         replicas.filter_map(late).filter(|(backup, _)| !self.silence.is_silent(*backup))
     }
 
-    /// When the next backup is late.
+    /// Returns the next time at which a backup becomes late.
     pub(super) fn next_late(&self, now: Instant) -> Option<Instant> {
         self.late().map(|(_, at)| at).filter(|at| *at > now).min()
     }
 
-    /// Goes on without a backup that does not answer.
+    /// Replaces a backup that does not answer, and readmits backups that answer again.
     pub(super) fn replace_the_silent(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
         let others = || self.placement.others_than(&BTreeSet::new());
         for backup in self.silence.pass(now, others) {
@@ -135,8 +135,8 @@ impl Replicator {
         }
     }
 
-    /// Whether another segment of the chain, on backups that answer, could do more than this one:
-    /// too few of its own answer, or as many others do as it has.
+    /// Returns whether a new manifest segment on answering backups would be better than this one:
+    /// too few of this one's backups answer, or as many others answer as this one has replicas.
     fn is_better_without_the_silent(&self, id: SegmentId) -> bool {
         let segment = &self.segments[&id];
         let answers = |it: &&Replica| !self.silence.is_silent(it.backup);
@@ -146,7 +146,7 @@ impl Replicator {
     }
 }
 
-/// The backup has one replica less.
+/// Decrements the number of replicas at the backup.
 pub(super) fn let_go(held: &mut BTreeMap<ServerId, usize>, backup: ServerId) {
     if let Some(count) = held.get_mut(&backup) {
         *count -= 1;
@@ -156,7 +156,7 @@ pub(super) fn let_go(held: &mut BTreeMap<ServerId, usize>, backup: ServerId) {
     }
 }
 
-/// The segment is to get nothing more.
+/// Asks the writer to close the segment, if it is open.
 pub(super) fn end(id: SegmentId, segment: &mut Segment, out: &mut Outbox<ReplicatorEffect>) {
     if segment.stage == Stage::Open {
         segment.stage = Stage::Ending;

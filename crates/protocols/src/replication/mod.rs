@@ -1,26 +1,31 @@
-//! Keeping a server's log on other servers' disks.
+//! Replication of a server's log to other servers' disks.
 //!
-//! The [`Replicator`] of a master places each segment on R backups, sends what it gets in pieces,
-//! and tells what is safe. The [`Backup`] decides what a server takes, answers and frees for others.
-//! Rules 1 to 6 of `docs/design/replication.md`, which also says who may conclude what.
+//! The [`Replicator`] of a master places each segment on R backups, sends new bytes in pieces,
+//! and reports which bytes are acknowledged. The [`Backup`] decides which replicas a server
+//! writes, acknowledges and frees for other masters. Both implement rules 1 to 6 of
+//! `docs/design/replication.md`.
 //!
-//! A replica is an *original* (epoch 0) if its backup was one of the R from the segment's beginning,
-//! or a *copy* (a higher epoch), made of a closed segment in place of a lost original.
+//! A replica is an *original* (epoch 0) if its backup was one of the R from the segment's
+//! beginning. It is a *copy* (a higher epoch) if it was made of a closed segment to replace a
+//! lost original. The log directory is the segment manifest; its own segments, the manifest log,
+//! are called the *chain* in the code.
 //!
 //! Invariants:
-//! - while the directory says that a segment is open, every original that ever was has everything
-//!   that was acknowledged, and a recovery may use any of them. A copy counts only when the
-//!   directory says that the segment is closed, and what it contains: before, it may be too short;
-//! - an original that a backup has refused or spoiled is never taken there afterwards: the backup
-//!   remembers it until the master releases it, which is after the `close` is on the chain;
-//! - a replica is released only when no directory that a recovery could use names it;
-//! - every message may be lost, late or repeated. Whoever needs an answer asks again. (On a
-//!   connection that keeps the order nothing is sent twice for being slow.)
+//! - While the manifest lists a segment as open, every original that ever existed has all
+//!   acknowledged bytes, and a recovery may use any of them. A copy counts only once the manifest
+//!   records the close with the segment's content: before that it may be too short.
+//! - An original that a backup has refused or spoiled is never taken there later. The backup
+//!   remembers the refusal until the master releases it, after the `close` is acknowledged in the
+//!   manifest.
+//! - A replica is released only when no manifest that a recovery could use lists it.
+//! - Every message may be lost, delayed or repeated; the side that needs an answer repeats its
+//!   question. On a connection that keeps the order, nothing is sent twice because it is slow.
 //!
-//! The segments of a log and those of its directory must have different numbers.
+//! The segments of a log and those of its manifest log must have different ids.
 //!
-//! Left out: the pieces' bytes and the files they stand in, which the drivers deal with; what the
-//! directory says ([`crate::directory`]); everything that begins when a master is dead.
+//! The drivers handle the bytes of pieces and the replica files. [`crate::directory`] holds the
+//! content of the manifest. Everything that follows a master's death is elsewhere
+//! ([`crate::recovery`] and the coordinator).
 
 mod backup;
 mod events;

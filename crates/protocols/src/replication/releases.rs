@@ -1,6 +1,6 @@
-//! Replicas that are not needed any more, until their backups have said that they are gone.
+//! Replicas that are no longer needed, until their backups have confirmed their removal.
 //!
-//! One message is under way to each backup; what comes meanwhile goes with the next one.
+//! One message is in flight to each backup; later releases go with the next one.
 
 use super::timing::{AGAIN, BROKEN_AGAIN};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use types::{Instant, ServerId};
 use wire::peer::REPLICAS_MAX;
 use wire::replica::ReplicaId;
 
-/// Replicas to be freed, until their backups have confirmed that.
+/// The replicas to be freed, until their backups have confirmed that.
 #[derive(Debug, Default)]
 pub(super) struct Releases {
     backups: BTreeMap<ServerId, Waiting>,
@@ -17,7 +17,7 @@ pub(super) struct Releases {
 #[derive(Debug, Default)]
 struct Waiting {
     replicas: BTreeSet<ReplicaId>,
-    /// When to ask again for what has been asked; `None`: nothing is under way.
+    /// Time at which the request is repeated; `None`: no request is in flight.
     ask_at: Option<Instant>,
 }
 
@@ -47,7 +47,7 @@ impl Releases {
         }
     }
 
-    /// What is to be sent now.
+    /// Returns the messages that are to be sent now.
     pub(super) fn send(&mut self, now: Instant) -> Vec<(ServerId, Vec<ReplicaId>)> {
         let is_due = |waiting: &Waiting| waiting.ask_at.is_none_or(|at| at <= now);
         let due = self.backups.iter_mut().filter(|(_, waiting)| is_due(waiting));

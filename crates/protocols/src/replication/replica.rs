@@ -1,10 +1,11 @@
-//! One replica, as its master sees it: what it has for certain, what is under way, and what is to
-//! be sent next.
+//! One replica as its master sees it: the bytes that the backup has confirmed, the piece in
+//! flight, and the next piece to send.
 //!
-//! At most one piece is under way. What is not answered in time is not sent again but asked about
-//! (an append without bytes): a backup that is slow would drown in repeated pieces. Only an answer
-//! to something that was sent *later* than the piece shows that it was lost; then the same piece is
-//! sent, so that a replica ends only where a piece ended that its master remembers.
+//! At most one piece is in flight. If its answer is late, the master does not repeat it but sends
+//! a question (an append without bytes), because repeated pieces would overload a slow backup.
+//! Only an answer to a message sent *later* than the piece proves that the piece was lost. The
+//! master then sends the same piece again, so that a replica always ends at a piece boundary that
+//! its master remembers.
 
 use super::events::Promise;
 use super::timing::{BROKEN_AGAIN, COPY_BYTES, SUSPECT_AFTER};
@@ -17,29 +18,29 @@ use wire::replica::ReplicaEpoch;
 pub(super) struct Replica {
     pub(super) backup: ServerId,
     pub(super) epoch: ReplicaEpoch,
-    /// Bytes that the backup has said it has, and of these, stable ones.
+    /// Bytes that the backup has confirmed; `stable` of them are synced.
     has: u32,
     stable: u32,
-    /// The backup has answered.
+    /// Set once the backup has answered.
     is_open: bool,
     flight: Option<Flight>,
-    /// When the backup is asked if it has not answered by then; `None` before the first piece.
+    /// Time at which the backup is asked if it has not answered; `None` before the first piece.
     ask_at: Option<Instant>,
-    /// It is asked although there is nothing else to ask.
+    /// Set if a question is sent although the replica is complete.
     is_asked: bool,
-    /// The backup has been told that nothing will follow.
+    /// Set once the backup was told that the segment ends.
     knows_last: bool,
-    /// The latest time at which something was sent that the backup has acknowledged.
+    /// Send time of the newest message that the backup has acknowledged.
     confirmed: Option<Instant>,
-    /// When the first thing was sent that the backup has said nothing after.
+    /// Send time of the oldest unanswered message.
     unanswered: Option<Instant>,
-    /// Since when it has come no closer to what was sent to it. `None`: it has all of that.
+    /// Time since which the replica makes no progress. `None`: it has all bytes sent so far.
     lagging: Option<Instant>,
-    /// What counts is what survives a loss of power.
+    /// Set if only synced bytes count as progress.
     counts_stable: bool,
 }
 
-/// A piece from what the replica has up to `to`.
+/// A piece in flight, from the end of the replica up to `to`.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     to: u32,
@@ -47,22 +48,22 @@ struct Flight {
     is_lost: bool,
 }
 
-/// What there is of the segment.
+/// The length of the segment so far, and whether it is final.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     pub(super) length: u32,
     pub(super) is_closed: bool,
 }
 
-/// How often a replica is asked.
+/// The schedule on which a replica is asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub(super) again: Duration,
-    /// Also when there is nothing to ask.
+    /// Set if the replica is asked even when all its bytes are confirmed.
     pub(super) is_steady: bool,
 }
 
-/// Bytes `from..to` of the segment.
+/// The next message to a replica: bytes `from..to` of the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Next {
     pub(super) from: u32,
@@ -71,7 +72,7 @@ pub(super) struct Next {
     pub(super) is_last: bool,
 }
 
-/// The backup says what cannot be.
+/// An error: the answer of the backup contradicts what was sent or acknowledged.
 #[derive(Debug)]
 pub(super) struct Incredible;
 
@@ -94,7 +95,7 @@ impl Replica {
         }
     }
 
-    /// Whether it was there before anything of the segment was acknowledged.
+    /// Returns whether this is an original, which existed before any acknowledgment.
     pub(super) fn is_original(&self) -> bool {
         self.epoch == ReplicaEpoch::default()
     }
@@ -115,12 +116,13 @@ impl Replica {
         self.confirmed
     }
 
-    /// Whether it has all of a closed segment, for good.
+    /// Returns whether the replica has, synced, all bytes of a closed segment.
     pub(super) fn is_complete(&self, of: Extent) -> bool {
         of.is_closed && self.is_open && self.has == of.length && self.stable == of.length
     }
 
-    /// The backup has so much. `sent` is when that was sent which it answers.
+    /// Processes an answer with the replica's length and synced length. `sent` is the send time
+    /// of the message that it answers.
     pub(super) fn answered(
         &mut self,
         now: Instant,
@@ -159,31 +161,31 @@ impl Replica {
         if self.counts_stable { self.stable } else { self.has }
     }
 
-    /// Since when it is late: it has not come closer to what it was sent, or, if it is asked all the
-    /// time, it has said nothing.
+    /// Returns the time since which the replica is late. A replica that is asked steadily is late
+    /// while it has not answered, any other one while it makes no progress.
     pub(super) fn late_since(&self, pace: Pace) -> Option<Instant> {
         if pace.is_steady { self.unanswered } else { self.lagging }
     }
 
-    /// Nobody has listened: it is not late for longer than since this time.
+    /// Moves the start of any lateness to `since`: the master read no input before.
     pub(super) fn excuse(&mut self, since: Instant) {
         let later = |it: &mut Instant| *it = since.max(*it);
         self.unanswered.iter_mut().for_each(later);
         self.lagging.iter_mut().for_each(later);
     }
 
-    /// To be asked, only to hear that it is there.
+    /// Schedules a question to the backup to confirm that it is alive.
     pub(super) fn ask(&mut self, now: Instant) {
         self.is_asked = true;
         self.ask_at = Some(now);
     }
 
-    /// What was on its way may be lost.
+    /// Brings the next question forward, because messages in flight may be lost.
     pub(super) fn connection_lost(&mut self, now: Instant) {
         self.ask_at = self.ask_at.map(|at| at.min(now + BROKEN_AGAIN));
     }
 
-    /// What is to be sent now.
+    /// Returns the message to send now, if any.
     pub(super) fn send(&mut self, now: Instant, of: Extent, pace: Pace) -> Option<Next> {
         let to = match self.flight {
             Some(flight) if flight.is_lost => Some(flight.to),
@@ -205,8 +207,8 @@ impl Replica {
         Some(Next { from: self.has, to, stable: self.stable, is_last })
     }
 
-    /// Where the next piece ends, if there is a reason to send one. A copy is begun without bytes:
-    /// many a backup will refuse it.
+    /// Returns the end of the next piece, if there is a reason to send one. A copy begins without
+    /// bytes, because many backups refuse.
     fn next_end(&self, of: Extent) -> Option<u32> {
         let is_told = self.knows_last || !of.is_closed;
         if !self.is_open {
@@ -226,12 +228,12 @@ impl Replica {
         pace.is_steady || self.is_asked || is_unfinished
     }
 
-    /// Whether its backup has not answered for long.
+    /// Returns whether the backup has left a message unanswered for [`SUSPECT_AFTER`].
     pub(super) fn is_suspect(&self, now: Instant) -> bool {
         self.unanswered.is_some_and(|sent| sent + SUSPECT_AFTER <= now)
     }
 
-    /// When [`Replica::send`] has something to ask.
+    /// Returns the time at which [`Replica::send`] has a question to ask.
     pub(super) fn next_deadline(&self, pace: Pace) -> Option<Instant> {
         self.ask_at.filter(|_| self.wants_answer(pace))
     }

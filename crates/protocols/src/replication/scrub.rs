@@ -1,9 +1,9 @@
-//! When a backup reads its replicas again, to find out whether the disk still has them.
+//! The schedule by which a backup reads its replicas again to verify that the disk still has them.
 //!
-//! The master has the bytes in memory, so what a disk has lost can be made again, as long as it is
-//! noticed before the master dies. Each replica is read once per interval, one at a time, and no
-//! faster than [`SCRUB_BYTES_PER_SECOND`]: with more on the disk than that reads in an interval, it
-//! takes longer.
+//! The master has the bytes in memory, so a replica that the disk has lost can be made again if
+//! the loss is noticed before the master dies. Each replica is read once per interval, one at a
+//! time, and no faster than [`SCRUB_BYTES_PER_SECOND`]. If the disk has more bytes than can be
+//! read in an interval, a round takes longer.
 
 use super::timing::{SCRUB_AGAIN, SCRUB_BYTES_PER_SECOND};
 use std::collections::BTreeSet;
@@ -11,16 +11,16 @@ use std::time::Duration;
 use types::Instant;
 use wire::replica::ReplicaId;
 
-/// Schedule of the reads that verify replicas.
+/// The schedule of the reads that verify replicas.
 #[derive(Debug, Default)]
 pub(super) struct Scrub {
-    /// `None`: nothing is scrubbed.
+    /// The time between two reads of a replica; `None`: nothing is scrubbed.
     interval: Option<Duration>,
-    /// When each replica is due.
+    /// The replicas by the time at which they are due.
     due: BTreeSet<(Instant, ReplicaId)>,
-    /// The replica that the disk is reading, and how much of it must be there.
+    /// The replica that the disk is reading, with the length in bytes that it must have.
     under_way: Option<(ReplicaId, u32)>,
-    /// Before this nothing more is read.
+    /// Earliest time of the next read, by the rate limit.
     not_before: Instant,
 }
 
@@ -29,14 +29,14 @@ impl Scrub {
         Scrub { interval, ..Scrub::default() }
     }
 
-    /// Plans a replica that was written or read at `now`. Returns when it is due, which
-    /// [`Scrub::forget`] is to be told.
+    /// Schedules a replica that was written or read at `now`. Returns when it is due;
+    /// [`Scrub::forget`] needs that time.
     pub(super) fn plan(&mut self, now: Instant, replica: ReplicaId) -> Instant {
         let Some(interval) = self.interval else { return now };
         self.plan_at(now + interval, replica)
     }
 
-    /// Plans a replica that could not be read for a reason that says nothing about it.
+    /// Schedules a replica that could not be read for a reason unrelated to its content.
     pub(super) fn plan_again(&mut self, now: Instant, replica: ReplicaId) -> Instant {
         self.plan_at(now + SCRUB_AGAIN, replica)
     }
@@ -61,7 +61,7 @@ impl Scrub {
         self.due.pop_first().map(|(_, replica)| replica)
     }
 
-    /// The disk reads a replica that has so many bytes.
+    /// Records that the disk has begun to read a replica of `length` bytes.
     pub(super) fn begin(&mut self, now: Instant, replica: ReplicaId, length: u32) {
         assert!(self.under_way.is_none(), "one replica is scrubbed at a time");
         self.under_way = Some((replica, length));
@@ -69,8 +69,8 @@ impl Scrub {
         self.not_before = now + Duration::from_nanos(pause);
     }
 
-    /// The disk has read this replica: how much of it must be there. `None`: nobody has asked for
-    /// it.
+    /// Records that the disk has read this replica. Returns the length that it must have; `None`
+    /// if no read of it was under way.
     pub(super) fn end(&mut self, replica: ReplicaId) -> Option<u32> {
         self.under_way.take_if(|(id, _)| *id == replica).map(|(_, length)| length)
     }

@@ -1,18 +1,18 @@
-//! Backups that do not answer, told to the coordinator now and then, so that it need not find out by
-//! itself: whoever writes hears of a silent backup first.
+//! Rate-limited reports to the coordinator about backups that do not answer. A master notices a
+//! silent backup before the coordinator does.
 
 use super::timing::SUSPECT_AGAIN;
 use std::collections::BTreeMap;
 use types::{Instant, ServerId};
 
-/// When each backup may be reported again. Of those that were.
+/// The earliest time of the next report about each reported backup.
 #[derive(Debug, Default)]
 pub(super) struct Suspicions {
     again: BTreeMap<ServerId, Instant>,
 }
 
 impl Suspicions {
-    /// A backup has not answered for long. Whether that is to be told now.
+    /// Records that a backup has not answered for long. Returns whether to report that now.
     pub(super) fn is_news(&mut self, now: Instant, backup: ServerId) -> bool {
         let is_news = self.again.get(&backup).is_none_or(|at| *at <= now);
         if is_news {

@@ -1,4 +1,4 @@
-//! How replication looks in golden scripts, the simulator's trace and the log of a server.
+//! The text form of replication messages for golden scripts, simulator traces and server logs.
 
 use super::backup::BackupEffect;
 use super::events::{Piece, ReplicatorEffect};
@@ -7,7 +7,7 @@ use std::fmt;
 use wire::peer::{AppendResult, Appended, Refusal};
 use wire::replica::{ReplicaEpoch, ReplicaId};
 
-/// A replica within its log: `seg5` is an original, `seg5 copy 1` is not.
+/// A replica within its log: `seg5` for an original, `seg5 copy 1` for a copy.
 struct Short(ReplicaId);
 
 impl fmt::Display for Short {
@@ -75,7 +75,7 @@ impl fmt::Display for ReplicatorEffect {
     }
 }
 
-/// An answer of a backup, as one line.
+/// Formats an answer of a backup as one line.
 pub fn appended(answer: &Appended) -> impl fmt::Display {
     AppendedText(*answer)
 }

@@ -1,4 +1,4 @@
-//! The coordinator as the machines see it, for one migration at a time and without a crash.
+//! The coordinator as the machines see it, for one migration at a time and without crashes.
 
 use types::{HashRange, MigrationId, OwnershipEpoch, ServerId, Tenure};
 use wire::control::{FromCoordinator, Intent, MigrationPolicy, ToCoordinator};
@@ -33,14 +33,14 @@ impl Coordinator {
         (target, FromCoordinator::Prepare(intent))
     }
 
-    /// An operator withdraws the newest intent; whether that succeeds is for the target to say.
+    /// Withdraws the newest intent for an operator; the target decides whether that succeeds.
     pub(crate) fn cancel(&mut self) -> (ServerId, FromCoordinator) {
         let intent = self.intents.last().expect("a migration was started");
         self.cancelled.push(intent.migration);
         (intent.target, FromCoordinator::Decide { migration: intent.migration })
     }
 
-    /// The source of the newest intent is told once more to start.
+    /// Tells the source of the newest intent to start once more.
     pub(crate) fn start_again(&self) -> (ServerId, FromCoordinator) {
         let intent = self.intents.last().expect("a migration was started");
         (intent.source, FromCoordinator::Start(intent.clone()))

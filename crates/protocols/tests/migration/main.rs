@@ -1,12 +1,12 @@
 //! Golden scripts of the migration protocol: `src/migration/scripts`, one file per behavior.
 //!
-//! Two or three servers, each with a naive store and the real machines; a coordinator that knows
-//! just enough; a network that does what the script says. Nothing happens by itself: `deliver`
-//! lets messages and the servers' own work run until nothing is left, `advance` moves the clock,
-//! and `stand-still` moves it while nobody does anything. Key `k3` lies in slot 3; hashes are
-//! printed as keys and slots.
+//! There are two or three servers, each with a naive store and the real machines, a minimal
+//! coordinator, and a network that follows the script. Nothing happens by itself: `deliver` runs
+//! messages and the servers' own work until nothing is left, `advance` moves the clock, and
+//! `stand-still` moves it while no machine runs. Key `k3` is in slot 3; hashes are printed as
+//! keys and slots.
 //!
-//! Run with `UPDATE_GOLDENFILES=1` to write down what happens now, then read the difference.
+//! Run with `UPDATE_GOLDENFILES=1` to record the current output, then read the difference.
 
 mod coordinator;
 mod network;
@@ -42,7 +42,7 @@ struct World {
     coordinator: Coordinator,
     network: Network,
     work: VecDeque<(ServerId, Work)>,
-    /// Kinds of work that only `finish` carries out.
+    /// Kinds of work that only `finish` performs.
     slow: BTreeSet<String>,
     lines: Vec<String>,
 }
@@ -117,7 +117,7 @@ impl World {
         }
     }
 
-    /// Moves the clock, stopping wherever a machine wants to be told.
+    /// Advances the clock, stopping at the deadlines of the machines.
     fn advance(&mut self, duration: Duration) {
         let end = self.now + duration;
         loop {
@@ -133,7 +133,7 @@ impl World {
         self.now = end;
     }
 
-    /// Moves the clock while nobody does anything.
+    /// Advances the clock while no machine runs.
     fn stand_still(&mut self, duration: Duration) {
         self.now = self.now + duration;
         for id in self.servers.keys().copied().collect::<Vec<_>>() {
@@ -195,7 +195,7 @@ impl goldenscript::Runner for World {
                 let (to, message) = self.coordinator.cancel();
                 self.send(Message::Down { to, message });
             }
-            // The coordinator does not know how far the source is.
+            // The coordinator does not know the state of the source.
             "start-again" => {
                 let (to, message) = self.coordinator.start_again();
                 self.send(Message::Down { to, message });
@@ -203,7 +203,7 @@ impl goldenscript::Runner for World {
             "deliver" => self.deliver(),
             "advance" => self.advance(Duration::from_millis(words[0].parse()?)),
             "stand-still" => self.stand_still(Duration::from_millis(words[0].parse()?)),
-            // Its map says that the range is its own.
+            // The map shows the range as this server's own.
             "acknowledge" => self.at(server_id(words[0]), |server, now, out| {
                 server.acknowledge(now, MigrationId(1), out);
             }),
@@ -231,7 +231,7 @@ impl goldenscript::Runner for World {
                 let server = &self.servers[&server_id(words[0])];
                 self.lines.extend(server.show());
             }
-            // A read that looked a while ago, when the record had not arrived.
+            // A read that looked up the record some time ago, before the record arrived.
             "late-miss" => {
                 let hashes = vec![hash_of(words[1])];
                 let read = (format!("read {}", words[1]), Operation::Read(hashes.clone()), hashes);
@@ -300,13 +300,13 @@ fn slots(word: &str) -> HashRange {
     HashRange::of_slots(Slot(first.parse().unwrap()), Slot(last.parse().unwrap()))
 }
 
-/// `k3` is the second hash of slot 3.
+/// Returns the hash of a key. `k3` is the second hash of slot 3.
 fn hash_of(key: &str) -> KeyHash {
     let slot = key.trim_start_matches('k').parse().expect("a key is named k and its slot");
     KeyHash(Slot(slot).first_hash().0 + 1)
 }
 
-/// Hashes as the script names them.
+/// Replaces hashes by their names in scripts.
 fn readable(line: &str) -> String {
     let mut text = String::new();
     let mut word = String::new();

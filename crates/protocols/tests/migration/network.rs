@@ -1,4 +1,4 @@
-//! Messages on their way, and what a script wants to happen to them.
+//! Messages in flight, and the rules of a script for them.
 
 use protocols::migration::{from_coordinator, peer, to_coordinator};
 use std::collections::{BTreeMap, VecDeque};
@@ -9,25 +9,25 @@ use wire::peer::PeerMessage;
 
 use super::store::Record;
 
-/// Records as they travel.
+/// Records in a message.
 pub(crate) type Batch = Vec<(KeyHash, Record)>;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Message {
-    /// Between two servers.
+    /// A message between two servers.
     Peer { from: ServerId, to: ServerId, message: PeerMessage, batch: Batch },
-    /// To the coordinator.
+    /// A message to the coordinator.
     Up { from: ServerId, message: ToCoordinator },
-    /// From the coordinator.
+    /// A message from the coordinator.
     Down { to: ServerId, message: FromCoordinator },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Rule {
     Lose,
-    /// Keep until released.
+    /// Hold until released.
     Hold,
-    /// Deliver, and keep a copy until released.
+    /// Deliver, and hold a copy until released.
     Copy,
 }
 
@@ -64,7 +64,7 @@ impl Network {
         };
     }
 
-    /// Puts what was kept of this kind on its way.
+    /// Sends the held messages of this kind.
     pub(crate) fn release(&mut self, wanted: &str) -> usize {
         let (released, kept) =
             std::mem::take(&mut self.kept).into_iter().partition(|held| kind(held) == wanted);
@@ -76,7 +76,7 @@ impl Network {
     }
 }
 
-/// The name by which a script means a message.
+/// Returns the name of a message's kind in scripts.
 fn kind(message: &Message) -> &'static str {
     match message {
         Message::Peer { message, .. } => match message {

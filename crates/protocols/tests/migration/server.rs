@@ -1,5 +1,5 @@
-//! One server: naive store, the machines, and what stands in for the server's core. It has one
-//! reactor, so one set of priority pulls per migration.
+//! One server: a naive store, the machines, and a substitute for the server's core. It has one
+//! reactor, so it has one set of priority pulls per migration.
 
 use super::network::{Batch, Message};
 use super::store::{Arrival, Operation, Outcome, Store, Tablet, TabletState};
@@ -16,15 +16,15 @@ use types::{
 use wire::control::{FromCoordinator, Intent};
 use wire::peer::{PeerMessage, PriorityAnswer, PriorityReply, Pull, PullReply, RecordCounts};
 
-/// Every record counts so many bytes, so that the smallest pull brings two.
+/// Bytes counted for every record, so that the smallest pull brings two.
 const RECORD_BYTES: u32 = 512;
 
 const TABLE: TableId = TableId(0);
 
-/// Often, so that scripts stay short.
+/// Frequent cuts, so that scripts stay short.
 const CUTS: Cuts = Cuts { bytes: 1 << 20, after: Duration::from_millis(200) };
 
-/// What a server does in its own time.
+/// Work that a server performs asynchronously.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Work {
     CatchUp(MigrationId, u32),
@@ -36,7 +36,7 @@ pub(crate) enum Work {
     Forget(MigrationId, HashRange),
 }
 
-/// Where a server puts what leaves it.
+/// The output of a server.
 #[derive(Default)]
 pub(crate) struct Outside {
     pub(crate) messages: Vec<Message>,
@@ -47,9 +47,9 @@ pub(crate) struct Outside {
 pub(crate) struct Server {
     pub(crate) id: ServerId,
     pub(crate) store: Store,
-    /// It has no memory to set aside.
+    /// Set if no memory can be reserved.
     pub(crate) is_full: bool,
-    /// Hashes that one answer to a priority pull is about, at most.
+    /// Maximum number of hashes in one answer to a priority pull.
     pub(crate) answers_max: usize,
     sources: BTreeMap<MigrationId, Source>,
     targets: BTreeMap<MigrationId, Target>,
@@ -59,7 +59,7 @@ pub(crate) struct Server {
     next_ticket: u64,
     /// Operations that wait for a frozen range.
     held: Vec<(String, Operation)>,
-    /// Operations that wait for records, and for which.
+    /// Operations that wait for records, with the missing hashes.
     parked: Vec<(String, Operation, BTreeSet<KeyHash>)>,
 }
 
@@ -102,7 +102,7 @@ impl Server {
         }
     }
 
-    /// An operation waits. It may have looked some time ago.
+    /// Parks an operation, which may have looked up its records some time ago.
     pub(crate) fn park(
         &mut self,
         now: Instant,
@@ -218,12 +218,12 @@ impl Server {
         }
     }
 
-    /// The coordinator's map shows that it knows of the acceptance.
+    /// Handles a map that proves that the coordinator knows of the acceptance.
     pub(crate) fn acknowledge(&mut self, now: Instant, id: MigrationId, out: &mut Outside) {
         self.target(now, id, TargetEvent::Acknowledged, out);
     }
 
-    /// A target that pulls has accepted.
+    /// Takes a pull as the answer to the flip: a target that pulls has accepted.
     fn learn_acceptance(
         &mut self,
         now: Instant,
@@ -284,7 +284,7 @@ impl Server {
         }
     }
 
-    /// Carries out what the server does in its own time.
+    /// Performs asynchronous work.
     pub(crate) fn work(&mut self, now: Instant, work: Work, out: &mut Outside) {
         match work {
             Work::CatchUp(migration, attempt) => {
@@ -325,7 +325,7 @@ impl Server {
         }
     }
 
-    /// What was to be replayed is damaged, or there is no memory for it.
+    /// Fails a replay: the payload is damaged, or memory is short.
     pub(crate) fn fail(&mut self, now: Instant, work: Work, out: &mut Outside) {
         match work {
             Work::Replay(migration, partition, ticket) => {
@@ -364,7 +364,7 @@ impl Server {
         }
     }
 
-    /// One line per machine, then the records.
+    /// Returns one line per machine, then the records.
     pub(crate) fn show(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         lines.extend(self.sources.values().map(|machine| format!("{} {machine}", self.id)));
@@ -378,7 +378,7 @@ impl Server {
     }
 }
 
-/// Driving the machines.
+/// The drivers of the machines.
 impl Server {
     fn source(
         &mut self,

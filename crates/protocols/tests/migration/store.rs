@@ -1,17 +1,17 @@
-//! A store as naive as can be: one sorted map, one counter, and the table of the design's section
-//! "At the target" written down as it stands there.
+//! A naive store: one sorted map, one counter, and a literal implementation of the table "at the
+//! target" of the design.
 
 use std::collections::{BTreeMap, BTreeSet};
 use types::{HashRange, KeyHash, MigrationId, OwnershipEpoch, ServerId, Version};
 
-/// A record, or the tombstone that a delete left.
+/// A record, or the tombstone of a delete.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Record {
     pub(crate) version: Version,
     pub(crate) value: Option<String>,
 }
 
-/// What a server holds of one range.
+/// The state of one range on a server.
 #[derive(Debug)]
 pub(crate) struct Tablet {
     pub(crate) range: HashRange,
@@ -53,7 +53,7 @@ pub(crate) enum Operation {
     Delete(KeyHash),
 }
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Outcome {
     Answer(String),
@@ -151,8 +151,8 @@ impl Store {
         value.unwrap_or_else(|| "nothing".to_owned())
     }
 
-    /// A delete above the progress leaves a tombstone, so that the record that is still to come
-    /// finds it; elsewhere nothing needs to be remembered.
+    /// Writes a value or deletes the key. A delete above the progress leaves a tombstone for the
+    /// record that is still to arrive; no other delete leaves one.
     fn put(&mut self, hash: KeyHash, value: Option<String>) -> String {
         self.counter += 1;
         let version = Version(self.counter);
@@ -168,7 +168,7 @@ impl Store {
         format!("done, {version}")
     }
 
-    /// Inserts what is new, and says how many records were.
+    /// Inserts records that are newer, and returns their number.
     pub(crate) fn replay(&mut self, migration: MigrationId, batch: &[(KeyHash, Record)]) -> u64 {
         let mut inserted = 0;
         for (hash, record) in batch {

@@ -1,4 +1,4 @@
-//! Backups that only read: what they have of a dead server's log, and what they answer.
+//! Read-only backups: their replicas of a dead server's log, and their answers.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,24 +7,24 @@ use wire::control::{RecoveryLog, RecoveryPart, RecoverySegment};
 use wire::peer::{RecoveryNext, RecoveryRead, RecoveryReply};
 use wire::replica::{ReplicaEpoch, ReplicaId};
 
-/// Whose log it is.
+/// The dead server of the log.
 pub(crate) const DEAD: ServerId = ServerId(1);
 
-/// A backup sends so many bytes at once.
+/// Bytes that a backup sends at once.
 pub(crate) const READ_BYTES: u32 = 100;
 
-/// A replica on a disk. Every multiple of 10 is an entry.
+/// A replica on a disk. Every multiple of 10 is the offset of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replica {
     pub(crate) length: u32,
     pub(crate) crc: u32,
-    /// What comes from it can be replayed.
+    /// Set if its payloads can be replayed.
     pub(crate) is_right: bool,
-    /// It has entries of the range.
+    /// Set if it has entries of the range.
     pub(crate) has_entries: bool,
 }
 
-/// Where the entries of a reply come from.
+/// The origin of a reply's entries.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entries {
     pub(crate) from: (ServerId, SegmentId),
@@ -38,7 +38,7 @@ pub(crate) struct Backups {
 }
 
 impl Backups {
-    /// What a server answers that has all of its disk.
+    /// Returns the answer of a server with an intact disk.
     pub(crate) fn answer(
         &self,
         server: ServerId,
@@ -65,7 +65,7 @@ pub(crate) fn range() -> HashRange {
     HashRange::of_slots(Slot(0), Slot(99))
 }
 
-/// One message of the coordinator.
+/// Returns a message of the coordinator.
 pub(crate) fn part(list: u64, total: usize, segments: Vec<RecoverySegment>) -> RecoveryPart {
     RecoveryPart {
         range: range(),

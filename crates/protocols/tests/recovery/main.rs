@@ -1,8 +1,7 @@
-//! Recovery masters and backups that hold replicas of a dead server's log.
+//! Tests of recovery masters, with backups that hold replicas of a dead server's log.
 //!
-//! `scripts` runs the golden scripts in `src/recovery/scripts`; `model` recovers random logs while
-//! messages get lost, replicas turn out damaged and backups die, and asks whether what is called
-//! recovered is.
+//! `scripts` runs the golden scripts in `src/recovery/scripts`. `model` recovers random logs while
+//! messages are lost, replicas are damaged and backups die, and checks the reported results.
 
 mod backups;
 mod model;

@@ -1,11 +1,11 @@
-//! Golden scripts of recovery: one recovery master of a part of what s1 held, and backups.
+//! Golden scripts of recovery: one recovery master of a part of s1's ranges, and backups.
 //!
-//! Nothing happens by itself: `deliver` lets messages and replays run until nothing is left,
-//! `advance` moves the clock. What the coordinator says, the script says: `list` with segments such
-//! as `"1 300 s2 s3"` (300 bytes, at these servers) or `"2 open s3/200"` (200 bytes are known
-//! there), `ours`, `not-ours`, `died`.
+//! Nothing happens by itself: `deliver` runs messages and replays until nothing is left, and
+//! `advance` moves the clock. The script plays the coordinator: `list` with segments such as `"1
+//! 300 s2 s3"` (300 bytes, at these servers) or `"2 open s3/200"` (200 bytes are known there),
+//! `ours`, `not-ours`, `died`.
 //!
-//! Run with `UPDATE_GOLDENFILES=1` to write down what happens now, then read the difference.
+//! Run with `UPDATE_GOLDENFILES=1` to record the current output, then read the difference.
 
 use super::backups::{Backups, Entries, Replica, part};
 use goldenscript::{Argument, Command, Context};
@@ -32,7 +32,7 @@ fn scripts_of_recovery() {
     }
 }
 
-/// On its way between the master and a backup.
+/// A message in flight between the master and a backup.
 #[derive(Clone, Debug)]
 enum Message {
     Read(RecoveryRead),
@@ -48,11 +48,11 @@ struct World {
     payloads: BTreeMap<Ticket, Entries>,
     tickets: u64,
     replays: VecDeque<Ticket>,
-    /// What is sent to these gets lost.
+    /// Servers to which messages get lost.
     lost: BTreeSet<ServerId>,
-    /// What these answer is kept until released.
+    /// Servers with answers that are held until released.
     holding: BTreeSet<ServerId>,
-    /// Replays wait for `replay`.
+    /// Set if replays wait for the command `replay`.
     is_slow: bool,
     is_full: bool,
     refusal: Option<String>,
@@ -150,7 +150,7 @@ impl World {
         Ticket(self.tickets)
     }
 
-    /// This one, or the first of those that wait.
+    /// Performs this replay, or the first waiting one.
     fn replay(&mut self, which: Option<Ticket>) {
         let place = self.replays.iter().position(|it| which.is_none_or(|which| *it == which));
         let Some(ticket) = place.and_then(|place| self.replays.remove(place)) else { return };
@@ -167,7 +167,7 @@ impl World {
         self.tell(event);
     }
 
-    /// Moves the clock, stopping wherever the machine wants to be told.
+    /// Advances the clock, stopping at the deadlines of the machine.
     fn advance(&mut self, duration: Duration) {
         let end = self.now + duration;
         while let Some(next) = self.master.next_deadline().filter(|&next| next <= end) {
@@ -197,7 +197,7 @@ impl World {
     }
 }
 
-/// A segment as the coordinator names it.
+/// Parses a segment of a list.
 fn named(text: &str) -> RecoverySegment {
     let mut words = text.split(' ');
     let id = segment(words.next().expect("a segment"));

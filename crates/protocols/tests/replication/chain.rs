@@ -1,16 +1,16 @@
-//! A log directory that is a list of entries, and a chain of segments in which they stand.
+//! A model of the manifest log: a list of entries, and the manifest segments that contain them.
 
 use protocols::replication::{DIRECTORY, Quorum};
 use std::collections::BTreeMap;
 use types::SegmentId;
 
-/// Segments of the chain have numbers of their own.
+/// The bit that separates the ids of manifest segments from those of data segments.
 pub(crate) const CHAIN: u64 = DIRECTORY;
 
-/// Every entry has so many bytes.
+/// Bytes of every entry.
 const ENTRY_BYTES: u32 = 8;
 
-/// The segments of a log, with their lengths if they are closed.
+/// The segments of a log, with the lengths of the closed ones.
 pub(crate) type Directory = BTreeMap<SegmentId, Option<u32>>;
 
 #[derive(Clone, Debug)]
@@ -21,16 +21,16 @@ pub(crate) enum Entry {
     Drop(SegmentId),
 }
 
-/// All that was ever written.
+/// Everything that was ever written to the manifest log.
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
     segments: BTreeMap<SegmentId, Vec<Entry>>,
-    /// With everything that was written, acknowledged or not.
+    /// The state after everything written, acknowledged or not.
     pub(crate) directory: Directory,
 }
 
 impl Chain {
-    /// Begins the next segment; returns its number and length.
+    /// Begins the next manifest segment; returns its id and length.
     pub(crate) fn begin(&mut self, quorum: Quorum) -> (SegmentId, u32) {
         let number = quorum.segment(self.segments.len() as u64 + 1);
         self.segments.insert(number, vec![Entry::Snapshot(self.directory.clone())]);
@@ -41,7 +41,7 @@ impl Chain {
         self.segments.last_key_value().map(|(number, _)| *number)
     }
 
-    /// Writes to all of these segments. Returns how many bytes that are.
+    /// Writes an entry to all of these segments. Returns its bytes.
     pub(crate) fn write(&mut self, entry: Entry, living: impl Iterator<Item = SegmentId>) -> u32 {
         apply(&mut self.directory, &entry);
         for segment in living {
@@ -55,7 +55,7 @@ impl Chain {
         &self.segments[&segment][..(to / ENTRY_BYTES) as usize]
     }
 
-    /// What so many bytes of a segment say; `None`: not even the snapshot is there.
+    /// Decodes the first `length` bytes of a segment; `None` if they do not contain the snapshot.
     pub(crate) fn read(&self, segment: SegmentId, length: u32) -> Option<Directory> {
         let entries = self.entries(segment, length);
         let mut directory = None;

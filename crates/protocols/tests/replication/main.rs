@@ -1,8 +1,8 @@
-//! Replication between a master's real machines and backups with real machines.
+//! Tests of replication between a master and backups, with the real machines.
 //!
-//! `scripts` runs the golden scripts in `src/replication/scripts`; `model` lets a master write,
-//! close and drop segments while messages get lost and servers die, and asks after every event
-//! whether a recovery would find what was acknowledged.
+//! `scripts` runs the golden scripts in `src/replication/scripts`. `model` lets a master write,
+//! close and drop segments while messages are lost and servers die. After every event it checks
+//! that a recovery would find everything acknowledged.
 
 mod chain;
 mod master;

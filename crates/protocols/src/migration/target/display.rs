@@ -1,4 +1,4 @@
-//! A target, its events and its effects, as scripts and traces print them.
+//! The text form of a target, its events and its effects for scripts and traces.
 
 use super::super::text;
 use super::{State, Target, TargetEffect, TargetEvent};

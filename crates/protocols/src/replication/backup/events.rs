@@ -1,4 +1,4 @@
-//! Events and effects of a backup.
+//! Events and effects of a [`Backup`].
 
 #[cfg(doc)]
 use super::Backup;
@@ -9,204 +9,204 @@ use wire::peer::Appended;
 use wire::peer::REPLICAS_MAX;
 use wire::replica::ReplicaId;
 
-/// The result of reading a replica again.
+/// The result of a scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scrubbed {
-    /// This many bytes of the segment are as they were written.
+    /// The number of bytes of the segment that are intact.
     Whole(u32),
-    /// The disk cannot read it, or what stands there was never written.
+    /// The disk cannot read the replica, or its content differs from what was written.
     Damaged,
-    /// It could not be tried.
+    /// The read could not be attempted.
     Unknown,
 }
 
-/// An append, less its bytes.
+/// The header of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// The replica that it is for.
+    /// The replica.
     pub replica: ReplicaId,
-    /// Offset in the segment at which its bytes begin.
+    /// Offset in the segment at which the bytes begin.
     pub from: u32,
-    /// Offset at which they end.
+    /// Offset at which the bytes end.
     pub to: u32,
-    /// The segment ends there.
+    /// Set if the segment is closed and ends there.
     pub is_last: bool,
-    /// When it was sent, by its master's clock.
+    /// Send time by the master's clock.
     pub sent: Instant,
-    /// Its master's expiry clock. What is acknowledged binds: the master answers nobody by a clock
-    /// that is later by more than [`crate::replication::timing::CLOCK_LEASE`].
+    /// The master's expiry clock. Once the append is acknowledged, the master judges no reply by
+    /// a clock that is more than [`crate::replication::timing::CLOCK_LEASE`] later.
     pub clock: UnixMillis,
 }
 
 /// An event at a backup.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BackupEvent {
-    /// At the start: a replica was found on the disk. Nothing follows before another event.
+    /// A replica was found on the disk at the start. No effect follows before the next event.
     Found {
         /// The replica.
         replica: ReplicaId,
     },
-    /// A [`BackupEffect::Measure`] was carried out.
+    /// The driver has completed a [`BackupEffect::Measure`].
     Measured {
         /// The replica.
         replica: ReplicaId,
-        /// Bytes of the segment.
+        /// Length of the replica in bytes.
         length: u32,
-        /// Bytes of these that survive a loss of power, as far as the mode promises.
+        /// The part of these bytes that counts as synced in the configured durability mode.
         stable: u32,
-        /// The latest expiry clock in its pieces.
+        /// The latest expiry clock in the replica's pieces.
         clock: UnixMillis,
     },
-    /// A replica that was found is damaged or cannot be read: it counts as absent.
+    /// A replica that was found is damaged or unreadable; the backup treats it as absent.
     Unreadable {
         /// The replica.
         replica: ReplicaId,
     },
-    /// A master has sent an append. Its bytes are not needed any more if no
-    /// [`BackupEffect::Take`] follows at once.
+    /// A master has sent an append. The driver may drop the bytes if no [`BackupEffect::Take`]
+    /// follows at once.
     Append {
-        /// The server that sent it.
+        /// The sender.
         from: ServerId,
-        /// Its header.
+        /// The header of the append.
         asked: Asked,
-        /// Its bytes, if it has any.
+        /// The bytes, if the append has any.
         payload: Option<Ticket>,
     },
-    /// A [`BackupEffect::Take`] was carried out.
+    /// The driver has completed a [`BackupEffect::Take`].
     Taken {
         /// The replica.
         replica: ReplicaId,
-        /// Bytes of the segment that it has.
+        /// Length of the replica in bytes.
         length: u32,
-        /// Bytes of these that survive a loss of power, as far as the mode promises.
+        /// The part of these bytes that counts as synced in the configured durability mode.
         stable: u32,
     },
-    /// More of a replica has become stable, whoever asked for it.
+    /// More of a replica has been synced, for whatever reason.
     Synced {
         /// The replica.
         replica: ReplicaId,
-        /// Bytes of the segment that survive a loss of power.
+        /// Synced length in bytes.
         stable: u32,
     },
-    /// There is no room to begin a replica. Nothing of it is on the disk.
+    /// The disk has no room for a new replica, and nothing of the replica is on it.
     Full {
         /// The replica.
         replica: ReplicaId,
     },
-    /// It can take nothing more, since the disk is full, or fails; what it was told to have it has.
+    /// The replica takes no more bytes, since the disk is full or fails. Acknowledged bytes exist.
     Stopped {
         /// The replica.
         replica: ReplicaId,
-        /// Bytes of the segment that it has.
+        /// Length of the replica in bytes.
         length: u32,
-        /// Bytes of these that survive a loss of power, as far as the mode promises.
+        /// The part of these bytes that counts as synced in the configured durability mode.
         stable: u32,
     },
-    /// It can take nothing more, and nobody knows what it has. The driver makes sure that it is not
-    /// found at the next start.
+    /// The replica takes no more bytes, and its content is unknown. The driver makes sure that
+    /// the replica is not found at the next start.
     Failed {
         /// The replica.
         replica: ReplicaId,
     },
-    /// A [`BackupEffect::Scrub`] was carried out.
+    /// The driver has completed a [`BackupEffect::Scrub`].
     Scrubbed {
         /// The replica.
         replica: ReplicaId,
         /// The result.
         found: Scrubbed,
     },
-    /// A [`BackupEffect::Free`] was carried out.
+    /// The driver has completed a [`BackupEffect::Free`].
     Freed {
         /// The replica.
         replica: ReplicaId,
     },
-    /// A master does not need these any more; or the coordinator says so of a log that is
-    /// recovered.
+    /// These replicas are no longer needed, according to their master or, for a recovered log,
+    /// the coordinator.
     Release {
-        /// The log that they belong to; replicas of other logs are kept.
+        /// The log; listed replicas of other logs are kept.
         log: ServerId,
         /// The replicas.
         replicas: Vec<ReplicaId>,
     },
-    /// The coordinator takes the log's master for dead.
+    /// The coordinator has declared the log's master dead.
     Fence {
         /// The log.
         log: ServerId,
     },
-    /// The coordinator says that nobody needs anything of this log any more; it is as if fenced.
+    /// The coordinator reports that this log is no longer needed. This fences the log too.
     Recovered {
         /// The log.
         log: ServerId,
     },
-    /// Time has passed: [`Backup::next_deadline`].
+    /// A deadline has passed: [`Backup::next_deadline`].
     Tick,
 }
 
-/// An action that a backup asks its driver to take; actions are taken in order.
+/// An action that a backup asks its driver to take; the driver applies actions in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BackupEffect {
-    /// Have the disk take the bytes of the append that has just come; then say
-    /// [`BackupEvent::Taken`], [`BackupEvent::Full`] or [`BackupEvent::Failed`].
+    /// Writes the bytes of the append that was just received; then report [`BackupEvent::Taken`],
+    /// [`BackupEvent::Full`], [`BackupEvent::Stopped`] or [`BackupEvent::Failed`].
     Take {
-        /// The replica that it is for.
+        /// The replica.
         replica: ReplicaId,
-        /// It is to be made first. All or nothing: see [`BackupEvent::Full`].
+        /// Set if the replica must be created first. If that fails, nothing may remain of it: see
+        /// [`BackupEvent::Full`].
         is_new: bool,
-        /// The bytes; `None` only if it is new.
+        /// The bytes; `None` only for a new replica.
         payload: Option<Ticket>,
     },
-    /// Sync the replica without delay; then say [`BackupEvent::Synced`] or [`BackupEvent::Failed`].
+    /// Syncs the replica without delay; then report [`BackupEvent::Synced`] or
+    /// [`BackupEvent::Failed`].
     Sync {
         /// The replica.
         replica: ReplicaId,
     },
-    /// Read a replica that was found; then say [`BackupEvent::Measured`] or
+    /// Measures a replica that was found; then report [`BackupEvent::Measured`] or
     /// [`BackupEvent::Unreadable`].
     Measure {
         /// The replica.
         replica: ReplicaId,
     },
-    /// Read a replica from the disk, when nothing else has to be read; then say
-    /// [`BackupEvent::Scrubbed`].
+    /// Scrubs a replica when no other read is waiting; then report [`BackupEvent::Scrubbed`].
     Scrub {
         /// The replica.
         replica: ReplicaId,
     },
-    /// Make sure that the replica is not found at the next start: it is damaged.
+    /// Makes sure that the damaged replica is not found at the next start.
     GiveUp {
         /// The replica.
         replica: ReplicaId,
     },
-    /// Tell the replica's master, which has not asked.
+    /// Sends this answer to the replica's master, which has not asked for it.
     Complain(Appended),
-    /// Free what there is of the replica; then say [`BackupEvent::Freed`].
+    /// Frees the replica's space; then report [`BackupEvent::Freed`].
     Free {
         /// The replica.
         replica: ReplicaId,
     },
-    /// Tell the replica's master.
+    /// Sends this answer to the replica's master.
     Answer(Appended),
-    /// Tell the master that these are gone.
+    /// Tells the master that these replicas are freed.
     Released {
-        /// The log, whose master is told.
+        /// The log of that master.
         log: ServerId,
         /// The replicas.
         replicas: Vec<ReplicaId>,
     },
-    /// Ask whether these are needed: their master, or the coordinator if that is gone.
+    /// Asks the master, or the coordinator in its absence, whether these replicas are needed.
     Ask {
-        /// The log that they belong to.
+        /// The log of the replicas.
         log: ServerId,
-        /// At most [`REPLICAS_MAX`].
+        /// At most [`REPLICAS_MAX`] replicas.
         replicas: Vec<ReplicaId>,
     },
-    /// The log is fenced, and what there is of it stands still: tell the coordinator
-    /// [`Backup::kept`].
+    /// Sends [`Backup::kept`] to the coordinator: the log is fenced, its replicas are final.
     Report {
         /// The log.
         log: ServerId,
     },
-    /// Nothing is here of a log that is recovered: tell the coordinator.
+    /// Tells the coordinator that no replica of a recovered log is left here.
     LogFreed {
         /// The log.
         log: ServerId,

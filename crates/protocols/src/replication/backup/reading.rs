@@ -1,5 +1,5 @@
-//! Reads of a backup that nobody asked for: replicas of an earlier process, to know what
-//! they have, and its own, to know that they are still there.
+//! Reads that a backup starts itself. It measures replicas of an earlier process, and it scrubs
+//! its own replicas to verify that they still exist.
 
 use super::{Backup, BackupEffect, Scrubbed, State, Then, first_of};
 use crate::Outbox;
@@ -8,7 +8,7 @@ use types::{Instant, ServerId};
 use wire::replica::ReplicaId;
 
 impl Backup {
-    /// Has the disk read what was found, that of logs whose report is awaited first.
+    /// Has the disk measure replicas that were found, first those of logs that must be reported.
     pub(super) fn measure(&mut self, out: &mut Outbox<BackupEffect>) {
         let at_once = match self.unreported.is_empty() {
             true => READ_AT_LEISURE,
@@ -30,7 +30,7 @@ impl Backup {
         }
     }
 
-    /// A replica was measured. `None`: it counts as not there.
+    /// Processes the result of a measurement. `None`: the replica counts as absent.
     pub(super) fn measured(
         &mut self,
         replica: ReplicaId,
@@ -50,8 +50,9 @@ impl Backup {
         }
     }
 
-    /// Has the disk read the next replica that is due. What is being written, or is there no more,
-    /// has its turn later; what was found, or is fenced, has no master that could make it again.
+    /// Has the disk read the next replica that is due. Replicas that are being written or no
+    /// longer exist are postponed, and so are those that no living master could make again:
+    /// replicas that were found, and replicas of fenced logs.
     pub(super) fn scrub(&mut self, now: Instant, out: &mut Outbox<BackupEffect>) {
         while let Some(replica) = self.scrub.take(now) {
             let is_fenced = self.is_fenced(replica.log);
@@ -90,7 +91,7 @@ impl Backup {
                 out.push(BackupEffect::GiveUp { replica });
                 held.complain(replica, out);
             }
-            // The disk writes to it at the moment: it is read once more.
+            // The disk is writing to the replica at the moment; another read follows.
             State::Taking { .. } if is_bad => {
                 held.scrub_at = self.scrub.plan_again(now, replica);
             }

@@ -1,21 +1,21 @@
-//! How many backups hold all that a replicator's segments have.
+//! The number of backups that hold all writes of a replicator, for `WAIT` and `WAITAOF`.
 
 use super::{Replica, Replicator, Segment, Stage};
 use crate::replication::replica::Extent;
 use types::ServerId;
 
-/// Other servers that hold all of each segment: of the segment that fewest hold.
+/// Number of other servers that hold all of a segment, minimized over all segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
-    /// Backups that have taken all of it.
+    /// Backups that have written all of it.
     pub taken: usize,
-    /// Backups that have said that all of it is stable.
+    /// Backups that have synced all of it.
     pub stable: usize,
 }
 
 impl Holders {
-    /// Counts the backups of one segment. A segment that the log directory does not name would not be
-    /// read after a crash: nobody holds it.
+    /// Counts the backups of one segment. A segment that is not in the manifest would not be read
+    /// after a crash, so its count is 0.
     fn of(segment: &Segment, master: ServerId) -> Holders {
         let Extent { length, .. } = segment.extent();
         let is_named = segment.is_listed || segment.stage >= Stage::Kept;
@@ -26,15 +26,15 @@ impl Holders {
         Holders { taken: count(|replica| replica.has()), stable: count(|replica| replica.stable()) }
     }
 
-    /// Returns the smaller of both numbers.
+    /// Returns the element-wise minimum.
     fn min(self, other: Holders) -> Holders {
         Holders { taken: self.taken.min(other.taken), stable: self.stable.min(other.stable) }
     }
 }
 
 impl Replicator {
-    /// Returns how many other servers hold all that was appended so far. Segments about which
-    /// nothing is to be done have all replicas that they need.
+    /// Returns how many other servers hold everything appended so far. Inactive segments have all
+    /// the replicas that they need.
     pub fn holders(&self) -> Holders {
         let has_none = self.is_fenced || self.keeps_own_log();
         let wanted = if has_none { 0 } else { self.settings.replicas };
