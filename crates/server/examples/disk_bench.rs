@@ -1,6 +1,6 @@
-//! What replicas cost on a real disk, in wall-clock time:
+//! The cost of replicas on a real disk, in wall-clock time:
 //! `cargo run --release -p server --example disk_bench [folder]`. The folder must be on the disk to
-//! be measured. The numbers are in `docs/design/backup.md`.
+//! measure. The results are in `docs/design/backup.md`.
 #![forbid(unsafe_code)]
 
 use backup::{Blocks, Disk, Replica, Replicas};
@@ -42,7 +42,7 @@ fn now() -> Instant {
     Clock::new().now()
 }
 
-/// Fills a segment, and returns what each of the first `count` pieces of this size took.
+/// Fills a segment, and returns the durations of its first `count` appends of this size.
 fn fill(replica: &Arc<Replica>, size: usize, count: usize, syncs: bool) -> Vec<Duration> {
     let mut writer = PieceWriter::new(replica.identity());
     let body = vec![7; size];
@@ -60,7 +60,7 @@ fn fill(replica: &Arc<Replica>, size: usize, count: usize, syncs: bool) -> Vec<D
         }
         times.push(now().since(start));
     }
-    // So that all of the file has been written when it is used again.
+    // Write the whole file, so that later uses overwrite allocated blocks.
     let rest = vec![7; SEGMENT_BYTES as usize - count * size];
     rest.chunks(64 << 10).for_each(append);
     replica.sync().expect("the disk syncs");
@@ -80,7 +80,7 @@ fn show(what: &str, mut times: Vec<Duration>) {
     );
 }
 
-/// Makes the system forget what it has of a folder's files in memory.
+/// Drops a folder's files from the page cache.
 fn forget(folder: &Path) {
     for entry in std::fs::read_dir(folder).expect("the folder is there") {
         let file = File::open(entry.expect("it has files").path()).expect("it can be opened");
@@ -93,7 +93,7 @@ struct Bench {
     replicas: Replicas,
     folder: std::path::PathBuf,
     next: u64,
-    /// Replicas in files that were made ready.
+    /// Replicas in preallocated files.
     ready: Vec<Arc<Replica>>,
 }
 
@@ -123,8 +123,8 @@ impl Bench {
         show(what, times);
     }
 
-    /// In files that were made ready; in new ones; in those again; and when the system has none of
-    /// them in memory any more.
+    /// Measures appends to preallocated files, to new files, to reused files, and to reused files
+    /// that are not in the page cache.
     fn appends(&mut self, size: usize, syncs: bool) {
         let with = if syncs { "append + sync" } else { "append" };
         let count = if syncs { 300 } else { usize::MAX };
@@ -141,7 +141,7 @@ impl Bench {
             let times = made.iter().flat_map(|replica| fill(replica, size, count, syncs)).collect();
             show(&format!("{with} {size} B, {file}"), times);
             if file == "made ready" {
-                // Still there, so the next ones are new.
+                // Keep these replicas, so that the next ones get new files.
                 self.ready.extend(made);
             } else {
                 self.free("free, file kept", made);
@@ -176,7 +176,7 @@ impl Bench {
         self.free("free, most files removed", made);
     }
 
-    /// Reads replicas one after the other into memory, each while the next is being fetched.
+    /// Reads replicas into memory, with read-ahead of the next one.
     fn read_all(&self, ids: &[ReplicaId]) -> usize {
         let mut segment = vec![0u8; SEGMENT_BYTES as usize];
         let mut bytes = 0;
@@ -195,7 +195,7 @@ impl Bench {
     }
 }
 
-/// A bench in an empty folder.
+/// Runs `work` with a bench in an empty folder.
 fn with_bench(root: &Path, work: impl FnOnce(&mut Bench)) {
     let directory = DataDirectory::open(root).expect("it can be a data directory");
     let disk = FileDisk::open(&directory).expect("it can hold replicas");

@@ -1,13 +1,13 @@
-//! One reactor's server without sockets: the engine, the clients of its connections, and what
-//! their requests wait for. Bytes come in; replies go where [`Connections`] says.
+//! The server of one reactor without sockets: the engine, the clients of its connections, and the
+//! parked requests. Bytes come in; replies go to the buffers that [`Connections`] provides.
 //!
-//! The [`shell`](crate::shell) drives it on a reactor, the simulator in virtual time. Both call in
-//! the order of a turn: [`Core::begin_turn`]; connections and messages; [`Core::end_of_input`];
-//! [`Core::tick`] if its deadline has come; at most one [`Core::quantum`]. After each of the last
-//! three they send what is left in the engine's outbox ([`crate::engine::Outgoing`]); parked
-//! requests are woken in here.
+//! The [`shell`](crate::shell) drives a core on a reactor, the simulator drives it in virtual time.
+//! Both call in the order of a turn: [`Core::begin_turn`]; connections and messages;
+//! [`Core::end_of_input`]; [`Core::tick`] if its deadline has passed; at most one
+//! [`Core::quantum`]. After each of the last three calls, the driver sends the contents of the
+//! engine's outbox ([`crate::engine::Outgoing`]). The core itself wakes parked requests.
 //!
-//! **Invariant:** clients are only looked up by name: no order depends on the map that holds them.
+//! **Invariant:** clients are only looked up by connection id, so no order depends on the hash map.
 
 mod held;
 mod order;
@@ -27,28 +27,28 @@ use wire::peer::PeerMessage;
 
 pub use runtime::ConnectionId;
 
-/// The connections of clients, as a core needs them. A connection that is gone takes everything
-/// and does nothing.
+/// The client connections, as a core uses them. Calls for a closed connection succeed and have no
+/// effect.
 pub trait Connections {
-    /// Where to append what is to be sent to a client.
+    /// Returns the buffer to which output for a client is appended.
     fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8>;
 
-    /// The client's input is given, after [`Connections::pause_reading`] together with what was
-    /// not consumed before.
+    /// Passes the client's input to the core again, after [`Connections::pause_reading`].
+    /// Unconsumed input is passed again together with new input.
     fn resume_reading(&mut self, connection: ConnectionId);
 
-    /// The client's input is not given any more until further notice.
+    /// Stops passing the client's input to the core, until [`Connections::resume_reading`].
     fn pause_reading(&mut self, connection: ConnectionId);
 
-    /// No more input is given; the connection ends when all output has left.
+    /// Stops passing input; closes the connection when all output has been sent.
     fn close_after_flush(&mut self, connection: ConnectionId);
 
-    /// The connection ends now, whatever has not been sent.
+    /// Closes the connection now and discards unsent output.
     fn close(&mut self, connection: ConnectionId) {
         self.close_after_flush(connection);
     }
 
-    /// Bytes that have been appended and have not left.
+    /// Returns the number of bytes that were appended to the output and are not sent yet.
     fn backlog(&self, _connection: ConnectionId) -> usize {
         0
     }
@@ -83,22 +83,22 @@ impl Connections for Io {
 
 /// The server of one reactor without sockets: the engine and its clients.
 pub struct Core {
-    /// Where store and protocols meet. What it leaves for others in its outbox is the driver's.
+    /// The engine, where store and protocols meet. The driver sends the messages in its outbox.
     pub engine: Engine,
     clients: HashMap<ConnectionId, Client>,
     waits: Waits,
     order: Order,
     held: Held,
-    /// Where what was written was when requests were last tried again that wait for that.
+    /// Replication state when requests that wait for replicas were last retried.
     safety: Safety,
     reactor: ReactorId,
     now: Instant,
     wall: UnixMillis,
 }
 
-/// What a turn brings.
+/// The calls of one turn.
 impl Core {
-    /// The core of one reactor, around its engine.
+    /// Creates the core of one reactor around its engine.
     pub fn new(engine: Engine) -> Core {
         let settings = engine.node().settings();
         let held = Held::new(settings.memory_bytes, settings.reactors);
@@ -115,18 +115,18 @@ impl Core {
         }
     }
 
-    /// When this turn began.
+    /// Returns the start time of this turn.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// A turn begins: the picture of the tablets is taken by which the rest of it goes.
+    /// Begins a turn: takes the tablet map that is used for the rest of the turn.
     pub fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
         (self.now, self.wall) = (now, wall);
         self.engine.begin_turn(now, wall);
     }
 
-    /// A client has connected, from this address.
+    /// Accepts or refuses a client that has connected from this address.
     pub fn open(&mut self, connection: ConnectionId, peer: String, io: &mut impl Connections) {
         let (node, counts) = (self.engine.node(), &self.engine.counts);
         let configuration = &self.engine.configuration;
@@ -144,13 +144,13 @@ impl Core {
         self.clients.insert(connection, Client::new(connection, facts, configuration));
     }
 
-    /// Clients' input that is about to come, for a look ahead at what their requests will need.
+    /// Prefetches the records that upcoming client input will need.
     pub fn foresee(&mut self, inputs: &mut dyn Iterator<Item = &[u8]>) {
         foresee_clients(inputs, &mut self.engine);
     }
 
-    /// Everything that a client has sent and that was not consumed before. Returns how much of it
-    /// is dealt with; `None`: this is no client's connection.
+    /// Processes all unconsumed input of a client. Returns the number of bytes consumed, or `None`
+    /// if the connection is not a client's.
     #[inline]
     pub fn receive(
         &mut self,
@@ -185,20 +185,20 @@ impl Core {
         Some(received.consumed)
     }
 
-    /// How many bytes of input, counted from where [`Core::receive`] stopped, a client must have sent
-    /// before it is worth giving them. 0: any may help.
+    /// Returns how many bytes beyond the point where [`Core::receive`] stopped must arrive before
+    /// another call makes progress. 0: any number may help.
     pub fn wanted(&self, connection: ConnectionId) -> usize {
         self.clients.get(&connection).map_or(0, Client::wanted)
     }
 
-    /// The peer of a connection, a client's or another, will send nothing more.
+    /// Processes the end of input on a connection, a client's or another.
     pub fn input_ended(&mut self, connection: ConnectionId, io: &mut impl Connections) {
         let next = match self.clients.get_mut(&connection) {
             Some(client) => client.end(),
             None => Next::Close,
         };
         self.go_on(connection, next, io);
-        // Nobody may be left who would end it.
+        // `CLIENT UNBLOCK` from another connection may never come, so the wait must end here.
         if self.clients.get(&connection).is_some_and(Client::waits_for_ever) {
             self.with_client(connection, io, |client, turn, out| {
                 client.unblock(Unblocked::TimeOut, turn, out)
@@ -206,7 +206,7 @@ impl Core {
         }
     }
 
-    /// A connection is gone, a client's or another.
+    /// Forgets a closed connection, a client's or another.
     pub fn closed(&mut self, connection: ConnectionId) {
         self.held.forget(connection);
         self.waits.forget(connection);
@@ -217,7 +217,7 @@ impl Core {
         }
     }
 
-    /// A message from a server. `route` leads back on the connection that it came on.
+    /// Processes a message from another server. `route` identifies the connection for the reply.
     pub fn on_peer(
         &mut self,
         from: types::ServerId,
@@ -228,12 +228,12 @@ impl Core {
         self.engine.on_peer(self.now, from, route, message, payload);
     }
 
-    /// A message from the coordinator.
+    /// Processes a message from the coordinator.
     pub fn on_control(&mut self, message: FromCoordinator) {
         self.engine.on_control(self.now, message);
     }
 
-    /// All input of this turn has been given.
+    /// Ends the input of a turn: retries parked requests, commits appends and releases replies.
     pub fn end_of_input(&mut self, io: &mut impl Connections) {
         self.wake(io);
         for ticket in self.waits.take_turn() {
@@ -248,7 +248,7 @@ impl Core {
         }
     }
 
-    /// The time of [`Core::next_deadline`] has come.
+    /// Runs everything that is due at [`Core::next_deadline`].
     pub fn tick(&mut self, now: Instant, io: &mut impl Connections) {
         self.engine.tick(now);
         for ticket in self.waits.take_expired(now) {
@@ -267,7 +267,7 @@ impl Core {
         self.settle(io);
     }
 
-    /// When [`Core::tick`] is due, if nothing happens before.
+    /// Returns when [`Core::tick`] is due, if no event happens before.
     pub fn next_deadline(&self) -> Option<Instant> {
         let has_turn =
             self.waits.has_turn() || self.waits.is_memory_due(self.engine.has_news_of_memory());
@@ -277,12 +277,12 @@ impl Core {
         others.into_iter().flatten().min()
     }
 
-    /// Whether [`Core::quantum`] would find work.
+    /// Returns whether [`Core::quantum`] would find work.
     pub fn has_background(&self) -> bool {
         self.engine.has_background()
     }
 
-    /// Does one bounded piece of background work. `false`: there was none.
+    /// Does one bounded piece of background work. Returns false if there was none.
     pub fn quantum(&mut self, now: Instant, io: &mut impl Connections) -> bool {
         let did = self.engine.quantum(now);
         self.wake(io);
@@ -290,15 +290,15 @@ impl Core {
         did
     }
 
-    /// The reactor is about to wait: nobody need wait for it.
+    /// Marks the reactor as asleep, so that grace periods do not wait for it.
     pub fn sleep(&mut self) {
         self.engine.sleep();
     }
 }
 
-/// Requests that have waited.
+/// Retries of parked requests.
 impl Core {
-    /// Runs something on a client's connection, if it is still there.
+    /// Runs `run` on a client's connection, if it still exists.
     pub(super) fn with_client(
         &mut self,
         connection: ConnectionId,
@@ -324,7 +324,7 @@ impl Core {
         });
     }
 
-    /// Tries the first of those again that wait for memory, until one finds none.
+    /// Retries requests that wait for memory, first come, first served, until one finds none.
     fn retry_for_memory(&mut self, io: &mut impl Connections) {
         let has_news = self.engine.has_news_of_memory();
         for _ in 0..MEMORY_RETRIES_MAX {
@@ -341,8 +341,8 @@ impl Core {
         }
     }
 
-    /// Tries those again that wait for other servers to have what was written, if more have it than
-    /// before. All that was appended has been handed out.
+    /// Retries requests that wait for replication of earlier writes, if its state has changed. The
+    /// turn's appends must have been committed before. Returns whether any request was retried.
     fn retry_for_replicas(&mut self, io: &mut impl Connections) -> bool {
         let safety = self.engine.safety();
         let before = std::mem::replace(&mut self.safety, safety);
@@ -353,7 +353,7 @@ impl Core {
         is_any
     }
 
-    /// Wakes what the engine has something for, until it has nothing more.
+    /// Retries the requests named by the engine's wakes, until no wake is left.
     fn wake(&mut self, io: &mut impl Connections) {
         while !self.engine.out.wakes.is_empty() {
             for wake in std::mem::take(&mut self.engine.out.wakes) {
@@ -380,12 +380,12 @@ impl Core {
     }
 }
 
-/// Requests that had to wait for memory and are tried again in one turn: what they hold is copied.
+/// Most requests retried for memory in one turn. The limit bounds a turn's copying of arguments.
 const MEMORY_RETRIES_MAX: usize = 32;
 
-/// What comes of requests.
+/// Results of executed requests.
 impl Core {
-    /// What a connection's state means for its socket.
+    /// Applies a connection's state to its socket.
     fn go_on(&mut self, connection: ConnectionId, next: Next, io: &mut impl Connections) {
         match next {
             Next::Read if self.held.is_paused(connection) => {}
@@ -396,13 +396,13 @@ impl Core {
         }
     }
 
-    /// Hands out what the turn has appended, and lets the replies go whose word is safe.
+    /// Commits the turn's appends, and releases the replies whose writes are acknowledged.
     fn settle(&mut self, io: &mut impl Connections) {
         self.engine.commit(self.now);
         self.held.settle(&mut self.engine, io);
     }
 
-    /// What was left in [`crate::engine::Outgoing::disk`] has been done.
+    /// Processes the completion of a disk job from [`crate::engine::Outgoing::disk`].
     pub fn on_disk(&mut self, done: DiskDone) {
         self.engine.on_disk(self.now, done);
     }

@@ -1,9 +1,9 @@
-//! Records as commands see them: those of the store, or a transaction's own copy of them.
+//! Records as commands see them: those of the store, or a transaction's copies.
 //!
-//! The commands of a transaction work on copies that were read at one moment, each on what the ones
-//! before it have left. When all have run, the store is asked to make all changes at once if every
-//! record is still the one that was copied (optimistic concurrency control after Kung and Robinson,
-//! 1981): no lock is held while commands run, and a transaction that loses starts again.
+//! The commands of a transaction work on copies that were read at one moment. Each command sees the
+//! changes of those before it. When all have run, the store makes all changes at once if every
+//! record still has the version that was copied (optimistic concurrency control after Kung and
+//! Robinson, 1981). No lock is held while commands run, and a transaction that loses starts again.
 
 use crate::commands::{Refusal, Undone, refused};
 use crate::operators::counts::Counts;
@@ -12,16 +12,16 @@ use store::{Changes, Key, Need, NewValue, Record, Scratch, Worker};
 use types::limits::VALUE_BYTES_MAX;
 use types::{TableId, UnixMillis, Version};
 
-/// Where a command finds its records.
+/// The place where a command reads and writes records.
 pub(crate) enum Data<'d> {
-    /// In the store; with what this reactor counts.
+    /// The store, and the counters of this reactor.
     Store(&'d mut Worker, &'d Counts),
-    /// In a transaction's copies.
+    /// The copies of a transaction.
     Staged(&'d mut Staged),
 }
 
-/// Results of commands that `INFO` counts: keys that were read and existed, or did not, and keys that
-/// were given an expiry in the past.
+/// Results of commands that `INFO` counts: keys read that existed, keys read that did not, and keys
+/// deleted by an expiry in the past.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) hits: u64,
@@ -30,26 +30,26 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Returns the count of one key that was read.
+    /// Returns the counts for one key that was read.
     #[inline]
     pub(crate) fn key(exists: bool) -> Found {
         Found { hits: u64::from(exists), misses: u64::from(!exists), expired: 0 }
     }
 
-    /// Returns the count of keys that were read, by their records.
+    /// Returns the counts for keys that were read, given their records.
     pub(crate) fn keys(records: &[Option<Record<'_>>]) -> Found {
         let hits = records.iter().flatten().count();
         Found { hits: hits as u64, misses: (records.len() - hits) as u64, expired: 0 }
     }
 
-    /// Returns the count of keys that were deleted by an expiry in the past.
+    /// Returns the counts for keys that were deleted by an expiry in the past.
     pub(crate) fn expired(count: u64) -> Found {
         Found { expired: count, ..Found::default() }
     }
 }
 
 impl Data<'_> {
-    /// Counts what a command has found: at once, or when its transaction has taken effect.
+    /// Counts a command's results: at once, or when its transaction takes effect.
     #[inline]
     pub(crate) fn count(&mut self, found: Found) {
         match self {
@@ -62,7 +62,7 @@ impl Data<'_> {
         }
     }
 
-    /// As [`Data::peek_one`]; the key counts as read.
+    /// Reads one record like [`Data::peek_one`], and counts a hit or miss.
     #[inline]
     pub(crate) fn read_one<T>(
         &mut self,
@@ -79,7 +79,7 @@ impl Data<'_> {
         Ok(result)
     }
 
-    /// As [`Worker::read`]; each key counts as read.
+    /// Reads records like [`Worker::read`], and counts a hit or miss for each key.
     pub(crate) fn read<T>(
         &mut self,
         table: TableId,
@@ -102,7 +102,7 @@ impl Data<'_> {
         Ok(result)
     }
 
-    /// As [`Worker::read_one`].
+    /// Reads one record like [`Worker::read_one`], without counting it.
     #[inline]
     pub(crate) fn peek_one<T>(
         &mut self,
@@ -116,7 +116,7 @@ impl Data<'_> {
         }
     }
 
-    /// As [`Worker::put`].
+    /// Writes one record like [`Worker::put`].
     #[inline]
     pub(crate) fn put(
         &mut self,
@@ -134,7 +134,7 @@ impl Data<'_> {
         }
     }
 
-    /// As [`Worker::update`].
+    /// Reads and changes records like [`Worker::update`].
     #[inline]
     pub(crate) fn update<T>(
         &mut self,
@@ -158,7 +158,7 @@ impl Data<'_> {
         }
     }
 
-    /// As [`Worker::update_beside`].
+    /// Changes a record beside another one like [`Worker::update_beside`].
     pub(crate) fn update_beside<T>(
         &mut self,
         beside: (TableId, Key<'_>),
@@ -167,20 +167,20 @@ impl Data<'_> {
     ) -> Result<T, Undone> {
         match self {
             Data::Store(worker, _) => Ok(worker.update_beside(beside, key, f)?),
-            // Copies are those of one table.
+            // A transaction has copies of one table only.
             Data::Staged(_) => Err(refused("ERR not possible inside a transaction")),
         }
     }
 }
 
-/// The records of a transaction: as they were read, and as its commands have left them.
+/// The records of a transaction: as read from the store, and as changed by its commands so far.
 #[derive(Debug)]
 pub(crate) struct Staged {
     table: TableId,
-    /// By which expiry is judged.
+    /// Time by which expiry is judged.
     clock: UnixMillis,
     records: Vec<StagedRecord>,
-    /// Where the record of a key stands. Only looked up, never walked.
+    /// Position of each key's record in `records`. The map is only looked up, never iterated.
     places: HashMap<Box<[u8]>, usize>,
     scratch: Scratch,
     /// Results of the commands so far.
@@ -190,14 +190,14 @@ pub(crate) struct Staged {
 /// One record, or its absence.
 #[derive(Debug)]
 struct StagedRecord {
-    /// Of the record that was read; `None`: there was none.
+    /// Version of the record that was read; `None` if there was no record.
     version: Option<Version>,
     now: Option<(Vec<u8>, Option<UnixMillis>)>,
     is_changed: bool,
 }
 
 impl Staged {
-    /// Copies of what was read under these keys of a table, no two of which are the same.
+    /// Copies the records that were read under these distinct keys of a table.
     pub(crate) fn new(
         (table, clock): (TableId, UnixMillis),
         keys: &[Key<'_>],
@@ -219,28 +219,28 @@ impl Staged {
         }
     }
 
-    /// Whether the records are the ones that were read.
+    /// Returns whether the given records are still the versions that were read.
     pub(crate) fn is_current(&self, records: &[Option<Record<'_>>]) -> bool {
         let versions = records.iter().map(|record| record.map(|record| record.version));
         self.records.iter().map(|record| record.version).eq(versions)
     }
 
-    /// Returns what the commands have found.
+    /// Returns the results of the commands so far.
     pub(crate) fn found(&self) -> Found {
         self.found
     }
 
-    /// Whether there is anything to be written.
+    /// Returns whether the commands have changed any record.
     pub(crate) fn is_changed(&self) -> bool {
         self.records.iter().any(|record| record.is_changed)
     }
 
-    /// Writes down what the commands have changed. Positions are those of the keys.
+    /// Adds the commands' changes to `changes`. Positions are those of the keys.
     pub(crate) fn apply(&self, changes: &mut Changes<'_>) {
         for (place, record) in self.records.iter().enumerate().filter(|(_, r)| r.is_changed) {
             match &record.now {
                 Some((value, expiry)) => changes.put(place, value, *expiry),
-                // What was never there, or is not any more, need not be deleted.
+                // The record does not exist in the store, so there is nothing to delete.
                 None if record.version.is_none() => {}
                 None => changes.delete(place),
             }

@@ -1,18 +1,18 @@
-//! A Ballast server: the Redis front end, the commands, and the core that joins store and
-//! protocols; and the shell that puts them on reactors and sockets.
+//! The Ballast server: the Redis front end, the commands, the core that joins store and protocols,
+//! and the shell that runs them on reactors and sockets.
 //!
-//! - [`engine`]: one reactor's part of the server without sockets; [`engine::Node`] is what
-//!   reactors share;
-//! - `front`: client connections, order of replies, parking;
-//! - `commands`: from arguments to a reply;
-//! - [`configuration`]: what can be set, and where;
-//! - `operators`: what operators see and change while a server runs;
+//! - [`engine`]: the server part of one reactor, without sockets. Reactors share [`engine::Node`].
+//! - `front`: client connections, order of replies, parked requests;
+//! - `commands`: one handler per command, from arguments to a reply;
+//! - [`configuration`]: all settings, and the places where they can be set;
+//! - `operators`: the state that operators see and change while a server runs;
 //! - [`core`]: an engine with its clients, still without sockets: bytes in, bytes out;
-//! - [`shell`]: sockets, the bus between servers, mail from the coordinator's link;
+//! - [`shell`]: sockets, the bus between servers, messages from the coordinator link;
 //! - [`control`]: the link to the coordinator.
 //!
-//! **Invariant:** no command and nothing in `front` knows of migration: they see a pause.
-//! **Invariant:** nothing that comes from a socket can panic.
+//! **Invariant:** no command and nothing in `front` knows about migration. They only see that an
+//! operation was not executed and must wait.
+//! **Invariant:** no bytes from a socket can cause a panic.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What a connection is between two of its requests.
+//! The state that a connection keeps between two of its requests.
 
 use crate::commands::{Transaction, Watched};
 use crate::operators::clients::{Collected, Facts, Shown};
@@ -6,44 +6,43 @@ use resp::Protocol;
 use std::sync::Arc;
 use types::{Instant, TableId};
 
-/// State that commands of one connection share.
+/// State shared by all commands of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
-    /// What others may know of it.
+    /// The part of the state that other connections can read (`CLIENT LIST`).
     pub(crate) facts: Arc<Facts>,
-    /// Whether it has said who it is, or need not.
+    /// True if the client has authenticated, or if no password is set.
     pub(crate) is_authenticated: bool,
-    /// The table that its commands work on.
+    /// The table (Redis database) that the connection's commands work on.
     pub(crate) table: TableId,
-    /// How replies are written.
+    /// The protocol version in which replies are written.
     pub(crate) protocol: Protocol,
-    /// Which replies are sent.
+    /// The replies that are sent: see `CLIENT REPLY`.
     pub(crate) replies: Replies,
     /// Set by `MONITOR`.
     pub(crate) is_monitor: bool,
-    /// Set by `CLIENT NO-EVICT` and `CLIENT NO-TOUCH`, and shown; neither changes anything.
+    /// Set by `CLIENT NO-EVICT` and `CLIENT NO-TOUCH`, only for display in `CLIENT LIST`.
     pub(crate) no_evict: bool,
     pub(crate) no_touch: bool,
-    /// The number of the last command.
     pub(crate) command: Option<u16>,
-    /// Set by `CLIENT CAPA redirect`, and shown.
+    /// Set by `CLIENT CAPA redirect`, and shown in `CLIENT LIST`.
     pub(crate) takes_redirects: bool,
-    /// A request of it waits for something.
+    /// True while a request of the connection is parked, or the connection is paused.
     pub(crate) is_blocked: bool,
-    /// It waits for other servers: see `WAIT`.
+    /// True while a request waits for replicas: see `WAIT`.
     pub(crate) is_waiting: bool,
-    /// Commands since `MULTI`, if there was one.
+    /// The transaction being collected since `MULTI`, if any.
     pub(crate) collecting: Option<Transaction>,
-    /// Keys that must not change before the next transaction.
+    /// Watched keys: if one of them changes, the next transaction fails.
     pub(crate) watched: Watched,
-    /// How often it has drawn a random key.
+    /// Number of random keys the connection has drawn.
     pub(crate) draws: u64,
-    /// Set by `QUIT`: the connection closes once everything has been sent.
+    /// Set by `QUIT`: the connection closes once all output has been sent.
     pub(crate) closing: bool,
 }
 
 impl Session {
-    /// A connection that has just been opened.
+    /// Returns the state of a newly opened connection.
     pub(crate) fn new(facts: Arc<Facts>, is_authenticated: bool) -> Session {
         Session {
             facts,
@@ -65,12 +64,12 @@ impl Session {
         }
     }
 
-    /// Number of the connection on this server, never used twice.
+    /// Returns the connection's number, which is unique on this server and never reused.
     pub(crate) fn id(&self) -> u64 {
         self.facts.id
     }
 
-    /// Lets others know what has changed with so many requests.
+    /// Publishes the current state to other connections, after `requests` more requests.
     pub(crate) fn tell(&self, now: Instant, requests: u64) {
         let shown = Shown {
             table: self.table,
@@ -91,8 +90,8 @@ impl Session {
         self.facts.tell(now, requests, shown);
     }
 
-    /// Whether the reply to the request that was just parsed, or executed, is sent. Asked once for
-    /// each.
+    /// Returns whether to send the reply to the request that was just parsed or executed. Must be
+    /// called exactly once per request, because `CLIENT REPLY SKIP` counts requests.
     pub(crate) fn takes_reply(&mut self) -> bool {
         match self.replies {
             Replies::All => true,
@@ -109,13 +108,13 @@ impl Session {
     }
 }
 
-/// Which replies a client wants: see `CLIENT REPLY`.
+/// The replies that a client wants: see `CLIENT REPLY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replies {
     All,
     None,
-    /// The request at hand is `CLIENT REPLY SKIP`.
+    /// The current request is `CLIENT REPLY SKIP`.
     AllButNext,
-    /// The one before was.
+    /// The previous request was `CLIENT REPLY SKIP`, so the current one gets no reply.
     AllButThis,
 }

@@ -1,22 +1,22 @@
-//! What a server was told when it was started. Fixed until it stops.
+//! Settings given at the start of a server, fixed until it stops.
 
 use protocols::migration::Cuts;
 
-/// How a server runs, as far as its core must know. Sockets and threads are the shell's.
+/// The settings that the core of a server needs. The shell has those of sockets and threads.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Host that clients and servers reach it under.
+    /// Host under which clients and other servers reach this server.
     pub host: String,
     /// Port of the Redis protocol.
     pub client_port: u16,
-    /// Port of the bus.
+    /// Port of the bus (connections between servers).
     pub bus_port: u16,
     /// Memory for records and index together, in bytes.
     pub memory_bytes: usize,
-    /// Reactors it has.
+    /// Number of reactors.
     pub reactors: u16,
-    /// Whether clients see a Redis Cluster: slots, redirections, `CROSSSLOT`.
+    /// True if clients see a Redis Cluster: slots, redirections, `CROSSSLOT`.
     pub is_cluster: bool,
-    /// How often what arrives here is made safe.
+    /// Limits on time and bytes between two cuts (commit points) of an arriving migration.
     pub cuts: Cuts,
 }

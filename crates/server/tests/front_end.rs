@@ -1,14 +1,14 @@
-//! The whole front end without sockets: random bytes go into one server's core, and what comes out
-//! must be replies, each the one to its request.
+//! Fuzz test of the whole front end without sockets: random bytes go into one server's core. Its
+//! output must consist of replies, each to its own request.
 //!
-//! Two kinds of input. *Requests*: every command of the table with random and edge-case arguments,
-//! pipelined and cut anywhere, an `ECHO` of a text of its own behind each. There must be one reply
-//! to each request, and each text must come back in its place. *Damaged requests*: the same with
-//! bytes changed, lost, repeated and put in. What comes out must be whole replies, whatever they
-//! say.
+//! There are two kinds of input. *Requests*: every command of the table with random and edge-case
+//! arguments, pipelined and cut anywhere, each followed by an `ECHO` of a unique text. Each
+//! request must have exactly one reply, and each text must return in its place. *Damaged
+//! requests*: the same with bytes changed, lost, repeated and inserted. The output must consist
+//! of complete replies of any content.
 //!
-//! `BALLAST_FUZZ_REQUESTS=10000000 cargo test --release -p server --test front_end` goes on for
-//! longer, with `BALLAST_FUZZ_SEED` from elsewhere.
+//! `BALLAST_FUZZ_REQUESTS=10000000 cargo test --release -p server --test front_end` runs longer;
+//! `BALLAST_FUZZ_SEED` sets the seed.
 
 #![forbid(unsafe_code)]
 
@@ -65,13 +65,13 @@ impl Connections for Ends {
     }
 }
 
-/// Connections that are open at a time.
+/// Number of connections that are open at a time.
 const CONNECTIONS: usize = 4;
 
-/// More than any request waits.
+/// Longer than any request waits.
 const LONG: Duration = Duration::from_secs(6);
 
-/// A server of one reactor that owns everything.
+/// A server with one reactor that owns all slots.
 struct Server {
     core: Core,
     ends: Ends,
@@ -121,7 +121,7 @@ impl Server {
         connection
     }
 
-    /// One turn, in which everything that may be read is.
+    /// Runs one turn, which reads all available input.
     fn turn(&mut self) {
         self.now = self.now + Duration::from_micros(20);
         self.core.begin_turn(self.now, UnixMillis(WALL.0 + self.now.0 / 1_000_000));
@@ -149,11 +149,11 @@ impl Server {
         }
     }
 
-    /// Turns until nothing more is read and nothing waits.
+    /// Runs turns until no input is read and no request waits.
     fn settle(&mut self) {
         for _ in 0..2 {
             (0..8).for_each(|_| self.turn());
-            // Long walks go on from turn to turn.
+            // Long scans continue from turn to turn.
             while self.core.next_deadline().is_some_and(|deadline| deadline <= self.now) {
                 self.turn();
             }
@@ -185,14 +185,13 @@ fn whole_map(cluster: ClusterId, server: ServerId, is_born: bool) -> ClusterMap 
     ClusterMap { version: 1, cluster, servers: vec![me], tablets: vec![tablet], moving: Vec::new() }
 }
 
-/// What random requests are made of.
+/// Elements of random requests.
 struct Grammar {
     commands: Vec<Vec<u8>>,
     echoed: u64,
 }
 
-/// Commands after which there is not one reply to each request, or that end everything. They have
-/// tests of their own.
+/// Commands without exactly one reply per request, or that end a connection, tested elsewhere.
 const LEFT_OUT: [&str; 8] = [
     "shutdown",
     "quit",
@@ -204,7 +203,7 @@ const LEFT_OUT: [&str; 8] = [
     "reset",
 ];
 
-/// Arguments on which something depends.
+/// Arguments with a special meaning.
 const WORDS: [&str; 44] = [
     "",
     "0",
@@ -253,7 +252,7 @@ const WORDS: [&str; 44] = [
 ];
 
 impl Grammar {
-    /// Of all commands that a server says it has.
+    /// Makes a grammar of all commands that a server lists.
     fn of(server: &mut Server) -> Grammar {
         let connection = server.open();
         RequestWriter::write(&[b"COMMAND"], &mut server.ends.at(connection).input);
@@ -277,7 +276,7 @@ impl Grammar {
 
     fn request(&self, random: &mut Rng, out: &mut Vec<u8>) {
         let name = &self.commands[random.usize(..self.commands.len())];
-        // A transaction is short, or nothing else would be executed.
+        // Transactions are kept short, because otherwise few other commands would be executed.
         let ends = name != b"multi" && random.u8(..8) == 0;
         let name = if ends { &b"exec".to_vec() } else { name };
         let mut words: Vec<Vec<u8>> =
@@ -291,7 +290,7 @@ impl Grammar {
         RequestWriter::write(&words, out);
     }
 
-    /// A text that nobody else has sent back.
+    /// Writes an `ECHO` of a unique text, and returns the text.
     fn echo(&mut self, out: &mut Vec<u8>) -> Vec<u8> {
         self.echoed += 1;
         let text = format!("echo {}", self.echoed).into_bytes();
@@ -309,7 +308,7 @@ fn word(random: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// Whole replies, and nothing else.
+/// Parses complete replies, and fails on anything else.
 fn take_replies(mut output: &[u8]) -> Vec<Value> {
     let mut parser = ReplyParser::new(ReplyLimits::default());
     let mut replies = Vec::new();
@@ -339,7 +338,7 @@ fn text(value: &Value) -> Vec<u8> {
     }
 }
 
-/// Hands bytes over in pieces.
+/// Delivers bytes in pieces.
 fn deliver(server: &mut Server, random: &mut Rng, mut sent: Vec<VecDeque<u8>>) {
     let first = server.ends.0.len() - sent.len();
     while sent.iter().any(|bytes| !bytes.is_empty()) {
@@ -357,7 +356,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Fresh connections for one round; the ones before are closed.
+/// Opens new connections for one round, and closes the earlier ones.
 fn connect(server: &mut Server) {
     for number in 0..server.ends.0.len() {
         server.core.closed(ConnectionId::from_number(number as u64));
@@ -396,11 +395,11 @@ fn every_request_has_one_reply_in_its_place() {
     }
 }
 
-/// Pairs of replies: to a request, and to what was sent to be sent back.
+/// Checks the pairs of replies: one to a request, and one to its `ECHO`.
 fn judge(replies: &[Value], echoes: &[Vec<u8>], sent: &[u8]) {
     for (number, echo) in echoes.iter().enumerate() {
         let pair = replies.get(2 * number..2 * number + 2).unwrap_or_default();
-        // Within a transaction it is sent back later.
+        // Within a transaction the text returns later.
         let is_there = pair.len() == 2
             && (pair[1] == Value::Bulk(echo.clone()) || pair[1] == Value::Simple(b"QUEUED".into()));
         if !is_there {
@@ -437,7 +436,7 @@ fn what_is_no_request_is_answered_with_replies_too() {
             take_replies(&end.output);
         });
     }
-    // It still serves.
+    // The server still serves.
     connect(&mut server);
     let sent = &mut server.ends.0[0].input;
     RequestWriter::write(&[b"PING"], sent);
@@ -446,7 +445,7 @@ fn what_is_no_request_is_answered_with_replies_too() {
     assert_eq!(take_replies(&server.ends.0[0].output), alive);
 }
 
-/// Some bytes are changed, lost, repeated or put in.
+/// Changes, removes, repeats or inserts some bytes.
 fn damage(random: &mut Rng, bytes: &mut Vec<u8>) {
     for _ in 0..random.usize(..6) {
         if bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! Replicas in files of the machine's disk. What holds of any disk is tested in `backup`.
+//! Replicas in files of the machine's disk. The tests of `backup` cover the behavior of any disk.
 
 use backup::{Blocks, FileNumber, Opened, Replicas};
 use runtime::files::{DataDirectory, boot_id};

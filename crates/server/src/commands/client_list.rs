@@ -1,5 +1,5 @@
 //! `CLIENT LIST`, `CLIENT INFO` and `CLIENT KILL`: clients as lines of text, and the filters that
-//! choose among them.
+//! select clients.
 
 use super::table::Command;
 use super::{Call, Done, Refusal, parse_integer, printable, refused, uppercase_is};
@@ -20,7 +20,7 @@ pub(super) fn info(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The letters that describe a client, in Valkey's order; `N` if there are none.
+/// Returns the client's flag letters, in Valkey's order; `N` if no flag is set.
 fn flags(facts: &Facts) -> String {
     let shown = facts.shown();
     let flags = [
@@ -34,7 +34,7 @@ fn flags(facts: &Facts) -> String {
     if set.is_empty() { "N".into() } else { set }
 }
 
-/// One client as a line. What this server does not know is 0, or empty.
+/// Describes one client as a line. Fields that this server does not have are 0 or empty.
 fn describe(facts: &Facts, now: Instant) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let shown = facts.shown();
@@ -66,7 +66,7 @@ fn describe(facts: &Facts, now: Instant) -> String {
     )
 }
 
-/// One property of a client.
+/// One condition on a client.
 #[derive(Debug, PartialEq, Eq)]
 enum Condition {
     Ids(Vec<u64>),
@@ -76,35 +76,35 @@ enum Condition {
     Name(Vec<u8>),
     Library(Vec<u8>),
     Version(Vec<u8>),
-    /// It has all of these flags.
+    /// The client has all of these flags.
     Flags(Vec<u8>),
-    /// It has all of these capabilities.
+    /// The client has all of these capabilities.
     Capabilities(Vec<u8>),
-    /// There are only ordinary clients: whether these are meant.
+    /// The client's type. All clients are of type `normal`, so the condition is constant.
     Type(bool),
     Table(TableId),
-    /// There is only one user.
+    /// The client's user. `default` is the only one, so the condition is always true.
     DefaultUser,
     AgeMin(Duration),
     IdleMin(Duration),
 }
 
-/// A choice of clients: those with some properties and without others.
+/// A filter: clients must meet all conditions.
 #[derive(Debug, Default)]
 struct Filter {
     conditions: Vec<(Polarity, Condition)>,
-    /// Leaves out the client that asks; `None`: the request does not say.
+    /// True to exclude the requesting client; `None` if not given.
     spares_me: Option<bool>,
 }
 
-/// Presence or absence of a property.
+/// Polarity of a condition: required or excluded (`NOT-`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Polarity {
     Is,
     IsNot,
 }
 
-/// Flags and capabilities that Valkey knows.
+/// Flags and capabilities known to Valkey.
 const FLAGS: &[u8] = b"bcdeirtuxABEIMNOPRSTU";
 const CAPABILITIES: &[u8] = b"r";
 
@@ -120,7 +120,7 @@ fn parse_type(word: &[u8]) -> Result<bool, Refusal> {
     }
 }
 
-/// A number of seconds of which there is at least one.
+/// Parses a number of seconds, at least 1.
 fn parse_seconds(name: &str, word: &[u8]) -> Result<Duration, Refusal> {
     match parse_integer(word) {
         Some(seconds @ 1..) => Ok(Duration::from_secs(seconds as u64)),
@@ -138,7 +138,7 @@ fn parse_table(word: &[u8]) -> Result<TableId, Refusal> {
     }
 }
 
-/// Letters, all of which are among these.
+/// Parses letters, all of which must be in `known`.
 fn parse_letters(
     name: &str,
     polarity: Polarity,
@@ -156,7 +156,7 @@ fn parse_letters(
 }
 
 impl Condition {
-    /// Reads a condition with one value. `None`: there is none of this name.
+    /// Parses a condition with one value; `None` if there is no condition of this name.
     fn parse(name: &[u8], value: &[u8], polarity: Polarity) -> Result<Option<Condition>, Refusal> {
         let bytes = value.to_vec();
         Ok(Some(match name {
@@ -214,7 +214,7 @@ impl Condition {
 }
 
 impl Filter {
-    /// Names and values in turn. `ID` may have several values, as far as they are numbers.
+    /// Parses pairs of name and value. `ID` may have several numeric values.
     fn parse(mut words: &[&[u8]]) -> Result<Filter, Refusal> {
         let mut filter = Filter::default();
         while let [name, value, rest @ ..] = words {
@@ -250,7 +250,7 @@ impl Filter {
         }
     }
 
-    /// Adds a condition. The last one of a kind counts, but numbers of clients add up.
+    /// Adds a condition. The last one of a kind counts, but client numbers accumulate.
     fn add(&mut self, polarity: Polarity, mut condition: Condition) {
         let kind = std::mem::discriminant(&condition);
         let is_same = |(other, before): &(Polarity, Condition)| {
@@ -312,7 +312,7 @@ pub(super) fn kill(call: &mut Call<'_>) -> Done {
         } else if filter.spares_me.unwrap_or(true) {
             continue;
         } else {
-            // Not before it has the reply.
+            // Close the connection after the reply was sent.
             call.session.closing = true;
         }
         killed += 1;

@@ -1,7 +1,7 @@
-//! Glob patterns as `SCAN MATCH` and `CONFIG GET` understand them: `*`, `?`, `[a-z]`, `[^a]`, `\x`.
+//! Glob patterns of `SCAN MATCH` and `CONFIG GET`: `*`, `?`, `[a-z]`, `[^a]`, `\x`.
 
-/// Whether all of `text` matches `pattern`. Takes time in proportion to the product of their
-/// lengths at most: after a mismatch only the last star is tried again, one byte further.
+/// Returns whether all of `text` matches `pattern`. Takes time proportional to the product of both
+/// lengths at most: after a mismatch, only the last star is retried, one byte further.
 pub(crate) fn glob_matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     let (mut pattern_at, mut text_at) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;
@@ -30,7 +30,7 @@ pub(crate) fn glob_matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bo
     }
 }
 
-/// Bytes of the pattern's first element if it matches the byte. The pattern is not empty.
+/// Returns the length of the first element of a non-empty pattern, if it matches the byte.
 fn match_one(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<usize> {
     let fold = |byte: u8| if ignore_case { byte.to_ascii_lowercase() } else { byte };
     match pattern {
@@ -45,7 +45,7 @@ fn match_one(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<usize> {
     }
 }
 
-/// Whether the byte is in the class that begins here, and where the class ends.
+/// Returns whether the byte is in the class that begins here, and the class's length.
 fn match_class(class: &[u8], byte: u8, fold: impl Fn(u8) -> u8) -> (bool, usize) {
     let negated = class.first() == Some(&b'^');
     let mut at = usize::from(negated);

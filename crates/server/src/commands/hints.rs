@@ -1,10 +1,10 @@
-//! Hints of `COMMAND` for clients: how requests may be spread over servers, and how commands use
-//! their keys. As in Valkey 9.1.2, from which both tables were recorded.
+//! Hints of `COMMAND` for clients: how to distribute requests over servers, and how commands use
+//! their keys. Both tables were recorded from Valkey 9.1.2.
 
 use super::table::{Command, Keys};
 use resp::ReplyWriter;
 
-/// Tips of commands that have some, by the commands' names.
+/// Tips, by command names. Commands without tips are omitted.
 const TIPS: &[(&str, &[&str])] = &[
     (
         "client|setinfo client|setname commandlog|reset config|resetstat config|rewrite config|set \
@@ -51,8 +51,8 @@ const TIPS: &[(&str, &[&str])] = &[
     ("wait waitaof", &["request_policy:all_shards", "response_policy:agg_min"]),
 ];
 
-/// How commands use their keys: the first one and the others, if they are used otherwise. What is
-/// not named here reads them.
+/// The access flags of each command's keys: those of the first key, and those of the other keys if
+/// they differ. Commands not listed only read.
 const ACCESS: &[(&str, &[&[&str]])] = &[
     ("append", &[&["RW", "insert"]]),
     ("bitfield set", &[&["RW", "access", "update", "variable_flags"]]),
@@ -78,7 +78,7 @@ const ACCESS: &[(&str, &[&[&str]])] = &[
 
 const READS: &[&str] = &["RO", "access"];
 
-/// Notes beside the flags.
+/// Notes shown beside the flags.
 const NOTES: &[(&str, &str)] = &[
     ("bitfield", "This command allows both access and modification of the key"),
     ("getex", "RW and UPDATE because it changes the TTL"),
@@ -97,16 +97,16 @@ pub(super) fn write_tips(command: &Command, reply: &mut ReplyWriter<'_>) {
     tips.iter().for_each(|tip| reply.bulk(tip.as_bytes()));
 }
 
-/// The keys of one specification: from `first` on, in steps.
+/// The keys of one specification: from position `first`, in steps.
 struct Place {
     first: i64,
-    /// The last one, counted from the first; negative: counted from the end.
+    /// Last key, relative to the first. Negative values count from the end.
     last: i64,
     step: i64,
 }
 
-/// Writes the key specifications: where clients that do not know the command find its keys, and
-/// how each is used.
+/// Writes the key specifications, from which clients without built-in knowledge of a command learn
+/// its key positions and their use.
 pub(super) fn write_keys(command: &Command, reply: &mut ReplyWriter<'_>) {
     let access = of(ACCESS, command.name).unwrap_or(&[READS]);
     match (command.keys, access) {
@@ -137,7 +137,7 @@ fn write_range(command: &Command, flags: &[&str], place: Place, reply: &mut Repl
     write_search(reply, "range", &[("lastkey", last), ("keystep", step), ("limit", 0)]);
 }
 
-/// Writes a specification up to what says how many keys there are.
+/// Writes a specification up to the part that determines the number of keys.
 fn begin(command: &Command, flags: &[&str], first: i64, reply: &mut ReplyWriter<'_>) {
     let note = of(NOTES, command.name);
     reply.map(3 + usize::from(note.is_some()));

@@ -1,9 +1,9 @@
-//! Numbers as Redis reads them: no plus sign, no leading zero, no white space.
+//! Numbers in Redis's strict format: no plus sign, no leading zeros, no white space.
 
 use super::Refusal;
 use std::ops::RangeInclusive;
 
-/// A signed 64-bit decimal number, written the one canonical way.
+/// Parses a signed 64-bit decimal number in canonical form.
 pub(crate) fn parse_integer(bytes: &[u8]) -> Option<i64> {
     match bytes {
         [b'-', digits @ ..] => {
@@ -19,7 +19,7 @@ pub(crate) fn parse_integer(bytes: &[u8]) -> Option<i64> {
     }
 }
 
-/// A number of which only some are taken.
+/// Parses a number that must lie within a range.
 pub(crate) fn parse_integer_within(
     bytes: &[u8],
     range: RangeInclusive<i64>,
@@ -36,7 +36,7 @@ pub(crate) fn parse_integer_within(
     Err(Refusal::Because(text.into()))
 }
 
-/// An unsigned 64-bit decimal number, written the one canonical way.
+/// Parses an unsigned 64-bit decimal number in canonical form.
 pub(crate) fn parse_unsigned(bytes: &[u8]) -> Option<u64> {
     match bytes {
         [] => None,

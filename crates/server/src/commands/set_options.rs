@@ -4,7 +4,7 @@ use super::{Refusal, parse_integer, uppercase_is};
 use store::Record;
 use types::UnixMillis;
 
-/// Whose options are read: they differ in which words they take.
+/// The command whose options are parsed. The commands accept different options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     Set,
@@ -12,17 +12,17 @@ pub(super) enum Dialect {
     MSetEx,
 }
 
-/// What a command was told to do.
+/// The options of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options<'a> {
     pub(super) condition: Condition<'a>,
-    /// The old value is wanted.
+    /// True if the old value is returned.
     pub(super) get: bool,
-    /// `None`: nothing is said of it.
+    /// The new expiry; `None` if not given.
     pub(super) expiry: Option<Expiry>,
 }
 
-/// When a value is set.
+/// Condition under which the value is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Condition<'a> {
     #[default]
@@ -32,7 +32,7 @@ pub(super) enum Condition<'a> {
     IfEqual(&'a [u8]),
 }
 
-/// What becomes of a key's expiry.
+/// The new expiry of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expiry {
     Never,
@@ -90,9 +90,9 @@ impl Word {
 }
 
 impl<'a> Options<'a> {
-    /// Reads options as Redis does: one may be given twice, and the last one counts, but no two
-    /// that contradict; numbers are looked at when all words make sense.
-    /// A relative expiry counts from `now`, the clock by which it will be judged.
+    /// Parses options by Redis's rules: an option may be repeated, and the last one counts, but
+    /// contradicting options are refused. Numbers are checked after all words. A relative expiry
+    /// counts from `now`, the clock by which it will be judged.
     pub(super) fn parse(
         words: &[&'a [u8]],
         dialect: Dialect,
@@ -145,7 +145,7 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// The expiry of a value that is written now, over this record.
+    /// Returns the expiry of a value written now over this record.
     pub(super) fn new_expiry(&self, record: Option<Record<'_>>) -> Option<UnixMillis> {
         match self.expiry {
             None | Some(Expiry::Never) => None,
@@ -169,8 +169,8 @@ fn parse_expiry(word: Word, number: &[u8], now: UnixMillis) -> Result<Expiry, Re
     at.map(Expiry::At).ok_or(Refusal::ExpireTime)
 }
 
-/// When something expires that is told to in these words; `None` if the number makes no sense
-/// (Redis takes positive ones only here).
+/// Returns the expiry time for a number given as seconds or milliseconds, relative or absolute.
+/// Returns `None` if the number is invalid. Redis accepts only positive numbers here.
 pub(super) fn expire_at(
     number: i64,
     seconds: bool,

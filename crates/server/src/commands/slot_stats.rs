@@ -1,5 +1,5 @@
-//! `CLUSTER SLOT-STATS`: how many keys the slots of this server have. What each slot's requests
-//! cost is not measured, as in a Valkey without `cluster-slot-stats-enabled`.
+//! `CLUSTER SLOT-STATS`: the number of keys of each slot on this server. Other metrics of slots are
+//! not measured, as in a Valkey without `cluster-slot-stats-enabled`.
 
 use super::cluster::{refuse_if_alone, slot_ranges};
 use super::migrate::slot_range;
@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use types::{HashRange, SLOT_COUNT, Slot};
 
-/// A slot and its keys.
+/// A slot and its number of keys.
 type Stat = (Slot, u64);
 
 /// `CLUSTER SLOT-STATS SLOTSRANGE first last | ORDERBY metric [LIMIT count] [ASC | DESC]`.
@@ -44,7 +44,7 @@ pub(super) fn slot_stats(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// How many are wanted, and whether those with few keys come first.
+/// Parses the number of slots to return, and the direction: true for ascending.
 fn parse_order(mut options: &[&[u8]]) -> Result<(usize, bool), Undone> {
     let (mut limit, mut is_ascending) = (usize::from(SLOT_COUNT), false);
     loop {
@@ -69,7 +69,7 @@ fn parse_order(mut options: &[&[u8]]) -> Result<(usize, bool), Undone> {
     }
 }
 
-/// All slots of a range that this server owns, in order.
+/// Returns the counts of all slots of a range that this server owns, in slot order.
 fn stats_of(call: &Call<'_>, range: HashRange) -> Vec<Stat> {
     let mut keys: BTreeMap<Slot, u64> = BTreeMap::new();
     for (_, slot, records) in call.engine.worker.counts(range) {

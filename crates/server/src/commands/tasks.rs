@@ -1,17 +1,17 @@
-//! Migrations as people see them: all that one request asked for are one task.
+//! Migration tasks as operators see them: a task contains all migrations of one request.
 //!
-//! A range that lies in several tablets is moved by several migrations, which nobody outside asked
-//! for. A task is as far as the part that is least far, and has failed if one of its parts has.
+//! A range that covers several tablets is moved by several migrations. A task's state is that of
+//! its least advanced migration, and a task has failed if one of its migrations has.
 
 use types::{MigrationId, Slot};
 use wire::control::{MigrationReport, MigrationState, Progress};
 
-/// The migrations of one request: never none, in order of their ranges.
+/// The migrations of one request, at least one, in order of their ranges.
 pub(super) struct Task<'r> {
     parts: Vec<&'r MigrationReport>,
 }
 
-/// The tasks of the migrations that `is_meant`, the newest first.
+/// Returns the tasks of the migrations selected by `is_meant`, newest first.
 pub(super) fn tasks(
     reports: &[MigrationReport],
     is_meant: impl Fn(&MigrationReport) -> bool,
@@ -22,12 +22,12 @@ pub(super) fn tasks(
     parts.chunk_by(same).map(|parts| Task { parts: parts.to_vec() }).collect()
 }
 
-/// The name by which people refer to a task: 40 hexadecimal digits, as in Valkey.
+/// Returns a task's name for operators: 40 hexadecimal digits, as in Valkey.
 pub(super) fn task_name(task: MigrationId) -> String {
     format!("{:040x}", task.0)
 }
 
-/// The task that has this name.
+/// Parses a task's name.
 pub(super) fn parse_task(name: &[u8]) -> Option<MigrationId> {
     let name = std::str::from_utf8(name).ok().filter(|name| name.len() == 40)?;
     let (zeros, number) = name.split_at_checked(24)?;
@@ -38,17 +38,16 @@ pub(super) fn parse_task(name: &[u8]) -> Option<MigrationId> {
 }
 
 impl Task<'_> {
-    /// One of its migrations, for what all have in common.
+    /// Returns one of the migrations, for properties that all share.
     pub(super) fn first(&self) -> &MigrationReport {
         self.parts[0]
     }
 
-    /// Its name.
     pub(super) fn name(&self) -> String {
         task_name(self.first().task)
     }
 
-    /// What it moves, as `0-9 20-29`.
+    /// Returns the slots that the task moves, as `0-9 20-29`.
     pub(super) fn slots(&self) -> String {
         let mut ranges: Vec<(Slot, Slot)> = Vec::new();
         for (first, last) in self.parts.iter().map(|part| part.range.slots()) {
@@ -62,29 +61,29 @@ impl Task<'_> {
         texts.join(" ")
     }
 
-    /// Where it stands.
+    /// Returns the task's state.
     pub(super) fn state(&self) -> MigrationState {
         let states = self.parts.iter().map(|part| part.state);
         states.min_by_key(|state| rank(*state)).unwrap_or(MigrationState::Success)
     }
 
-    /// Whether all of its migrations have ended.
+    /// Returns whether all migrations have ended.
     pub(super) fn is_over(&self) -> bool {
         is_over(self.state())
     }
 
-    /// Why it failed, or empty.
+    /// Returns the reason of a failure, or an empty text.
     pub(super) fn message(&self) -> &str {
         let messages = self.parts.iter().map(|part| &part.message[..]);
         messages.rev().find(|message| !message.is_empty()).unwrap_or_default()
     }
 
-    /// When something of it was heard last, in milliseconds.
+    /// Returns the time of the last update, in milliseconds.
     pub(super) fn updated(&self) -> u64 {
         self.parts.iter().map(|part| part.updated.0).max().unwrap_or(0)
     }
 
-    /// How far all of its migrations are together.
+    /// Returns the combined progress of all migrations.
     pub(super) fn progress(&self) -> Progress {
         let mut sum = Progress::default();
         for part in &self.parts {
@@ -94,19 +93,19 @@ impl Task<'_> {
             sum.bytes += bytes;
             sum.records_total += records_total;
             sum.priority_records += priority_records;
-            // They go on side by side.
+            // The migrations run concurrently.
             sum.elapsed_ns = sum.elapsed_ns.max(elapsed_ns);
         }
         sum
     }
 }
 
-/// Whether a migration has ended.
+/// Returns whether a migration has ended.
 pub(super) fn is_over(state: MigrationState) -> bool {
     rank(state) > rank(MigrationState::Releasing)
 }
 
-/// By how far it is; of those that have ended, failures first.
+/// Orders states by progress. Among those that have ended, failures come first.
 fn rank(state: MigrationState) -> u8 {
     match state {
         MigrationState::Queued => 0,

@@ -1,11 +1,11 @@
-//! The settings of a server: their names, what they may be, and where they can be changed.
+//! The settings of a server: names, valid values, and the ways to change them.
 //!
-//! The [table](SETTINGS) is all there is to know of a setting. The command line, the file, `CONFIG`
-//! and the documented example are made from it, so that they cannot disagree. Names and meanings
-//! follow redis.conf where it has a word.
+//! The [table](SETTINGS) contains everything about each setting. The command line, the
+//! configuration file, `CONFIG` and the documented example are derived from it, so that they cannot
+//! disagree. Names and meanings follow redis.conf where it has the same setting.
 //!
-//! **Invariant:** a [`Configuration`] that exists makes sense: every value was read by its type.
-//! What a running server is told later replaces the whole of it, so that nobody sees half a change.
+//! **Invariant:** each value in a [`Configuration`] is valid, because its type has parsed it. A
+//! change at runtime replaces the whole configuration, so that no reader sees half of a change.
 
 mod file;
 mod table;
@@ -23,7 +23,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use types::limits::VALUE_BYTES_MAX;
 
-/// The largest request that a connection's input has room for.
+/// Largest request that fits the input buffer of a connection, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 64 << 20;
 
 /// The settings of a server. [`SETTINGS`] describes each of them.
@@ -110,12 +110,12 @@ impl Default for Configuration {
 }
 
 impl Configuration {
-    /// Whether clients must say a password.
+    /// Returns whether clients must authenticate.
     pub fn needs_password(&self) -> bool {
         !self.requirepass.is_empty()
     }
 
-    /// Whether this is the password, in a time that depends on the length of what was said alone.
+    /// Returns whether `said` is the password. The time taken depends only on the length of `said`.
     pub fn is_password(&self, said: &[u8]) -> bool {
         let wanted = self.requirepass.as_bytes();
         let mut difference = usize::from(wanted.len() != said.len());

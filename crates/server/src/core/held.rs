@@ -1,17 +1,18 @@
-//! Replies that wait until what they tell of is safe.
+//! Reply gating: replies wait until the writes that they reveal are acknowledged.
 //!
-//! A reply that shows a write, or is the answer to one, must not leave before a crash can no longer
-//! take that back. Requests are executed at once; what they have put into their connection's output
-//! in a turn is looked at when the turn's appends have been handed out ([`Held::settle`]): mostly
-//! all is safe then, and nothing happens. What is not is taken out of the output again and waits in
-//! here, and what the connection's later requests say queues up behind it.
+//! A reply that shows or answers a write must not leave while a crash can still undo the write.
+//! Requests are executed at once and put their replies into the connection's output. When the
+//! turn's appends have been committed, [`Held::settle`] checks these replies. Usually all their
+//! writes are acknowledged already. Otherwise the pending replies are moved from the output into
+//! this module, and later replies of the same connection queue behind them.
 //!
-//! While backups say nothing, every reply waits. All that wait share a budget; when it is used up,
-//! no more requests are executed ([`Held::is_full`]), as if clients had sent nothing more.
+//! While backups do not respond, every reply is pending. Pending replies share a budget. When it is
+//! used up ([`Held::is_full`]), no more requests are executed, as if clients had sent none.
 //!
-//! **Invariant:** the replies of a connection leave in the order in which they were given.
-//! **Invariant:** who depends on nothing, and has nothing held, does not come in here.
-//! **Invariant:** what waits has at most the bytes of the budget and of one connection's input.
+//! **Invariant:** the replies of a connection leave in the order in which they were produced.
+//! **Invariant:** a connection without dependency and without pending replies causes no work here.
+//! **Invariant:** pending replies never exceed the budget plus the replies to one connection's
+//! input.
 
 use super::Connections;
 use crate::engine::Engine;
@@ -21,16 +22,16 @@ use std::ops::Range;
 use store::log::Dependency;
 use types::Instant;
 
-/// What a connection's requests have said in this turn, from one place in its output on.
+/// Replies that a connection has produced in this turn, from offset `from` of its output on.
 struct Fresh {
     connection: ConnectionId,
     from: usize,
     dependency: Option<Dependency>,
-    /// When it was executed, if a beat that was sent after that must be acknowledged.
+    /// Execution time, if these replies must wait until a heartbeat sent later is acknowledged.
     executed: Option<Instant>,
 }
 
-/// Replies that leave together.
+/// Pending replies that leave together.
 struct Batch {
     replies: Vec<u8>,
     dependency: Option<Dependency>,
@@ -44,48 +45,48 @@ impl Batch {
     }
 }
 
-/// The replies of one connection that wait.
+/// The pending replies of one connection.
 #[derive(Default)]
 struct Line {
     batches: VecDeque<Batch>,
     bytes: usize,
-    /// The connection is not read: too much waits.
+    /// True if the connection is not read because it has too many bytes pending.
     is_paused: bool,
 }
 
-/// The part of a server's memory that replies may take while they wait, beside it.
+/// Divisor of a server's memory that gives the budget, which is additional memory.
 const BUDGET_PART: usize = 16;
-/// The least budget of a server: some of the largest replies.
+/// Smallest budget of a server, in bytes: room for some replies of maximum size.
 const BUDGET_MIN: usize = 16 << 20;
 
-/// The replies of one reactor's connections that wait.
+/// The pending replies of one reactor's connections (reply gating).
 #[derive(Default)]
 pub(super) struct Held {
-    /// Bytes of replies that wait, those of this turn included.
+    /// Bytes of pending replies, including those of this turn.
     bytes: usize,
-    /// Bytes of them that were said in this turn.
+    /// Bytes among them that were produced in this turn.
     fresh_bytes: usize,
-    /// The budget of this reactor.
+    /// This reactor's part of the budget, in bytes.
     bytes_max: usize,
-    /// Connections that are not read since the budget is used up.
+    /// Connections that are not read because the budget is used up.
     stopped: BTreeSet<ConnectionId>,
     fresh: Vec<Fresh>,
     lines: BTreeMap<ConnectionId, Line>,
-    /// Connections that end when their replies have left.
+    /// Connections that close when their pending replies have left.
     ending: BTreeSet<ConnectionId>,
-    /// The engine's count of acknowledgments and the end of its lease when the lines were last looked at.
+    /// The engine's acknowledgment count and lease end at the last check of `lines`.
     looked_at: (u64, Option<u64>),
 }
 
 impl Held {
-    /// Nothing waits. Each of the server's reactors has the same part of the budget.
+    /// Returns an empty set. All reactors of a server get the same part of the budget.
     pub(super) fn new(memory_bytes: usize, reactors: u16) -> Held {
         let budget = (memory_bytes / BUDGET_PART).max(BUDGET_MIN);
         Held { bytes_max: budget / usize::from(reactors.max(1)), ..Held::default() }
     }
 
-    /// A connection's requests have been executed, and have appended to its output what stands in
-    /// this place there.
+    /// Records that a connection's requests have appended the range `said` to its output, together
+    /// with the durability dependency of these requests.
     #[inline]
     pub(super) fn note(
         &mut self,
@@ -105,21 +106,21 @@ impl Held {
         }
     }
 
-    /// Returns whether so much waits that nothing more may be executed.
+    /// Returns whether the budget is used up, so that no more requests may be executed.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.bytes > self.bytes_max
     }
 
-    /// Reads a connection no more until less waits.
+    /// Stops reading a connection until the budget has room.
     #[cold]
     pub(super) fn stop(&mut self, connection: ConnectionId, io: &mut impl Connections) {
         self.stopped.insert(connection);
         io.pause_reading(connection);
     }
 
-    /// Reads connections again that were stopped, once half of the budget is free: else each reply
-    /// that leaves would let everybody in.
+    /// Resumes stopped connections once half of the budget is free. With a smaller gap, each
+    /// released reply would resume all connections.
     fn resume(&mut self, io: &mut impl Connections) {
         if !self.stopped.is_empty() && self.bytes <= self.bytes_max / 2 {
             for connection in std::mem::take(&mut self.stopped) {
@@ -130,8 +131,8 @@ impl Held {
         }
     }
 
-    /// Whether the end of a connection must wait for replies that are still held. If so it ends
-    /// when they have left.
+    /// Returns whether the connection has pending replies that must leave before it closes. If so,
+    /// it closes when they have left.
     pub(super) fn delays_end(&mut self, connection: ConnectionId) -> bool {
         let is_fresh = self.fresh.iter().any(|fresh| fresh.connection == connection);
         let is_held = is_fresh || self.lines.contains_key(&connection);
@@ -141,7 +142,7 @@ impl Held {
         is_held
     }
 
-    /// The connection is gone.
+    /// Drops the state of a closed connection.
     pub(super) fn forget(&mut self, connection: ConnectionId) {
         let line = self.lines.remove(&connection);
         self.bytes -= line.map_or(0, |line| line.bytes);
@@ -150,28 +151,28 @@ impl Held {
         self.fresh.retain(|fresh| fresh.connection != connection);
     }
 
-    /// Returns whether the connection is not read since too much waits, for it or in all.
+    /// Returns whether the connection is not read because too many bytes are pending.
     pub(super) fn is_paused(&self, connection: ConnectionId) -> bool {
         self.lines.get(&connection).is_some_and(|line| line.is_paused)
             || self.stopped.contains(&connection)
     }
 
-    /// All appends of this turn have been handed out: lets go what is safe, and keeps what is not.
-    /// Whoever calls it sends the outputs afterwards.
+    /// Releases replies whose writes are acknowledged, and keeps the others. Must be called after
+    /// the turn's appends were committed and before outputs are sent.
     #[inline]
     pub(super) fn settle(&mut self, engine: &mut Engine, io: &mut impl Connections) {
         if self.fresh.is_empty() && self.lines.is_empty() && self.stopped.is_empty() {
             return;
         }
-        // Bytes that still wait are counted again.
+        // `hold` counts the bytes that are still pending again.
         self.bytes -= std::mem::take(&mut self.fresh_bytes);
         self.settle_all(engine, io);
         self.resume(io);
     }
 
     fn settle_all(&mut self, engine: &mut Engine, io: &mut impl Connections) {
-        // What this turn has said is behind what is held already: it must be out of the output
-        // before anything is let go into it.
+        // Replies of this turn come after replies that are already pending. They must leave the
+        // output before pending replies are released into it.
         let mut fresh = std::mem::take(&mut self.fresh);
         fresh.retain(|Fresh { connection, dependency, executed, .. }| {
             let waits = dependency.as_ref().is_some_and(|it| !engine.is_acknowledged(it))
@@ -181,7 +182,7 @@ impl Held {
             }
             self.lines.contains_key(connection)
         });
-        // From the last one on, so that each takes what its own requests have said and no more.
+        // Take from the back, so that each entry gets only the bytes of its own requests.
         let take = |Fresh { connection, from, .. }: &Fresh| {
             let output = io.output(*connection);
             if output.len() > *from { output.split_off(*from) } else { Vec::new() }
@@ -194,13 +195,14 @@ impl Held {
         }
         self.fresh = fresh;
         engine.note_held(!self.lines.is_empty());
-        // Who acknowledges wakes those who have said so by then.
+        // An acknowledging thread wakes only reactors that have announced pending replies. The
+        // announcement precedes this check, so no acknowledgment is missed.
         self.look(engine, io);
         self.end_connections(io);
         engine.note_held(!self.lines.is_empty());
     }
 
-    /// Lets go what has become safe since the last look.
+    /// Releases replies that became safe since the last check.
     fn look(&mut self, engine: &Engine, io: &mut impl Connections) {
         let news = (engine.acknowledgments(), engine.lease_until());
         if self.looked_at != news {
@@ -253,7 +255,7 @@ impl Held {
 mod tests {
     use super::*;
 
-    /// Sockets that remember which of them are read.
+    /// Output buffers that record which connections are paused.
     #[derive(Default)]
     struct Sockets {
         outputs: BTreeMap<ConnectionId, Vec<u8>>,
@@ -300,7 +302,7 @@ mod tests {
             held.stop(connection(late), &mut io);
             assert!(held.is_paused(connection(late)));
         }
-        // Clients that go away leave room.
+        // Closed clients free some of the budget.
         held.forget(connection(1));
         held.resume(&mut io);
         assert_eq!(io.paused.len(), 10, "a little room is not enough for everybody");

@@ -1,4 +1,4 @@
-//! Order among clients, in virtual time and without sockets.
+//! Tests of client limits, and of other behavior of the core, in virtual time and without sockets.
 
 mod clock;
 mod fidelity;
@@ -17,7 +17,7 @@ use wire::control::{
     ToCoordinator,
 };
 
-/// Connections that only remember.
+/// Connections that only record what is sent to them.
 #[derive(Default)]
 struct Sockets {
     outputs: BTreeMap<ConnectionId, Vec<u8>>,
@@ -54,7 +54,7 @@ struct World {
     cores: [Core; 2],
     sockets: Sockets,
     now: Instant,
-    /// By how many ms the wall clock is ahead.
+    /// Lead of the wall clock over the virtual time, in milliseconds.
     wall_ahead: i64,
 }
 
@@ -65,7 +65,7 @@ impl World {
         World::of(configuration, false)
     }
 
-    /// As one of a cluster.
+    /// Returns a server that is a member of a cluster.
     fn of_cluster() -> World {
         let world = World::of(Configuration::default(), true);
         world.node.set_linked(true);
@@ -134,7 +134,7 @@ impl World {
         UnixMillis(true_time.saturating_add_signed(self.wall_ahead))
     }
 
-    /// Time passes, and every reactor has turns in it.
+    /// Lets time pass, with turns of both reactors.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -163,7 +163,7 @@ impl World {
         Asking { connection, reactor, input: Vec::new() }
     }
 
-    /// Sends a line, and returns what has been answered since the last time.
+    /// Sends a line, and returns the output since the last call.
     fn ask(&mut self, client: &mut Asking, line: &str) -> String {
         client.input.extend_from_slice(line.as_bytes());
         client.input.extend_from_slice(b"\r\n");
@@ -185,8 +185,8 @@ impl World {
         String::from_utf8(output).expect("replies of these tests are text")
     }
 
-    /// A turn of every reactor that ends with a quantum of background work, if there is any.
-    /// Whether there was.
+    /// Runs a turn of both reactors, including a quantum of background work if there is any.
+    /// Returns whether there was.
     fn turn(&mut self) -> bool {
         let mut has_worked = false;
         let wall = self.wall();
@@ -347,7 +347,7 @@ fn replies_that_are_not_wanted_are_not_sent() {
     assert_eq!(world.ask(&mut client, "PING"), "");
     assert_eq!(world.ask(&mut client, "CLIENT REPLY SKIP"), "");
     assert_eq!(world.ask(&mut client, "CLIENT REPLY ON"), "+OK\r\n");
-    // What waits keeps its place, and what follows `SKIP` is not answered.
+    // A parked request keeps its position, and the request after `SKIP` gets no reply.
     let mut operator = world.connect(2, 1, HERE);
     world.ask(&mut operator, "CLIENT PAUSE 1000 WRITE");
     let lines = ["SET a 1", "CLIENT REPLY SKIP", "SET a 2", "GET a"].join("\r\n");
@@ -358,14 +358,14 @@ fn replies_that_are_not_wanted_are_not_sent() {
     assert_eq!(answered, "+OK\r\n$1\r\n2\r\n");
 }
 
-/// Sends to reactor 0 what comes without waiting for answers, and lets no turn pass.
+/// Sends pipelined requests to reactor 0, without running a turn.
 fn send(world: &mut World, client: &Asking, requests: &str) {
     world.cores[0].begin_turn(world.now, WALL);
     let taken = world.cores[0].receive(client.connection, requests.as_bytes(), &mut world.sockets);
     assert_eq!(taken, Some(requests.len()), "too much is unfinished");
 }
 
-/// Turns until all of the requests are answered; how many turns it took. Adds to `replies`.
+/// Runs turns until all requests are answered; returns their number. Appends to `replies`.
 fn turns_until(world: &mut World, client: &Asking, sent: usize, replies: &mut String) -> usize {
     for turns in 0..100_000 {
         replies.push_str(&world.answer(client));
@@ -382,7 +382,7 @@ fn set(key: usize) -> String {
     format!("SET key:{key} {}\r\n", "x".repeat(16 << 10))
 }
 
-/// Far more than a quantum of cleaning wins.
+/// Far more writes than a quantum of cleaning frees memory for.
 const SETS_PER_TURN: usize = 32;
 
 #[test]
@@ -427,7 +427,7 @@ fn a_full_server_refuses_writes_soon_and_deletes_make_room_at_once() {
     assert_eq!(replies.matches("+OK").count(), 50, "there is room");
 }
 
-/// What reactor 0 has asked of the coordinator: the number of the last request, and all of them.
+/// Returns all requests of reactor 0 to the coordinator, and the number of the last.
 fn asked(world: &mut World) -> (u64, Vec<Ask>) {
     let asked = std::mem::take(&mut world.cores[0].engine.out.control);
     let asked = asked.into_iter().filter_map(|message| match message {

@@ -1,6 +1,7 @@
-//! How much there is, counted now and then: records by table for those who watch, and the load of
-//! each slot for the coordinator, who divides it among others when this server is dead
-//! (`docs/design/replication.md`, "Wills").
+//! Load profile of a server, counted periodically: the records of each table for operators, and
+//! the load of each slot for the coordinator. The coordinator uses the profile (RAMCloud: *will*)
+//! to divide the ranges of a dead server among recovery masters (`docs/design/replication.md`,
+//! "Wills").
 
 use super::Engine;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,48 +11,48 @@ use types::limits::TABLES_MAX;
 use types::{Instant, ReactorId, SLOT_COUNT, Slot, TableId};
 use wire::control::{ToCoordinator, Will};
 
-/// From the beginning of a count to the beginning of the next one.
+/// Time between the starts of two scans.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Leaves that one step looks at: 50 to 100 us.
+/// Maximum number of leaves that one step scans, in 50 to 100 us.
 const LEAVES: usize = 1024;
 
-/// Between two steps.
+/// Time between two steps.
 const STEP_PAUSE: Duration = Duration::from_millis(20);
 
-/// Between two wills.
+/// Time between two load profiles.
 const WILL_PAUSE: Duration = Duration::from_secs(5);
 
-/// So many bytes in the log are replayed in the time that each record takes besides.
+/// Load of a record besides its bytes: its fixed replay cost, in log bytes of equal cost.
 const RECORD_LOAD: u64 = 256;
 
-/// What was counted.
+/// Results of the last scan.
 #[derive(Debug, Default)]
 pub(super) struct Census {
-    /// By table, when it was counted last.
+    /// Number of records, by table.
     records: [AtomicU64; TABLES_MAX],
-    /// By table, records with an expiry that the last walk over the table has met, and the mean of
-    /// what was left to them in ms.
+    /// Number of records with an expiry time that the last expiry scan has met, and their mean
+    /// remaining time in milliseconds, by table.
     expiring: [(AtomicU64, AtomicU64); TABLES_MAX],
 }
 
-/// A count that goes on in steps. The first reactor counts for all.
+/// A scan in progress, which the first reactor runs in steps for all.
 #[derive(Debug, Default)]
 pub(super) struct Count {
-    /// When it goes on.
+    /// Time of the next step.
     next: Instant,
-    /// When the next one begins.
+    /// Start of the next scan.
     again: Instant,
-    /// Where it goes on. `None`: it begins.
+    /// Slot of the next step; `None` at the start of a scan.
     slot: Option<Slot>,
     records: [u64; TABLES_MAX],
-    /// By slot. Empty unless a will is due.
+    /// Load by slot. Empty unless a load profile is due.
     loads: Vec<u64>,
     will_at: Instant,
 }
 
 impl Census {
-    /// A walk over a table is at its end.
+    /// Records the result of a complete expiry scan of a table.
     pub(super) fn note_expiring(&self, table: TableId, met: Expiring) {
         let (records, mean_left) = &self.expiring[usize::from(table.0)];
         records.store(met.records, Ordering::Relaxed);
@@ -59,14 +60,14 @@ impl Census {
         mean_left.store(mean, Ordering::Relaxed);
     }
 
-    /// Records of a table that have an expiry, and the mean of what is left to them in ms: as the
-    /// last walk over the table has met them.
+    /// Returns the number of records of a table that have an expiry time, and their mean
+    /// remaining time in milliseconds, as of the last expiry scan.
     pub(super) fn expiring(&self, table: TableId) -> (u64, u64) {
         let (records, mean_left) = &self.expiring[usize::from(table.0)];
         (records.load(Ordering::Relaxed), mean_left.load(Ordering::Relaxed))
     }
 
-    /// Tables that have records, and how many.
+    /// Returns the tables that have records, with the number of records.
     pub(super) fn tables(&self) -> impl Iterator<Item = (TableId, u64)> {
         let counted = self.records.iter().map(|records| records.load(Ordering::Relaxed));
         let named = counted.enumerate().map(|(table, records)| (TableId(table as u8), records));
@@ -75,14 +76,14 @@ impl Census {
 }
 
 impl Count {
-    /// When it goes on, if it has begun.
+    /// Returns the time of the next step, if a scan is in progress.
     pub(super) fn next_step(&self) -> Option<Instant> {
         self.slot.is_some().then_some(self.next)
     }
 }
 
 impl Engine {
-    /// Counts on, if it is time.
+    /// Runs a step of the scan if it is due.
     pub(super) fn take_census(&mut self, now: Instant) {
         let count = &mut self.counting;
         if self.reactor != ReactorId(0) || now < count.next {

@@ -1,28 +1,29 @@
-//! When this reactor cleans, and what writers may expect of it.
+//! Scheduling of the cleaner on this reactor, and its backpressure on writers.
 //!
-//! As long as a good part of the memory is free, cleaning is background work like any other. When
-//! less is free than half of what the cleaner aims at, its share of every reactor rises, up to a
-//! quantum after each turn when nothing is left: writers are slowed down to what can be cleaned.
-//! A write that finds no memory waits for it, and is refused only when nothing more can be won.
+//! While enough memory is free, cleaning is background work like any other. When free memory
+//! falls below half of the cleaner's target, the cleaner's share of every reactor rises. It
+//! reaches one quantum per turn when nothing is free. This slows writers down to the rate of
+//! cleaning. A write that finds no memory waits. It is refused only when nothing more can be
+//! freed.
 
 use super::Engine;
 use crate::operators::counts::Background;
 use std::time::Duration;
 use types::Instant;
 
-/// How long the cleaner rests when it finds nothing worth cleaning: a full server that nobody
-/// writes to sleeps, and one that is written to at 1 GB/s has overwritten a quarter of a segment.
+/// Pause of the cleaner when it finds nothing worth cleaning. It lets a full server without
+/// writes sleep; at 1 GB/s, writers overwrite a quarter of a segment in this time.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// How long it rests when it must wait for other reactors: for a quantum of theirs.
+/// Pause of the cleaner when it must wait for other reactors: one quantum of theirs.
 const PAUSE_FOR_OTHERS: Duration = Duration::from_micros(50);
 
-/// A reactor's part in cleaning.
+/// Cleaning state of a reactor.
 #[derive(Debug, Default)]
 pub(super) struct Cleaner {
-    /// Until when it rests although memory is low.
+    /// End of the current pause, which applies although memory is low.
     rests: Option<Instant>,
-    /// Whether it had the quantum before this one, ahead of other work.
+    /// Set if the previous quantum was cleaning ahead of other work.
     was_first: bool,
 }
 
@@ -41,7 +42,7 @@ impl Engine {
         self.cleaner.rests.is_none() && self.node.store().log().is_low()
     }
 
-    /// A quantum of cleaning. `None`: nothing is to be cleaned, or nothing can be now.
+    /// Runs a quantum of cleaning. Returns `None` if nothing can be cleaned now.
     pub(super) fn clean(&mut self, now: Instant) -> Option<Background> {
         if self.worker.clean() {
             return Some(Background::Clean);
@@ -52,7 +53,7 @@ impl Engine {
         None
     }
 
-    /// Cleaning ahead of other background work, every other time, when writers find no memory.
+    /// Cleans ahead of other background work, every other time, while writers find no memory.
     pub(super) fn clean_first(&mut self, now: Instant) -> Option<Background> {
         let is_turn = !std::mem::take(&mut self.cleaner.was_first);
         if !is_turn || self.node.store().log().has_free() || !self.may_clean() {
@@ -62,7 +63,7 @@ impl Engine {
         self.clean(now)
     }
 
-    /// The background's minimum share of this reactor's running time, in percent.
+    /// Returns the minimum share of this reactor's running time for background work, in percent.
     pub fn background_share(&self) -> u8 {
         let share = self.node.background_share();
         match self.may_clean() {
@@ -71,13 +72,12 @@ impl Engine {
         }
     }
 
-    /// Whether a write that has found no memory may find some later.
+    /// Returns whether a write that has found no memory may find some later.
     pub(crate) fn may_win_memory(&self) -> bool {
         !self.node.store().log().is_exhausted()
     }
 
-    /// Whether requests that wait for memory are to be tried again: there is some, or there will
-    /// be none.
+    /// Returns whether to retry requests that wait for memory: some is free, or none can be.
     pub(crate) fn has_news_of_memory(&self) -> bool {
         self.node.store().log().has_free() || !self.may_win_memory()
     }

@@ -1,16 +1,17 @@
-//! FLUSHDB: empties tables on this server, in steps, as one moment for everybody who watches.
+//! FLUSHDB: empties tables on this server in steps that look atomic to clients.
 //!
-//! 1. The coordinator has given new tenures: that is when the flush begins here, whoever asked for it
-//!    and whether or not that one has heard. What is written until the table is empty keeps the old
-//!    tenure, so that nothing of it counts after a crash. A range that is frozen may be served here
-//!    again, one that is being recovered is going to be served here: the flush waits until it is
-//!    known who owns it. A range that is being flushed is not frozen.
-//! 2. The table's operations are held: tablets with the table in `flushing` are published.
-//! 3. When every reactor has begun a turn, nobody is inside the table. From here on nothing that a
-//!    migration still brings for it is taken. Its records are dropped, a bounded step at a time.
-//! 4. Operations go on, under the new tenure, and the flush is answered.
+//! 1. The coordinator assigns new tenures. The flush begins here when this server receives them,
+//!    independently of the requester. Entries written until the table is empty keep the old
+//!    tenure, so that none of them is valid after a crash. A frozen range may be served here
+//!    again, and a recovering range will be: the flush waits until their owner is certain. A
+//!    range that is being flushed is not frozen.
+//! 2. Tablets with the table in `flushing` are published. Operations on the table wait.
+//! 3. When every reactor has begun a turn, no operation is inside the table. From here on,
+//!    records that a migration brings for the table are refused. Its records are deleted in
+//!    bounded steps.
+//! 4. Operations resume under the new tenure, and the flush is answered.
 //!
-//! One flush goes on at a time. Whoever asked for it finds either that it is done, or does it.
+//! One flush runs at a time. A request either finds the flush done, or performs it.
 
 use super::outgoing::Wake;
 use super::tablets::renewed;
@@ -22,36 +23,36 @@ use types::limits::TABLES_MAX;
 use types::{KeyHash, TableId};
 use wire::control::{Answer, ClusterMap};
 
-/// A flush that is going on.
+/// A flush in progress, or queued.
 pub(super) struct Flush {
-    /// Who asked for it, if that one waits.
+    /// Request to answer, if a client waits.
     request: Option<u64>,
-    /// It is about what this map says, or a later one.
+    /// Minimum version of the map that has the new tenures.
     map: u64,
-    /// `None`: nothing has begun.
+    /// Position of the flush; `None` before it begins.
     step: Option<Step>,
 }
 
 struct Step {
-    /// Whose tenures are taken up.
+    /// Map with the new tenures.
     map: Arc<ClusterMap>,
     tables: TableSet,
     table: TableId,
     cursor: KeyHash,
-    /// Over when nobody is inside the tables.
+    /// Grace period after which no operation is inside the tables.
     grace: GracePeriod,
 }
 
-/// What became of an attempt to begin.
+/// Result of an attempt to begin.
 enum Begun {
     Held(Step),
-    /// There is nothing to be flushed.
+    /// No table has new tenures.
     Nothing,
-    /// A range's owner is not certain, or another flush goes on.
+    /// The owner of a range is not certain, or another flush is in progress.
     NotYet,
 }
 
-/// What sources still have of a table that is being flushed does not arrive any more.
+/// Refuses records that migrations still bring for a table that is being flushed.
 fn refuse_what_arrives(node: &Node, table: TableId) {
     for tablet in node.store().tablets().iter().filter(|tablet| tablet.flushing.contains(table)) {
         match &tablet.state {
@@ -65,11 +66,11 @@ fn refuse_what_arrives(node: &Node, table: TableId) {
     }
 }
 
-/// Buckets that one quantum empties.
+/// Maximum number of buckets that one quantum empties.
 const FLUSH_BUCKETS: usize = 64;
 
 impl Engine {
-    /// A map has come, which may give tables of ours other tenures.
+    /// Begins a flush if the newest map has given tables of this server new tenures.
     pub(super) fn flush_if_renewed(&mut self) {
         let (map, me) = (self.node.map(), self.node.me());
         let is_renewed = |tablet: &Tablet| match tablet.state {
@@ -84,12 +85,12 @@ impl Engine {
         }
     }
 
-    /// Tables may have to be flushed: a map has come, or the answer to this request.
+    /// Queues a flush, after a new map or the answer to a request.
     pub(super) fn begin_flush(&mut self, request: Option<u64>, map: u64) {
         self.flushes.push_back(Flush { request, map, step: None });
     }
 
-    /// Holds the operations on tables that the newest map has given other tenures.
+    /// Makes operations wait on tables with new tenures in the newest map.
     fn hold_for_flush(&self, wanted: u64) -> Begun {
         let (node, map, me) = (&self.node, self.node.map(), self.node.me());
         if map.version < wanted {
@@ -125,7 +126,7 @@ impl Engine {
             Some(tablets.into_iter().map(held).collect())
         });
         match begun {
-            // The period must begin when the tablets have been published.
+            // The grace period must begin after the tablets are published.
             Some(Begun::Held(step)) => {
                 Begun::Held(Step { grace: node.store().grace_period(), ..step })
             }
@@ -134,7 +135,7 @@ impl Engine {
         }
     }
 
-    /// One step of the oldest flush. `false`: there is none, or nothing can be done.
+    /// Runs one step of the oldest flush. Returns `false` if there is none, or it cannot proceed.
     pub(super) fn flush_quantum(&mut self) -> bool {
         let Some(flush) = self.flushes.front_mut() else { return false };
         let wanted = flush.map;
@@ -175,7 +176,7 @@ impl Engine {
         }
     }
 
-    /// The tables are empty: operations go on, under the new tenures.
+    /// Ends a flush: the tables are empty, and operations resume under the new tenures.
     fn end_flush(&mut self) {
         let step = self.flushes.front_mut().and_then(|flush| flush.step.take());
         let Some(Step { map, .. }) = step else { return };

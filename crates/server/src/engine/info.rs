@@ -17,12 +17,12 @@ type Lines = Vec<(String, String)>;
 /// A section of `INFO`.
 pub(crate) struct Section {
     pub(crate) name: &'static str,
-    /// Whether it is shown to those who do not ask for it by name, or for `all`.
+    /// Set if `INFO` without arguments shows it.
     pub(crate) is_default: bool,
     write: fn(&Shown<'_>) -> Lines,
 }
 
-/// All there are, in their order.
+/// All sections, in their order.
 pub(crate) static SECTIONS: [Section; 15] = [
     section("Server", true, server),
     section("Clients", true, clients),
@@ -47,7 +47,7 @@ const fn section(name: &'static str, is_default: bool, write: fn(&Shown<'_>) -> 
     Section { name, is_default, write }
 }
 
-/// What sections are written from.
+/// Sources of the values of a section.
 struct Shown<'e> {
     engine: &'e Engine,
     now: Instant,
@@ -55,9 +55,9 @@ struct Shown<'e> {
     wall: UnixMillis,
     counts: Vec<Arc<Counts>>,
     usage: Usage,
-    /// Requests per second since `INFO` was asked for last.
+    /// Requests per second since the last `INFO`.
     rate: u64,
-    /// Numbers that count as 0.
+    /// Counter values that are shown as 0.
     baseline: Baseline,
 }
 
@@ -66,7 +66,7 @@ impl Shown<'_> {
         self.engine.node()
     }
 
-    /// Returns the reactors' own counts.
+    /// Returns the reactors' own counters.
     fn reactors(&self) -> Vec<runtime::Counts> {
         self.node().operators.host().map(|host| host.reactors()).unwrap_or_default()
     }
@@ -77,7 +77,7 @@ impl Shown<'_> {
     }
 }
 
-/// The sections that are wanted, as `INFO` writes them.
+/// Returns the text of the wanted sections.
 pub(super) fn text(
     engine: &Engine,
     now: Instant,
@@ -169,7 +169,7 @@ fn clients(shown: &Shown<'_>) -> Lines {
     fields
 }
 
-/// The fields about `CLIENT PAUSE`: what it holds back, and for how long.
+/// Returns the fields about `CLIENT PAUSE`: the held commands and the remaining time.
 fn pause_fields(node: &Node, now: Instant) -> Vec<(&'static str, String)> {
     let pause = &node.operators.pause;
     let (reason, actions) = match pause.at(now) {
@@ -219,7 +219,7 @@ fn memory(shown: &Shown<'_>) -> Lines {
     ])
 }
 
-/// As Redis writes sizes for people.
+/// Formats a size as Redis does for people.
 fn human(bytes: u64) -> String {
     let (unit, factor) = match bytes {
         0..1024 => return format!("{bytes}B"),
@@ -230,7 +230,7 @@ fn human(bytes: u64) -> String {
     format!("{:.2}{unit}", bytes as f64 / factor)
 }
 
-/// Redis's fields, as far as they mean something, and how much of what was kept is there again.
+/// Returns the fields of Redis that apply here, and the progress of loading.
 fn persistence(shown: &Shown<'_>) -> Lines {
     let began = (shown.wall.0 / 1000).saturating_sub(shown.uptime.as_secs());
     let last_save = shown.node().last_save(shown.wall, shown.uptime);
@@ -288,14 +288,14 @@ fn persistence(shown: &Shown<'_>) -> Lines {
 }
 
 impl Node {
-    /// When a write counts as safe; `None`: nothing is persisted.
+    /// Returns the durability mode; `None` if nothing is persisted.
     pub(crate) fn persistence(&self) -> Option<Mode> {
         let own = self.keeper().map(|keeper| keeper.mode());
         own.or_else(|| self.replication().map(|replication| replication.plan().mode))
     }
 
-    /// The second up to which every acknowledged write is on disk: now, or when the server began if
-    /// that is not known.
+    /// Returns the second up to which every acknowledged write is certainly on disk: now in mode
+    /// `disk`, else the start of the server.
     pub(crate) fn last_save(&self, wall: UnixMillis, uptime: Duration) -> u64 {
         let now = wall.0 / 1000;
         match self.persistence() {
@@ -305,7 +305,7 @@ impl Node {
     }
 }
 
-/// Commands that have changed data since everything was counted from 0, where no log keeps it.
+/// Returns the number of successful writes since the last reset; 0 if the log is persisted.
 fn unsaved_changes(shown: &Shown<'_>) -> u64 {
     if shown.node().persistence().is_some() {
         return 0;
@@ -315,8 +315,8 @@ fn unsaved_changes(shown: &Shown<'_>) -> u64 {
     writes.map(|(_, sum)| sum.calls.saturating_sub(sum.failed)).sum()
 }
 
-/// Keys that have expired since everything was counted from 0: those that were reclaimed, and those
-/// that a command gave an expiry in the past.
+/// Returns the number of keys expired since the last reset of the statistics. It includes keys
+/// that a command gave an expiry time in the past.
 pub(crate) fn expired(node: &Node, counts: &[Arc<Counts>]) -> u64 {
     let at_once: u64 = counts.iter().map(|counts| counts.expired.read()).sum();
     let before = lock(&node.operators.baseline).expired;
@@ -324,7 +324,7 @@ pub(crate) fn expired(node: &Node, counts: &[Arc<Counts>]) -> u64 {
 }
 
 impl Engine {
-    /// Counts everything from 0 again, also what is counted outside of the reactors' own numbers.
+    /// Resets all statistics, including counters outside the reactors' own ones.
     pub(crate) fn reset_statistics(&mut self) {
         let node = &self.node;
         let reactors = node.operators.host().map(|host| host.reactors()).unwrap_or_default();
@@ -403,12 +403,12 @@ fn cpu(shown: &Shown<'_>) -> Lines {
         ("used_cpu_user", seconds(shown.usage.user)),
         ("used_cpu_sys_children", "0.000000".into()),
         ("used_cpu_user_children", "0.000000".into()),
-        // Not waiting for input: of all reactors together, since there is no main thread.
+        // Time not spent waiting for input, summed over all reactors: there is no main thread.
         ("used_active_time_main_thread", seconds(active_time(&shown.reactors()))),
     ])
 }
 
-/// Commands that somebody has called, with their sums.
+/// Returns the commands that have been called, with their sums.
 pub(crate) fn called(counts: &[Arc<Counts>]) -> Vec<(&'static Command, Summary)> {
     let numbers = (0..).map_while(|number| Some((number, Command::numbered(number)?)));
     let mut called: Vec<_> = numbers
@@ -452,7 +452,7 @@ fn latency_stats(shown: &Shown<'_>) -> Lines {
     called.map(describe).collect()
 }
 
-/// What Redis has no field for.
+/// Returns the fields that Redis does not have.
 fn ballast(shown: &Shown<'_>) -> Lines {
     let node = shown.node();
     let map = node.map();
@@ -485,7 +485,7 @@ fn ballast(shown: &Shown<'_>) -> Lines {
     fields
 }
 
-/// What is recovered here of dead servers, what was, and what it costs.
+/// Returns the state, results and cost of recoveries on this server.
 fn recovery(shown: &Shown<'_>) -> Lines {
     let mut fields = shown.node().recovery_fields();
     let spent: u64 =

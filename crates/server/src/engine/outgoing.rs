@@ -1,4 +1,4 @@
-//! What an engine wants sent. Plain data: the shell, or a simulator, carries it out.
+//! Output of an engine as plain data. The shell, or the simulator, sends and executes it.
 
 use super::durable::{Sync, Synced};
 use super::recovering::{ReadDone, ReadJob};
@@ -7,44 +7,44 @@ use types::ServerId;
 use wire::control::{Answer, ToCoordinator};
 use wire::peer::PeerMessage;
 
-/// The connection on which a message came, for its answer. Whoever drives the engine chooses the
-/// numbers.
+/// Identifies the connection on which a message arrived, so that its answer can be sent back. The
+/// driver of the engine assigns the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route(pub u64);
 
 impl Route {
-    /// The route of what a server has sent to itself: it never leaves the engine. No connection has
-    /// this number.
+    /// Route of a message that a server sends to itself. Such a message never leaves the engine,
+    /// and no connection has this number.
     pub(super) const HERE: Route = Route(u64::MAX);
 }
 
-/// Raw bytes that came behind a message, still in the buffer that the whole frame came in.
+/// Raw bytes that followed a message, still in the buffer of the whole frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Payload {
-    /// The buffer.
+    /// Buffer with the whole frame.
     pub buffer: Vec<u8>,
-    /// Where the payload begins in it.
+    /// Offset of the payload in the buffer.
     pub start: usize,
 }
 
 impl Payload {
-    /// The payload.
+    /// Returns the payload.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..]
     }
 }
 
-/// Where a message goes.
+/// Destination of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
-    /// To a server, over one of this reactor's own connections.
+    /// A server, over one of this reactor's own connections.
     Server(ServerId),
-    /// Back where a message came from.
+    /// The connection on which a message arrived.
     Back(Route),
 }
 
 impl To {
-    /// Returns whether what goes there from `me` stays there.
+    /// Returns whether a message of server `me` with this destination goes to `me` itself.
     pub(super) fn is_here(self, me: ServerId) -> bool {
         match self {
             To::Server(server) => server == me,
@@ -56,17 +56,17 @@ impl To {
 /// One message between servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sending {
-    /// Where to.
+    /// Destination.
     pub to: To,
-    /// Whether somebody waits for it.
+    /// Set if operations wait for the message.
     pub is_priority: bool,
-    /// The message.
+    /// Message.
     pub message: PeerMessage,
-    /// Raw bytes behind it.
+    /// Raw bytes that follow the message.
     pub payload: Vec<u8>,
 }
 
-/// Something that parked operations of this reactor waited for.
+/// An event that parked operations of this reactor wait for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wake {
     /// This record has arrived, or is known not to exist.
@@ -75,34 +75,34 @@ pub enum Wake {
     Progress,
     /// Tablets or the map have changed.
     Tablets,
-    /// The answer to this request of an operation of ours.
+    /// The answer to the request with this number, from the coordinator or the process.
     Answer(u64, Answer),
 }
 
-/// Work for the disk that may take longer than any turn.
+/// Work for the disk that may take longer than a turn.
 #[derive(Debug)]
 pub enum DiskJob {
-    /// Of a server that keeps its own log.
+    /// A sync of this server's own log (local persistence).
     Sync(Sync),
-    /// Of one that keeps others'.
+    /// A job on replicas of other servers' logs.
     Backup(BackupJob),
-    /// Of what it keeps of the dead. Many may come at a time, and nothing else should wait for them.
+    /// A read of a dead server's replica. Many may be queued; no other job should wait.
     Read(ReadJob),
 }
 
-/// What came of a [`DiskJob`].
+/// Result of a [`DiskJob`].
 #[derive(Debug)]
 pub enum DiskDone {
-    /// See [`DiskJob::Sync`].
+    /// Result of [`DiskJob::Sync`].
     Synced(Synced),
-    /// See [`DiskJob::Backup`].
+    /// Result of [`DiskJob::Backup`].
     Backup(BackupDone),
-    /// See [`DiskJob::Read`].
+    /// Result of [`DiskJob::Read`].
     Read(ReadDone),
 }
 
 impl DiskJob {
-    /// Returns whether it only reads, so that what is written need not wait for it.
+    /// Returns whether the job only reads. Jobs that write need not wait for it.
     pub fn is_reading(&self) -> bool {
         match self {
             DiskJob::Sync(_) => false,
@@ -111,7 +111,7 @@ impl DiskJob {
         }
     }
 
-    /// Does it. May take milliseconds, and seconds on a busy disk.
+    /// Runs the job. This may take milliseconds, and seconds on a busy disk.
     pub fn carry_out(self) -> DiskDone {
         match self {
             DiskJob::Sync(sync) => DiskDone::Synced(sync.carry_out()),
@@ -121,21 +121,21 @@ impl DiskJob {
     }
 }
 
-/// Everything an engine wants done outside of itself, in order.
+/// All output of an engine, in order.
 #[derive(Debug, Default)]
 pub struct Outgoing {
-    /// To servers.
+    /// Messages to servers.
     pub peers: Vec<Sending>,
-    /// To the coordinator.
+    /// Messages to the coordinator.
     pub control: Vec<ToCoordinator>,
-    /// For the disk, in this order; [`crate::core::Core::on_disk`] follows each.
+    /// Jobs for the disk, in order. [`crate::core::Core::on_disk`] follows each.
     pub disk: Vec<DiskJob>,
-    /// To parked operations.
+    /// Wakes for parked operations.
     pub wakes: Vec<Wake>,
 }
 
 impl Outgoing {
-    /// A message to a server that nobody waits for.
+    /// Queues a message to a server that no operation waits for.
     pub(super) fn send(&mut self, to: ServerId, message: PeerMessage) {
         let to = To::Server(to);
         self.peers.push(Sending { to, is_priority: false, message, payload: Vec::new() });

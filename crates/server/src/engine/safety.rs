@@ -1,27 +1,27 @@
-//! Where everything is by now that a reactor has written: for `WAIT` and `WAITAOF`.
+//! Durability of everything that a reactor has written, for `WAIT` and `WAITAOF`.
 //!
-//! A connection belongs to one reactor, so what holds for all that the reactor has written holds for
-//! what the connection has written. What was copied by the cleaner since is not looked at: an
-//! original is given up only when its copy is as safe.
+//! A connection belongs to one reactor. So a statement about all writes of the reactor also holds
+//! for those of the connection. Later copies by the cleaner are ignored: an original is released
+//! only when its copy is equally durable.
 
 use super::{Engine, Mode};
 use protocols::replication::Holders;
 
-/// Copies of all that a reactor has written.
+/// Number and kind of the copies of everything that a reactor has written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Safety {
-    /// Other servers that hold all of it.
+    /// Number of other servers that hold all of it.
     pub(crate) others: usize,
-    /// Other servers that have all of it on disk, as far as they have said.
+    /// Number of other servers that have reported all of it as synced.
     pub(crate) others_on_disk: usize,
-    /// It is on this server's own disk.
+    /// Set if all of it is synced to this server's own disk.
     pub(crate) is_on_disk: bool,
-    /// Other servers that get what is written next.
+    /// Number of other servers that will receive the next write.
     pub(crate) reach: usize,
 }
 
 impl Engine {
-    /// Returns where all is that this reactor has written so far.
+    /// Returns where everything that this reactor has written so far is stored.
     pub(crate) fn safety(&self) -> Safety {
         let reach = self.master.as_ref().map_or(0, |master| master.reach());
         if self.worker.has_unsaved() {
@@ -32,14 +32,14 @@ impl Engine {
             self.master.as_ref().map(|master| master.holders()).unwrap_or_default();
         Safety {
             others: taken,
-            // A backup that leaves writing to its operating system does not know.
+            // In this mode backups never sync, so they cannot report anything as synced.
             others_on_disk: if mode == Some(Mode::Memory) { 0 } else { stable },
             is_on_disk: self.can_sync() && self.saving.is_all_stable(),
             reach,
         }
     }
 
-    /// Returns whether this server writes its log to a disk of its own, and waits for the disk.
+    /// Returns whether this server writes its log to its own disk and syncs it.
     pub(crate) fn can_sync(&self) -> bool {
         self.keeper.as_ref().is_some_and(|keeper| keeper.mode() != Mode::Memory)
     }

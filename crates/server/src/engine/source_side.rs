@@ -1,4 +1,4 @@
-//! Carries out what the sources of migrations want done on this server.
+//! Effects of migration sources on this server.
 
 use super::node::{FreezeWait, Freezing, Machines, SourceSide};
 use super::outgoing::{Sending, To};
@@ -16,20 +16,20 @@ use wire::peer::{
     Pull, PullReply, RecordCounts,
 };
 
-/// A pull that has arrived and is served by one of the next quanta.
+/// A pull that waits for a quantum.
 pub(super) struct PullToServe {
     route: Route,
     pull: Pull,
 }
 
-/// A priority pull that met a busy leaf: it is served in the next turn.
+/// A priority pull that met a busy leaf, and is retried in the next turn.
 pub(super) struct PriorityToServe {
     route: Route,
     pull: PriorityPull,
 }
 
 impl Engine {
-    /// Lets something happen to a source, and carries out what it wants.
+    /// Passes an event to a source, and applies its effects.
     pub(super) fn drive_source(&mut self, now: Instant, id: MigrationId, event: SourceEvent) {
         let node = self.node.clone();
         let mut machines = node.machines();
@@ -104,10 +104,9 @@ impl Engine {
         }
     }
 
-    /// `false`: the range is being flushed, or about to be. The source will try again.
-    ///
-    /// What the coordinator has given other tenures is void once its owner is gone: it must not leave
-    /// under the old ones.
+    /// Freezes a range. Returns `false`, so that the source retries, if the range is being flushed
+    /// or about to be. New tenures for a flush make data under the old ones void once this owner
+    /// is gone, so the range must not leave under them.
     fn freeze(&self, range: HashRange) -> bool {
         let (map, me) = (self.node.map(), self.node.me());
         let mut is_free = false;
@@ -125,7 +124,7 @@ impl Engine {
         self.node.change_tablets(|tablets| with_state(tablets, range, state));
     }
 
-    /// Goes on with freezes that need not wait any more.
+    /// Resumes freezes that need not wait any more.
     pub(super) fn poll_freezes(&mut self, machines: &mut Machines, now: Instant) {
         let store = self.node.store().clone();
         let over: Vec<_> = machines
@@ -151,7 +150,7 @@ impl Engine {
         }
     }
 
-    /// Time has passed for the sources.
+    /// Runs the sources that are due.
     pub(super) fn tick_sources(&mut self, machines: &mut Machines, now: Instant) {
         let due: Vec<_> = machines
             .sources
@@ -165,13 +164,14 @@ impl Engine {
     }
 
     pub(super) fn pull_arrived(&mut self, route: Route, pull: Pull) {
-        // A target has one pull outstanding per partition, and repeats it.
+        // A target repeats its one pull per partition, so a pull may be dropped.
         if self.pulls_to_serve.len() < PULLS_TO_SERVE_MAX {
             self.pulls_to_serve.push_back(PullToServe { route, pull });
         }
     }
 
-    /// Whether the copy from which pulls under this epoch are answered still stands here.
+    /// Returns whether this server still holds its copy of a hash for this target; `None` if
+    /// `from` is not the target of a known migration.
     fn keeps(&self, from: ServerId, migration: MigrationId, hash: KeyHash) -> Option<bool> {
         let machines = self.node.machines();
         let side = machines.sources.get(&migration)?;
@@ -179,7 +179,7 @@ impl Engine {
         (intent.target == from).then(|| side.machine.keeps(hash))
     }
 
-    /// Serves one pull: a quantum of the source's work. `false`: there is none.
+    /// Serves one pull, a quantum of the source's work. Returns `false` if there is none.
     pub(super) fn serve_pull(&mut self) -> bool {
         let Some(PullToServe { route, pull }) = self.pulls_to_serve.pop_front() else {
             return false;
@@ -187,7 +187,7 @@ impl Engine {
         let Pull { migration, epoch, partition, cursor, last, bytes_max } = pull;
         let Some(range) = HashRange::try_from((cursor, last)).ok() else { return true };
         let bytes_max = bytes_max.min(PULL_BYTES_MAX) as usize;
-        // A bucket may hold more than was asked for; a little room saves growing the buffer.
+        // A bucket may exceed the requested size; some room avoids growing the buffer.
         let mut payload = self.take_buffer(bytes_max + (8 << 10));
         let next = self.worker.collect(range, cursor, bytes_max, &mut payload);
         let reply = PullReply { migration, epoch, partition, cursor, next };
@@ -200,8 +200,8 @@ impl Engine {
         true
     }
 
-    /// A target that pulls has accepted, also if its answer to the flip is lost. So whoever gets an
-    /// answer to a pull may conclude that the source knows.
+    /// Concludes from a pull that its target has accepted the flip, even if the answer to the
+    /// flip was lost. So an answer to a pull proves to the target that the source knows.
     pub(super) fn learn_acceptance(
         &mut self,
         now: Instant,
@@ -218,16 +218,16 @@ impl Engine {
         }
     }
 
-    /// Takes a pull if this server is the source that it asks.
+    /// Queues a pull if this server is the source of its migration.
     pub(super) fn accept_pull(&mut self, from: ServerId, route: Route, pull: Pull) {
-        // Nothing is said to a pull of what was forgotten: only a late repetition asks for it.
+        // A pull of deleted records is a late repetition, and gets no answer.
         if self.keeps(from, pull.migration, pull.cursor) == Some(true) {
             self.pull_arrived(route, pull);
         }
     }
 
-    /// Answers a priority pull at once: all of it, or as much as makes a reply. The target asks for
-    /// the rest again.
+    /// Answers a priority pull at once, completely or with as much as fits into a reply. The
+    /// target asks again for the rest.
     pub(super) fn serve_priority(&mut self, from: ServerId, route: Route, pull: PriorityPull) {
         let mut payload = Vec::new();
         let mut answers = Vec::with_capacity(pull.hashes.len());
@@ -273,14 +273,14 @@ impl Engine {
         });
     }
 
-    /// Serves again what met a busy leaf.
+    /// Retries the priority pulls that met a busy leaf.
     pub(super) fn serve_priority_again(&mut self) {
         for (from, PriorityToServe { route, pull }) in std::mem::take(&mut self.priority_to_serve) {
             self.serve_priority(from, route, pull);
         }
     }
 
-    /// A step of forgetting what the target has.
+    /// Runs one step of deleting records that the target has.
     pub(super) fn forget(
         &mut self,
         now: Instant,
@@ -298,7 +298,7 @@ impl Engine {
         }
     }
 
-    /// How much the range holds, for the coordinator's question.
+    /// Reports the number of records and bytes in a range to the coordinator.
     pub(super) fn measure(&mut self, migration: MigrationId, range: HashRange) {
         let counts = self.worker.counts(range);
         let records = counts.iter().map(|(_, _, records)| u64::from(*records)).sum();
@@ -308,13 +308,13 @@ impl Engine {
     }
 }
 
-/// Pulls that wait for a quantum: many times what the partitions of some migrations have outstanding.
+/// Maximum number of queued pulls: many times the outstanding pulls of several migrations.
 const PULLS_TO_SERVE_MAX: usize = 4096;
 
-/// Priority pulls that met a busy leaf in one turn.
+/// Maximum number of priority pulls that meet a busy leaf in one turn; more are dropped.
 const PRIORITY_TO_SERVE_MAX: usize = 256;
 
-/// Buckets whose records one quantum forgets: each is a cache miss or two, about 40 us together.
+/// Maximum number of buckets that one quantum deletes. Each costs a cache miss or two: 40 us.
 pub(super) const FORGET_BUCKETS: usize = 32;
 
 impl Freezing {
@@ -344,7 +344,7 @@ impl FreezeWait {
     }
 }
 
-/// What has returned from a dead target stays.
+/// Drops a leaving tablet. A tablet that has returned from a dead target stays.
 fn unless_leaving(tablet: Tablet) -> Option<Tablet> {
     match tablet.state {
         TabletState::Leaving => None,
@@ -356,7 +356,7 @@ fn unless_leaving(tablet: Tablet) -> Option<Tablet> {
     }
 }
 
-/// What is written by now and not safe, if the log is kept.
+/// Returns the unacknowledged entries; `None` if there are none, or the log is not persisted.
 pub(super) fn unacknowledged(store: &Store, among: Among) -> Option<Dependency> {
     store.log().is_durable().then(|| store.log().unacknowledged(among)).flatten()
 }

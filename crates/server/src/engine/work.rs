@@ -1,4 +1,4 @@
-//! Background work that any reactor of a server may take, in the order in which it came up.
+//! Background work that any reactor of a server may take, in order of its arrival.
 
 use super::outgoing::Payload;
 use super::recovering::ReplayLog;
@@ -9,39 +9,39 @@ use store::{Arrival, Recovery};
 use types::{HashRange, KeyHash, MigrationId, OwnershipEpoch, ServerId};
 use wire::peer::Pull;
 
-/// One piece of work. Each quantum does a bounded part of it and puts back the rest.
+/// A piece of background work. Each quantum does a bounded part of it and requeues the rest.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// Send a pull: so that a migration's pulls leave from different reactors.
+    /// Send a pull, queued so that the pulls of a migration leave from different reactors.
     Pull(ServerId, Pull),
-    /// Replay what a pull has brought.
+    /// Replay the records of a pull's reply.
     Replay(Replay),
-    /// Drop the records of a range that its new owner has.
+    /// Delete the records of a range that its new owner has.
     Forget { migration: MigrationId, range: HashRange, cursor: KeyHash },
-    /// Drop tombstones that the progress has passed.
+    /// Reclaim tombstones that the progress has passed.
     Sweep(Arc<Arrival>),
-    /// Replay what a backup has sent of a dead server's log.
+    /// Replay entries of a dead server's log that a backup has sent.
     ReplayLog(ReplayLog),
-    /// Drop what was replayed of a part that will not be ours.
+    /// Delete the replayed records of a recovery partition that this server will not own.
     ForgetReplayed { epoch: OwnershipEpoch, range: HashRange, cursor: KeyHash },
-    /// Drop tombstones of a part that was recovered.
+    /// Reclaim tombstones of a recovered partition.
     SweepRecovery(Arc<Recovery>),
 }
 
-/// A pull's reply on its way into the store.
+/// A pull's reply that is being replayed into the store.
 #[derive(Debug)]
 pub(super) struct Replay {
     pub(super) arrival: Arc<Arrival>,
     pub(super) partition: u16,
     pub(super) ticket: protocols::Ticket,
     pub(super) payload: Payload,
-    /// Bytes of the payload that are dealt with.
+    /// Number of payload bytes already replayed.
     pub(super) from: usize,
-    /// Records and bytes so far.
+    /// Records and bytes added so far.
     pub(super) added: protocols::migration::Added,
 }
 
-/// The queue. Its length can be read without taking the lock, since every turn asks for it.
+/// Queue of background work. Every turn reads its length, without the lock.
 #[derive(Debug, Default)]
 pub(super) struct WorkQueue {
     length: AtomicUsize,
@@ -57,7 +57,7 @@ impl WorkQueue {
         self.change(|queue| queue.push_back(work));
     }
 
-    /// Puts back what a quantum did not finish: it is taken next.
+    /// Puts an unfinished piece of work back to the front of the queue.
     pub(super) fn put_back(&self, work: Work) {
         self.change(|queue| queue.push_front(work));
     }

@@ -1,18 +1,18 @@
-//! The keys of requests that have arrived but are not executed yet: their records are asked for
-//! together, before the first of them is executed.
+//! Prefetching: reads the keys of requests that have arrived but are not executed yet, and
+//! prefetches their records together.
 //!
-//! Half of the time of a small request goes by in waiting for memory. A client that sends several
-//! requests at once tells early what will be needed; so do several clients.
+//! Half of the time of a small request is spent waiting for memory. A pipeline, or several clients
+//! in one turn, announce their keys early enough to overlap these waits.
 
 use crate::engine::Engine;
 use resp::Lookahead;
 use types::{KeyHash, TableId};
 
-/// Keys that are looked at together. More would push each other out of the first-level cache.
+/// Most keys prefetched together. More would evict each other from the first-level cache.
 const KEYS_MAX: usize = 32;
 
-/// Looks at the requests at the front of `input`, and asks for their records. Returns how many
-/// requests need not be looked at again.
+/// Prefetches the records of requests at the front of `input`. Returns the number of requests
+/// covered.
 #[inline]
 pub(super) fn foresee(input: &[u8], table: TableId, engine: &mut Engine) -> usize {
     let mut requests = 0;
@@ -21,15 +21,15 @@ pub(super) fn foresee(input: &[u8], table: TableId, engine: &mut Engine) -> usiz
     requests
 }
 
-/// Looks at the first request of each client. Which table it is about is not known: mostly the
-/// first.
+/// Prefetches the records of each client's first request. The client's table is unknown here, so
+/// table 0 is assumed, which is the most common.
 pub(crate) fn foresee_clients(inputs: &mut dyn Iterator<Item = &[u8]>, engine: &mut Engine) {
     let keys = inputs.filter_map(|input| Lookahead::new(input).next().flatten());
     fetch(keys.take(KEYS_MAX), TableId(0), engine);
 }
 
-/// Asks for the records of these keys, [`KEYS_MAX`] at most. One alone gains nothing: it is
-/// executed at once.
+/// Prefetches the records of at most [`KEYS_MAX`] keys. A single key is skipped, because its
+/// request is executed at once.
 #[inline]
 fn fetch<'i>(keys: impl Iterator<Item = &'i [u8]>, table: TableId, engine: &mut Engine) {
     let mut hashes = [KeyHash(0); KEYS_MAX];

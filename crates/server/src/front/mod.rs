@@ -1,12 +1,12 @@
-//! The front end of one reactor: client connections, and the order in which their requests are
-//! executed and answered.
+//! The front end of one reactor: client connections, and the order in which requests are executed
+//! and answered.
 //!
-//! A request is executed as soon as it has been read, and its reply goes straight into the
-//! connection's output. Only if the store cannot serve it now does anything have to be remembered:
-//! the request is copied into the connection's [`queue`] and waits, named by a ticket in
-//! [`waits`]; later requests for other keys go on, and their replies queue up behind it.
+//! A request is executed as soon as it is parsed, and its reply goes straight into the connection's
+//! output. Only if the store cannot serve it now, the request is copied into the connection's
+//! [`queue`] and parked under a ticket in [`waits`]. Later requests on other keys continue, and
+//! their replies queue behind it.
 //!
-//! Knows nothing of sockets: bytes come in, bytes go out into a buffer.
+//! The front end does not know sockets: bytes come in, bytes go out into a buffer.
 
 mod client;
 mod foresight;

@@ -1,12 +1,12 @@
-//! The unfinished requests of one connection, in the order in which they came.
+//! The unfinished requests of one connection, in order of arrival.
 //!
-//! Replies leave in request order. A request is executed when no earlier unfinished one names one
-//! of its keys; what has been executed ahead of its turn waits here with its reply. Requests that
-//! look at keys which they do not name run alone.
+//! Replies leave in request order. A request may be executed when no earlier unfinished request
+//! uses any of its keys. If it overtakes others, its reply waits here. Requests that read unnamed
+//! keys run alone.
 //!
-//! The requests that wait for a key stand in its *lane*; those that run alone are *walls*. So what may
-//! be executed next is known without looking at all that wait, of which there are many when a range
-//! has been away for a while.
+//! Each key has a queue of the requests that wait for it (a *lane*). Requests that run alone are
+//! barriers (*walls*). Both find the next runnable request without a scan over all waiting
+//! requests, which are many after a range was unavailable for a while.
 
 use super::waits::Cause;
 use crate::commands::{Past, Transaction, Walk};
@@ -15,19 +15,19 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use types::{KeyHash, TableId};
 use wire::control::Answer;
 
-/// What a request touches.
+/// The keys that a request touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// No key: executed when it is parsed, so that `SELECT` and `HELLO` count for what follows.
+    /// No key: executed when parsed, so that `SELECT` and `HELLO` apply to the next requests.
     Nothing,
     /// These keys of a table.
     Keys(TableId, Vec<KeyHash>),
-    /// Perhaps any.
+    /// Possibly any key: the request is a barrier.
     Everything,
 }
 
 impl Scope {
-    /// The keys that it names.
+    /// Returns the keys that the scope names.
     fn places(&self) -> impl Iterator<Item = (TableId, KeyHash)> {
         let (table, keys) = match self {
             Scope::Keys(table, keys) => (*table, keys.as_slice()),
@@ -37,60 +37,60 @@ impl Scope {
     }
 }
 
-/// A request that has not been executed. It starts again from the beginning.
+/// A request that was not executed. A retry starts it from the beginning.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) request: OwnedRequest,
     pub(crate) scope: Scope,
-    /// Table and protocol at the time when it was parsed.
+    /// The connection's table and protocol when the request was parsed.
     pub(crate) table: TableId,
     pub(crate) protocol: Protocol,
-    /// What it waits for; `None`: only for its turn on the connection.
+    /// The cause of the wait; `None` if the request waits only for earlier requests.
     pub(crate) cause: Option<Cause>,
     pub(crate) kept: Kept,
 }
 
-/// What a request keeps from one execution to the next.
+/// State that a request keeps from one execution to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// Whether its reply is not sent: see `CLIENT REPLY`.
+    /// True if the reply is not sent: see `CLIENT REPLY`.
     pub(crate) is_silent: bool,
-    /// Whether nothing behind it is even parsed before it is done.
+    /// True if no later request is parsed before this one is done.
     pub(crate) is_alone: bool,
-    /// What the coordinator said to it.
+    /// The answer of the coordinator or of the process.
     pub(crate) answer: Option<Answer>,
     pub(crate) past: Past,
-    /// How far it has got, if it takes several turns.
+    /// The position of a command that takes several turns.
     pub(crate) walk: Option<Walk>,
-    /// What `EXEC` carries out: it was complete when `EXEC` was parsed.
+    /// The transaction that `EXEC` executes, complete since `EXEC` was parsed.
     pub(crate) transaction: Option<Transaction>,
 }
 
 #[derive(Debug)]
 enum Unfinished {
-    /// Executed; its reply waits for those before it.
+    /// An executed request. Its reply waits for those of earlier requests.
     Done(Vec<u8>),
     Waiting(Box<Waiting>),
 }
 
-/// The unfinished requests of one connection, in the order of their arrival.
+/// The unfinished requests of one connection, in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// Number of the first one in `requests`.
+    /// Number of the first request in `requests`.
     first: u64,
     requests: VecDeque<Unfinished>,
     bytes: usize,
-    /// Which requests wait to use a key, in their order. None is empty.
+    /// Per-key queues: the requests that wait for each key, in order. No queue is empty.
     lanes: HashMap<(TableId, KeyHash), VecDeque<u64>>,
-    /// Those that wait to run alone.
+    /// Barriers: requests that wait to run alone.
     walls: BTreeSet<u64>,
-    /// Those that waited for their turn when it came. Some may have been executed since.
+    /// Requests that became first in all their queues, some of which were executed since.
     due: BTreeSet<u64>,
 }
 
-/// Unfinished requests of one connection before it is no longer read.
+/// Unfinished requests of one connection at which reading stops.
 const REQUESTS_MAX: usize = 1024;
-/// Their bytes, and those of their replies, before it is no longer read.
+/// Bytes of unfinished requests and their replies at which reading stops.
 const BYTES_MAX: usize = 1 << 20;
 
 impl Queue {
@@ -98,12 +98,12 @@ impl Queue {
         self.requests.is_empty()
     }
 
-    /// Whether nothing more is to be read for now.
+    /// Returns whether the connection must not be read for now.
     pub(crate) fn is_full(&self) -> bool {
         self.requests.len() >= REQUESTS_MAX || self.bytes >= BYTES_MAX || self.ends_alone()
     }
 
-    /// Whether the last request must be done before another one is parsed.
+    /// Returns whether the last request must be done before the next is parsed.
     fn ends_alone(&self) -> bool {
         match self.requests.back() {
             Some(Unfinished::Waiting(waiting)) => waiting.kept.is_alone,
@@ -111,7 +111,7 @@ impl Queue {
         }
     }
 
-    /// Whether a request of this scope may be executed before everything in here has been.
+    /// Returns whether a new request of this scope may be executed before all unfinished requests.
     pub(crate) fn may_overtake(&self, scope: &Scope) -> bool {
         match scope {
             Scope::Nothing => true,
@@ -122,7 +122,7 @@ impl Queue {
         }
     }
 
-    /// Whether the first ones touch no key. Those that have been executed may have.
+    /// Returns whether the first requests touch no key. An executed one may have touched any.
     fn begins_with_nothing(&self, count: usize) -> bool {
         self.requests.iter().take(count).all(|request| match request {
             Unfinished::Done(_) => false,
@@ -130,7 +130,7 @@ impl Queue {
         })
     }
 
-    /// Whether nothing stands before a request that waits.
+    /// Returns whether no earlier request blocks this waiting request.
     fn is_turn(&self, number: u64, scope: &Scope) -> bool {
         match scope {
             Scope::Nothing => true,
@@ -143,7 +143,7 @@ impl Queue {
         }
     }
 
-    /// Adds a reply that must wait for those before it.
+    /// Adds a reply that must wait for those of earlier requests.
     pub(crate) fn push_done(&mut self, reply: Vec<u8>) {
         self.bytes += reply.len();
         self.requests.push_back(Unfinished::Done(reply));
@@ -155,7 +155,7 @@ impl Queue {
         self.bytes += waiting.request.held_bytes();
         for key in waiting.scope.places() {
             let lane = self.lanes.entry(key).or_default();
-            // It may name a key twice.
+            // The request may name a key twice.
             if lane.back() != Some(&number) {
                 lane.push_back(number);
             }
@@ -171,7 +171,7 @@ impl Queue {
         usize::try_from(number.checked_sub(self.first)?).ok()
     }
 
-    /// The request of this number, if it has not been executed yet.
+    /// Returns the request of this number, if it was not executed yet.
     pub(crate) fn waiting(&mut self, number: u64) -> Option<&mut Waiting> {
         let at = self.place(number)?;
         match self.requests.get_mut(at)? {
@@ -180,8 +180,7 @@ impl Queue {
         }
     }
 
-    /// The request that waits for other servers, of which there is one at most: nothing behind it is
-    /// parsed.
+    /// Returns the last request, if it waits for replicas. No request behind `WAIT` is parsed.
     pub(crate) fn waiting_for_replicas(&self) -> Option<u64> {
         let last = self.requests.len().checked_sub(1)?;
         match &self.requests[last] {
@@ -192,7 +191,7 @@ impl Queue {
         }
     }
 
-    /// Returns whether a request waits for other servers without a limit in time.
+    /// Returns whether a request waits for replicas without a time limit.
     pub(crate) fn waits_for_ever(&self) -> bool {
         match self.requests.back() {
             Some(Unfinished::Waiting(waiting)) => waiting.cause == Some(Cause::Replicas(None)),
@@ -200,7 +199,7 @@ impl Queue {
         }
     }
 
-    /// The first request that waits only for its turn and whose turn it is.
+    /// Returns the first runnable request.
     pub(crate) fn next_due(&mut self) -> Option<u64> {
         while let Some(&number) = self.due.first() {
             if self.waits_for_turn(number) {
@@ -213,7 +212,7 @@ impl Queue {
         is_due.then_some(wall)
     }
 
-    /// Whether it waits for nothing else.
+    /// Returns whether the request waits only for earlier requests.
     fn waits_for_turn(&self, number: u64) -> bool {
         match self.place(number).and_then(|at| self.requests.get(at)) {
             Some(Unfinished::Waiting(waiting)) => waiting.cause.is_none(),
@@ -221,7 +220,7 @@ impl Queue {
         }
     }
 
-    /// The request of this number has been executed.
+    /// Records that a request was executed, with its reply.
     pub(crate) fn finish(&mut self, number: u64, reply: Vec<u8>) {
         let at = (number - self.first) as usize;
         self.bytes += reply.len();
@@ -234,11 +233,11 @@ impl Queue {
         }
     }
 
-    /// Nothing waits for a request any more: finds those whose turn has come.
+    /// Removes a finished request from its queues, and finds the requests that become runnable.
     fn make_way(&mut self, number: u64, scope: &Scope) {
         for key in scope.places() {
             let Some(lane) = self.lanes.get_mut(&key) else { continue };
-            // It is the first one, but for those that are given up before their turn.
+            // The request is the first, unless it timed out before its turn.
             if let Some(at) = lane.iter().position(|waiting| *waiting == number) {
                 lane.remove(at);
             }
@@ -264,7 +263,7 @@ impl Queue {
         }
     }
 
-    /// Moves the replies whose turn it is into `out`.
+    /// Moves the replies at the front of the queue into `out`.
     pub(crate) fn take_replies(&mut self, out: &mut Vec<u8>) {
         while let Some(Unfinished::Done(reply)) = self.requests.front() {
             out.extend_from_slice(reply);
@@ -360,7 +359,7 @@ mod tests {
         assert!(queue.is_full());
     }
 
-    /// Whether the order of two requests can be seen from outside.
+    /// Returns whether the order of two requests is observable.
     fn meets(one: &Scope, other: &Scope) -> bool {
         match (one, other) {
             (Scope::Nothing, _) | (_, Scope::Nothing) => false,
@@ -371,7 +370,7 @@ mod tests {
         }
     }
 
-    /// The naive twin: looks at everything that stands before.
+    /// Naive twin of `may_overtake`: examines all earlier requests.
     fn may_run(queue: &Queue, count: usize, scope: &Scope) -> bool {
         queue.requests.iter().take(count).all(|request| match request {
             Unfinished::Done(_) => *scope != Scope::Everything,
@@ -406,7 +405,7 @@ mod tests {
         }
     }
 
-    /// What a connection may do next: a request comes, one that waited is executed, or given up.
+    /// One random event of a connection: a request arrives, is executed, or times out.
     fn step(queue: &mut Queue, random: &mut Random) {
         let number = queue.first + random.below(queue.requests.len() as u64 + 1);
         match random.below(8) {
@@ -426,7 +425,7 @@ mod tests {
                     }
                 }
             }
-            // It waited for something, and that has come; or it has waited too long.
+            // The cause of the wait is over, or the request has timed out.
             4 | 5 => {
                 let is_woken = queue.waiting(number).is_some_and(|it| it.cause.is_some());
                 if is_woken || (queue.waiting(number).is_some() && random.below(10) == 0) {
@@ -445,7 +444,7 @@ mod tests {
         }
     }
 
-    /// Numbers that follow from a seed: `SplitMix64` (Steele, Lea, Flood 2014).
+    /// Pseudo-random numbers from a seed: `SplitMix64` (Steele, Lea, Flood 2014).
     struct Random(u64);
 
     impl Random {

@@ -1,4 +1,4 @@
-//! The keys of a request, as the order on a connection and the division into slots need them.
+//! The keys of a request, for the order on a connection and for the slot check.
 
 use super::queue::Scope;
 use crate::commands::{Call, Command, Keys, flag};
@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::session::Session;
 use resp::Request;
 
-/// Returns whether a command on several keys names keys of several slots, on a server of a cluster.
+/// Returns whether a command names keys of several slots, on a server of a cluster.
 pub(super) fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
     match command.keys {
         Keys::None | Keys::Unnamed => false,
@@ -22,7 +22,7 @@ pub(super) fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
     }
 }
 
-/// Returns the keys that a request touches. A request that makes no sense touches none.
+/// Returns the keys that a request touches. An invalid request touches none.
 pub(super) fn scope_of(request: Request<'_>, session: &Session, engine: &Engine) -> Scope {
     let Ok(command) = Command::of(request.name(), request.get(1)) else { return Scope::Nothing };
     match command.keys {

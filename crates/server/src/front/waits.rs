@@ -1,82 +1,83 @@
-//! Which requests wait for what, on one reactor.
+//! The parked requests of one reactor, by the cause of their wait.
 //!
-//! Only tickets stand here; the requests stay with their connections. A ticket whose connection or
-//! request is gone is harmless: redeeming it finds nothing. Every wait also has a deadline, after
-//! which its tickets are dropped with those of many others: so at most half of all are of requests
-//! that were given up, however long what they waited for stays away.
+//! This module holds only tickets (waiter ids). The requests stay with their connections. A ticket
+//! of a closed connection or finished request is harmless: its retry finds no request. Each wait
+//! has a deadline, after which the request times out. The tickets of timed-out requests are dropped
+//! in batches, so at most about half of all tickets are stale, however long a cause persists.
 
 use runtime::ConnectionId;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use types::{Instant, KeyHash, TableId};
 
-/// A request of a connection, by its number there.
+/// A request, by connection and number (a waiter id).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ticket {
     pub(crate) connection: ConnectionId,
     pub(crate) number: u64,
 }
 
-/// What a request waits for.
+/// The cause of a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Records that have not arrived.
+    /// Records that have not arrived yet.
     Missing(TableId, Vec<KeyHash>),
-    /// The progress of a migration.
+    /// Progress of a migration.
     Progress,
-    /// Other tablets: the range is frozen, its table is being flushed, or nobody owns it yet.
+    /// A change of tablets or leases: the range is frozen, not owned yet, or being flushed.
     Held,
-    /// The next turn: a leaf was busy.
+    /// The next turn: the request met contention, or takes several turns.
     Turn,
-    /// The coordinator's answer to this request, or the process's.
+    /// The answer of the coordinator, or of the process, to the request of this number.
     Answer(u64),
-    /// Other servers, or a disk, that are to have what was written; at most until this time.
+    /// Replication or sync of earlier writes, or enough replicas for a write; until this time at
+    /// most.
     Replicas(Option<Instant>),
     /// The end of a pause: see `CLIENT PAUSE`.
     Paused,
-    /// Memory, which the cleaner may still win.
+    /// Memory, which the cleaner may still free.
     Memory,
 }
 
-/// How long a request may wait before it is answered with `-TRYAGAIN`.
+/// Longest wait of a request before it is answered with `-TRYAGAIN`.
 const PARK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Requests that may be given up before anybody looks for their tickets.
+/// Number of timed-out requests from which on their stale tickets are dropped.
 const GIVEN_UP_MIN: usize = 1024;
 
-/// Requests that are tried again in one turn: about half a millisecond.
+/// Most requests retried per turn: about half a millisecond of work.
 const RETRIES_MAX: usize = 512;
 
-/// The tickets of waiting requests, by what they wait for.
+/// The tickets of parked requests, by cause.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     missing: HashMap<(TableId, KeyHash), Vec<Ticket>>,
     /// Tickets in `missing`.
     missing_tickets: usize,
-    /// Requests that were given up, and may have tickets here still.
+    /// Timed-out requests whose tickets may still be here.
     given_up: HashSet<Ticket>,
     progress: Vec<Ticket>,
     held: Vec<Ticket>,
-    /// To be tried again, a bounded number in each turn: a leaf was busy, or what they waited for has
-    /// come. So many may have waited that trying them all at once would keep everybody else waiting.
+    /// Requests to retry, a bounded number per turn. So many may become runnable together that
+    /// retrying all at once would delay all other clients.
     turn: VecDeque<Ticket>,
     paused: Vec<Ticket>,
     /// First come, first served.
     memory: VecDeque<Ticket>,
-    /// There was memory, and not all that wait for it have been tried again since.
+    /// True if memory was freed, and not all of `memory` has been retried since.
     has_memory_left: bool,
     replicas: BTreeSet<Ticket>,
-    /// When some of those have waited for long enough.
+    /// The time limits of `replicas`.
     replicas_until: BTreeSet<(Instant, Ticket)>,
-    /// Requests have begun to wait for other servers since those were looked at.
+    /// True if requests were added to `replicas` since the last check.
     has_new_replicas: bool,
     answers: HashMap<u64, Ticket>,
-    /// In order of time, since all waits may take equally long.
+    /// Deadlines in ascending order, since all have the same timeout.
     deadlines: VecDeque<(Instant, Ticket)>,
 }
 
 impl Waits {
-    /// A request begins to wait.
+    /// Parks a request under a cause.
     pub(crate) fn add(&mut self, ticket: Ticket, cause: &Cause) {
         match cause {
             Cause::Missing(table, hashes) => {
@@ -104,29 +105,29 @@ impl Waits {
         }
     }
 
-    /// A request waits for the first time.
+    /// Starts the timeout of a request, when it is parked first.
     pub(crate) fn limit(&mut self, ticket: Ticket, now: Instant) {
         self.deadlines.push_back((now + PARK_TIMEOUT, ticket));
     }
 
-    /// Requests that wait for this record, which has arrived or does not exist.
+    /// Takes the requests that wait for this record, which has arrived or does not exist.
     pub(crate) fn take_missing(&mut self, table: TableId, hash: KeyHash) -> Vec<Ticket> {
         let tickets = self.missing.remove(&(table, hash)).unwrap_or_default();
         self.missing_tickets -= tickets.len();
         tickets
     }
 
-    /// A request does not wait any more, whatever it waited for.
+    /// Marks a request's tickets as stale, whatever the request waited for.
     pub(crate) fn give_up(&mut self, ticket: Ticket) {
         self.given_up.insert(ticket);
-        // Each look passes over at most twice as many tickets as requests were given up since the
-        // last one.
+        // Each scan passes over at most twice as many tickets as requests timed out since the
+        // previous scan.
         if self.given_up.len() >= GIVEN_UP_MIN && 2 * self.given_up.len() >= self.standing() {
             self.drop_given_up();
         }
     }
 
-    /// Tickets that wait for anything but time.
+    /// Returns the number of tickets, without deadlines.
     fn standing(&self) -> usize {
         self.missing_tickets
             + self.progress.len()
@@ -156,13 +157,13 @@ impl Waits {
         self.answers.retain(|_, ticket| waits(ticket));
     }
 
-    /// The progress of a migration has changed: who waits for it is tried again.
+    /// Schedules retries of all requests that wait for a migration's progress.
     pub(crate) fn wake_for_progress(&mut self) {
         self.turn.extend(self.progress.drain(..));
     }
 
-    /// Tablets have changed: those that were held are tried again, and those that wait for records,
-    /// for the migration that would bring them may be over.
+    /// Schedules retries after a tablet change. This includes requests that wait for records or
+    /// progress, because their migration may be over.
     pub(crate) fn wake_for_new_tablets(&mut self) {
         self.turn.extend(self.held.drain(..));
         self.turn.extend(self.progress.drain(..));
@@ -172,25 +173,25 @@ impl Waits {
         self.turn.extend(missing.into_iter().flat_map(|(_, tickets)| tickets));
     }
 
-    /// Requests to try again in this turn: the first ones, if there are many.
+    /// Takes the requests to retry in this turn, at most `RETRIES_MAX`.
     pub(crate) fn take_turn(&mut self) -> Vec<Ticket> {
         let count = self.turn.len().min(RETRIES_MAX);
         self.turn.drain(..count).collect()
     }
 
-    /// Requests to try again since nothing is paused any more.
+    /// Takes the requests that waited for the end of a pause.
     pub(crate) fn take_paused(&mut self) -> Vec<Ticket> {
         std::mem::take(&mut self.paused)
     }
 
-    /// Returns whether a request waits for other servers.
+    /// Returns whether a request waits for replicas.
     #[inline]
     pub(crate) fn has_replicas(&self) -> bool {
         !self.replicas.is_empty()
     }
 
-    /// Requests that wait for other servers, to be tried again if `is_news`, or if some of them are
-    /// new.
+    /// Takes the requests that wait for replicas, if `is_news` or if some were added since the last
+    /// check.
     pub(crate) fn take_replicas(&mut self, is_news: bool) -> BTreeSet<Ticket> {
         if !std::mem::take(&mut self.has_new_replicas) && !is_news {
             return BTreeSet::new();
@@ -199,12 +200,12 @@ impl Waits {
         std::mem::take(&mut self.replicas)
     }
 
-    /// All requests that wait for other servers have been tried by what is known now.
+    /// Records that all requests waiting for replicas were checked against the current state.
     pub(crate) fn have_seen_replicas(&mut self) {
         self.has_new_replicas = false;
     }
 
-    /// Requests that have waited for other servers for as long as they wanted.
+    /// Takes the requests whose wait for replicas has reached its time limit.
     pub(crate) fn take_impatient(&mut self, now: Instant) -> Vec<Ticket> {
         let mut impatient = Vec::new();
         while let Some((until, ticket)) = self.replicas_until.first().copied()
@@ -217,7 +218,7 @@ impl Waits {
         impatient
     }
 
-    /// A connection is gone, whose request may have waited for other servers, perhaps for ever.
+    /// Drops a closed connection's tickets that wait for replicas, possibly without limit.
     pub(crate) fn forget(&mut self, connection: ConnectionId) {
         if self.has_replicas() {
             self.replicas.retain(|ticket| ticket.connection != connection);
@@ -225,41 +226,41 @@ impl Waits {
         }
     }
 
-    /// Whether a request waits for the end of a pause.
+    /// Returns whether a request waits for the end of a pause.
     pub(crate) fn has_paused(&self) -> bool {
         !self.paused.is_empty()
     }
 
-    /// How many requests wait for memory.
+    /// Returns the number of requests that wait for memory.
     pub(crate) fn waiting_for_memory(&self) -> usize {
         self.memory.len()
     }
 
-    /// Whether requests that wait for memory are to be tried again. `has_news`: there is some.
+    /// Returns whether to retry requests that wait for memory. `has_news`: some is free, or none
+    /// will be.
     pub(crate) fn is_memory_due(&self, has_news: bool) -> bool {
         !self.memory.is_empty() && (has_news || self.has_memory_left)
     }
 
-    /// The first request that waits for memory, to be tried again.
+    /// Takes the first request that waits for memory.
     pub(crate) fn take_for_memory(&mut self) -> Option<Ticket> {
         let first = self.memory.pop_front();
         self.has_memory_left = !self.memory.is_empty();
         first
     }
 
-    /// The last `count` requests that began to wait for memory have done so in the place of the
-    /// first: there was none for them.
+    /// Moves the last `count` requests that wait for memory to the front: their retry found none.
     pub(crate) fn stay_first_for_memory(&mut self, count: usize) {
         self.has_memory_left = false;
         self.memory.rotate_right(count);
     }
 
-    /// The request that asked this of the coordinator, or of the process.
+    /// Takes the request that waits for this answer of the coordinator or process.
     pub(crate) fn take_answer(&mut self, request: u64) -> Option<Ticket> {
         self.answers.remove(&request)
     }
 
-    /// Requests that have waited too long.
+    /// Takes the requests that have timed out.
     pub(crate) fn take_expired(&mut self, now: Instant) -> Vec<Ticket> {
         let mut expired = Vec::new();
         while let Some((deadline, ticket)) = self.deadlines.front().copied()
@@ -271,13 +272,13 @@ impl Waits {
         expired
     }
 
-    /// When the next request will have waited too long.
+    /// Returns the next deadline.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let impatient = self.replicas_until.first().map(|(until, _)| *until);
         self.deadlines.front().map(|(deadline, _)| *deadline).into_iter().chain(impatient).min()
     }
 
-    /// Whether the next turn has something to try again.
+    /// Returns whether the next turn has requests to retry.
     pub(crate) fn has_turn(&self) -> bool {
         !self.turn.is_empty()
     }

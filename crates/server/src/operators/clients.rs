@@ -1,5 +1,5 @@
-//! Who is connected. Each reactor has a list of its own; the facts about a client are written by
-//! its reactor and may be read by everybody.
+//! The list of connected clients. Each reactor has a list of its own. A client's reactor writes the
+//! facts about it, and all reactors may read them.
 
 use super::lock;
 use crate::commands::Unblocked;
@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use types::{Instant, ReactorId, TableId};
 
-/// What is known of one client.
+/// The published state of one client.
 #[derive(Debug)]
 pub(crate) struct Facts {
-    /// Never used twice.
+    /// Number of the client, never reused.
     pub(crate) id: u64,
     pub(crate) connection: ConnectionId,
-    /// Its address, and ours that it has connected to.
+    /// The client's address, and the address on this server that it is connected to.
     pub(crate) peer: String,
     pub(crate) local: String,
     pub(crate) since: Instant,
@@ -29,14 +29,14 @@ pub(crate) struct Facts {
     shown: AtomicU64,
     collected: AtomicU64,
     is_killed: AtomicBool,
-    /// An order of `CLIENT UNBLOCK` that its reactor has not seen yet.
+    /// A `CLIENT UNBLOCK` that the client's reactor has not processed yet.
     unblocked: Mutex<Option<Unblocked>>,
 }
 
-/// What a client has called itself.
+/// Names that a client has given itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
-    /// Set by `CLIENT SETNAME`; empty: none.
+    /// Set by `CLIENT SETNAME`; empty if not set.
     pub(crate) name: Vec<u8>,
     /// Set by `CLIENT SETINFO LIB-NAME`.
     pub(crate) library: Vec<u8>,
@@ -44,20 +44,20 @@ pub(crate) struct Names {
     pub(crate) version: Vec<u8>,
 }
 
-/// What a client has sent and been sent, in bytes.
+/// Bytes that a client has sent and received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
-    /// Dealt with since it came.
+    /// Input processed since the client connected.
     pub(crate) read: u64,
-    /// Answered since it came.
+    /// Output produced since the client connected.
     pub(crate) written: u64,
-    /// Sent and not dealt with, when it was looked at last.
+    /// Input received but not processed, when last updated.
     pub(crate) unread: u64,
-    /// Answered and not taken, when it was looked at last.
+    /// Output produced but not sent, when last updated.
     pub(crate) unsent: u64,
 }
 
-/// What of a client changes with its requests.
+/// The part of a client's state that changes with its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub(crate) table: TableId,
@@ -65,25 +65,25 @@ pub(crate) struct Shown {
     pub(crate) is_monitor: bool,
     pub(crate) no_evict: bool,
     pub(crate) no_touch: bool,
-    /// A request of it waits for something.
+    /// True while a request of the client is parked, or the client is paused.
     pub(crate) is_blocked: bool,
-    /// A request of it waits for other servers, and can be unblocked.
+    /// True while a request of the client waits for replicas. `CLIENT UNBLOCK` can end that.
     pub(crate) is_waiting: bool,
-    /// It has said that it follows redirections: `CLIENT CAPA redirect`.
+    /// True if the client follows redirections: `CLIENT CAPA redirect`.
     pub(crate) takes_redirects: bool,
-    /// It has called a command, and the number of the last one.
+    /// True if the client has called a command, and the number of the last command.
     pub(crate) has_called: bool,
     pub(crate) command: u16,
-    /// Its transaction.
+    /// The client's transaction.
     pub(crate) collected: Collected,
 }
 
-/// The transaction that a client collects.
+/// The transaction that a client is collecting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Collected {
-    /// Commands since `MULTI`; `None`: there was none.
+    /// Number of commands since `MULTI`; `None` if there was no `MULTI`.
     pub(crate) commands: Option<u32>,
-    /// Keys that it watches.
+    /// Number of keys that the client watches.
     pub(crate) watched: u32,
 }
 
@@ -131,7 +131,7 @@ impl Shown {
 }
 
 impl Facts {
-    /// A client that has just connected.
+    /// Returns the facts about a newly connected client.
     pub(crate) fn new(
         id: u64,
         connection: ConnectionId,
@@ -155,7 +155,7 @@ impl Facts {
         }
     }
 
-    /// Its reactor tells what has changed. Plain stores: nobody else writes.
+    /// Publishes changes. Plain stores suffice, because only the client's reactor writes.
     pub(crate) fn tell(&self, now: Instant, requests: u64, shown: Shown) {
         self.last_request.store(now.0, Ordering::Relaxed);
         self.requests.store(self.requests() + requests, Ordering::Relaxed);
@@ -163,7 +163,7 @@ impl Facts {
         self.collected.store(shown.collected.pack(), Ordering::Relaxed);
     }
 
-    /// Its reactor tells what has been read and written since the last time, and what is left.
+    /// Publishes the bytes read and written since the last call, and those that remain.
     pub(crate) fn add_traffic(&self, more: Traffic) {
         let [read, written, ..] = &self.traffic;
         let sums = [
@@ -196,17 +196,17 @@ impl Facts {
     }
 }
 
-/// Numbers over all clients.
+/// Totals over all clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
-    /// Clients with a request that waits.
+    /// Clients with a parked request.
     pub(crate) blocked: u64,
-    /// Clients that watch keys, and how many keys.
+    /// Clients that watch keys, and the number of watched keys.
     pub(crate) watching: u64,
     pub(crate) watched_keys: u64,
-    /// Bytes that were sent and not dealt with, or answered and not taken.
+    /// Bytes of unprocessed input and unsent output.
     pub(crate) bytes: u64,
-    /// The most of each that one client had when it was looked at last.
+    /// The largest backlog of one client, when last updated.
     pub(crate) unread_max: u64,
     pub(crate) unsent_max: u64,
 }
@@ -224,22 +224,22 @@ impl Sums {
     }
 }
 
-/// The lists of connected clients, one for each reactor.
+/// The lists of connected clients, one per reactor.
 #[derive(Debug)]
 pub(crate) struct Clients {
     reactors: Box<[CachePadded<OfReactor>]>,
-    /// Number of the youngest.
+    /// Number of the newest client.
     named: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct OfReactor {
     clients: Mutex<BTreeMap<u64, Arc<Facts>>>,
-    /// How many there are: written by the reactor alone.
+    /// Number of clients. Only the reactor writes it.
     count: AtomicU64,
-    /// Some of them are to be sent away.
+    /// True if some of the clients must be closed.
     has_killed: AtomicBool,
-    /// Some of them are to wait no longer.
+    /// True if some of the clients must be unblocked.
     has_unblocked: AtomicBool,
 }
 
@@ -253,7 +253,7 @@ impl Clients {
         &self.reactors[usize::from(reactor.0)]
     }
 
-    /// A number for a client.
+    /// Returns the number for a new client.
     pub(crate) fn name(&self) -> u64 {
         self.named.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -270,17 +270,17 @@ impl Clients {
         lock(&list.clients).remove(&id);
     }
 
-    /// How many there are.
+    /// Returns the number of connected clients.
     pub(crate) fn count(&self) -> u64 {
         self.reactors.iter().map(|list| list.count.load(Ordering::Relaxed)).sum()
     }
 
-    /// The one of this number.
+    /// Returns the client with this number.
     pub(crate) fn find(&self, id: u64) -> Option<Arc<Facts>> {
         self.reactors.iter().find_map(|list| lock(&list.clients).get(&id).cloned())
     }
 
-    /// Sums over all of them.
+    /// Returns totals over all clients.
     pub(crate) fn sums(&self) -> Sums {
         let mut sums = Sums::default();
         for list in &self.reactors {
@@ -289,7 +289,7 @@ impl Clients {
         sums
     }
 
-    /// All of them, oldest first.
+    /// Returns all clients, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<Facts>> {
         let mut all: Vec<Arc<Facts>> = Vec::new();
         for list in &self.reactors {
@@ -299,26 +299,26 @@ impl Clients {
         all
     }
 
-    /// Some clients of a reactor, from the first one after this number on.
+    /// Returns at most `count` clients of a reactor with numbers above `id`, in order.
     pub(crate) fn after(&self, reactor: ReactorId, id: u64, count: usize) -> Vec<Arc<Facts>> {
         let clients = lock(&self.of(reactor).clients);
         let range = clients.range((Bound::Excluded(id), Bound::Unbounded));
         range.take(count).map(|(_, facts)| facts.clone()).collect()
     }
 
-    /// Marks a client as one to be sent away; its reactor does so in its next turn.
+    /// Marks a client to be closed. Its reactor does so in its next turn.
     pub(crate) fn kill(&self, facts: &Facts) {
         facts.is_killed.store(true, Ordering::Relaxed);
         self.of(facts.connection.reactor()).has_killed.store(true, Ordering::Release);
     }
 
-    /// Marks a client as one that waits no longer; its reactor sees to it in its next turn.
+    /// Marks a client to be unblocked. Its reactor does so in its next turn.
     pub(crate) fn unblock(&self, facts: &Facts, how: Unblocked) {
         *lock(&facts.unblocked) = Some(how);
         self.of(facts.connection.reactor()).has_unblocked.store(true, Ordering::Release);
     }
 
-    /// The clients of this reactor that are to wait no longer.
+    /// Takes the clients of this reactor that must be unblocked.
     pub(crate) fn take_unblocked(&self, reactor: ReactorId) -> Vec<(ConnectionId, Unblocked)> {
         let list = self.of(reactor);
         if !list.has_unblocked.load(Ordering::Relaxed)
@@ -332,7 +332,7 @@ impl Clients {
         clients.values().filter_map(unblocked).collect()
     }
 
-    /// The clients of this reactor that are to be sent away now.
+    /// Returns the clients of this reactor that must be closed.
     pub(crate) fn take_killed(&self, reactor: ReactorId) -> Vec<ConnectionId> {
         let list = self.of(reactor);
         if !list.has_killed.load(Ordering::Relaxed)

@@ -1,8 +1,8 @@
-//! What one reactor counts, of commands and beside them.
+//! The counters of each reactor, for commands and other events.
 //!
-//! Only the reactor writes: a plain load and store each, no locked instruction, no cache line that
-//! another reactor writes. Readers see each number exactly, but not all of one moment. To count
-//! from 0 again, the whole is replaced.
+//! Only the reactor writes its counters: each update is a plain load and store, without a locked
+//! instruction and without a cache line that other reactors write. Each number that a reader sees
+//! is exact, but the numbers may be from different moments. A reset replaces all counters together.
 
 use super::lock;
 use crate::data::Found;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-/// A number that one thread writes.
+/// A counter written by a single thread.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -26,21 +26,21 @@ impl Counter {
     }
 }
 
-/// Commands, subcommands included, are numbered below this.
+/// Upper bound of the numbers of commands and subcommands.
 pub(crate) const COMMANDS_MAX: usize = 512;
 
-/// Background work by what it is for.
+/// The purpose of background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Background {
-    /// Records that leave: pulls served, and what was moved forgotten.
+    /// Migration to another server: serve pulls, and delete moved records.
     Export,
-    /// Records that arrive: pulls sent, replayed, and what was noted swept away.
+    /// Migration to this server: send pulls, replay records, and reclaim tombstones.
     Import,
-    /// Memory of overwritten records made free.
+    /// Cleaning: free the memory of overwritten records.
     Clean,
-    /// Tables emptied.
+    /// Flushes of tables.
     Flush,
-    /// What dead servers held: replayed, and swept or forgotten.
+    /// Recovery of dead servers' data: replay records, and reclaim or delete what remains.
     Recover,
 }
 
@@ -58,18 +58,18 @@ impl Background {
 #[derive(Debug)]
 pub(crate) struct Counts {
     commands: Box<[OnceLock<Box<OfCommand>>]>,
-    /// Keys that were read and existed, or did not.
+    /// Keys read that existed, and keys read that did not.
     pub(crate) hits: Counter,
     pub(crate) misses: Counter,
-    /// Keys that commands have deleted by an expiry in the past.
+    /// Keys that commands have deleted by setting an expiry in the past.
     pub(crate) expired: Counter,
     pub(crate) requests: Counter,
     pub(crate) connections: Counter,
-    /// Clients sent away when they came: too many, or not from this machine.
+    /// Clients refused at connection time: too many, or from another machine in protected mode.
     pub(crate) refused: Counter,
-    /// Requests that had to wait.
+    /// Requests that were parked.
     pub(crate) parked: Counter,
-    /// Clients sent away since they did not take their replies, or were idle.
+    /// Clients closed because they did not read their replies, or were idle.
     pub(crate) overflowed: Counter,
     pub(crate) timed_out: Counter,
     pub(crate) auth_failures: Counter,
@@ -79,7 +79,7 @@ pub(crate) struct Counts {
     errors_by_kind: Mutex<BTreeMap<String, u64>>,
 }
 
-/// Kinds of errors that are told apart.
+/// Most kinds of errors that are counted separately.
 const ERROR_KINDS_MAX: usize = 128;
 
 impl Default for Counts {
@@ -105,18 +105,18 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// What is counted of one command.
+    /// Returns the counters of one command.
     #[inline]
     pub(crate) fn of_command(&self, number: usize) -> &OfCommand {
         self.commands[number].get_or_init(Box::default)
     }
 
-    /// The same, if it was ever called.
+    /// Returns the counters of one command, if they were ever used.
     pub(crate) fn known(&self, number: usize) -> Option<&OfCommand> {
         self.commands[number].get().map(|command| &**command)
     }
 
-    /// A command has found this.
+    /// Adds the results of a command.
     #[inline]
     pub(crate) fn found(&self, found: Found) {
         if found.hits > 0 {
@@ -130,7 +130,7 @@ impl Counts {
         }
     }
 
-    /// An error was answered: its text.
+    /// Counts an error reply by its text.
     pub(crate) fn error(&self, text: &[u8]) {
         self.errors.add(1);
         let end = text.iter().position(|byte| b" \r\n".contains(byte)).unwrap_or(text.len());
@@ -143,7 +143,7 @@ impl Counts {
         }
     }
 
-    /// A quantum of background work was done.
+    /// Counts a quantum of background work.
     pub(crate) fn background(&self, kind: Background, spent: Duration) {
         self.background_ns[kind as usize].add(nanoseconds(spent));
         self.quanta[kind as usize].add(1);
@@ -158,7 +158,7 @@ impl Counts {
     }
 }
 
-/// How fast something is counted, from one look to the next.
+/// The rate of a counter between two readings.
 #[derive(Debug, Default)]
 pub(crate) struct Rate {
     at: Duration,
@@ -166,11 +166,11 @@ pub(crate) struct Rate {
     per_second: u64,
 }
 
-/// Looks that follow each other faster see the same rate.
+/// Shortest interval of a measurement. Readings within it return the previous rate.
 const RATE_PAUSE: Duration = Duration::from_millis(100);
 
 impl Rate {
-    /// The rate since the last look, now that so many were counted.
+    /// Returns the rate per second since the last reading, given the current count.
     pub(crate) fn at(&mut self, now: Duration, count: u64) -> u64 {
         let spent = now.saturating_sub(self.at);
         if spent >= RATE_PAUSE {
@@ -182,7 +182,7 @@ impl Rate {
     }
 }
 
-/// Errors of all reactors by kind.
+/// Returns the errors of all reactors by kind.
 pub(crate) fn errors(counts: &[Arc<Counts>]) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for counts in counts {
@@ -193,14 +193,14 @@ pub(crate) fn errors(counts: &[Arc<Counts>]) -> BTreeMap<String, u64> {
     sums
 }
 
-/// What is counted of one command.
+/// The counters of one command.
 #[derive(Debug)]
 pub(crate) struct OfCommand {
     pub(crate) calls: Counter,
     pub(crate) nanoseconds: Counter,
-    /// Refused before it was executed.
+    /// Calls refused before execution.
     pub(crate) rejected: Counter,
-    /// Answered with an error.
+    /// Calls answered with an error.
     pub(crate) failed: Counter,
     times: [Counter; BUCKETS],
 }
@@ -218,7 +218,7 @@ impl Default for OfCommand {
 }
 
 impl OfCommand {
-    /// It was called, and took this long.
+    /// Counts a call and its duration.
     #[inline]
     pub(crate) fn called(&self, spent: Duration) {
         let spent = nanoseconds(spent);
@@ -228,13 +228,13 @@ impl OfCommand {
     }
 }
 
-/// Each power of two has so many buckets: a bucket is at most an eighth wide.
+/// Histogram buckets per power of two. A bucket's width is at most an eighth of its start.
 const STEPS_BITS: u32 = 3;
 const STEPS: usize = 1 << STEPS_BITS;
-/// The highest bucket begins at about 68 s.
+/// Number of buckets. The highest begins at about 68 s.
 const BUCKETS: usize = (36 - STEPS_BITS as usize + 1) * STEPS;
 
-/// The bucket of a time in nanoseconds.
+/// Returns the bucket of a time in nanoseconds.
 fn bucket(nanoseconds: u64) -> usize {
     let Some(shift) = nanoseconds.max(1).ilog2().checked_sub(STEPS_BITS) else {
         return nanoseconds as usize;
@@ -243,7 +243,7 @@ fn bucket(nanoseconds: u64) -> usize {
     ((shift as usize + 1) * STEPS + within).min(BUCKETS - 1)
 }
 
-/// The smallest time above those of a bucket.
+/// Returns the exclusive end of a bucket, in nanoseconds.
 fn end_of(bucket: usize) -> u64 {
     let next = bucket + 1;
     match (next / STEPS).checked_sub(1) {
@@ -256,7 +256,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// One command, over all reactors.
+/// The counters of one command, over all reactors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) calls: u64,
@@ -267,7 +267,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// The command of this number, if anybody has called it.
+    /// Returns the totals of a command, if it was ever called.
     pub(crate) fn of(counts: &[Arc<Counts>], number: usize) -> Option<Summary> {
         let mut sum = Summary { times: vec![0; BUCKETS], ..Summary::default() };
         for command in counts.iter().filter_map(|counts| counts.known(number)) {
@@ -282,7 +282,7 @@ impl Summary {
         (sum.calls + sum.rejected + sum.failed > 0).then_some(sum)
     }
 
-    /// A time that this part of the calls did not exceed, in nanoseconds.
+    /// Returns an upper bound, in nanoseconds, for the fastest `percent` percent of the calls.
     pub(crate) fn percentile(&self, percent: f64) -> u64 {
         let total: u64 = self.times.iter().sum();
         let wanted = ((total as f64 * percent / 100.0).ceil() as u64).max(1);
@@ -296,7 +296,7 @@ impl Summary {
         0
     }
 
-    /// How many calls took at most this time: exact where it is a power of two.
+    /// Returns how many calls took at most this time. Exact for powers of two.
     pub(crate) fn within(&self, nanoseconds: u64) -> u64 {
         let ends = (0..BUCKETS).map(end_of);
         ends.zip(&self.times).take_while(|(end, _)| *end <= nanoseconds).map(|(_, n)| n).sum()

@@ -9,27 +9,26 @@ use std::borrow::Cow;
 use std::time::Duration;
 use types::UnixMillis;
 
-/// A command that has been executed, on its own or as part of a transaction.
+/// An executed command, on its own or as part of a transaction.
 pub(crate) struct Execution<'a> {
     pub(crate) command: &'static Command,
     pub(crate) args: &'a [&'a [u8]],
     pub(crate) session: &'a Session,
-    /// The turn's wall-clock time.
     pub(crate) wall: UnixMillis,
 }
 
-/// Commands that take less are noted only if a setting asks for them.
+/// Shortest time that may be logged as slow, unless the settings ask for shorter times.
 const SLOW_MIN: Duration = Duration::from_micros(SLOW_MIN_MICROS as u64);
 const SLOW_MIN_MICROS: i64 = 1_000;
 
-/// Returns whether a command that took so long may have to be noted as slow.
+/// Returns whether a command of this duration may belong in the slow log.
 #[inline]
 pub(crate) fn is_slow_possible(spent: Duration, configuration: &Configuration) -> bool {
     spent >= SLOW_MIN || (0..SLOW_MIN_MICROS).contains(&configuration.slowlog_slower_than)
 }
 
 impl Execution<'_> {
-    /// Shows the command to the connections that monitor, unless it is an operator's.
+    /// Sends the command to the `MONITOR` connections, unless it is an administrative command.
     #[cold]
     pub(crate) fn show(&self, node: &Node) {
         if self.command.has(flag::ADMIN) {
@@ -42,14 +41,14 @@ impl Execution<'_> {
         node.wake_all();
     }
 
-    /// Adds the command to the slow log, and to what `LATENCY` remembers, if it took long enough.
+    /// Adds the command to the slow log and the `LATENCY` samples, if it exceeds their thresholds.
     #[cold]
     pub(crate) fn note_slow(&self, spent: Duration, engine: &Engine) {
         let operators = &engine.node().operators;
         let configuration = &engine.configuration;
         let least = u64::try_from(configuration.slowlog_slower_than);
         let is_slow = least.is_ok_and(|least| spent.as_micros() >= u128::from(least));
-        // The commands of a transaction are noted one by one, as in Redis.
+        // The commands of a transaction are logged one by one, as in Redis.
         let is_kept = self.command.name != "exec";
         if is_slow && is_kept && configuration.slowlog_max_len > 0 {
             let entry = slow::Entry {
@@ -70,7 +69,7 @@ impl Execution<'_> {
         }
     }
 
-    /// The arguments, with passwords replaced by a word.
+    /// Returns the arguments, with passwords redacted.
     fn shown_args(&self) -> Cow<'_, [&[u8]]> {
         let secrets: Vec<usize> = match self.command.name {
             "auth" => (1..self.args.len()).collect(),
@@ -88,7 +87,7 @@ impl Execution<'_> {
     }
 }
 
-/// The places of as many arguments behind each that is this word.
+/// Returns the positions of the `count` arguments after each occurrence of `word`.
 fn following(args: &[&[u8]], word: &[u8], count: usize) -> Vec<usize> {
     let places = (0..args.len()).filter(|at| args[*at].eq_ignore_ascii_case(word));
     places.flat_map(|at| at + 1..at + 1 + count).collect()

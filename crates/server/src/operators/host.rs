@@ -1,4 +1,4 @@
-//! What only the process around a server can do: read its own use of the machine, write files, end.
+//! Services of the process around a server: resource usage, long jobs, and its end.
 
 use crate::Configuration;
 pub use runtime::Counts;
@@ -6,14 +6,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a process has used.
+/// The resource usage of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// Processor time in user mode.
     pub user: Duration,
     /// Processor time in the kernel.
     pub system: Duration,
-    /// Resident memory in bytes, and the most that it has been.
+    /// Resident memory in bytes, now and at its peak.
     pub resident_bytes: u64,
     /// See `resident_bytes`.
     pub resident_bytes_peak: u64,
@@ -21,40 +21,40 @@ pub struct Usage {
     pub machine_bytes: u64,
 }
 
-/// Something that takes longer than a turn may: the process does it on a thread of its own and
-/// sends `FromCoordinator::Answer` under the request's number: `Flushed` for done, or `Refused`.
+/// A job that takes longer than a turn may. The process runs it on a thread of its own, and then
+/// sends `FromCoordinator::Answer` under the request's number: `Flushed` on success, or `Refused`.
 #[derive(Clone, Debug)]
 pub enum Job {
-    /// Write these settings into the file that they came from.
+    /// Write these settings back into the file that they came from.
     Rewrite(Arc<Configuration>),
-    /// Do nothing for so long (`DEBUG SLEEP`).
+    /// Sleep for this duration (`DEBUG SLEEP`).
     Sleep(Duration),
 }
 
-/// The process around a server: its use of the machine, its files and its end.
+/// The process around a server: its resource usage, its files and its end.
 pub trait Host: Send + Sync {
-    /// What the process has used so far.
+    /// Returns the resource usage of the process so far.
     fn usage(&self) -> Usage;
 
-    /// What each reactor has done so far.
+    /// Returns the counters of each reactor.
     fn reactors(&self) -> Vec<Counts>;
 
-    /// Does a job for this request. See [`Job`].
+    /// Runs a job for this request. See [`Job`].
     fn begin(&self, request: u64, job: Job);
 
-    /// Ends the process in order: replies leave first.
+    /// Ends the process in order, after all replies have left.
     fn shut_down(&self);
 
-    /// Ends the process: it cannot do its work.
+    /// Ends the process because of an error that prevents it from working.
     fn fail(&self, reason: String);
 
-    /// Ends the process and begins it anew: what it held is served by others.
+    /// Restarts the process as a new member, because other servers now serve its data.
     fn begin_anew(&self, reason: String);
 
-    /// The file that the settings came from, if any.
+    /// Returns the file that the settings came from, if any.
     fn file(&self) -> Option<String>;
 
-    /// How the network is met, as `INFO` says it.
+    /// Returns the name of the I/O driver, for `INFO`.
     fn driver(&self) -> &'static str;
 }
 

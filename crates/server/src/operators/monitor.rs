@@ -1,7 +1,7 @@
-//! `MONITOR`: every request as a line, for the connections that asked for it.
+//! `MONITOR`: every request as a line, for the connections in `MONITOR` mode.
 //!
-//! While nobody watches, a request reads one word. While somebody does, each line is added to the
-//! queue of every reactor that has a watcher, and leaves in that reactor's next turn.
+//! Without such connections, a request only reads one word. Otherwise each line is added to the
+//! queue of every reactor with such a connection, and is sent in that reactor's next turn.
 
 use super::lock;
 use crossbeam_utils::CachePadded;
@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{ReactorId, UnixMillis};
 
-/// Lines that wait for a reactor, in bytes; what comes above is not shown.
+/// Most bytes of lines queued for a reactor. Further lines are dropped.
 const LINES_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ struct OfReactor {
     lines: Mutex<Vec<u8>>,
 }
 
-/// The connections that watch requests, and the lines that wait for them.
+/// The connections in `MONITOR` mode, and the lines queued for them.
 #[derive(Debug)]
 pub(crate) struct Monitors {
     watchers: AtomicU64,
@@ -31,25 +31,25 @@ impl Monitors {
         Monitors { watchers: AtomicU64::new(0), reactors }
     }
 
-    /// Whether anybody watches.
+    /// Returns whether any connection is in `MONITOR` mode.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.watchers.load(Ordering::Relaxed) > 0
     }
 
-    /// A connection of this reactor begins to watch.
+    /// Counts a connection of this reactor that has entered `MONITOR` mode.
     pub(crate) fn add(&self, reactor: ReactorId) {
         self.reactors[usize::from(reactor.0)].watchers.fetch_add(1, Ordering::Relaxed);
         self.watchers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection that watched is gone.
+    /// Removes a connection of this reactor from the count.
     pub(crate) fn remove(&self, reactor: ReactorId) {
         self.watchers.fetch_sub(1, Ordering::Relaxed);
         self.reactors[usize::from(reactor.0)].watchers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Shows a line to all who watch.
+    /// Queues a line for all connections in `MONITOR` mode.
     pub(crate) fn show(&self, line: &[u8]) {
         for reactor in &self.reactors {
             if reactor.watchers.load(Ordering::Relaxed) > 0 {
@@ -61,13 +61,13 @@ impl Monitors {
         }
     }
 
-    /// The lines for this reactor's watchers.
+    /// Takes the lines for this reactor's connections.
     pub(crate) fn take(&self, reactor: ReactorId) -> Vec<u8> {
         std::mem::take(&mut *lock(&self.reactors[usize::from(reactor.0)].lines))
     }
 }
 
-/// A request as a line. Passwords are not shown.
+/// Formats a request as a line. The caller has redacted passwords.
 pub(crate) fn line(wall: UnixMillis, table: u8, peer: &str, args: &[&[u8]]) -> Vec<u8> {
     let (seconds, micros) = (wall.0 / 1000, wall.0 % 1000 * 1000);
     let mut line = format!("+{seconds}.{micros:06} [{table} {peer}]").into_bytes();

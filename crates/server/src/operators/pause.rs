@@ -1,19 +1,17 @@
-//! `CLIENT PAUSE`: until a moment, requests wait: all of them, or those that change data.
+//! `CLIENT PAUSE`: delays all requests, or those that change data, until a given time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::Instant;
 
-/// What waits during a pause.
+/// The requests that a pause delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Paused {
-    /// Requests that change data.
     Writes,
-    /// All requests.
     All,
 }
 
-/// The pause there is, if any: two ends, since each kind may end at its own time. One word each,
-/// which every request reads and hardly anybody writes.
+/// The ends of the current pauses. Each kind has its own end, in one word that every request reads
+/// and operators rarely write.
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
     writes_until: AtomicU64,
@@ -21,7 +19,7 @@ pub(crate) struct Pause {
 }
 
 impl Pause {
-    /// Begins a pause, or makes one longer.
+    /// Begins a pause, or extends it.
     pub(crate) fn begin(&self, paused: Paused, until: Instant) {
         self.writes_until.fetch_max(until.0, Ordering::Relaxed);
         if paused == Paused::All {
@@ -29,13 +27,13 @@ impl Pause {
         }
     }
 
-    /// Ends it.
+    /// Ends all pauses.
     pub(crate) fn end(&self) {
         self.writes_until.store(0, Ordering::Relaxed);
         self.all_until.store(0, Ordering::Relaxed);
     }
 
-    /// What waits now.
+    /// Returns the pause in force.
     #[inline]
     pub(crate) fn at(&self, now: Instant) -> Option<Paused> {
         let until = self.writes_until.load(Ordering::Relaxed);
@@ -46,7 +44,7 @@ impl Pause {
         Some(if all { Paused::All } else { Paused::Writes })
     }
 
-    /// When something that waits may go on, if nobody changes the pause.
+    /// Returns when the next pause ends, if none is changed before.
     pub(crate) fn next_end(&self, now: Instant) -> Option<Instant> {
         let ends = [&self.all_until, &self.writes_until].map(|end| end.load(Ordering::Relaxed));
         ends.into_iter().filter(|end| *end > now.0).min().map(Instant)

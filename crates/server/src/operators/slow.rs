@@ -1,4 +1,4 @@
-//! What was slow: commands, for `SLOWLOG`, and moments, for `LATENCY`.
+//! Slow commands for `SLOWLOG`, and latency samples for `LATENCY`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use types::UnixMillis;
 /// One slow command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Rises by one from entry to entry.
+    /// Number of the entry. Numbers are consecutive.
     pub(crate) number: u64,
     pub(crate) at: UnixMillis,
     pub(crate) spent: Duration,
@@ -16,19 +16,19 @@ pub(crate) struct Entry {
     pub(crate) name: Vec<u8>,
 }
 
-/// Slow commands, the youngest first.
+/// Slow commands, newest first.
 #[derive(Debug, Default)]
 pub(crate) struct SlowLog {
     entries: VecDeque<Entry>,
     next: u64,
 }
 
-/// Of an entry, so many arguments and bytes of each are kept, as in Redis.
+/// Limits of an entry's arguments and of the bytes of each, as in Redis.
 const ARGUMENTS_MAX: usize = 32;
 const ARGUMENT_BYTES_MAX: usize = 128;
 
 impl SlowLog {
-    /// Adds an entry and drops the oldest above `entries_max`.
+    /// Adds an entry, and drops the oldest ones above `entries_max`.
     pub(crate) fn add(&mut self, mut entry: Entry, entries_max: usize) {
         entry.number = self.next;
         self.next += 1;
@@ -49,7 +49,7 @@ impl SlowLog {
     }
 }
 
-/// The arguments of a request as the log keeps them.
+/// Shortens the arguments of a request to the limits of the log.
 pub(crate) fn shortened(args: &[&[u8]]) -> Vec<Vec<u8>> {
     let kept = if args.len() > ARGUMENTS_MAX { ARGUMENTS_MAX - 1 } else { args.len() };
     let shorten = |argument: &&[u8]| match argument.len().checked_sub(ARGUMENT_BYTES_MAX) {
@@ -67,21 +67,21 @@ pub(crate) fn shortened(args: &[&[u8]]) -> Vec<Vec<u8>> {
     short
 }
 
-/// Moments of one kind that took long: second since 1970, and milliseconds.
+/// Samples of one event: second since 1970, and milliseconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Moments {
     pub(crate) samples: VecDeque<(u64, u64)>,
     pub(crate) longest: u64,
 }
 
-/// Samples kept of each kind, as in Redis.
+/// Most samples kept per event, as in Redis.
 const SAMPLES_MAX: usize = 160;
 
-/// Kinds of moments with what is remembered of them.
+/// Events and their samples.
 pub(crate) type Latency = BTreeMap<&'static str, Moments>;
 
 impl Moments {
-    /// Notes a moment. Of one second, the longest counts.
+    /// Adds a sample. Only the longest sample of a second is kept.
     pub(crate) fn note(&mut self, at: UnixMillis, spent: Duration) {
         let (second, millis) = (at.0 / 1000, spent.as_millis() as u64);
         self.longest = self.longest.max(millis);

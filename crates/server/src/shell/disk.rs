@@ -1,15 +1,15 @@
-//! The disk of `backup`, made of files of a data directory.
+//! The disk of the `backup` crate, implemented by files of a data directory.
 
 use backup::{Disk, DiskFile, FileNumber};
 use runtime::files::{DataDirectory, Folder, NumberedFile};
 use std::io::{self, IoSlice};
 
-/// Replicas in the folder `replicas` of a data directory.
+/// The replicas in the folder `replicas` of a data directory.
 #[derive(Debug)]
 pub struct FileDisk(Folder);
 
 impl FileDisk {
-    /// The replicas of this data directory.
+    /// Opens the replicas of this data directory.
     pub fn open(directory: &DataDirectory) -> io::Result<FileDisk> {
         directory.folder("replicas").map(FileDisk)
     }

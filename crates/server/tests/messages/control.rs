@@ -1,4 +1,4 @@
-//! Messages of a coordinator.
+//! Random messages of a coordinator.
 
 use super::draw::quarter;
 use super::{CLUSTER, DEAD, Draw, ME, WALL, World, server, some_intent, tenures};
@@ -22,7 +22,7 @@ impl World {
         self.some_message_of_coordinator(draw, kind)
     }
 
-    /// A message of this kind.
+    /// Returns a random message of this kind.
     fn some_message_of_coordinator(
         &mut self,
         draw: &mut Draw<'_>,
@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// What a coordinator says to something that the server has told it.
+    /// Returns a coordinator's answer to a message that the server has sent.
     fn answer_of_coordinator(&mut self, draw: &mut Draw<'_>) -> Option<FromCoordinator> {
         if self.told.is_empty() {
             return None;
@@ -149,12 +149,12 @@ impl World {
                 wall_ahead: draw.number() as i64,
                 expiry_ahead: draw.number() as i64,
             })),
-            // As they are: people read them, and no server of theirs passes them on.
+            // Used unchanged: operators read these, and no server processes them.
             Answer::Health(_) | Answer::Recoveries(_) | Answer::Rebuild(_) => kind,
         }
     }
 
-    /// Quarters with other owners, or ranges that may overlap.
+    /// Returns a map with random owners of the quarters, or with ranges that may overlap.
     fn some_map(&mut self, draw: &mut Draw<'_>) -> ClusterMap {
         self.map_version += draw.below(2) as u64;
         let mut servers: Vec<_> =
@@ -186,7 +186,7 @@ fn some_tablet(draw: &mut Draw<'_>, number: Option<u16>) -> TabletInfo {
     TabletInfo { range, owner, epoch, tenures, is_born: draw.one_in(4) }
 }
 
-/// The dead server's quarter, as a rule.
+/// Returns a recovery partition, mostly of the dead server's quarter.
 fn some_part(draw: &mut Draw<'_>) -> RecoveryPart {
     let range: HashRange = if draw.one_in(4) { draw.range() } else { quarter(3) };
     let log = |draw: &mut Draw<'_>| RecoveryLog {

@@ -1,9 +1,9 @@
-//! Decisions that come from bytes: those of a random generator, or of a fuzzer.
+//! Random decisions, derived from the bytes of a random generator or a fuzzer.
 
 use serde::de::DeserializeOwned;
 use types::{HashRange, KeyHash, SLOT_COUNT, ServerId, Slot};
 
-/// Bytes that become decisions, until there are none left.
+/// Bytes from which decisions are drawn, until none are left.
 pub(crate) struct Draw<'d> {
     bytes: &'d [u8],
 }
@@ -35,7 +35,7 @@ impl<'d> Draw<'d> {
         choices[self.below(choices.len())].clone()
     }
 
-    /// A number that means something as a rule, and may be any.
+    /// Returns a number that is mostly plausible, and may be any.
     pub(crate) fn number(&mut self) -> u64 {
         match self.below(12) {
             0..=8 => self.below(8) as u64,
@@ -45,7 +45,7 @@ impl<'d> Draw<'d> {
         }
     }
 
-    /// This number, or now and then another one.
+    /// Returns mostly this number, and sometimes another one.
     pub(crate) fn near(&mut self, number: u64) -> u64 {
         match self.below(10) {
             0 => self.number(),
@@ -66,7 +66,7 @@ impl<'d> Draw<'d> {
         ServerId(if self.one_in(12) { self.u32() } else { 1 + self.below(4) as u32 })
     }
 
-    /// A hash at the border of something, as a rule.
+    /// Returns a hash, mostly at the border of a slot.
     pub(crate) fn hash(&mut self) -> KeyHash {
         let slot = Slot(self.pick(&[0, 1, 4_095, 4_096, 8_191, 8_192, 12_288, SLOT_COUNT - 1]));
         match self.below(8) {
@@ -77,7 +77,7 @@ impl<'d> Draw<'d> {
         }
     }
 
-    /// A quarter of all slots, as a rule.
+    /// Returns a range, mostly a quarter of all slots.
     pub(crate) fn range(&mut self) -> HashRange {
         if !self.one_in(4) {
             return quarter(self.below(4) as u16);
@@ -96,9 +96,9 @@ pub(crate) fn quarter(number: u16) -> HashRange {
     HashRange::of_slots(Slot(number * size), Slot((number + 1) * size - 1))
 }
 
-/// One message of each kind, in the order of the enum, whatever stands in it. Of a kind that is new
-/// the caller's `match` does not know what to fill in, so that it does not compile; and if its first
-/// value cannot be made here, the number of kinds tells.
+/// Returns one message of each kind with arbitrary content, in the order of the enum. A new kind
+/// does not compile, because the caller's `match` cannot fill it in. If its first value cannot be
+/// made here, the number of kinds shows that.
 pub(crate) fn kinds<M: DeserializeOwned>() -> Vec<M> {
     let decoded = |number: u8| {
         let of = |fill| {

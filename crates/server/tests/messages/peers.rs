@@ -1,4 +1,4 @@
-//! Messages of other servers.
+//! Random messages of other servers.
 
 use super::{CLUSTER, DEAD, Draw, KEYS, ME, WALL, World, key, some_intent};
 use types::limits::{SEGMENT_BYTES, TABLES_MAX};
@@ -17,16 +17,16 @@ use wire::replica::{
     BootId, PieceWriter, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind, Stamp,
 };
 
-/// Segments of the log's directory are counted from here.
+/// First number of manifest segments.
 const CHAIN: u64 = 1 << 63;
-/// Logs of which the server keeps replicas.
+/// Servers with log replicas on the tested server.
 const LOGS: [ServerId; 3] = [ServerId(1), ServerId(3), DEAD];
 
-/// Who says it, what, and with which payload.
+/// Sender, message and payload.
 pub(super) type Said = (ServerId, PeerMessage, Vec<u8>);
 
 impl World {
-    /// What the server was asked of by one of its reactors comes back to it, as a rule as it should.
+    /// Returns a mostly correct answer to a request, and the reactor that sent the request.
     pub(super) fn answer_of_peer(&mut self, draw: &mut Draw<'_>) -> Option<(usize, Said)> {
         if self.unanswered.is_empty() {
             return None;
@@ -69,7 +69,7 @@ impl World {
         Some((reactor, (from, message, payload)))
     }
 
-    /// Who says it, what, and with which payload.
+    /// Returns a random message, with its sender and payload.
     pub(super) fn some_peer_message(&mut self, draw: &mut Draw<'_>) -> Said {
         let kind = draw.pick(&self.peer_kinds);
         let (message, payload) = self.some_message_of_peer(draw, kind);
@@ -80,7 +80,7 @@ impl World {
         (from, message, payload)
     }
 
-    /// A message of this kind.
+    /// Returns a random message of this kind, with its payload.
     fn some_message_of_peer(
         &mut self,
         draw: &mut Draw<'_>,
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// The next piece of a replica that the server keeps, as a rule.
+    /// Returns an append, mostly the next piece of a replica that the server holds.
     fn some_append(&mut self, draw: &mut Draw<'_>) -> (Append, Vec<u8>) {
         let (log, segment) = (draw.pick(&LOGS), some_segment(draw));
         let epoch = if draw.one_in(4) { draw.u32() } else { 0 };
@@ -203,7 +203,7 @@ impl World {
         let from = writer.length();
         let stable = if from > 0 { draw.below(from as usize) as u32 } else { 0 };
         let stamp = Stamp { version: Version(draw.number()), clock: UnixMillis(draw.near(WALL.0)) };
-        // Who has nothing to write asks, and has no header.
+        // An append without bytes is a heartbeat, and has no piece header.
         let header = (!body.is_empty()).then(|| writer.next(&body, stable, stamp));
         let append = Append {
             replica,
@@ -272,7 +272,7 @@ impl World {
         ReplicaId { log, segment, epoch: ReplicaEpoch(draw.number() as u32) }
     }
 
-    /// Replicas of one log, but for one now and then.
+    /// Returns replicas, mostly all of one log.
     fn some_replicas(&mut self, draw: &mut Draw<'_>, log: ServerId) -> Vec<ReplicaId> {
         draw.list(6, |draw| {
             let replica = self.some_replica(draw);
@@ -335,7 +335,7 @@ impl World {
 }
 
 impl World {
-    /// A migration that the server was told of, as a rule.
+    /// Returns a migration, mostly one that the server was informed of.
     fn known_intent(&self, draw: &mut Draw<'_>) -> Intent {
         match self.intents.is_empty() || draw.one_in(4) {
             true => some_intent(draw),
@@ -344,7 +344,7 @@ impl World {
     }
 }
 
-/// Entries of keys in a range, in order of hashes.
+/// Returns entries of keys in a range, in order of their hashes.
 fn batch_of(draw: &mut Draw<'_>, is_wanted: impl Fn(KeyHash) -> bool) -> Vec<u8> {
     let seed = HashSeed::new(1);
     let mut keys: Vec<(KeyHash, Vec<u8>)> =
@@ -385,8 +385,8 @@ fn some_segment(draw: &mut Draw<'_>) -> SegmentId {
     SegmentId(draw.pick(&[1, 2, CHAIN | 1, any]))
 }
 
-/// A server that may say this, if what it says is about something that exists: the other side of a
-/// migration, the master of a log, or a backup of ours.
+/// Returns a server that is entitled to send this message about an existing object: the other
+/// side of a migration, the master of a log, or a backup.
 fn usual_sender(draw: &mut Draw<'_>, message: &PeerMessage) -> ServerId {
     match message {
         PeerMessage::Flip(_)
@@ -407,7 +407,7 @@ fn usual_sender(draw: &mut Draw<'_>, message: &PeerMessage) -> ServerId {
     }
 }
 
-/// An entry of one of the keys, encoded, with its table and slot.
+/// Returns an encoded entry of one of the keys, with its table and slot.
 fn some_entry(draw: &mut Draw<'_>) -> ((TableId, Slot), Vec<u8>) {
     let key = key(draw.number());
     entry_of(draw, &key)
@@ -445,7 +445,7 @@ fn some_batch(draw: &mut Draw<'_>) -> Vec<u8> {
     damaged(draw, batch)
 }
 
-/// Now and then a byte is changed, or the end is missing.
+/// Sometimes changes a byte, or removes the end.
 fn damaged(draw: &mut Draw<'_>, mut bytes: Vec<u8>) -> Vec<u8> {
     if !bytes.is_empty() && draw.one_in(6) {
         let at = draw.below(bytes.len());

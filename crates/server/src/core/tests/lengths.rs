@@ -22,14 +22,14 @@ fn a_value_that_is_too_long_is_refused_in_its_turn_and_the_connection_goes_on() 
     let answered = world.ask(&mut client, &pipeline);
     assert_eq!(answered, format!("+OK\r\n{}$1\r\n1\r\n+PONG\r\n", refusal(bytes)));
 
-    // It breaks a transaction as a command would that nobody knows.
+    // Such a request makes a transaction fail, as an unknown command does.
     let pipeline = format!("MULTI\r\nSET a 2\r\n{}EXEC\r\nGET a", long_set(bytes));
     let answered = world.ask(&mut client, &pipeline);
     let aborted = "-EXECABORT Transaction discarded because of previous errors.\r\n";
     let expected = format!("+OK\r\n+QUEUED\r\n{}{aborted}$1\r\n1\r\n", refusal(bytes));
     assert_eq!(answered, expected);
 
-    // It keeps its place behind what waits, and counts for `SKIP`.
+    // Its error keeps its position behind parked requests, and it counts for `SKIP`.
     let mut operator = world.connect(2, 1, HERE);
     world.ask(&mut operator, "CLIENT PAUSE 1000 WRITE");
     let skipped = format!("CLIENT REPLY SKIP\r\n{}", long_set(bytes));

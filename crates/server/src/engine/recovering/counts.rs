@@ -1,4 +1,4 @@
-//! What is counted of recoveries, over all parts since the server began.
+//! Counters of recoveries, over all recovery partitions since the server began.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use store::ReplayCounters;
 pub(in crate::engine) struct RecoveryCounts {
     parts_recovered: AtomicU64,
     parts_given_up: AtomicU64,
-    /// Of parts that are over.
+    /// Records and bytes replayed for partitions that are over.
     records: AtomicU64,
     bytes: AtomicU64,
-    /// Entries that came from backups.
+    /// Bytes of entries received from backups.
     received_bytes: AtomicU64,
-    /// What was read for masters here and elsewhere, and how long they waited for it.
+    /// Reads served to recovery masters, their bytes, and the time until they were answered.
     reads: AtomicU64,
     read_bytes: AtomicU64,
     read_ns: AtomicU64,
@@ -35,13 +35,13 @@ impl RecoveryCounts {
         add(&self.received_bytes, bytes as u64);
     }
 
-    /// A part is ours.
+    /// Counts a partition that this server now owns.
     pub(super) fn recovered(&self, counters: ReplayCounters) {
         add(&self.parts_recovered, 1);
         self.over(counters);
     }
 
-    /// A part was handed back or belongs to somebody else.
+    /// Counts a partition that was handed back or reassigned.
     pub(super) fn given_up(&self, counters: ReplayCounters) {
         add(&self.parts_given_up, 1);
         self.over(counters);
@@ -52,7 +52,7 @@ impl RecoveryCounts {
         add(&self.bytes, counters.bytes);
     }
 
-    /// For `INFO`, with what the parts that are not over have replayed.
+    /// Returns the fields for `INFO`, including the counts `now` of current partitions.
     pub(super) fn fields(&self, now: ReplayCounters) -> Vec<(String, String)> {
         let fields = [
             ("recovery_parts_recovered", &self.parts_recovered, 0),

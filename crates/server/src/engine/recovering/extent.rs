@@ -1,28 +1,28 @@
-//! How much there is to be replayed into a part: the store makes its index accordingly.
+//! Estimate of the bytes to be replayed into a recovery partition, by which the index is sized.
 //!
-//! A part gets what is in its range, and only the backups see how much that is. So it is guessed by what
-//! they have sent: the range's part of all segments is taken to be its part of those that were read.
+//! Only the backups see how many bytes are in the partition's range. The estimate assumes that
+//! the range's share of all segments equals its share of those read so far.
 
 use wire::peer::RecoveryNext;
 
-/// Estimate of the records and bytes that one part will get.
+/// Estimate of the bytes that one partition receives.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Extent {
-    /// Bytes of all segments, of every range.
+    /// Total bytes of all segments, of every range.
     log: u64,
-    /// Bytes of them that have been read for this part.
+    /// Bytes of segments that have been read for this partition.
     read: u64,
-    /// Of those, what lies in the range.
+    /// Bytes of those that lie in the range.
     received: u64,
 }
 
 impl Extent {
-    /// The segments have so many bytes.
+    /// Sets the total bytes of the segments.
     pub(super) fn set_log(&mut self, bytes: u64) {
         self.log = bytes;
     }
 
-    /// So many bytes of entries were in a segment from a place on.
+    /// Records that a read of a segment, beginning at `from`, returned `bytes` bytes of entries.
     pub(super) fn note(&mut self, from: u32, next: RecoveryNext, bytes: usize) {
         let to = match next {
             RecoveryNext::From(next) => next,
@@ -33,7 +33,7 @@ impl Extent {
         self.received += bytes as u64;
     }
 
-    /// Bytes of all entries of the range.
+    /// Returns the estimated bytes of all entries in the range.
     pub(super) fn of_range(&self) -> u64 {
         let all = u128::from(self.log) * u128::from(self.received) / u128::from(self.read.max(1));
         u64::try_from(all).unwrap_or(u64::MAX)

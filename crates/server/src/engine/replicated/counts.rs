@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts since the process began. Written seldom, read at any time.
+/// Counters since the process began. Rarely written, read at any time.
 #[derive(Debug, Default)]
 pub struct DiskCounts {
     scrubbed_replicas: AtomicU64,
@@ -12,22 +12,22 @@ pub struct DiskCounts {
 }
 
 impl DiskCounts {
-    /// Replicas that were read again and are as they were written.
+    /// Returns the number of replicas that were reread and found intact.
     pub fn scrubbed_replicas(&self) -> u64 {
         self.scrubbed_replicas.load(Ordering::Relaxed)
     }
 
-    /// Their bytes.
+    /// Returns the number of bytes of those replicas.
     pub fn scrubbed_bytes(&self) -> u64 {
         self.scrubbed_bytes.load(Ordering::Relaxed)
     }
 
-    /// Replicas that were found damaged, or could not be read.
+    /// Returns the number of replicas that were found damaged or unreadable.
     pub fn damaged_replicas(&self) -> u64 {
         self.damaged_replicas.load(Ordering::Relaxed)
     }
 
-    /// Operations of the disk that have failed.
+    /// Returns the number of failed disk operations.
     pub fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
     }

@@ -1,27 +1,27 @@
-//! The connections on which answers about replicas leave.
+//! Routes of answers about replicas: the connections on which they are sent.
 
 use crate::engine::Route;
 use std::collections::BTreeMap;
 use wire::replica::ReplicaId;
 
-/// Number of routes below which those of missing replicas are not removed.
+/// Number of routes below which routes of missing replicas are not removed.
 const ROUTES_MIN: usize = 256;
 
-/// The connection on which the last request about each replica came.
+/// The connection on which the last request about each replica arrived.
 ///
-/// **Invariant:** there are at most [`ROUTES_MIN`] routes, or twice as many as were left when those of
-/// missing replicas were removed last.
+/// **Invariant:** the number of routes is at most [`ROUTES_MIN`], or twice the number that was
+/// left when the routes of missing replicas were last removed.
 #[derive(Default)]
 pub(super) struct Routes {
     by_replica: BTreeMap<ReplicaId, Route>,
-    /// With so many routes those of replicas that are gone are removed.
+    /// Number of routes at which the routes of missing replicas are removed.
     full_at: usize,
 }
 
 impl Routes {
-    /// Remembers where answers about a replica go. Other reactors are not told when it is freed, so
-    /// each removes what is gone when its routes have doubled: then it asks `knows` for a function
-    /// that says which replicas are there.
+    /// Records the route of answers about a replica. Other reactors are not notified when a
+    /// replica is freed, so each removes the routes of missing replicas when the number has
+    /// doubled. It then calls `knows` for a function that returns whether a replica exists.
     pub(super) fn note<K: Fn(ReplicaId) -> bool>(
         &mut self,
         replica: ReplicaId,
