@@ -1,14 +1,15 @@
-//! The configuration of a cluster: who its servers are, who owns which range, and what is moving.
+//! The cluster coordinator: membership, range ownership, migrations and recoveries.
 //!
-//! - [`Coordinator`] is a machine without input or output: events in, effects out, every change of
-//!   the configuration one compare-and-swap transaction. Start at [`Coordinator::handle`].
-//! - [`MetaStore`] is where the configuration is kept: in memory, or in a file.
-//! - `rebuild` makes a file anew from what servers know.
-//! - [`serve()`] and [`Running`] put sockets and clocks around the machine.
+//! - [`Coordinator`] is a state machine without input or output. It consumes events and produces
+//!   effects; every change of the configuration is one compare-and-swap transaction. Start at
+//!   [`Coordinator::handle`].
+//! - [`MetaStore`] stores the configuration, in memory or in a file.
+//! - `rebuild` recreates a lost file from the knowledge of the servers.
+//! - [`serve()`] and [`Running`] add sockets and clocks to the machine.
 //!
-//! The coordinator is never on the data path: servers serve, and migrations that have flipped go
-//! on, while it is away. The protocol that it speaks is told in `wire::control`, the reasons in
-//! `docs/design/coordinator.md`.
+//! The coordinator is never on the data path: while it is away, servers keep serving, and
+//! migrations that have flipped continue. `wire::control` documents its protocol,
+//! `docs/design/coordinator.md` its design.
 //!
 //! **Invariant:** the machine reads no clock and draws no random number; the shell does.
 

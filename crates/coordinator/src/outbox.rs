@@ -1,11 +1,11 @@
-//! What goes into the coordinator and what comes out: plain data that can be printed.
+//! Inputs and outputs of the coordinator: plain data that can be printed.
 
 use protocols::migration::{from_coordinator, to_coordinator};
 use std::fmt;
 use types::{ClusterId, Generation, Instant, ServerId, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
 
-/// One connection to the coordinator, numbered by whoever accepts connections and never used twice.
+/// One connection to the coordinator. The accepting shell assigns the numbers and reuses none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
@@ -15,17 +15,17 @@ impl fmt::Display for ConnectionId {
     }
 }
 
-/// The process at the other end of a connection, as its handshake proved it.
+/// The process at the other end of a connection, as proven by its handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// A server, or a process that wants to be one.
+    /// A server, or a process that wants to join as one.
     Server {
-        /// The number that it has, and in which cluster.
+        /// Its cluster and server number; `None` for a new server.
         number: Option<(ClusterId, ServerId)>,
-        /// The run of its process.
+        /// The run of the server's process.
         generation: Generation,
     },
-    /// An operator, who may only ask.
+    /// An operator, who may only send asks.
     Operator,
 }
 
@@ -39,59 +39,60 @@ impl fmt::Display for Caller {
     }
 }
 
-/// When something happens, by both clocks.
+/// The time of an event, by two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// By the monotonic clock: for time-outs.
+    /// Monotonic time, for timeouts.
     pub now: Instant,
-    /// By the wall clock: for people.
+    /// Wall-clock time, for operators.
     pub wall: UnixMillis,
 }
 
-/// What happens to the coordinator.
+/// An input of the coordinator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A process has connected, and the handshake is over.
+    /// A process has connected and completed the handshake.
     Opened {
         /// The connection.
         connection: ConnectionId,
         /// The process.
         caller: Caller,
     },
-    /// A message has come in.
+    /// A message has arrived.
     Received {
-        /// On which connection.
+        /// Connection of the sender.
         connection: ConnectionId,
         /// The message.
         message: ToCoordinator,
     },
-    /// A connection has ended, whoever ended it.
+    /// A connection has ended, by either side.
     Closed {
         /// The connection.
         connection: ConnectionId,
     },
-    /// Time has passed: [`crate::Coordinator::next_deadline`].
+    /// Time has passed; see [`crate::Coordinator::next_deadline`].
     Tick,
 }
 
-/// What the coordinator wants done, in this order.
+/// An output of the coordinator. The shell executes effects in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Send this. If the connection has ended meanwhile, the message is lost and nobody minds.
+    /// Sends a message. If the connection has ended meanwhile, the message is dropped, which the
+    /// protocol tolerates.
     Send {
-        /// On which connection.
+        /// Connection of the receiver.
         connection: ConnectionId,
-        /// What.
+        /// The message.
         message: FromCoordinator,
     },
-    /// End the connection, after what was sent before. No [`Event::Closed`] is expected.
+    /// Closes the connection after all earlier messages. No [`Event::Closed`] follows.
     Close {
         /// The connection.
         connection: ConnectionId,
     },
 }
 
-/// Effects, in the order in which they are to be carried out.
+/// Effects in execution order.
 pub type Outbox = protocols::Outbox<Effect>;
 
 impl fmt::Display for Event {

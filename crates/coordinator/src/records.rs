@@ -1,20 +1,21 @@
-//! What the coordinator writes down: the records behind each key of the metadata store.
+//! Persistent records of the coordinator, behind the keys of the metadata store.
 //!
 //! | key | value |
 //! | --- | --- |
 //! | `identity` | [`FORMAT`], then [`Identity`]: written once |
-//! | `term` | number of the coordinator that may write: rises with every one that opens the store |
-//! | `counters` | [`Counters`]: the next number of everything that is numbered |
+//! | `term` | number of the coordinator that may write; rises each time the store is opened |
+//! | `counters` | [`Counters`]: the next number of every numbered kind |
 //! | `server/<number>` | [`Server`] |
 //! | `tablet/<first hash>` | [`Tablet`] |
 //! | `migration/<number>` | [`Migration`] |
 //! | `recovery/<number of the dead server>` | [`Recovery`] |
-//! | `will/<number of the server>` | [`Will`] |
-//! | `history/<term>` | [`Term`]: when it began is the record's revision |
-//! | `doubt` | text: why nobody new is let in. Usually absent |
+//! | `will/<number of the server>` | [`Will`]: the server's load profile |
+//! | `history/<term>` | [`Term`]; the record's revision marks the term's beginning |
+//! | `doubt` | text: the reason why no new server is admitted. Usually absent |
 //!
-//! Numbers in keys have 16 hexadecimal digits, so that keys are in the order of numbers. Values are
-//! `postcard`. The format rises with every change of a record; the one before is converted.
+//! Numbers in keys have 16 hexadecimal digits, so keys sort in numerical order. Values are
+//! encoded with `postcard`. Every change of a record raises the format. Stores of the previous
+//! format are converted.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -25,31 +26,32 @@ use types::{
 };
 use wire::control::{Intent, MigrationPolicy, MigrationState, Progress};
 
-/// Version of the records. A store of another version is not opened.
+/// Version of the record format. Only this version and [`FORMAT_BEFORE`] can be opened.
 pub(crate) const FORMAT: u16 = 7;
 
-/// The format before, which is read and converted: tablets lack their last field.
+/// The previous format, which is converted on opening: its tablets lack the last field.
 pub(crate) const FORMAT_BEFORE: u16 = 6;
 
-/// What makes a cluster this cluster. Drawn at random by whoever creates it.
+/// The identity of a cluster, drawn at random when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// The cluster.
+    /// The cluster's id.
     pub cluster: ClusterId,
-    /// Seed of its key hash. Never told to clients.
+    /// Seed of the cluster's key hash. Never sent to clients.
     pub seed: u64,
 }
 
-/// Random numbers for a coordinator that starts.
+/// Random numbers for a starting coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drawn {
-    /// Becomes the cluster's, if the store is empty.
+    /// Identity of the cluster, if the store is empty.
     pub fresh: Identity,
-    /// Tells this coordinator's term from one of the same number in a copy of the store.
+    /// Random id of this coordinator's term. A copy of the store may have a term with the same
+    /// number, but not with the same id.
     pub term: u64,
 }
 
-/// The next number of everything that is numbered. A number that was given is never given again.
+/// The next number of every numbered kind. No number is assigned twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Counters {
     pub(crate) server: ServerId,
@@ -59,7 +61,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Of an empty cluster. 0 is kept for "none" in every one.
+    /// Counters of an empty cluster. Every kind reserves 0 for "none".
     pub(crate) const FIRST: Counters = Counters {
         server: ServerId(1),
         migration: MigrationId(1),
@@ -79,8 +81,8 @@ impl Counters {
         drawn
     }
 
-    /// One counter for all tablets, so that an epoch also rises from one withdrawn intent to the
-    /// next of the same range.
+    /// Draws from one counter for all tablets. Epochs therefore also rise between two withdrawn
+    /// intents for the same range.
     pub(crate) fn draw_epoch(&mut self) -> OwnershipEpoch {
         let drawn = self.epoch;
         self.epoch = OwnershipEpoch(drawn.0 + 1);
@@ -94,7 +96,7 @@ impl Counters {
         drawn
     }
 
-    /// A tenure for each table.
+    /// Draws an incarnation for each table.
     pub(crate) fn draw_tenures(&mut self) -> Vec<Tenure> {
         (0..TABLES_MAX).map(|_| self.draw_tenure()).collect()
     }
@@ -107,40 +109,41 @@ pub(crate) struct Server {
     pub(crate) host: String,
     pub(crate) client_port: u16,
     pub(crate) bus_port: u16,
-    /// What fails together with it. Empty: it fails alone.
+    /// Failure domain of the server. Empty: the server is its own failure domain.
     pub(crate) rack: String,
-    /// Of each segment of its log. 0: its data dies with it.
+    /// Replicas of each segment of its log. 0: the log is not replicated and dies with the server.
     pub(crate) replicas: u16,
-    /// The segment that the chain of its log's directory has come to. `None`: nothing that it was
-    /// told counts yet.
+    /// Newest recorded segment of its manifest log (the chain). `None`: none is recorded, so
+    /// nothing in its log has been acknowledged.
     pub(crate) chain: Option<SegmentId>,
-    /// It is not let in again: it was declared dead, or it accepted a flip that had been decided
-    /// against while it was away.
+    /// The server is never admitted again: it was declared dead, or while away it accepted a flip
+    /// that had been decided against.
     pub(crate) fenced: bool,
 }
 
 impl Server {
-    /// Returns whether it lives, as far as is known, and has written something that outlives its
-    /// process: then its disk, or it itself, can tell whether this record is of an older time.
+    /// Returns whether the server can tell if this record is outdated: it is presumed alive, and
+    /// has written data that outlives its process.
     pub(crate) fn can_confirm(&self) -> bool {
         self.keeps_log() && !self.fenced && self.chain.is_some()
     }
 
-    /// Whether others keep its log, so that what it owns can be recovered when it dies.
+    /// Returns whether the server's log is replicated, so that its ranges can be recovered.
     pub(crate) fn keeps_log(&self) -> bool {
         self.replicas > 0
     }
 }
 
-/// A range and who serves it.
+/// A range of key hashes and its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tablet {
     pub(crate) range: HashRange,
     pub(crate) owner: ServerId,
     pub(crate) epoch: OwnershipEpoch,
-    /// By table.
+    /// Incarnation of each table, by table number. A tenure (incarnation) identifies one stay of
+    /// a range on a server.
     pub(crate) tenures: Vec<Tenure>,
-    /// Its first owner has not said yet that it holds it.
+    /// The range is new: its first owner has not yet confirmed that it holds the range.
     pub(crate) is_born: bool,
 }
 
@@ -160,11 +163,11 @@ impl From<TabletBefore> for Tablet {
     }
 }
 
-/// The term of one coordinator, from its start on.
+/// The term of one coordinator: the time from its start until another one opens the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Term {
     pub(crate) number: u64,
-    /// Drawn at random: terms of two stores that were copied from one have the same numbers.
+    /// Random id. Two copies of one store continue with the same numbers, but with different ids.
     pub(crate) id: u64,
 }
 
@@ -180,70 +183,72 @@ pub(crate) struct Migration {
     pub(crate) policy: MigrationPolicy,
     pub(crate) created: UnixMillis,
     pub(crate) updated: UnixMillis,
-    /// As last written; newer numbers are in memory only, people can do without them.
+    /// Newest committed progress. Later reports are kept in memory only; operators can do without
+    /// them after a restart.
     pub(crate) progress: Progress,
-    /// Nobody has asked for it: its target has recovered the range from the log of its source, which
-    /// is dead, and serves it before what it has read is safe. People do not see it.
+    /// This is not a requested migration but a served-before-durable range. The target has
+    /// recovered the range from the log of its dead source and serves it before the data is
+    /// durable in its own log. Operators do not see it.
     pub(crate) is_inheritance: bool,
     pub(crate) stage: Stage,
 }
 
-/// Where a migration stands, in the order in which the stages follow each other.
+/// The stage of a migration, in the order in which stages follow each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Stage {
-    /// An earlier migration of some of the same hashes has not ended.
+    /// An earlier migration with some of the same hashes has not ended.
     Queued,
-    /// The source is asked how much the range holds. Nothing has been promised.
+    /// The source is asked for the size of the range. Nothing has been promised.
     Measuring,
-    /// The intent stands; the target is asked to reserve memory. Nobody may flip.
+    /// The intent is committed; the target is asked to reserve memory. No side may flip.
     Preparing(Terms),
-    /// The source is asked to flip. From here on only the target knows whether it accepted.
+    /// The source is asked to flip. From now on only the target knows whether it has accepted.
     Flipping(Terms),
-    /// The intent is being withdrawn before anybody could flip; the target is asked to let go.
+    /// The intent is being withdrawn before any side could flip; the target is asked to drop it.
     Withdrawing { terms: Terms, ending: Ending },
-    /// The target is asked whether it accepted or never will.
+    /// The target is asked to answer whether it has accepted or never will.
     Deciding {
         terms: Terms,
-        /// How the migration ends if not.
+        /// Ending of the migration if the target has not accepted.
         otherwise: Ending,
     },
-    /// The target is gone. It can accept no more, but it may have: the source is asked whether it
-    /// had an answer.
+    /// The target is gone. It can no longer accept, but may have accepted before. The source is
+    /// asked whether it had an answer.
     Orphaned {
         terms: Terms,
-        /// How the migration ends if not.
+        /// Ending of the migration if the source had no answer.
         otherwise: Ending,
     },
     /// The target owns the range.
     Moving(Dependency),
-    /// A side died before the target had everything. What depended on the source is being recovered:
-    /// by the other side, from the log of the one that died; from both logs if both did.
+    /// A side died before the target had everything. The ranges that depended on the source are
+    /// being recovered: by the other side from the dead side's log, or from both logs if both died.
     Recovering(Dependency),
-    /// Of an inheritance: the target serves the range, and makes safe what it has read of the source's
-    /// log. If it dies the range is recovered from both logs.
+    /// Stage of a served-before-durable range only. The target serves the range and replicates the
+    /// data read from the source's log. If the target dies, the range is recovered from both logs.
     Securing(Dependency),
-    /// Nothing depends on the source, which is asked to forget what it still has.
+    /// Nothing depends on the source, which is asked to drop its remaining copy.
     Releasing { ending: Ending },
-    /// Over.
+    /// The migration is over.
     Ended {
         ending: Ending,
-        /// The intent of a migration that was ended without the word of its target, which was
-        /// away. Should the target come back it is asked, and let in only if it never accepted.
+        /// The intent of a migration that ended without the answer of its absent target. If the
+        /// target returns, it is asked, and is admitted only if it never accepted.
         unheard: Option<Terms>,
     },
 }
 
-/// What the target of a migration does not have for good.
+/// The ranges for which the target still needs the source's copy or log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Dependency {
-    /// Of these ranges, in ascending order. Never empty.
+    /// The ranges, in ascending order. Never empty.
     pub(crate) remaining: Vec<HashRange>,
-    /// By table: under which the source held them. 0, which no entry has: nothing of the table
-    /// counts any more, since the target has flushed it.
+    /// The source's incarnation of each table. 0 occurs in no entry: the target has flushed the
+    /// table, and the source's records of it are invalid.
     pub(crate) source_tenures: Vec<Tenure>,
 }
 
-/// What an intent adds to its migration.
+/// The terms of a binding intent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Terms {
     pub(crate) source_epoch: OwnershipEpoch,
@@ -252,17 +257,17 @@ pub(crate) struct Terms {
     pub(crate) bytes: u64,
 }
 
-/// How a migration ended.
+/// The outcome of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ending {
     Success,
     Cancelled,
-    /// The text says why.
+    /// The text gives the reason.
     Failed(String),
 }
 
 impl Migration {
-    /// Whether it has not ended.
+    /// Returns whether the migration has not ended.
     pub(crate) fn is_live(&self) -> bool {
         match self.stage {
             Stage::Queued
@@ -280,12 +285,13 @@ impl Migration {
         }
     }
 
-    /// Whether it keeps later migrations of its hashes waiting, and waits no more itself.
+    /// Returns whether the migration has started and not ended. It then blocks later migrations
+    /// of its hashes.
     pub(crate) fn is_under_way(&self) -> bool {
         self.is_live() && self.stage != Stage::Queued
     }
 
-    /// Whether the source may still own the range when it ends.
+    /// Returns whether the migration can still end with the source as owner.
     pub(crate) fn can_be_withdrawn(&self) -> bool {
         match self.stage {
             Stage::Queued
@@ -303,7 +309,7 @@ impl Migration {
         }
     }
 
-    /// Whether the target may have accepted the flip without our knowing.
+    /// Returns whether the target may have accepted the flip without the coordinator's knowledge.
     pub(crate) fn is_undecided(&self) -> bool {
         match self.stage {
             Stage::Flipping(_) | Stage::Deciding { .. } | Stage::Orphaned { .. } => true,
@@ -319,7 +325,7 @@ impl Migration {
         }
     }
 
-    /// The intent, as servers see it.
+    /// Returns the intent as sent to servers.
     pub(crate) fn intent(&self, terms: &Terms) -> Intent {
         Intent {
             migration: self.id,
@@ -334,7 +340,7 @@ impl Migration {
         }
     }
 
-    /// What has not arrived, or is not safe, if anybody still depends on it.
+    /// Returns the ranges that have not arrived, or are not durable, if any depend on the source.
     pub(crate) fn dependency(&self) -> Option<&Dependency> {
         match &self.stage {
             Stage::Moving(dependency)
@@ -352,14 +358,14 @@ impl Migration {
         }
     }
 
-    /// Whether what has not arrived is being recovered, since a side is dead.
+    /// Returns whether ranges that have not arrived are being recovered because a side is dead.
     pub(crate) fn is_recovering(&self) -> bool {
         matches!(self.stage, Stage::Recovering(_))
     }
 }
 
 impl Ending {
-    /// In the words of operators.
+    /// Returns the state and message shown to operators.
     pub(crate) fn state(&self) -> (MigrationState, String) {
         match self {
             Ending::Success => (MigrationState::Success, String::new()),
@@ -369,10 +375,10 @@ impl Ending {
     }
 }
 
-/// How what a dead server held comes to be served again. It begins with the transaction in which
-/// the server is declared dead, and ends when everybody has freed what they held of its log.
+/// The recovery of a dead server's ranges. It begins with the transaction that declares the server
+/// dead, and ends when every backup has freed its replicas of the server's log.
 ///
-/// What backups tell of the log is not written down: it is asked for again.
+/// The replica inventory reported by backups is not persistent: the coordinator asks for it again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Recovery {
     pub(crate) dead: ServerId,
@@ -380,36 +386,36 @@ pub(crate) struct Recovery {
     pub(crate) stage: RecoveryStage,
 }
 
-/// Where a recovery stands.
+/// The stage of a recovery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum RecoveryStage {
-    /// The dead server owns something still, or a migration needs its log.
+    /// The dead server still owns a range, or a migration needs its log.
     Recovering {
-        /// What was handed out and is not served yet. In no order, without overlap, each within
-        /// one tablet of the dead server.
+        /// Recovery partitions that are assigned and not yet served. In no order, without
+        /// overlap, each within one tablet of the dead server.
         parts: Vec<Part>,
         loss: AcceptedLoss,
     },
-    /// Nothing depends on the log.
+    /// Nothing depends on the log any more.
     Freeing,
 }
 
-/// A part that was handed out.
+/// A recovery partition: a range assigned to a recovery master.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
     pub(crate) range: HashRange,
     pub(crate) master: ServerId,
     pub(crate) epoch: OwnershipEpoch,
     pub(crate) tenures: Vec<Tenure>,
-    /// The migration that was moving it, if its target did not have all of it. A master that is a
-    /// side of the migration keeps what it has.
+    /// The migration that was moving the range, if its target did not have all of it. A recovery
+    /// master that is a side of the migration keeps its data.
     pub(crate) lineage: Option<MigrationId>,
 }
 
-/// What operators have decided to go on without. What was missing later is not among it.
+/// Losses accepted by operators. Replicas that went missing later are not included.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AcceptedLoss {
-    /// If nobody has the directory, then all segments that anybody has make up the log.
+    /// The segment manifest is lost. All segments with any known replica then make up the log.
     pub(crate) directory: bool,
     pub(crate) segments: BTreeSet<SegmentId>,
 }
@@ -420,7 +426,7 @@ impl Recovery {
         Recovery { dead, created, stage }
     }
 
-    /// What was handed out and is not served yet.
+    /// Returns the recovery partitions that are assigned and not yet served.
     pub(crate) fn parts(&self) -> &[Part] {
         match &self.stage {
             RecoveryStage::Recovering { parts, .. } => parts,
@@ -428,7 +434,7 @@ impl Recovery {
         }
     }
 
-    /// The same with only those parts that fit. `None`: all do.
+    /// Returns this recovery with only the matching partitions, or `None` if all match.
     pub(crate) fn with_parts(&self, fits: impl Fn(&Part) -> bool) -> Option<Recovery> {
         let RecoveryStage::Recovering { parts, loss } = &self.stage else { return None };
         if parts.iter().all(&fits) {
@@ -440,27 +446,27 @@ impl Recovery {
     }
 }
 
-/// How the load of a server was spread when that was last written down.
+/// The persisted load profile of a server (RAMCloud: will).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Will {
     pub(crate) server: ServerId,
     pub(crate) will: wire::control::Will,
 }
 
-/// A place in the metadata store.
+/// A key of the metadata store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     Identity,
     Term,
     Counters,
-    /// Why this may not be the cluster that it should be.
+    /// The reason for doubting that this is the intended cluster.
     Doubt,
-    /// The term of this number.
+    /// The term with this number.
     History(u64),
     Server(ServerId),
     Tablet(KeyHash),
     Migration(MigrationId),
-    /// Of the dead server.
+    /// The recovery of this dead server.
     Recovery(ServerId),
     Will(ServerId),
 }
@@ -473,7 +479,7 @@ pub(crate) const RECOVERIES: &str = "recovery/";
 pub(crate) const WILLS: &str = "will/";
 
 impl Key {
-    /// The key's text.
+    /// Returns the key's text in the metadata store.
     pub(crate) fn text(self) -> String {
         match self {
             Key::Identity => "identity".to_owned(),

@@ -1,7 +1,7 @@
-//! Stores that earlier versions have written are read, and converted.
+//! Stores written by earlier versions can be read and are converted.
 //!
-//! `tests/formats/6.redb` is the file that the version of format 6 had written when it was killed,
-//! after two servers had joined and the first half of the slots had moved.
+//! `tests/formats/6.redb` was written by the version with format 6, until it was killed. Two
+//! servers had joined, and the first half of the slots had moved.
 
 use coordinator::{
     Caller, Coordinator, Drawn, Effect, Event, FileStore, Identity, Moment, Outbox, Settings,
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use types::{ClusterId, Generation, Instant, ServerId, Slot, UnixMillis};
 use wire::control::{FromCoordinator, Join, Mark, ToCoordinator};
 
-/// A copy of the file, and the folder that it is in.
+/// Returns a copy of the file, and the folder that contains it.
 fn copy() -> (PathBuf, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("coordinator.redb");

@@ -1,9 +1,9 @@
-//! One suite for every metadata store: what the coordinator relies on.
+//! Conformance tests for every metadata store: the properties on which the coordinator relies.
 
 use coordinator::{Entry, FileStore, MemoryStore, MetaStore, Revision, Transaction, Verdict};
 use std::collections::BTreeMap;
 
-/// Gives every implementation to the same check.
+/// Runs a check on every implementation.
 fn on_every_store(check: impl Fn(&mut dyn MetaStore)) {
     check(&mut MemoryStore::new());
     let folder = tempfile::tempdir().unwrap();

@@ -1,32 +1,33 @@
-//! What the coordinator does, as scripts to read: `tests/scripts`. Each runs on every store.
+//! Golden scripts of the coordinator: `tests/scripts`. Each script runs on every store.
 //!
-//! `join`, `join again=s1` and `leave` connect and disconnect servers; `s1: flipped m1` is a message
-//! from s1; `restart` replaces the coordinator; `wait 100ms` lets time pass; `map` and `list` show
-//! what is known. The output is every effect, in order; a map that several servers get stands once.
+//! `join`, `join again=s1` and `leave` connect and disconnect servers; `s1: flipped m1` is a
+//! message from s1; `restart` replaces the coordinator; `wait 100ms` lets time pass; `map` and
+//! `list` show the state. The output contains every effect, in order. A map for several servers
+//! is shown once.
 //!
-//! `connect operator` is an operator's connection, `operator: accept-loss s1` one for this alone,
-//! `connect` one of a process that has not joined yet, and `join again=s1 generation=2` another
-//! process than the one that had the number.
+//! `connect operator` opens an operator's connection, `operator: accept-loss s1` one for this ask
+//! only, `connect` one of a process that has not joined yet. `join again=s1 generation=2` comes
+//! from another process than the one with that number.
 //!
 //! `join keeps=2 rack=a` is a server with two replicas of its log. `join disk=5` has data of
-//! cluster 5 on its disk; all are of cluster 77. `s2: fenced s1 chain=4 3 5/80` says that it holds
-//! the chain's segment 4 (with 104 bytes), and of the log segment 3 (with 100) and 80 bytes of
-//! segment 5. `s2: directory s1 4 3/open 5` sends a directory of 104 bytes that names segment 3,
-//! which is open, and segment 5, which is closed with 100. `s2: recovered s1 0-99 as=e7` ends a
-//! part. `s1: will 0-99/7 5000/300` says that the first hundred slots have a load of 7 each.
+//! cluster 5 on its disk; the cluster of the tests is 77. `s2: fenced s1 chain=4 3 5/80` reports
+//! the replicas of the manifest log's segment 4 (104 bytes), of segment 3 of the log (100 bytes),
+//! and of segment 5 (80 bytes). `s2: directory s1 4 3/open 5` sends a manifest of 104 bytes with
+//! segment 3, which is open, and segment 5, which is closed with 100 bytes.
+//! `s2: recovered s1 0-99 as=e7` completes a recovery partition. `s1: will 0-99/7 5000/300`
+//! reports a load of 7 for each of the first hundred slots.
 //!
-//! `join former=s2 mark=101/1/9` is a new process on the disk of s2, which has heard of transaction
-//! 9 of term 1 (whose random number is 101; the next term's is 102). `copy` ends the coordinator,
-//! remembers what is stored, and starts another one; `put-back` starts one on what was remembered.
-//! `trust-file` is an operator's flag for later starts.
+//! `join former=s2 mark=101/1/9` is a new process on the disk of s2, with the mark of transaction
+//! 9 of term 1 (random id 101; the next term has 102). `copy` stops the coordinator, copies its
+//! store, and starts another one; `put-back` starts one on the copy. `trust-file` is an
+//! operator's flag for later starts.
 //!
-//! Marks are shown after `show-marks`. Servers say at once that they hold a range that was born,
-//! but after `silent-births`.
+//! Marks are shown after `show-marks`. Servers confirm new ranges at once, except after
+//! `silent-births`.
 //!
-//! Servers answer pings at once, and neither is shown, but for those of `hang s1` (until `go-on
-//! s1`), of which `hang s1 s2` makes several; `show-pings` shows pings. `stand-still 300ms` lets
-//! time pass in which the coordinator does nothing at all. `s1: stalled` is an answer of a server
-//! one of whose reactors stands still.
+//! Servers answer pings at once. Servers in `hang s1 s2` do not answer until `go-on s1`. Answered
+//! pings are shown only after `show-pings`. `stand-still 300ms` pauses the coordinator.
+//! `s1: stalled` answers a ping and reports a stalled reactor.
 
 mod support;
 
@@ -109,7 +110,7 @@ impl Script {
         Ok(self.print(&effects))
     }
 
-    /// Servers that hang, or go on.
+    /// Makes servers hang, or continue.
     fn hang(&mut self, command: &Command) -> Result<String, Failure> {
         let mut args = command.consume_args();
         while let Some(text) = args.next_pos() {
@@ -123,7 +124,7 @@ impl Script {
         Ok(String::new())
     }
 
-    /// The clock of a server is ahead by so many ms from now on.
+    /// Sets by how many ms a server's clock is ahead from now on.
     fn clock(&mut self, command: &Command) -> Result<String, Failure> {
         let mut args = command.consume_args();
         let who = server(args.next_pos().ok_or("whose?")?)?;
@@ -259,7 +260,7 @@ fn holding(args: &mut goldenscript::ArgumentConsumer<'_>) -> Result<ToCoordinato
     Ok(ToCoordinator::Holding { range: ranges(args)?[0], epoch })
 }
 
-/// `101/2/7`: transaction 7 of term 2, which has the random number 101.
+/// Parses a mark: `101/2/7` is transaction 7 of term 2, which has the random id 101.
 fn mark(text: &str) -> Result<Mark, Failure> {
     let numbers: Vec<u64> = text.split('/').map(str::parse).collect::<Result<_, _>>()?;
     let [term_id, term, transaction] = numbers[..] else {
@@ -368,7 +369,7 @@ fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
         "directory" => {
             let more = args.take_key("more").is_some();
             let first: u32 = args.take_key("from").unwrap_or("0").parse()?;
-            // Bytes of the piece that were sent before, and that come now, if it is divided.
+            // If the piece is sent in parts: bytes sent before, and bytes sent now.
             let [skip, most] = ["skip", "most"].map(|key| args.take_key(key).map(str::to_owned));
             let skip: usize = skip.as_deref().unwrap_or("0").parse()?;
             let most: Option<usize> = most.map(|text| text.parse()).transpose()?;
@@ -424,14 +425,14 @@ fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
     })
 }
 
-/// A directory's piece, and after it so many without an entry that they have this length.
+/// Returns a manifest piece, padded to a total length by pieces without entries.
 fn padded(body: Vec<u8>, length: usize) -> Vec<Vec<u8>> {
     let nothing = encode(&[]);
     let count = (length - body.len()) / nothing.len();
     std::iter::once(body).chain(std::iter::repeat_n(nothing, count)).collect()
 }
 
-/// `5/80`: 80 bytes of segment 5; `5/80-short`: they may have been more once.
+/// Parses a replica: `5/80` is 80 bytes of segment 5; `5/80-short` may have been truncated.
 fn replica(text: &str, is_directory: bool) -> Result<ReplicaInfo, Failure> {
     let usual = if is_directory { "104" } else { "100" };
     let (text, may_be_short) =
@@ -442,7 +443,7 @@ fn replica(text: &str, is_directory: bool) -> Result<ReplicaInfo, Failure> {
     Ok(ReplicaInfo { segment, epoch, is_directory, length, may_be_short })
 }
 
-/// `5/open`, or `5`: closed with 100 bytes.
+/// Parses a manifest record: `5/open` is open, `5` is closed with 100 bytes.
 fn record(text: &str) -> Result<SegmentRecord, Failure> {
     let (segment, is_open) = text.strip_suffix("/open").map_or((text, false), |text| (text, true));
     let content = (!is_open).then_some(Content { length: 100, crc: 1 });
@@ -478,7 +479,7 @@ fn about_migration(command: &Command) -> Result<ToCoordinator, Failure> {
     })
 }
 
-/// Slots as `0-99`, or a range of hashes as `half-0-99`, the lower half of these slots.
+/// Parses ranges: `0-99` are slots, `half-0-99` is the lower half of their hashes.
 fn ranges(args: &mut goldenscript::ArgumentConsumer<'_>) -> Result<Vec<HashRange>, Failure> {
     let mut ranges = Vec::new();
     while let Some(text) = args.next_pos() {

@@ -1,5 +1,5 @@
-//! One migration, step by step: interrupted before every step, cancelled before every step; and
-//! the limits of what is remembered.
+//! One migration, step by step, interrupted and cancelled before every step; and the limits of
+//! the history.
 
 mod support;
 
@@ -17,7 +17,8 @@ const SOURCE: ServerId = ServerId(1);
 const TARGET: ServerId = ServerId(2);
 const MIGRATION: MigrationId = MigrationId(1);
 
-/// What is said, by whom, and whether the migration can still be withdrawn before it.
+/// Returns the messages of a migration with their senders, and whether the migration can still be
+/// withdrawn before each.
 fn steps() -> Vec<(ServerId, ToCoordinator, bool)> {
     let migration = MIGRATION;
     let ask = ToCoordinator::Ask { request: 1, ask: migrate(slots(0, 9), TARGET) };
@@ -51,7 +52,7 @@ impl Pair {
         self.world.say(connection, message)
     }
 
-    /// The coordinator dies and another one goes on. What it says to those who rejoin is returned.
+    /// Replaces the coordinator. Returns its messages to the rejoining servers.
     fn restart(&mut self) -> [Vec<FromCoordinator>; 2] {
         self.world.restart();
         let (source, mut effects) = self.world.join(Some(SOURCE));
@@ -66,7 +67,7 @@ impl Pair {
     }
 }
 
-/// The last thing that each server hears, apart from maps and answers: what is demanded of it.
+/// Returns the last message to each server apart from maps and answers: its demand.
 fn demands(heard: &[Vec<FromCoordinator>; 2]) -> [Option<FromCoordinator>; 2] {
     heard.clone().map(|messages| {
         messages.into_iter().rfind(|message| {
@@ -119,7 +120,7 @@ fn a_cancel_before_any_step_withdraws_or_changes_nothing() {
             let count = Answer::Cancelled(u32::from(can_be_withdrawn));
             let answer = FromCoordinator::Answer { request: 2, answer: count };
             assert!(sent_to(&answers, pair.source).contains(&answer), "before step {number}");
-            // Asked, the target says that it has not accepted and never will, if it can.
+            // When asked, the target answers that it never accepts, if it still can.
             pair.say(TARGET, ToCoordinator::Decided { migration: MIGRATION, accepted: false });
             assert_eq!(pair.state() == MigrationState::Cancelled, can_be_withdrawn);
             assert_eq!(pair.world.coordinator().map().tablets.len() == 1, can_be_withdrawn);
@@ -139,7 +140,7 @@ fn only_so_many_migrations_and_tablets_can_there_be_and_lists_of_them_fit_into_m
     let mut slot = 0;
     let mut moved = 0;
     loop {
-        // Every second slot, so that each move cuts two borders.
+        // Every second slot, so that each move adds two borders.
         let ranges = (0..MIGRATIONS_MAX as u16 / 2).map(|n| slots(slot + 2 * n, slot + 2 * n));
         let ask = Ask::Migrate {
             ranges: ranges.collect(),
@@ -168,7 +169,7 @@ fn only_so_many_migrations_and_tablets_can_there_be_and_lists_of_them_fit_into_m
     let answer = Answer::Migrations(pair.world.coordinator().reports());
     frame::encode(&FromCoordinator::Answer { request: 4, answer }, 0, &mut bytes).unwrap();
 
-    // The dropped ones are answered as what they must have been.
+    // Dropped migrations are answered according to the only possible outcome.
     let old = MigrationId(1);
     let told = pair.say(TARGET, ToCoordinator::Shrink { migration: old, remaining: vec![] });
     assert_eq!(sent_to(&told, pair.target), [FromCoordinator::Finished { migration: old }]);

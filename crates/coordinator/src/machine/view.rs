@@ -1,4 +1,4 @@
-//! What others see of the configuration: the map that servers get, the reports that people get.
+//! Views of the configuration: the cluster map for servers, and reports for operators.
 
 use super::Coordinator;
 use crate::records::{Ending, Migration, RecoveryStage, Stage};
@@ -7,9 +7,9 @@ use types::ServerId;
 use wire::control::{ClusterMap, MigrationReport, MigrationState, ServerInfo, TabletInfo};
 
 impl<S: MetaStore> Coordinator<S> {
-    /// The map as it was last pushed to servers.
+    /// Returns the map that was last pushed to servers.
     ///
-    /// Its version rises across restarts without being stored: the term stands in its upper half.
+    /// Its version rises across restarts without being stored: the upper half is the term.
     pub fn map(&self) -> ClusterMap {
         let migrations = self.ledger.migrations().values();
         let live = migrations.filter(|migration| migration.is_live() && !migration.is_inheritance);
@@ -33,13 +33,14 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// The version that the map will have that is pushed next.
+    /// Returns the version of the next map to be pushed.
     pub(super) fn next_map_version(&self) -> u64 {
         (self.ledger.term() << 32) + self.maps + 1
     }
 
-    /// A server that is gone and that nothing depends on is of no interest to anybody. But who is not
-    /// named is dead to those who keep logs: one that may keep theirs is named until it is.
+    /// Returns the servers in the map. Disconnected servers without dependants are left out.
+    /// Masters and backups consider a server dead if it is not in the map. One with a replicated
+    /// log is therefore included until it is declared dead.
     fn server_infos(&self) -> Vec<ServerInfo> {
         let used = self.used_servers();
         let is_shown =
@@ -67,7 +68,7 @@ impl<S: MetaStore> Coordinator<S> {
         recovery.is_some_and(|r| matches!(r.stage, RecoveryStage::Recovering { .. }))
     }
 
-    /// Every migration that is remembered, newest first.
+    /// Returns reports of all recorded migrations, newest first.
     pub fn reports(&self) -> Vec<MigrationReport> {
         self.reports_of(|_| true)
     }
@@ -95,7 +96,7 @@ impl<S: MetaStore> Coordinator<S> {
             .collect()
     }
 
-    /// Where a migration stands in the words of operators, and why it failed.
+    /// Returns a migration's state for operators, and the reason for a failure.
     fn state_of(&self, migration: &Migration) -> (MigrationState, String) {
         let state = match &migration.stage {
             Stage::Queued => MigrationState::Queued,
@@ -106,7 +107,7 @@ impl<S: MetaStore> Coordinator<S> {
             | Stage::Deciding { .. }
             | Stage::Orphaned { .. } => MigrationState::Preparing,
             Stage::Moving(_) | Stage::Securing(_) => MigrationState::Moving,
-            // Its target is not going to have the range.
+            // The target will not get the range.
             Stage::Recovering(_) => match self.ending_of(migration) {
                 Ending::Success => MigrationState::Moving,
                 ending @ (Ending::Cancelled | Ending::Failed(_)) => return ending.state(),

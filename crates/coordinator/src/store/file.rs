@@ -1,8 +1,8 @@
-//! The configuration in one file, by `redb`: a committed transaction survives a crash of the process
-//! and a loss of power.
+//! The metadata store in one file, by `redb`: a committed transaction survives a process crash
+//! and a power loss.
 //!
-//! Two tables: `entries` maps a key to its revision and value; `revision` holds the counter.
-//! `redb` locks the file, so that a second coordinator on the same file fails to open it.
+//! Two tables: `entries` maps a key to its revision and value; `revision` contains the counter.
+//! `redb` locks the file, so a second coordinator on the same file fails to open it.
 
 use super::{Entry, MetaStore, Revision, StoreError, Transaction, Verdict};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
@@ -21,7 +21,7 @@ impl FileStore {
     /// Opens the file, or creates it.
     pub fn open(path: &Path) -> Result<FileStore, StoreError> {
         let database = Database::create(path).map_err(failed)?;
-        // Readers expect the tables to be there.
+        // Readers expect that the tables exist.
         let transaction = database.begin_write().map_err(failed)?;
         transaction.open_table(ENTRIES).map_err(failed)?;
         transaction.open_table(REVISION).map_err(failed)?;

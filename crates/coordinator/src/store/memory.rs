@@ -1,6 +1,7 @@
-//! The configuration in memory: for a server that is its own coordinator, and for simulations.
+//! The metadata store in memory: for a server that is its own coordinator, and for simulations.
 //!
-//! Clones share one map, so that a test can let a coordinator die and another open the same store.
+//! Clones share one map. A test can thus crash a coordinator and open the same store with another
+//! one.
 
 use super::{Entry, MetaStore, Revision, StoreError, Transaction, Verdict};
 use std::collections::BTreeMap;
@@ -19,25 +20,25 @@ struct Contents {
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Returns an empty store.
     pub fn new() -> MemoryStore {
         MemoryStore::default()
     }
 
-    /// Copies the store: from here on they change apart.
+    /// Returns an independent copy of the store.
     pub fn copy(&self) -> MemoryStore {
         let contents = self.contents().clone();
         MemoryStore { shared: Arc::new(Mutex::new(contents)) }
     }
 
-    /// The newest transaction.
+    /// Returns the newest transaction.
     pub fn newest(&self) -> Revision {
         self.contents().revision
     }
 
     fn contents(&self) -> MutexGuard<'_, Contents> {
-        // Nothing below panics between two changes of one transaction, so that a poisoned lock
-        // still guards a consistent map.
+        // No code below panics within a transaction, so a poisoned lock still guards a consistent
+        // map.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

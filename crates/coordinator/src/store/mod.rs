@@ -1,16 +1,15 @@
-//! Where the configuration is kept: a small map from text keys to bytes, changed by compare-and-swap.
+//! The metadata store: a small map from text keys to bytes, changed by compare-and-swap.
 //!
-//! The one idea: every key carries the *revision* at which it was last written, revisions come from
-//! one counter that only rises, and a transaction names the revisions it has read. So whoever
-//! writes on top of something stale is told, whatever it was that changed. This is the part of
-//! etcd's interface that a leader needs, no more.
+//! Each key has the *revision* at which it was last written. Revisions come from one rising
+//! counter. A transaction names the revisions that it has read, so a write based on stale data is
+//! refused. This is the part of etcd's interface that a leader needs.
 //!
 //! Invariants, which `tests/meta_store.rs` checks on every implementation:
-//! - a transaction applies whole or not at all, and when it is reported as committed it survives
-//!   whatever the implementation survives;
-//! - a key that is absent has [`Revision::ABSENT`]; a key written again after a removal gets a
-//!   higher revision than it ever had;
-//! - [`MetaStore::list`] is in ascending order of key.
+//! - A transaction is applied completely or not at all. Once reported as committed, it is as
+//!   durable as the implementation promises.
+//! - An absent key has [`Revision::ABSENT`]. A key written again after a removal gets a higher
+//!   revision than it ever had.
+//! - [`MetaStore::list`] returns keys in ascending order.
 
 mod file;
 mod memory;
@@ -20,15 +19,15 @@ pub use memory::MemoryStore;
 
 use std::error::Error;
 
-/// A map with revisions. One writer at a time is enough: calls block until they are done.
+/// A map with revisions. It has one writer at a time; calls block until they are done.
 pub trait MetaStore {
-    /// What stands under a key.
+    /// Returns the entry at a key.
     fn read(&self, key: &str) -> Result<Option<Entry>, StoreError>;
 
-    /// Everything whose key begins with `prefix`, in ascending order of key.
+    /// Returns all entries whose key begins with `prefix`, in ascending order of key.
     fn list(&self, prefix: &str) -> Result<Vec<(String, Entry)>, StoreError>;
 
-    /// Carries out all writes if all expectations hold, else nothing.
+    /// Executes all writes if all expectations hold, otherwise none.
     fn transact(&mut self, transaction: &Transaction) -> Result<Verdict, StoreError>;
 }
 
@@ -51,39 +50,39 @@ impl<S: MetaStore + ?Sized> MetaStore for Box<S> {
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// What a key that is not there is expected to have.
+    /// The expected revision of an absent key.
     pub const ABSENT: Revision = Revision(0);
 }
 
-/// What stands under a key.
+/// The content of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The transaction that wrote it.
+    /// The transaction that wrote the value.
     pub revision: Revision,
-    /// As written.
+    /// The value as written.
     pub value: Vec<u8>,
 }
 
-/// Expectations and writes.
+/// Expectations and writes that are applied together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// Keys and the revisions that they must have.
+    /// Keys with their expected revisions.
     pub expected: Vec<(String, Revision)>,
-    /// Keys and their new values; `None` removes the key. A key stands here at most once.
+    /// Keys with their new values; `None` removes the key. Each key occurs at most once.
     pub writes: Vec<(String, Option<Vec<u8>>)>,
 }
 
-/// What became of a transaction.
+/// The result of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All writes stand, and have this revision.
+    /// All writes were executed, with this revision.
     Committed(Revision),
     /// This key had another revision than expected. Nothing was written.
     Conflict(String),
 }
 
-/// The store cannot do what it is for. Whether the last transaction stands is unknown: the caller
-/// opens the store again and reads.
+/// The failure of a store. The outcome of the last transaction is unknown: the caller must open
+/// the store again and read.
 #[derive(Debug, thiserror::Error)]
 #[error("the metadata store failed: {0}")]
 pub struct StoreError(#[source] pub Box<dyn Error + Send + Sync>);

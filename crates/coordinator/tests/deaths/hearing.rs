@@ -1,4 +1,4 @@
-//! What a server does when it hears something from the coordinator.
+//! The simulated servers' reactions to messages from the coordinator.
 
 use super::serving::State;
 use super::*;
@@ -77,7 +77,8 @@ impl History {
         self.adopt(machine, map);
         let gone = |dead| !map.servers.iter().any(|server| server.id == dead);
         let process = self.process(machine);
-        // What is ours it says again until it hears that it may keep it, whatever was freed since.
+        // A server repeats reports about its own ranges until it may keep them, whatever was
+        // freed since.
         let (me, tablets) = (process.id, &map.tablets);
         let is_ours = |epoch: OwnershipEpoch| {
             tablets.iter().any(|it| it.epoch == epoch && Some(it.owner) == me)

@@ -1,12 +1,15 @@
-//! Random deaths: servers whose logs others keep are killed, cut off and started again on their
-//! disks, connections break, ranges move, and coordinators start again, at any moment.
+//! Random deaths: servers with replicated logs are killed, cut off and restarted on their disks.
+//! Connections break, ranges move, and coordinators restart, at any moment.
 //!
-//! Masters write to their backups as rules 1 to 6 of `docs/design/replication.md` say, at once and
-//! without loss; only what the coordinator says and hears takes time, and breaks off. At every step
-//! each hash has one owner and is in one part at most, epochs rise, no tenure is held by two servers,
-//! nothing is handed out while its dead owner can serve or acknowledge, and whoever recovers a part
-//! is told of every segment that counted, and gets by it everything that was acknowledged. In the end
-//! the dead own nothing, no migration is left, and no log of theirs is kept.
+//! Masters write to their backups by rules 1 to 6 of `docs/design/replication.md`, at once and
+//! without loss; only messages to and from the coordinator take time or are lost. Checked at
+//! every step:
+//! - Each hash has one owner and is in at most one recovery partition.
+//! - Epochs rise, and no incarnation is held by two servers.
+//! - No range is assigned while its dead owner can serve or acknowledge.
+//! - A recovery master learns of every acknowledged segment, and gets all acknowledged data.
+//!
+//! At the end the dead own nothing, no migration is left, and no replica of their logs is kept.
 
 mod hearing;
 mod judging;
@@ -30,12 +33,12 @@ use wire::control::{
 use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
 
-/// Processes that there are at a time. A machine runs one, and has one disk.
+/// Number of machines. A machine runs at most one process, and has one disk.
 const MACHINES: usize = 5;
 const REPLICAS: usize = 2;
-/// Slots that move.
+/// Number of slots that move.
 const SLOTS: u16 = 100;
-/// Between the fencing of a backup of the chain and the end of its master's lease.
+/// Time from the fencing of a manifest backup to the end of its master's lease.
 const LEASE: Duration = Duration::from_millis(100);
 
 #[test]
@@ -69,38 +72,38 @@ fn whoever_dies_everything_has_one_owner_and_nothing_that_counted_is_lost() {
     }
 }
 
-/// What a disk holds: it outlives processes.
+/// The content of a disk, which outlives processes.
 type Disk = BTreeMap<(ServerId, bool, SegmentId), Vec<u8>>;
 
-/// One process.
+/// One server process.
 #[derive(Debug, Default)]
 struct Process {
     id: Option<ServerId>,
     connection: Option<ConnectionId>,
-    /// Logs that it takes nothing more for.
+    /// Logs for which it accepts no more data.
     fenced: BTreeSet<ServerId>,
     log: Log,
-    /// Parts that it was told to recover.
+    /// Partitions assigned to it.
     parts: BTreeMap<OwnershipEpoch, RecoveryPart>,
-    /// Those that it has said to have read: they may be its own already.
+    /// Partitions reported as replayed: it may already own them.
     replayed: BTreeSet<OwnershipEpoch>,
-    /// Those that the coordinator knows to be in its log.
+    /// Partitions that the coordinator knows to be in its log.
     kept: BTreeSet<OwnershipEpoch>,
-    /// `None`: never.
+    /// Intents by migration; `None` after the answer that it never accepts.
     intents: BTreeMap<MigrationId, Option<Intent>>,
-    /// Migrations to here that are not over, with their sources.
+    /// Running migrations to this server, with their sources.
     accepted: BTreeMap<MigrationId, ServerId>,
     held: BTreeMap<u16, Held>,
 }
 
-/// A master's own picture of its log.
+/// A master's own view of its log.
 #[derive(Debug, Default)]
 struct Log {
-    /// Those that count, with what they hold if they are closed, and their backups.
+    /// Acknowledged segments, with their content if closed, and their backups.
     segments: BTreeMap<SegmentId, (Option<Content>, Vec<usize>)>,
-    /// The chain's segment that counts.
+    /// The recorded segment of the manifest log.
     chain: Option<(SegmentId, Vec<usize>)>,
-    /// The next one, of which the coordinator has been told.
+    /// The next segment, which has been announced to the coordinator.
     next: Option<(SegmentId, Vec<usize>)>,
     last: u64,
 }
@@ -119,31 +122,31 @@ struct History {
     seed: u64,
     random: fastrand::Rng,
     world: World,
-    /// With the number of the process, which no other has.
+    /// Each machine's process, with its unique number.
     machines: Vec<Option<(u64, Process)>>,
     disks: Vec<Disk>,
-    /// Whoever served on each disk last, and the mark that it had heard of.
+    /// The last server on each disk, and its highest mark.
     formers: Vec<(Option<ServerId>, Option<Mark>)>,
     deliveries: BTreeMap<(Instant, u64), Delivery>,
     arrivals: BTreeMap<(ConnectionId, bool), Instant>,
     numbers: u64,
     is_disturbed: bool,
-    /// What counted when its master was last able to count anything.
+    /// Acknowledged segments of each master, at the time of its last acknowledgment.
     counted: BTreeMap<ServerId, BTreeSet<SegmentId>>,
-    /// When a machine was first told to take nothing more for a log.
+    /// Time at which a machine was first asked to fence a log.
     leases: BTreeMap<(usize, ServerId), Instant>,
-    /// Logs of which an operator has given something up.
+    /// Logs with losses accepted by an operator.
     given_up: BTreeSet<ServerId>,
-    /// Logs of which parts were handed out.
+    /// Logs with assigned recovery partitions.
     handed_out: BTreeSet<ServerId>,
-    /// With the tenure, by slot.
+    /// Current epoch and incarnation of each slot.
     epochs: BTreeMap<u16, (OwnershipEpoch, Tenure)>,
-    /// Who got it.
+    /// Holder of each incarnation.
     tenures: BTreeMap<Tenure, ServerId>,
     part_tenures: BTreeMap<Tenure, OwnershipEpoch>,
-    /// Items of a server's log, by slot, with the tenures under which they were written.
+    /// Items in each server's log, by slot, with the incarnations under which they were written.
     logs: BTreeMap<(ServerId, u16), BTreeMap<u64, Tenure>>,
-    /// What was acknowledged, and not flushed since.
+    /// Acknowledged items that have not been flushed.
     required: BTreeMap<u16, BTreeSet<u64>>,
     flushed: BTreeMap<u16, BTreeSet<u64>>,
     met: BTreeMap<String, usize>,
@@ -210,7 +213,7 @@ impl History {
                 break;
             }
             let delivery = self.deliveries.remove(&(at, number)).unwrap();
-            // One step of time after the other: what is sent must be judged when it is sent.
+            // One point in time after the other: effects must be checked when they are sent.
             while let Some(due) = self.world.next_deadline().filter(|due| *due < at) {
                 let effects = self.world.wait(due.since(self.world.now()));
                 self.carry_out(effects);
@@ -262,7 +265,7 @@ impl History {
                     self.put_in_order(connection, false, Delivery::Down { connection, message });
                 }
                 Effect::Close { connection } => {
-                    // What was sent before arrives.
+                    // Earlier messages still arrive.
                     if let Some(machine) = self.machine_at(connection) {
                         self.meet("closed");
                         let process = self.machines[machine].as_ref().unwrap().0;
@@ -288,7 +291,7 @@ impl History {
         self.machines[machine].as_ref().and_then(|(_, process)| process.id)
     }
 
-    /// The machine on which this server runs, known to the coordinator or not.
+    /// Returns the machine on which this server runs, connected or not.
     fn process_of(&self, server: ServerId) -> Option<usize> {
         (0..MACHINES).find(|&machine| self.id_of(machine) == Some(server))
     }
@@ -326,7 +329,7 @@ impl History {
         self.tell(machine, ToCoordinator::Join(join));
     }
 
-    /// The connection breaks; the process connects again.
+    /// Breaks a connection; the process reconnects later.
     fn lose(&mut self, machine: usize) {
         let Some((number, process)) = &mut self.machines[machine] else { return };
         let number = *number;
@@ -342,7 +345,7 @@ impl History {
         self.carry_out(effects);
     }
 
-    /// The process ends. Its disk stays, and one day another process starts on it.
+    /// Kills a process. Its disk stays, and later another process starts on it.
     fn kill(&mut self, machine: usize) {
         let Some((_, process)) = self.machines[machine].take() else { return };
         let pause = Duration::from_millis(self.random.u64(50..3_000));
@@ -380,7 +383,7 @@ impl History {
             }
             20..=34 => self.lose(machine),
             35..=39 => {
-                // The coordinator is cut off from some.
+                // The coordinator is cut off from some servers.
                 for machine in 0..MACHINES {
                     if self.random.bool() {
                         self.lose(machine);
@@ -401,7 +404,7 @@ impl History {
         self.put(pause, Delivery::Disturb);
     }
 
-    /// An operator looks at what is missing, and goes on without it.
+    /// Accepts the missing parts of logs as lost, as an operator.
     fn accept_losses(&mut self, machine: usize) {
         for report in self.world.coordinator().recoveries() {
             let is_missing = matches!(
@@ -427,7 +430,7 @@ impl History {
         self.machines[machine].is_some()
     }
 
-    /// A server does what it does all the time.
+    /// Performs the periodic work of a server.
     fn look(&mut self, machine: usize) {
         if self.id_of(machine).is_none() {
             return;
@@ -464,7 +467,7 @@ impl History {
 }
 
 impl History {
-    /// Reads a part, says so, writes it to the log, and says that.
+    /// Replays a partition and reports that, or writes it to the log and reports that.
     fn go_on_with_part(&mut self, machine: usize, part: &RecoveryPart) {
         let (dead, range, epoch) = (dead_of(part), part.range, part.epoch);
         let is_simple = part.logs.len() == 1 && !part.keeps;

@@ -1,21 +1,21 @@
-//! What the servers hold, slot by slot: in memory, and in their logs. What was acknowledged is an
-//! *item*, a number that no other has.
+//! The simulated servers' data, slot by slot: in memory and in their logs. An *item* is a unique
+//! number that stands for one acknowledged write.
 //!
-//! A server does here what its engine does for operations, migrations and recoveries, at once: an
-//! item is in memory and in the log, or nowhere. The judge knows what was acknowledged and not
-//! flushed, and asks at every handing out whether the part's logs, and what its receiver keeps, have
-//! all of that and nothing that was flushed.
+//! A server does the work of its engine for operations, migrations and recoveries at once: an
+//! item is both in memory and in the log, or in neither. At every assignment the checks compare
+//! the partition's logs, and the data kept by its receiver, with the acknowledged items. They
+//! must contain all that were not flushed, and none that were.
 
 use super::*;
 
-/// What a process holds of a slot.
+/// A process's data of one slot.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) state: State,
     pub(super) epoch: OwnershipEpoch,
     pub(super) tenure: Tenure,
     pub(super) items: BTreeSet<u64>,
-    /// What was held when a part began that keeps it.
+    /// Data held before the start of a recovery partition that keeps it.
     before: Option<Box<Held>>,
 }
 
@@ -25,10 +25,10 @@ pub(super) enum State {
     /// The source has sent a flip.
     Frozen(MigrationId),
     Leaving(MigrationId),
-    /// Whether everything has arrived.
+    /// The flag records that everything has arrived.
     Arriving(MigrationId, bool),
     Recovering,
-    /// Served, and the log that it was recovered from is needed.
+    /// Served while the log from which it was recovered is still needed.
     Securing,
 }
 
@@ -38,7 +38,7 @@ impl State {
     }
 }
 
-/// Slots as ranges.
+/// Returns slots as ranges.
 pub(super) fn ranges_of(slots_left: &BTreeSet<u16>) -> Vec<HashRange> {
     let mut runs: Vec<(u16, u16)> = Vec::new();
     for &slot in slots_left {
@@ -50,21 +50,21 @@ pub(super) fn ranges_of(slots_left: &BTreeSet<u16>) -> Vec<HashRange> {
     runs.into_iter().map(|(first, last)| slots(first, last)).collect()
 }
 
-/// The slots of a range that anything happens in.
+/// Returns the slots of a range that the test uses.
 pub(super) fn slots_in(range: HashRange) -> impl Iterator<Item = u16> {
     let (Slot(first), Slot(last)) = range.slots();
     first..=last.min(SLOTS)
 }
 
 impl History {
-    /// Whether what the process writes now is acknowledged.
+    /// Returns whether writes of the process are acknowledged now.
     pub(super) fn can_acknowledge(&self, machine: usize) -> bool {
         let Some((_, process)) = &self.machines[machine] else { return false };
         let (Some(me), Some((number, on))) = (process.id, &process.log.chain) else { return false };
         process.log.next.is_none() && self.all_take(me, (true, *number), on)
     }
 
-    /// A client writes.
+    /// Executes a client's write.
     pub(super) fn acknowledge(&mut self, machine: usize) {
         let slot = self.random.u16(..=SLOTS);
         let me = self.id_of(machine).unwrap();
@@ -83,7 +83,7 @@ impl History {
         held.items.insert(item);
         let (epoch, tenure) = (held.epoch, held.tenure);
         self.logs.entry((me, slot)).or_default().insert(item, tenure);
-        // What is written while a flush is on its way may be before it.
+        // A write during a flush may be ordered before it.
         let map = self.world.coordinator().map();
         let hash = Slot(slot).first_hash();
         let tablet = map.tablets.iter().find(|tablet| tablet.range.contains(hash)).unwrap();
@@ -92,7 +92,7 @@ impl History {
         }
     }
 
-    /// The coordinator has given a slot other tenures without another owner.
+    /// Records that the coordinator gave a slot a new incarnation without a new owner.
     pub(super) fn note_flush(&mut self, slot: u16) {
         let items = self.required.remove(&slot).unwrap_or_default();
         self.flushed.entry(slot).or_default().extend(items);
@@ -149,8 +149,8 @@ impl History {
         }
     }
 
-    /// The source freezes, if it has not, and flips to its target, which may hear it, and whose
-    /// answer may come back.
+    /// Freezes a source's slots if necessary, and flips to the target. The flip or its answer may
+    /// get lost.
     pub(super) fn flip(&mut self, machine: usize, intent: &Intent) {
         let migration = intent.migration;
         let held_now = &mut self.process(machine).held;
@@ -215,7 +215,7 @@ impl History {
         }
     }
 
-    /// The source forgets what its target has for good, and at last its tablet.
+    /// Drops a source's data that its target has durably, and finally its slots.
     pub(super) fn forget(&mut self, machine: usize, id: MigrationId, remaining: &[HashRange]) {
         self.leave(machine, id);
         let held = &mut self.process(machine).held;
@@ -231,7 +231,7 @@ impl History {
         }
     }
 
-    /// The target pulls some slots, and says what it lacks.
+    /// Pulls some slots to the target, and reports the missing ones.
     pub(super) fn pull(&mut self, machine: usize, migration: MigrationId, source: ServerId) {
         let me = self.id_of(machine).unwrap();
         let lacks = |(slot, held): (&u16, &Held)| {
@@ -261,7 +261,7 @@ impl History {
         }
     }
 
-    /// The dependency of the target is gone.
+    /// Ends the target's dependency.
     pub(super) fn finish(&mut self, machine: usize, migration: MigrationId) {
         let process = self.process(machine);
         process.accepted.remove(&migration);
@@ -272,14 +272,14 @@ impl History {
         }
     }
 
-    /// A part was handed to this process: its slots wait, with what is kept of them.
+    /// Begins a recovery partition: its slots are not served, and kept data stays.
     pub(super) fn begin_part(&mut self, machine: usize, part: &RecoveryPart) {
         let seed = self.seed;
         let held_now = &mut self.process(machine).held;
         for slot in slots_in(part.range) {
             match held_now.get(&slot).map(|held| (held.state, held.epoch)) {
                 Some((State::Recovering, epoch)) if epoch == part.epoch => continue,
-                // It came once more after it was handed back.
+                // Assigned again after it was handed back.
                 Some((State::Recovering, _)) => end_part(held_now, slot),
                 Some(_) | None => {}
             }
@@ -291,7 +291,7 @@ impl History {
                 }
                 Some(held) => {
                     assert!(part.keeps, "seed {seed}: slot {slot} is here already: {held:?}");
-                    // Of a table that was flushed nothing counts.
+                    // After a flush of the table nothing is kept.
                     let counts = held.tenure == part.tenures[0];
                     if counts { held.items.clone() } else { BTreeSet::new() }
                 }
@@ -315,7 +315,7 @@ impl History {
         }
     }
 
-    /// The part goes back: what was kept is kept, what was read is not.
+    /// Hands a partition back: kept data stays, replayed data is dropped.
     pub(super) fn abandon_part(&mut self, machine: usize, part: &RecoveryPart) {
         let held_now = &mut self.process(machine).held;
         for slot in slots_in(part.range) {
@@ -323,7 +323,7 @@ impl History {
         }
     }
 
-    /// Everything of the part is in this process's memory, read once. `false`: it is not its business.
+    /// Replays a partition into memory, once. Returns `false` if the process does not hold it.
     pub(super) fn replay(&mut self, machine: usize, part: &RecoveryPart) -> bool {
         let is_read = self.process(machine).replayed.contains(&part.epoch);
         for slot in slots_in(part.range) {
@@ -337,7 +337,7 @@ impl History {
         true
     }
 
-    /// Everything of the part gets into this process's own log.
+    /// Writes a whole partition to the process's own log.
     pub(super) fn secure(&mut self, machine: usize, part: &RecoveryPart) {
         let me = self.id_of(machine).unwrap();
         for slot in slots_in(part.range) {
@@ -347,7 +347,7 @@ impl History {
         }
     }
 
-    /// What counts of a slot in the logs of a part.
+    /// Returns the valid items of a slot in the logs of a partition.
     fn read(&self, part: &RecoveryPart, slot: u16) -> BTreeSet<u64> {
         let mut items = BTreeSet::new();
         for log in &part.logs {
@@ -359,7 +359,7 @@ impl History {
         items
     }
 
-    /// Whether whoever gets this part has everything by it, and nothing that was flushed.
+    /// Checks that the receiver of a partition gets every acknowledged item, and no flushed one.
     pub(super) fn judge_items(&mut self, machine: usize, part: &RecoveryPart) {
         for slot in slots_in(part.range) {
             let mut items = self.read(part, slot);
@@ -380,7 +380,7 @@ impl History {
         }
     }
 
-    /// In the end every slot is served by its owner, who has everything.
+    /// Checks at the end that every slot is served by its owner, with all items.
     pub(super) fn check_items(&self) {
         let map = self.world.coordinator().map();
         for slot in 0..=SLOTS {
@@ -396,7 +396,7 @@ impl History {
     }
 }
 
-/// What was kept is there again.
+/// Restores the data held before a partition.
 fn end_part(held_now: &mut BTreeMap<u16, Held>, slot: u16) {
     let before = held_now.remove(&slot).and_then(|held| held.before);
     held_now.extend(before.map(|before| (slot, *before)));

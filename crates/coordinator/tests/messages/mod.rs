@@ -1,5 +1,5 @@
-//! A coordinator that is told anything: half of what it is told answers what it has demanded, with a
-//! detail or two changed. As a rule a connection says what the process at its other end may say.
+//! A coordinator with arbitrary messages. Half of them answer its demands, with one or two
+//! details changed. Usually a connection sends only messages that its process may send.
 
 #[path = "../../../server/tests/messages/draw.rs"]
 mod draw;
@@ -24,11 +24,11 @@ use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::replica::ReplicaEpoch;
 
-/// Kinds of messages to a coordinator, and of requests.
+/// Number of kinds of messages to a coordinator, and of asks.
 const KINDS: usize = 27;
 const ASKS: usize = 11;
 
-/// Connections at a time, and demands that may be answered.
+/// Most connections at a time, and most demands that may be answered.
 const CONNECTIONS_MAX: usize = 8;
 const DEMANDS_MAX: usize = 24;
 
@@ -36,7 +36,7 @@ struct Told {
     world: World,
     kinds: Vec<ToCoordinator>,
     asks: Vec<Ask>,
-    /// The process at the other end of each, and whether it has asked to be let in.
+    /// The process at the other end of each connection, and whether it has sent a join.
     connections: BTreeMap<ConnectionId, (Caller, bool)>,
     last_connection: u64,
     demands: Vec<(ConnectionId, FromCoordinator)>,
@@ -44,8 +44,8 @@ struct Told {
     kinds_heard: u32,
 }
 
-/// Tells a coordinator what the bytes say, and returns how many messages it has sent, and of which
-/// kinds: a bit for each. Fails if it panics, or makes a message that no frame can carry.
+/// Sends the messages encoded by the bytes to a coordinator. Returns how many messages it has sent,
+/// and a bit for each of their kinds. Fails if it panics or makes a message too large for a frame.
 pub(crate) fn tell_anything(data: &[u8]) -> (usize, u32) {
     let mut draw = Draw::new(data);
     let mut told = Told {
@@ -59,7 +59,7 @@ pub(crate) fn tell_anything(data: &[u8]) -> (usize, u32) {
         kinds_heard: 0,
     };
     assert_eq!((told.kinds.len(), told.asks.len()), (KINDS, ASKS), "other kinds than are known");
-    // Three servers keep each other's logs, and one stands alone.
+    // Three servers replicate each other's logs; the log of the fourth is not replicated.
     for replicas in [1, 1, 1, 0] {
         let connection = told.open(server(None, 1));
         told.say(connection, ToCoordinator::Join(join(None, replicas)));
@@ -71,7 +71,7 @@ pub(crate) fn tell_anything(data: &[u8]) -> (usize, u32) {
     (told.heard, told.kinds_heard)
 }
 
-/// A message as its receiver gets it; `None`: it is refused when it is decoded.
+/// Returns a message as its receiver decodes it; `None` if decoding refuses it.
 fn sent(message: &ToCoordinator) -> Option<ToCoordinator> {
     let mut bytes = Vec::new();
     frame::encode(message, 0, &mut bytes).ok()?;
@@ -88,7 +88,7 @@ fn some_caller(draw: &mut Draw<'_>) -> Caller {
     match draw.below(8) {
         0 | 1 => Caller::Operator,
         2 => server(None, draw.number()),
-        // One process, as a rule, under each number.
+        // Usually a single process uses each number.
         _ => server(Some(draw.server()), if draw.one_in(8) { draw.number() } else { 1 }),
     }
 }
@@ -167,7 +167,7 @@ impl Told {
                 self.happens(Event::Closed { connection });
             }
             3 => {
-                // All connections end with it.
+                // All connections end with the coordinator.
                 self.world.restart();
                 self.connections.clear();
             }
@@ -205,7 +205,7 @@ impl Told {
         }
     }
 
-    /// Of the answers that a server's link gives by itself.
+    /// Changes the automatic answers of a server's link.
     fn set_link(&mut self, draw: &mut Draw<'_>, connection: ConnectionId) {
         if !self.world.hanging.remove(&connection) && draw.bool() {
             self.world.hanging.insert(connection);
@@ -214,7 +214,7 @@ impl Told {
         self.world.clocks_ahead.insert(connection, ahead);
     }
 
-    /// A message that the process at the other end may say, as a rule.
+    /// Returns a message that, usually, the process at the other end may send.
     fn some_message_of(&self, draw: &mut Draw<'_>, connection: ConnectionId) -> ToCoordinator {
         let known = self.connections.get(&connection).filter(|_| !draw.one_in(24));
         match known {
@@ -236,7 +236,7 @@ impl Told {
     }
 }
 
-/// The answer of a server to a demand.
+/// Returns a server's answer to a demand.
 fn answer(draw: &mut Draw<'_>, demand: FromCoordinator) -> Option<ToCoordinator> {
     Some(match demand {
         FromCoordinator::Measure { migration, .. } => {
@@ -258,7 +258,7 @@ fn answer(draw: &mut Draw<'_>, demand: FromCoordinator) -> Option<ToCoordinator>
         }
         FromCoordinator::Forget { migration, remaining } => match remaining.is_empty() {
             true => ToCoordinator::Released { migration },
-            // In the target's stead, now and then: what it depends on is known here.
+            // Occasionally sent in place of the target: its dependency is known here.
             false => ToCoordinator::Shrink { migration, remaining: remaining[1..].to_vec() },
         },
         FromCoordinator::Outcome { migration, .. } => ToCoordinator::Flipped { migration },
@@ -308,7 +308,7 @@ fn recovered(draw: &mut Draw<'_>, part: &RecoveryPart) -> Option<ToCoordinator> 
     })
 }
 
-/// A directory of two segments: one that is closed, and one that may still grow.
+/// Returns a manifest of two segments: a closed one, and an open one.
 fn directory() -> Vec<u8> {
     let content = Content { length: 100, crc: 1 };
     let closed = SegmentRecord { segment: SegmentId(1), content: Some(content) };
@@ -316,7 +316,7 @@ fn directory() -> Vec<u8> {
     encode(&[DirectoryEntry::Snapshot { segments: vec![closed, open] }])
 }
 
-/// A backup that has the whole log, as a rule.
+/// Returns the report of a backup that, usually, has the whole log.
 fn usual_report(draw: &mut Draw<'_>, log: ServerId) -> ToCoordinator {
     let replica = |number, is_directory, length| ReplicaInfo {
         segment: SegmentId(number),
@@ -365,7 +365,7 @@ fn some_reading(draw: &mut Draw<'_>, asked: Instant) -> ClockReading {
 }
 
 impl Told {
-    /// A message of this kind.
+    /// Returns a message of this kind.
     fn some_message(&self, draw: &mut Draw<'_>, kind: ToCoordinator) -> ToCoordinator {
         let (migration, range) = (MigrationId(draw.number()), draw.range());
         let (server, epoch) = (draw.server(), OwnershipEpoch(draw.number()));
@@ -376,7 +376,7 @@ impl Told {
                 let disk = draw.one_in(4).then(|| ClusterId(draw.near(77)));
                 let former = draw.one_in(4).then(|| (ClusterId(draw.near(77)), draw.server()));
                 let rack = "r".repeat(draw.below(60));
-                // One that it does not know ends everything: its store is an old one.
+                // An unknown mark stops the coordinator: its store is then outdated.
                 let mark = draw.one_in(50).then(|| some_mark(draw));
                 let plain = join(rejoin, draw.number() as u16);
                 ToCoordinator::Join(Join { rack, disk, former, mark, ..plain })
@@ -460,7 +460,7 @@ fn migrate(draw: &mut Draw<'_>) -> Ask {
     }
 }
 
-/// A request of this kind.
+/// Returns an ask of this kind.
 fn some_ask(draw: &mut Draw<'_>, kind: Ask) -> Ask {
     match kind {
         Ask::Migrate { .. } => migrate(draw),
@@ -509,7 +509,7 @@ fn tenures(draw: &mut Draw<'_>) -> Vec<Tenure> {
     draw.list(TABLES_MAX + 1, |draw| Tenure(draw.number()))
 }
 
-/// The map that a server of a lost coordinator knows.
+/// Returns a server's map for a coordinator whose file is lost.
 fn some_map(draw: &mut Draw<'_>) -> ClusterMap {
     let server = |draw: &mut Draw<'_>| ServerInfo {
         id: draw.server(),
@@ -537,7 +537,7 @@ fn some_map(draw: &mut Draw<'_>) -> ClusterMap {
     }
 }
 
-/// What a server tells a coordinator whose file is lost.
+/// Returns a server's state for a coordinator whose file is lost.
 fn some_holdings(draw: &mut Draw<'_>) -> Holdings {
     let tablet = |draw: &mut Draw<'_>| HeldTablet {
         range: draw.range(),

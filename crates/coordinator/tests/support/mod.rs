@@ -1,4 +1,5 @@
-//! A coordinator with a clock, a store that outlives it, and connections: what all tests drive.
+//! The environment of all tests: a coordinator with a clock, a store that outlives it, and
+//! connections.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses another part")]
 
@@ -14,7 +15,7 @@ use std::time::Duration;
 use types::{ClusterId, Generation, HashRange, Instant, ServerId, Slot, UnixMillis};
 use wire::control::{Ask, ClockReading, FromCoordinator, Join, MigrationPolicy, ToCoordinator};
 
-/// Where the configuration outlives the coordinator.
+/// A store that outlives the coordinator.
 pub enum Storage {
     Memory(MemoryStore),
     File { path: PathBuf, _folder: tempfile::TempDir },
@@ -40,29 +41,29 @@ impl Storage {
 
 pub const IDENTITY: Identity = Identity { cluster: ClusterId(77), seed: 42 };
 
-/// One coordinator after the other, on one store.
+/// A sequence of coordinators on one store.
 pub struct World {
     storage: Storage,
     coordinator: Option<Coordinator<Box<dyn MetaStore + Send>>>,
     settings: Settings,
     now: Instant,
     connections: u64,
-    /// Servers that answer no pings: all others do, at once.
+    /// Servers that do not answer pings. All others answer at once.
     pub hanging: BTreeSet<ConnectionId>,
-    /// Whether pings are among the effects.
+    /// Includes pings in the effects.
     pub shows_pings: bool,
-    /// By how many ms clocks of servers are ahead.
+    /// Milliseconds by which servers' clocks are ahead.
     pub clocks_ahead: BTreeMap<ConnectionId, i64>,
-    /// Marks are among the effects.
+    /// Includes marks in the effects.
     pub shows_marks: bool,
-    /// The owners of ranges that were born say nothing: all others say that they hold them.
+    /// Owners of new ranges do not confirm them. Otherwise they do so at once.
     pub births_are_silent: bool,
-    /// Coordinators that have been started.
+    /// Number of coordinators started so far.
     starts: u64,
     pub trusts_file: bool,
 }
 
-/// The wall clocks of servers at the beginning.
+/// Wall clock of the servers at the beginning, in milliseconds.
 const WALL_START: u64 = 1_700_000_000_000;
 
 impl World {
@@ -89,9 +90,9 @@ impl World {
         self.coordinator.as_ref().unwrap()
     }
 
-    /// The coordinator dies, with all connections, and another one starts.
+    /// Replaces the coordinator; all connections are lost.
     pub fn restart(&mut self) {
-        // One file is open once.
+        // A file can be open only once.
         self.coordinator = None;
         let store = self.storage.open();
         let other = Identity { cluster: ClusterId(1), seed: 1 };
@@ -152,7 +153,7 @@ impl World {
         Ok(effects)
     }
 
-    /// Returns the answer that a server's link gives by itself.
+    /// Returns the automatic answer of a server's link.
     fn answer_of_link(&self, effect: &Effect) -> Option<(ConnectionId, ToCoordinator)> {
         match effect {
             Effect::Send { connection, message: FromCoordinator::Ping } => {
@@ -169,12 +170,13 @@ impl World {
         }
     }
 
-    /// A copy of what is stored. Another coordinator starts, since a file is open once.
+    /// Returns a copy of the store. Starts another coordinator, because a file can be open only
+    /// once.
     pub fn copy(&mut self) -> MemoryStore {
         self.coordinator = None;
         let mut copy = MemoryStore::new();
         let writes = self.storage.open().list("").unwrap();
-        // Revisions count transactions: as many have to be made.
+        // Revisions count transactions, so the copy needs as many of them.
         let last = writes.iter().map(|(_, entry)| entry.revision.0).max().unwrap_or(0);
         for revision in 1..=last {
             let of_it = writes.iter().filter(|(_, entry)| entry.revision.0 == revision);
@@ -186,7 +188,7 @@ impl World {
         copy
     }
 
-    /// Puts an earlier copy where the store was.
+    /// Replaces the store by an earlier copy.
     pub fn put_back(&mut self, copy: MemoryStore) {
         self.coordinator = None;
         self.storage = Storage::Memory(copy);
@@ -207,19 +209,19 @@ impl World {
         self.handle(Event::Received { connection, message })
     }
 
-    /// Opens a connection and joins, anew or again.
+    /// Opens a connection and joins, as a new or known server.
     pub fn join(&mut self, rejoin: Option<ServerId>) -> (ConnectionId, Vec<Effect>) {
         let join = join_of(rejoin);
         let connection = self.open_connection(caller_of(&join));
         (connection, self.say(connection, ToCoordinator::Join(join)))
     }
 
-    /// Lets time pass in which the coordinator stands still.
+    /// Lets time pass while the coordinator is paused.
     pub fn stand_still(&mut self, duration: Duration) {
         self.now = self.now + duration;
     }
 
-    /// Lets time pass, and ticks whenever the coordinator wants it.
+    /// Lets time pass, and ticks at every deadline of the coordinator.
     pub fn wait(&mut self, duration: Duration) -> Vec<Effect> {
         let end = self.now + duration;
         let mut effects = Vec::new();
@@ -229,7 +231,7 @@ impl World {
             self.now = self.now.max(deadline);
             effects.extend(self.handle(Event::Tick));
             let next = self.next_deadline();
-            // What servers have answered to the first tick may have made something else due.
+            // Servers' answers to the first tick may have made more work due.
             let is_over = next.is_none_or(|next| next > self.now);
             assert!(is_over || ticks < 2, "a deadline that is met moves on");
         }
@@ -253,7 +255,7 @@ pub fn join_of(rejoin: Option<ServerId>) -> Join {
     }
 }
 
-/// The process that says this. All processes have one generation: each is the one that it says.
+/// Returns the process that sends a join. All test processes have the same generation.
 pub fn caller_of(join: &Join) -> Caller {
     Caller::Server { number: join.rejoin, generation: Generation(1) }
 }
@@ -267,7 +269,7 @@ pub fn migrate(range: HashRange, target: ServerId) -> Ask {
     Ask::Migrate { ranges: vec![range], source: None, target, policy }
 }
 
-/// The messages to one connection.
+/// Returns the messages to one connection.
 pub fn sent_to(effects: &[Effect], to: ConnectionId) -> Vec<FromCoordinator> {
     let message = |effect: &Effect| match effect {
         Effect::Send { connection, message } if *connection == to => Some(message.clone()),

@@ -1,4 +1,4 @@
-//! Effects in words, for golden scripts.
+//! Textual descriptions of effects, for golden scripts.
 
 use types::{HashRange, ServerId, Tenure};
 use wire::control::{
@@ -70,7 +70,7 @@ fn intent(intent: &Intent) -> String {
 fn recover(part: &RecoveryPart) -> String {
     let log = |log: &RecoveryLog| format!("{} {}", log.dead, tenures(&log.old_tenures));
     let floor = match part.clock_floor.0 {
-        // No backup has told of a clock.
+        // No backup has reported a clock.
         105 => String::new(),
         floor => format!(" behind clock {floor}"),
     };
@@ -195,7 +195,7 @@ fn tablet(tablet: &TabletInfo) -> String {
     format!("{} {}@{} {tenures}{born}", tablet.range, tablet.owner, tablet.epoch)
 }
 
-/// Runs of consecutive numbers as first and last.
+/// Describes runs of consecutive numbers by first and last.
 fn tenures(tenures: &[Tenure]) -> String {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for tenure in tenures {

@@ -1,6 +1,6 @@
-//! What recoveries demand of whom, as it follows from their stages and from what was heard.
+//! Demands of recoveries: the requests that follow from their stages and replica inventories.
 //!
-//! A demand is sent at once when it arises, when the server comes back, and again until it is met.
+//! A demand is sent when it arises, when the server reconnects, and periodically until it is met.
 
 use super::Coordinator;
 use super::evidence::{DirectoryQuestion, Evidence, Proof};
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use types::{Instant, OwnershipEpoch, ServerId};
 use wire::control::{FromCoordinator, RecoveryPart, RecoverySegment, SEGMENTS_PER_MESSAGE};
 
-/// One demand: for whose recovery, of whom, what.
+/// One demand: the recovery that needs it, the server that must meet it, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Wanted {
     pub(super) dead: ServerId,
@@ -24,13 +24,13 @@ pub(crate) struct Wanted {
 pub(super) enum What {
     Fence,
     Directory,
-    /// The part that was handed out under this epoch.
+    /// The recovery partition that was assigned under this epoch.
     Part(OwnershipEpoch),
     Free,
 }
 
 impl<S: MetaStore> Coordinator<S> {
-    /// Sends what is due.
+    /// Sends the demands that are due.
     pub(in crate::machine) fn send_recovery_demands(&mut self, at: Moment, out: &mut Outbox) {
         let wanted = self.wanted();
         self.demanded.retain(|demand, _| wanted.contains(demand));
@@ -44,13 +44,14 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// When time alone lets a recovery go on.
+    /// Returns the next time at which a recovery can proceed without an event.
     pub(in crate::machine) fn recovery_deadline(&self) -> Option<Instant> {
         let demands = self.demanded.values().copied();
         let leases = self.evidence.values().filter_map(|evidence| evidence.lease_end());
         let refusals = self.refusals.values().copied();
         let is_freeing = |recovery: &&Recovery| recovery.stage == RecoveryStage::Freeing;
-        // Who stays away need not free anything: known of those whose time was over before.
+        // A permanently absent server need not free anything. Deadlines before the last pass are
+        // already accounted for.
         let absences = self.ledger.recoveries().values().any(|r| is_freeing(&r)).then(|| {
             let living = self.ledger.servers().values().filter(|server| !server.fenced);
             let given_up = living.filter_map(|server| self.given_up_at(server.id));
@@ -60,10 +61,10 @@ impl<S: MetaStore> Coordinator<S> {
         demands.chain(leases).chain(refusals).chain(absences).min()
     }
 
-    /// What is demanded of a server is sent at once: it has come back.
+    /// Makes all demands on a reconnected server due at once.
     pub(in crate::machine) fn demand_of_again(&mut self, server: ServerId) {
         self.demanded.retain(|wanted, _| wanted.server != server);
-        // What it holds can be read again.
+        // Its replicas can be read again.
         let held = self.evidence.iter().filter(|(_, evidence)| evidence.has_answered(server));
         let held: Vec<ServerId> = held.map(|(&dead, _)| dead).collect();
         for dead in held {
@@ -71,7 +72,8 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Nothing that a dead server said counts any more, and who reads from it is told.
+    /// Drops a dead server's replica inventories, and informs the recovery masters that read from
+    /// it.
     pub(in crate::machine) fn forget_holder(&mut self, server: ServerId) {
         let held = self.evidence.iter_mut().filter_map(|(&dead, evidence)| {
             let held = evidence.forget(server);
@@ -83,7 +85,8 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// The log may be whole, or read from elsewhere: who has a part of it is told at once.
+    /// Makes the demands on all readers of the log due at once: it may be complete, or readable
+    /// elsewhere.
     pub(super) fn tell_masters(&mut self, dead: ServerId) {
         let readers = self.readers_of(dead);
         let is_meant = |wanted: &Wanted| {
@@ -114,7 +117,7 @@ impl<S: MetaStore> Coordinator<S> {
         all
     }
 
-    /// The demand in words. Nothing: it cannot be met for the time being.
+    /// Returns the messages of a demand. Empty: it cannot be met at present.
     fn messages(&mut self, Wanted { dead, what, .. }: Wanted) -> Vec<FromCoordinator> {
         let Some(recovery) = self.ledger.recoveries().get(&dead) else { return Vec::new() };
         match what {
@@ -136,14 +139,14 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// The segments of a log that is whole.
+    /// Returns the segments of a log, if the log is complete.
     fn segments_of(&self, log: ServerId) -> Option<Vec<RecoverySegment>> {
         let judged = self.judged(self.ledger.recoveries().get(&log)?)?;
         let evidence = self.evidence.get(&log)?;
         (evidence.proof(&judged) == Proof::Whole).then(|| evidence.segments(log, &judged))
     }
 
-    /// Nothing, unless all its logs are whole.
+    /// Returns the messages that assign a partition. Empty unless all of its logs are complete.
     fn part_in_messages(&mut self, dead: ServerId, part: Part) -> Vec<FromCoordinator> {
         let (logs, keeps) = (self.logs_of_part(dead, &part), self.is_kept(&part));
         let segments = logs.iter().map(|log| self.segments_of(log.dead));

@@ -1,20 +1,24 @@
-//! What a dead server leaves, and to whom: above all of what was moving when it died.
+//! Orphaned ranges of a dead server, in particular ranges that were moving when it died.
 //!
-//! A migration that has flipped has *remaining* ranges, which its target does not have for good. When
-//! a side dies, what there is of them is in two places, and each is an estate of its own:
+//! After its flip, a migration has *remaining* ranges, which its target does not have durably. When
+//! a side dies, the data of these ranges is in two places. Each kind is an orphaned range
+//! ([`Estate`]) of its own:
 //!
-//! | who died | the remaining ranges go | from | the rest of the migration's range |
+//! | dead | remaining ranges | read from | rest of the migration's range |
 //! | --- | --- | --- | --- |
-//! | the target | back to the source, which keeps its copy | the target's log | to anybody but the source, which has to release it first |
-//! | the source | to the target, which keeps what has arrived | the source's log | is served by the target |
-//! | both | to anybody | both logs | to anybody, from the target's log |
+//! | target | to the source, which keeps its copy | target's log | to any but the source (1) |
+//! | source | to the target, which keeps what it has | source's log | stays with the target |
+//! | both | to any server | both logs | to any, from the target's log |
 //!
-//! A part that is served before it is safe is an *inheritance*, and is written down as a migration
-//! from the dead server to the part's master: if that one dies, too, then both sides have died.
+//! (1) From the target's log; the source must release its copy of it first.
 //!
-//! Which of these it is follows from who is dead, so that a survivor that dies before it has what it
-//! was given changes the row, and nothing else. Whoever keeps what it has keeps its tenures; of a
-//! table that the target has flushed the source gets another one, and what it has of it is void.
+//! A served-before-durable recovery partition (an *inheritance* in the code) is recorded as a
+//! migration from the dead server to the recovery master. If that master dies, both sides are dead.
+//!
+//! The row follows from the set of dead servers. A survivor that dies before it has recovered its
+//! ranges therefore changes only the row. A server that keeps its data keeps its incarnations. A
+//! table flushed by the target is the exception: the source gets a new incarnation for it, and the
+//! source's records of that table are invalid.
 
 use super::Coordinator;
 use crate::ledger::{Edit, Stopped};
@@ -27,29 +31,29 @@ use std::collections::BTreeSet;
 use types::{HashRange, MigrationId, ServerId, Tenure};
 use wire::control::RecoveryLog;
 
-/// A range that a dead server leaves, and that nobody has been given.
+/// An orphaned range: left by a dead server and not yet assigned to a recovery master.
 #[derive(Debug)]
 pub(super) struct Estate {
-    /// Whose recovery hands it out.
+    /// The dead server; its recovery assigns the range.
     dead: ServerId,
-    /// Within one tablet.
+    /// The range. It lies within one tablet.
     pub(super) range: HashRange,
     pub(super) lineage: Option<MigrationId>,
     pub(super) heirs: Heirs,
 }
 
-/// Who may be given an estate.
+/// The candidate recovery masters of an orphaned range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Heirs {
     /// The living side of its migration.
     Only(ServerId),
     Anybody,
-    /// This server still has something of the range, and is about to forget it.
+    /// Any server but this one, which still holds some of the range and is about to drop it.
     AllBut(ServerId),
 }
 
 impl<S: MetaStore> Coordinator<S> {
-    /// Everything that this recovery has still to hand out.
+    /// Returns every range that this recovery has still to assign.
     pub(super) fn estates(&self, recovery: &Recovery) -> Vec<Estate> {
         let dead = recovery.dead;
         let mut estates = Vec::new();
@@ -75,7 +79,7 @@ impl<S: MetaStore> Coordinator<S> {
             };
             let estate = |range| Estate { dead, range, lineage: Some(id), heirs };
             estates.extend(moving.into_iter().map(estate));
-            // What others have recovered of it, before they died, is like what the target had.
+            // Parts recovered by other servers that died since are treated like the target's own.
             let arrived = without(&inside, remaining).into_iter();
             estates.extend(arrived.map(|range| Estate { dead, range, lineage: None, heirs: rest }));
         }
@@ -89,7 +93,7 @@ impl<S: MetaStore> Coordinator<S> {
         estates.into_iter().flat_map(rest).collect()
     }
 
-    /// The dead servers whose logs have it.
+    /// Returns the dead servers whose logs contain the orphaned range.
     pub(super) fn logs_of(&self, estate: &Estate) -> Vec<ServerId> {
         match (estate.heirs, estate.lineage.and_then(|id| self.ledger.migrations().get(&id))) {
             (Heirs::Anybody, Some(migration)) => vec![migration.target, migration.source],
@@ -97,7 +101,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// The logs that a part is recovered from.
+    /// Returns the logs from which a partition is recovered.
     pub(super) fn logs_of_part(&self, dead: ServerId, part: &Part) -> Vec<RecoveryLog> {
         let held = self.tablet_around(part.range).tenures.clone();
         let migration = part.lineage.and_then(|id| self.ledger.migrations().get(&id));
@@ -120,13 +124,13 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Whether the part's master has something of it already.
+    /// Returns whether the partition's recovery master already has some of its data.
     pub(super) fn is_kept(&self, part: &Part) -> bool {
         let migration = part.lineage.and_then(|id| self.ledger.migrations().get(&id));
         migration.is_some_and(|m| part.master == m.source || part.master == m.target)
     }
 
-    /// Under which tenures a part is served again.
+    /// Returns the incarnations under which a partition is served again.
     pub(super) fn tenures_for(
         &self,
         counters: &mut Counters,
@@ -146,7 +150,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// The range has everything again that was in either log.
+    /// Marks a range as recovered: it again has everything from both logs.
     pub(super) fn inherit(
         &mut self,
         at: Moment,
@@ -159,19 +163,19 @@ impl<S: MetaStore> Coordinator<S> {
         self.depend(at, edit, migration, rest)
     }
 
-    /// Whether something of the migration has been handed out.
+    /// Returns whether any range of the migration has been assigned to a recovery master.
     pub(in crate::machine) fn has_lineage_parts(&self, migration: MigrationId) -> bool {
         let mut parts = self.ledger.recoveries().values().flat_map(Recovery::parts);
         parts.any(|part| part.lineage == Some(migration))
     }
 
-    /// Whether another dead server's recovery hands out what is in this log, too.
+    /// Returns whether another dead server's recovery also assigns ranges from this log.
     pub(super) fn is_half_of_a_lineage(&self, dead: ServerId) -> bool {
         let mut migrations = self.ledger.migrations().values().filter(|m| m.is_recovering());
         migrations.any(|m| m.source == dead && self.is_dead(m.target))
     }
 
-    /// Whose recoveries may have handed out parts that are read from this log.
+    /// Returns the dead servers whose recoveries may have assigned partitions read from this log.
     pub(super) fn readers_of(&self, log: ServerId) -> BTreeSet<ServerId> {
         let migrations = self.ledger.migrations().values().filter(|m| m.is_recovering());
         let targets = migrations.filter(|m| m.source == log).map(|m| m.target);
@@ -179,12 +183,12 @@ impl<S: MetaStore> Coordinator<S> {
     }
 }
 
-/// What of a migration is in two places.
+/// Returns the ranges of a migration whose data is in two places.
 fn recovering(migration: &Migration) -> Option<&Dependency> {
     migration.dependency().filter(|_| migration.is_recovering())
 }
 
-/// What lies in the first list only.
+/// Returns the parts of the first list that are not in the second.
 fn without(ranges: &[HashRange], taken: &[HashRange]) -> Vec<HashRange> {
     taken.iter().fold(ranges.to_vec(), |rest, &taken| {
         rest.iter().flat_map(|range| range.without(taken)).flatten().collect()

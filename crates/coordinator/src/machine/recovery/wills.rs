@@ -1,6 +1,6 @@
-//! What the ranges of a dead server will cost those who recover them, as far as it has said so.
+//! Load profiles (RAMCloud: wills): the expected recovery cost of each server's ranges.
 //!
-//! Nothing but balance depends on it (`docs/design/replication.md`, "Wills").
+//! Only load balance depends on them (`docs/design/replication.md`, "Wills").
 
 use super::super::Coordinator;
 use crate::ledger::Stopped;
@@ -10,17 +10,18 @@ use crate::store::MetaStore;
 use types::{HashRange, SLOT_COUNT, ServerId, Slot};
 use wire::control::Will;
 
-/// A will is written down if so large a share of the load lies elsewhere than in the last one.
+/// A profile is persisted if at least this fraction of the load (1/16) has moved to other slots.
 const SHARE_MOVED: u128 = 16;
 
-/// In a slot of which the will knows nothing there is this share of the mean: it may have come since.
+/// A slot unknown to the profile gets this fraction of the mean load (1/16): it may have arrived
+/// since.
 const SHARE_UNKNOWN: u64 = 16;
 
-/// Key hashes of a slot.
+/// Key hashes per slot.
 const SLOT_WIDTH: u128 = (1 << 64) / SLOT_COUNT as u128;
 
 impl<S: MetaStore> Coordinator<S> {
-    /// A server says what its ranges would cost.
+    /// Records a server's load profile, if it differs enough from the last one.
     pub(in super::super) fn note_will(
         &mut self,
         at: Moment,
@@ -37,24 +38,24 @@ impl<S: MetaStore> Coordinator<S> {
     }
 }
 
-/// Whether both spread their loads over the slots in about the same way.
+/// Returns whether both profiles spread their loads over the slots in about the same way.
 fn is_alike(one: &Will, other: &Will) -> bool {
     let (total, other_total) = (u128::from(one.total()), u128::from(other.total()));
     let pairs = one.slots().into_iter().zip(other.slots());
     let shares = pairs.map(|(a, b)| (u128::from(a) * other_total, u128::from(b) * total));
-    // What one has more than the other: the other has as much more elsewhere.
+    // Only the excess of one is summed; elsewhere the other has the same excess.
     let moved: u128 = shares.map(|(a, b)| a.saturating_sub(b)).sum();
     moved <= total * other_total / SHARE_MOVED
 }
 
-/// The load of any range.
+/// Cumulative load, from which the load of any range is computed.
 pub(super) struct Loads {
-    /// Of all slots below each, and at the end of all.
+    /// Load of all slots below each slot; the last entry is the total.
     below: Vec<u128>,
 }
 
 impl Loads {
-    /// By the will. Without one all slots are equal.
+    /// Uses the load profile. Without one all slots have equal load.
     pub(super) fn new(will: Option<&Will>) -> Loads {
         let unknown = will.map_or(0, Will::total) / (u64::from(SLOT_COUNT) * SHARE_UNKNOWN) + 1;
         let slots = will.map_or_else(|| vec![0; usize::from(SLOT_COUNT)], Will::slots);
@@ -67,23 +68,23 @@ impl Loads {
         Loads { below }
     }
 
-    /// In units of its own. Never 0.
+    /// Returns the load of a range, in internal units. Never 0.
     pub(super) fn of(&self, range: HashRange) -> u128 {
         let (first, last) = (u128::from(range.first().0), u128::from(range.last().0));
         self.up_to(last + 1) - self.up_to(first)
     }
 
-    /// Of all key hashes below this one.
+    /// Returns the load of all key hashes below this one.
     fn up_to(&self, hash: u128) -> u128 {
         let (slot, rest) = ((hash / SLOT_WIDTH) as usize, hash % SLOT_WIDTH);
         let load = self.below.get(slot + 1).map_or(0, |next| next - self.below[slot]);
         self.below[slot] * SLOT_WIDTH + load * rest
     }
 
-    /// Cuts a range of whole slots into so many parts of about equal load.
+    /// Divides a range of whole slots into `count` parts of about equal load.
     ///
     /// # Panics
-    /// If it has fewer slots.
+    /// If the range has fewer slots than `count`.
     pub(super) fn cut(&self, range: HashRange, count: usize) -> Vec<HashRange> {
         let (first, last) = range.slots();
         let (first, behind) = (usize::from(first.0), usize::from(last.0) + 1);
@@ -95,7 +96,7 @@ impl Loads {
             let above = self.below.partition_point(|&sum| sum < wanted);
             let is_below_nearer = self.below[above] - wanted > wanted - self.below[above - 1];
             let nearest = if is_below_nearer { above - 1 } else { above };
-            // Every part has a slot, the later ones too.
+            // Every part gets a slot, including the later ones.
             let lowest = borders[part - 1] + 1;
             borders.push(nearest.clamp(lowest, behind - (count - part)));
         }
