@@ -1,4 +1,4 @@
-//! Operations as requests of the Redis protocol, and replies as what came of them.
+//! Conversion of operations to requests of the Redis protocol, and of replies to outcomes.
 
 use crate::history::{Action, Outcome};
 use crate::servers::server_at;
@@ -6,21 +6,21 @@ use crate::workload::{Register, decode, expiry_millis};
 use resp::{Items, Reply, RequestWriter};
 use std::fmt;
 
-/// What a reply says to an operation.
+/// Meaning of a reply to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     Outcome(Outcome),
-    /// It was not executed: ask this server.
+    /// Not executed: redirected to this server.
     Moved(usize),
-    /// It could not be executed in time: try again.
+    /// Not executed in time: the client may try again.
     Later,
-    /// It was not executed: there is no coordinator to be asked.
+    /// Not executed: the server has no connection to the coordinator.
     Refused,
-    /// It was not executed, since a command of its transaction was refused.
+    /// Not executed: a command of the transaction was refused.
     Aborted,
-    /// The keys of a pair differed.
+    /// The two keys of a pair have different values.
     Torn,
-    /// No reply to this request.
+    /// Not a valid reply to this request.
     Nonsense,
 }
 
@@ -57,8 +57,8 @@ pub(crate) fn write(register: &Register, action: Action, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends an operation on a pair as a transaction of a command for each key, without its end;
-/// returns how many requests that is. 0: it cannot be one.
+/// Appends an operation on a pair as a transaction with one command per key, without `EXEC`.
+/// Returns the number of requests, 0 if the operation cannot be a transaction.
 pub(crate) fn write_collected(register: &Register, action: Action, out: &mut Vec<u8>) -> usize {
     if register.keys.len() == 1 {
         return 0;
@@ -90,7 +90,7 @@ fn with_values(name: &[u8], register: &Register, value: &[u8], out: &mut Vec<u8>
     drop(keys.fold(writer, |writer, (_, key)| writer.argument(key).argument(value)));
 }
 
-/// What the reply to an operation says.
+/// Interprets the reply to an operation.
 pub(crate) fn read(register: &Register, action: Action, reply: &Reply<'_>) -> Said {
     if let Reply::Error(text) = reply {
         return read_error(text);
@@ -134,7 +134,7 @@ fn value(reply: &Reply<'_>) -> Option<Option<u64>> {
     }
 }
 
-/// What `EXEC` says to one write, or one delete, of each key of a pair.
+/// Interprets the reply of `EXEC` to one write, or one delete, of each key of a pair.
 fn read_transaction(mut items: Items<'_>) -> Said {
     let (one, other) = (items.next(), items.next());
     match (one, other) {
@@ -157,7 +157,7 @@ fn read_values(reply: &Reply<'_>) -> Said {
     }
 }
 
-/// What an error says: whether it is a redirection, or may go away.
+/// Interprets an error: as a redirection, as temporary, or as a refusal.
 pub(crate) fn read_error(text: &[u8]) -> Said {
     let text = String::from_utf8_lossy(text);
     let mut words = text.split(' ');
@@ -176,7 +176,7 @@ pub(crate) fn read_error(text: &[u8]) -> Said {
     }
 }
 
-/// A reply for people: bytes as text, and of values without their filling.
+/// Printable form of a reply: bytes as text, values without their filler.
 pub(crate) struct Shown<'a, 'r>(pub(crate) &'a Reply<'r>);
 
 impl fmt::Display for Shown<'_, '_> {

@@ -1,22 +1,23 @@
-//! Whole clusters of the real code, in one thread, under a clock and a network of their own.
+//! Deterministic simulator: whole clusters of the real code in one thread, with virtual time and
+//! a virtual network.
 //!
-//! A seed decides everything: three servers with two reactors each (the real engine, store and
-//! machines), the real coordinator, clients that read, write, delete, increment and let expire a few
-//! hot and many cold keys, ranges that move back and forth all the time, messages that are late,
-//! lost, repeated and out of order, and some kinds of faults. What clients
-//! saw is judged by [`history`]; what the servers hold, by the world. The same seed gives the same
-//! run, so [`Report::trace`] is a fingerprint of it. See `docs/design/simulator.md`.
+//! The seed decides everything. A run has three servers with two reactors each (the real front
+//! end, engine, store and protocol machines) and the real coordinator. Clients read, write,
+//! delete, increment and let expire a few hot and many cold keys. Ranges move back and forth all
+//! the time, messages are late, lost, repeated and out of order, disks and servers fail.
+//! [`history`] checks the observations of the clients; `world` checks the contents of the
+//! servers. The same seed gives the same run, and [`Report::trace`] is a fingerprint of it. See
+//! `docs/design/simulator.md`.
 //!
-//! - `world`: servers, coordinator, clients and network, event by event: faults, messages, links,
-//!   requests, rules;
-//! - `reactor`: one reactor's turn, and the operations that wait on it;
-//! - `network`: what happens to messages between servers;
-//! - `workload`: keys, operations, and moves to ask for;
-//! - [`history`]: whether what clients saw can have happened;
-//! - `planted`: bugs, built in from outside, that a run must find: who tests the simulator.
+//! - `world`: servers, coordinator, clients, network, faults and rules, event by event;
+//! - `reactor`: one reactor's turn, and the server's ends of the connections of clients;
+//! - `network`: delay, loss and duplication of messages between servers;
+//! - `clients`, `workload`, `commands`: keys, operations, their requests and replies, and moves;
+//! - [`history`]: the linearizability checker;
+//! - `planted`: bugs that are built in on purpose, so that the simulator itself is tested.
 //!
-//! Left out until there is something to lose: crashes of servers, and disks. The front end (parsing,
-//! order on a connection) has tests of its own; here an operation is a value.
+//! Not simulated: the bus as bytes, and two cores inside the store at the same instant (the
+//! shuttle models of `store` cover that).
 
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,14 @@
-//! The coordinators' metadata store: the real one in memory, and what may go wrong with it.
+//! The coordinators' metadata store: the real in-memory store, with injected failures.
 //!
-//! A store that fails leaves open whether the transaction stands. So one that fails here does so
-//! either without effect, or after its effect: the acknowledgement is lost.
+//! A failed call leaves open if the transaction was applied. An injected failure therefore
+//! happens either before the transaction, or after it (the acknowledgement is lost).
 
 use coordinator::{Entry, MemoryStore, MetaStore, StoreError, Transaction, Verdict};
 use fastrand::Rng;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// A handle of the store. Clones share everything.
+/// Handle of the store. Clones share everything.
 #[derive(Clone, Debug)]
 pub(crate) struct Metadata {
     store: MemoryStore,
@@ -18,30 +18,30 @@ pub(crate) struct Metadata {
 #[derive(Debug)]
 struct Trouble {
     rng: Rng,
-    /// One call in so many fails; 0: none.
+    /// One call in this many fails; 0: none.
     one_in: u32,
-    /// For a planted bug: transactions are carried out whatever they expect.
+    /// For a planted bug: transactions are applied without checking their expectations.
     is_blind: bool,
 }
 
 impl Metadata {
-    /// An empty store without trouble.
+    /// Creates an empty store without failures.
     pub(crate) fn new(seed: u64, is_blind: bool) -> Metadata {
         let trouble = Trouble { rng: Rng::with_seed(seed), one_in: 0, is_blind };
         Metadata { store: MemoryStore::new(), trouble: Rc::new(RefCell::new(trouble)) }
     }
 
-    /// Copies what is stored, as a backup does.
+    /// Copies the contents, as a backup tool does.
     pub(crate) fn copy(&self) -> Metadata {
         Metadata { store: self.store.copy(), trouble: self.trouble.clone() }
     }
 
-    /// The number of the newest transaction.
+    /// Returns the number of the newest transaction.
     pub(crate) fn newest(&self) -> u64 {
         self.store.newest().0
     }
 
-    /// From here on one call in so many fails; 0: none.
+    /// Lets one call in this many fail from now on; 0: none.
     pub(crate) fn set_trouble(&self, one_in: u32) {
         self.trouble.borrow_mut().one_in = one_in;
     }

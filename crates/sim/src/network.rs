@@ -1,22 +1,23 @@
-//! What happens to a message: when it arrives, whether at all, and how often.
+//! Delay, loss and duplication of messages.
 //!
-//! Between servers everything may happen, although a bus connection is an ordered stream: a
-//! connection that breaks loses and, by repetition, repeats. Links to the coordinator keep order,
-//! and lose only when they break. Requests and replies of clients are only late.
+//! Everything may happen to messages between servers, although a bus connection is an ordered
+//! stream: a connection that breaks loses messages, and retries repeat them. Links to the
+//! coordinator keep order, and lose messages only when they break. Requests and replies of
+//! clients are only delayed.
 
 use fastrand::Rng;
 use std::time::Duration;
 use wire::peer::PeerMessage;
 
-/// How bad the network of a run is: each kind of message has weather of its own, so that runs differ
-/// in what they try, and rare meetings of accidents become likely in some.
+/// Fault rates of the network in one run. Each kind of message has its own rates, so that runs
+/// differ in what they test, and rare coincidences become likely in some of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weather {
     kinds: [Accidents; KINDS],
     usual: Duration,
 }
 
-/// What happens to one kind of message, in ten thousandths.
+/// Fault rates of one kind of message, in ten thousandths.
 #[derive(Clone, Copy, Debug, Default)]
 struct Accidents {
     lost: u32,
@@ -25,31 +26,32 @@ struct Accidents {
     late: u32,
 }
 
-/// Flips, their answers, priority pulls, their answers, and the bulk.
+/// Number of kinds: flips, their answers, priority pulls, their answers, and everything else
+/// (bulk).
 const KINDS: usize = 5;
 const FLIPS: usize = 2;
 const BULK: usize = 4;
 
-/// Of what a move sends most, the bulk, a smaller part has an accident: else nothing would get done
-/// but to wait for repetitions.
+/// Divisor of the fault rates of bulk messages, the most frequent kind: with higher rates a move
+/// would only wait for retries.
 const BULK_PART: u32 = 10;
 
-/// Probabilities are parts of this.
+/// Denominator of all probabilities.
 const WHOLE: u32 = 10_000;
 
-/// More than a flip waits before it is decided, and than a pull before it is repeated.
+/// Longest delay: longer than a flip waits for a decision, and than a pull waits for its retry.
 const LATE: Duration = Duration::from_millis(300);
 
-/// The quickest way between two servers.
+/// Shortest delay between two servers.
 const QUICKEST: Duration = Duration::from_micros(10);
 
 impl Weather {
-    /// Some runs have fair weather, so that much happens; some have storms.
+    /// Draws the rates: some runs have nearly no faults, so that much happens; others have many.
     pub(crate) fn draw(rng: &mut Rng) -> Weather {
         let worst = [1, 300, 1_500, 4_000][rng.usize(..4)];
         let mut kinds = [Accidents::default(); KINDS];
         for (kind, accidents) in kinds.iter_mut().enumerate() {
-            // How a flip ended is the hardest question, so it is asked most often.
+            // The outcome of a flip is the hardest question, so flips get high rates most often.
             let storms = if kind < FLIPS { 4 } else { 8 };
             let is_stormy = rng.u32(..storms) == 0 && worst > 1;
             let worst = if is_stormy { WHOLE * 2 / 3 } else { worst };
@@ -61,17 +63,17 @@ impl Weather {
         Weather { kinds, usual }
     }
 
-    /// Every message arrives, once and soon.
+    /// Returns a network without faults: every message arrives once and soon.
     pub(crate) fn fair() -> Weather {
         Weather { kinds: [Accidents::default(); KINDS], usual: Duration::from_micros(50) }
     }
 
-    /// How long a message takes that cannot be lost.
+    /// Draws the delay of a message that cannot be lost.
     pub(crate) fn delay(&self, rng: &mut Rng) -> Duration {
         QUICKEST + self.usual.mul_f64(rng.f64())
     }
 
-    /// How long each copy of a message between servers takes: none, one, or several.
+    /// Draws the delays of all copies of a message between servers: none, one or two.
     pub(crate) fn copies(&self, rng: &mut Rng, message: &PeerMessage) -> Vec<Duration> {
         let kind = match message {
             PeerMessage::Flip(_) => 0,

@@ -1,9 +1,9 @@
-//! Bugs on purpose: each breaks one rule of the protocol, and a run must find it.
+//! Planted bugs: each breaks one rule of the protocol, and a run must find it.
 //!
-//! Most are built in from outside, by what a wrong implementation would do at that place: a message
-//! is changed on its way, an answer taken from the wrong source, or the store told something
-//! untrue. Where the rule is inside, the real code has a place that asks for it ([`Bug`]), of which
-//! nothing is left where bugs cannot be planted.
+//! Most are planted from outside, by the effect of a wrong implementation: a message is changed
+//! in transit, an answer is taken from the wrong source, or the store gets wrong information. For
+//! a rule inside the real code, that code has a hook ([`Bug`]), which compiles to nothing in
+//! normal builds.
 
 use crate::workload::TABLE;
 use ::planted::Bug;
@@ -14,106 +14,107 @@ use wire::batch::BatchReader;
 use wire::entry::Body;
 use wire::peer::{PeerMessage, PriorityAnswer, PullReply};
 
-/// A rule that is broken.
+/// Rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Planted {
     /// The progress is advanced when a reply is received, before it is replayed.
     ProgressOnReceipt,
-    /// The target goes on counting versions where it was, as Rocksteady does with a safe version
+    /// The target continues with its own version counter, as Rocksteady does with a safe version
     /// that is no upper bound.
     FloorNotRaised,
     /// A delete above the progress leaves no tombstone.
     DeleteWithoutTombstone,
-    /// The source forgets what it has sent, before it is replayed and committed.
+    /// The source releases entries when it has sent them, before they are replayed and committed.
     ForgottenWhenSent,
-    /// The source is told to forget everything at the first cut.
+    /// The coordinator lets the source release everything at the first cut.
     ForgottenBeforeCut,
-    /// A target that has said never accepts the flip when it comes after all.
+    /// A target that has answered *never* accepts the flip when it arrives after all.
     NeverNotKept,
-    /// A source whose flip is not answered serves again without asking how it ended.
+    /// A source without an answer to its flip serves again without asking for the outcome.
     ThawedWithoutAsking,
-    /// A conditional write, increment or delete takes a record that has not arrived for absent.
+    /// A conditional write, increment or delete treats a record that has not arrived as absent.
     DecidedOnMissing,
-    /// A read takes a record that has not arrived for absent.
+    /// A read treats a record that has not arrived as absent.
     MissingReadAsAbsent,
     /// A source that has left a range still serves it from its copy.
     CopyServedAfterLeaving,
-    /// The answer to a priority pull, come late, is inserted below the progress.
+    /// A late answer to a priority pull is inserted below the progress.
     LateReplyInserted,
-    /// A command on several keys takes those that have not arrived for absent.
+    /// A command on several keys treats those that have not arrived as absent.
     PartnerReadAsAbsent,
-    /// A source that cannot look at once answers that there is no record.
+    /// A source that cannot look at a leaf at once answers that there is no record.
     BusyReadAsAbsent,
-    /// That the source has no such record is not remembered.
+    /// The target does not remember that the source has no such record.
     AbsentNotRemembered,
-    /// A map that is older than the one known is taken.
+    /// A server accepts a map that is older than its own.
     StaleMapAccepted,
-    /// Clients are redirected while it is open who will own the range.
+    /// Clients are redirected while the new owner of the range is undecided.
     RedirectedWhileHeld,
-    /// A pull whose answer is lost counts as answered.
+    /// A pull counts as answered although its reply is lost.
     LostReplyTakenForEmpty,
-    /// A record that has expired is reclaimed above the progress, and no tombstone is left.
+    /// An expired record above the progress is reclaimed without a tombstone.
     ReclaimedWithoutTombstone,
-    /// The target judges expiry by its own clock, whatever the source's was.
+    /// The target judges expiry by its own clock instead of continuing the source's.
     ClockGoesBack,
-    /// A relative time to live counts from the wall clock, whatever clock expiry is judged by.
+    /// A relative time to live counts from the wall clock instead of the expiry clock.
     LifeFromWallClock,
-    /// Operations that were held are not woken when it is known who owns the range.
+    /// Held operations are not woken when the owner of the range is decided.
     HeldForgotten,
-    /// The metadata store carries out transactions whatever they expect.
+    /// The metadata store applies transactions without checking their expectations.
     StoreWithoutCompare,
     /// The reply to a request that has overtaken a parked one leaves before the other's.
     ReplyOvertakes,
     /// A request overtakes a parked one of the same key.
     KeyOvertaken,
-    /// A request that waited for its turn behind another is not started when the other is done.
+    /// A request that was queued behind another one is not started when the other is done.
     TurnForgotten,
-    /// What the source still has of a table that was flushed arrives nevertheless.
+    /// The source's records of a flushed table arrive nevertheless.
     FlushedArrives,
-    /// A walk does not wait for what has not arrived.
+    /// A scan does not wait for records that have not arrived.
     WalkNotWaiting,
     /// A source that has left keeps its copy, and serves it when the range has come back.
     OldCopyKept,
-    /// What a segment got is acknowledged before its backups have it.
+    /// An append to a segment is acknowledged before its backups have it.
     AcknowledgedBeforeReplicas,
-    /// What a segment got is acknowledged before the log directory names it.
+    /// An append to a segment is acknowledged before the segment manifest contains the segment.
     DataBeforeOpen,
-    /// A segment leaves the log before what killed its entries is safe.
+    /// A segment leaves the log before the entries that superseded its own are durable.
     DroppedBeforeSafe,
-    /// The cleaner drops tombstones whose dead versions a recovery would still read.
+    /// The cleaner drops tombstones although a recovery would still read the superseded versions.
     TombstoneDroppedEarly,
-    /// A recovery reads replicas that lack what was acknowledged.
+    /// A recovery reads replicas that lack acknowledged bytes.
     StaleReplicaUsed,
-    /// When a side of a migration dies, what its source still had is forgotten.
+    /// When a side of a migration dies, the dependency on the source's remaining data is dropped.
     DependencyDroppedEarly,
-    /// A source takes back what had not arrived, without what its target has written.
+    /// A source takes back the range that had not arrived, without the target's writes.
     TakenBackWithoutTarget,
     /// A range that is being recovered is served.
     ServedBeforeReplayed,
-    /// That a key is absent is told before its tombstone is safe.
+    /// A reply reports a key as absent before its tombstone is durable.
     NilBeforeTombstoneIsSafe,
-    /// A cut counts before what was replayed is safe.
+    /// A cut counts before the replayed entries are durable.
     CutBeforeHeadsAreSafe,
     /// A master serves without a lease.
     ZombieServes,
-    /// A recovery does not raise the counter of versions.
+    /// A recovery does not raise the version counter.
     VersionsGoBack,
-    /// Recovered records are judged by their new owner's clock, whatever the dead server's was.
+    /// Recovered records are judged by their new owner's clock instead of the dead server's.
     RecoveredWithoutClock,
     /// A log is freed while a migration may need it.
     FreedWhileDependedOn,
-    /// A part counts as recovered before what was replayed is safe.
+    /// A partition counts as recovered before the replayed entries are durable.
     FreedBeforeCommit,
-    /// A part that is served before it is safe does not hang on the dead server's log.
+    /// A partition that is served before it is durable does not depend on the dead server's log.
     InheritanceForgotten,
-    /// What not every replica of an open segment has is served before it is safe elsewhere.
+    /// Bytes that are not in every replica of an open segment are served before they are durable
+    /// again.
     UnsettledShown,
-    /// A coordinator waits for nobody when it starts, and no server tells it what it has heard.
+    /// A coordinator waits for no server when it starts, and no server reports its newest mark.
     OldStoreTrusted,
 }
 
 impl Planted {
-    /// All of them.
+    /// All bugs.
     pub const ALL: [Planted; 46] = [
         Planted::ProgressOnReceipt,
         Planted::FloorNotRaised,
@@ -163,7 +164,7 @@ impl Planted {
         Planted::OldStoreTrusted,
     ];
 
-    /// The place inside of the real code, for a bug that cannot be built in from outside.
+    /// Returns the hook inside the real code, for a bug that cannot be planted from outside.
     pub(crate) fn inside(self) -> Option<Bug> {
         match self {
             Planted::LifeFromWallClock => Some(Bug::LifeFromWallClock),
@@ -215,17 +216,17 @@ impl Planted {
         }
     }
 
-    /// Whether it breaks a rule of servers that keep each other's logs: only runs of such find it.
+    /// Returns whether the bug breaks a rule of replication; only replicated runs find it.
     pub fn is_of_clusters(self) -> bool {
         self >= Planted::AcknowledgedBeforeReplicas
     }
 
-    /// Whether the bug can be planted in this build.
+    /// Returns whether the bug can be planted in this build.
     pub fn is_possible(self) -> bool {
         ::planted::IS_ON || self.inside().is_none()
     }
 
-    /// The bug of this name, as it is printed.
+    /// Returns the bug with this name, in the form of `Display`.
     pub fn named(name: &str) -> Option<Planted> {
         Planted::ALL.into_iter().find(|planted| planted.to_string() == name)
     }
@@ -243,21 +244,21 @@ impl fmt::Display for Planted {
     }
 }
 
-/// A flip whose floor says nothing.
+/// Removes the version floor from a flip.
 pub(crate) fn without_floor(message: &mut PeerMessage) {
     if let PeerMessage::Flip(flip) = message {
         flip.version_floor = Version(0);
     }
 }
 
-/// A flip that does not say how late it is at the source.
+/// Removes the source's expiry clock from a flip.
 pub(crate) fn without_clock(message: &mut PeerMessage) {
     if let PeerMessage::Flip(flip) = message {
         flip.expiry_clock = UnixMillis(0);
     }
 }
 
-/// Everything of a reply counts as replayed.
+/// Advances the progress past everything in a reply.
 pub(crate) fn advance_on_receipt(worker: &Worker, reply: &PullReply) {
     let tablets = worker.store().tablets();
     if let Some(TabletState::Arriving(arrival)) = tablets.at(reply.cursor).map(|t| &t.state)
@@ -267,7 +268,7 @@ pub(crate) fn advance_on_receipt(worker: &Worker, reply: &PullReply) {
     }
 }
 
-/// The records of a range are dropped.
+/// Drops the records of a range.
 pub(crate) fn drop_range(worker: &mut Worker, range: HashRange) {
     let mut cursor = Some(range.first());
     while let Some(at) = cursor {
@@ -275,7 +276,7 @@ pub(crate) fn drop_range(worker: &mut Worker, range: HashRange) {
     }
 }
 
-/// Records below the progress that are not here, any more, are put back.
+/// Writes records below the progress again that are no longer here.
 pub(crate) fn insert_regardless(worker: &mut Worker, batch: &[u8]) {
     let tablets = worker.store().tablets();
     for entry in BatchReader::new(batch).flatten() {
@@ -302,7 +303,7 @@ pub(crate) fn insert_regardless(worker: &mut Worker, batch: &[u8]) {
     }
 }
 
-/// All that was found counts as not found.
+/// Turns all answers of a priority reply into *absent*.
 pub(crate) fn without_records(message: &mut PeerMessage, payload: &mut Vec<u8>) {
     if let PeerMessage::PriorityReply(reply) = message {
         reply.answers.iter_mut().for_each(|(_, _, answer)| *answer = PriorityAnswer::Absent);
@@ -310,7 +311,7 @@ pub(crate) fn without_records(message: &mut PeerMessage, payload: &mut Vec<u8>) 
     }
 }
 
-/// What does not exist counts as gone to the target already.
+/// Turns the answers *absent* of a priority reply into *gone*.
 pub(crate) fn without_absence(message: &mut PeerMessage) {
     if let PeerMessage::PriorityReply(reply) = message {
         let absent =
@@ -319,7 +320,7 @@ pub(crate) fn without_absence(message: &mut PeerMessage) {
     }
 }
 
-/// An answer that says that there is nothing more.
+/// Returns a reply to a pull that claims that there is nothing more.
 pub(crate) fn emptied(message: &PeerMessage) -> Option<PeerMessage> {
     match message {
         PeerMessage::PullReply(reply) => {

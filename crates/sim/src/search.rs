@@ -1,4 +1,4 @@
-//! Many runs: seed after seed until one breaks a rule, and from one that does to a smaller one.
+//! Searches over many runs: for a seed that breaks a rule, and for a smaller run that breaks it.
 
 use crate::failure::{Failure, Report, Rule};
 use crate::settings::{Knob, Settings};
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Runs these seeds on so many threads, until one is a hit or `each` says that it is enough. Of
-/// several hits the one with the lowest seed is returned.
+/// Runs these seeds on `jobs` threads until a run is a hit or `each` returns `false`. Returns the
+/// hit with the lowest seed.
 pub fn search(
     settings: &Settings,
     seeds: Range<u64>,
@@ -52,9 +52,9 @@ pub fn search(
     })
 }
 
-/// A run that breaks a rule, made smaller step by step: each step leaves something out, and looks
-/// for a seed, first the same one, that breaks the same rule without it. Every smaller run is told
-/// to `each`. `None`: the run breaks no rule.
+/// Makes a failing run smaller. Each step leaves something out and looks for a seed, first the
+/// same seed, that still breaks the same rule. `each` gets every smaller run. Returns `None` if
+/// the run breaks no rule.
 pub fn minimize(
     failing: &Settings,
     tries: u64,
@@ -65,7 +65,7 @@ pub fn minimize(
     let rule = report.failure.as_ref()?.rule;
     let mut smallest = (failing.clone(), report);
     for step in Step::all() {
-        // What could be halved once can perhaps be halved again.
+        // A step that halves something can perhaps be applied again.
         while let Some(smaller) = step.apply(&smallest.0, &smallest.1)
             && let Some(smaller) = first_failing(&smaller, rule, tries, jobs)
         {
@@ -76,7 +76,7 @@ pub fn minimize(
     Some(smallest)
 }
 
-/// The first seed that breaks this rule with these settings.
+/// Returns the first seed that breaks this rule with these settings.
 fn first_failing(
     step: &Settings,
     rule: Rule,
@@ -89,18 +89,18 @@ fn first_failing(
     Some((Settings { seed, ..step.clone() }, report))
 }
 
-/// A way to make a run smaller.
+/// Step that makes a run smaller.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Without(Knob),
     Clients(usize),
     Registers(usize),
-    /// Clients work for such a part of the time.
+    /// Fraction (one part in this many) of the time that clients work.
     Part(u32),
 }
 
 impl Step {
-    /// All ways, greater steps before smaller ones.
+    /// Returns all steps, large ones before small ones.
     fn all() -> Vec<Step> {
         let knobs = Knob::ALL.iter().map(|&knob| Step::Without(knob));
         let clients = [1, 2, 4].map(Step::Clients);
@@ -108,7 +108,7 @@ impl Step {
         knobs.chain(clients).chain(registers).chain([4, 2].map(Step::Part)).collect()
     }
 
-    /// The settings that are one step smaller; `None`: they are as small as that already.
+    /// Returns the smaller settings, or `None` if the settings are already that small.
     fn apply(self, settings: &Settings, report: &Report) -> Option<Settings> {
         let mut smaller = settings.clone();
         let is_smaller = match self {
@@ -129,5 +129,5 @@ impl Step {
     }
 }
 
-/// Nothing has moved before.
+/// Shortest working time, since no range moves before it.
 const SHORTEST: Duration = Duration::from_millis(15);

@@ -1,16 +1,16 @@
-//! What happened, as lines: printed if somebody wants to read them, and always part of one number,
-//! so that two runs can be compared.
+//! Trace of a run: every event is hashed into one fingerprint, so that two runs can be compared,
+//! and is printed as a line on request.
 //!
-//! Most events are bytes on their way. Of those the bytes count, and the line is made only if it is
-//! printed: making lines that nobody reads took a third of the time.
+//! Most events are bytes in transit. Their bytes are hashed directly, and their line is formatted
+//! only if it is printed: formatting unread lines took a third of the time.
 
 use std::fmt::{self, Write};
 use types::Instant;
 
-/// Odd, and without a pattern in its bits.
+/// Odd multiplier without a pattern in its bits.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The events of one run.
+/// Fingerprint of the events of one run so far.
 #[derive(Debug)]
 pub(crate) struct Trace {
     hash: u64,
@@ -23,7 +23,7 @@ impl Trace {
         Trace { hash: FACTOR, line: String::new(), is_printed }
     }
 
-    /// Adds an event that its line tells wholly.
+    /// Adds an event that is completely described by its line.
     pub(crate) fn note(&mut self, now: Instant, what: fmt::Arguments<'_>) {
         let mut line = std::mem::take(&mut self.line);
         line.clear();
@@ -35,7 +35,8 @@ impl Trace {
         self.line = line;
     }
 
-    /// Adds an event that these numbers and bytes tell wholly; the line is for who reads.
+    /// Adds an event that these numbers and bytes describe completely; the line is only for
+    /// reading.
     pub(crate) fn note_bytes(
         &mut self,
         now: Instant,
@@ -49,14 +50,14 @@ impl Trace {
         self.show(now, what);
     }
 
-    /// Shows a line about what other lines have told.
+    /// Prints a line about events that are already part of the fingerprint.
     pub(crate) fn show(&self, now: Instant, what: fmt::Arguments<'_>) {
         if self.is_printed {
             println!("{now} {what}");
         }
     }
 
-    /// The fingerprint of all events so far.
+    /// Returns the fingerprint of all events so far.
     pub(crate) fn hash(&self) -> u64 {
         self.hash
     }

@@ -1,8 +1,8 @@
-//! What clients do and operators ask for.
+//! Keys, client operations, and the moves that operators ask for.
 //!
-//! Keys lie in a few slots, several to each, so that most ranges that move hold some. A few are
-//! hot. Half of the registers are pairs of keys in one slot that are only read, written and deleted
-//! together: if the two ever differ, a command on several keys was seen half done.
+//! Keys lie in a few slots, several in each, so that most moving ranges contain some. A few keys
+//! are hot. Half of the registers are pairs of keys in one slot that are only read, written and
+//! deleted together. If the two keys ever differ, a client has seen a half executed command.
 
 use crate::history::{Action, EXPIRING};
 use crate::settings::{Knob, Settings};
@@ -11,24 +11,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{HashRange, HashSeed, KeyHash, Slot, TableId, key_hash};
 use wire::control::{MigrationPolicy, PriorityPulls};
 
-/// Slots with keys, and registers in each.
+/// Number of slots with keys, and number of registers in each.
 const SLOTS: usize = 24;
 const REGISTERS_PER_SLOT: usize = 20;
 
-/// The table of nearly all registers, and that of those which flushes empty.
+/// Table of nearly all registers, and table of the registers that flushes empty.
 pub(crate) const TABLE: TableId = TableId(0);
 pub(crate) const FLUSHED_TABLE: TableId = TableId(1);
 
-/// What is done with a register.
+/// Use of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Anything but to count.
+    /// All operations except increments.
     Plain,
-    /// It holds numbers, and is counted up.
+    /// Contains numbers and is incremented.
     Counter,
-    /// Never deleted, and never to expire: a walk must find it.
+    /// Never deleted and never expiring: a scan must find it.
     Kept,
-    /// Two keys, used as one.
+    /// Two keys that are used as one.
     Pair,
     /// Its table is flushed now and then.
     Flushed,
@@ -40,7 +40,7 @@ pub(crate) struct Register {
     pub(crate) table: TableId,
     pub(crate) kind: Kind,
     pub(crate) keys: Vec<(KeyHash, Vec<u8>)>,
-    /// How many times as long as usual its values are.
+    /// Factor by which its filler is longer than usual.
     length: usize,
 }
 
@@ -49,8 +49,8 @@ impl Register {
         self.keys[0].0.slot()
     }
 
-    /// A value as bytes: the number, and, unless it must stay a number, as much filling as its last
-    /// digits say.
+    /// Encodes a value: the number, and filler (except in counters), with a length computed from
+    /// the number.
     pub(crate) fn encode(&self, number: u64) -> Vec<u8> {
         let mut bytes = number.to_string().into_bytes();
         if self.kind != Kind::Counter {
@@ -62,41 +62,42 @@ impl Register {
     }
 }
 
-/// Something that a client does.
+/// Client's job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
     /// One operation on a register.
     Operation(usize, Action),
     /// Empties a table at this server.
     Flush(usize),
-    /// Asks this server for all keys, step by step.
+    /// Scans all keys of this server, step by step.
     Walk(usize),
-    /// Asks this server how many records a table has.
+    /// Asks this server for the number of records in a table.
     Count(usize, TableId),
 }
 
-/// What the clients of a run are like.
+/// Properties of the clients of a run.
 #[derive(Debug)]
 pub(crate) struct Workload {
     pub(crate) registers: Vec<Register>,
-    /// Slots that have keys.
+    /// Slots that contain keys.
     slots: Vec<Slot>,
-    /// Which register a key belongs to.
+    /// Register of each key.
     pub(crate) names: BTreeMap<Vec<u8>, usize>,
-    /// Registers that clients use, the first ones.
+    /// Number of registers in use; these are the first ones.
     used: usize,
-    /// Percent of the operations that go to a hot register, and how many are hot.
+    /// Percentage of operations on hot registers, and number of hot registers.
     hot_percent: u32,
     hot: usize,
-    /// Percent of the operations that read.
+    /// Percentage of operations that read.
     read_percent: u32,
-    /// Writes to expire, beside 14 other changes of a single key.
+    /// Weight of expiring writes, beside a weight of 13 (plain) or 17 (counter) for all other
+    /// changes.
     expiring: u32,
-    /// One job in so many is a flush, and one is a walk.
+    /// One job in this many is a flush, and one in this many a scan.
     flush_one_in: u32,
     walk_one_in: u32,
     last_value: u64,
-    /// A value of each register that some client wrote, to be swapped.
+    /// Newest value that was drawn for each register, as the expected value of a swap.
     known: Vec<Option<u64>>,
 }
 
@@ -138,12 +139,13 @@ impl Workload {
         }
     }
 
-    /// Values are so many times as long as usual.
+    /// Makes the filler of all values this many times longer.
     pub(crate) fn lengthen(&mut self, times: usize) {
         self.registers.iter_mut().for_each(|register| register.length = times);
     }
 
-    /// What a client does next. `None`: the register that it would like is crowded.
+    /// Draws the next job of a client. Returns `None` if the drawn register has too many open
+    /// operations.
     pub(crate) fn next(
         &mut self,
         rng: &mut Rng,
@@ -192,24 +194,24 @@ impl Workload {
         }
     }
 
-    /// Values are far apart, so that increments of one never reach another.
+    /// Draws a value. Values are far apart, so that increments of one never reach another.
     fn draw_value(&mut self, register: usize) -> u64 {
         self.last_value += 1_000_000;
         self.known[register] = Some(self.last_value);
         self.last_value
     }
 
-    /// Slots that have keys.
+    /// Returns the slots that contain keys.
     pub(crate) fn slots(&self) -> Vec<Slot> {
         self.slots.clone()
     }
 
-    /// Registers that a flush empties, where their server owns them.
+    /// Returns the registers that a flush empties if their server owns them.
     pub(crate) fn flushed(&self) -> impl Iterator<Item = usize> {
         (0..self.registers.len()).filter(|&number| self.registers[number].kind == Kind::Flushed)
     }
 
-    /// A range to move: from the slot of some key to that of another.
+    /// Draws a range to move: from the slot of some key to that of another.
     pub(crate) fn draw_range(&self, rng: &mut Rng) -> HashRange {
         let mut slot = || self.registers[rng.usize(..self.registers.len())].slot();
         let (one, other) = (slot(), slot());
@@ -251,9 +253,8 @@ pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {
     }
 }
 
-/// How long a value lasts that is written to expire, in milliseconds: mostly not long, so that it
-/// ends while its range is on its way; sometimes as long as a server that died needs to be
-/// recovered.
+/// Returns the lifetime of an expiring value in milliseconds. Most are short, so that the value
+/// expires while its range moves; some are as long as the recovery of a dead server.
 pub(crate) fn expiry_millis(number: u64) -> u64 {
     let part = number / 1_000_000 % EXPIRY_PARTS;
     1 + part * part * part * (EXPIRY_MAX_MILLIS - 1) / EXPIRY_PARTS.pow(3)
@@ -261,10 +262,10 @@ pub(crate) fn expiry_millis(number: u64) -> u64 {
 
 const EXPIRY_PARTS: u64 = 100;
 
-/// No value that is to expire lasts longer.
+/// Longest lifetime of an expiring value.
 pub(crate) const EXPIRY_MAX_MILLIS: u64 = 2_000;
 
-/// The number of a value; `None`: this is none of ours.
+/// Returns the number of a value, or `None` if no client wrote these bytes.
 pub(crate) fn decode(bytes: &[u8]) -> Option<u64> {
     let digits = bytes.split(|&byte| byte == b' ').next().unwrap_or_default();
     std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok())

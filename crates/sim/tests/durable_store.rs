@@ -1,4 +1,4 @@
-//! Bugs on purpose in a durable store: crashes at random moments find each of them.
+//! Planted bugs in a durable store: crashes at random moments find each of them.
 
 #[path = "../../store/tests/common/mod.rs"]
 mod common;
@@ -13,7 +13,7 @@ use planted::Bug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use world::{Scale, World};
 
-/// Worlds that are tried until one finds the bug.
+/// Number of seeds that are tried before the bug counts as not found.
 const SEEDS: u64 = 60;
 
 const STEPS: usize = 20_000;
@@ -28,7 +28,7 @@ const BUGS: [Bug; 7] = [
     Bug::ReclaimedUnstable,
 ];
 
-/// Runs a world; what went wrong in it.
+/// Runs a world and returns the failure, if any.
 fn run(seed: u64) -> Option<String> {
     let ran = catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::new(seed, Scale::of(seed));

@@ -1,12 +1,13 @@
-//! Who tests the simulator: every bug that is built in is found, and soon.
+//! Test of the simulator itself: it finds every planted bug, within a limited number of seeds.
 
 #![forbid(unsafe_code)]
 
 use sim::{Planted, Settings, minimize, run};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Seeds within which a bug must be found: two or three times what it took (`docs/design/simulator.md`),
-/// since every change of what runs draw shifts the luck.
+/// Returns the number of seeds within which the bug must be found: two to three times the
+/// measured number (`docs/design/simulator.md`), since any change to the drawing of runs shifts
+/// it.
 fn seeds_max(planted: Planted) -> u64 {
     match planted {
         Planted::ProgressOnReceipt
@@ -55,15 +56,15 @@ fn seeds_max(planted: Planted) -> u64 {
     }
 }
 
-/// What takes hundreds of runs until a death comes within the right tenth of a millisecond.
+/// Bugs that show only if a death falls into the right tenth of a millisecond: hundreds of runs.
 const RARE: [Planted; 3] =
     [Planted::NilBeforeTombstoneIsSafe, Planted::DroppedBeforeSafe, Planted::TombstoneDroppedEarly];
 
-/// What takes two deaths at the right moments, and more than an hour: other tests show it
-/// (`docs/design/simulator.md`).
+/// Bug that needs two deaths at the right moments, and more than an hour of runs. Other tests
+/// find it (`docs/design/simulator.md`).
 const RAREST: Planted = Planted::UnsettledShown;
 
-/// The first seed that shows the bug, and how.
+/// Returns the first seed that shows the bug, and the description of the failure.
 fn find(planted: Planted) -> Option<(u64, String)> {
     (1..=seeds_max(planted)).find_map(|seed| {
         let is_replicated = planted.is_of_clusters();

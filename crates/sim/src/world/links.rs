@@ -62,7 +62,7 @@ impl World {
         self.note_linked(place, connection);
     }
 
-    /// The first message of a server on a connection.
+    /// Returns the first message of a server on a connection.
     pub(super) fn join(
         &self,
         place: usize,
@@ -76,8 +76,8 @@ impl World {
         join
     }
 
-    /// The world's own word with the coordinator that leads, past all networks but not past broken
-    /// links: `false` if no server has one.
+    /// Sends a question of the world itself to the leading coordinator, without network delay but
+    /// over a server's link. Returns `false` if no server has a link.
     pub(super) fn ask(&mut self, ask: Ask) -> bool {
         let mut connections = self.servers.iter().filter_map(|server| server.link.connection);
         let connection = connections.find(|&connection| self.leaders.is_current(connection));
