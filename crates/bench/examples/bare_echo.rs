@@ -1,9 +1,10 @@
-//! The least that a server with epoll can do: wait, read, answer, with no idea of what was asked.
+//! Minimal server with epoll: waits, reads and answers without parsing the requests.
 //!
 //! cargo run --release -p bench --example bare_echo PORT
 //!
-//! Every `*` that comes is taken for the beginning of a request and answered with a value of 100
-//! bytes, so valkey-benchmark takes it for a server. What a server needs beyond this is its own.
+//! Every `*` counts as the beginning of a request and is answered with a value of 100 bytes, so
+//! that valkey-benchmark accepts the program as a server. It is a lower bound for the cost of a
+//! server.
 
 use anyhow::Context;
 use rustix::buffer::spare_capacity;
@@ -18,7 +19,7 @@ fn main() -> anyhow::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, &listener, EventData::new_u64(0), EventFlags::IN)?;
-    // The number of a connection is its place plus one.
+    // The number of a connection is its index plus one.
     let mut connections: Vec<Option<TcpStream>> = Vec::new();
     let value = [b"$100\r\n", &[b'x'; VALUE_BYTES][..], b"\r\n"].concat();
     let mut events = Vec::with_capacity(256);
@@ -37,7 +38,7 @@ fn main() -> anyhow::Result<()> {
             }
             let place = &mut connections[number as usize - 1];
             if place.as_mut().is_some_and(|stream| answer(stream, &value).is_err()) {
-                // Closing takes it out of the epoll.
+                // Closing removes the connection from epoll.
                 *place = None;
             }
         }

@@ -1,4 +1,4 @@
-//! The one place of this crate that reads the clock or sleeps.
+//! The only place of this crate that reads the clock or sleeps.
 
 #![allow(clippy::disallowed_methods)] // A load generator measures time and waits for it.
 
@@ -6,21 +6,21 @@ use std::sync::LazyLock;
 use std::time::Duration;
 use types::Instant;
 
-/// What the clock showed when the process first asked; every [`Instant`] counts from here.
+/// Time at which the process first read the clock; every [`Instant`] counts from here.
 static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
 
-/// The current time.
+/// Returns the current time.
 #[inline]
 pub fn now() -> Instant {
     Instant(START.elapsed().as_nanos() as u64)
 }
 
-/// Waits at least this long.
+/// Sleeps at least this long.
 pub fn sleep(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// Processor time that the calling thread has used.
+/// Returns the processor time of the calling thread.
 pub fn thread_cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,28 +1,28 @@
-//! Which record an operation picks: YCSB's scrambled Zipf distribution, or every one alike.
+//! Distribution of the records: YCSB's scrambled Zipf distribution, or uniform.
 
 use fastrand::Rng;
 use serde::Serialize;
 
-/// How records are drawn.
+/// Probability of each record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Distribution {
     /// YCSB's `ScrambledZipfianGenerator`: Zipf with theta 0.99 over ten thousand million ranks,
-    /// each rank hashed to a record. So the hottest record gets 3.8 % of all operations,
-    /// whatever the number of records.
+    /// each rank hashed to a record. The hottest record gets 3.8 % of all operations, whatever
+    /// the number of records.
     Zipf,
-    /// Every record with the same probability.
+    /// The same probability for every record.
     Uniform,
 }
 
 /// YCSB's `ZIPFIAN_CONSTANT`.
 const THETA: f64 = 0.99;
-/// YCSB's `ITEM_COUNT`, and one for the last rank, which its generator includes.
+/// YCSB's `ITEM_COUNT`, plus one for the last rank, which its generator includes.
 const RANKS: f64 = 1e10 + 1.0;
 /// YCSB's `ZETAN`: the sum of 1 / rank^theta over its ten thousand million ranks.
 const ZETA: f64 = 26.469_028_201_783_02;
 
-/// Draws positions below `count`.
+/// Generator of positions below `count`.
 #[derive(Clone, Debug)]
 pub struct Draw {
     distribution: Distribution,
@@ -34,7 +34,7 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// Draws from `count` positions.
+    /// Creates a generator for `count` positions.
     pub fn new(distribution: Distribution, count: u32) -> Draw {
         assert!(count > 0, "nothing to draw from");
         let second = 0.5f64.powf(THETA);
@@ -42,7 +42,7 @@ impl Draw {
         Draw { distribution, count, eta, second }
     }
 
-    /// The next position.
+    /// Returns the next position.
     #[inline]
     pub fn next(&self, random: &mut Rng) -> u32 {
         match self.distribution {
@@ -51,8 +51,8 @@ impl Draw {
         }
     }
 
-    /// The rank that belongs to a uniform random number (Gray et al., "Quickly generating
-    /// billion-record synthetic databases", as YCSB has it).
+    /// Returns the rank for a uniform random number (Gray et al., "Quickly generating
+    /// billion-record synthetic databases", in YCSB's version).
     #[inline]
     fn rank(&self, uniform: f64) -> u64 {
         let weight = uniform * ZETA;
@@ -130,7 +130,7 @@ mod tests {
         for (rank, count) in seen.into_iter().enumerate() {
             seen_below += count as f64 / DRAWS as f64;
             naive_below += 1.0 / (((rank + 1) as f64).powf(THETA) * ZETA);
-            // From the third rank on YCSB's formula is an approximation, a little below.
+            // From the third rank on, YCSB's formula is an approximation that is slightly low.
             let off = seen_below / naive_below - 1.0;
             assert!(off.abs() < 0.08, "up to rank {rank}: {seen_below} for {naive_below}");
         }

@@ -1,7 +1,8 @@
-//! Draws a timeline: throughput above, latencies on a logarithmic scale below, what happened shaded or marked.
+//! Drawing of a timeline: throughput above, latencies on a logarithmic scale below, events shaded
+//! or marked.
 //!
-//! The drawing is SVG, written here. PNG is the same SVG rendered with an embedded font, so both
-//! look alike and neither needs fonts, a display or a browser on the machine that draws.
+//! The drawing is SVG, written here. PNG is the same SVG rendered with an embedded font. Both
+//! look alike, and need neither fonts nor a display nor a browser on the machine.
 
 use crate::timeline::Point;
 use anyhow::{Context, Result, anyhow};
@@ -29,27 +30,27 @@ const AREA: &str = "#2f6fab";
 /// Color of each line of the lower panel: p50, p99, p99.9.
 const LINES: [(&str, &str); 3] = [("p50", "#3a9d5d"), ("p99", "#e07b28"), ("p99.9", "#c0392b")];
 
-/// What a drawing shows.
+/// Content of a drawing.
 #[derive(Clone, Debug)]
 pub struct Drawing {
     /// First line.
     pub title: String,
     /// Second line, smaller.
     pub subtitle: String,
-    /// On the right of the first line: what came of it.
+    /// Result, on the right of the first line.
     pub verdict: String,
-    /// The timeline, in order.
+    /// Points of the timeline, in order.
     pub points: Vec<Point>,
-    /// Begin and end of what the drawing is about, in seconds, and what to write above it.
+    /// Begin and end of the shaded event in seconds, and its label.
     pub shaded: Option<(f64, f64, String)>,
-    /// Moments on the timeline, in seconds, and what to write beside them, in order.
+    /// Marked moments in seconds with their labels, in order.
     pub marks: Vec<(f64, String)>,
 }
 
 impl Drawing {
-    /// Leaves out what came before this second, which becomes the first.
+    /// Removes everything before this second, which becomes the origin.
     pub fn starting_at(mut self, second: f64) -> Drawing {
-        // A point belongs where most of it lies; rounding decides about the one in the middle.
+        // Rounding decides about the point around the cut.
         self.points.retain(|point| point.second > second - 0.05);
         let origin = self.points.first().map_or(0.0, |point| point.second);
         for point in &mut self.points {
@@ -65,7 +66,7 @@ impl Drawing {
         self
     }
 
-    /// As SVG.
+    /// Returns the drawing as SVG.
     pub fn svg(&self) -> String {
         let mut out = String::new();
         let _ = write!(
@@ -93,7 +94,7 @@ impl Drawing {
         out
     }
 
-    /// As PNG.
+    /// Returns the drawing as PNG.
     pub fn png(&self) -> Result<Vec<u8>> {
         let mut fonts = usvg::fontdb::Database::new();
         fonts.load_font_data(epaint_default_fonts::UBUNTU_LIGHT.to_vec());
@@ -147,8 +148,8 @@ impl Drawing {
         text(out, (center, THROUGHPUT.0 - 10.0), (14.0, "#8a6100", "middle"), label);
     }
 
-    /// Lines through both panels. What they mean stands between the panels, in rows of its own, so
-    /// that moments close to each other can be told apart.
+    /// Draws the marks as lines through both panels. The labels are between the panels, each in
+    /// its own row, so that moments close to each other stay distinct.
     fn mark(&self, out: &mut String, time: &Axis) {
         for (row, (second, label)) in self.marks.iter().enumerate() {
             let x = time.at(*second);
@@ -159,7 +160,7 @@ impl Drawing {
                      stroke-dasharray=\"4 3\"/>"
                 );
             }
-            // The first one has room on its left.
+            // The first label has room on its left.
             let y = THROUGHPUT.1 + 19.0 + 17.0 * row.saturating_sub(1) as f64;
             let is_left = row == 0 || x > RIGHT - 220.0;
             let (place, anchor) = if is_left { (x - 6.0, "end") } else { (x + 6.0, "start") };
@@ -232,7 +233,7 @@ impl Drawing {
     }
 }
 
-/// Maps values to places, with the values worth a line.
+/// Mapping of values to positions, with the values of the grid lines.
 struct Axis {
     values: (f64, f64),
     places: (f64, f64),
@@ -241,7 +242,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Evenly divided, with at most about `ticks` round values.
+    /// Creates a linear axis with at most about `ticks` round values.
     fn linear(values: (f64, f64), places: (f64, f64), ticks: usize) -> Axis {
         let raw = (values.1 - values.0) / ticks as f64;
         let power = 10f64.powf(raw.log10().floor());
@@ -252,7 +253,7 @@ impl Axis {
         Axis { values, places, is_logarithmic: false, ticks }
     }
 
-    /// Whole decades around these values, but at least two.
+    /// Creates a logarithmic axis of whole decades around these values, at least two.
     fn decades((lowest, highest): (f64, f64), places: (f64, f64)) -> Axis {
         let first = lowest.max(1e-3).log10().floor() as i32;
         let last = (highest.log10().ceil() as i32).max(first + 2);
@@ -267,7 +268,7 @@ impl Axis {
         self.places.0 + share.clamp(0.0, 1.0) * (self.places.1 - self.places.0)
     }
 
-    /// Horizontal lines with their values.
+    /// Draws horizontal grid lines with their values.
     fn grid(&self, out: &mut String, name: fn(f64) -> String) {
         for &tick in &self.ticks {
             let y = self.at(tick);
@@ -279,7 +280,7 @@ impl Axis {
         }
     }
 
-    /// Width of one point of a timeline, in the unit of this axis.
+    /// Returns the width of one point of a timeline, in the unit of this axis.
     fn ticks_end_width(&self, points: &[Point]) -> f64 {
         self.values.1 / points.len().max(1) as f64
     }
@@ -289,7 +290,7 @@ fn panel_title(out: &mut String, top: f64, title: &str) {
     text(out, (LEFT, top - 12.0), (14.0, INK, "start"), title);
 }
 
-/// Text at a place, as size, color and anchor say.
+/// Writes text at a position; `look` is size, color and anchor.
 fn text(out: &mut String, (x, y): (f64, f64), look: (f64, &str, &str), content: &str) {
     let (size, color, anchor) = look;
     let content = content.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
@@ -300,7 +301,7 @@ fn text(out: &mut String, (x, y): (f64, f64), look: (f64, &str, &str), content: 
     );
 }
 
-/// A number without zeros at its end.
+/// Formats a number without trailing zeros.
 fn short(number: f64) -> String {
     let text = format!("{number:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_string()

@@ -1,4 +1,4 @@
-//! All connections of one thread, and its waiting for them and for the clock.
+//! All connections of one thread, and the waiting for them and for the clock.
 
 use crate::connection::Connection;
 use crate::routes::{Node, Routes};
@@ -13,23 +13,23 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use types::Instant;
 
-/// After a connection was lost, nobody tries again for so long.
+/// Time after the loss of a connection in which it is not opened again.
 const RECONNECT_AFTER: Duration = Duration::from_millis(100);
-/// Events taken from the kernel at once; more come with the next call.
+/// Maximal number of events taken from the kernel at once; more come with the next call.
 const EVENTS_MAX: usize = 64;
-/// What the timer's event carries instead of a place in `lines`.
+/// Data of the timer's event, in place of an index in `lines`.
 const TIMER: u64 = u64::MAX;
 
-/// One connection of a thread: the position of its line.
+/// Index of a connection of the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Line(usize);
 
-/// The connections of one thread, each server having the same number of lines.
+/// Connections of one thread, with the same number of lines to each server.
 #[derive(Debug)]
 pub(crate) struct Fleet<P> {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// What the timer is set to; 0 if it has expired.
+    /// Time at which the timer fires; 0 if it has fired.
     armed: Instant,
     lines_per_node: u32,
     lines: Vec<LineState<P>>,
@@ -48,24 +48,24 @@ enum LineState<P> {
     },
 }
 
-/// What is to be done about a line's output.
+/// State of a line's output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sending {
     Nothing,
-    /// It is in `unsent`.
+    /// The line is in `unsent`.
     Queued,
-    /// The socket was full; the kernel tells when it is not.
+    /// The socket is full; the kernel reports when it can take more.
     Blocked,
 }
 
 impl<P> Fleet<P> {
-    /// No connection yet; so many to each server.
+    /// Creates a fleet without open connections, with this many lines to each server.
     pub(crate) fn new(lines_per_node: u32) -> Result<Fleet<P>> {
         assert!(lines_per_node > 0, "a server needs a line");
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        // Edge-triggered: each expiry is one event, and nobody needs to read the timer.
+        // Edge-triggered: each expiry is one event, so that the timer need not be read.
         let interest = EventFlags::IN | EventFlags::ET;
         epoll::add(&epoll, &timer, EventData::new_u64(TIMER), interest)?;
         Ok(Fleet {
@@ -78,14 +78,14 @@ impl<P> Fleet<P> {
         })
     }
 
-    /// The line to `node` that requests with this number share.
+    /// Returns the line to `node` that requests with this number share.
     #[inline]
     pub(crate) fn line(&self, node: Node, number: u32) -> Line {
         Line((u32::from(node.0) * self.lines_per_node + number % self.lines_per_node) as usize)
     }
 
-    /// The open connection of a line to which a request can be added; opens it if need be.
-    /// `None`: it was lost a moment ago.
+    /// Returns the connection of a line, for a new request; opens it if necessary. Returns `None`
+    /// if it was lost a moment ago.
     #[inline]
     pub(crate) fn connection(
         &mut self,
@@ -112,18 +112,18 @@ impl<P> Fleet<P> {
         Some(connection)
     }
 
-    /// The server that a line leads to.
+    /// Returns the server that a line leads to.
     pub(crate) fn node(&self, line: Line) -> Node {
         Node((line.0 as u32 / self.lines_per_node) as u16)
     }
 
-    /// Whether a line is open: as far as is known, there is a server at its end.
+    /// Returns whether a line is open: as far as is known, its server runs.
     #[inline]
     pub(crate) fn is_open(&self, line: Line) -> bool {
         matches!(self.lines.get(line.0), Some(LineState::Open { .. }))
     }
 
-    /// Whether a line is open, or may be opened.
+    /// Returns whether a line is open, or may be opened.
     #[inline]
     pub(crate) fn may_open(&self, line: Line, now: Instant) -> bool {
         match self.lines.get(line.0) {
@@ -132,7 +132,8 @@ impl<P> Fleet<P> {
         }
     }
 
-    /// Lines whose servers have owed answers for so long without a sign of life.
+    /// Returns the lines on which a server has owed answers and sent nothing for longer than
+    /// `longest`.
     pub(crate) fn silent_lines(&self, now: Instant, longest: Duration) -> Vec<Line> {
         let is_silent = |line: &Line| match &self.lines[line.0] {
             LineState::Open { connection, .. } => connection.is_silent(now, longest),
@@ -141,7 +142,7 @@ impl<P> Fleet<P> {
         (0..self.lines.len()).map(Line).filter(is_silent).collect()
     }
 
-    /// Opens all lines to the servers known so far.
+    /// Opens all lines to the known servers.
     pub(crate) fn open_all(&mut self, routes: &Routes) -> Result<()> {
         for node in routes.nodes() {
             for number in 0..self.lines_per_node {
@@ -163,7 +164,7 @@ impl<P> Fleet<P> {
         Ok(())
     }
 
-    /// The connection of a line with an event; `None` if it was given up since.
+    /// Returns the connection of a line with an event; `None` if it was closed since.
     pub(crate) fn open_connection(&mut self, line: Line) -> Option<&mut Connection<P>> {
         match &mut self.lines[line.0] {
             LineState::Open { connection, .. } => Some(connection),
@@ -171,7 +172,8 @@ impl<P> Fleet<P> {
         }
     }
 
-    /// Gives a line up, and returns what had no answer, and whether a byte of it was sent.
+    /// Closes a line, and returns the unanswered requests, each with whether a byte of it was
+    /// sent.
     pub(crate) fn close(
         &mut self,
         line: Line,
@@ -179,19 +181,19 @@ impl<P> Fleet<P> {
     ) -> impl Iterator<Item = (P, bool)> + use<P> {
         let closed = LineState::Closed { retry: now + RECONNECT_AFTER };
         let pending = match std::mem::replace(&mut self.lines[line.0], closed) {
-            // Dropping the socket takes it out of epoll.
+            // Dropping the socket removes it from epoll.
             LineState::Open { connection, .. } => Some(connection.into_pending()),
             LineState::Closed { .. } => None,
         };
         pending.into_iter().flatten()
     }
 
-    /// All lines that are open, to give them up at the end.
+    /// Returns all open lines, to close them at the end.
     pub(crate) fn open_lines(&self) -> Vec<Line> {
         (0..self.lines.len()).map(Line).filter(|line| self.is_open(*line)).collect()
     }
 
-    /// Sends everything requested since the last time. Lines that failed are added to `broken`.
+    /// Sends all requests that were added since the last call. Adds failed lines to `broken`.
     pub(crate) fn flush(&mut self, broken: &mut Vec<Line>) {
         for line in std::mem::take(&mut self.unsent) {
             self.flush_line(line, broken);
@@ -220,8 +222,8 @@ impl<P> Fleet<P> {
         }
     }
 
-    /// Waits until something arrives or the timer expires. Afterwards `readable` has the lines to
-    /// receive from, and output that was stuck has been sent on.
+    /// Waits until something arrives or the timer fires. Fills `readable` with the lines to
+    /// receive from, and continues to send blocked output.
     pub(crate) fn wait(
         &mut self,
         until: Instant,
@@ -232,7 +234,7 @@ impl<P> Fleet<P> {
         self.take_events(None, readable, broken)
     }
 
-    /// As [`Fleet::wait`] for what has arrived already.
+    /// Does the same as [`Fleet::wait`], but only for events that have already happened.
     pub(crate) fn look(&mut self, readable: &mut Vec<Line>, broken: &mut Vec<Line>) -> Result<()> {
         self.take_events(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }), readable, broken)
     }
@@ -265,7 +267,7 @@ impl<P> Fleet<P> {
         Ok(())
     }
 
-    /// Sets the timer. A moment that has passed fires at once.
+    /// Sets the timer. A moment in the past fires at once.
     fn arm(&mut self, until: Instant) -> Result<()> {
         if self.armed == until {
             return Ok(());

@@ -1,12 +1,12 @@
-//! One thread of the load generator: starts operations when they are due, sends them where their
-//! slot lives, follows redirects, and goes on until nothing is left to start or to wait for.
+//! One thread of the load generator: starts operations when they are due, sends them to the owner
+//! of their slot, follows redirects, and continues until nothing is left to start or to wait for.
 //!
-//! Cost estimate: at 65,000 operations a second one starts every 15 us. Sending each by itself
-//! would cost a send, two wake-ups and a receive, well over 10 us. So the thread of an open loop
-//! wakes once per tick (100 us by default), takes the answers that are there, and sends all that
-//! is due on one line per server: about 2 us per operation. What it waits for the tick counts as
-//! latency, since that runs from the intended start to when the answer was seen. A tick of zero
-//! wakes for every start and every answer.
+//! Cost estimate: at 65,000 operations/s one starts every 15 us. A separate send for each would
+//! cost a send, two wake-ups and a receive, well over 10 us. The thread of an open loop therefore
+//! wakes once per tick (100 us by default), takes all answers, and sends all due operations on
+//! one line per server: about 2 us per operation. The wait for the tick counts as latency, which
+//! runs from the intended start until the answer is seen. A tick of zero wakes for every start
+//! and every answer.
 
 use crate::clock;
 use crate::fleet::{Fleet, Line};
@@ -28,64 +28,65 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::Instant;
 
-/// Operations of one thread that wait for an answer; beyond, an open loop counts them as failed.
-/// A server that stands still for 10 s at 100,000 operations a second stays below.
+/// Maximal number of unanswered operations of one thread; beyond it, an open loop counts
+/// operations as failed. A stall of 10 s at 100,000 operations/s stays below.
 const IN_FLIGHT_MAX: usize = 1 << 20;
-/// How long the last answers are waited for.
+/// Longest wait for the last answers.
 const DRAIN_MAX: Duration = Duration::from_secs(15);
-/// How long at most the thread sleeps without looking whether it should stop.
+/// Longest sleep of the thread before it checks if it should stop.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(20);
-/// A slot map is asked for at most this often; meanwhile each `MOVED` teaches its own slot.
+/// Shortest interval between two requests for the slot map; until then each `MOVED` updates one
+/// slot.
 const ROUTES_EVERY: Duration = Duration::from_millis(20);
-/// A patient client gives a connection up on which nothing was answered for so long; a server
-/// lets no operation wait for longer than 5 s.
+/// Silence after which a patient client gives a connection up; a server lets no operation wait
+/// for longer than 5 s.
 const SILENCE_MAX: Duration = Duration::from_secs(7);
-/// A closed loop's client whose operation could not be sent stays away for so long.
+/// Pause of a closed loop's client after an operation that could not be sent.
 const REST: Duration = Duration::from_millis(10);
 
-/// What one thread does.
+/// Task of one thread.
 #[derive(Debug)]
 pub struct Task {
-    /// Its operations.
+    /// The operations.
     pub operations: Operations,
-    /// When they start.
+    /// Start times of the operations.
     pub pace: Pace,
     /// Begin of the run.
     pub start: Instant,
-    /// No operation starts after this.
+    /// Time after which no operation starts.
     pub end: Instant,
-    /// How often the thread of an open loop looks at clock and sockets; 0 for at once.
+    /// Interval at which the thread of an open loop checks clock and sockets; 0 for at once.
     pub tick: Duration,
-    /// How long after its intended start an operation is tried again whose server is gone or says
-    /// that it cannot for now; 0: it has failed.
+    /// Time after its intended start during which an operation is retried if its server is gone
+    /// or reports a temporary error. With 0 such an operation fails.
     pub patience: Duration,
-    /// Slots whose answers are also looked at by themselves.
+    /// Slots that are also measured separately.
     pub watched: Slots,
     /// Seed of the arrivals.
     pub seed: u64,
-    /// Connections to each server.
+    /// Number of connections to each server.
     pub lines_per_node: u32,
 }
 
-/// Where to send an operation.
+/// Destination of an operation.
 #[derive(Clone, Copy, Debug)]
 enum Target {
-    /// To the owner of its slot, as far as is known.
+    /// The known owner of its slot.
     Owner,
-    /// To this server after `ASKING`.
+    /// This server, after `ASKING`.
     Asking(Node),
 }
 
-/// What an answer leads to.
+/// Consequence of an answer.
 #[derive(Debug)]
 enum Next {
-    /// The operation is over.
+    /// The operation has ended.
     Over { client: u32 },
-    /// It goes on with another command.
+    /// The operation continues with another command.
     Send(Operation),
-    /// It goes on elsewhere.
+    /// The operation continues at another server.
     Redirect(Operation, Redirect),
-    /// It waits until it can be tried again.
+    /// The operation waits for a retry.
     Wait(Operation, Refusal),
 }
 
@@ -99,32 +100,32 @@ pub struct Generator {
     encoder: Encoder,
     routes: Routes,
     routes_asked: Instant,
-    /// Who was asked for them last because an owner could not be reached.
+    /// Last server that was asked for the slot map because an owner could not be reached.
     routes_asked_of: Node,
-    /// When silent lines were looked for last.
+    /// Time of the last check for silent lines.
     silence_looked_for: Instant,
     waiting: Waiting,
     fleet: Fleet<Pending>,
     shared: Arc<Shared>,
     in_flight: usize,
     broken: Vec<Line>,
-    /// Kept for its memory; empty between two calls of `receive`.
+    /// Kept for its allocation; empty between two calls of `receive`.
     next: Vec<Next>,
 }
 
-/// What decides when an operation starts.
+/// Source of new operations.
 #[derive(Debug)]
 enum Supply {
-    /// The clock. All operations of one send share a line, whose number is `burst`.
+    /// The clock. All operations of one send share a line with the number `burst`.
     Open { schedule: Schedule, burst: u32 },
-    /// The clients. Those whose operation could not be sent rest until their moment.
+    /// The clients. After a failure a client rests until its moment.
     Closed { resting: VecDeque<(Instant, u32)> },
-    /// Nothing starts any more.
+    /// No operation starts any more.
     Exhausted,
 }
 
 impl Generator {
-    /// A thread that will do `task` on the records of `ledger`.
+    /// Creates a thread that runs `task` on the records of `ledger`.
     pub fn new(
         task: Task,
         (records, ledger): (Records, Ledger),
@@ -163,7 +164,7 @@ impl Generator {
         })
     }
 
-    /// Runs to the end, and gives back what it knows and has seen.
+    /// Runs to the end, and returns the ledger and the recording.
     pub fn run(mut self) -> Result<(Ledger, Recording)> {
         self.fleet.open_all(&self.routes)?;
         let mut readable = Vec::new();
@@ -187,7 +188,7 @@ impl Generator {
             }
         }
         let now = clock::now();
-        // Whatever is under way or waits is not tried again.
+        // Pending and waiting operations are not retried.
         self.task.patience = Duration::ZERO;
         self.broken = self.fleet.open_lines();
         self.give_up_broken(now);
@@ -209,7 +210,7 @@ impl Generator {
         }
     }
 
-    /// Whether nothing is left to start or to wait for.
+    /// Returns whether nothing is left to start or to wait for.
     fn is_over(&mut self, now: Instant) -> bool {
         if now >= self.task.end || self.shared.stop.load(Relaxed) {
             // A run that is stopped early waits for its last answers as long as any other.
@@ -223,15 +224,15 @@ impl Generator {
         }
     }
 
-    /// Starts what is due, and tells when to look again.
+    /// Starts due operations, and returns the time of the next check.
     fn next_wake(&mut self, now: Instant) -> Instant {
         let next = self.start_due(now);
-        // With answers under way the next tick is due also if no operation is.
+        // With answers outstanding, the next tick is due even if no operation is.
         let latest = if self.in_flight > 0 { self.task.tick } else { LOOK_UP_EVERY };
         next.clamp(now + self.task.tick, now + latest.max(self.task.tick))
     }
 
-    /// Starts what is due, and tells when the next operation is.
+    /// Starts due operations, and returns the time of the next one.
     fn start_due(&mut self, now: Instant) -> Instant {
         loop {
             match &mut self.supply {
@@ -290,7 +291,7 @@ impl Generator {
         self.encoder.request(operation, connection);
     }
 
-    /// Takes all answers that have arrived on a line.
+    /// Receives all answers that have arrived on a line.
     fn receive(&mut self, line: Line, now: Instant) {
         let Some(connection) = self.fleet.open_connection(line) else { return };
         if connection.receive(now).is_err() {
@@ -311,7 +312,7 @@ impl Generator {
                     }));
                 }
                 Ok(Some((Pending::Asking, _))) => {}
-                // A map that makes no sense is not worth ending the run: redirects teach as well.
+                // An invalid map does not end the run: redirects update the map as well.
                 Ok(Some((Pending::Routes, reply))) => drop(self.routes.replace(reply, asked)),
                 Ok(None) => break,
                 Err(_) => {
@@ -341,7 +342,7 @@ impl Generator {
         }
     }
 
-    /// Sends an operation where a server said that it belongs.
+    /// Sends an operation to the destination of a redirect.
     fn follow(&mut self, mut operation: Operation, to: Redirect, now: Instant) {
         let target = match to {
             Redirect::Moved(slot, address) => {
@@ -371,7 +372,7 @@ impl Generator {
         }
     }
 
-    /// Sends operations again that were held up, and looks for who can carry them out.
+    /// Retries waiting operations, and asks for the slot map meanwhile.
     fn try_again(&mut self, now: Instant) {
         if self.task.patience.is_zero() {
             return;
@@ -407,7 +408,7 @@ impl Generator {
         }
     }
 
-    /// Asks the next server that can be reached for the slot map.
+    /// Asks the next reachable server for the slot map.
     fn ask_anybody_for_routes(&mut self, now: Instant) {
         let count = self.routes.nodes().count() as u16;
         let after = self.routes_asked_of.0 + 1;
@@ -421,8 +422,8 @@ impl Generator {
         }
     }
 
-    /// Closes lines that failed. What was not sent, or only wanted to read, is tried again; writes
-    /// that were sent have no answer for good.
+    /// Closes failed lines. Unsent operations and reads are retried; writes that were sent stay
+    /// unanswered.
     fn give_up_broken(&mut self, now: Instant) {
         let is_patient = !self.task.patience.is_zero();
         for line in std::mem::take(&mut self.broken) {
@@ -439,7 +440,7 @@ impl Generator {
         }
     }
 
-    /// An operation that cannot be carried out for now waits if it has the patience.
+    /// Lets an operation wait for a retry if it has patience left; otherwise it fails.
     fn hold(&mut self, operation: Operation, why: Why, now: Instant) {
         if now >= operation.intended + self.task.patience {
             return self.fail(operation, Failure::NotDone(why), now);
@@ -457,8 +458,8 @@ impl Generator {
     }
 }
 
-/// How an operation goes on that a server does not carry out, if it is to be tried elsewhere or
-/// later.
+/// Returns the next step of an operation that a server has not executed, if it continues at
+/// another server or later.
 #[inline]
 fn turned_away(
     operation: Operation,

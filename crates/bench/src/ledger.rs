@@ -1,15 +1,15 @@
-//! What the clients know about every record: which of its writes a correct store may still show.
+//! Ledger of the writes of every record: decides which writes a correct store may still show.
 //!
-//! One thread owns a ledger and issues all reads and writes of its records, so every fact below
-//! is exact. Writes of one record can overlap (a hot key has several in flight), and then the
-//! store may order them as it likes. So "older" is defined by time, not by number: write `a` is
-//! overwritten by write `b` when `a` had completed before `b` was issued. When `b` is
-//! acknowledged, whatever it overwrites must never be seen again by a read issued from then on.
+//! One thread owns a ledger and issues all reads and writes of its records, so all facts are
+//! exact. Writes of one record can overlap (a hot key has several in flight), and the store may
+//! order overlapping writes as it likes. "Older" is therefore defined by time and not by number:
+//! write `b` overwrites write `a` if `a` had completed before `b` was issued. Once `b` is
+//! acknowledged, a read that is issued later must not show any write that `b` overwrites.
 //!
 //! - `issued`: number of the record's latest write.
-//! - `floor`: the lowest number that a read issued now may return. 0 allows "not found".
-//! - `open`: only for records with writes in flight: which of them have completed. All writes up
-//!   to `settled` have.
+//! - `floor`: lowest number that a read issued now may return. 0 allows "not found".
+//! - `open`: completed writes of a record with writes in flight. All writes up to `settled` have
+//!   completed.
 //!
 //! Invariant: `floor <= settled + 1 <= issued + 1`.
 
@@ -17,7 +17,7 @@ use crate::records::{Record, Sequence};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// The ledger of one thread's records.
+/// Ledger of one thread's records.
 #[derive(Debug)]
 pub struct Ledger {
     share: Share,
@@ -25,14 +25,14 @@ pub struct Ledger {
     open: HashMap<u32, Open, BuildHasherDefault<Spread>>,
 }
 
-/// What is known of one record; together, since every operation needs both and misses the cache.
+/// Facts about one record, in one place: every operation needs both and misses the cache.
 #[derive(Clone, Copy, Default, Debug)]
 struct Facts {
     issued: u32,
     floor: u32,
 }
 
-/// Which records belong to one of several threads: every `threads`-th, from `thread`.
+/// Records of one of several threads: every `threads`-th record, beginning at `thread`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
     thread: u32,
@@ -40,18 +40,18 @@ pub struct Share {
 }
 
 impl Share {
-    /// Share number `thread` of `threads`.
+    /// Returns share number `thread` of `threads`.
     pub fn new(thread: u32, threads: u32) -> Share {
         assert!(thread < threads, "thread {thread} of {threads}");
         Share { thread, threads }
     }
 
-    /// Records of the share in a data set of `count`.
+    /// Returns the number of records of the share in a data set of `count`.
     pub fn len(self, count: u32) -> u32 {
         count.saturating_sub(self.thread).div_ceil(self.threads)
     }
 
-    /// The record at `position` of the share.
+    /// Returns the record at `position` of the share.
     #[inline]
     pub fn record(self, position: u32) -> Record {
         Record(position * self.threads + self.thread)
@@ -64,58 +64,58 @@ impl Share {
     }
 }
 
-/// The writes in flight of one record.
+/// Writes in flight of one record.
 #[derive(Debug)]
 struct Open {
-    /// All writes up to here have completed.
+    /// Number up to which all writes have completed.
     settled: u32,
-    /// Whether `settled + 1`, `settled + 2`, ... have completed; as long as there were writes.
+    /// Completion of `settled + 1`, `settled + 2`, ... up to the latest write.
     completed: VecDeque<bool>,
 }
 
-/// A write as it was issued.
+/// Issued write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Write {
-    /// Its number.
+    /// Number of the write.
     pub sequence: Sequence,
-    /// All writes up to this one had completed, so this write overwrites them.
+    /// Latest write such that all writes up to it had completed: this write overwrites them.
     pub overwrites: Sequence,
 }
 
-/// How a read, judged by the ledger, went wrong.
+/// Fault that a read has revealed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Nothing was found, but a write had been acknowledged.
+    /// The read found nothing, although a write had been acknowledged.
     Missing,
-    /// It showed a write that had been overwritten before the read was issued.
+    /// The read showed a write that had been overwritten before the read was issued.
     Stale,
-    /// It showed a write that nobody has issued.
+    /// The read showed a write that was never issued.
     Invented,
 }
 
 impl Ledger {
-    /// The ledger of a share of a data set of `count` records that nobody has written yet.
+    /// Creates the ledger of a share of a data set of `count` unwritten records.
     pub fn new(share: Share, count: u32) -> Ledger {
         let length = share.len(count) as usize;
         Ledger { share, facts: vec![Facts::default(); length], open: HashMap::default() }
     }
 
-    /// Which records it is about.
+    /// Returns the share of records.
     pub fn share(&self) -> Share {
         self.share
     }
 
-    /// Number of records it is about.
+    /// Returns the number of records.
     pub fn len(&self) -> u32 {
         self.facts.len() as u32
     }
 
-    /// Whether it is about no record at all.
+    /// Returns whether the ledger has no records.
     pub fn is_empty(&self) -> bool {
         self.facts.is_empty()
     }
 
-    /// Numbers the next write of `record`.
+    /// Issues the next write of `record` and returns its number.
     pub fn issue(&mut self, record: Record) -> Write {
         let issued = &mut self.facts[self.share.position(record)].issued;
         let before = *issued;
@@ -128,20 +128,21 @@ impl Ledger {
         Write { sequence: Sequence(before + 1), overwrites: Sequence(open.settled) }
     }
 
-    /// The store acknowledged `write`: what it overwrites is gone for good.
+    /// Records that the store acknowledged `write`: the writes that it overwrites are gone for
+    /// good.
     pub fn acknowledged(&mut self, record: Record, write: Write) {
         let floor = &mut self.facts[self.share.position(record)].floor;
         *floor = (*floor).max(write.overwrites.0 + 1);
         self.settle(record, write);
     }
 
-    /// The store said that it has not carried out `write` and never will.
+    /// Records that the store refused `write`: it was not executed and never will be.
     pub fn refused(&mut self, record: Record, write: Write) {
         self.settle(record, write);
     }
 
-    /// A write whose outcome nobody will ever learn stays in flight for good: it may show up at
-    /// any time, so it settles nothing.
+    /// Marks a write as completed. A write without a known outcome is never marked: it may show
+    /// up at any time, so it overwrites and settles nothing.
     fn settle(&mut self, record: Record, write: Write) {
         let Some(open) = self.open.get_mut(&record.0) else {
             unreachable!("a write completes once: {record:?} {write:?}")
@@ -156,13 +157,13 @@ impl Ledger {
         }
     }
 
-    /// What a read of `record` that is issued now must at least show.
+    /// Returns the lowest number that a read of `record` may show if it is issued now.
     #[inline]
     pub fn floor(&self, record: Record) -> Sequence {
         Sequence(self.facts[self.share.position(record)].floor)
     }
 
-    /// Judges a read that was issued when `floor` held. `seen` is 0 if nothing was found.
+    /// Judges a read that was issued at this `floor`. `seen` is 0 if nothing was found.
     #[inline]
     pub fn judge(&self, record: Record, floor: Sequence, seen: Sequence) -> Result<(), Fault> {
         if seen >= floor {
@@ -172,20 +173,20 @@ impl Ledger {
         Err(if seen == Sequence(0) { Fault::Missing } else { Fault::Stale })
     }
 
-    /// Takes over what an earlier run left in the store, before any write of this one.
+    /// Adopts the value that an earlier run left in the store, before any write of this run.
     pub fn adopt(&mut self, record: Record, seen: Sequence) {
         let facts = &mut self.facts[self.share.position(record)];
         assert!(facts.issued == 0, "only an untouched ledger adopts records");
         *facts = Facts { issued: seen.0, floor: seen.0 };
     }
 
-    /// The highest number of writes that any record has had.
+    /// Returns the highest number of writes of any record.
     pub fn writes_max(&self) -> u32 {
         self.facts.iter().map(|facts| facts.issued).max().unwrap_or(0)
     }
 }
 
-/// Fibonacci hashing of record numbers: they are ours, nobody attacks with them.
+/// Fibonacci hash of record numbers; no attacker can choose them.
 #[derive(Default, Debug)]
 struct Spread(u64);
 
@@ -226,7 +227,7 @@ mod tests {
         for number in 1..=3 {
             let write = ledger.issue(RECORD);
             assert_eq!(write.sequence, Sequence(number));
-            // In flight: a read may show it or the one before.
+            // While the write is in flight, a read may show it or the one before.
             assert_eq!(judge(&ledger, number - 1), Ok(()));
             assert_eq!(judge(&ledger, number), Ok(()));
             ledger.acknowledged(RECORD, write);
@@ -255,7 +256,7 @@ mod tests {
         let first = ledger.issue(RECORD);
         let second = ledger.issue(RECORD);
         ledger.acknowledged(RECORD, second);
-        // The store may have carried out the first after the second.
+        // The store may have executed the first write after the second.
         assert_eq!(judge(&ledger, 1), Ok(()));
         ledger.acknowledged(RECORD, first);
         assert_eq!(judge(&ledger, 1), Ok(()));
@@ -280,7 +281,7 @@ mod tests {
         let later = ledger.issue(RECORD);
         ledger.acknowledged(RECORD, later);
         assert_eq!(judge(&ledger, unanswered.sequence.0), Ok(()));
-        // Everything that had completed before the later write was issued is overwritten.
+        // All writes that had completed before the later write was issued are overwritten.
         assert_eq!(judge(&ledger, 2), Err(Fault::Stale));
     }
 
@@ -295,8 +296,8 @@ mod tests {
         assert_eq!(all, (0..10).collect::<Vec<u32>>());
     }
 
-    /// A ledger that forgets nothing: when each write of one record was issued, when it completed,
-    /// and whether it was acknowledged. `0` completes first: "not found".
+    /// Naive ledger that keeps all writes of one record with their times. Number 0 ("not found")
+    /// completes at time 0.
     #[derive(Default)]
     struct History {
         writes: Vec<Times>,
@@ -311,8 +312,8 @@ mod tests {
     }
 
     impl History {
-        /// Whether a read issued now may show `seen`: no write that is acknowledged by now was
-        /// issued after `seen` had completed.
+        /// Returns whether a read issued now may show `seen`: no acknowledged write was issued
+        /// after `seen` had completed.
         fn may_show(&self, seen: u32) -> bool {
             let completed = match seen {
                 0 => Some(0),
@@ -329,8 +330,8 @@ mod tests {
         }
     }
 
-    /// The exact ledger may only be stricter than the real one, and where no writes overlap or
-    /// complete out of order they agree.
+    /// Compares the ledger with the naive one. The naive one may be stricter, but both agree if
+    /// no writes overlap or complete out of order.
     fn compare(ledger: &Ledger, history: &History, must_agree: bool, seed: u64) {
         for seen in 0..=history.writes.len() as u32 {
             let is_right = judge(ledger, seen).is_ok();
@@ -346,7 +347,7 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             let (mut ledger, mut history) = (ledger(), History::default());
             let mut open: Vec<Write> = Vec::new();
-            // In one run of three no two writes overlap, and then nothing may go unnoticed.
+            // In one of three runs no two writes overlap, and the ledger must notice every fault.
             let open_max = if seed % 3 == 0 { 1 } else { 4 };
             for _ in 0..60 {
                 let is_full = open.len() == open_max;

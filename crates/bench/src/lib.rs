@@ -1,4 +1,4 @@
-//! The load generator and what is measured with it.
+//! Load generator and benchmarks.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! One operation on its way, and the bytes of its commands.
+//! Operation in progress, and the encoding of its commands.
 
 use crate::connection::Connection;
 use crate::ledger::Write;
@@ -8,44 +8,44 @@ use crate::workload::Action;
 use resp::RequestWriter;
 use types::{Instant, Slot, slot_of};
 
-/// An operation that has started and is not over.
+/// Operation that has started and has not ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation {
     pub action: Action,
     pub record: Record,
-    /// Where the record belongs.
+    /// Slot of the record.
     pub slot: Slot,
     pub step: Step,
-    /// When it should have started: its latency counts from here.
+    /// Intended start: the latency counts from here.
     pub intended: Instant,
-    /// The client of a closed loop. In an open loop it only spreads operations over the lines.
+    /// Client of a closed loop. In an open loop it only spreads operations over the lines.
     pub client: u32,
-    /// How often it was sent elsewhere.
+    /// Number of redirects.
     pub redirects: u8,
 }
 
-/// The command whose answer an operation waits for.
+/// Command that the operation waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// GET. Showing less than `floor` would be wrong.
+    /// GET. A result below `floor` is wrong.
     Get { floor: Sequence },
     /// SET.
     Set(Write),
 }
 
-/// What a connection owes an answer for.
+/// Request that a connection owes an answer for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pending {
-    /// The command of an operation.
+    /// Command of an operation.
     Operation(Operation),
-    /// `ASKING`, sent ahead of an operation.
+    /// `ASKING`, sent before an operation.
     Asking,
     /// `CLUSTER SLOTS`.
     Routes,
 }
 
 impl Operation {
-    /// As what it is timed.
+    /// Returns the kind of the operation in the figures.
     pub(crate) fn kind(&self) -> Kind {
         match self.action {
             Action::Read | Action::Adopt => Kind::Read,
@@ -55,7 +55,7 @@ impl Operation {
     }
 }
 
-/// Writes commands. Keeps its buffers, so that an operation allocates nothing.
+/// Encoder of commands. Reuses its buffers, so that an operation allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Encoder {
     records: Records,
@@ -68,7 +68,7 @@ impl Encoder {
         Encoder { records, key: Vec::new(), value: Vec::new() }
     }
 
-    /// The slot of a record.
+    /// Returns the slot of a record.
     #[inline]
     pub(crate) fn slot(&mut self, record: Record) -> Slot {
         self.turn_to(record);
@@ -81,7 +81,7 @@ impl Encoder {
         self.records.write_key(record, &mut self.key);
     }
 
-    /// Appends the command that `operation` waits for to what `connection` will send.
+    /// Appends the current command of `operation` to the output of `connection`.
     #[inline]
     pub(crate) fn request(&mut self, operation: Operation, connection: &mut Connection<Pending>) {
         self.turn_to(operation.record);

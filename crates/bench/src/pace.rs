@@ -1,23 +1,23 @@
-//! When operations start.
+//! Start times of operations.
 
 use fastrand::Rng;
 use serde::Serialize;
 use types::Instant;
 
-/// Who decides when the next operation starts.
+/// Rule for the start of the next operation.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
-    /// The world does: operations start at this rate whether or not earlier ones were answered,
-    /// and are timed from when they should have started. So a server that stands still is charged
-    /// for everybody who would have come meanwhile.
+    /// Open loop: operations start at this rate, regardless of earlier answers. Their latency
+    /// counts from the intended start, so a stalled server is charged for all operations that
+    /// should have started.
     Open {
-        /// Operations per second, of all threads together.
+        /// Operations per second of all threads together.
         rate: f64,
-        /// How the starts are spread.
+        /// Distribution of the starts.
         arrivals: Arrivals,
     },
-    /// The answers do: this many clients each send the next operation when theirs is answered.
+    /// Closed loop: each client sends its next operation when the previous one is answered.
     Closed {
         /// Clients of all threads together, each with one operation in flight.
         clients: u32,
@@ -28,14 +28,15 @@ pub enum Pace {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Arrivals {
-    /// Independent users: gaps are exponentially distributed.
+    /// Exponentially distributed gaps, as from independent users.
     Poisson,
-    /// All gaps alike.
+    /// Equal gaps.
     Fixed,
 }
 
 impl Pace {
-    /// The part of one of `threads`, all alike. Clients that do not divide evenly go to the first.
+    /// Returns the part of one of `threads` equal threads. The first threads get the remaining
+    /// clients.
     pub fn of_thread(self, thread: u32, threads: u32) -> Pace {
         match self {
             Pace::Open { rate, arrivals } => {
@@ -49,19 +50,19 @@ impl Pace {
     }
 }
 
-/// The starts of an open loop.
+/// Start times of an open loop.
 #[derive(Debug)]
 pub struct Schedule {
     arrivals: Arrivals,
     /// Mean gap in nanoseconds.
     gap: f64,
-    /// The next start in nanoseconds; a float, so that short gaps do not add up rounding errors.
+    /// Next start in nanoseconds; a float, so that short gaps do not add up rounding errors.
     next: f64,
     random: Rng,
 }
 
 impl Schedule {
-    /// Starts at `rate` per second, the first one gap after `start`.
+    /// Creates a schedule of `rate` starts per second, the first one a gap after `start`.
     pub fn new(rate: f64, arrivals: Arrivals, start: Instant, seed: u64) -> Schedule {
         assert!(rate > 0.0, "an open loop needs a rate");
         let random = Rng::with_seed(seed);
@@ -70,13 +71,13 @@ impl Schedule {
         schedule
     }
 
-    /// When the next operation should start.
+    /// Returns the intended start of the next operation.
     #[inline]
     pub fn next(&self) -> Instant {
         Instant(self.next as u64)
     }
 
-    /// Goes on to the one after.
+    /// Advances to the next start.
     #[inline]
     pub fn advance(&mut self) {
         self.next += match self.arrivals {

@@ -1,4 +1,4 @@
-//! What processes and the machine have used, from `/proc`.
+//! Resource usage of processes and of the machine, read from `/proc`.
 
 use anyhow::{Context, Result};
 use std::convert::Infallible;
@@ -12,10 +12,10 @@ use std::time::Duration;
 const TICKS_PER_SECOND: u64 = 100;
 const PAGE_BYTES: u64 = 4096;
 
-/// Processor time that a process has used.
+/// Returns the processor time of a process.
 ///
-/// Its living threads are counted to the nanosecond, those that have ended to 10 ms. Children (a rival forks to take a snapshot)
-/// count when they have ended, to 10 ms.
+/// The time of running threads is exact to a nanosecond, that of ended threads to 10 ms. Children
+/// (Valkey forks to take a snapshot) count when they have ended, to 10 ms.
 pub fn cpu_time(process: u32) -> Result<Duration> {
     let mut living = Duration::ZERO;
     for task in fs::read_dir(format!("/proc/{process}/task"))? {
@@ -30,18 +30,18 @@ pub fn cpu_time(process: u32) -> Result<Duration> {
     Ok(living.max(duration(ticks(OWN_USER))) + duration(ticks(CHILDREN_USER)))
 }
 
-/// Place of `utime` among the fields behind the command's name; `stime` follows it.
+/// Position of `utime` among the fields after the command's name; `stime` follows it.
 const OWN_USER: usize = 11;
-/// Place of `cutime`; `cstime` follows it.
+/// Position of `cutime`; `cstime` follows it.
 const CHILDREN_USER: usize = 13;
 
-/// Memory of a process that is resident, in bytes.
+/// Returns the resident memory of a process in bytes.
 pub fn resident_bytes(process: u32) -> Result<u64> {
     let statm = fs::read_to_string(format!("/proc/{process}/statm"))?;
     Ok(field(&statm, 1).context("statm has no second field")? * PAGE_BYTES)
 }
 
-/// Memory of a process that is in huge pages, in bytes.
+/// Returns the memory of a process in huge pages, in bytes.
 pub fn huge_page_bytes(process: u32) -> Result<u64> {
     let rollup = fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
     let kib = |name: &str| {
@@ -51,7 +51,7 @@ pub fn huge_page_bytes(process: u32) -> Result<u64> {
     Ok((kib("AnonHugePages:") + kib("ShmemPmdMapped:") + kib("FilePmdMapped:")) * 1024)
 }
 
-/// Time that this machine's processors wanted to run and its host ran something else.
+/// Returns the steal time: processors of this machine were ready to run, but its host ran others.
 pub fn steal_time() -> Result<Duration> {
     let stat = fs::read_to_string("/proc/stat")?;
     let line = stat.lines().next().context("/proc/stat is empty")?;
@@ -59,12 +59,12 @@ pub fn steal_time() -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
 }
 
-/// Number of processors of the machine.
+/// Returns the number of processors of the machine.
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The machine in one line: processors, memory, kernel.
+/// Returns a description of the machine in one line: processors, memory, kernel.
 pub fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -77,7 +77,7 @@ pub fn machine() -> String {
     format!("{} x {model}, {gigabytes} GiB, Linux {}", processors(), kernel.join("."))
 }
 
-/// Time that this machine's processors have worked, for whatever process.
+/// Returns the time that this machine's processors have worked for any process.
 pub fn busy_time() -> Result<Duration> {
     let stat = fs::read_to_string("/proc/stat")?;
     let line = stat.lines().next().context("/proc/stat is empty")?;
@@ -86,8 +86,8 @@ pub fn busy_time() -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
 }
 
-/// Memory that processes can still get without others being swapped out or killed, in bytes: what
-/// the kernel says, or less if a control group allows less.
+/// Returns the bytes of memory that processes can still allocate without swapping or kills: the
+/// kernel's estimate, or less if a control group allows less.
 pub fn available_bytes() -> Result<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo")?;
     let line = meminfo.lines().find(|line| line.starts_with("MemAvailable:"));
@@ -100,8 +100,8 @@ pub fn available_bytes() -> Result<u64> {
     Ok((kib * 1024).min(allowed))
 }
 
-/// Turns this process into `command`, which the kernel kills as soon as `parent`, the process that
-/// started it, has ended. So no server is left behind, not even by a parent that was killed.
+/// Replaces this process by `command`. The kernel kills it as soon as `parent`, which started
+/// this process, has ended. No server is left behind, even if the parent is killed.
 pub fn become_child(parent: u32, command: &[OsString]) -> Result<Infallible> {
     let [program, arguments @ ..] = command else { anyhow::bail!("no command is given") };
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
@@ -112,7 +112,7 @@ pub fn become_child(parent: u32, command: &[OsString]) -> Result<Infallible> {
     Err(error).with_context(|| format!("starting {}", program.display()))
 }
 
-/// What a set of processes has used up to one moment, to be compared with a later one.
+/// Usage of a set of processes up to one moment.
 #[derive(Clone, Debug)]
 pub struct Usage {
     processes: Vec<u32>,
@@ -122,19 +122,19 @@ pub struct Usage {
     steal: Duration,
 }
 
-/// What was used between two moments.
+/// Usage between two moments.
 #[derive(Clone, Debug)]
 pub struct Used {
     /// Processor time of each process, in the order given.
     pub each: Vec<Duration>,
-    /// Whatever else ran on this machine: neither those processes nor this one. To 20 ms or so.
+    /// Processor time of all other processes except this one, to about 20 ms.
     pub foreign: Duration,
     /// Steal time of the machine.
     pub steal: Duration,
 }
 
 impl Usage {
-    /// Up to now.
+    /// Measures the usage up to now.
     pub fn of(processes: &[u32]) -> Result<Usage> {
         let used = processes.iter().map(|&process| cpu_time(process)).collect::<Result<_>>()?;
         Ok(Usage {
@@ -146,7 +146,7 @@ impl Usage {
         })
     }
 
-    /// What has been used since.
+    /// Returns the usage since then.
     pub fn since(&self) -> Result<Used> {
         let now = Usage::of(&self.processes)?;
         let pairs = now.used.iter().zip(&self.used);
@@ -158,13 +158,13 @@ impl Usage {
 }
 
 impl Used {
-    /// All processes together.
+    /// Returns the processor time of all processes together.
     pub fn total(&self) -> Duration {
         self.each.iter().sum()
     }
 }
 
-/// The fields of `/proc/PID/stat` behind the command's name, which may contain blanks.
+/// Returns the fields of `/proc/PID/stat` after the command's name, which may contain blanks.
 fn stat_fields(process: u32) -> Result<String> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').context("stat names no command")?;

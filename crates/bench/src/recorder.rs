@@ -1,8 +1,8 @@
-//! What one thread of the generator writes down while it runs.
+//! Measurements of one thread of the generator.
 //!
-//! Throughput belongs to the moment of the answer, latency to the intended start: a server that
-//! stands still for a second shows no answers in that second, and the operations that should have
-//! started in it show how long they had to wait.
+//! Throughput counts at the time of the answer, latency from the intended start. If a server
+//! stalls for a second, that second shows no answers, and the operations that should have started
+//! in it show how long they waited.
 
 use crate::judge::NO_ANSWER;
 use crate::ledger::Fault;
@@ -15,43 +15,43 @@ use types::Instant;
 
 /// Width of one point of a timeline.
 pub const INTERVAL: Duration = Duration::from_millis(100);
-/// Latencies are kept from a microsecond to a hundred seconds; longer ones count as that.
+/// Range of recorded latencies in nanoseconds; longer ones count as the maximum.
 const LATENCY_NS: (u64, u64) = (1_000, 100_000_000_000);
-/// Times without any answer that are worth keeping. The target for the longest is 10 ms.
+/// Shortest recorded gap between two answers. The target for the longest is 10 ms.
 const GAP_MIN: Duration = Duration::from_micros(500);
 
-/// An operation as the figures divide them.
+/// Kind of an operation in the figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A read.
+    /// Read.
     Read,
-    /// A write.
+    /// Write.
     Write,
-    /// A read and a write of the same record, timed as one.
+    /// Read and write of the same record, timed as one operation.
     ReadModifyWrite,
 }
 
-/// Part of a run, told by marks that somebody sets while it runs.
+/// Part of a run, between marks that are set while it runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// The first moments: connections, caches and clocks get going. In no figure.
+    /// The first moments, for connections, caches and clocks. In no figure.
     WarmUp,
-    /// Until the event that the run is about, or all of a run without one.
+    /// Until the event that the run is about, or the whole run if there is no event.
     Before,
-    /// While it goes on.
+    /// During the event.
     During,
-    /// Once it is over.
+    /// After the event.
     After,
 }
 
 impl Phase {
-    /// All of them in order.
+    /// All phases, in order.
     pub const ALL: [Phase; 4] = [Phase::WarmUp, Phase::Before, Phase::During, Phase::After];
 }
 
-/// Moments that divide a run into phases. Shared by all threads of it.
+/// Moments that divide a run into phases, shared by all its threads.
 #[derive(Debug)]
 pub struct Marks {
     /// Begin of [`Phase::Before`], `During` and `After`; `u64::MAX` until it is known.
@@ -59,23 +59,23 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Marks of a run whose warm-up ends at `warm`.
+    /// Creates the marks of a run with a warm-up until `warm`.
     pub fn new(warm: Instant) -> Marks {
         Marks { begins: [warm.0, u64::MAX, u64::MAX].map(AtomicU64::new) }
     }
 
-    /// The event that the run is about begins.
+    /// Marks the begin of the event.
     pub fn begin(&self, now: Instant) {
         self.begins[1].store(now.0, Relaxed);
     }
 
-    /// It is over.
+    /// Marks the end of the event.
     pub fn end(&self, now: Instant) {
         self.begins[2].store(now.0, Relaxed);
     }
 
-    /// Which phase an operation belongs to that should have started at `at`. Exact for every
-    /// moment before the call: a mark is set to the time at which it is set.
+    /// Returns the phase of an operation with the intended start `at`. Exact for all moments
+    /// before the call, since a mark is always set to the current time.
     #[inline]
     pub fn phase(&self, at: Instant) -> Phase {
         if at.0 < self.begins[1].load(Relaxed) {
@@ -84,7 +84,7 @@ impl Marks {
         if at.0 < self.begins[2].load(Relaxed) { Phase::During } else { Phase::After }
     }
 
-    /// When a phase began, if it has.
+    /// Returns the begin of a phase, if it has begun.
     pub fn begin_of(&self, phase: Phase) -> Option<Instant> {
         let begin = match phase {
             Phase::WarmUp => return Some(Instant(0)),
@@ -99,13 +99,13 @@ impl Marks {
 /// One point of a timeline.
 #[derive(Clone, Debug)]
 pub struct Interval {
-    /// Operations answered in it.
+    /// Number of operations answered in the interval.
     pub completed: u64,
-    /// Answers in it that were an error other than a redirect, and operations given up in it.
+    /// Number of errors (other than redirects) and abandoned operations in the interval.
     pub errors: u64,
-    /// Answers in it that sent an operation elsewhere.
+    /// Number of redirects in the interval.
     pub redirects: u64,
-    /// Latencies in nanoseconds of the operations that should have started in it, to 1 %.
+    /// Latencies in nanoseconds of the operations with an intended start in the interval, to 1 %.
     pub latency: Histogram<u32>,
 }
 
@@ -114,7 +114,7 @@ impl Interval {
         Interval { completed: 0, errors: 0, redirects: 0, latency: histogram(2) }
     }
 
-    /// Adds what another thread saw in the same interval.
+    /// Adds the same interval of another thread.
     pub fn add(&mut self, other: &Interval) {
         self.completed += other.completed;
         self.errors += other.errors;
@@ -137,13 +137,13 @@ impl Latencies {
         Latencies { reads: histogram(3), writes: histogram(3) }
     }
 
-    /// Adds those of another thread.
+    /// Adds the latencies of another thread.
     pub fn add(&mut self, other: &Latencies) {
         add(&mut self.reads, &other.reads);
         add(&mut self.writes, &other.writes);
     }
 
-    /// All kinds together.
+    /// Returns the latencies of all kinds together.
     pub fn all(&self) -> Histogram<u64> {
         let mut all = self.reads.clone();
         add(&mut all, &self.writes);
@@ -162,29 +162,29 @@ fn add<C: hdrhistogram::Counter>(to: &mut Histogram<C>, from: &Histogram<C>) {
     assert!(to.add(from).is_ok(), "all histograms of a kind have the same bounds");
 }
 
-/// What the answers showed about the data, and what went wrong.
+/// Correctness of the answers, and errors.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Findings {
-    /// Operations answered with success.
+    /// Number of successful operations.
     pub completed: u64,
-    /// Reads that showed a write which had been overwritten before they were issued.
+    /// Number of reads that showed a write that was overwritten before they were issued.
     pub stale: u64,
-    /// Reads that found nothing although a write had been acknowledged.
+    /// Number of reads that found nothing although a write had been acknowledged.
     pub missing: u64,
-    /// Reads that showed bytes nobody had written to the key.
+    /// Number of reads that showed bytes that were never written to the key.
     pub wrong: u64,
-    /// Answers `MOVED`.
+    /// Number of `MOVED` answers.
     pub moved: u64,
-    /// Answers `ASK`.
+    /// Number of `ASK` answers.
     pub asked: u64,
-    /// How often an operation had to wait and be tried again.
+    /// Number of times that an operation had to wait before a retry.
     pub retried: u64,
-    /// Operations that failed, by what was answered or happened.
+    /// Numbers of failed operations, by error.
     pub errors: BTreeMap<String, u64>,
 }
 
 impl Findings {
-    /// Adds those of another thread.
+    /// Adds the findings of another thread.
     pub fn add(&mut self, other: &Findings) {
         self.completed += other.completed;
         self.stale += other.stale;
@@ -198,28 +198,28 @@ impl Findings {
         }
     }
 
-    /// Operations that failed.
+    /// Returns the number of failed operations.
     pub fn errors_total(&self) -> u64 {
         self.errors.values().sum()
     }
 
-    /// Those of them whose connection broke before they were answered.
+    /// Returns the number of failed operations that lost their connection before the answer.
     pub fn unanswered(&self) -> u64 {
         self.errors.get(NO_ANSWER).copied().unwrap_or(0)
     }
 
-    /// Reads that showed what they should not have.
+    /// Returns the number of wrong reads.
     pub fn faults(&self) -> u64 {
         self.stale + self.missing + self.wrong
     }
 
-    /// Whether every operation succeeded and every read was right.
+    /// Returns whether every operation succeeded and every read was right.
     pub fn is_clean(&self) -> bool {
         self.errors.is_empty() && self.faults() == 0
     }
 }
 
-/// The recorder of one thread.
+/// Recorder of one thread.
 #[derive(Debug)]
 pub struct Recorder {
     start: Instant,
@@ -230,7 +230,7 @@ pub struct Recorder {
     watched_gaps: Gaps,
 }
 
-/// Times without an answer.
+/// Periods without an answer.
 #[derive(Debug)]
 struct Gaps {
     last_answer: Instant,
@@ -242,7 +242,7 @@ impl Gaps {
         Gaps { last_answer: start, list: Vec::new() }
     }
 
-    /// Notes that a server has answered, to know for how long none did.
+    /// Records an answer, and the gap before it if it is long enough.
     #[inline]
     fn answered(&mut self, now: Instant) {
         if now.since(self.last_answer) >= GAP_MIN {
@@ -257,25 +257,25 @@ impl Gaps {
     }
 }
 
-/// What is left of a recorder at the end.
+/// Result of a recorder.
 #[derive(Debug)]
 pub struct Recording {
-    /// From the start of the run, one after the other.
+    /// Intervals in order, from the start of the run.
     pub intervals: Vec<Interval>,
-    /// In the order of [`Phase::ALL`].
+    /// Latencies in the order of [`Phase::ALL`].
     pub phases: [Latencies; 4],
     /// Counts over the whole run.
     pub findings: Findings,
-    /// Times of at least half a millisecond without an answer, in order.
+    /// Periods of at least half a millisecond without an answer, in order.
     pub gaps: Vec<(Instant, Instant)>,
-    /// The same, looking only at the watched slots.
+    /// The same for answers from the watched slots only.
     pub watched_gaps: Vec<(Instant, Instant)>,
-    /// Processor time of the thread that recorded.
+    /// Processor time of the recording thread.
     pub cpu: Duration,
 }
 
 impl Recorder {
-    /// A recorder of a run that starts at `start`.
+    /// Creates a recorder of a run that starts at `start`.
     pub fn new(start: Instant) -> Recorder {
         Recorder {
             start,
@@ -287,12 +287,12 @@ impl Recorder {
         }
     }
 
-    /// Operations completed so far.
+    /// Returns the number of operations completed so far.
     pub fn completed(&self) -> u64 {
         self.findings.completed
     }
 
-    /// An operation that should have started at `intended` has succeeded.
+    /// Records a successful operation with the intended start `intended`.
     #[inline]
     pub fn completed_one(&mut self, kind: Kind, phase: Phase, intended: Instant, now: Instant) {
         self.gaps.answered(now);
@@ -307,18 +307,18 @@ impl Recorder {
         self.interval(intended).latency.saturating_record(latency);
     }
 
-    /// The operation just completed was on a watched slot.
+    /// Records that the operation just completed was on a watched slot.
     #[inline]
     pub fn watched_one(&mut self, now: Instant) {
         self.watched_gaps.answered(now);
     }
 
-    /// An operation has to wait and be tried again.
+    /// Records that an operation has to wait before a retry.
     pub fn held(&mut self) {
         self.findings.retried += 1;
     }
 
-    /// An operation has failed.
+    /// Records a failed operation.
     pub fn failed(&mut self, error: &str, now: Instant) {
         self.interval(now).errors += 1;
         match self.findings.errors.get_mut(error) {
@@ -329,7 +329,7 @@ impl Recorder {
         }
     }
 
-    /// A read returned what it should not have.
+    /// Records a wrong read.
     pub fn faulty(&mut self, fault: Fault) {
         match fault {
             Fault::Missing => self.findings.missing += 1,
@@ -338,7 +338,7 @@ impl Recorder {
         }
     }
 
-    /// An operation was sent elsewhere; `for_good` tells `MOVED` from `ASK`.
+    /// Records a redirect: `MOVED` if `for_good`, otherwise `ASK`.
     pub fn redirected(&mut self, for_good: bool, now: Instant) {
         self.interval(now).redirects += 1;
         if for_good {
@@ -357,7 +357,7 @@ impl Recorder {
         &mut self.intervals[position]
     }
 
-    /// Ends the recording, and the last gap with it. `cpu` is what the thread has used.
+    /// Ends the recording and the last gap. `cpu` is the processor time of the thread.
     pub fn finish(self, now: Instant, cpu: Duration) -> Recording {
         Recording {
             intervals: self.intervals,
@@ -408,7 +408,7 @@ mod tests {
         let mut recorder = Recorder::new(ms(0));
         let mut naive: Vec<u64> = Vec::new();
         for _ in 0..20_000 {
-            // From a microsecond to ten seconds, all magnitudes alike.
+            // Latencies from a microsecond to ten seconds; every magnitude is equally likely.
             let latency = 10f64.powf(3.0 + 7.0 * random.f64()) as u64;
             let kind = if random.bool() { Kind::Read } else { Kind::Write };
             recorder.completed_one(kind, Phase::Before, ms(0), Instant(latency));

@@ -1,4 +1,4 @@
-//! What came of a scenario, for people and for programs.
+//! Report of a scenario, for people and for programs.
 
 use crate::processes;
 use crate::recorder::{Findings, Phase};
@@ -11,16 +11,16 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-/// Everything that was found out, ready to be written as JSON.
+/// All results, ready to be written as JSON.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Name of the system.
     pub system: String,
     /// Processor and kernel.
     pub machine: String,
-    /// Records of the data set, and the bytes of a key and of a value.
+    /// Number of records in the data set, and the bytes of a key and of a value.
     pub records: (u32, usize, usize),
-    /// Load in words.
+    /// Description of the load.
     pub load: String,
     /// Records written per second while loading.
     pub loading_rate: f64,
@@ -28,17 +28,17 @@ pub struct Report {
     pub memory: Memory,
     /// The move.
     pub moved: Moved,
-    /// User data moved per second, in millions of bytes.
+    /// Moved user data in millions of bytes per second.
     pub megabytes_per_second: f64,
     /// Processor time of the move.
     pub cost: Cost,
-    /// Before, during and after, if there was load.
+    /// Phases before, during and after, if there was load.
     pub phases: Vec<PhaseSummary>,
-    /// Seconds that the host took from this machine in each of them.
+    /// Seconds of steal time in each of them.
     pub steal: Option<[f64; 3]>,
-    /// What the clients saw.
+    /// Findings of the clients under load.
     pub seen: Findings,
-    /// What reading every record back showed.
+    /// Findings of reading every record back.
     pub verified: Findings,
     /// Processor microseconds of the load generator per operation.
     pub generator_us_per_operation: f64,
@@ -49,7 +49,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The report of a scenario that was played on `system`.
+    /// Creates the report of a scenario that was played on `system`.
     pub fn new(system: &str, scenario: &Scenario, outcome: Outcome) -> Report {
         let Outcome { load_rate, memory, moved, cost, under_load, verified } = outcome;
         let steal = under_load.as_ref().map(|loaded| loaded.steal);
@@ -76,12 +76,12 @@ impl Report {
         }
     }
 
-    /// Whether no operation failed, no read was wrong and every record is there.
+    /// Returns whether no operation failed, no read was wrong and every record is there.
     pub fn is_clean(&self) -> bool {
         self.seen.is_clean() && self.verified.is_clean()
     }
 
-    /// Operations that were refused, reads that were wrong, and records that were not there.
+    /// Returns the number of failed operations, wrong reads, and missing records.
     pub fn faults(&self) -> u64 {
         let count = |findings: &Findings| {
             findings.errors_total() + findings.stale + findings.missing + findings.wrong
@@ -89,12 +89,12 @@ impl Report {
         count(&self.seen) + count(&self.verified)
     }
 
-    /// A phase, if there was load in it.
+    /// Returns a phase, if there was load in it.
     pub fn phase(&self, phase: Phase) -> Option<&PhaseSummary> {
         self.phases.iter().find(|summary| summary.phase == phase)
     }
 
-    /// The drawing of the timeline, without its warm-up.
+    /// Draws the timeline, without its warm-up.
     pub fn drawing(&self) -> Drawing {
         let (count, key, value) = self.records;
         let moved = format!(
@@ -138,7 +138,7 @@ impl Report {
         self.drawing().save(path)
     }
 
-    /// The one table of a demo.
+    /// Returns the table of a demo.
     pub fn table(&self) -> String {
         let mut out = String::new();
         let _ = writeln!(
@@ -159,7 +159,7 @@ impl Report {
         out
     }
 
-    /// What was lost, stale or refused.
+    /// Returns the lines on lost, stale and failed operations.
     fn verdict(&self) -> String {
         let lost = self.verified.missing + self.verified.stale + self.verified.wrong;
         let mut out = format!(
@@ -179,7 +179,7 @@ impl Report {
     }
 }
 
-/// A line for each phase, and what the host took from this machine in it.
+/// Returns a table with a line for each phase and its steal time.
 pub(crate) fn phases_table(phases: &[PhaseSummary], steal: &[f64; 3]) -> String {
     let mut out = String::new();
     if !phases.is_empty() {
@@ -230,7 +230,7 @@ pub(crate) fn write(path: &Path, extension: &str, content: &str) -> Result<()> {
     std::fs::write(&path, content).with_context(|| format!("writing {}", path.display()))
 }
 
-/// A timeline as comma-separated values.
+/// Returns a timeline as comma-separated values.
 pub(crate) fn csv(points: &[Point]) -> String {
     let mut out = "second,throughput,p50_ms,p99_ms,p99_9_ms,max_ms,errors,redirects\n".to_string();
     for point in points {
@@ -245,7 +245,7 @@ pub(crate) fn csv(points: &[Point]) -> String {
 }
 
 impl Scenario {
-    /// Data set, load and slots in words.
+    /// Returns a description of data set, load and slots.
     pub fn in_words(&self) -> String {
         let slots = usize::from(self.slots.1.0 - self.slots.0.0) + 1;
         let part = match usize::from(types::SLOT_COUNT).checked_div(slots) {
@@ -261,14 +261,14 @@ impl Scenario {
         )
     }
 
-    /// Its load in words.
+    /// Returns a description of the load.
     pub fn load_in_words(&self) -> String {
         self.load.map_or("no load".to_string(), Load::in_words)
     }
 }
 
 impl Load {
-    /// In words.
+    /// Returns a description of the load.
     pub fn in_words(self) -> String {
         use crate::{distribution::Distribution, pace::Pace};
         let distribution = match self.distribution {
@@ -303,7 +303,7 @@ fn moving(timeline: &Timeline) -> Option<(f64, f64)> {
     Some((second(Phase::During)?, second(Phase::After)?))
 }
 
-/// A number with its digits in groups of three.
+/// Returns a number with its digits in groups of three.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -316,7 +316,7 @@ pub fn grouped(number: u64) -> String {
     out
 }
 
-/// The middle one; the mean of the middle two if they are even in number.
+/// Returns the median; the mean of the middle two for an even count.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -327,7 +327,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// A whole duration in seconds, for flags.
+/// Converts seconds to a duration, for flags.
 pub fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds.clamp(0.0, 1e6))
 }

@@ -1,4 +1,4 @@
-//! A run: all threads of the generator on one data set, from the start to the merged result.
+//! Run: all threads of the generator on one data set, from the start to the merged result.
 
 use crate::clock;
 use crate::generator::{Generator, Task};
@@ -18,60 +18,60 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use types::Instant;
 
-/// Connections are opened before the first operation is due.
+/// Time before the first operation in which connections are opened.
 const LEAD: Duration = Duration::from_millis(20);
 
-/// A data set and what the clients know about it, divided among the generator's threads. Runs
-/// borrow it one after the other.
+/// Data set and its ledgers, divided among the generator's threads. Runs borrow it one after the
+/// other.
 #[derive(Debug)]
 pub struct Dataset {
-    /// What its records look like.
+    /// Shape of the records.
     pub records: Records,
     ledgers: Vec<Ledger>,
 }
 
 impl Dataset {
-    /// A data set that nobody has written yet, for a generator of so many threads.
+    /// Creates an unwritten data set for a generator with this many threads.
     pub fn new(records: Records, threads: u32) -> Dataset {
         let share = |thread| Share::new(thread, threads);
         let ledgers = (0..threads).map(|t| Ledger::new(share(t), records.count())).collect();
         Dataset { records, ledgers }
     }
 
-    /// Threads of the generator.
+    /// Returns the number of threads of the generator.
     pub fn threads(&self) -> u32 {
         self.ledgers.len() as u32
     }
 }
 
-/// What a run does, how fast and for how long.
+/// Operations, speed and duration of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What its operations are.
+    /// The operations.
     pub workload: Workload,
-    /// When they start.
+    /// Start times of the operations.
     pub pace: Pace,
-    /// How long they start; `None` lasts until every record has had its turn.
+    /// Period in which operations start; `None` until every record had its turn.
     pub duration: Option<Duration>,
-    /// Operations that start this early are in no figure but the timeline.
+    /// Time at the start during which operations count in no figure but the timeline.
     pub warm_up: Duration,
-    /// How clients connect.
+    /// Connections of the clients.
     pub wiring: Wiring,
-    /// How long after its intended start an operation is tried again whose server is gone or
-    /// says that it cannot for now. With 0 such an operation has failed.
+    /// Time after its intended start during which an operation is retried if its server is gone
+    /// or reports a temporary error. With 0 such an operation fails.
     pub patience: Duration,
-    /// Slots whose answers are also looked at by themselves.
+    /// Slots that are also measured separately.
     pub watched: Slots,
-    /// Everything that is drawn is drawn from this.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// How the generator's threads connect and how often they send.
+/// Connections of the generator's threads, and how often the threads send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wiring {
-    /// Connections of each thread to each server.
+    /// Number of connections of each thread to each server.
     pub connections: u32,
-    /// How often the threads of an open loop look at clock and sockets; 0 for at once.
+    /// Interval at which the threads of an open loop check clock and sockets; 0 for at once.
     pub tick: Duration,
 }
 
@@ -81,7 +81,7 @@ impl Default for Wiring {
     }
 }
 
-/// A run that is under way.
+/// Run in progress.
 #[derive(Debug)]
 pub struct Running {
     records: Records,
@@ -117,7 +117,7 @@ pub fn start(plan: &Plan, dataset: Dataset, routes: &Routes) -> Result<Running> 
         let generator =
             Generator::new(task, (records, ledger), routes.clone(), Arc::clone(&shared))?;
         let body = move || {
-            // Sleeps end when they should, not up to 50 us later.
+            // Makes sleeps end on time, not up to 50 us later.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
             generator.run()
         };
@@ -128,22 +128,22 @@ pub fn start(plan: &Plan, dataset: Dataset, routes: &Routes) -> Result<Running> 
 }
 
 impl Running {
-    /// When its first operation was due.
+    /// Returns the time at which the first operation was due.
     pub fn start(&self) -> Instant {
         self.start
     }
 
-    /// To divide it into phases.
+    /// Returns the marks that divide the run into phases.
     pub fn marks(&self) -> &Marks {
         &self.shared.marks
     }
 
-    /// Operations that have ended so far.
+    /// Returns the number of operations that have ended so far.
     pub fn ended(&self) -> u64 {
         self.shared.ended.load(Relaxed)
     }
 
-    /// Whether [`Running::finish`] would return at once.
+    /// Returns whether [`Running::finish`] would return at once.
     pub fn is_finished(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }
@@ -153,7 +153,7 @@ impl Running {
         self.shared.stop.store(true, Relaxed);
     }
 
-    /// Waits for the end, and merges what the threads have seen.
+    /// Waits for the end, and merges the recordings of the threads.
     pub fn finish(self) -> Result<(Dataset, Timeline)> {
         let mut ledgers = Vec::new();
         let mut recordings = Vec::new();
@@ -169,7 +169,7 @@ impl Running {
     }
 }
 
-/// Does a run to its end. `progress` is called a few times a second with the operations so far.
+/// Runs to the end. `progress` is called a few times a second with the operations so far.
 pub fn run(
     plan: &Plan,
     dataset: Dataset,

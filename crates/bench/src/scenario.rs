@@ -1,5 +1,5 @@
-//! The one story that demo, comparison and figures tell: load two servers, offer load, move slots
-//! from the first to the second, and read every record back.
+//! Migration scenario of the demo, the comparison and the figures: load two servers, offer load,
+//! move slots from the first to the second, and read every record back.
 
 use crate::bulk::{Bulk, used_until_resting};
 use crate::clock;
@@ -20,24 +20,24 @@ use serde::Serialize;
 use std::time::Duration;
 use types::Slot;
 
-/// Before a server is judged it has worked for so long.
+/// Time that a server works before it is measured.
 pub(crate) const WARM_UP: Duration = Duration::from_secs(1);
-/// What happens.
+/// Parameters of the scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The data set.
     pub records: Records,
-    /// Threads of the load generator.
+    /// Number of threads of the load generator.
     pub threads: u32,
-    /// How clients connect.
+    /// Connections of the clients.
     pub wiring: Wiring,
-    /// The load while slots move; `None` for none.
+    /// Load while slots move; `None` for none.
     pub load: Option<Load>,
-    /// The slots that move.
+    /// First and last slot that move.
     pub slots: (Slot, Slot),
-    /// Words for `CLUSTER MIGRATESLOTS` that say how to move: Ballast's `POLICY ...`, or none.
+    /// Arguments of `CLUSTER MIGRATESLOTS` for the policy: Ballast's `POLICY ...`, or none.
     pub policy: Vec<String>,
-    /// Everything that is drawn is drawn from this.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
@@ -46,103 +46,102 @@ pub struct Scenario {
 pub struct Load {
     /// Reads and writes.
     pub mix: Mix,
-    /// How records are drawn.
+    /// Distribution of the records.
     pub distribution: Distribution,
-    /// When operations start.
+    /// Start times of the operations.
     pub pace: Pace,
-    /// How long before the move, behind a second of warm-up.
+    /// Duration before the move, after a second of warm-up.
     pub before: Duration,
-    /// How long after it.
+    /// Duration after the move.
     pub after: Duration,
 }
 
-/// How far it is, for progress bars.
+/// Progress of a scenario, for progress bars.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Progress {
-    /// Records written.
+    /// Records are written.
     Loading {
-        /// So far.
+        /// Records so far.
         done: u64,
-        /// In the end.
+        /// Records in total.
         of: u64,
     },
     /// Load runs, nothing moves.
     Serving {
-        /// Whether the move is over.
+        /// Set after the move.
         moved: bool,
     },
     /// Slots move.
     Moving,
-    /// A server is dead, and not everything is served that it held.
+    /// A server is dead, and not all of its data is served again.
     Recovering,
     /// Everything is served again.
     Recovered,
-    /// Records read back.
+    /// Records are read back.
     Verifying {
-        /// So far.
+        /// Records so far.
         done: u64,
-        /// In the end.
+        /// Records in total.
         of: u64,
     },
 }
 
-/// What came of it.
+/// Result of the scenario.
 #[derive(Debug)]
 pub struct Outcome {
     /// Records written per second while loading.
     pub load_rate: f64,
-    /// Resident bytes per record of the first server after loading, and how many of its bytes
-    /// were in huge pages.
+    /// Memory of the first server after loading.
     pub memory: Memory,
     /// The move.
     pub moved: Moved,
-    /// What the move took.
+    /// Resources that the move used.
     pub cost: Cost,
-    /// What the clients saw, if there were any.
+    /// Measurements under load, if there was any.
     pub under_load: Option<Loaded>,
-    /// What reading every record back showed.
+    /// Result of reading every record back.
     pub verified: Findings,
 }
 
-/// What there is to tell of the load around a move.
+/// Measurements of the load around a move.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What the clients saw.
+    /// Measurements of the clients.
     pub timeline: Timeline,
-    /// Seconds that the host took from this machine before, during and after the move.
+    /// Seconds of steal time before, during and after the move.
     pub steal: [f64; 3],
 }
 
 /// Memory of a server that holds all records.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Memory {
-    /// Growth of its resident memory through loading, per record.
+    /// Growth of its resident memory through loading, in bytes per record.
     pub resident_bytes_per_record: f64,
-    /// All of its resident memory per record.
+    /// All of its resident memory, in bytes per record.
     pub total_bytes_per_record: f64,
     /// Bytes in huge pages.
     pub huge_page_bytes: u64,
 }
 
-/// What the move took beside time.
+/// Resources that the move used besides time.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Cost {
-    /// Processor nanoseconds of the source per record moved, from the command to success. Means
+    /// Processor nanoseconds of the source per moved record, from the command to success. Means
     /// little under load.
     pub source_ns_per_record: f64,
-    /// The same of the target.
+    /// The same for the target.
     pub target_ns_per_record: f64,
-    /// What both used after success until they rested, per record moved: to delete what was given
-    /// away, to make memory ready. 0 under load.
+    /// Processor nanoseconds of both servers per moved record, from success until they rest:
+    /// deletion at the source, preparation of memory. 0 under load.
     pub later_ns_per_record: f64,
-    /// Seconds that processes ran until success which are no part of the benchmark.
+    /// Processor seconds of unrelated processes until success.
     pub foreign_cpu_seconds: f64,
-    /// Seconds that the host took from this machine meanwhile.
+    /// Seconds of steal time until success.
     pub steal_seconds: f64,
 }
 
 impl Scenario {
-    /// Plays it on a cluster whose first server owns every slot.
+    /// Plays the scenario on a cluster with all slots at the first server.
     pub fn play(
         &self,
         cluster: &mut Cluster,
@@ -156,8 +155,8 @@ impl Scenario {
         let dataset = Dataset::new(self.records, self.threads);
         let (dataset, loaded) = self.bulk(&routes).load(dataset, progress)?;
         let memory = self.memory(cluster.processes()[0], empty)?;
-        // What is left to do from loading, memory that is made ready first of all, is no part of
-        // what is measured.
+        // Work that remains from loading, mainly the preparation of memory, is not part of the
+        // measurement.
         used_until_resting(&cluster.processes())?;
         let moving = self.moving(cluster)?;
         let payload = moving.payload(&self.records);
@@ -244,7 +243,7 @@ impl Scenario {
     }
 }
 
-/// Migrates while there is load, and some time before and after.
+/// Migrates under load, with load before and after.
 fn under_load<T>(
     (load, plan): (Load, &Plan),
     (dataset, routes): (Dataset, &Routes),

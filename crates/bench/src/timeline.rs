@@ -1,4 +1,4 @@
-//! What a run looked like: intervals and phases of all threads together.
+//! Timeline of a run: intervals and phases of all threads together.
 
 use crate::recorder::{Findings, INTERVAL, Interval, Latencies, Phase, Recording};
 use hdrhistogram::{Counter, Histogram};
@@ -6,80 +6,80 @@ use serde::Serialize;
 use std::time::Duration;
 use types::Instant;
 
-/// Everything that was recorded of a run.
+/// All measurements of a run.
 #[derive(Debug)]
 pub struct Timeline {
-    /// When the first operation was due.
+    /// Time at which the first operation was due.
     pub start: Instant,
-    /// When the last answer was there.
+    /// Time of the last answer.
     pub end: Instant,
-    /// When each of [`Phase::ALL`] began, if it did.
+    /// Begin of each phase in [`Phase::ALL`], if it has begun.
     pub begins: [Option<Instant>; 4],
-    /// One after the other from `start`.
+    /// Intervals in order, from `start`.
     pub intervals: Vec<Interval>,
     /// Latencies in the order of [`Phase::ALL`].
     pub phases: [Latencies; 4],
     /// Counts over the whole run.
     pub findings: Findings,
-    /// Times of at least half a millisecond in which nobody got an answer.
+    /// Periods of at least half a millisecond in which no thread got an answer.
     pub gaps: Vec<(Instant, Instant)>,
-    /// The same, looking only at the watched slots.
+    /// The same for answers from the watched slots only.
     pub watched_gaps: Vec<(Instant, Instant)>,
     /// Processor time of the generator's threads.
     pub generator_cpu: Duration,
 }
 
-/// Percentiles of some latencies, in milliseconds.
+/// Percentiles of latencies, in milliseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Percentiles {
-    /// Operations.
+    /// Number of operations.
     pub count: u64,
     /// Median.
     pub p50: f64,
-    /// 99 of 100 were faster.
+    /// Latency that 99 of 100 operations stay below.
     pub p99: f64,
-    /// 999 of 1000 were faster.
+    /// Latency that 999 of 1000 operations stay below.
     pub p99_9: f64,
-    /// The slowest.
+    /// Highest latency.
     pub max: f64,
 }
 
-/// A point of the timeline in plain numbers.
+/// Point of the timeline in plain numbers.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Point {
     /// Begin of the interval in seconds since the start of the run.
     pub second: f64,
     /// Operations answered per second.
     pub throughput: f64,
-    /// Latencies of the operations that should have started in it, in milliseconds.
+    /// Latencies of the operations with an intended start in the interval, in milliseconds.
     pub latency: Percentiles,
-    /// Failed operations.
+    /// Number of failed operations.
     pub errors: u64,
-    /// Redirects.
+    /// Number of redirects.
     pub redirects: u64,
 }
 
-/// A phase in plain numbers.
+/// Phase in plain numbers.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct PhaseSummary {
-    /// Which one.
+    /// The phase.
     pub phase: Phase,
-    /// How long it lasted, in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Its operations per second.
+    /// Operations per second.
     pub throughput: f64,
-    /// All operations that should have started in it.
+    /// Latencies of all operations with an intended start in the phase.
     pub all: Percentiles,
-    /// Its reads.
+    /// Latencies of the reads.
     pub reads: Percentiles,
-    /// Its writes and read-modify-writes.
+    /// Latencies of the writes and read-modify-writes.
     pub writes: Percentiles,
-    /// The longest time without any answer that overlaps it, in milliseconds.
+    /// Longest period without any answer that overlaps the phase, in milliseconds.
     pub longest_gap: f64,
 }
 
 impl Timeline {
-    /// Merges what several threads have recorded.
+    /// Merges the recordings of several threads.
     pub fn merge(
         start: Instant,
         end: Instant,
@@ -123,8 +123,8 @@ impl Timeline {
         self.generator_cpu += recording.cpu;
     }
 
-    /// The points of the timeline: whole ones, since the last answers of a run come in a part of
-    /// one, whose throughput would look like a drop.
+    /// Returns the complete points of the timeline. The last answers of a run fall into an
+    /// incomplete interval, which would look like a drop in throughput.
     pub fn points(&self) -> Vec<Point> {
         let whole = self.end.since(self.start).as_nanos() / INTERVAL.as_nanos();
         let point = |(position, interval): (usize, &Interval)| Point {
@@ -137,7 +137,7 @@ impl Timeline {
         self.intervals.iter().enumerate().take(whole as usize).map(point).collect()
     }
 
-    /// A phase, if the run had it.
+    /// Returns a phase, if the run had it.
     pub fn phase(&self, phase: Phase) -> Option<PhaseSummary> {
         let from = self.begins[phase as usize]?.max(self.start);
         let until = self.begins[phase as usize + 1..].iter().flatten().next();
@@ -156,15 +156,15 @@ impl Timeline {
         })
     }
 
-    /// The longest time without any answer that overlaps `from` to `until`. Shorter ones than
-    /// half a millisecond count as none.
+    /// Returns the longest period without any answer that overlaps `from` to `until`. Periods
+    /// below half a millisecond count as zero.
     pub fn longest_gap(&self, from: Instant, until: Instant) -> Duration {
         longest(&self.gaps, from, until).map_or(Duration::ZERO, |gap| gap.1.since(gap.0))
     }
 
-    /// The longest time without any answer from the watched slots that overlaps `from` to `until`:
-    /// the last answer before it and the first one after it. `None`: it was below half a
-    /// millisecond.
+    /// Returns the longest period without any answer from the watched slots that overlaps `from`
+    /// to `until`: the last answer before it and the first one after it. Returns `None` if all
+    /// periods were below half a millisecond.
     pub fn watched_gap(&self, from: Instant, until: Instant) -> Option<(Instant, Instant)> {
         longest(&self.watched_gaps, from, until)
     }
@@ -179,7 +179,7 @@ fn longest(
     overlapping.copied().max_by_key(|gap| gap.1.since(gap.0))
 }
 
-/// Times that lie in a gap of both lists. Both are in order and without overlap.
+/// Returns the periods that are in both lists. Each list is sorted and without overlap.
 fn intersect(left: &[(Instant, Instant)], right: &[(Instant, Instant)]) -> Vec<(Instant, Instant)> {
     let (mut left, mut right) = (left.iter().peekable(), right.iter().peekable());
     let mut both = Vec::new();
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(during.all.count, 100);
         assert!((during.seconds - 0.06).abs() < 1e-9);
         assert!((during.all.max - 2.0).abs() < 0.01);
-        // The last answers came after 101 ms, then nobody was answered until the end.
+        // The last answers came after 101 ms; the rest of the run has none.
         assert!((during.longest_gap - 9.0).abs() < 0.01, "{}", during.longest_gap);
         assert_eq!(timeline.phase(Phase::After), None);
     }

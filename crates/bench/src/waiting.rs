@@ -1,12 +1,13 @@
-//! Operations that nobody can carry out for now: their server is gone, or says that it will serve
-//! them in a moment. They are tried again in the order in which they failed, each after a pause,
-//! until their patience is at an end. So a client behaves that was told of no error yet: it waits,
-//! and its latency counts all the while.
+//! Operations that cannot be executed for now: their server is gone, or has asked for a retry.
 //!
-//! Cost estimate: a server that had a quarter of 30,000 operations a second and is missed for a
-//! second leaves 7,500 here. Looking at one whose server cannot be reached costs 10 ns, 50 times a
-//! second: 0.4 % of a processor. Sending one again costs servers something as well, and whoever has
-//! just come back has other things to do: so only a few are sent at once.
+//! They are retried in the order in which they failed, each after a pause, until their patience
+//! is over. A client that hides errors behaves like this: it waits, and its latency counts all
+//! the while.
+//!
+//! Cost estimate: a server that had a quarter of 30,000 operations/s and is missing for a second
+//! leaves 7,500 operations here. A check of an operation with an unreachable server costs 10 ns,
+//! 50 times a second: 0.4 % of a processor. A retry also costs the servers, and a server that has
+//! just come back is busy, so only a few operations are sent at once.
 
 use crate::operation::Operation;
 use crate::routes::Node;
@@ -14,35 +15,35 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use types::Instant;
 
-/// How long an operation waits until it is tried again.
+/// Time that an operation waits before its next attempt.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Operations that are sent again at once: at a look every 100 us, 320,000 a second.
+/// Maximal number of retries at once: with a check every 100 us, 320,000 per second.
 const SENT_AT_ONCE: usize = 32;
 
-/// Why an operation waits.
+/// Reason for waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Why {
-    /// This server, who owns its slot as far as is known, cannot be reached.
+    /// The known owner of the slot cannot be reached.
     Unreachable(Node),
-    /// A server has answered that it cannot for now.
+    /// A server has answered with a temporary error.
     Refused(Refusal),
 }
 
-/// An error that goes away by itself.
+/// Temporary error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
     /// `CLUSTERDOWN`: the owner of the slot is dead.
     ClusterDown,
-    /// `TRYAGAIN`: it took too long.
+    /// `TRYAGAIN`: the operation took too long.
     TryAgain,
     /// `LOADING`: the server has just started.
     Loading,
-    /// It was sent elsewhere too often.
+    /// The operation was redirected too often.
     Redirected,
 }
 
 impl Refusal {
-    /// Reads an error reply; `None` if it is another error, which trying again does not help.
+    /// Parses an error reply; `None` for an error that a retry does not fix.
     pub(crate) fn parse(error: &[u8]) -> Option<Refusal> {
         match error.split(|byte| *byte == b' ').next()? {
             b"CLUSTERDOWN" => Some(Refusal::ClusterDown),
@@ -54,7 +55,7 @@ impl Refusal {
 }
 
 impl Why {
-    /// As what an operation is counted that has waited in vain.
+    /// Returns the error under which an operation is counted if it has waited in vain.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Why::Unreachable(_) => "(not sent)",
@@ -66,7 +67,7 @@ impl Why {
     }
 }
 
-/// An operation that waits.
+/// Waiting operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     pub operation: Operation,
@@ -74,10 +75,10 @@ pub(crate) struct Held {
     due: Instant,
 }
 
-/// All that wait.
+/// All waiting operations.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    /// By the moment at which they are due, which is the order in which they came.
+    /// Operations in the order in which they become due, which is the order of their arrival.
     queue: VecDeque<Held>,
 }
 
@@ -90,10 +91,10 @@ impl Waiting {
         self.queue.push_back(Held { operation, why, due: now + PAUSE });
     }
 
-    /// Takes those that are due and that `may_go`. The others wait on.
+    /// Takes the due operations for which `may_go` holds. The others wait again.
     pub(crate) fn due(&mut self, now: Instant, may_go: impl Fn(&Held) -> bool) -> Vec<Held> {
         let mut taken = Vec::new();
-        // Not more than there are: who waits on is behind those that were not looked at.
+        // At most the initial length: operations that wait again are behind the unchecked ones.
         for _ in 0..self.queue.len() {
             if taken.len() == SENT_AT_ONCE {
                 break;
@@ -107,7 +108,7 @@ impl Waiting {
         taken
     }
 
-    /// Takes all.
+    /// Takes all operations.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Held> + use<> {
         std::mem::take(&mut self.queue).into_iter()
     }

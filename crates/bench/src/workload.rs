@@ -1,4 +1,5 @@
-//! What the clients do: YCSB's core mixes, and the two passes over all records around them.
+//! Operations of the clients: YCSB's core mixes, and the passes over all records before and
+//! after.
 
 use crate::distribution::{Distribution, Draw};
 use crate::ledger::Share;
@@ -6,7 +7,7 @@ use crate::records::Record;
 use fastrand::Rng;
 use serde::Serialize;
 
-/// A mix of operations, named after YCSB's core workloads.
+/// Mix of operations, named after YCSB's core workloads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mix {
@@ -22,34 +23,34 @@ pub enum Mix {
     Writes,
 }
 
-/// What one operation does with its record.
+/// Commands of one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// GET.
     Read,
     /// SET.
     Write,
-    /// GET, and when it is answered SET; timed from the GET to the answer of the SET.
+    /// GET, then SET of the same record; timed from the GET to the answer of the SET.
     ReadModifyWrite,
-    /// GET, to take over what an earlier run left.
+    /// GET of the value that an earlier run left.
     Adopt,
 }
 
-/// What a run does.
+/// Operations of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Workload {
     /// Writes every record once, in order.
     Load,
     /// Reads every record once, in order.
     Verify,
-    /// Reads every record once and believes what it finds.
+    /// Reads every record once and adopts the values.
     Adopt,
     /// Draws records and actions until the time is over.
     Mixed(Mix, Distribution),
 }
 
 impl Mix {
-    /// Name for people.
+    /// Returns the name of the mix.
     pub fn name(self) -> &'static str {
         match self {
             Mix::A => "YCSB-A",
@@ -60,7 +61,7 @@ impl Mix {
         }
     }
 
-    /// How often it reads, in percent.
+    /// Returns the percentage of reads.
     fn reads_percent(self) -> u8 {
         match self {
             Mix::A | Mix::F => 50,
@@ -81,7 +82,7 @@ impl Mix {
     }
 }
 
-/// The operations of one thread, one after the other.
+/// Operations of one thread, in order.
 #[derive(Debug)]
 pub struct Operations {
     share: Share,
@@ -90,7 +91,7 @@ pub struct Operations {
 
 #[derive(Debug)]
 enum Order {
-    /// Every record of the share once; `next` is a position in the share.
+    /// Every record of the share once; `next` and `end` are positions in the share.
     Pass {
         action: Action,
         next: u32,
@@ -104,8 +105,8 @@ enum Order {
 }
 
 impl Operations {
-    /// The operations on this share of a data set of `count` records. The same seed draws the
-    /// same operations.
+    /// Creates the operations on this share of a data set of `count` records. The same seed draws
+    /// the same operations.
     pub fn new(workload: Workload, share: Share, count: u32, seed: u64) -> Operations {
         let end = share.len(count);
         let pass = |action| Order::Pass { action, next: 0, end };
@@ -122,7 +123,7 @@ impl Operations {
         Operations { share, order }
     }
 
-    /// The next operation, or `None` when every record has had its turn.
+    /// Returns the next operation, or `None` at the end of a pass.
     #[inline]
     pub fn next_operation(&mut self) -> Option<(Action, Record)> {
         match &mut self.order {

@@ -1,5 +1,5 @@
-//! The generator against small servers that are right, wrong in one way each, or send clients on:
-//! what a server does wrong must be counted as exactly that.
+//! The generator against small servers that are correct, faulty in one way each, or redirect
+//! clients: each fault must be counted as exactly that fault.
 
 use bench::control::Control;
 use bench::pace::Pace;
@@ -18,36 +18,36 @@ use types::slot_of;
 
 const RECORDS: u32 = 500;
 
-/// What is wrong with a server.
+/// Fault of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     Nothing,
-    /// Acknowledges one write of a hundred without carrying it out.
+    /// Acknowledges one write of a hundred without executing it.
     LosesWrites,
-    /// Answers one read of a hundred with what was there before the last write.
+    /// Answers one read of a hundred with the value before the last write.
     ReadsStale,
     /// Answers one read of a hundred with another key's value.
     MixesKeys,
     /// Refuses one command of a hundred.
     Refuses,
-    /// Sends every command of the lower half of the slots to this server for good.
+    /// Redirects every command of the lower half of the slots to this server for good.
     Moved(SocketAddr),
-    /// Sends every command of the lower half of the slots there once.
+    /// Redirects every command of the lower half of the slots there once.
     Asks(SocketAddr),
-    /// Serves the lower half of the slots and sends all others on, until it dies in the middle of
-    /// a command.
+    /// Serves the lower half of the slots and redirects all others, until it dies in the middle
+    /// of a command.
     Dies(&'static Inheritance),
-    /// Serves the upper half of the slots, and in the end the lower half as well.
+    /// Serves the upper half of the slots, and later the lower half as well.
     Inherits(&'static Inheritance),
 }
 
-/// A server that dies, and the one that serves what it held some time afterwards.
+/// A server that dies, and its successor, which later serves its slots.
 #[derive(Debug, Default)]
 struct Inheritance {
-    /// The server that dies, and its heir.
+    /// Addresses of the dying server and its successor.
     servers: OnceLock<[SocketAddr; 2]>,
     is_dead: AtomicBool,
-    /// How often the heir was asked for what it was about to inherit.
+    /// Number of requests to the successor for slots that it does not serve yet.
     asked: AtomicU32,
 }
 
@@ -59,9 +59,9 @@ impl PartialEq for Inheritance {
 
 impl Eq for Inheritance {}
 
-/// Commands that a server carries out before it dies.
+/// Number of commands that a server executes before it dies.
 const LIFE: u64 = 700;
-/// How often an heir refuses what it has not inherited yet.
+/// Number of times that the successor refuses the dead server's slots.
 const REFUSALS: u32 = 50;
 
 impl Inheritance {
@@ -69,7 +69,7 @@ impl Inheritance {
         self.asked.load(Ordering::Relaxed) >= REFUSALS
     }
 
-    /// What one of the two says to a command on this slot; `None`: it carries it out.
+    /// Returns the error with which one of the two answers; `None` if it executes the command.
     fn refusal(&self, is_heir: bool, slot: u16) -> Option<String> {
         let [dying, heir] = self.servers.get().unwrap();
         match (is_heir, slot < 8_192) {
@@ -85,7 +85,7 @@ impl Inheritance {
         }
     }
 
-    /// What the heir says to `CLUSTER SLOTS`: it does not hear of the death at once.
+    /// Returns the successor's reply to `CLUSTER SLOTS`: it does not notice the death at once.
     fn slots(&self) -> String {
         let [dying, heir] = self.servers.get().unwrap();
         let is_dead = self.is_dead.load(Ordering::Relaxed);
@@ -102,12 +102,12 @@ impl Inheritance {
 #[derive(Default)]
 struct Data {
     values: HashMap<Vec<u8>, Vec<u8>>,
-    /// What was there before the last write.
+    /// Values before the last writes.
     earlier: HashMap<Vec<u8>, Vec<u8>>,
     commands: u64,
 }
 
-/// Starts a server whose threads end with the test's process.
+/// Starts a server; its threads end with the test's process.
 fn serve(fault: Fault, data: &Arc<Mutex<Data>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -122,7 +122,8 @@ fn serve(fault: Fault, data: &Arc<Mutex<Data>>) -> SocketAddr {
                 let client = client.unwrap();
                 converse(&client, fault, &data);
                 if is_dead(fault) {
-                    // Whoever accepts is woken, and finds that it is over.
+                    // The connection wakes the accepting thread, which then sees that the server
+                    // is dead.
                     let _ = TcpStream::connect(address);
                 }
             });
@@ -212,13 +213,13 @@ fn execute(words: &[Vec<u8>], fault: Fault, data: &mut Data) -> Vec<u8> {
 fn bulk(value: Option<&Vec<u8>>) -> Vec<u8> {
     match value {
         None => b"$-1\r\n".to_vec(),
-        // What was never there is told as such.
+        // An empty value means that there was none.
         Some(value) if value.is_empty() => b"$-1\r\n".to_vec(),
         Some(value) => [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat(),
     }
 }
 
-/// The words of the next request; `None` at the end.
+/// Returns the words of the next request; `None` at the end.
 fn request(reader: &mut impl BufRead) -> Option<Vec<Vec<u8>>> {
     let count = number(reader)?;
     (0..count)
@@ -238,7 +239,7 @@ fn number(reader: &mut impl BufRead) -> Option<usize> {
     line.get(1..)?.trim_end().parse().ok()
 }
 
-/// Writes every record twice, then reads every one. What was seen while writing, and then.
+/// Writes every record twice, then reads every one. Returns the findings of both passes.
 fn play(server: SocketAddr) -> (Findings, Findings) {
     play_with(server, Duration::ZERO)
 }
@@ -268,7 +269,7 @@ fn play_with(server: SocketAddr, patience: Duration) -> (Findings, Findings) {
     (written, pass(Workload::Verify))
 }
 
-/// As [`play`], with a server that dies in the middle of it.
+/// Does the same as [`play`], with a server that dies in the middle.
 fn play_inheritance(patience: Duration) -> (Findings, Findings) {
     let inheritance: &'static Inheritance = Box::leak(Box::default());
     let data = Arc::default();
@@ -293,7 +294,8 @@ fn a_server_that_is_right_is_found_to_be_right() {
 fn lost_writes_are_found_by_reading_everything_back() {
     let (written, read) = findings(Fault::LosesWrites);
     assert!(written.is_clean(), "{written:?}");
-    // Each pass loses five. Those of the first are overwritten by the second or lost again.
+    // Each pass loses five writes. Those of the first are overwritten by the second or lost
+    // again.
     assert_eq!((read.stale + read.missing, read.wrong, read.errors_total()), (5, 0, 0));
 }
 
@@ -325,7 +327,7 @@ fn redirects_of_both_kinds_are_followed_and_are_no_errors() {
     assert!(written.moved > 0 && written.asked == 0, "{written:?}");
     let (written, read) = play(serve(Fault::Asks(owner), &data));
     assert!(written.is_clean() && read.is_clean(), "{written:?} {read:?}");
-    // Nobody learns from an ASK: half of the slots are asked for each time.
+    // An ASK does not update the slot map: half of the requests get one each time.
     assert!(written.asked > 400 && written.moved == 0, "{written:?}");
 }
 
