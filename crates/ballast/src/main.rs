@@ -1,4 +1,4 @@
-//! The one binary of Ballast.
+//! The `ballast` binary: the server, the coordinator, and the commands of operators.
 
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,7 @@ use tracing_subscriber::EnvFilter;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// An in-memory key-value store that moves data between servers while it is being used.
+/// An in-memory key-value store that moves data between servers while it is in use.
 #[derive(Parser)]
 #[command(name = "ballast", version, about, max_term_width = 100)]
 struct Arguments {
@@ -42,24 +42,25 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start a server: alone, or as a part of a cluster with --join.
+    /// Start a server: stand-alone, or as a member of a cluster with --join.
     Serve(serve::ServeArguments),
     /// Start the coordinator of a cluster.
     Coordinator(coordinator_command::CoordinatorArguments),
-    /// Look at a cluster, and decide what only people can.
+    /// Show the state of a cluster, and make decisions that need an operator.
     Cluster(cluster_command::ClusterArguments),
-    /// Make the key that the processes of a cluster prove to each other.
+    /// Create the key that the processes of a cluster use to authenticate each other.
     Key(cluster_key::KeyArguments),
-    /// Move slots from one server to another, and watch.
+    /// Move slots from one server to another, and show the progress.
     Migrate(migrate::MigrateArguments),
-    /// Watch half of the data of a server move to another one under load.
+    /// Demonstrate moving half of a server's data to another server under load.
     ///
-    /// Starts a coordinator and two servers on this machine, loads records into the first, offers
-    /// requests, moves half of the slots to the second, and reads every record back. Draws what
-    /// the clients saw, and fails if anything was lost, stale or refused. Leaves nothing else
-    /// behind. With --crash: four servers that keep each other's logs, one of which is killed.
+    /// Starts a coordinator and two servers on this machine, loads records into the first, sends
+    /// requests, moves half of the slots to the second, and reads every record back. Draws the
+    /// latency that clients saw, and fails if anything was lost, stale or refused. Removes all
+    /// other files. With --crash: four servers that replicate each other's logs, one of which is
+    /// killed.
     Demo(demo::DemoArguments),
-    /// Offer load to servers of the Redis protocol and measure, or compare with a rival.
+    /// Generate load for servers of the Redis protocol and measure it, or compare with a rival.
     Bench(bench_command::BenchArguments),
     /// Become a command that ends with its parent.
     #[command(name = keep::NAME, hide = true)]
@@ -70,7 +71,7 @@ fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // One line for people: what went wrong, then what caused it.
+            // One line for the operator: the error, followed by its causes.
             eprintln!("ballast: {error:#}");
             ExitCode::FAILURE
         }
@@ -78,7 +79,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
-    // A server's log is a setting of the server.
+    // The log settings of a server are part of its configuration.
     let configuration = match &arguments.command {
         Command::Serve(arguments) => arguments.settings.read()?,
         _ => Configuration::default(),

@@ -1,15 +1,15 @@
-//! What the commands say to those who ask for what cannot be: one line, what is wrong and what to do.
+//! Errors of commands with impossible arguments: one line with the problem and the remedy.
 
 use std::net::TcpListener;
 use std::process::Command;
 
-/// What the command prints to standard error, having failed.
+/// Returns the command's line on standard error. The command must fail.
 fn refusal(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_ballast")).args(arguments).output();
     let output = output.expect("the binary starts");
     assert!(!output.status.success(), "{arguments:?}");
     let text = String::from_utf8(output.stderr).expect("words");
-    // The log may have had something to say before the end.
+    // Log messages may precede the error.
     let mut ours = text.lines().filter(|line| line.starts_with("ballast: "));
     let line = ours.next().expect("a line that says why").to_owned();
     assert_eq!(ours.next(), None, "one line: {text}");

@@ -1,5 +1,5 @@
-//! What no peer should send, on each of our ports: the sender gets an error or is disconnected,
-//! and everybody else is served on.
+//! Invalid and abusive input on each port: the sender gets an error or is disconnected, and all
+//! other clients are still served.
 
 use crate::client::{Client, until};
 use crate::servers::{MODEST, Process};
@@ -7,7 +7,7 @@ use bench::clock;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What a server of a test may hold beside its memory for records: code, stacks, buffers.
+/// Memory of a test server beside that for records: code, stacks, buffers.
 const BESIDE_BYTES: u64 = 96 << 20;
 
 #[test]
@@ -146,7 +146,7 @@ fn a_client_that_sends_byte_by_byte_is_served_like_any_other() {
         b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nv\r\n+v\r\nget k\r\n*2\r\n$4\r\nincr\r\n$1\r\nn\r\n";
     for byte in requests {
         client.send(&[*byte]);
-        // Let it go off alone.
+        // Pause, so that each byte is sent in a packet of its own.
         clock::sleep(Duration::from_micros(200));
     }
     assert_eq!(client.answer().text(), "OK");
@@ -163,7 +163,7 @@ fn a_client_that_never_reads_its_answers_costs_little_and_gets_them_all_when_it_
     for client in &mut greedy {
         client.send(&b"GET large\r\n".repeat(300));
     }
-    // Once it serves others it has read what these have sent.
+    // After the server has served other clients, it has read these requests.
     for _ in 0..100 {
         server.assert_serves("requests for much");
     }
@@ -277,7 +277,7 @@ fn who_says_nothing_on_the_bus_is_sent_away() {
     let coordinator = Process::coordinator();
     let server = Process::joined(&coordinator, &MODEST);
     let mut silent: Vec<Client> = (0..300).map(|_| Client::connect(server.bus_address())).collect();
-    // A header that promises more than a greeting has.
+    // A header that announces more bytes than a handshake may have.
     let mut verbose = Client::connect(server.bus_address());
     verbose.try_send(&[&b"BLST"[..], &1000u32.to_le_bytes(), &[0; 8]].concat());
     for client in silent.iter_mut().chain([&mut verbose]) {
@@ -286,7 +286,7 @@ fn who_says_nothing_on_the_bus_is_sent_away() {
     server.assert_serves("silent strangers");
 }
 
-/// Every port there is: clients', the bus's, the coordinator's.
+/// Returns all ports: those for clients, the bus, and the coordinator.
 fn ports(coordinator: &Process, server: &Process) -> [SocketAddr; 3] {
     [server.address, server.bus_address(), coordinator.address]
 }

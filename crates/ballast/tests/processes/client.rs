@@ -6,10 +6,10 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// After so long a server hangs.
+/// Time after which a server counts as hanging.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits until something holds that others bring about.
+/// Waits until a condition holds that other processes establish.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = clock::now() + PATIENCE;
     while !holds() {
@@ -18,12 +18,12 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A reply as a tree, with the accessors that tests need. Each panics if the reply is another.
+/// A reply as a tree, with accessors for tests. Each panics if the reply has another type.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Answer(pub(crate) Value);
 
 impl Answer {
-    /// A text, an error included.
+    /// Returns the text of a string or error.
     pub(crate) fn text(&self) -> String {
         match &self.0 {
             Value::Simple(text) | Value::Error(text) | Value::Bulk(text) => {
@@ -34,7 +34,7 @@ impl Answer {
         }
     }
 
-    /// A number.
+    /// Returns the number.
     pub(crate) fn number(&self) -> i64 {
         match &self.0 {
             Value::Integer(number) => *number,
@@ -42,7 +42,7 @@ impl Answer {
         }
     }
 
-    /// The items of an array.
+    /// Returns the items of an array.
     pub(crate) fn items(&self) -> Vec<Answer> {
         match &self.0 {
             Value::Array(items) => items.iter().cloned().map(Answer).collect(),
@@ -50,15 +50,13 @@ impl Answer {
         }
     }
 
-    /// Whether it is an error that begins like this.
+    /// Returns whether the reply is an error with this beginning.
     pub(crate) fn is_error(&self, beginning: &str) -> bool {
         matches!(&self.0, Value::Error(text) if text.starts_with(beginning.as_bytes()))
     }
 }
 
-/// One connection.
 pub(crate) struct Client {
-    /// The server.
     pub(crate) address: SocketAddr,
     stream: TcpStream,
     parser: ReplyParser,
@@ -66,12 +64,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects.
     pub(crate) fn connect(address: SocketAddr) -> Client {
         Client::on(TcpStream::connect(address).expect("the server listens"), address)
     }
 
-    /// Connects, if somebody listens there.
+    /// Connects, if the address accepts connections.
     pub(crate) fn try_connect(address: SocketAddr, patience: Duration) -> Option<Client> {
         let stream = TcpStream::connect_timeout(&address, patience).ok()?;
         Some(Client::on(stream, address))
@@ -91,7 +88,7 @@ impl Client {
         self.answer()
     }
 
-    /// Sends a few requests at once and waits for all replies.
+    /// Sends pipelined requests and waits for all replies.
     pub(crate) fn ask_all(&mut self, requests: &[Vec<String>]) -> Vec<Answer> {
         let mut bytes = Vec::new();
         for request in requests {
@@ -102,12 +99,11 @@ impl Client {
         requests.iter().map(|_| self.answer()).collect()
     }
 
-    /// Sends a request.
     pub(crate) fn request<W: AsRef<[u8]>>(&mut self, words: &[W]) {
         assert!(self.try_request(words), "the server reads");
     }
 
-    /// Sends a request. `false`: the connection is broken.
+    /// Sends a request. Returns false if the connection is broken.
     pub(crate) fn try_request<W: AsRef<[u8]>>(&mut self, words: &[W]) -> bool {
         let words: Vec<&[u8]> = words.iter().map(AsRef::as_ref).collect();
         let mut request = Vec::new();
@@ -115,44 +111,42 @@ impl Client {
         self.try_send(&request)
     }
 
-    /// Sends bytes.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("the server reads");
     }
 
-    /// Sends as much as the server takes. `false`: it has closed the connection meanwhile.
+    /// Sends bytes. Returns false if the server has closed the connection meanwhile.
     pub(crate) fn try_send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// Says that nothing more will be sent.
+    /// Closes the sending side of the connection.
     pub(crate) fn finish(&mut self) {
-        // It may be closed already.
+        // The connection may be closed already.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// The next reply.
     pub(crate) fn answer(&mut self) -> Answer {
         self.take(|reply, _| Answer(reply)).expect("the server answers")
     }
 
-    /// The next reply. `None`: the connection is broken, or nothing has come for so long.
+    /// Returns the next reply; `None` if the connection is broken or the time limit has passed.
     pub(crate) fn answer_within(&mut self, patience: Duration) -> Option<Answer> {
         self.stream.set_read_timeout(Some(patience)).expect("a socket has a time limit");
         self.try_take(|reply, _| Answer(reply)).ok().flatten()
     }
 
-    /// The next reply as bytes; `None`: the server has closed the connection.
+    /// Returns the next reply as bytes; `None` if the server has closed the connection.
     pub(crate) fn raw_answer(&mut self) -> Option<Vec<u8>> {
         self.take(|_, bytes| bytes.to_vec())
     }
 
-    /// The next reply, and its bytes; `None`: the server has closed the connection.
+    /// Returns the next reply and its bytes; `None` if the server has closed the connection.
     pub(crate) fn answer_and_bytes(&mut self) -> Option<(Value, Vec<u8>)> {
         self.take(|reply, bytes| (reply, bytes.to_vec()))
     }
 
-    /// Whether the server closes the connection, after any number of replies.
+    /// Returns whether the server closes the connection, after any number of replies.
     pub(crate) fn is_closed(&mut self) -> bool {
         let mut rest = [0; 64 << 10];
         loop {

@@ -1,12 +1,12 @@
-//! Commands and their replies, byte for byte, by golden scripts.
+//! Golden scripts: commands and their replies, byte for byte.
 //!
-//! What stands in `scripts/redis` was recorded from Valkey 9.1.2 and holds for both. To check it
-//! again, or to record more:
+//! The scripts in `scripts/redis` were recorded from Valkey 9.1.2 and hold for both servers. To
+//! check them again, or to record more:
 //!
 //! `[UPDATE_GOLDENFILES=1] BALLAST_TEST_AGAINST=HOST:PORT cargo test -p ballast --test processes`
 //! `as_redis_does`
 //!
-//! What stands in `scripts/ballast` is asked of a cluster of one server.
+//! The scripts in `scripts/ballast` run against a cluster of one server.
 
 use crate::client::Client;
 use crate::servers::{Cluster, MODEST, Process};
@@ -27,7 +27,7 @@ fn commands_are_answered_as_redis_does() {
             Some(address) => {
                 let mut client = Client::connect(address);
                 client.ask(&["FLUSHALL"]);
-                // With the same limit both refuse the same.
+                // With the same limit, both servers refuse the same requests.
                 let limit = types::limits::VALUE_BYTES_MAX.to_string();
                 client.ask(&["CONFIG", "SET", "proto-max-bulk-len", &limit]);
                 play(&script, address);
@@ -59,7 +59,7 @@ fn play(script: &Path, address: SocketAddr) {
     goldenscript::run(&mut session, script).expect("a script can be read");
 }
 
-/// The connections of a script: `name: > GET key` asks on the connection of this name.
+/// The connections of a script: `name: > GET key` uses the connection of this name.
 struct Session {
     address: SocketAddr,
     clients: BTreeMap<Option<String>, Client>,
@@ -80,7 +80,7 @@ impl Runner for Session {
     }
 }
 
-/// Words between blanks; those with blanks, or without anything, stand in quotes.
+/// Splits a line at blanks. Empty words and words with blanks are quoted.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
@@ -95,7 +95,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// A reply's lines beside each other.
+/// Joins the lines of a reply.
 fn readable(bytes: &[u8]) -> String {
     let lines = bytes.strip_suffix(b"\r\n").unwrap_or(bytes);
     lines

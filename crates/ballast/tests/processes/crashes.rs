@@ -1,8 +1,8 @@
-//! Servers that keep each other's logs are killed, stopped, and run out of disk space under load:
-//! nothing that was acknowledged is lost, nothing stale is read, and the cluster heals by itself.
+//! Servers that replicate each other's logs are killed, stopped, and run out of disk space under
+//! load. No acknowledged write is lost, no stale value is read, and the cluster heals by itself.
 //!
-//! What clients saw is judged by the simulator's checker, as in `live_migration.rs`. The faults are
-//! those of `nemesis.rs`, of which `crates/bench/scripts/nemesis` plays many more.
+//! The simulator's checker judges the clients' operations, as in `live_migration.rs`. The faults
+//! are those of `nemesis.rs`. `crates/bench/scripts/nemesis` runs many more of them.
 
 use crate::client::{Answer, Client, until};
 use crate::disks::SmallDisk;
@@ -18,27 +18,27 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long clients try again.
+/// Time during which clients retry.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The cluster of the long test: with one server more than it needs to do without another.
+/// The cluster of the long test. It has one server more than it needs after a failure.
 const SERVERS: usize = 4;
 const SMALL_DISKS: usize = 2;
 const SMALL_DISK_MB: u32 = 384;
-/// Faults until clients begin with an empty cluster: what they remember must be judged some time.
+/// Faults before clients begin with an empty cluster, so that the history can be judged.
 const FAULTS_AT_A_TIME: usize = 8;
 
-/// Part of its memory that is used when a server is full.
+/// Part of a server's memory in use when the server counts as full.
 const FULL: f64 = 0.85;
 const FILLED_AT_ONCE: usize = 250;
 
-/// One cluster at a time: with several, two processors are too busy for anything to be on time.
+/// Runs one cluster at a time: with several, two processors are too busy to meet any time limit.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets these things happen to a cluster that is used.
+/// Injects these faults into a cluster under load.
 fn play((plan, mut seats): (Plan<'_>, Seats), means: Means<'_>, faults: &[Fault]) -> Seats {
     let seed = seed();
     println!("BALLAST_TEST_SEED={seed}");
@@ -51,7 +51,7 @@ fn play((plan, mut seats): (Plan<'_>, Seats), means: Means<'_>, faults: &[Fault]
     seats
 }
 
-/// A cluster that needs nothing but processes.
+/// Starts a cluster that needs nothing but processes.
 fn start(plan: Plan<'_>) -> (Plan<'_>, Seats) {
     (plan, Seats::start(plan, |_| ()))
 }
@@ -88,7 +88,7 @@ fn a_server_that_was_stopped_for_too_long_begins_anew_and_says_nothing_stale() {
     let mut client = Client::connect(owner);
     assert_eq!(client.ask(&["SET", key, "old"]).text(), "OK");
     seats.servers[victim].stop();
-    // It stands in the server's socket when that goes on.
+    // The request is in the server's socket when the server continues.
     client.request(&["GET", key]);
     seats.until_served();
     let owner = owner_of(&seats, key);
@@ -149,7 +149,7 @@ fn what_does_not_fit_into_the_others_memory_waits_for_a_server_that_has_room() {
     }
 }
 
-/// Plays as many faults as fit into the minutes that are asked for, all that this machine allows.
+/// Injects as many kinds of faults as this machine supports, for the requested number of minutes.
 #[test]
 #[ignore = "takes minutes; crates/bench/scripts/nemesis runs it"]
 fn a_cluster_heals_by_itself_whatever_happens_to_its_processes_disks_and_connections() {
@@ -203,7 +203,7 @@ fn a_cluster_heals_by_itself_whatever_happens_to_its_processes_disks_and_connect
     }
 }
 
-/// Some faults, after which all that clients saw is judged and forgotten.
+/// Injects some faults, then judges and discards the clients' history.
 fn round(
     (plan, seats): (Plan<'_>, Seats),
     means: Means<'_>,
@@ -228,7 +228,7 @@ fn round(
     seats
 }
 
-/// Fills a server's memory with records, and says with how many.
+/// Fills a server's memory with records, and returns their number.
 fn fill(seats: &Seats, server: usize) -> usize {
     let seat = &seats.servers[server];
     let mut client = Client::connect(seat.address);
@@ -247,7 +247,7 @@ fn fill(seats: &Seats, server: usize) -> usize {
     count
 }
 
-/// A key of a slot that this server has at the beginning, if there are three.
+/// Returns a key of a slot that this server owns at the beginning, in a cluster of three.
 fn key(server: usize, number: usize) -> String {
     let tag = ["b", "c", "a"][server];
     format!("{{{tag}}}:{number}")
@@ -257,7 +257,7 @@ fn filling(number: usize) -> String {
     format!("{number}:{:x>3000}", "")
 }
 
-/// The server that serves a key, asked of all that run.
+/// Returns the server that serves a key, by asking all running servers.
 fn owner_of(seats: &Seats, key: &str) -> SocketAddr {
     let serves = |address: &SocketAddr| {
         let seat = seats.servers.iter().find(|seat| seat.address == *address);

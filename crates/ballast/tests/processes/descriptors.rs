@@ -1,16 +1,16 @@
-//! Servers that may open few files: others' logs come before clients.
+//! Servers with few file descriptors: replicas of other servers' logs precede clients.
 
 use crate::client::{Client, until};
 use crate::servers::{Cluster, MODEST, Process, Starting, binary};
 use std::path::Path;
 use std::process::Command;
 
-/// Fewer than there are replicas in the end.
+/// Fewer files than there are replicas at the end.
 const FILES_MAX: usize = 80;
 const SEGMENT_BYTES: usize = 4 << 20;
 const VALUE_BYTES: usize = 256 << 10;
 
-/// A server that may open so many files, and cannot raise that.
+/// Starts a server that may open this number of files, and cannot raise the limit.
 fn joined(coordinator: &Process, folder: &Path, memory: &str) -> Process {
     let mut command = Command::new("sh");
     let limited = format!("ulimit -n {FILES_MAX} && exec \"$0\" \"$@\"");
@@ -51,11 +51,11 @@ fn more_replicas_than_descriptors_stop_nobody_s_writes() {
     for folder in &folders[1..] {
         assert!(replicas(folder.path()) > FILES_MAX, "{}", replicas(folder.path()));
     }
-    // Clients get what is left, and are told so.
+    // Clients get the remaining descriptors, and `CONFIG` reports the reduced limit.
     let clients = client.ask(&["CONFIG", "GET", "maxclients"]).items()[1].text();
     assert_eq!(clients, (FILES_MAX - 40 - 20).to_string());
     let mut others: Vec<Client> = (0..FILES_MAX).map(|_| cluster.servers[1].client()).collect();
-    // It is told without having asked.
+    // The error arrives without a request.
     let refused = others.last_mut().expect("there are some").answer();
     assert!(refused.is_error("ERR max number of clients reached"), "{refused:?}");
     assert_eq!(client.ask(&["SET", "key:0", "last"]).text(), "OK");

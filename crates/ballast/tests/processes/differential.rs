@@ -1,11 +1,11 @@
-//! The same random commands for Ballast and for a real Valkey: their replies must be the same, byte
-//! for byte, but for the [`DIFFERENCES`].
+//! The same random commands for Ballast and for a real Valkey. Their replies must be identical,
+//! byte for byte, except for the [`DIFFERENCES`].
 //!
 //! `BALLAST_TEST_AGAINST=HOST:PORT [BALLAST_TEST_COMMANDS=200000] [BALLAST_TEST_SEED=1]`
 //! `cargo test -p ballast --test processes replies_to_random -- --nocapture`
 //!
-//! Commands are made by [`GRAMMAR`], and some are then spoiled: an argument is left out, doubled or
-//! replaced. Nothing expires while it runs: expiries are long, or lie in the past.
+//! Commands are generated from [`GRAMMAR`]. Some are then spoiled: an argument is removed, doubled
+//! or replaced. No key expires during the test: expiries are far in the future, or in the past.
 
 mod grammar;
 
@@ -18,12 +18,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use types::limits::VALUE_BYTES_MAX;
 
-/// Requests that are on their way at once.
+/// Requests in a pipeline.
 const BATCH: usize = 24;
-/// Different replies that are told before the test gives up.
+/// Differences reported before the test ends.
 const FAULTS_MAX: usize = 40;
 
-/// Where Ballast answers something else, on purpose.
+/// An intended difference of Ballast.
 struct Difference {
     /// The command, in upper case.
     command: &'static str,
@@ -92,7 +92,7 @@ fn nearly_equal(exchange: &Exchange) -> bool {
     }
 }
 
-/// Whether an expiry was compared with one that may be as long, to the millisecond.
+/// Returns whether an expiry was compared with one that may be equal to the millisecond.
 fn is_close_race(exchange: &Exchange) -> bool {
     let compares =
         |word: &Vec<u8>| word.eq_ignore_ascii_case(b"GT") || word.eq_ignore_ascii_case(b"LT");
@@ -166,7 +166,7 @@ struct Run {
 impl Run {
     fn start(seed: u64, ours: SocketAddr, theirs: SocketAddr) -> Run {
         let (ours, mut theirs) = (Client::connect(ours), Client::connect(theirs));
-        // With the same limit both refuse the same.
+        // With the same limit, both servers refuse the same requests.
         let limit = VALUE_BYTES_MAX.to_string();
         let set = theirs.ask(&["CONFIG", "SET", "proto-max-bulk-len", &limit]);
         assert_eq!(set.text(), "OK");
@@ -181,7 +181,7 @@ impl Run {
         }
     }
 
-    /// Empties both and greets them.
+    /// Empties both servers and selects the protocol.
     fn begin_again(&mut self, protocol: &'static str) {
         self.protocol = protocol;
         for client in [&mut self.ours, &mut self.theirs] {
@@ -192,7 +192,7 @@ impl Run {
         }
     }
 
-    /// Sends a batch to both and compares. Returns how many commands.
+    /// Sends a batch to both servers and compares the replies. Returns the number of commands.
     fn batch(&mut self) -> usize {
         let requests: Vec<Vec<Vec<u8>>> =
             (0..BATCH).map(|_| self.grammar.request(&mut self.random)).collect();
@@ -206,7 +206,7 @@ impl Run {
             self.compare(Exchange { request, ours, theirs });
         }
         if self.faults.len() > before {
-            // What follows from one difference is not told again.
+            // Start over, so that consequences of one difference are not reported again.
             self.begin_again(self.protocol);
         }
         BATCH

@@ -1,16 +1,16 @@
-//! Small disks in memory, which can be filled.
+//! Small disks in memory that can be filled.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A disk of its own at a place.
+/// A separate small disk at a mount point.
 pub(crate) struct SmallDisk {
     at: PathBuf,
 }
 
 impl SmallDisk {
-    /// Makes one of so many megabytes. `Err`: why that is not possible.
+    /// Mounts a disk of this size. Returns the reason if that is not possible.
     pub(crate) fn mount(at: &Path, megabytes: u32) -> Result<SmallDisk, String> {
         std::fs::create_dir_all(at).expect("a folder can be made for a test");
         let size = format!("size={megabytes}m");
@@ -27,17 +27,17 @@ impl SmallDisk {
         self.at.join("filler")
     }
 
-    /// Takes all space that is left.
+    /// Fills the remaining space.
     pub(crate) fn fill(&self) {
         let mut file = std::fs::File::create(self.filler()).expect("a file can be made");
-        // By smaller and smaller pieces, until not a byte fits.
+        // Write smaller and smaller pieces, until not a single byte fits.
         for piece in [1 << 20, 4 << 10, 1] {
             let zeros = vec![0; piece];
             while file.write_all(&zeros).is_ok() {}
         }
     }
 
-    /// Gives it back.
+    /// Frees the filled space.
     pub(crate) fn free(&self) {
         std::fs::remove_file(self.filler()).expect("our file can be removed");
     }
@@ -45,7 +45,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Whoever still has files open keeps it alive until the end.
+        // A process with open files keeps the disk alive until it ends.
         let _ = Command::new("umount").arg("-l").arg(&self.at).output();
     }
 }

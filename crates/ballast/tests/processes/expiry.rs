@@ -1,4 +1,4 @@
-//! Keys that expire: invisible at once, and gone before long although nobody asks for them.
+//! Keys that expire become invisible at once, and are removed soon although no client reads them.
 
 use crate::client::until;
 use crate::servers::{MODEST, Process};

@@ -1,5 +1,5 @@
-//! Tests of replies that are not about data: bytes that are no requests, and how commands are
-//! described. Recorded from Valkey 9.1.2, and compared with a server of it on request:
+//! Tests of replies that are not about data: malformed requests, and descriptions of commands. They
+//! were recorded from Valkey 9.1.2, and can be compared with a running one:
 //!
 //! `BALLAST_TEST_AGAINST=HOST:PORT cargo test -p ballast --test processes valkey_does`
 
@@ -17,9 +17,9 @@ fn rival() -> Option<SocketAddr> {
 const UNBALANCED: &str = "-ERR Protocol error: unbalanced quotes in request\r\n";
 const CRLF: &str = "-ERR Protocol error: invalid CRLF in request\r\n";
 
-/// Bytes of a client that sends nothing more, and all that it is answered.
+/// The input of a client that then sends nothing more, and all its replies.
 const STREAMS: &[(&[u8], &str)] = &[
-    // A browser is sent away before the body of its request is executed.
+    // The connection of a browser is closed before the body of its request is executed.
     (b"POST / HTTP/1.1\r\nHost: x\r\n\r\nSET pwned yes\r\n", ""),
     (b"host: x\r\nSET pwned yes\r\n", ""),
     (b"*2\r\n$5\r\nHost:\r\n$1\r\nx\r\n*3\r\n$3\r\nSET\r\n$5\r\npwned\r\n$1\r\nx\r\n", ""),
@@ -58,12 +58,12 @@ fn bytes_are_taken_or_refused_as_valkey_does() {
     }
 }
 
-/// The words of a set or an array.
+/// Returns the words of a set or an array.
 fn words(answer: &Answer) -> BTreeSet<String> {
     answer.items().iter().map(Answer::text).collect()
 }
 
-/// How one key specification reads, whatever the order of its flags.
+/// Formats a key specification, independent of the order of its flags.
 fn specification(answer: &Answer) -> String {
     let mut parts = Vec::new();
     for [name, value] in answer.items().as_chunks().0 {
@@ -77,7 +77,7 @@ fn specification(answer: &Answer) -> String {
     parts.join(" ")
 }
 
-/// Arity, flags, places of keys, tips and key specifications of a command; `None`: there is none.
+/// Returns arity, flags, key positions, tips and key specifications of a command, if it exists.
 fn description(client: &mut Client, name: &str) -> Option<[String; 5]> {
     let info = client.ask(&["COMMAND", "INFO", name]).items().remove(0);
     if info.0 == Value::Null {
@@ -94,7 +94,7 @@ fn description(client: &mut Client, name: &str) -> Option<[String; 5]> {
     ])
 }
 
-/// Commands that are described otherwise, and why.
+/// Commands with a different description, and the reasons.
 const DESCRIBED_OTHERWISE: &[(&str, &str)] = &[];
 
 #[test]

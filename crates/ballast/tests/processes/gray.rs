@@ -1,8 +1,8 @@
-//! Faults that last: while one of them does, every key is read and written as if there were none.
+//! Lasting partial faults: during each fault, every key must be readable and writable as usual.
 //!
-//! Nothing is healed before that has been seen, so a cluster that waits for the end of a fault is
-//! found out, however long it is waited for. It takes root and `ip`; where no network can be made, the
-//! tests that cut connections say so and do nothing.
+//! Nothing heals before that is verified, so a cluster that waits for the end of the fault fails
+//! the test. Requires root and `ip`. If no network can be created, the tests that cut connections
+//! print that and do nothing.
 
 use crate::client::{Client, until};
 use crate::network::Network;
@@ -12,14 +12,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const SERVERS: usize = 4;
-/// How long a fault lasts at least: longer than leases, and than any silence that counts.
+/// Least duration of a fault: longer than leases and all silence timeouts.
 const LASTS: Duration = Duration::from_secs(3);
-/// The same without a coordinator: longer than servers keep a connection on which nothing comes.
+/// The same without a coordinator: longer than the silence limit of control connections.
 const LASTS_WITHOUT_COORDINATOR: Duration = Duration::from_secs(7);
-/// Bytes of a value: so many that segments end, and others are begun.
+/// Bytes of a value, large enough that segments fill and new ones begin.
 const VALUE_BYTES: usize = 100_000;
 
-/// One cluster at a time: a busy machine is no fault of the network.
+/// Runs one cluster at a time, because a busy machine looks like a network fault.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -30,7 +30,7 @@ fn network() -> Option<Network> {
     network.inspect_err(|why| println!("skipped: no network can be made here: {why}")).ok()
 }
 
-/// A cluster whose servers each own something, and a key of each.
+/// Starts a cluster in which each server owns slots, and returns a key of each.
 fn start(network: Option<&Network>) -> (Seats, Vec<String>) {
     let plan = Plan { servers: SERVERS, replicas: 2, durability: "memory", network };
     let mut seats = Seats::start(plan, |_| ());
@@ -44,7 +44,7 @@ fn start(network: Option<&Network>) -> (Seats, Vec<String>) {
     (seats, keys)
 }
 
-/// Writes and reads every key for so long, each as often as it takes until it is done.
+/// Writes and reads every key for at least this time, retrying until each succeeds.
 fn write_and_read_all(seats: &Seats, keys: &[String], lasts: Duration) {
     let end = clock::now() + lasts;
     for count in 0.. {
@@ -63,7 +63,7 @@ fn write_and_read_all(seats: &Seats, keys: &[String], lasts: Duration) {
     }
 }
 
-/// The servers that run, by their names: one that was taken for dead begins anew, with another name.
+/// Returns the names of the running servers. A server that was declared dead gets a new name.
 fn names(seats: &Seats) -> Vec<Option<String>> {
     seats.servers.iter().map(crate::seats::Seat::identity).collect()
 }
@@ -140,7 +140,7 @@ fn a_server_that_the_coordinator_does_not_reach_serves_on() {
 fn a_write_that_too_few_servers_would_keep_is_refused_and_not_executed() {
     let plan = Plan { servers: 3, replicas: 2, durability: "memory", network: None };
     let mut seats = Seats::start(plan, |_| ());
-    // It owns everything.
+    // This server owns all slots.
     let mut client = Client::connect(seats.servers[0].address);
     let all_others = ["CONFIG", "SET", "min-replicas-to-write", "2"];
     assert_eq!(client.ask(&all_others).text(), "OK");

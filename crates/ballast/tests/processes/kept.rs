@@ -1,4 +1,4 @@
-//! Servers that keep their log, end without warning, and come back.
+//! Persistent servers that end without warning and restart.
 
 use crate::client::{Client, until};
 use crate::servers::{MODEST, Process};
@@ -16,7 +16,7 @@ fn start(folder: &Path, durability: &str, memory: &str) -> Process {
     Process::kept(folder, &[&MODEST[..], &of_this].concat())
 }
 
-/// Waits until everything that was kept is there again.
+/// Waits until the server has loaded its log.
 fn loaded(server: &Process) -> Client {
     let mut client = server.client();
     while client.ask(&["DBSIZE"]).is_error("LOADING") {
@@ -25,7 +25,7 @@ fn loaded(server: &Process) -> Client {
     client
 }
 
-/// What a client knows of a server's records.
+/// The expected records of a server.
 #[derive(Default)]
 struct Twin {
     records: BTreeMap<String, String>,
@@ -40,7 +40,7 @@ impl Twin {
         Twin { records: BTreeMap::new(), random, keys, value_bytes }
     }
 
-    /// Changes records in pipelines, and knows what was acknowledged.
+    /// Changes records in pipelines, and records the acknowledged changes.
     fn write(&mut self, client: &mut Client, changes: usize) {
         for _ in 0..changes.div_ceil(64) {
             let mut requests = Vec::new();
@@ -62,7 +62,7 @@ impl Twin {
         }
     }
 
-    /// The server has these records and no others.
+    /// Checks that the server has exactly these records.
     fn check(&self, client: &mut Client, when: &str) {
         let size = client.ask(&["DBSIZE"]);
         assert_eq!(size.number(), self.records.len() as i64, "{when}: {size:?}");
@@ -72,7 +72,7 @@ impl Twin {
     }
 }
 
-/// Kills a server again and again, and looks what comes back.
+/// Kills a server repeatedly, and checks the recovered records.
 fn survives(durability: &str, (keys, value_bytes, changes): (usize, usize, usize), memory: &str) {
     let folder = folder();
     let mut twin = Twin::new(keys as u64, keys, value_bytes);
@@ -145,7 +145,7 @@ fn a_folder_that_is_in_use_is_refused() {
     server.assert_serves("another one tried to take its folder");
 }
 
-/// What a server says that cannot start with this folder.
+/// Returns the output of a server that cannot start with this folder.
 fn refusal(folder: &Path) -> String {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_ballast"))
         .args(["serve", "--port", "0", "--memory", "64mb", "--data-dir"])
@@ -156,7 +156,7 @@ fn refusal(folder: &Path) -> String {
     String::from_utf8(output.stderr).expect("words")
 }
 
-/// The files of segments, the longest first.
+/// Returns the files of segments, the longest first.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir(folder.join("replicas")).expect("there are replicas");
     let mut files: Vec<PathBuf> = all.map(|file| file.expect("it can be read").path()).collect();
@@ -172,10 +172,10 @@ fn damage_is_named_and_nothing_is_dropped_silently() {
     let mut twin = Twin::new(9, 100, 50_000);
     twin.write(&mut client, 640);
     server.kill();
-    // One byte of a record somewhere in the middle.
+    // Damage one byte in the middle of a record.
     let mut damaged = 0;
     for file in files(folder.path()) {
-        // Each start begins the chain of the log's directory anew, in another file.
+        // Each start begins a new manifest log in another file.
         let Ok(bytes) = fs::read(&file) else { continue };
         let at = 5_000;
         if bytes.len() > at && bytes[at] != 0 {
@@ -193,10 +193,10 @@ fn damage_is_named_and_nothing_is_dropped_silently() {
     twin.check(&mut loaded(&server), "after all is as it was");
 }
 
-/// A folder that a server of replica format 1 has written (commit ede026c): 20 keys, one that expires
-/// in 2100, a counter, a key that was deleted, one that expired, one in table 3. Files of replicas
-/// are cut where nothing follows, and of the coordinator's only the blocks are kept that hold
-/// something, each behind its place.
+/// Returns a folder written by a server of replica format 1 (commit ede026c): 20 keys, one that
+/// expires in 2100, a counter, a deleted key, an expired key, and a key in table 3. Replica files
+/// are truncated after their last data. Of the coordinator's file, only the non-empty blocks are
+/// stored, each after its position.
 fn folder_of_format_1() -> TempDir {
     const BLOCK: usize = 4096;
     let folder = folder();

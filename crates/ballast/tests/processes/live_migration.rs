@@ -1,10 +1,10 @@
-//! The promise of the whole project, on real processes: ranges move back and forth, and clients
-//! see nothing but redirects.
+//! The main promise of the project, tested with real processes: ranges move back and forth, and
+//! clients see only redirects.
 //!
-//! What clients did and were told is recorded and judged by the simulator's checker: per register
-//! (a key, or two keys of a slot that are only written together) there must be an order in which
-//! everything can have happened. A write that is lost makes the reads behind it inexplicable; the
-//! last reads are of every register.
+//! The simulator's checker judges the recorded operations and results. For each register (a key, or
+//! two keys of a slot that are only written together), there must be an order in which all
+//! operations can have happened. A lost write makes later reads inexplicable. The last operations
+//! read every register.
 
 use crate::moves::{Ended, Mover};
 use crate::servers::Cluster;
@@ -14,16 +14,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const MEMORY_BYTES: u64 = 256 << 20;
-/// Code, stacks, buffers of connections and of pulls.
+/// Memory for code, stacks, and buffers of connections and pulls.
 const MEMORY_BESIDE_BYTES: u64 = 128 << 20;
 
-/// How long the load lasts: 20 s, or what the environment says.
+/// Returns the duration of the load: 20 s, or the value in the environment.
 fn duration() -> Duration {
     let seconds = std::env::var("BALLAST_TEST_SECONDS").ok().map(|text| text.parse());
     Duration::from_secs(seconds.map_or(20, |number| number.expect("a number of seconds")))
 }
 
-/// What is moved when, and what clients do: always the same, or as the environment says.
+/// Returns the seed of migrations and client operations: 1, or the value in the environment.
 pub(crate) fn seed() -> u64 {
     let seed = std::env::var("BALLAST_TEST_SEED").ok().map(|text| text.parse());
     seed.map_or(1, |number| number.expect("a seed is a number"))

@@ -1,6 +1,6 @@
-//! The binary as its users meet it: processes, sockets, stock clients, abuse.
+//! The binary as its users see it: processes, sockets, stock clients, abuse.
 //!
-//! Servers listen on ports that the operating system chooses, so that tests run side by side.
+//! Servers listen on ports that the operating system chooses, so that tests run in parallel.
 
 #![forbid(unsafe_code)]
 

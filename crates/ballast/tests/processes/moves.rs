@@ -1,4 +1,4 @@
-//! Moves ranges of slots from server to server, at random and back and forth.
+//! Random migrations of slot ranges between servers, back and forth.
 
 use crate::client::{Answer, Client, until};
 use crate::servers::Cluster;
@@ -7,43 +7,43 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use types::SLOT_COUNT;
 
-/// Ranges have these many slots or a multiple: few tablets, for tablets are never merged.
+/// Slots per piece. Ranges consist of whole pieces, since tablets are never merged.
 const SLOTS_OF_A_PIECE: u16 = 512;
-/// How often a move is asked for where servers die, and how long an answer may take.
+/// Pause between two requests for moves while servers die, and time limits of such a request.
 const ASK_EVERY: Duration = Duration::from_millis(30);
 const CONNECT_MAX: Duration = Duration::from_millis(100);
 const PATIENCE_OF_ASKERS: Duration = Duration::from_secs(2);
 const PIECES: usize = (SLOT_COUNT / SLOTS_OF_A_PIECE) as usize;
 
-/// How migrations have ended.
+/// The outcomes of migrations.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
-    /// The whole range has moved.
+    /// Migrations that moved their whole range.
     pub(crate) succeeded: usize,
-    /// Withdrawn, since we asked for that, or because it relied on one that was.
+    /// Migrations cancelled by the test, or because they depended on a cancelled one.
     pub(crate) cancelled: usize,
-    /// Given up before anything moved: the target has to make room first, or was too busy to
-    /// answer. Asking again helps.
+    /// Migrations abandoned before anything moved: the target must free memory first, or was too
+    /// busy to answer. A retry helps.
     pub(crate) given_up: usize,
-    /// Refused by the coordinator, since what was asked for relied on one that had failed.
+    /// Errors of requests that were refused, because they depended on a failed migration.
     pub(crate) refused: Vec<String>,
-    /// What was said about the others.
+    /// Error messages of the other migrations.
     pub(crate) failed: Vec<String>,
 }
 
-/// Whoever has slots moved.
+/// A client that requests migrations.
 pub(crate) struct Mover {
     random: fastrand::Rng,
     servers: Vec<Client>,
     names: Vec<String>,
-    /// Per piece, the server that owns it once all that was asked for has come about.
+    /// Owner of each piece after all requested migrations.
     owners: Vec<usize>,
-    /// What was said to requests that were not granted.
+    /// Errors of refused requests.
     refused: Vec<String>,
 }
 
 impl Mover {
-    /// Of this cluster.
+    /// Creates a mover for this cluster.
     pub(crate) fn new(cluster: &Cluster, seed: u64) -> Mover {
         let mut servers: Vec<Client> = cluster.servers.iter().map(|s| s.client()).collect();
         let names = servers.iter_mut().map(|s| s.ask(&["CLUSTER", "MYID"]).text()).collect();
@@ -53,7 +53,7 @@ impl Mover {
         mover
     }
 
-    /// Moves until it is told to stop, and waits for what has been begun.
+    /// Requests migrations until `stop` is set, and waits for those in progress.
     pub(crate) fn keep_moving(&mut self, stop: &AtomicBool) -> Ended {
         while !stop.load(Ordering::Relaxed) {
             self.some_moves();
@@ -63,7 +63,7 @@ impl Mover {
         self.ended()
     }
 
-    /// Some moves that go on at the same time or wait for each other.
+    /// Requests some migrations that run concurrently or wait for each other.
     fn some_moves(&mut self) {
         for _ in 0..self.random.usize(1..=3) {
             let (first, last, source) = self.some_range();
@@ -79,7 +79,7 @@ impl Mover {
         }
     }
 
-    /// Neighbouring pieces of one owner: first, last, owner.
+    /// Returns adjacent pieces of one owner: first, last, owner.
     fn some_range(&mut self) -> (usize, usize, usize) {
         let first = self.random.usize(..PIECES);
         let owner = self.owners[first];
@@ -97,19 +97,19 @@ impl Mover {
         words.extend(some_policy(&mut self.random));
         let answer = self.servers[source].ask(&words);
         if answer.text() != "OK" {
-            // An earlier one has failed meanwhile, which is why it went wrong; see `ended`.
+            // An earlier migration has failed meanwhile; see `ended`.
             return self.refused.push(answer.text());
         }
         self.owners[first..=last].fill(target);
     }
 
-    /// Waits until nothing moves.
+    /// Waits until no migration is in progress.
     fn settle(&mut self) {
         let servers = &mut self.servers;
         until("all migrations end", || servers.iter_mut().flat_map(reports).all(|it| it.is_over()));
     }
 
-    /// Learns who owns what, once all servers agree about it.
+    /// Reads the slot owners, once all servers agree.
     fn look_around(&mut self) {
         let servers = &mut self.servers;
         let mut slots = Vec::new();
@@ -129,7 +129,7 @@ impl Mover {
         }
     }
 
-    /// How all migrations so far have ended.
+    /// Returns the outcomes of all migrations so far.
     fn ended(&mut self) -> Ended {
         let mut ended = Ended { refused: self.refused.clone(), ..Ended::default() };
         for server in &mut self.servers {
@@ -149,7 +149,7 @@ impl Mover {
     }
 }
 
-/// A policy of a migration: every other time the usual one.
+/// Returns a migration policy, which is the default in half of the cases.
 fn some_policy(random: &mut fastrand::Rng) -> Vec<String> {
     if random.bool() {
         return Vec::new();
@@ -165,25 +165,25 @@ fn some_policy(random: &mut fastrand::Rng) -> Vec<String> {
     ["POLICY".into(), "PRIORITY".into(), priority].into_iter().chain(numbers).collect()
 }
 
-/// Has ranges moved between these servers, at random and whether or not they are there, until it is
-/// told to stop. How many moves were granted.
+/// Requests random migrations between these servers, whether they are available or not, until
+/// `stop` is set. Returns the number of accepted requests.
 pub(crate) fn keep_asking(addresses: &[SocketAddr], seed: u64, stop: &AtomicBool) -> usize {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut granted = 0;
     while !stop.load(Ordering::Relaxed) {
-        // Whoever is dead or busy is asked another time.
+        // Failures of dead or busy servers are ignored.
         granted += usize::from(ask_for_some_move(addresses, &mut random).is_some());
         bench::clock::sleep(ASK_EVERY);
     }
     granted
 }
 
-/// Waits until none of these servers has a part in a migration.
+/// Waits until none of these servers takes part in a migration.
 pub(crate) fn until_all_end(addresses: &[SocketAddr]) {
     until("all migrations end", || {
         addresses.iter().all(|&address| {
             let answer = Client::connect(address).ask(&["CLUSTER", "GETSLOTMIGRATIONS"]);
-            // Its coordinator may have been away until now.
+            // The coordinator may have been unavailable until now.
             !answer.is_error("") && reports_in(&answer).iter().all(Report::is_over)
         })
     });
@@ -210,8 +210,8 @@ fn ask_for_some_move(addresses: &[SocketAddr], random: &mut fastrand::Rng) -> Op
     Some(())
 }
 
-/// Neighbouring pieces of a range as in `Mover`, so that there are few tablets, or all of it if it
-/// has none.
+/// Returns adjacent pieces within a range as in `Mover`, so that there are few tablets. Returns the
+/// whole range if it contains no piece.
 fn some_pieces([low, high]: [usize; 2], random: &mut fastrand::Rng) -> (String, String) {
     let piece = usize::from(SLOTS_OF_A_PIECE);
     let pieces = low.div_ceil(piece)..(high + 1) / piece;
@@ -222,13 +222,13 @@ fn some_pieces([low, high]: [usize; 2], random: &mut fastrand::Rng) -> (String, 
     (first.to_string(), last.to_string())
 }
 
-/// Why a move is not possible when the move before it was cancelled.
+/// The error of a move that depended on a cancelled move.
 const NOT_THERE: &str = "Slots are not served by the source node";
 
-/// How the reasons begin for which a move is given up before it has begun.
+/// The beginnings of errors for migrations abandoned before they began.
 const GIVEN_UP: [&str; 2] = ["the target has no room", "the flip was not answered in time"];
 
-/// What a server tells of a migration.
+/// The state of a migration as reported by a server.
 struct Report {
     state: String,
     operation: String,
@@ -259,12 +259,12 @@ fn reports_in(answer: &Answer) -> Vec<Report> {
     answer.items().iter().map(report).collect()
 }
 
-/// Sum of the records that servers hold.
+/// Returns the total number of records on the servers.
 pub(crate) fn records(addresses: &[SocketAddr]) -> i64 {
     addresses.iter().map(|&address| Client::connect(address).ask(&["DBSIZE"]).number()).sum()
 }
 
-/// Every key that a server holds.
+/// Returns all keys on a server.
 pub(crate) fn keys(address: SocketAddr) -> Vec<String> {
     let mut client = Client::connect(address);
     let mut keys = Vec::new();

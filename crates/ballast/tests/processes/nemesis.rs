@@ -1,7 +1,7 @@
-//! Whoever makes the processes of a cluster fail while clients use it, and lets it heal.
+//! A fault injector: makes the processes of a cluster fail while clients use it, and lets it heal.
 //!
-//! Every fault ends with a cluster that is whole again by itself: all that happens from outside is
-//! that a process is started, goes on, gets space or is reached again.
+//! Every fault ends with a cluster that has become whole by itself. The only outside help is to
+//! start or continue a process, to free disk space, or to restore a connection.
 
 use crate::client::until;
 use crate::disks::SmallDisk;
@@ -12,32 +12,31 @@ use bench::clock;
 use std::time::Duration;
 use types::Instant;
 
-/// What can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// A server is killed, and started again: at once, or when others serve what it held.
+    /// Kill a server, and restart it at once or after others serve its data.
     Kill,
-    /// Two servers are killed, one soon after the other, and started again.
+    /// Kill two servers shortly after each other, and restart them.
     KillTwo,
-    /// All servers are killed at once, and started again in any order.
+    /// Kill all servers at once, and restart them in any order.
     KillAll,
-    /// The same with the coordinator.
+    /// Kill all servers and the coordinator at once, and restart them.
     KillEverybody,
-    /// The coordinator is killed, and started again after a while.
+    /// Kill the coordinator, and restart it after a while.
     KillCoordinator,
-    /// A server is killed while there is no coordinator.
+    /// Kill a server while there is no coordinator.
     KillUnseen,
-    /// A server is killed, and the coordinator while others recover what it held.
+    /// Kill a server, and kill the coordinator during its recovery.
     KillRecovering,
-    /// A server is stopped until others serve what it held, and goes on.
+    /// Stop a server until others serve its data, then continue it.
     Stop,
-    /// A server is stopped for a moment: it may or may not have been missed.
+    /// Stop a server for a moment. It may or may not be declared dead.
     Pause,
-    /// A server's disk gets full.
+    /// Fill a server's disk.
     FillDisk,
-    /// Nobody hears of a server, for a moment or until others serve what it held.
+    /// Isolate a server, for a moment or until others serve its data.
     Isolate,
-    /// Two servers, or a server and the coordinator, do not hear of each other for a while.
+    /// Cut the connection of two servers, or of a server and the coordinator, for a while.
     Cut,
 }
 
@@ -58,19 +57,19 @@ impl Fault {
     ];
 }
 
-/// Operations that clients do between two faults.
+/// Client operations between two faults.
 const OPERATIONS: (u64, u64) = (200, 4_000);
-/// Operations that must be possible while a fault lasts that a cluster should hardly notice.
+/// Client operations that must succeed during a fault that a cluster should hardly notice.
 const OPERATIONS_DURING: u64 = 1_000;
-/// The same for a disk that is full: so many that new replicas have to be begun, on other disks.
+/// The same for a full disk: enough that new replicas must be created on other disks.
 const OPERATIONS_ON_A_FULL_DISK: u64 = 15_000;
-/// How long a pause lasts at least and at most: around the read lease of 100 ms and the time after
-/// which a server counts as dead.
+/// Shortest and longest pause, in milliseconds: around the read lease of 100 ms and the failure
+/// timeout of servers.
 const PAUSES_MS: (u64, u64) = (20, 1_500);
-/// When a server is missed at the earliest, and when others usually serve what it held.
+/// Earliest declaration of a death, and usual end of its recovery, in milliseconds.
 const RECOVERIES_MS: (u64, u64) = (150, 400);
 
-/// What faults need beside the processes.
+/// Resources for faults beside the processes.
 #[derive(Clone, Copy)]
 pub(crate) struct Means<'m> {
     /// Small disks of servers, by the position of the server.
@@ -98,13 +97,13 @@ impl<'c> Nemesis<'c> {
         Nemesis { seats, crowd, random, means, replicas, begun: clock::now() }
     }
 
-    /// Lets these things happen one after the other.
+    /// Injects these faults one after the other.
     pub(crate) fn strike_all(mut self, faults: &[Fault]) -> Seats {
         faults.iter().for_each(|fault| self.strike(*fault));
         self.seats
     }
 
-    /// Waits for a random moment, makes this happen, and waits until all is well again.
+    /// Waits for a random moment, injects the fault, and waits until the cluster is whole again.
     fn strike(&mut self, fault: Fault) {
         self.crowd.until_operations(self.random.u64(OPERATIONS.0..=OPERATIONS.1));
         self.crowd.next_era();
@@ -132,7 +131,7 @@ impl<'c> Nemesis<'c> {
         println!("{second:>7.2} s, {:>8} operations: {what}", self.crowd.operations());
     }
 
-    /// The same about a server.
+    /// Prints a message about a server.
     fn tell_of(&self, server: usize, what: &str) {
         self.tell(&format!("{} {what}", self.seats.servers[server].name));
     }
@@ -141,14 +140,14 @@ impl<'c> Nemesis<'c> {
         self.random.usize(..self.seats.servers.len())
     }
 
-    /// Lasts so long that a server may be missed.
+    /// Waits for a random time, long enough that a server may be declared dead.
     fn some_time(&mut self) -> Duration {
         let time = Duration::from_millis(self.random.u64(PAUSES_MS.0..=PAUSES_MS.1));
         clock::sleep(time);
         time
     }
 
-    /// Whether the others can recover what so many servers held, and keep their own logs.
+    /// Returns whether the others can recover this many servers' data and keep full replication.
     fn can_lose(&self, servers: usize) -> bool {
         self.seats.servers.len() > self.replicas + servers
     }
@@ -176,7 +175,7 @@ impl<'c> Nemesis<'c> {
         self.start(first);
     }
 
-    /// Waits every other time until others serve what dead servers held, if they can.
+    /// In half of the cases, waits until others serve the dead servers' data, if they can.
     fn perhaps_until_served(&mut self, dead: usize) {
         if self.can_lose(dead) && self.random.bool() {
             self.seats.until_served();

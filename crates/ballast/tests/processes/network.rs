@@ -1,29 +1,29 @@
-//! A network of its own for the processes of a cluster, in which connections can be cut: each process
-//! stands in a network namespace, and all are joined by a bridge, on which the test is as well.
+//! A separate network for the processes of a cluster, in which connections can be cut. Each process
+//! runs in a network namespace. A bridge joins all namespaces and the test.
 //!
-//! What is cut is silent: packets are lost, and nobody is told. It takes root and `ip`.
+//! A cut is silent: packets are lost without an error. Requires root and `ip`.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A MAC address that nobody has: a bridge delivers nothing to it.
+/// An unused MAC address, to which a bridge delivers nothing.
 const NOBODY: &str = "02:00:00:00:00:01";
-/// The test's place on the bridge.
+/// The test's address on the bridge.
 const OURS: u8 = 254;
 
 /// The network of a cluster.
 pub(crate) struct Network {
-    /// The bridge, after which all else is named.
+    /// Name of the bridge, and prefix of all other names.
     name: String,
     subnet: [u8; 3],
     places: usize,
 }
 
 impl Network {
-    /// With a place for so many processes. `Err`: why that is not possible.
+    /// Creates a network with this many places. Returns the reason if that is not possible.
     pub(crate) fn new(places: usize) -> Result<Network, String> {
-        // The system may still be removing an earlier one when the next is made.
+        // Use a new name each time, because the system may still be removing an earlier network.
         static NETWORKS: AtomicU8 = AtomicU8::new(0);
         let letter = char::from(b'a' + NETWORKS.fetch_add(1, Ordering::Relaxed) % 26);
         let process = std::process::id();
@@ -61,23 +61,23 @@ impl Network {
         format!("{}v{number}", self.name)
     }
 
-    /// The address of a place.
+    /// Returns the address of a place.
     pub(crate) fn address(&self, number: usize) -> Ipv4Addr {
         self.at(number as u8 + 1)
     }
 
-    /// The words before a command that is to run at a place.
+    /// Returns the words before a command that runs it at a place.
     pub(crate) fn enter(&self, number: usize) -> Vec<String> {
         ["ip", "netns", "exec", &self.space(number)].map(String::from).into()
     }
 
-    /// Two places do not hear of each other any more.
+    /// Cuts the connection between two places.
     pub(crate) fn cut(&self, one: usize, other: usize) {
         self.cut_from(one, other);
         self.cut_from(other, one);
     }
 
-    /// What the first place sends to the other one is lost.
+    /// Drops the packets from the first place to the second.
     pub(crate) fn cut_from(&self, here: usize, there: usize) {
         let there = self.address(there).to_string();
         let to_nobody = ["lladdr", NOBODY, "dev", "eth0", "nud", "permanent"];
@@ -86,7 +86,7 @@ impl Network {
         ip(&[&words, &to_nobody[..]].concat()).expect("our network can be changed");
     }
 
-    /// They do again.
+    /// Restores the connection between two places.
     pub(crate) fn join(&self, one: usize, other: usize) {
         for (here, there) in [(one, other), (other, one)] {
             let (space, there) = (self.space(here), self.address(there).to_string());
@@ -95,12 +95,12 @@ impl Network {
         }
     }
 
-    /// Nobody hears of this place any more.
+    /// Cuts a place off from all others.
     pub(crate) fn isolate(&self, number: usize) {
         ip(&["link", "set", &self.cable(number), "nomaster"]).expect("our network can be changed");
     }
 
-    /// Everybody does again.
+    /// Reconnects a place to all others.
     pub(crate) fn connect(&self, number: usize) {
         ip(&["link", "set", &self.cable(number), "master", &self.name])
             .expect("our network can be changed");
@@ -109,7 +109,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // What was never made cannot be removed. Cables end with their namespaces.
+        // Places may not exist. Cables disappear with their namespaces.
         for number in 0..self.places {
             let _ = ip(&["netns", "del", &self.space(number)]);
         }

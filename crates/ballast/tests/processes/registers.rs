@@ -1,11 +1,10 @@
-//! What clients work on and what they may be told about it: texts, counters, and pairs of keys that
-//! are only written together. Each is a register whose history the simulator's checker can judge.
+//! The registers that clients work on, and the valid replies: texts, counters, and pairs of keys
+//! that are only written together. The simulator's checker judges the history of each register.
 
 use resp::Value;
 use sim::history::{self, Action, Operation, Outcome, Verdict};
 use std::collections::BTreeMap;
 
-/// A register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Register {
     Text(u32),
@@ -13,7 +12,7 @@ pub(crate) enum Register {
     Pair(u32),
 }
 
-/// How many registers of a kind there are, and how many of them are hot at a time.
+/// Number of registers of each kind, and number of hot ones at a time.
 const TEXTS: u32 = 20_000;
 const COUNTERS: u32 = 2_000;
 const PAIRS: u32 = 2_000;
@@ -21,10 +20,10 @@ const HOT_TEXTS: u32 = 6;
 const HOT_COUNTERS: u32 = 4;
 const HOT_PAIRS: u32 = 2;
 
-/// What was done to registers, by whomever.
+/// Operations on registers, by all clients.
 pub(crate) type History = Vec<(Register, Operation)>;
 
-/// Checks the history of every register; returns how many operations there were.
+/// Checks the history of every register. Returns the number of operations.
 pub(crate) fn judge<'h>(history: impl IntoIterator<Item = &'h (Register, Operation)>) -> usize {
     let mut histories: BTreeMap<Register, Vec<Operation>> = BTreeMap::new();
     for (register, operation) in history {
@@ -41,7 +40,7 @@ pub(crate) fn judge<'h>(history: impl IntoIterator<Item = &'h (Register, Operati
 }
 
 impl Register {
-    /// Every other time one of those that are hot in this era.
+    /// Returns a random register, in half of the cases a hot one of this era.
     pub(crate) fn random(random: &mut fastrand::Rng, era: u32) -> Register {
         let is_hot = random.bool();
         let (texts, counters, pairs) = match is_hot {
@@ -75,7 +74,7 @@ impl Register {
         }
     }
 
-    /// Makes it exist, whatever it was; `new` is a value that was never used.
+    /// Returns an action after which the register exists. `new` is a value that was never used.
     pub(crate) fn writing(self, new: u64) -> Action {
         match self {
             Register::Counter(_) => Action::Increment,
@@ -83,7 +82,7 @@ impl Register {
         }
     }
 
-    /// Something to do with it. `new` is a value that was never used, `known` one that it may have.
+    /// Returns a random action. `new` is an unused value, `known` a possible current one.
     pub(crate) fn action(self, random: &mut fastrand::Rng, new: u64, known: u64) -> Action {
         match (self, random.u8(..100)) {
             (_, 0..45) => Action::Read,
@@ -126,7 +125,7 @@ impl Register {
         }
     }
 
-    /// What a reply says about the action; an error is given back.
+    /// Returns the outcome of an action by its reply, or the text of an error reply.
     pub(crate) fn outcome(self, action: Action, reply: &Value) -> Result<Outcome, String> {
         let pair = matches!(self, Register::Pair(_));
         match (action, reply) {
@@ -152,13 +151,13 @@ impl Register {
     }
 }
 
-/// Long enough now and then for segments to fill.
+/// Returns a value, which is sometimes long enough to fill segments.
 fn value(number: u64) -> Vec<u8> {
     let length = if number.is_multiple_of(5) { 3_000 } else { 60 };
     format!("{number}:{:x>length$}", "").into_bytes()
 }
 
-/// The number in a value, or in a counter.
+/// Parses the number in a value or counter.
 fn number_of(text: &[u8]) -> Result<u64, String> {
     let digits = text.split(|&byte| byte == b':').next().unwrap_or_default();
     let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());

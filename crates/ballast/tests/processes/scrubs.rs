@@ -1,4 +1,4 @@
-//! Replicas that a disk has lost without a word are made again while their owner lives.
+//! Replicas that a disk has lost silently are replaced while their owner lives.
 
 use crate::client::{Client, until};
 use crate::servers::{Cluster, MODEST, Process};
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 const VALUES: usize = 200;
 const VALUE_BYTES: usize = 256 << 10;
-/// Somewhere in the values of a replica's file.
+/// An offset within the values of a replica's file.
 const PLACE: u64 = 3 << 19;
 
-/// A server that reads what it keeps again every second. One other server keeps its log.
+/// Starts a server that scrubs its replicas every second. One other server has replicas of its log.
 fn joined(coordinator: &Process, folder: &Path) -> Process {
     let folder = folder.to_str().expect("the names of our folders are words");
     let kept = ["--durability", "memory", "--replicas", "1", "--memory", "128mb"];
@@ -29,7 +29,7 @@ fn field(server: &Process, name: &str) -> usize {
     line.and_then(|value| value.trim().parse().ok()).expect("a number")
 }
 
-/// Changes a bit of a replica that has values in it. Returns its file.
+/// Flips a bit of a replica that contains values. Returns its file.
 fn damage(folder: &Path) -> Option<PathBuf> {
     for entry in std::fs::read_dir(folder.join("replicas")).ok()?.flatten() {
         let file = File::options().read(true).write(true).open(entry.path()).ok()?;
@@ -54,7 +54,7 @@ fn a_replica_that_the_disk_has_changed_is_made_again_from_memory() {
         let key = format!("key:{number}");
         assert_eq!(client.ask(&["SET", &key, &value(number)]).text(), "OK");
     }
-    // Nobody else has a copy of these.
+    // These replicas have no other copy.
     for (server, folder) in cluster.servers.iter().zip(&folders).skip(1) {
         let file = damage(folder.path()).expect("it keeps something for the first server");
         until("the damage is found", || field(server, "damaged_replicas") > 0);

@@ -1,8 +1,8 @@
-//! Clusters whose processes can be killed and started again: each has an address, a disk and
-//! arguments of its own, which stay as they are.
+//! Clusters whose processes can be killed and restarted. Each process has an address, a disk and
+//! arguments, which never change.
 //!
-//! Addresses are in the loopback network, one for each process. So ports need not be free, nobody
-//! takes them while a server is dead, and tests run side by side.
+//! Each process has its own address in the loopback network. Ports therefore need not be free, are
+//! not taken by others while a server is dead, and tests can run in parallel.
 
 use crate::client::{Client, until};
 use crate::network::Network;
@@ -19,16 +19,16 @@ const PORT: u16 = 7_000;
 
 /// A place for a process.
 pub(crate) struct Seat {
-    /// What it is called in what a test tells.
+    /// Name in the output of a test.
     pub(crate) name: String,
     pub(crate) address: SocketAddr,
-    /// The folder that it keeps its data in.
+    /// The process's data folder.
     pub(crate) disk: PathBuf,
-    /// What the binary is called with, and what is called before it.
+    /// Words before the binary, and its arguments.
     leading: Vec<String>,
     words: Vec<String>,
     state: State,
-    /// Nobody can reach it over the network.
+    /// True if the network connection of the process is cut.
     pub(crate) is_cut_off: bool,
 }
 
@@ -36,7 +36,7 @@ enum State {
     Empty,
     Starting(Starting),
     Running(Process),
-    /// Stopped, as by SIGSTOP.
+    /// Stopped by SIGSTOP.
     Stopped(Process),
 }
 
@@ -52,7 +52,7 @@ impl Seat {
         Seat { name, address, disk, leading, words, state, is_cut_off: false }
     }
 
-    /// Starts a process, which takes its time to get ready.
+    /// Starts a process, without waiting until it is ready.
     pub(crate) fn start(&mut self) {
         let mut command = match self.leading.split_first() {
             None => Command::new(binary()),
@@ -67,14 +67,13 @@ impl Seat {
         self.state = State::Starting(Starting::new(command));
     }
 
-    /// Waits until the process is ready.
     pub(crate) fn ready(&mut self) {
         if let State::Starting(starting) = self.take() {
             self.state = State::Running(starting.ready());
         }
     }
 
-    /// Ends its process as a failure of the machine does, in whatever state that is.
+    /// Kills the process in any state, as a machine failure does.
     pub(crate) fn kill(&mut self) {
         match self.take() {
             State::Empty => {}
@@ -84,7 +83,7 @@ impl Seat {
         }
     }
 
-    /// Stops its process, which does not notice.
+    /// Stops the process by SIGSTOP.
     pub(crate) fn stop(&mut self) {
         let State::Running(process) = self.take() else { panic!("{} does not run", self.name) };
         process.signal(Signal::STOP);
@@ -92,7 +91,7 @@ impl Seat {
         self.state = State::Stopped(process);
     }
 
-    /// Lets it go on.
+    /// Continues the stopped process.
     pub(crate) fn resume(&mut self) {
         let State::Stopped(process) = self.take() else { panic!("{} is not stopped", self.name) };
         process.signal(Signal::CONT);
@@ -103,31 +102,31 @@ impl Seat {
         std::mem::replace(&mut self.state, State::Empty)
     }
 
-    /// Whether it runs and can be reached.
+    /// Returns whether the process runs and can be reached.
     pub(crate) fn is_there(&self) -> bool {
         matches!(self.state, State::Running(_)) && !self.is_cut_off
     }
 
-    /// Checks that its process has not ended by itself.
+    /// Checks that the process has not ended by itself.
     fn assert_runs(&mut self) {
         if let State::Running(process) | State::Stopped(process) = &mut self.state {
             process.assert_runs();
         }
     }
 
-    /// Its name in the cluster, if it answers. A process that begins anew gets another one.
+    /// Returns the server's cluster name, if it answers. Rejoining as a new member changes it.
     pub(crate) fn identity(&self) -> Option<String> {
         Some(self.ask(&["CLUSTER", "MYID"])?.text())
     }
 
-    /// A field of what it tells with this command.
+    /// Returns a field of the reply to this command.
     pub(crate) fn field(&self, command: &[&str], name: &str) -> Option<String> {
         let answer = self.ask(command)?;
         let (text, name) = (answer.text(), format!("{name}:"));
         text.lines().find_map(|line| line.strip_prefix(&name)).map(|value| value.trim().into())
     }
 
-    /// What it answers on a new connection, unless that is an error.
+    /// Returns the reply to a command on a new connection, unless it is an error.
     pub(crate) fn ask(&self, command: &[&str]) -> Option<crate::client::Answer> {
         let patience = Duration::from_secs(1);
         let mut client = Client::try_connect(self.address, patience)?;
@@ -136,17 +135,15 @@ impl Seat {
     }
 }
 
-/// How a cluster is made.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan<'p> {
     pub(crate) servers: usize,
     pub(crate) replicas: usize,
     pub(crate) durability: &'p str,
-    /// Where processes are, if they are not all at the loopback interface.
+    /// Network of the processes, if not all of them use the loopback interface.
     pub(crate) network: Option<&'p Network>,
 }
 
-/// A cluster.
 pub(crate) struct Seats {
     pub(crate) coordinator: Seat,
     pub(crate) servers: Vec<Seat>,
@@ -154,7 +151,7 @@ pub(crate) struct Seats {
 }
 
 impl Seats {
-    /// Starts a cluster with a place for each process, which `prepare` may change before.
+    /// Starts a cluster. `prepare` may change its places before.
     pub(crate) fn start(plan: Plan<'_>, prepare: impl FnOnce(&mut Seats)) -> Seats {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"));
         let folder = folder.expect("a folder can be made for a test");
@@ -169,7 +166,7 @@ impl Seats {
         let replicas = plan.replicas.to_string();
         let join = coordinator.address.to_string();
         let of_plan = ["serve", "--join", &join, "--durability", plan.durability, "--memory"];
-        // Clients need not be on the same machine.
+        // Clients may run on other machines.
         let others = ["128mb", "--replicas", &replicas, "--protected-mode", "no"];
         let keyed = ["--cluster-key-file", key];
         let words = [&of_plan[..], &others, &keyed, &MODEST].concat();
@@ -185,7 +182,7 @@ impl Seats {
             });
         }
         prepare(&mut seats);
-        // Who joins first owns everything.
+        // The first server to join owns all slots.
         for seat in [&mut seats.coordinator, &mut seats.servers[0]] {
             seat.start();
             seat.ready();
@@ -200,12 +197,12 @@ impl Seats {
         std::iter::once(&mut self.coordinator).chain(&mut self.servers)
     }
 
-    /// Where clients reach the servers.
+    /// Returns the client addresses of the servers.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.servers.iter().map(|seat| seat.address).collect()
     }
 
-    /// Gives each server an equal part of the slots, all of which the first one owns.
+    /// Distributes the slots equally over the servers. The first one owns all of them before.
     pub(crate) fn spread(&mut self) {
         let count = self.servers.len();
         let border = |number: usize| usize::from(types::SLOT_COUNT) * number / count;
@@ -223,8 +220,8 @@ impl Seats {
         self.until_whole();
     }
 
-    /// Waits until the servers that run serve everything, keep each other's logs as they should,
-    /// and know of no others.
+    /// Waits until the running servers serve all slots, have full replication, and know no other
+    /// servers.
     pub(crate) fn until_whole(&mut self) {
         until("the cluster is whole", || {
             self.all().for_each(Seat::assert_runs);
@@ -232,7 +229,7 @@ impl Seats {
         });
     }
 
-    /// `None`: one does not answer.
+    /// Returns whether the cluster is whole; `None` if a server does not answer.
     fn is_whole(&self) -> Option<bool> {
         let running: Vec<&Seat> = self.servers.iter().filter(|seat| seat.is_there()).collect();
         let names: Option<Vec<String>> = running.iter().map(|seat| seat.identity()).collect();
@@ -250,7 +247,7 @@ impl Seats {
         Some(true)
     }
 
-    /// Removes all records, while the cluster is whole.
+    /// Removes all records. The cluster must be whole.
     pub(crate) fn clear(&self) {
         until("all is removed", || {
             let mut flushed = self.servers.iter().map(|seat| seat.ask(&["FLUSHALL"]).is_some());
@@ -258,7 +255,7 @@ impl Seats {
         });
     }
 
-    /// Waits until servers that run serve everything, whatever else is amiss.
+    /// Waits until running servers serve all slots, whatever else is wrong.
     pub(crate) fn until_served(&self) {
         let running: Vec<&Seat> = self.servers.iter().filter(|seat| seat.is_there()).collect();
         let is_served = || {
@@ -275,7 +272,7 @@ impl Seats {
 }
 
 impl Seat {
-    /// The names of all owners of slots, as it knows them.
+    /// Returns the names of all slot owners in this server's map.
     fn owners(&self) -> Option<Vec<String>> {
         let ranges = self.ask(&["CLUSTER", "SLOTS"])?.items();
         let owner = |range: crate::client::Answer| range.items()[2].items()[2].text();
@@ -285,12 +282,12 @@ impl Seat {
 
 impl Drop for Seats {
     fn drop(&mut self) {
-        // A process that is stopped is killed as well.
+        // Stopped processes are killed too.
         self.all().for_each(|seat| drop(seat.take()));
     }
 }
 
-/// Addresses of the loopback network that nobody else uses: the first one of a cluster, and so on.
+/// Returns addresses in the loopback network that no other cluster uses, by place number.
 fn loopback_addresses() -> impl Fn(usize) -> Ipv4Addr {
     static CLUSTERS: AtomicU8 = AtomicU8::new(0);
     let cluster = CLUSTERS.fetch_add(1, Ordering::Relaxed) % 16;

@@ -1,4 +1,4 @@
-//! Ballast's processes, started on ports that the system chooses and ended when they are dropped.
+//! Ballast processes on free ports, ended when they are dropped.
 
 use crate::client::Client;
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,10 +12,10 @@ use std::time::Duration;
 /// One process of the binary.
 pub(crate) struct Process {
     child: Child,
-    /// Where clients, or a coordinator's servers, reach it.
+    /// Address for clients, or for the servers of a coordinator.
     pub(crate) address: SocketAddr,
     log: PathBuf,
-    /// Held so that what the process prints later has somewhere to go.
+    /// Kept open, so that later output of the process does not fail.
     _output: BufReader<ChildStdout>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Process {
 pub(crate) const MODEST: [&str; 5] =
     ["--shared-cores", "--reactors", "1", "--ready-memory", "16mb"];
 
-/// A process that was started and has not said yet that it is ready.
+/// A started process that is not ready yet.
 pub(crate) struct Starting {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -49,7 +49,7 @@ impl Starting {
         Starting { child, output, log: path }
     }
 
-    /// Waits until it is ready.
+    /// Waits until the process is ready.
     pub(crate) fn ready(mut self) -> Process {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("it says something");
@@ -61,7 +61,7 @@ impl Starting {
         Process { child, address, log, _output: output }
     }
 
-    /// Waits until it has ended by itself without having been ready, and returns why.
+    /// Waits until the process has ended by itself before it was ready, and returns its error.
     pub(crate) fn refused(mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("it ends or says something");
@@ -77,7 +77,7 @@ impl Starting {
     }
 }
 
-/// The binary that is tested, to be called with arguments.
+/// Returns the path of the binary under test.
 pub(crate) fn binary() -> PathBuf {
     let other = std::env::var_os("BALLAST_TEST_BINARY").map(PathBuf::from);
     other.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_ballast")))
@@ -90,25 +90,25 @@ impl Process {
         Starting::new(command).ready()
     }
 
-    /// A server that is a store of its own, and keeps nothing.
+    /// Starts a stand-alone server without persistence.
     pub(crate) fn alone(arguments: &[&str]) -> Process {
         let alone = ["serve", "--port", "0", "--durability", "none"];
         Process::start(&[&alone, arguments].concat())
     }
 
-    /// A server that is a store of its own, and keeps its log in this folder.
+    /// Starts a stand-alone server with its log in this folder.
     pub(crate) fn kept(folder: &Path, arguments: &[&str]) -> Process {
         let folder = folder.to_str().expect("the names of our folders are words");
         Process::start(&[&["serve", "--port", "0", "--data-dir", folder], arguments].concat())
     }
 
-    /// Ends it as a failure of the machine does: it can do nothing about it.
+    /// Kills the process without a chance to react, as a machine failure does.
     pub(crate) fn kill(self) {
         Process::kill_together([self]);
     }
 
-    /// Kills all of them before it waits for one: on a busy machine a process that was killed may
-    /// take seconds to end.
+    /// Kills all processes before it waits for one, because a killed process may take seconds to
+    /// end on a busy machine.
     pub(crate) fn kill_together(processes: impl IntoIterator<Item = Process>) {
         let mut killed: Vec<Process> = processes.into_iter().collect();
         for process in &mut killed {
@@ -119,12 +119,12 @@ impl Process {
         }
     }
 
-    /// A coordinator that forgets everything when it ends.
+    /// Starts a coordinator without persistence.
     pub(crate) fn coordinator() -> Process {
         Process::start(&["coordinator", "--port", "0"])
     }
 
-    /// A coordinator that keeps its file in this folder.
+    /// Starts a coordinator with its file in this folder.
     pub(crate) fn coordinator_in(folder: &Path, port: u16, arguments: &[&str]) -> Process {
         let folder = folder.to_str().expect("the names of our folders are words");
         let port = port.to_string();
@@ -132,72 +132,70 @@ impl Process {
         Process::start(&[&kept, arguments].concat())
     }
 
-    /// A server of a cluster.
+    /// Starts a server of a cluster.
     pub(crate) fn joined(coordinator: &Process, arguments: &[&str]) -> Process {
         let address = coordinator.address.to_string();
         Process::start(&[&["serve", "--port", "0", "--join", &address], arguments].concat())
     }
 
-    /// A connection to it.
     pub(crate) fn client(&self) -> Client {
         Client::connect(self.address)
     }
 
-    /// Where other servers reach it.
+    /// Returns the address for other servers.
     pub(crate) fn bus_address(&self) -> SocketAddr {
         let reply = self.client().ask(&["CONFIG", "GET", "cluster-port"]);
         let port = reply.items()[1].text().parse().expect("the bus has a port");
         SocketAddr::new(self.address.ip(), port)
     }
 
-    /// Tells it to end, as whoever runs it does.
+    /// Asks the process to shut down, by SIGTERM.
     pub(crate) fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Sends it a signal.
     pub(crate) fn signal(&self, signal: Signal) {
         let process = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         kill_process(process.expect("it has a number"), signal).expect("it still runs");
     }
 
-    /// Checks that it has not ended by itself.
+    /// Checks that the process has not ended by itself.
     pub(crate) fn assert_runs(&mut self) {
         let ended = self.child.try_wait().expect("it can be waited for");
         assert!(ended.is_none(), "{} has ended by itself: {ended:?}", self.address);
     }
 
-    /// Whether all its threads are stopped, as by SIGSTOP: that takes a moment. The thread that makes
-    /// memory ready is left out: it serves nobody, and stops only when it has run once more, which may
+    /// Returns whether all threads are stopped, which takes a moment after SIGSTOP. The memory
+    /// thread is ignored: it serves no requests, and stops only when it has run again, which may
     /// take seconds on a busy machine.
     pub(crate) fn is_stopped(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
         let mut tasks = tasks.expect("it still runs").flatten();
         tasks.all(|task| {
             let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            // The state follows the name, which may contain anything.
+            // The state follows the name, which may contain any characters.
             stat.rsplit_once(')').is_some_and(|(name, rest)| {
                 name.ends_with("(memory") || rest.trim_start().starts_with('T')
             })
         })
     }
 
-    /// How it ended, once it has.
+    /// Waits for the end of the process, and returns its status.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.child.wait().expect("it can be waited for")
     }
 
-    /// Its memory that is resident, in bytes.
+    /// Returns the resident memory of the process, in bytes.
     pub(crate) fn resident_bytes(&self) -> u64 {
         bench::processes::resident_bytes(self.child.id()).expect("it still runs")
     }
 
-    /// Processor time that it has used.
+    /// Returns the processor time that the process has used.
     pub(crate) fn cpu_time(&self) -> Duration {
         bench::processes::cpu_time(self.child.id()).expect("it still runs")
     }
 
-    /// Checks that it serves, on a new connection.
+    /// Checks on a new connection that the process serves requests.
     pub(crate) fn assert_serves(&self, after: &str) {
         let mut client = self.client();
         assert_eq!(client.ask(&["PING"]).text(), "PONG", "after {after}");
@@ -206,7 +204,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
@@ -220,21 +218,20 @@ impl Drop for Process {
     }
 }
 
-/// The address in `ballast serve: ready for clients on HOST:PORT (...)`.
+/// Parses the address in `ballast serve: ready for clients on HOST:PORT (...)`.
 fn ready_address(line: &str) -> Option<SocketAddr> {
     let (_, address) = line.split_once(" on ")?;
     address.split_whitespace().next()?.parse().ok()
 }
 
-/// A coordinator and its servers.
 pub(crate) struct Cluster {
-    /// The first one owns every slot at the start.
+    /// The servers. The first one owns all slots at the start.
     pub(crate) servers: Vec<Process>,
     _coordinator: Process,
 }
 
 impl Cluster {
-    /// Starts so many servers.
+    /// Starts `count` servers.
     pub(crate) fn start(count: usize, arguments: &[&str]) -> Cluster {
         Cluster::of(&vec![arguments; count])
     }
@@ -247,7 +244,7 @@ impl Cluster {
         Cluster::around(servers, coordinator)
     }
 
-    /// Servers that were started already. Waits until they know each other.
+    /// Creates a cluster of running servers, and waits until they know each other.
     pub(crate) fn around(servers: Vec<Process>, coordinator: Process) -> Cluster {
         let count = servers.len();
         let cluster = Cluster { servers, _coordinator: coordinator };
@@ -262,7 +259,7 @@ impl Cluster {
         cluster
     }
 
-    /// Where clients reach its servers.
+    /// Returns the client addresses of the servers.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.servers.iter().map(|server| server.address).collect()
     }

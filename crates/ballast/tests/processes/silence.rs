@@ -1,4 +1,4 @@
-//! Addresses at which nobody answers and nobody refuses, as behind a firewall that drops packets.
+//! Addresses that neither answer nor refuse, as behind a firewall that drops packets.
 
 use crate::client::until;
 use crate::servers::binary;
@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
-/// A listener that accepts nobody, and whose queue is full: what is sent to connect is dropped.
+/// A listener that never accepts and whose queue is full, so connection requests are dropped.
 struct Silent {
     address: SocketAddr,
     _sockets: Vec<OwnedFd>,
@@ -28,10 +28,10 @@ impl Silent {
         let address = getsockname(&listener).expect("it has an address");
         let address = SocketAddr::try_from(address).expect("an address and a port");
         let mut sockets = vec![listener];
-        // One more than the queue takes.
+        // One more than the queue accepts.
         for _ in 0..4 {
             let filler = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
-            // In progress, for ever.
+            // These connections stay in progress.
             let _ = connect(&filler, &address);
             sockets.push(filler);
         }

@@ -1,4 +1,4 @@
-//! Values of every length, in every database and slot, are moved, recovered and read back at starts.
+//! Moves, recoveries and restarts with values of every length, in every database and slot.
 
 use crate::client::{Client, until};
 use crate::moves::until_all_end;
@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use types::limits::{TABLES_MAX, VALUE_BYTES_MAX};
 use types::{SLOT_COUNT, slot_of};
 
-/// Requests that are sent at once.
+/// Requests in a pipeline.
 const AT_ONCE: usize = 512;
 
-/// A record that should be there: database, key, and what its value is made of.
+/// An expected record: database, key, and the parameters of its value.
 #[derive(Clone)]
 struct Expected {
     database: usize,
@@ -20,7 +20,7 @@ struct Expected {
 }
 
 impl Expected {
-    /// Different for each key, and in each part of it.
+    /// Returns the value, which is different for each key and in each of its parts.
     fn value(&self) -> String {
         let mut value = String::with_capacity(self.bytes + self.key.len() + 8);
         let mut line = 0;
@@ -38,7 +38,7 @@ fn select(client: &mut Client, database: usize) {
     assert_eq!(client.ask(&["SELECT", &database.to_string()]).text(), "OK");
 }
 
-/// Runs of records of one database, short enough to be asked about at once.
+/// Splits records into runs of one database, short enough for one pipeline.
 fn batches(records: &[Expected]) -> impl Iterator<Item = &[Expected]> {
     let mut rest = records;
     std::iter::from_fn(move || {
@@ -55,7 +55,7 @@ fn batches(records: &[Expected]) -> impl Iterator<Item = &[Expected]> {
     })
 }
 
-/// Writes the records, which come in order of database.
+/// Writes the records, which are ordered by database.
 fn write(address: SocketAddr, records: &[Expected]) {
     let mut client = Client::connect(address);
     for batch in batches(records) {
@@ -67,7 +67,7 @@ fn write(address: SocketAddr, records: &[Expected]) {
     }
 }
 
-/// Reads all of them where they should be.
+/// Reads all records and checks them.
 fn check(address: SocketAddr, records: &[Expected], after: &str) {
     let mut client = Client::connect(address);
     for batch in batches(records) {
@@ -81,7 +81,7 @@ fn check(address: SocketAddr, records: &[Expected], after: &str) {
     }
 }
 
-/// Has slots moved, and waits until they are.
+/// Moves slots, and waits for the end of the migration.
 fn move_slots((source, target): (SocketAddr, SocketAddr), slots: (u16, u16)) {
     let name = Client::connect(target).ask(&["CLUSTER", "MYID"]).text();
     let (first, last) = (slots.0.to_string(), slots.1.to_string());
@@ -98,11 +98,11 @@ fn move_slots((source, target): (SocketAddr, SocketAddr), slots: (u16, u16)) {
             covers && (ip, port) == (target.ip().to_string(), target.port().into())
         })
     };
-    // A move is given up where processors are busy.
+    // A migration may be abandoned if processors are busy, so repeat it.
     until("the slots have moved", is_over);
 }
 
-/// A hash tag for each slot.
+/// Returns a hash tag for each slot.
 fn tags() -> Vec<String> {
     let mut tags = vec![String::new(); usize::from(SLOT_COUNT)];
     let mut missing = tags.len();
@@ -120,7 +120,7 @@ fn tags() -> Vec<String> {
     tags
 }
 
-/// Reads all of them wherever the servers that run say that they are.
+/// Checks all records on their current owners.
 fn check_everywhere(seats: &Seats, records: &[Expected], after: &str) {
     let ranges = seats.servers[0].ask(&["CLUSTER", "SLOTS"]).expect("a server answers").items();
     let mut checked = 0;
@@ -145,7 +145,7 @@ fn restart_all(seats: &mut Seats) {
     seats.until_whole();
 }
 
-/// A source that put them all into one reply would have to make a frame of more than 64 MiB.
+/// A source that put all values into one reply would need a frame of more than 64 MiB.
 #[test]
 fn long_values_of_one_slot_are_moved_recovered_and_read_back() {
     let plan = Plan { servers: 3, replicas: 1, durability: "memory", network: None };
@@ -191,7 +191,7 @@ fn values_of_all_lengths_in_all_databases_and_slots_survive_moves_recoveries_and
     let mut seats = Seats::start(plan, |_| ());
     let tags = tags();
     let mut random = fastrand::Rng::with_seed(7);
-    // One of each length by itself, and many of those that are usual.
+    // One value of each power of two, and many values of common lengths.
     let longest = (0..=22).map(|power| (1usize << power).min(VALUE_BYTES_MAX));
     let usual = (0..3_000).map(|_| 1 << random.u32(0..11));
     let mut records: Vec<Expected> = longest

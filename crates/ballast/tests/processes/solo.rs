@@ -1,4 +1,4 @@
-//! The last living server of a cluster keeps its log on its own disk and continues to serve. It
+//! The last living server of a cluster writes its log to its own disk and continues to serve. It
 //! loses nothing when it is killed, and servers that join later get replicas of its whole log.
 
 use crate::client::{Client, until};
@@ -6,7 +6,7 @@ use crate::crashes::alone;
 use crate::seats::{Plan, Seat, Seats};
 use std::process::Command;
 
-/// Keys of a test, and of one whose writes wait for the disk.
+/// Number of keys in a test, and in a test in which writes wait for the disk.
 const KEYS: usize = 2_000;
 const KEYS_ON_DISK: usize = 100;
 
@@ -69,7 +69,7 @@ fn kill_and_start(seat: &mut Seat) {
     seat.ready();
 }
 
-/// Two servers: one is killed, then the other one twice, and then the first one gets everything.
+/// With two servers, kills one, then the other one twice, and lets the first get all data.
 fn lose_one_and_the_other(durability: &str, keys: usize) {
     let _alone = alone();
     let mut seats = start(2, 1, durability);
@@ -90,7 +90,7 @@ fn lose_one_and_the_other(durability: &str, keys: usize) {
     kill_and_start(&mut seats.servers[1]);
     read(&seats, keys, "again");
 
-    // The first server starts with outdated replicas. Once it holds a replica of every segment, the
+    // The first server starts with outdated replicas. After it has a replica of every segment, the
     // second one can be lost.
     seats.servers[0].start();
     seats.servers[0].ready();
@@ -157,7 +157,7 @@ fn three_of_four_servers_are_killed_one_after_the_other_and_one_comes_back() {
     read(&seats, KEYS, "two again");
     seats.servers[0].start();
     seats.servers[0].ready();
-    // Two other servers hold a replica of every segment each, so the last server's disk can be lost.
+    // Two other servers have a replica of every segment each: the last disk can be lost.
     seats.until_whole();
     seats.servers[3].kill();
     std::fs::remove_dir_all(&seats.servers[3].disk).expect("nobody uses it");

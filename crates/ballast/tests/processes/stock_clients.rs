@@ -1,6 +1,6 @@
-//! A stock client in cluster mode works on while ranges move, and raises no error.
+//! A stock client in cluster mode works without errors while ranges move.
 //!
-//! `tests/clients/run` does this with nine of them, in five languages; this one needs nothing but Rust.
+//! `tests/clients/run` does this with nine clients in five languages. This test needs only Rust.
 
 use crate::moves::Mover;
 use crate::servers::{Cluster, MODEST};
@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long the client works.
+/// Duration of the client's work.
 const DURATION: Duration = Duration::from_secs(6);
-/// Moves that must have happened meanwhile for the test to mean anything.
+/// Least number of moves during that time for the test to be meaningful.
 const MOVES_MIN: usize = 20;
 
 #[test]
@@ -36,12 +36,12 @@ fn redis_rs_works_through_migrations_without_an_error() {
     println!("redis-rs: {operations} operations");
 }
 
-/// Runs something while ranges move between a cluster's servers.
+/// Runs a function while ranges move between a cluster's servers.
 fn while_ranges_move<T>(cluster: &Cluster, run: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     let (result, ended) = std::thread::scope(|scope| {
         let moves = scope.spawn(|| Mover::new(cluster, 2).keep_moving(&stop));
-        // A client that fails must not keep the mover moving for ever.
+        // Stop the mover even if the client fails.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
         stop.store(true, Ordering::Relaxed);
         (result, moves.join().expect("moves go on"))
@@ -52,7 +52,7 @@ fn while_ranges_move<T>(cluster: &Cluster, run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// One user of redis-rs, who knows what its keys hold: nobody else writes them.
+/// A user of redis-rs that knows the values of its keys, because no other client writes them.
 struct Worker {
     number: u64,
     random: fastrand::Rng,

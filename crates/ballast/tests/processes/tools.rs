@@ -1,4 +1,4 @@
-//! What operators and their tools look at: `INFO`, numbers of clients, command-line tools.
+//! Tests of tools for operators: `INFO`, client counts, command-line tools.
 
 use crate::client::Answer;
 use crate::servers::{Cluster, MODEST, Process};
@@ -104,7 +104,7 @@ fn the_tools_of_redis_work_with_a_cluster() {
     assert_eq!(measured.matches("requests per second").count(), 2, "{measured}");
 }
 
-/// What our own tool prints.
+/// Returns the output of a `ballast` command.
 fn ballast(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_ballast")).args(arguments).output();
     let output = output.expect("the binary starts");
@@ -118,8 +118,8 @@ fn field<'t>(text: &'t str, name: &str) -> &'t str {
     values.next().expect("the field is there").trim()
 }
 
-/// What a tool prints; `None`, and a line that says so, where it is not installed. The environment
-/// may name a command to start it with, as in `BALLAST_TEST_TOOLS="chroot /somewhere"`.
+/// Returns the output of a tool. If it is not installed, prints that and returns `None`. The
+/// environment may set a command prefix, as in `BALLAST_TEST_TOOLS="chroot /somewhere"`.
 fn tool(name: &str, arguments: &[&str]) -> Option<String> {
     let before = std::env::var("BALLAST_TEST_TOOLS").unwrap_or_default();
     let mut words = before.split_whitespace().chain([name]);

@@ -1,4 +1,4 @@
-//! Transactions, while the ranges of their keys move.
+//! Transactions while the ranges of their keys move.
 
 use crate::client::{Answer, Client};
 use crate::moves::Mover;
@@ -8,20 +8,20 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Banks, each in a slot of its own, accounts of each, and what is in an account at first.
+/// Banks, each in a slot of its own; accounts per bank; initial balance of an account.
 const BANKS: usize = 3;
 const ACCOUNTS: usize = 5;
 const MONEY: i64 = 1_000;
 
-/// Clients that pay, and payments that each of them makes.
+/// Clients that make payments, and payments per client.
 const TELLERS: usize = 4;
 const PAYMENTS: usize = 4_000;
 
-/// Somebody who looks for the owner of a bank by following redirections.
+/// A client that follows redirections to find the owner of a bank.
 struct Teller {
     random: fastrand::Rng,
     servers: Vec<Client>,
-    /// Where each bank was last.
+    /// Last known owner of each bank.
     owners: [usize; BANKS],
 }
 
@@ -31,7 +31,7 @@ impl Teller {
         Teller { random: fastrand::Rng::with_seed(seed), servers, owners: [0; BANKS] }
     }
 
-    /// Asks where the bank was last. `None`: it is elsewhere, which is known now.
+    /// Asks the last known owner of a bank. Returns `None` after recording a new owner.
     fn ask(&mut self, bank: usize, requests: &[Vec<String>]) -> Option<Vec<Answer>> {
         let answers = self.servers[self.owners[bank]].ask_all(requests);
         let Some(moved) = answers.iter().find(|answer| answer.is_error("MOVED")) else {
@@ -44,7 +44,7 @@ impl Teller {
         None
     }
 
-    /// What comes of a transaction, wherever the bank is: `None` if something watched has changed.
+    /// Runs a transaction at the current owner. Returns `None` if a watched key has changed.
     fn carry_out(&mut self, bank: usize, commands: &[Vec<String>]) -> Option<Vec<Answer>> {
         let mut requests = vec![words(&["MULTI"])];
         requests.extend_from_slice(commands);
@@ -63,7 +63,7 @@ impl Teller {
         }
     }
 
-    /// Adds to one account and takes from another, whatever they hold.
+    /// Adds to one account and subtracts from another, without reading them.
     fn pay(&mut self, bank: usize) {
         let (from, to, amount) = self.draw(bank);
         let amount = amount.to_string();
@@ -78,8 +78,8 @@ impl Teller {
         assert_eq!(done.map(|answers| answers.len()), Some(3), "nothing was watched");
     }
 
-    /// The same by what the accounts were seen to hold. False: somebody else was quicker, or the
-    /// bank has moved since it was looked at.
+    /// Makes a payment that watches and reads both accounts. Returns false if an account was
+    /// changed concurrently, or if the bank has moved meanwhile.
     fn pay_watching(&mut self, bank: usize) -> bool {
         let (from, to, amount) = self.draw(bank);
         let look = [words(&["WATCH", &from, &to]), words(&["MGET", &from, &to])];
@@ -102,7 +102,7 @@ impl Teller {
         (account(bank, from), account(bank, to), self.random.i64(1..10))
     }
 
-    /// All the money of a bank, and how often it was paid with, as they are at one moment.
+    /// Returns the total money of a bank and the number of its payments, at one moment.
     fn audit(&mut self, bank: usize) -> (i64, i64) {
         let mut commands: Vec<_> =
             (0..ACCOUNTS).map(|number| words(&["GET", &account(bank, number)])).collect();
@@ -114,7 +114,7 @@ impl Teller {
         (numbers.iter().sum(), payments)
     }
 
-    /// Makes payments at all banks, and counts them by bank.
+    /// Makes payments at all banks, and returns their number by bank.
     fn work(mut self) -> [i64; BANKS] {
         let mut made = [0; BANKS];
         for _ in 0..PAYMENTS {
@@ -148,7 +148,7 @@ fn words(words: &[&str]) -> Vec<String> {
 
 #[test]
 fn transactions_are_atomic_while_their_keys_move() {
-    // With a second reactor, so that somebody else can be quicker.
+    // Two reactors, so that transactions can conflict.
     let cluster =
         Cluster::start(3, &["--shared-cores", "--reactors", "2", "--ready-memory", "16mb"]);
     let addresses = cluster.addresses();

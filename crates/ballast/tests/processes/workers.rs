@@ -1,8 +1,8 @@
-//! Clients that do random things to registers and remember what they were told.
+//! Clients that perform random operations on registers and record the results.
 //!
-//! They follow redirects and, if they have the patience, go on when servers die: a request on a
-//! connection that breaks, or is not answered in time, is given up, and nobody knows what has come
-//! of it; one that was not sent, or that a server cannot carry out for now, is tried again.
+//! They follow redirects. With patience, they also survive server failures: if a connection breaks
+//! or a reply is late, the request is abandoned with unknown outcome. A request that was not sent,
+//! or that a server cannot execute for now, is retried.
 
 use crate::client::{Answer, Client, PATIENCE, until};
 use crate::moves::{keys, records};
@@ -19,30 +19,30 @@ use types::{Instant, SLOT_COUNT, Slot, slot_of};
 
 const CLIENTS: usize = 6;
 const CLIENTS_MAX: u64 = 64;
-/// Requests that a client sends at once, on as many registers.
+/// Most requests in a batch of a client, each on a different register.
 const BATCH_MAX: usize = 12;
-/// The same for who looks at all of them: for `disk`, since under that every batch waits for disks.
+/// Batch size of passes over all registers, large since with `disk` each waits for disks.
 const SURVEY_BATCH: usize = 250;
-/// How often one request may be sent elsewhere: redis-py's limit.
+/// Most redirects of one request: redis-py's limit.
 const REDIRECTS_MAX: usize = 16;
-/// Until a request is tried again.
+/// Pause before a request is retried.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long most connections of the patient wait for an answer, and how long some do: those are
-/// there when a server that was taken for dead says something after all.
+/// Time limit of a reply on most connections of patient clients, and on some of them. The longer
+/// one is there to receive late replies of a server that was declared dead.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 const LATE_ANSWER_MAX: Duration = Duration::from_secs(10);
 const CONNECT_MAX: Duration = Duration::from_millis(500);
 
-/// What the clients of a test have in common.
+/// State shared by the clients of a test.
 #[derive(Debug)]
 pub(crate) struct Crowd {
-    /// Counts beginnings and ends of all clients' operations.
+    /// Count of the beginnings and ends of all clients' operations.
     moments: AtomicU64,
-    /// Which registers are hot. Those that were hot while a server died have many operations that
-    /// may still take effect, and more of them would be too many to be followed.
+    /// Selects the hot registers. Registers that are hot while a server dies get many operations
+    /// with unknown outcome. The checker cannot follow more of them, so the hot registers change.
     era: AtomicU32,
     stop: AtomicBool,
-    /// How long an operation is tried again; 0 if servers are not expected to fail.
+    /// Time during which an operation is retried; 0 if no failures are expected.
     patience: Duration,
 }
 
@@ -56,17 +56,17 @@ impl Crowd {
         }
     }
 
-    /// Operations that have ended so far, about.
+    /// Returns the approximate number of completed operations.
     pub(crate) fn operations(&self) -> u64 {
         self.moments.load(Ordering::SeqCst) / 2
     }
 
-    /// Other registers are hot from now on.
+    /// Selects other hot registers.
     pub(crate) fn next_era(&self) {
         self.era.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until clients have done so much more.
+    /// Waits until clients have completed `more` further operations.
     pub(crate) fn until_operations(&self, more: u64) {
         let enough = self.operations() + more;
         until("clients go on", || self.operations() >= enough || self.stop.load(Ordering::Relaxed));
@@ -77,22 +77,22 @@ impl Crowd {
     }
 }
 
-/// What came of a test.
+/// The results of a test.
 pub(crate) struct Finished {
-    /// What all clients did, last of all to read every register.
+    /// The operations of all clients. The last ones read every register.
     history: History,
-    /// Keys that were there in the end.
+    /// Keys that existed at the end.
     found: BTreeSet<String>,
     /// Errors that a client must not see.
     refusals: Vec<String>,
     redirects: u64,
-    /// Operations of which nobody knows what has come of them.
+    /// Number of operations with unknown outcome.
     given_up: usize,
 }
 
 impl Finished {
-    /// Checks that everything that clients were told can have happened, and that what they found
-    /// last is there once.
+    /// Checks that the history is linearizable, and that the keys read at the end exist exactly
+    /// once.
     pub(crate) fn check(&self, addresses: &[SocketAddr]) {
         assert!(self.refusals.is_empty(), "clients were told: {:?}", self.refusals);
         let operations = judge(&self.history);
@@ -102,7 +102,7 @@ impl Finished {
     }
 }
 
-/// Every key that was found by reading stands on exactly one server, and no other key on any.
+/// Checks that every key found exists on exactly one server, and that there are no others.
 fn assert_each_key_once(addresses: &[SocketAddr], found: &BTreeSet<String>) {
     until("servers forget what has moved", || records(addresses) == found.len() as i64);
     let mut held: Vec<String> = addresses.iter().flat_map(|&address| keys(address)).collect();
@@ -110,8 +110,8 @@ fn assert_each_key_once(addresses: &[SocketAddr], found: &BTreeSet<String>) {
     assert!(held.iter().eq(found), "a key stands on no server, or on two, or was never there");
 }
 
-/// Writes every register, so that nothing can be lost unnoticed; lets clients work while something
-/// happens; and reads every register afterwards.
+/// Writes every register, so that no loss can go unnoticed; lets clients work while `happens` runs;
+/// and reads every register at the end.
 pub(crate) fn under_load<T>(
     addresses: &[SocketAddr],
     (seed, patience): (u64, Duration),
@@ -152,7 +152,7 @@ pub(crate) fn under_load<T>(
     (result, finished)
 }
 
-/// Threads end also if the test fails.
+/// A guard that stops threads even if the test fails.
 pub(crate) struct StopAtTheEnd<'s>(pub(crate) &'s AtomicBool);
 
 impl Drop for StopAtTheEnd<'_> {
@@ -168,61 +168,59 @@ struct Worker<'c> {
     crowd: &'c Crowd,
     routes: Routes,
     lines: BTreeMap<Node, Line>,
-    /// Connections opened so far.
+    /// Number of connections opened so far.
     opened: u64,
-    /// Who was asked for the slot map last.
+    /// Server that was last asked for the slot map.
     informant: u16,
     history: History,
-    /// The value last seen anywhere, and values given so far.
+    /// Last known value of each register, and number of values used.
     known: BTreeMap<Register, u64>,
     values: u64,
     redirects: u64,
     refusals: Vec<String>,
 }
 
-/// A connection.
 struct Line {
-    /// Its number among all that the client has opened.
+    /// Number of the connection among all opened by the client.
     number: u64,
     client: Client,
     answer_max: Duration,
 }
 
-/// An operation that has begun.
+/// An operation in progress.
 struct Begun {
     register: Register,
     action: Action,
     begun: u64,
-    /// When it is not tried again any more.
+    /// Time at which retries end.
     until: Instant,
-    /// Where it was sent.
+    /// Server and connection it was sent to.
     sent: Option<Sent>,
 }
 
-/// Where a request was sent.
+/// The server and connection a request was sent to.
 #[derive(Clone, Copy)]
 struct Sent {
     node: Node,
-    /// The number of the connection.
     line: u64,
 }
 
-/// What became of a request.
+/// The reply to a request.
 enum Reply {
-    /// It was not sent.
+    /// The request was not sent.
     NotSent,
-    /// It was sent, and will not be answered.
+    /// The request was sent, but will get no reply.
     None,
-    /// The answer of this server.
+    /// The reply of this server.
     Some(Node, Answer),
 }
 
-/// How an operation goes on.
+/// The next step of an operation.
 enum Next {
     Ended(Outcome),
-    /// What is to be sent, ASKING if need be, and where.
+    /// Send it to another server, with ASKING if necessary.
     Elsewhere(Redirect),
-    /// It is tried again later.
+    /// Retry it later.
     Later(String),
     GivenUp,
     Refused(String),
@@ -246,7 +244,7 @@ impl<'c> Worker<'c> {
         }
     }
 
-    /// A batch of operations on different registers, pipelined.
+    /// Performs a batch of pipelined operations on different registers.
     fn some_operations(&mut self) {
         let count = self.random.usize(1..=BATCH_MAX);
         let era = self.crowd.era.load(Ordering::Relaxed);
@@ -261,7 +259,7 @@ impl<'c> Worker<'c> {
         self.perform(batch);
     }
 
-    /// A value that nobody else writes.
+    /// Returns a value that no other client writes.
     fn new_value(&mut self) -> u64 {
         self.values += 1;
         self.values * CLIENTS_MAX + self.number as u64
@@ -272,7 +270,7 @@ impl<'c> Worker<'c> {
     }
 
     fn perform_everywhere(&mut self, action: impl Fn(&mut Self, Register) -> Action) {
-        // Else each slot would cost a redirect, one after the other.
+        // Avoid one redirect per slot.
         self.ask_for_routes();
         let all: Vec<Register> = Register::all().collect();
         for some in all.chunks(SURVEY_BATCH) {
@@ -284,7 +282,7 @@ impl<'c> Worker<'c> {
     /// Reads every register, and returns the keys that exist.
     fn read_everything(&mut self) -> BTreeSet<String> {
         let before = self.history.len();
-        // What is sent on a connection that broke meanwhile would never be answered.
+        // Requests on connections that broke meanwhile would get no reply.
         self.lines.clear();
         self.perform_everywhere(|_, _| Action::Read);
         let found = self.history[before..]
@@ -303,7 +301,7 @@ impl<'c> Worker<'c> {
             operation.sent = self.send(&operation, owner);
             sent.push(operation);
         }
-        // All replies first: each redirect asks again, on connections that must be free for that.
+        // Receive all replies before following redirects, which reuse the connections.
         let replies: Vec<(Begun, Reply)> = sent
             .into_iter()
             .map(|operation| {
@@ -316,7 +314,7 @@ impl<'c> Worker<'c> {
         }
     }
 
-    /// Follows redirects until an operation has ended, and notes how.
+    /// Follows redirects until an operation has ended, and records its outcome.
     fn finish(&mut self, operation: &Begun, mut reply: Reply) {
         let slot = slot_of(operation.register.keys()[0].as_bytes());
         let mut redirects = 0;
@@ -347,14 +345,14 @@ impl<'c> Worker<'c> {
         }
         let Begun { register, action, begun, .. } = *operation;
         let ended = self.crowd.moment();
-        // A client has one request for a register at a time, and one that was given up may take
-        // effect behind all others.
+        // A client has one operation per register at a time, and an abandoned one may take effect
+        // after all others.
         let place = Place { connection: begun, request: 0 };
         let operation = Operation { client: self.number, begun, ended, place, action, outcome };
         self.history.push((register, operation));
     }
 
-    /// It is told at once: whoever waits for this client would wait in vain.
+    /// Prints an unexpected error at once, since the test may wait for this client in vain.
     fn note_refusal(&mut self, refusal: String) {
         println!("client {} was told: {refusal}", self.number);
         self.refusals.push(refusal);
@@ -411,7 +409,7 @@ impl<'c> Worker<'c> {
         let request = operation.register.request(operation.action);
         let line = self.line(node)?;
         let number = line.number;
-        // Of what could not be sent a part may have been.
+        // A part of the request may have been sent.
         if !line.client.try_request(&request) {
             self.lines.remove(&node);
         }
@@ -433,7 +431,7 @@ impl<'c> Worker<'c> {
         }
     }
 
-    /// The connection to a server, if it can be reached.
+    /// Returns the connection to a server, if the server can be reached.
     fn line(&mut self, node: Node) -> Option<&mut Line> {
         if !self.lines.contains_key(&node) {
             let client = Client::try_connect(self.routes.address(node), CONNECT_MAX)?;
@@ -459,7 +457,7 @@ impl<'c> Worker<'c> {
             Some(Answer(Value::Array(ranges))) => {
                 ranges.into_iter().for_each(|range| self.learn(Answer(range)));
             }
-            // A server that has just started may know none.
+            // A server that has just started may have no map.
             Some(_) => {}
             None => drop(self.lines.remove(&node)),
         }

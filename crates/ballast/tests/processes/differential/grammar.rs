@@ -1,10 +1,9 @@
-//! What random commands look like.
+//! The grammar of random commands.
 
 use fastrand::Rng;
 
-/// A line per command. Words in upper case stand for themselves, `{a|b}` for one of several, `[x]`
-/// for something or nothing, `x*` for one or more, and names in lower case for what
-/// [`Grammar::word`] makes of them.
+/// Command lines. Uppercase words are literal, `{a|b}` is one of several, `[x]` is optional, `x*`
+/// is one or more, and lowercase names are expanded by [`Grammar::word`].
 const GRAMMAR: &[&str] = &[
     "GET key",
     "GET key",
@@ -86,7 +85,7 @@ const GRAMMAR: &[&str] = &[
     "COMMAND GETKEYS MSETEX {1|2} pair pair",
 ];
 
-/// Values that are more likely to meet a boundary than random ones.
+/// Numbers at or near boundaries.
 const NUMBERS: &[&str] = &[
     "0",
     "1",
@@ -178,7 +177,7 @@ const PATTERNS: &[&str] = &[
 ];
 const JUNK: &[&str] =
     &["", "x", "NX", "GET", "0", "-1", "EX", "a b", "\r\n", "key:1", "REPLACE", "BYTE", "9e9"];
-/// Seconds from now and since 1970 that are long, or senseless, or over.
+/// Times to live and times since 1970, in seconds, that are long, invalid, or in the past.
 const SPANS: &[&str] = &[
     "1000",
     "100000",
@@ -198,9 +197,9 @@ const MILLIS_AT: &[&str] =
 const KINDS: &[&str] =
     &["u1", "i1", "u8", "i8", "u5", "i13", "u16", "u63", "i64", "u64", "i65", "u0", "8", "x8", "u"];
 
-/// Makes requests.
+/// A generator of requests.
 pub(super) struct Grammar {
-    /// Of earlier replies.
+    /// Dumps from earlier replies.
     dumps: Vec<Vec<u8>>,
 }
 
@@ -209,7 +208,7 @@ impl Grammar {
         Grammar { dumps: vec![b"\x00\xc0\x01P\x00\xe9R.'OSv\x08".to_vec()] }
     }
 
-    /// Adds a dump to those that `RESTORE` is given.
+    /// Adds a dump for later use by `RESTORE`.
     pub(super) fn remember(&mut self, random: &mut Rng, dump: &[u8]) {
         if self.dumps.len() < 50 {
             self.dumps.push(dump.to_vec());
@@ -219,7 +218,7 @@ impl Grammar {
         }
     }
 
-    /// A request that mostly makes sense.
+    /// Returns a request that is usually valid.
     pub(super) fn request(&self, random: &mut Rng) -> Vec<Vec<u8>> {
         if random.usize(..3_000) == 0 {
             return vec![b"FLUSHALL".to_vec()];
@@ -237,7 +236,7 @@ impl Grammar {
     }
 
     fn spoil(&self, random: &mut Rng, words: &mut Vec<Vec<u8>>) {
-        // Never the name, and nothing may turn a request into one that waits.
+        // The name is never changed, and no change may turn a request into one that waits.
         if words[0] == b"WAIT" || words[0] == b"WAITAOF" {
             return;
         }
@@ -256,7 +255,7 @@ impl Grammar {
         }
     }
 
-    /// Appends what a line, or a part of one, stands for.
+    /// Appends the expansion of a line, or of a part of one.
     fn expand(&self, random: &mut Rng, line: &str, words: &mut Vec<Vec<u8>>) {
         let mut rest = line.trim_start();
         while !rest.is_empty() {
@@ -335,7 +334,7 @@ impl Grammar {
     }
 }
 
-/// Where the first part of a line ends: a word, or something in brackets.
+/// Returns the end of the first part of a line: a word or a bracketed expression.
 fn end_of_part(line: &str) -> usize {
     let mut depth = 0;
     for (at, byte) in line.bytes().enumerate() {
