@@ -1,13 +1,15 @@
-//! What recoveries read: the entries of a range in a replica.
+//! Reads of recoveries: the entries of a range in a replica.
 //!
-//! Several masters recover a part of a log each and ask for different ranges of the same segments, some
-//! of them at a time. So a replica is read once from the disk, checked, and kept for a while, with the
-//! key hash of each entry: a range is then found without looking at the entries. Whoever comes while it
-//! is being read waits for that and for no other replica. When each of its entries has been asked for
-//! somebody has got it, and nobody will come: its memory takes the next one. Fresh memory costs more
-//! than all that is done with it.
+//! Several masters each recover a range of a log and request different ranges of the same
+//! segments, often at the same time. So a replica is read from the disk and checked once, and
+//! cached for a while together with the key hash of each entry. A range is then found without
+//! parsing the entries. Requests that arrive while a replica is being read wait for that read,
+//! but not for reads of other replicas.
 //!
-//! **Invariant:** nothing is appended to a replica that is kept here: its log is fenced, and its server
+//! When every entry has been delivered, no further request is expected and the memory is reused
+//! for the next replica. Fresh memory costs more than all the other work.
+//!
+//! **Invariant:** no bytes are appended to a cached replica: its log is fenced, and its server is
 //! dead.
 
 use crate::Replicas;
@@ -22,53 +24,53 @@ use wire::entry::Body;
 use wire::peer::{RecoveryNext, RecoveryRead};
 use wire::replica::{ReadEnd, ReplicaId};
 
-/// Bytes of segments that are kept. Of a segment, one at least. Masters of different parts are a few
-/// segments apart, as many as they read from one backup at a time; more are there only if they have
-/// entries that nobody needs any more.
+/// Maximum bytes of cached segments; at least one segment is cached. Masters of different ranges
+/// are a few segments apart, as many as they read from one backup at a time. More segments are
+/// cached only if some of their entries are needed by no master.
 const KEPT_BYTES_MAX: usize = 128 << 20;
 
-/// Replicas of which the memory waits for the next ones.
+/// Maximum number of released buffers that are kept for reuse.
 const SPARE_MAX: usize = 8;
 
-/// Replicas that are kept.
+/// Cache of replicas.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// The one last asked for at the end.
+    /// Cached replicas, the most recently requested at the end.
     all: Mutex<VecDeque<(ReplicaId, Arc<Reading>)>>,
     spare: Mutex<Vec<Content>>,
 }
 
-/// A replica, from when somebody begins to read it.
+/// Cache slot of a replica, created at the first request.
 #[derive(Debug, Default)]
 struct Reading {
-    /// Held while it is being read. `None` also after that failed.
+    /// Content of the replica. Locked during the read; `None` before it and after a failure.
     whole: Mutex<Option<Arc<Whole>>>,
 }
 
-/// A replica that was read.
+/// A replica that was read completely.
 #[derive(Debug)]
 struct Whole {
     content: Content,
     end: ReadEnd,
-    /// Under which the keys were hashed.
+    /// Seed of the key hashes.
     seed: u64,
-    /// Entries that nobody has got. What is asked for twice counts twice: then somebody may have to
-    /// wait until it is read again.
+    /// Number of entries that were not delivered yet. An entry that is requested twice counts
+    /// twice, so a later request may have to read the replica again.
     left: AtomicUsize,
 }
 
-/// What was read of a replica.
+/// Content of a replica.
 #[derive(Debug, Default)]
 struct Content {
     bytes: Vec<u8>,
-    /// Where entries of records begin, ascending.
+    /// Offsets of records and tombstones, ascending.
     offsets: Vec<u32>,
-    /// The hash of each.
+    /// Key hash of each entry.
     hashes: Vec<KeyHash>,
 }
 
 impl Kept {
-    /// The replica's place, which is the last to go from now on.
+    /// Returns the cache slot of the replica and marks it as most recently used.
     fn place(&self, id: ReplicaId) -> Arc<Reading> {
         let mut all = lock(&self.all);
         let at = all.iter().position(|(kept, _)| *kept == id);
@@ -78,7 +80,7 @@ impl Kept {
         reading
     }
 
-    /// Everybody has got theirs.
+    /// Drops a replica from the cache after all entries were delivered.
     fn let_go(&self, id: ReplicaId) {
         let mut all = lock(&self.all);
         let at = all.iter().position(|(kept, _)| *kept == id);
@@ -89,7 +91,7 @@ impl Kept {
         }
     }
 
-    /// Lets go of what was asked for the longest time ago, if it is too much.
+    /// Drops the least recently used replicas, if too many are cached.
     fn trim(&self, segment_bytes: u32) {
         let most = (KEPT_BYTES_MAX / segment_bytes.max(1) as usize).max(1);
         let mut all = lock(&self.all);
@@ -99,7 +101,7 @@ impl Kept {
         gone.into_iter().for_each(|(_, reading)| self.take_back(reading));
     }
 
-    /// Nobody will ask for it. Whoever still reads it keeps it.
+    /// Keeps the buffers of a dropped replica for reuse, unless a reader still uses them.
     fn take_back(&self, reading: Arc<Reading>) {
         let Some(reading) = Arc::into_inner(reading) else { return };
         let whole = reading.whole.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -111,7 +113,7 @@ impl Kept {
         }
     }
 
-    /// Memory for one that is going to be read, with nothing in it.
+    /// Returns empty buffers for a replica that is about to be read.
     fn empty(&self) -> Content {
         let mut content = lock(&self.spare).pop().unwrap_or_default();
         content.bytes.clear();
@@ -120,7 +122,7 @@ impl Kept {
         content
     }
 
-    /// The replica is not needed any more.
+    /// Drops a replica that is not needed any more.
     pub(crate) fn forget(&self, id: ReplicaId) {
         let mut all = lock(&self.all);
         all.retain(|(kept, _)| *kept != id);
@@ -131,12 +133,12 @@ impl Kept {
 }
 
 impl Replicas {
-    /// Appends to `out` the entries of the range that a replica has from a place on, until they have
-    /// `bytes_max` bytes, at least one. Tells what comes behind them.
+    /// Appends the entries of a range in a replica to `out`, starting at an offset, up to
+    /// `bytes_max` bytes but at least one entry. Returns the position of the next entry, or the
+    /// end of the replica.
     ///
-    /// Waits for the disk if the replica was not asked for lately. Fails with
-    /// [`ErrorKind::NotFound`] if it is not here, and with [`ErrorKind::InvalidData`] if what stands
-    /// in it is no entry.
+    /// Waits for the disk if the replica is not cached. Fails with [`ErrorKind::NotFound`] if it
+    /// is not on this disk, and with [`ErrorKind::InvalidData`] if it contains an invalid entry.
     pub fn entries(
         &self,
         read: &RecoveryRead,
@@ -176,7 +178,7 @@ impl Replicas {
         while let Some(read) = reader.next_checked() {
             let ReadEntry { offset, entry, .. } = read.map_err(|why| {
                 let text = format!(
-                    "{id} is damaged: its pieces are whole, but at byte {} of the segment {why}",
+                    "{id} is damaged: its pieces are intact, but at byte {} of the segment {why}",
                     reader.offset()
                 );
                 io::Error::new(ErrorKind::InvalidData, text)
@@ -195,7 +197,7 @@ impl Replicas {
 }
 
 impl Whole {
-    /// Copies entries of a range from a place on. Returns how many.
+    /// Copies the entries of a range, starting at an offset. Returns their number.
     fn copy(
         &self,
         (range, from): (HashRange, u32),
@@ -221,7 +223,7 @@ impl Whole {
         (count, RecoveryNext::End { length, crc, version: stamp.version })
     }
 
-    /// The bytes of an entry.
+    /// Returns the bytes of an entry.
     fn entry(&self, number: usize) -> &[u8] {
         let rest = &self.content.bytes[self.content.offsets[number] as usize..];
         #[expect(clippy::expect_used, reason = "entries were parsed when they were read")]

@@ -1,9 +1,9 @@
 //! A replica that is being written.
 //!
-//! Every page of a file is touched for the first time by a write that covers it whole: a piece that
-//! reaches into a new page takes zeros with it up to the page's end. Otherwise the system would have
-//! to read the page of a file that is used again before it could change a part of it, and the
-//! writer would wait for the disk.
+//! The first write to a page of a file always covers the whole page: a piece that reaches into a
+//! new page is padded with zeros up to the page's end. Otherwise the system would have to read
+//! the page of a reused file before it could change a part of it, and the writer would wait for
+//! the disk.
 
 use crate::files::{Held, lock};
 use crate::open::OpenFiles;
@@ -16,83 +16,83 @@ use wire::replica::{
     HEADER_BYTES, Identity, PIECE_HEADER_BYTES, PIECES_FROM, PieceHeader, ReplicaId, piece_bytes,
 };
 
-/// What the system reads and writes at once.
+/// Unit in which the system reads and writes, in bytes.
 const PAGE_BYTES: u64 = 4096;
 const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 
 const _: () = assert!(PIECES_FROM == PAGE_BYTES && HEADER_BYTES < ZEROS.len());
 
-/// Why a piece was not taken, which says what to do.
+/// The reason why a piece was not accepted; it determines the sender's reaction.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
-    /// It is not what comes next: send what stands from `expected` on.
+    /// Not the next piece: send the bytes from `expected` on.
     #[error("a piece at {offset} was sent to {id}, which ends at {expected}")]
     Misplaced {
-        /// Which replica.
+        /// Replica of the piece.
         id: ReplicaId,
-        /// Where the replica ends.
+        /// Current length of the replica.
         expected: u32,
-        /// Where the piece begins.
+        /// Offset of the piece.
         offset: u32,
     },
-    /// It is not what was sent, or not for this replica: send it again.
-    #[error("a piece for {id} was changed on its way: {why}")]
+    /// Damaged, or not for this replica: send the piece again.
+    #[error("a piece for {id} was corrupted on its way: {why}")]
     Corrupt {
-        /// Which replica.
+        /// Replica of the piece.
         id: ReplicaId,
-        /// What is wrong.
+        /// Kind of damage.
         why: Corrupt,
     },
-    /// The replica cannot be written any more: make another one.
-    #[error("{id} is lost: it was freed, or a sync of it has failed")]
+    /// The replica cannot be written any more: create another one.
+    #[error("{id} cannot be written any more: it was freed, or a sync of it has failed")]
     Lost {
-        /// Which replica.
+        /// Replica of the piece.
         id: ReplicaId,
     },
-    /// The disk did not take it: send it again later, or make another replica elsewhere.
+    /// The disk did not accept it: send it again later, or create another replica elsewhere.
     #[error(transparent)]
     Disk(#[from] io::Error),
 }
 
-/// A replica that is being written, by one thread or several: pieces are taken in order.
+/// A replica that is being written, possibly by several threads. Pieces are accepted in order.
 #[derive(Debug)]
 pub struct Replica {
     held: Arc<Held>,
     opener: Opener,
     identity: Identity,
     written: Mutex<Written>,
-    /// It was written since [`OpenFiles`] last looked.
+    /// Set if it was written since the last check by [`OpenFiles`].
     is_in_use: AtomicBool,
-    /// Held while the file is being synced: the system tells a failure once, to one of those who
-    /// sync at the time, and the others must not take their success for true.
+    /// Held during a sync of the file. The system reports a failure only once, to one of the
+    /// concurrent callers; the success of the others would be wrong.
     syncing: Mutex<()>,
-    /// Bytes of the segment that survive a loss of power.
+    /// Synced bytes of the segment, which survive a power failure.
     stable: AtomicU32,
 }
 
-/// How a replica's file is opened again after it was closed.
+/// Parts needed to reopen a replica's file after it was closed.
 #[derive(Clone, Debug)]
 pub(crate) struct Opener {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) open: Arc<OpenFiles>,
 }
 
-/// Up to where it is written.
+/// Write position of a replica.
 #[derive(Debug)]
 struct Written {
-    /// `None`: it was closed, see [`OpenFiles`].
+    /// Open file; `None` if it was closed, see [`OpenFiles`].
     file: Option<Arc<dyn DiskFile>>,
-    /// Bytes of the segment.
+    /// Accepted bytes of the segment.
     length: u32,
-    /// Their checksum.
+    /// Checksum of the accepted bytes.
     crc: u32,
-    /// Where the next piece begins in the file.
+    /// File offset of the next piece.
     place: u64,
     is_lost: bool,
 }
 
 impl Replica {
-    /// Begins a replica in a file. Its header is on the disk with the first sync.
+    /// Begins a replica in a file. The first sync writes its header to the disk.
     pub(crate) fn begin(
         held: Arc<Held>,
         file: Box<dyn DiskFile>,
@@ -122,23 +122,23 @@ impl Replica {
         Ok(replica)
     }
 
-    /// Which replica it is.
+    /// Returns the id of the replica.
     pub fn id(&self) -> ReplicaId {
         self.held.header.id
     }
 
-    /// What its pieces are bound to.
+    /// Returns the identity that its pieces carry.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// The header is on the disk when this returns.
+    /// Syncs the file, so that the header is on the disk.
     pub(crate) fn sync_header(self: &Arc<Self>) -> io::Result<()> {
         let file = self.file(&mut lock(&self.written))?;
         file.sync()
     }
 
-    /// The file, opened if it was closed.
+    /// Returns the file, and opens it if it was closed.
     fn file(self: &Arc<Self>, written: &mut Written) -> io::Result<Arc<dyn DiskFile>> {
         if let Some(file) = &written.file {
             return Ok(Arc::clone(file));
@@ -149,10 +149,10 @@ impl Replica {
         Ok(file)
     }
 
-    /// Closes the file if nothing was written to it since the last call and nothing of it is to be
-    /// synced. Returns whether it is closed.
+    /// Closes the file if it was not written since the last call and has no unsynced bytes.
+    /// Returns whether it is closed.
     pub(crate) fn close_idle(&self, is_synced: bool) -> bool {
-        // Whoever holds the lock is writing to it.
+        // Another holder of the lock is writing the file.
         let mut written = match self.written.try_lock() {
             Ok(written) => written,
             Err(TryLockError::Poisoned(written)) => written.into_inner(),
@@ -167,8 +167,8 @@ impl Replica {
         true
     }
 
-    /// Takes the next piece: a header, as `wire::replica::PieceWriter` makes it, and its bytes.
-    /// A piece that it has is taken again without being written.
+    /// Appends the next piece: a header from `wire::replica::PieceWriter`, and its bytes. A piece
+    /// that the replica already has is accepted without being written.
     pub fn append(
         self: &Arc<Self>,
         header: &[u8; PIECE_HEADER_BYTES],
@@ -212,19 +212,19 @@ impl Replica {
         Ok(())
     }
 
-    /// Bytes of the segment that it has.
+    /// Returns the number of accepted bytes of the segment.
     pub fn length(&self) -> u32 {
         lock(&self.written).length
     }
 
-    /// Bytes of the segment that survive a loss of power.
+    /// Returns the number of synced bytes of the segment, which survive a power failure.
     pub fn stable(&self) -> u32 {
         self.stable.load(Ordering::Acquire)
     }
 
-    /// Makes everything that was taken before the call survive a loss of power, and returns up to
-    /// where that is. Pieces are taken meanwhile. If it fails the replica is lost: nobody can know
-    /// what of it is on the disk.
+    /// Syncs everything that was accepted before the call, and returns that length. Pieces may be
+    /// appended meanwhile. If the sync fails, the replica is lost, because its content on the
+    /// disk is unknown.
     pub fn sync(self: &Arc<Self>) -> io::Result<u32> {
         let _syncing = lock(&self.syncing);
         let (length, file) = {
@@ -249,9 +249,10 @@ impl Replica {
     }
 }
 
-/// Up to where a piece from `place` to `end` is written: to its page's end if it begins that page.
+/// Returns the end of the write for a piece from `place` to `end`: the end of the page if the
+/// piece begins that page.
 fn zeros_until(place: u64, end: u64) -> u64 {
-    // The byte before `place` has touched its page.
+    // The byte before `place` has already touched its page.
     let is_touched = (end - 1) / PAGE_BYTES == (place - 1) / PAGE_BYTES;
     if is_touched { end } else { end.next_multiple_of(PAGE_BYTES) }
 }

@@ -1,4 +1,4 @@
-//! Which replicas a disk holds.
+//! The set of replicas on a disk.
 
 use crate::entries::Kept;
 use crate::files::{Files, FreeFile, Held, lock};
@@ -16,57 +16,58 @@ use wire::replica::{
     ReplicaHeader, ReplicaId, ReplicaKind, ReplicaOrder,
 };
 
-/// Read at once, or cleared: what stays in the cache until it has been checked and copied.
+/// Bytes read or zeroed at once: an amount that stays in the cache until it is checked and
+/// copied.
 const READ_BYTES: usize = 256 << 10;
 
-/// Headers that are read at the same time when a disk is opened.
+/// Number of headers read concurrently when a disk is opened.
 const HEADERS_AT_ONCE: usize = 16;
 
-/// All replicas on one disk. Shared by everybody who writes, reads or frees some.
+/// All replicas on one disk, shared by all threads that write, read or free them.
 #[derive(Debug)]
 pub struct Replicas {
     disk: Arc<dyn Disk>,
     boot: BootId,
     files: Arc<Files>,
     held: Mutex<BTreeMap<ReplicaId, Arc<Held>>>,
-    /// Those that are written.
+    /// Replicas with open files.
     open: Arc<OpenFiles>,
-    /// What recoveries have read.
+    /// Cache of replicas for recoveries.
     kept: Kept,
 }
 
-/// What opening a disk has found.
+/// Result of opening a disk.
 #[derive(Debug)]
 pub struct Opened {
-    /// All replicas on it.
+    /// All replicas on the disk.
     pub replicas: Replicas,
-    /// Files that have a replica, or had one, but cannot be read. They are not touched, and found
-    /// again each time, until somebody removes them.
+    /// Files that hold or held a replica but cannot be read. They are not touched, and reported
+    /// at each start until an operator removes them.
     pub unreadable: Vec<Unreadable>,
 }
 
-/// What a file has that is made ready.
+/// Preparation of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocks {
-    /// Room, if the disk can promise it.
+    /// Reserved room, if the disk supports it.
     Promised,
-    /// Blocks that are on the disk, so that a sync of a replica in it never has to wait for the file
-    /// system's journal. It is worth its writing for a log whose every write is synced.
+    /// Written blocks, so that a sync of a replica in the file never waits for the file system's
+    /// journal. Worth the extra writes for a log that syncs every write.
     Written,
 }
 
-/// A file whose header cannot be read.
+/// A file with an unreadable header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    /// Which file.
+    /// Number of the file.
     pub number: FileNumber,
-    /// What is wrong.
+    /// Kind of damage.
     pub why: Corrupt,
 }
 
 impl Replicas {
-    /// Looks at every file of the disk, and changes none. `boot` is the boot id of the machine now.
-    /// Files that hold nothing any more are removed when the first replica is freed.
+    /// Reads the header of every file on the disk, and changes none. `boot` is the current boot
+    /// id of the machine. Files without a replica are removed when the first replica is freed.
     pub fn open(disk: Arc<dyn Disk>, boot: BootId) -> io::Result<Opened> {
         let files = Arc::new(Files::default());
         let mut held = BTreeMap::new();
@@ -78,7 +79,7 @@ impl Replicas {
                 Contents::Replica(header, order) => {
                     take_later(&mut held, files.find(number, header, order))?;
                 }
-                // Its maker did not live to begin a replica.
+                // The process that created it died before it began a replica.
                 Contents::Nothing => files.give(FreeFile::to_be_removed(number)),
                 Contents::Unreadable(why) => unreadable.push(Unreadable { number, why }),
             }
@@ -88,29 +89,29 @@ impl Replicas {
         Ok(Opened { replicas, unreadable })
     }
 
-    /// Keeps at most so many files open that replicas are written to, as far as that can be:
-    /// replicas that are synced are closed only when all that they have taken is stable.
+    /// Limits the number of open files of replicas that are being written. If `are_synced` is
+    /// set, only files without unsynced bytes are closed, so the limit may be exceeded.
     pub fn limit_open_files(&self, max: usize, are_synced: bool) {
         self.open.limit(max, are_synced);
     }
 
-    /// Files that are open because replicas are written to them.
+    /// Returns the number of open files of replicas that are being written.
     pub fn open_files(&self) -> usize {
         self.open.count()
     }
 
-    /// The boot id of the machine.
+    /// Returns the boot id of the machine.
     pub fn boot(&self) -> BootId {
         self.boot
     }
 
-    /// All replicas of a log, in order of segment and epoch.
+    /// Returns all replicas of a log, in order of segment and epoch.
     pub fn list(&self, log: ServerId) -> Vec<ReplicaHeader> {
         let held = lock(&self.held);
         held.values().map(|held| held.header).filter(|header| header.id.log == log).collect()
     }
 
-    /// Logs that have replicas here, in order.
+    /// Returns the logs with replicas on this disk, in order.
     pub fn logs(&self) -> Vec<ServerId> {
         let held = lock(&self.held);
         let mut logs: Vec<ServerId> = held.keys().map(|id| id.log).collect();
@@ -118,8 +119,8 @@ impl Replicas {
         logs
     }
 
-    /// Logs that have replicas here, in order, and the last segment of each one's directory among
-    /// these.
+    /// Returns the logs with replicas on this disk, in order, each with the last segment of its
+    /// segment manifest among these replicas.
     pub fn chains(&self) -> Vec<(ServerId, Option<SegmentId>)> {
         let held = lock(&self.held);
         let mut chains: BTreeMap<ServerId, Option<SegmentId>> = BTreeMap::new();
@@ -132,13 +133,14 @@ impl Replicas {
         chains.into_iter().collect()
     }
 
-    /// Clusters of whose logs there are replicas here, in order.
+    /// Returns the clusters of all replicas on this disk, in order.
     pub fn clusters(&self) -> BTreeSet<ClusterId> {
         lock(&self.held).values().map(|held| held.header.cluster).collect()
     }
 
-    /// Makes a replica. When this returns, it will be found again also after a loss of power.
-    /// Waits for the disk, some milliseconds: do it ahead. The header's boot and format are set here.
+    /// Creates a replica. On return, the replica is found again even after a power failure. Waits
+    /// for the disk, some milliseconds: call this ahead of need. Sets the header's boot and
+    /// format.
     pub fn create(&self, header: ReplicaHeader) -> io::Result<Arc<Replica>> {
         let header = self.header_now(header);
         let (held, is_new) = self.claim(header)?;
@@ -152,8 +154,9 @@ impl Replicas {
         self.begun(held, begun)
     }
 
-    /// Makes a replica in a file that is ready ([`Replicas::prepare`]), without waiting for the disk;
-    /// `None`: there is none. A loss of power before the first sync takes it back.
+    /// Creates a replica in a prepared file ([`Replicas::prepare`]) without waiting for the disk;
+    /// returns `None` if there is no such file. A power failure before the first sync undoes the
+    /// creation.
     pub fn create_at_once(&self, header: ReplicaHeader) -> io::Result<Option<Arc<Replica>>> {
         if !self.files.has_free(header.segment_bytes, 1) {
             return Ok(None);
@@ -161,7 +164,7 @@ impl Replicas {
         let header = self.header_now(header);
         let (held, is_new) = self.claim(header)?;
         if is_new {
-            // Somebody else was faster.
+            // Another thread took the last prepared file.
             held.free();
             held.spoil();
             lock(&self.held).remove(&header.id);
@@ -172,7 +175,7 @@ impl Replicas {
         self.begun(held, begun).map(Some)
     }
 
-    /// The header of a replica that is made now.
+    /// Returns the header of a replica that is created now.
     fn header_now(&self, header: ReplicaHeader) -> ReplicaHeader {
         ReplicaHeader { format: ReplicaFormat::CURRENT, boot: self.boot, ..header }
     }
@@ -189,14 +192,15 @@ impl Replicas {
             held.free();
             lock(&self.held).remove(&header.id);
             drop(held);
-            // Else a header that was written would be found again. What is told is the first error.
+            // Otherwise a header that was written would be found again. The caller gets the first
+            // error.
             let _ = self.files.trim(&*self.disk);
         }
         begun
     }
 
-    /// Makes a file for a segment of this size ready, if fewer than `stock` are: the next replica need
-    /// not wait for that.
+    /// Prepares a file for a segment of this size, if fewer than `stock` are ready. So the
+    /// creation of the next replica does not wait for the disk.
     pub fn prepare(&self, segment_bytes: u32, stock: usize, blocks: Blocks) -> io::Result<()> {
         if self.files.has_free(segment_bytes, stock) {
             return Ok(());
@@ -214,11 +218,11 @@ impl Replicas {
         made
     }
 
-    /// Chooses a file for a replica, and tells whether it has yet to be made.
+    /// Chooses a file for a replica. Returns also whether the file must be created.
     fn claim(&self, header: ReplicaHeader) -> io::Result<(Arc<Held>, bool)> {
         let mut held = lock(&self.held);
         if held.contains_key(&header.id) {
-            let text = format!("there is a replica of {} already", header.id);
+            let text = format!("a replica of {} exists already", header.id);
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
         let free = self.files.take(header.segment_bytes);
@@ -228,8 +232,8 @@ impl Replicas {
         Ok((claimed, free.is_none()))
     }
 
-    /// The replica is not needed any more: its file may hold another one. Freeing what is not there
-    /// does nothing.
+    /// Frees a replica that is not needed any more: its file may hold another one. Does nothing
+    /// if there is no such replica.
     pub fn free(&self, id: ReplicaId) -> io::Result<()> {
         if let Some(held) = lock(&self.held).remove(&id) {
             held.free();
@@ -238,9 +242,9 @@ impl Replicas {
         self.files.trim(&*self.disk)
     }
 
-    /// The replica must not be found again: its file is removed, whoever still uses it. Of one that is
-    /// not there, since making it has failed, nothing is left either. After an error some of it may
-    /// be found by the next process; it is tried again whenever something is freed.
+    /// Gives up a replica, which must not be found again: removes its file, even if it is in use.
+    /// If the creation of the replica has failed, this removes its remains. After an error the
+    /// next process may find parts of it. The removal is retried whenever a replica is freed.
     pub fn give_up(&self, id: ReplicaId) -> io::Result<()> {
         let held = lock(&self.held).remove(&id);
         self.kept.forget(id);
@@ -252,53 +256,53 @@ impl Replicas {
         self.files.trim(&*self.disk)
     }
 
-    /// Reads a replica from its beginning: hands out the bytes of its segment in order, as far as
-    /// they are whole, and says why they end.
+    /// Reads a replica from its beginning. Passes the valid bytes of its segment to `each` in
+    /// order, and returns the reason for their end.
     pub fn read(&self, id: ReplicaId, each: impl FnMut(&[u8])) -> io::Result<ReadEnd> {
         let held = self.find(id)?;
         read_file(&held, &*self.disk.open(held.number)?, each)
     }
 
-    /// Reads a replica from the disk, whatever the system has in memory of it. The outer error says
-    /// that its file could not be opened, the inner one that it could not be read.
+    /// Reads a replica from the disk, bypassing the system's cache. The outer error means that
+    /// its file could not be opened, the inner one that it could not be read.
     pub fn scrub(&self, id: ReplicaId) -> io::Result<io::Result<ReadEnd>> {
         let held = self.find(id)?;
         let file = self.disk.open(held.number)?;
         file.forget_cached();
         let end = read_file(&held, &*file, |_| {});
-        // Nobody else is going to read it soon.
+        // No reader is expected soon.
         file.forget_cached();
         Ok(end)
     }
 
-    /// The bytes of each whole piece of a replica, for those who write one thing in each.
+    /// Returns the bytes of each valid piece of a replica, for logs with one message per piece.
     pub fn bodies(&self, id: ReplicaId) -> io::Result<(Vec<Vec<u8>>, ReadEnd)> {
         let mut bodies = Vec::new();
         let end = self.read(id, |body| bodies.push(body.to_vec()))?;
         Ok((bodies, end))
     }
 
-    /// The names of all replicas, in order of log, segment and epoch.
+    /// Returns the ids of all replicas, in order of log, segment and epoch.
     pub fn ids(&self) -> Vec<ReplicaId> {
         lock(&self.held).keys().copied().collect()
     }
 
-    /// Reads a replica to find out up to where it is whole: at a start that is not known. Tells in
-    /// which boot of the machine it was made.
+    /// Reads a replica to determine its valid length, which is unknown after a start. Returns
+    /// also the boot in which it was created.
     pub fn measure(&self, id: ReplicaId) -> io::Result<(BootId, ReadEnd)> {
         let boot = self.find(id)?.header.boot;
         Ok((boot, self.read(id, |_| {})?))
     }
 
-    /// Tells that a replica is going to be read soon.
+    /// Announces that a replica will be read soon.
     pub fn read_ahead(&self, id: ReplicaId) -> io::Result<()> {
         let held = self.find(id)?;
         self.disk.open(held.number)?.read_ahead(held.written_to());
         Ok(())
     }
 
-    /// Makes a replica that another run of the server has written survive a loss of power. Needed
-    /// if it was made in this boot: the system may still have it in memory alone.
+    /// Syncs a replica that another run of the server has written. This is needed if it was
+    /// created in the current boot: the system may have it only in memory.
     pub fn sync(&self, id: ReplicaId) -> io::Result<()> {
         self.disk.open(self.find(id)?.number)?.sync()
     }
@@ -314,7 +318,7 @@ impl Replicas {
     }
 }
 
-/// Hands out the bytes of a replica's segment in order, as far as they are whole.
+/// Passes the valid bytes of a replica's segment to `each`, in order.
 fn read_file(held: &Held, file: &dyn DiskFile, mut each: impl FnMut(&[u8])) -> io::Result<ReadEnd> {
     let end = held.written_to();
     file.read_ahead(end);
@@ -334,18 +338,19 @@ fn read_file(held: &Held, file: &dyn DiskFile, mut each: impl FnMut(&[u8])) -> i
         buffer.copy_within(taken..filled, 0);
         filled -= taken;
         if filled == buffer.len() {
-            // A piece longer than that; it has no more bytes than were there to be read.
+            // The piece is longer than the buffer; it was not completely read yet.
             buffer.resize(2 * filled, 0);
         }
     }
 }
 
-/// Room for a full segment in pieces of a few records. With smaller pieces a file grows.
+/// Returns the file size for a full segment in pieces of a few records. With smaller pieces a
+/// file grows.
 fn file_bytes(segment_bytes: u32) -> u64 {
     PIECES_FROM + u64::from(segment_bytes) + u64::from(segment_bytes / 8)
 }
 
-/// Writes every block of a file.
+/// Writes zeros to every block of a file.
 fn write_zeros(file: &dyn DiskFile, bytes: u64) -> io::Result<()> {
     let zeros = vec![0; READ_BYTES];
     for at in (0..bytes).step_by(READ_BYTES) {
@@ -355,14 +360,14 @@ fn write_zeros(file: &dyn DiskFile, bytes: u64) -> io::Result<()> {
     file.sync()
 }
 
-/// What stands at the beginning of a file.
+/// Content of a file's header.
 enum Contents {
     Replica(ReplicaHeader, ReplicaOrder),
     Nothing,
     Unreadable(Corrupt),
 }
 
-/// Reads the headers of all files, several at a time: a disk has more to do than to wait for one.
+/// Reads the headers of all files, several concurrently, to keep the disk busy.
 fn read_headers(disk: &dyn Disk, numbers: &[FileNumber]) -> Vec<io::Result<Contents>> {
     let read = |number: &FileNumber| read_header(&*disk.open(*number)?);
     if numbers.len() < HEADERS_AT_ONCE {
@@ -377,7 +382,7 @@ fn read_headers(disk: &dyn Disk, numbers: &[FileNumber]) -> Vec<io::Result<Conte
         let readers: Vec<_> = readers.collect();
         let read_by =
             |(some, reader): (&[FileNumber], std::thread::ScopedJoinHandle<'_, Vec<_>>)| {
-                // Without its thread nothing is lost but time.
+                // Without its thread only time is lost.
                 reader.join().unwrap_or_else(|_| some.iter().map(read).collect())
             };
         readers.into_iter().flat_map(read_by).collect()
@@ -401,8 +406,8 @@ fn has_no_piece(file: &dyn DiskFile) -> io::Result<bool> {
     Ok(piece == [0; PIECE_HEADER_BYTES])
 }
 
-/// Of two files with one replica the one that was begun later counts. The other one was freed or given
-/// up before, and not removed.
+/// Adds a found replica. Of two files with one replica, the one that was begun later counts. The
+/// earlier one was freed or given up, and not removed.
 fn take_later(held: &mut BTreeMap<ReplicaId, Arc<Held>>, found: Arc<Held>) -> io::Result<()> {
     let id = found.header.id;
     let Some(other) = held.remove(&id) else {
@@ -422,8 +427,8 @@ fn take_later(held: &mut BTreeMap<ReplicaId, Arc<Held>>, found: Arc<Held>) -> io
 
 fn two_files(id: ReplicaId, first: FileNumber, second: FileNumber) -> io::Error {
     let text = format!(
-        "{first} and {second} both say that they are the replica of {id}; no server writes that, so \
-         move the one that does not belong here away"
+        "{first} and {second} both claim to be the replica of {id}. No server writes two such \
+         files: move the one that does not belong here away"
     );
     io::Error::new(io::ErrorKind::InvalidData, text)
 }

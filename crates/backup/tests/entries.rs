@@ -1,4 +1,4 @@
-//! What recoveries and starts read of replicas, on a disk in memory that counts.
+//! Reads of recoveries and starts, on a memory disk that counts reads.
 
 mod common;
 
@@ -83,7 +83,7 @@ fn encoded(entry: &Entry<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Records, tombstones and notes of a segment, as they are written.
+/// Returns the encoded records, tombstones and notes of a segment.
 fn records(count: u64) -> Vec<Vec<u8>> {
     let entry = |number: u64| {
         let (key, value) = (format!("key {number}"), vec![7; number as usize % 90]);
@@ -99,7 +99,7 @@ fn records(count: u64) -> Vec<Vec<u8>> {
     (0..count).map(entry).collect()
 }
 
-/// A replica with these entries, three in a piece.
+/// Writes a replica with these entries, three per piece.
 fn write(replicas: &Replicas, id: ReplicaId, segment_bytes: u32, entries: &[Vec<u8>]) {
     let header = ReplicaHeader { segment_bytes, ..header(id) };
     let mut writing = Writing::of(replicas.create(header).unwrap());
@@ -112,7 +112,7 @@ fn read(replica: ReplicaId, range: HashRange, from: u32) -> RecoveryRead {
     RecoveryRead { replica, range, from }
 }
 
-/// Everything of a range, asked for in steps.
+/// Returns all entries of a range, requested in steps.
 fn all_of(replicas: &Replicas, range: HashRange, bytes_max: usize) -> (Vec<u8>, RecoveryNext) {
     let (mut out, mut from) = (Vec::new(), 0);
     loop {
@@ -157,7 +157,7 @@ fn each_range_gets_its_entries_in_order_in_steps_of_any_size() {
             let expected: Vec<u8> = entries.iter().filter(is_in_range).flatten().copied().collect();
             assert_eq!(all_of(&replicas, range, bytes_max), (expected, end));
         }
-        assert_eq!(disk.readings(), before + 1, "it is kept until everybody has got theirs");
+        assert_eq!(disk.readings(), before + 1, "it is cached until every reader has its entries");
     }
     let mut out = Vec::new();
     let behind = read(id(1), HashRange::ALL, whole.len() as u32 + 8);
@@ -183,7 +183,7 @@ fn many_who_ask_at_once_have_it_read_once() {
     assert_eq!(all + notes, entries.concat().len());
     assert_eq!(disk.readings(), 1);
     all_of(&replicas, HashRange::ALL.divide(4)[0], 1000);
-    assert_eq!(disk.readings(), 2, "everybody had got theirs");
+    assert_eq!(disk.readings(), 2, "every reader had its entries");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn what_was_not_asked_for_lately_is_read_again() {
         replicas.entries(&asked, &HashSeed::new(SEED), 1, &mut Vec::new()).unwrap();
         disk.readings()
     };
-    // Two of these are kept.
+    // The cache has room for two of these.
     (1..=3).for_each(|segment| write(&replicas, id(segment), 64 << 20, &records(30)));
     assert_eq!([ask(1), ask(2), ask(1), ask(2)], [1, 2, 2, 2]);
     assert_eq!([ask(1), ask(3), ask(1)], [2, 3, 3], "2 was asked for the longest time ago");
@@ -220,8 +220,8 @@ fn bytes_that_are_no_entry_are_told_with_their_place() {
     let error = replicas.entries(&asked, &HashSeed::new(SEED), 100, &mut Vec::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidData);
     let expected = format!(
-        "{} is damaged: its pieces are whole, but at byte {place} of the segment checksum of log entry \
-         is wrong",
+        "{} is damaged: its pieces are intact, but at byte {place} of the segment checksum of log \
+         entry is wrong",
         id(1)
     );
     assert_eq!(error.to_string(), expected);

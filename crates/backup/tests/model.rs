@@ -1,5 +1,5 @@
-//! Replicas beside a naive twin, under random appends, syncs, frees, failing writes, syncs and
-//! removals, killed processes and losses of power.
+//! Replicas against a naive model, under random appends, syncs, frees, failing writes, syncs and
+//! removals, killed processes and power failures.
 
 mod common;
 
@@ -8,22 +8,22 @@ use common::{LOG, SEGMENT_BYTES, Writing, header, id, read, try_open};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::replica::{BootId, End, ReplicaId};
 
-/// What must be true of a replica.
+/// Expected state of a replica.
 #[derive(Debug, Default)]
 struct Twin {
-    /// The bytes of its segment.
+    /// Bytes of its segment.
     bytes: Vec<u8>,
-    /// How many of them were taken.
+    /// Number of accepted bytes.
     taken: usize,
-    /// How many were synced.
+    /// Number of synced bytes.
     stable: usize,
-    /// Up to where a write has been tried: what a failed one was to write may be there.
+    /// Farthest end of a failed write: its bytes may be on the disk.
     tried: usize,
-    /// The boot in which it was made.
+    /// Boot in which it was created.
     boot: u8,
-    /// A sync has failed.
+    /// Set after a failed sync.
     is_lost: bool,
-    /// It is not needed: it may be found again until its file is used again.
+    /// Set if it is not needed: it may be found again until its file is reused.
     is_freed: bool,
 }
 
@@ -34,9 +34,10 @@ struct World {
     boot: u8,
     writing: BTreeMap<ReplicaId, Writing>,
     twins: BTreeMap<ReplicaId, Twin>,
-    /// Of these a file may be left that does not count.
+    /// Freed replicas: their files may still be found.
     freed: BTreeSet<ReplicaId>,
-    /// Of these as well: they were not made, or given up, on a disk that removes nothing.
+    /// Replicas that were not created, or were given up, while the disk did not remove files:
+    /// their files may still be found.
     stuck: BTreeSet<ReplicaId>,
     segments: u64,
     holes: usize,
@@ -104,7 +105,7 @@ impl World {
         }
     }
 
-    /// A new one, or one that was begun before; what was freed is never needed again.
+    /// Returns a new id, or one whose creation failed before. A freed id is never created again.
     fn id_to_make(&mut self) -> ReplicaId {
         let is_free = |id: &ReplicaId| !self.twins.contains_key(id) && !self.freed.contains(id);
         let again: Vec<_> = self.stuck.iter().copied().filter(is_free).collect();
@@ -170,7 +171,7 @@ impl World {
     fn free(&mut self) {
         let at = self.random.usize(..self.twins.len().max(1));
         if let Some((id, twin)) = self.twins.iter_mut().nth(at) {
-            // What cannot be removed is removed later.
+            // Files that cannot be removed now are removed later.
             let _ = self.replicas.free(*id);
             twin.is_freed = true;
             self.freed.insert(*id);
@@ -211,7 +212,7 @@ impl World {
         let is_needed = |id: &ReplicaId| self.twins.get(id).is_some_and(|twin| !twin.is_freed);
         for id in found.iter().map(|header| header.id).filter(|id| !is_needed(id)) {
             let may_be_found = self.freed.contains(&id) || self.stuck.contains(&id);
-            assert!(may_be_found, "{id} was never made, or given up");
+            assert!(may_be_found, "{id} was never created, or was discarded");
             self.replicas.free(id).unwrap();
             self.freed.insert(id);
         }
@@ -221,12 +222,12 @@ impl World {
         self.check();
     }
 
-    /// What each replica holds. After a loss of power, what it has left counts from then on.
+    /// Checks the content of each replica. After a power failure, unsynced bytes may be missing.
     fn check(&mut self) {
         for (id, twin) in self.twins.iter_mut().filter(|(_, twin)| !twin.is_freed) {
             let (bytes, end) = read(&self.replicas, *id);
             let power_was_lost = twin.boot != self.boot;
-            assert!(twin.bytes.starts_with(&bytes), "{id}: not what was written");
+            assert!(twin.bytes.starts_with(&bytes), "{id}: other bytes than were written");
             let possible = twin.stable..=twin.taken.max(twin.tried);
             assert!(possible.contains(&bytes.len()), "{id}: {end:?} of {possible:?}");
             assert!(!end.is_damaged(power_was_lost), "{id}: {end:?}");
@@ -258,6 +259,6 @@ fn replicas_hold_what_was_taken_and_after_a_loss_of_power_at_least_what_was_sync
     assert!(holes > 100 && tears > 100, "{holes} holes, {tears} tears: this tests little");
     assert!(
         made_again > 100 && given_up > 100,
-        "{made_again} made again, {given_up} given up: this tests little"
+        "{made_again} created again, {given_up} discarded: this tests little"
     );
 }

@@ -1,4 +1,4 @@
-//! What replicas promise, on a disk in memory: one sentence after the other.
+//! The guarantees of replicas, on a memory disk: one test per guarantee.
 
 mod common;
 
@@ -185,7 +185,7 @@ fn after_a_sync_that_failed_a_replica_is_lost_for_good() {
     assert!(writing.replica.sync().is_err(), "that it can be synced again says nothing");
     assert!(matches!(writing.append(b"more"), Err(AppendError::Lost { .. })));
     assert_eq!(writing.replica.stable(), 6);
-    // Another one takes its place, in another file.
+    // Another replica replaces it, in another file.
     let next = wire::replica::ReplicaId { epoch: ReplicaEpoch(1), ..id(1) };
     Writing::new(&replicas, next).append(b"stablenot").unwrap();
     drop(writing);
@@ -218,7 +218,7 @@ fn a_freed_file_is_used_again_when_nobody_uses_its_replica_any_more() {
     drop(writing);
     let mut third = Writing::new(&replicas, id(3));
     assert_eq!(files(&disk), 2);
-    assert_eq!(read(&replicas, id(3)).1.end, End::Clean, "what stood there means nothing");
+    assert_eq!(read(&replicas, id(3)).1.end, End::Clean, "the former content is ignored");
     second.append(b"second").unwrap();
     third.append(b"third").unwrap();
     assert_eq!(read(&replicas, id(2)).0, b"second");
@@ -278,7 +278,7 @@ fn a_file_that_was_made_ready_is_used_by_the_next_replica() {
     let replicas = open(&disk);
     assert_eq!(files(&disk), 2, "a start removes nothing");
     replicas.free(id(9)).unwrap();
-    assert_eq!(files(&disk), 1, "what has no replica yet is made again");
+    assert_eq!(files(&disk), 1, "a file without a replica is created again");
     assert_eq!(read(&replicas, id(1)).0, b"ready");
 }
 
@@ -359,7 +359,7 @@ fn a_replica_made_again_after_it_was_freed_is_the_one_that_is_found() {
     drop(Writing::new(&replicas, id(2)));
     replicas.free(id(2)).unwrap();
     replicas.free(id(1)).unwrap();
-    // In the other file: what the first one says stands there still.
+    // Written to another file; the first file still has its header.
     Writing::new(&replicas, id(1)).append(b"again").unwrap();
     assert_eq!(files(&disk), 2);
     disk.kill_process();

@@ -1,4 +1,4 @@
-//! `ballast bench`: the load generator, and the comparison with a rival.
+//! `ballast bench`: the load generator, and the comparison with a rival system.
 
 use crate::keep;
 use anyhow::ensure;
@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Offer load to a server or cluster that speaks the Redis protocol, or compare two systems.
+/// Generate load for servers of the Redis protocol, or compare two systems.
 #[derive(Args)]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
@@ -33,19 +33,19 @@ pub(crate) struct BenchArguments {
 
 #[derive(Subcommand)]
 enum BenchCommand {
-    /// Offer load to a running server or cluster, and measure it.
+    /// Generate load for a running server or cluster, and measure it.
     ///
-    /// Fills a data set (or takes over what an earlier run left), offers a YCSB mix in an open loop
-    /// (--rate) or a closed one (--clients), and prints one line per part: rate, percentiles,
-    /// longest time without any answer, and what went wrong. An open loop is timed from when each
-    /// request should have started. Every value tells which write made it, so stale reads and lost
-    /// writes are counted. Follows MOVED and ASK, so it drives any Redis Cluster.
+    /// Loads a data set (or uses that of an earlier run), runs a YCSB mix in an open loop (--rate)
+    /// or a closed loop (--clients), and prints one line per phase: rate, percentiles, longest time
+    /// without any reply, and errors. Open-loop latency counts from the intended start of each
+    /// request. Every value identifies the write that produced it, so stale reads and lost writes
+    /// are counted. Follows MOVED and ASK, so it works with any Redis Cluster.
     Load(LoadArguments),
-    /// Start Ballast and Valkey in turns, move data in each, and compare.
+    /// Start Ballast and Valkey alternately, move data in each, and compare.
     ///
-    /// Each figure is a table of medians over interleaved rounds, each run on fresh servers, every
-    /// record read back. Figures: idle, load-30k, load-65k, large (1 KiB records), shares (rate
-    /// against latency), ranges (from a thousandth of the slots to half).
+    /// Each figure is a table of medians over interleaved rounds. Each run uses fresh servers and
+    /// reads every record back. Figures: idle, load-30k, load-65k, large (1 KiB records), shares
+    /// (rate against latency), ranges (from a thousandth of the slots to half).
     Compare(CompareArguments),
 }
 
@@ -54,60 +54,60 @@ struct LoadArguments {
     /// Any server of the cluster, as ADDRESS:PORT.
     #[arg(long, default_value = "127.0.0.1:6379")]
     server: SocketAddr,
-    /// Reads and writes.
+    /// Mix of reads and writes.
     #[arg(long, value_enum, default_value_t = WorkloadName::B)]
     workload: WorkloadName,
-    /// Draw every record with the same probability, not by YCSB's Zipf 0.99.
+    /// Choose records with uniform probability instead of YCSB's Zipf 0.99.
     #[arg(long)]
     uniform: bool,
-    /// Records of the data set.
+    /// Number of records in the data set.
     #[arg(long, default_value_t = 1_000_000)]
     records: u32,
-    /// Bytes of a key.
+    /// Key size in bytes.
     #[arg(long, default_value_t = 30)]
     key_size: usize,
-    /// Bytes of a value.
+    /// Value size in bytes.
     #[arg(long, default_value_t = 100)]
     value_size: usize,
-    /// Open loop: operations per second, timed from when they should have started.
+    /// Open loop: operations per second, timed from their intended start.
     #[arg(long, conflicts_with = "clients")]
     rate: Option<f64>,
-    /// Closed loop: clients that each wait for their answer (default: 50).
+    /// Closed loop: number of clients, each waiting for its reply (default: 50).
     #[arg(long)]
     clients: Option<u32>,
-    /// Arrivals of the open loop at even gaps, not at random (Poisson).
+    /// Use evenly spaced arrivals in the open loop, not random ones (Poisson).
     #[arg(long)]
     even: bool,
-    /// Seconds of load.
+    /// Seconds of measured load.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Seconds of load before those, which do not count.
+    /// Seconds of load before the measurement.
     #[arg(long, default_value_t = 1.0)]
     warm_up: f64,
-    /// Connections of each thread to each server.
+    /// Connections per thread and server.
     #[arg(long, default_value_t = 16)]
     connections: u32,
-    /// Threads of the generator; records are divided among them.
+    /// Threads of the generator. Records are divided among them.
     #[arg(long, default_value_t = 1)]
     threads: u32,
-    /// Microseconds between two looks of an open loop at clock and sockets; 0 for at once, which
-    /// is exact and costs several times the processor time.
+    /// Microseconds between two checks of clock and sockets in an open loop. 0 checks continuously,
+    /// which is exact but needs several times the processor time.
     #[arg(long, default_value_t = 100)]
     tick: u64,
-    /// Seconds that an operation is tried again whose server is gone or says that it cannot for
-    /// now, as when a server has died. Default: it has failed.
+    /// Seconds during which an operation is retried if its server is gone or temporarily
+    /// unavailable, for example after a crash. Default: fail at once.
     #[arg(long, default_value_t = 0.0)]
     patience: f64,
-    /// Do not fill the data set: take over what an earlier run left.
+    /// Do not load the data set: use that of an earlier run.
     #[arg(long)]
     keep: bool,
     /// Read every record back at the end.
     #[arg(long)]
     verify: bool,
-    /// Everything that is drawn is drawn from this.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write timeline and figures here, as `.json`, `.csv`, `.svg` and `.png`.
+    /// Write timeline and figures to this path, as `.json`, `.csv`, `.svg` and `.png`.
     #[arg(long)]
     output: Option<PathBuf>,
 }
@@ -140,19 +140,19 @@ impl WorkloadName {
 
 #[derive(Args)]
 struct CompareArguments {
-    /// Which figures; all of them if none is named.
+    /// Figures to produce; all if none is given.
     #[arg(value_enum)]
     figures: Vec<FigureName>,
-    /// How the rival's server is called, with leading words if it needs any.
+    /// Command of the rival's server, with leading words if it needs any.
     #[arg(long, default_value = "valkey-server")]
     rival: String,
-    /// Rounds; each plays every case with every contender.
+    /// Number of rounds. Each runs every case with every system.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Records of 30 + 100 bytes.
+    /// Number of records of 30 + 100 bytes.
     #[arg(long, default_value_t = 5_000_000)]
     records: u32,
-    /// Records of 30 + 1024 bytes.
+    /// Number of records of 30 + 1024 bytes.
     #[arg(long, default_value_t = 1_000_000)]
     large_records: u32,
     /// Requests per second of the figure `shares`.
@@ -161,7 +161,7 @@ struct CompareArguments {
     /// Seconds of load before and after each move.
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Microseconds between two looks of the generator at clock and sockets.
+    /// Microseconds between two checks of clock and sockets by the generator.
     #[arg(long, default_value_t = 200)]
     tick: u64,
     /// Connections to each server.
@@ -176,8 +176,8 @@ struct CompareArguments {
     /// More arguments for `ballast serve`.
     #[arg(long, default_value = "--shared-cores", allow_hyphen_values = true)]
     serve: String,
-    /// Ballast keeps so many replicas of what it holds (`--durability memory`), on one server more
-    /// than that; the rival keeps none.
+    /// Replicas of Ballast's data (`--durability memory`), on one server more than that. The rival
+    /// has none.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=16))]
     replicas: u16,
     /// Folder for tables, the report and timeline of every run, and the servers' logs.
@@ -187,7 +187,7 @@ struct CompareArguments {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum FigureName {
-    /// Half of 5 M x (30 + 100 B) moves, no load.
+    /// Move half of 5 M x (30 + 100 B) without load.
     Idle,
     /// The same under 30,000 YCSB-B requests per second.
     #[value(name = "load-30k")]
@@ -227,9 +227,9 @@ fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
     let records = Records::new(arguments.records, arguments.key_size, arguments.value_size)?;
     ensure!(
         arguments.threads > 0 && arguments.connections > 0,
-        "threads and connections: 1 or more"
+        "--threads and --connections must be 1 or more"
     );
-    ensure!(arguments.threads <= arguments.records, "more threads than records");
+    ensure!(arguments.threads <= arguments.records, "--threads must not exceed --records");
     let routes = Control::connect(arguments.server)?.routes()?;
     let mut bars = Bars::new();
     let mut pass = |workload, dataset| {
@@ -246,7 +246,7 @@ fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
     };
     let first = if arguments.keep { Workload::Adopt } else { Workload::Load };
     let (dataset, filled) = pass(first, Dataset::new(records, arguments.threads))?;
-    tell(if arguments.keep { "took over" } else { "loaded" }, &filled);
+    tell(if arguments.keep { "reused" } else { "loaded" }, &filled);
     let distribution = if arguments.uniform { Distribution::Uniform } else { Distribution::Zipf };
     let mixed = Workload::Mixed(arguments.workload.mix(), distribution);
     let duration = Some(seconds(arguments.seconds));
@@ -263,7 +263,7 @@ fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
         let title = format!("{} at {}", arguments.workload.mix().name(), arguments.server);
         bench::report::save_timeline(&timeline, &title, output)?;
     }
-    ensure!(is_clean, "something was lost, stale or refused");
+    ensure!(is_clean, "the run found lost writes, stale reads or refused requests");
     Ok(())
 }
 
@@ -285,7 +285,7 @@ fn plan(
 fn pace(arguments: &LoadArguments) -> anyhow::Result<Pace> {
     match arguments.rate {
         Some(rate) => {
-            ensure!(rate > 0.0, "a rate must be above 0");
+            ensure!(rate > 0.0, "--rate must be above 0");
             let arrivals = if arguments.even { Arrivals::Fixed } else { Arrivals::Poisson };
             Ok(Pace::Open { rate, arrivals })
         }
@@ -293,7 +293,7 @@ fn pace(arguments: &LoadArguments) -> anyhow::Result<Pace> {
     }
 }
 
-/// A run in a few lines.
+/// Prints a run in a few lines.
 fn tell(name: &str, timeline: &Timeline) {
     let Some(phase) = timeline.phase(Phase::Before) else { return };
     let findings = &timeline.findings;
@@ -337,11 +337,11 @@ fn compare(arguments: &CompareArguments) -> anyhow::Result<()> {
     for figure in figures {
         is_clean &= compare_one(figure, &basis, arguments, &setup)?;
     }
-    ensure!(is_clean, "something was lost, stale or refused");
+    ensure!(is_clean, "the run found lost writes, stale reads or refused requests");
     Ok(())
 }
 
-/// Plays a figure, prints its table and saves everything. `false`: something was not clean.
+/// Runs a figure, prints its table and saves all results. Returns whether every run was clean.
 fn compare_one(
     figure: Figure,
     basis: &Basis,
@@ -350,7 +350,7 @@ fn compare_one(
 ) -> anyhow::Result<bool> {
     let mut bars = Bars::new();
     let groups = figure.groups(basis)?;
-    // Standard output is for the tables.
+    // Standard output is reserved for the tables.
     let mut tell = |line: &str| eprintln!("{line}");
     let rows = compare::play(&groups, arguments.rounds, setup, &mut tell, &mut |progress| {
         bars.show(progress);
@@ -400,12 +400,12 @@ fn basis(arguments: &CompareArguments) -> anyhow::Result<Basis> {
     })
 }
 
-/// How servers are started that end with this process: see [`Setup::keeper`].
+/// Returns the command that starts servers which end with this process: see [`Setup::keeper`].
 pub(crate) fn keeper() -> anyhow::Result<Vec<PathBuf>> {
     Ok(vec![std::env::current_exe()?, PathBuf::from(keep::NAME)])
 }
 
-/// The words behind `NODE id` that tell how to move.
+/// Returns the words after `NODE id` that set the migration policy.
 pub(crate) fn policy_words(policy: &str) -> Vec<String> {
     let words: Vec<String> = policy.split_whitespace().map(String::from).collect();
     if words.is_empty() { words } else { [vec!["POLICY".to_string()], words].concat() }

@@ -1,5 +1,5 @@
-//! `ballast cluster`: what an operator asks of a coordinator. It shows how the cluster is, above all
-//! what a recovery waits for, and takes the decisions that no program should take.
+//! `ballast cluster`: an operator's requests to a coordinator. It shows the state of the cluster,
+//! above all the reason why a recovery waits, and makes decisions that must not be automatic.
 
 use crate::cluster_key;
 use crate::coordinator_connection::CoordinatorConnection;
@@ -13,7 +13,7 @@ use wire::control::{
     RecoveryState, ServerInfo, TabletInfo,
 };
 
-/// Look at a cluster, and decide what only people can.
+/// Show the state of a cluster, and make decisions that need an operator.
 #[derive(Args)]
 pub(crate) struct ClusterArguments {
     #[command(subcommand)]
@@ -22,33 +22,33 @@ pub(crate) struct ClusterArguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show servers, who owns which slots, what moves, and what recoveries wait for.
+    /// Show servers, slot owners, migrations, and the reasons why recoveries wait.
     Status {
         #[command(flatten)]
         coordinator: Coordinator,
     },
-    /// Recover a dead server without what is missing of its log. What was written there and nowhere
-    /// else is lost, for good: also if a disk that has it comes back later.
+    /// Recover a dead server without the missing parts of its log. Data that was written only there
+    /// is lost permanently, even if a disk with it comes back later.
     AcceptLoss {
         #[command(flatten)]
         coordinator: Coordinator,
         /// The dead server, as in s3.
         server: String,
-        /// What is given up, in the words of `ballast cluster status`: "directory", or "segments"
-        /// with their numbers. Nothing happens if anything else is missing.
+        /// The missing parts, as printed by `ballast cluster status`: "directory", or "segments"
+        /// with their numbers. The command is refused if anything else is missing.
         #[arg(long, value_name = "WHAT")]
         lost: String,
     },
-    /// Make a coordinator's file anew from what the servers know. The coordinator must have been
-    /// started with --rebuild on an empty folder, at the old one's address; servers come to it by
-    /// themselves. Shows what there is; with --go does it.
+    /// Rebuild the coordinator's file from the state of the servers. The coordinator must have been
+    /// started with --rebuild on an empty folder, at the old one's address. Servers connect to it
+    /// by themselves. Without --go, only shows what was found.
     Rebuild {
         #[command(flatten)]
         coordinator: Coordinator,
-        /// Servers that are missing and are to be taken for dead, as in s3,s5: all of them.
+        /// Missing servers to treat as dead, as in s3,s5. Must name all of them.
         #[arg(long, value_name = "SERVERS", value_delimiter = ',')]
         without: Vec<String>,
-        /// Do it.
+        /// Write the new file.
         #[arg(long)]
         go: bool,
     },
@@ -70,7 +70,7 @@ impl Coordinator {
         CoordinatorConnection::open(&self.coordinator, &credentials)
     }
 
-    /// Returns the arguments that lead to it, for a command that a person is to type.
+    /// Returns the arguments that select this coordinator, for commands shown to the operator.
     fn words(&self) -> String {
         match &self.cluster_key_file {
             Some(file) => {
@@ -103,35 +103,35 @@ pub(crate) fn run(arguments: ClusterArguments) -> anyhow::Result<()> {
 fn map(connection: &mut CoordinatorConnection) -> anyhow::Result<ClusterMap> {
     match connection.ask(Ask::Map)? {
         Answer::Map(map) => Ok(*map),
-        other => bail!("the coordinator answers {other:?}"),
+        other => bail!("unexpected answer of the coordinator: {other:?}"),
     }
 }
 
 fn doubt(connection: &mut CoordinatorConnection) -> anyhow::Result<Option<String>> {
     match connection.ask(Ask::Standing)? {
         Answer::Standing(doubt) => Ok(doubt),
-        other => bail!("the coordinator answers {other:?}"),
+        other => bail!("unexpected answer of the coordinator: {other:?}"),
     }
 }
 
 fn recoveries(connection: &mut CoordinatorConnection) -> anyhow::Result<Vec<RecoveryReport>> {
     match connection.ask(Ask::Recoveries)? {
         Answer::Recoveries(recoveries) => Ok(recoveries),
-        other => bail!("the coordinator answers {other:?}"),
+        other => bail!("unexpected answer of the coordinator: {other:?}"),
     }
 }
 
 fn clocks(connection: &mut CoordinatorConnection) -> anyhow::Result<Vec<ClockReport>> {
     match connection.ask(Ask::Clocks)? {
         Answer::Clocks(clocks) => Ok(clocks),
-        other => bail!("the coordinator answers {other:?}"),
+        other => bail!("unexpected answer of the coordinator: {other:?}"),
     }
 }
 
 fn health(connection: &mut CoordinatorConnection) -> anyhow::Result<Health> {
     match connection.ask(Ask::Health)? {
         Answer::Health(health) => Ok(health),
-        other => bail!("the coordinator answers {other:?}"),
+        other => bail!("unexpected answer of the coordinator: {other:?}"),
     }
 }
 
@@ -143,20 +143,22 @@ fn accept_loss(coordinator: &Coordinator, server: &str, lost: &str) -> anyhow::R
         bail!("{dead} is not being recovered: see 'ballast cluster status'");
     };
     let Some(loss) = report.loss() else {
-        bail!("nothing is known to be missing of the log of {dead}: {}", words(report));
+        bail!("no part of the log of {dead} is known to be missing: {}", words(report));
     };
     if loss.to_string() != lost {
-        bail!("what is missing of the log of {dead} is: {loss}");
+        bail!("--lost does not match the missing parts of the log of {dead}, which are: {loss}");
     }
-    // What has changed since then the coordinator refuses.
+    // The coordinator refuses if the loss has changed since then.
     connection.ask(Ask::AcceptLoss { dead, loss: loss.clone() })?;
-    println!("{dead} is recovered without: {loss}");
+    println!("{dead} will be recovered without: {loss}");
     Ok(())
 }
 
 fn server_called(name: &str) -> anyhow::Result<ServerId> {
     let number = name.strip_prefix('s').unwrap_or(name).parse();
-    Ok(ServerId(number.with_context(|| format!("'{name}' is no server: give one as in s3"))?))
+    Ok(ServerId(
+        number.with_context(|| format!("'{name}' is not a server id: use a form like s3"))?,
+    ))
 }
 
 fn rebuild(coordinator: &Coordinator, without: &[String], go: bool) -> anyhow::Result<()> {
@@ -164,19 +166,19 @@ fn rebuild(coordinator: &Coordinator, without: &[String], go: bool) -> anyhow::R
         without.iter().map(|name| server_called(name)).collect::<anyhow::Result<_>>()?;
     let mut connection = coordinator.connect()?;
     let Answer::Rebuild(report) = connection.ask(Ask::Rebuild { without, go })? else {
-        bail!("the coordinator does not say what there is");
+        bail!("unexpected answer of the coordinator to the rebuild request");
     };
     let RebuildReport { found, absent, is_done } = report;
-    println!("have told what they hold: {}", RebuildReport::names(&found));
+    println!("servers that reported: {}", RebuildReport::names(&found));
     println!("missing: {}", RebuildReport::names(&absent));
     match (is_done, &absent[..]) {
-        (true, _) => println!("the coordinator's file is written anew, and the cluster goes on"),
+        (true, _) => println!("the coordinator's file was written, and the cluster resumes"),
         (false, []) => {
-            println!("to go on: ballast cluster rebuild --go {}", coordinator.words())
+            println!("to continue: ballast cluster rebuild --go {}", coordinator.words())
         }
         (false, _) => println!(
-            "They may still come. To go on without them, so that what they own is recovered from \
-             their logs:\n  ballast cluster rebuild --without {} --go {}",
+            "They may still connect. To continue without them, and recover their data from their \
+             logs:\n  ballast cluster rebuild --without {} --go {}",
             RebuildReport::names(&absent),
             coordinator.words()
         ),
@@ -190,7 +192,7 @@ struct Status {
     recoveries: Vec<RecoveryReport>,
     clocks: Vec<ClockReport>,
     health: Health,
-    /// Arguments that lead to the coordinator.
+    /// Command-line arguments that select the coordinator.
     coordinator: String,
 }
 
@@ -210,12 +212,12 @@ impl Status {
         for server in &self.health.on_own_disk {
             let _ = writeln!(
                 text,
-                "warning: the log of {server} is on its own disk only: what it holds is lost with \
-                 that disk. Start another server"
+                "warning: the log of {server} is on its own disk only: its data is lost if that \
+                 disk fails. Start another server"
             );
         }
         for (range, source, target) in &self.map.moving {
-            let _ = writeln!(text, "{} moves from {source} to {target}", slots(&[*range]));
+            let _ = writeln!(text, "{} moving from {source} to {target}", slots(&[*range]));
         }
         for report in &self.clocks {
             let _ = writeln!(text, "{}", clock(report));
@@ -229,13 +231,13 @@ impl Status {
             for (range, master) in &report.parts {
                 let is_its = ranges.iter().any(|other| other.overlaps(*range));
                 let what = match is_its {
-                    true => format!("is being recovered by {master}"),
-                    false => format!("is {master}'s, and depends on its log still"),
+                    true => format!("being recovered by {master}"),
+                    false => format!("owned by {master}, still depending on this log"),
                 };
                 let _ = writeln!(text, "  {} {what}", slots(&[*range]));
             }
             if !message.is_empty() {
-                let _ = writeln!(text, "  last handed back because: {message}");
+                let _ = writeln!(text, "  last returned because: {message}");
             }
             if let Some(loss) = report.loss() {
                 text.push_str(&self.ways(*dead, &loss));
@@ -244,21 +246,22 @@ impl Status {
         text
     }
 
-    /// What an operator can do about something that is missing.
+    /// Describes an operator's options if parts of a log are missing.
     fn ways(&self, dead: ServerId, loss: &Loss) -> String {
         let what = match loss {
             Loss::Directory => {
-                "  Without the directory nobody knows what else is missing: all that anybody has \
-                 is read,\n  writes may be gone, and keys that were deleted may be back.\n"
+                "  Without the directory it is unknown which segments are missing: all replicas \
+                 found are read,\n  writes may be lost, and deleted keys may reappear.\n"
             }
             Loss::Segments { .. } => {
-                "  What was written to these segments and nowhere else is gone, and keys that \
-                 were deleted there\n  may be back. It is not known which.\n"
+                "  Writes that are only in these segments are lost, and keys whose deletion is \
+                 only there may\n  reappear. It is unknown which ones.\n"
             }
         };
         format!(
-            "  missing: {loss}\n  It goes on when a server starts on a disk that has it. To go on \
-             without:\n{what}  ballast cluster accept-loss {dead} --lost '{loss}' {}\n",
+            "  missing: {loss}\n  Recovery continues when a server with this data on its disk \
+             starts. To continue without:\n{what}  ballast cluster accept-loss {dead} --lost \
+             '{loss}' {}\n",
             self.coordinator
         )
     }
@@ -273,7 +276,7 @@ fn state(server: &ServerInfo) -> &'static str {
     }
 }
 
-/// A member whose clocks are off, and what to do about it.
+/// Describes a member with a wrong clock, and the remedy.
 fn clock(report: &ClockReport) -> String {
     let ClockReport { server, wall_ahead, expiry_ahead } = report;
     let (whose, ahead) = match *wall_ahead {
@@ -282,37 +285,37 @@ fn clock(report: &ClockReport) -> String {
     };
     let direction = if ahead > 0 { "ahead of" } else { "behind" };
     format!(
-        "the {whose} of {server} is {} ms {direction} the others': no slots are moved to or from it. \
-         Set its machine's clock right (chrony or ntpd)",
+        "the {whose} of {server} is {} ms {direction} the others': no slots are moved to or from \
+         it. Correct the clock of its machine (chrony or ntpd)",
         ahead.unsigned_abs()
     )
 }
 
 fn words(report: &RecoveryReport) -> String {
     match report.state {
-        RecoveryState::Collecting => "servers are being asked what they hold of its log".into(),
-        RecoveryState::ReadingDirectory => "the directory of its log is being read".into(),
+        RecoveryState::Collecting => "asking servers for replicas of its log".into(),
+        RecoveryState::ReadingDirectory => "reading the directory of its log".into(),
         RecoveryState::DirectoryMissing => {
-            "waits, nobody who is connected has the directory of its log".into()
+            "waiting, no connected server has the directory of its log".into()
         }
         RecoveryState::SegmentsMissing => format!(
-            "waits, nobody who is connected has {} of the segments of its log",
+            "waiting, no connected server has {} of the segments of its log",
             report.missing_total
         ),
-        RecoveryState::WaitingForLease => "waits until it serves nothing more for certain".into(),
+        RecoveryState::WaitingForLease => "waiting until its read lease has expired".into(),
         RecoveryState::WaitingForServers => {
-            "waits for a server that keeps its log and has room".into()
+            "waiting for a server with a replicated log and enough memory".into()
         }
-        RecoveryState::Recovering => "under way".into(),
+        RecoveryState::Recovering => "in progress".into(),
         RecoveryState::WaitingForMigrations => {
             let numbers: Vec<String> = report.waits_for.iter().map(|id| id.to_string()).collect();
-            format!("waits for migrations: {}", numbers.join(", "))
+            format!("waiting for migrations: {}", numbers.join(", "))
         }
-        RecoveryState::Freeing => "everything is served, replicas are being freed".into(),
+        RecoveryState::Freeing => "all data is served, freeing replicas".into(),
     }
 }
 
-/// Slots in as few words as possible. A range may begin or end within a slot.
+/// Formats slots compactly. A range may begin or end within a slot.
 fn slots(ranges: &[HashRange]) -> String {
     let mut runs: Vec<(u16, u16)> = Vec::new();
     for range in ranges {

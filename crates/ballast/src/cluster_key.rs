@@ -1,5 +1,5 @@
-//! The file of the cluster key: `ballast key` makes it, every process of a cluster reads it, and
-//! reads it again when it changes. See `docs/design/trust.md`.
+//! The cluster key file: `ballast key` creates it. Every process of a cluster reads it, and reads
+//! it again when it changes. See `docs/design/trust.md`.
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -13,23 +13,23 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Longest key file, with room to notice that it is longer.
+/// Bytes read from a key file. The limit exceeds every valid file, so that a longer one is noticed.
 const FILE_BYTES_MAX: u64 = 8 << 10;
-/// Pause between two looks at the file: a change of keys takes a person minutes.
+/// Pause between two checks of the file. An operator needs minutes for a change of keys.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Permissions of a file that only its owner may read or write.
 const OWNER_ONLY: u32 = 0o600;
 
-/// Make a key for a cluster.
+/// Create a key for a cluster.
 #[derive(Args)]
 pub(crate) struct KeyArguments {
-    /// File to write the key to, readable by its owner alone. It must not exist yet. Default: the
-    /// key is printed.
+    /// File to write the key to, readable by its owner alone. It must not exist yet. Default: print
+    /// the key.
     file: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &KeyArguments) -> anyhow::Result<()> {
-    let key = handshake::new_key().context("the system has no random bytes")?;
+    let key = handshake::new_key().context("cannot read random bytes from the system")?;
     let Some(file) = &arguments.file else {
         println!("{key}");
         return Ok(());
@@ -39,56 +39,57 @@ pub(crate) fn run(arguments: &KeyArguments) -> anyhow::Result<()> {
         .create_new(true)
         .mode(OWNER_ONLY)
         .open(file)
-        .with_context(|| format!("the file {} cannot be made", file.display()))?;
+        .with_context(|| format!("cannot create the file {}", file.display()))?;
     let text = format!("# Cluster key of Ballast: keep it secret.\n{key}\n");
     made.write_all(text.as_bytes())
         .and_then(|()| made.sync_all())
-        .with_context(|| format!("the file {} cannot be written", file.display()))?;
+        .with_context(|| format!("cannot write the file {}", file.display()))?;
     println!(
-        "{} holds a new key: give it to every process of the cluster with --cluster-key-file",
+        "{} contains a new key: pass it to every process of the cluster with --cluster-key-file",
         file.display()
     );
     Ok(())
 }
 
-/// The credentials of this process, with the keys in `file` if there is one.
+/// Returns the credentials of this process, with the keys in `file` if given.
 pub(crate) fn credentials(file: Option<&Path>) -> anyhow::Result<Credentials> {
     let keys = file.map(read).transpose()?;
     file.inspect(|file| warn_of_readers(file));
-    let generation = handshake::new_generation().context("the system has no random bytes")?;
+    let generation =
+        handshake::new_generation().context("cannot read random bytes from the system")?;
     Ok(Credentials::new(generation, keys))
 }
 
-/// The credentials of a process whose cluster is itself: no other process has its key.
+/// Returns the credentials of a process that is a cluster of its own, with a random key.
 pub(crate) fn private_credentials() -> anyhow::Result<Credentials> {
     let random =
         || -> std::io::Result<_> { Ok((handshake::new_generation()?, ClusterKeys::draw()?)) };
-    let (generation, keys) = random().context("the system has no random bytes")?;
+    let (generation, keys) = random().context("cannot read random bytes from the system")?;
     Ok(Credentials::new(generation, Some(keys)))
 }
 
-/// Refuses an address that other machines reach where there is no key.
+/// Refuses addresses that other machines can reach, unless there is a key.
 pub(crate) fn require_key(hosts: &[&str], file: Option<&Path>) -> anyhow::Result<()> {
     let exposed = hosts.iter().find(|host| !is_loopback(host));
     match (exposed, file) {
         (Some(host), None) => bail!(
-            "processes on other machines are met at {host}, and a cluster without a key believes \
-             everybody: make a key with 'ballast key cluster.key', and give the same file to every \
-             server, the coordinator and 'ballast cluster' with --cluster-key-file"
+            "{host} is reachable from other machines, and a cluster without a key accepts any \
+             process: create a key with 'ballast key cluster.key', and pass the same file to \
+             every server, the coordinator and 'ballast cluster' with --cluster-key-file"
         ),
         (Some(_) | None, Some(_)) | (None, None) => Ok(()),
     }
 }
 
-/// Returns whether only this machine reaches a host. A name that cannot be resolved counts as
-/// another machine's.
+/// Returns whether only this machine can reach a host. A name that cannot be resolved counts as
+/// another machine.
 fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let is_local = |address: IpAddr| address.to_canonical().is_loopback();
     match bare.parse() {
         Ok(address) => is_local(address),
         Err(_) => (bare, 0).to_socket_addrs().is_ok_and(|mut addresses| {
-            // A name without addresses leads nowhere.
+            // A name without addresses does not count as loopback.
             let first = addresses.next();
             first.is_some_and(|first| is_local(first.ip())) && addresses.all(|a| is_local(a.ip()))
         }),
@@ -100,13 +101,13 @@ pub(crate) fn host_of(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
-/// From here on the credentials follow the file: when it changes, and at once on `SIGHUP`. A file
-/// that holds no keys any more changes nothing.
+/// Starts a thread that updates the credentials when the file changes, and at once on `SIGHUP`. A
+/// file without valid keys changes nothing.
 pub(crate) fn watch(file: &Path, credentials: &Credentials) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
     let hang_up = {
         let _within = runtime.enter();
-        signal(SignalKind::hangup()).context("signals cannot be waited for")?
+        signal(SignalKind::hangup()).context("cannot register signal handlers")?
     };
     let (file, credentials) = (file.to_owned(), credentials.clone());
     std::thread::Builder::new()
@@ -118,11 +119,11 @@ pub(crate) fn watch(file: &Path, credentials: &Credentials) -> anyhow::Result<()
 async fn follow(file: &Path, credentials: &Credentials, mut hang_up: Signal) {
     let mut known = read(file).map_err(|error| format!("{error:#}"));
     if let Ok(keys) = &known {
-        // It may have changed since the process read it first.
+        // The file may have changed since the process first read it.
         credentials.change_keys(keys.clone());
     }
     loop {
-        // Either is a reason to look.
+        // Both a timeout and a signal trigger a check.
         let _ = tokio::time::timeout(LOOK_AGAIN, hang_up.recv()).await;
         let found = read(file).map_err(|error| format!("{error:#}"));
         if found == known {
@@ -131,9 +132,14 @@ async fn follow(file: &Path, credentials: &Credentials, mut hang_up: Signal) {
         match &found {
             Ok(keys) => {
                 credentials.change_keys(keys.clone());
-                tracing::info!(file = %file.display(), "connections are proven with {keys:?} now");
+                tracing::info!(
+                    file = %file.display(),
+                    "cluster key file changed, connections use {keys:?}"
+                );
             }
-            Err(error) => tracing::error!(error, "the cluster key stays as it is"),
+            Err(error) => {
+                tracing::error!(error, "cannot reload the cluster key, keeping the old one")
+            }
         }
         known = found;
     }
@@ -142,32 +148,34 @@ async fn follow(file: &Path, credentials: &Credentials, mut hang_up: Signal) {
 fn read(file: &Path) -> anyhow::Result<ClusterKeys> {
     let shown = file.display();
     let how =
-        || format!("the cluster key file {shown} cannot be read: 'ballast key {shown}' makes one");
+        || format!("cannot read the cluster key file {shown}: 'ballast key {shown}' creates one");
     let opened = File::open(file).with_context(how)?;
     let mode = opened.metadata().with_context(how)?.permissions().mode();
     if mode & 0o002 != 0 {
-        bail!("anybody can change the cluster key file {shown}: chmod 600 {shown}");
+        bail!("the cluster key file {shown} is writable by other users: chmod 600 {shown}");
     }
     let mut text = String::new();
     opened.take(FILE_BYTES_MAX).read_to_string(&mut text).with_context(how)?;
-    ClusterKeys::parse(&text).with_context(|| format!("the cluster key file {shown} is of no use"))
+    ClusterKeys::parse(&text).with_context(|| format!("the cluster key file {shown} is invalid"))
 }
 
-/// Warns of a key file that others can read.
+/// Warns if other users can read the key file.
 fn warn_of_readers(file: &Path) {
     let mode = fs::metadata(file).map_or(0, |metadata| metadata.permissions().mode());
     if mode & 0o044 != 0 {
         let shown = file.display();
-        tracing::warn!("others can read the cluster key file {shown}: chmod 600 {shown}");
+        tracing::warn!(
+            "the cluster key file {shown} is readable by other users: chmod 600 {shown}"
+        );
     }
 }
 
-/// Writes a key for processes that end with this one.
+/// Writes a key for child processes that end with this one.
 pub(crate) fn make_for_children(folder: &Path) -> anyhow::Result<PathBuf> {
     let file = folder.join("cluster.key");
-    // One of an earlier run is worth nothing.
+    // A key of an earlier run is no longer needed.
     let _ = fs::remove_file(&file);
-    let key = handshake::new_key().context("the system has no random bytes")?;
+    let key = handshake::new_key().context("cannot read random bytes from the system")?;
     let mut made = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&file)?;
     made.write_all(key.as_bytes())?;
     Ok(file)

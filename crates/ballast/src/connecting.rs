@@ -1,24 +1,24 @@
-//! Connections of an operator's commands: none of them waits for long.
+//! Connections of operator commands, with short time limits.
 
 use anyhow::{Context, bail};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Time for a connection to be made to one address. The system alone would try for two minutes
-/// where packets are dropped.
+/// Time limit for connecting to one address. The operating system alone would try for two minutes
+/// if packets are dropped.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 
-/// A packet may be lost, and is only repeated after a second.
+/// Attempts per address. A lost packet is only repeated after a second, so one may fail.
 const ATTEMPTS: usize = 2;
 
-/// Far more than a question takes.
+/// Time limit of a read or write: far more than a request takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connects to `host:port`, with limits on all that is done with the connection.
+/// Connects to `host:port`, with time limits on all operations of the connection.
 pub(crate) fn connect(address: &str) -> anyhow::Result<TcpStream> {
     let addresses: Vec<_> = address
         .to_socket_addrs()
-        .with_context(|| format!("{address} is no host and port that can be found"))?
+        .with_context(|| format!("cannot resolve {address} (expected HOST:PORT)"))?
         .collect();
     let mut failed = None;
     for at in addresses.iter().cycle().take(ATTEMPTS * addresses.len()) {
@@ -34,7 +34,7 @@ pub(crate) fn connect(address: &str) -> anyhow::Result<TcpStream> {
         }
     }
     match failed {
-        Some(error) => Err(error).with_context(|| format!("{address} cannot be connected to")),
-        None => bail!("{address} has no address"),
+        Some(error) => Err(error).with_context(|| format!("cannot connect to {address}")),
+        None => bail!("{address} resolves to no address"),
     }
 }

@@ -1,4 +1,4 @@
-//! `ballast coordinator`, and the coordinator that a server alone carries in itself.
+//! `ballast coordinator`, and the coordinator embedded in a stand-alone server.
 
 use crate::{cluster_key, coordinator_metrics, metrics};
 use anyhow::{Context, bail};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use types::{ClusterId, ServerId};
 
-/// Start the coordinator of a cluster: who its servers are and who owns what. Never on the data
+/// Start the coordinator of a cluster, which manages members and ownership. It is never on the data
 /// path.
 #[derive(Args)]
 pub(crate) struct CoordinatorArguments {
@@ -24,32 +24,31 @@ pub(crate) struct CoordinatorArguments {
     /// Address to listen on.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     bind: IpAddr,
-    /// File of the cluster key, the same for all servers: 'ballast key FILE' makes one. It is read
-    /// again when it changes. Needed unless --bind is an address of this machine alone.
+    /// File of the cluster key, the same for all servers: 'ballast key FILE' creates one. It is
+    /// read again when it changes. Required unless --bind is a loopback address.
     #[arg(long, value_name = "FILE")]
     cluster_key_file: Option<PathBuf>,
-    /// Folder of the file in which the configuration is kept. Default: nowhere, so that the
+    /// Folder of the file that stores the cluster's configuration. Default: none, so that the
     /// cluster ends with this process.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// Milliseconds that a server whose log others keep may be disconnected before it is declared
-    /// dead and recovered.
+    /// Milliseconds that a replicated server may be disconnected before it is declared dead and
+    /// recovered.
     #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u64).range(10..=5000))]
     failure_timeout: u64,
-    /// The same for one that is connected and says nothing: a process that stands still, a machine
-    /// that is gone, a network that is cut.
+    /// Milliseconds that a replicated server may stay connected but silent before it is declared
+    /// dead: its process is stopped, its machine is gone, or the network is cut.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=5000))]
     silence_timeout: u64,
-    /// Port under which Prometheus finds the coordinator's metrics, as http://HOST:PORT/metrics. 0:
-    /// nowhere.
+    /// Port for Prometheus metrics, as http://HOST:PORT/metrics. 0: none.
     #[arg(long, default_value_t = 0)]
     metrics_port: u16,
-    /// Go on with the file although too few servers have come to confirm that it is not an old one:
-    /// the others are gone for good.
+    /// Accept the file although too few servers have confirmed that it is current, because the
+    /// others are gone permanently.
     #[arg(long, requires = "data_dir", conflicts_with = "rebuild")]
     trust_file: bool,
-    /// The coordinator's file is lost: make a new one, in an empty folder, from what servers know.
-    /// See `ballast cluster rebuild`.
+    /// Create a new file in an empty folder from the state of the servers, because the old one is
+    /// lost. See `ballast cluster rebuild`.
     #[arg(long, requires = "data_dir")]
     rebuild: bool,
 }
@@ -67,7 +66,7 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
         let at = SocketAddr::new(arguments.bind, arguments.metrics_port);
         let (address, credentials) = (address.to_string(), credentials.clone());
         let at = metrics::start(at, move || coordinator_metrics::page(&address, &credentials))?;
-        tracing::info!(address = %at, "metrics");
+        tracing::info!(address = %at, "metrics endpoint ready");
     }
     println!("ballast coordinator: ready for servers on {address}");
     let return_max = Duration::from_millis(arguments.failure_timeout);
@@ -80,7 +79,10 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
             make_directory(folder)?;
             let store = open(&folder.join("coordinator.redb"))?;
             if !arguments.rebuild && !holds_cluster(&store)? {
-                println!("ballast coordinator: a new cluster, {} was empty", folder.display());
+                println!(
+                    "ballast coordinator: created a new cluster, since {} was empty",
+                    folder.display()
+                );
             }
             match arguments.rebuild {
                 true => serve_rebuild(listener, credentials, store, drawn()?, settings)?,
@@ -91,31 +93,31 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the file, or makes it. Its name survives a loss of power: a cluster that has lost its file
-/// would be taken for one that never was.
+/// Opens the file, or creates it. A new file's name is synced, because a cluster that has lost its
+/// file would be taken for a new one.
 fn open(file: &Path) -> anyhow::Result<FileStore> {
     let is_new = !file.exists();
-    let store = FileStore::open(file)
-        .with_context(|| format!("the file {} cannot be used", file.display()))?;
+    let store =
+        FileStore::open(file).with_context(|| format!("cannot use the file {}", file.display()))?;
     if let (true, Some(folder)) = (is_new, file.parent()) {
         sync_directory(folder)?;
     }
     Ok(store)
 }
 
-/// A coordinator inside of this process.
+/// A coordinator inside this process.
 pub(crate) struct Embedded {
-    /// Where it listens.
+    /// The address on which the coordinator listens.
     pub(crate) address: SocketAddr,
-    /// The number under which it knows its server, if it has seen one.
+    /// The number under which the coordinator knows its server, if any.
     pub(crate) server: Option<(ClusterId, ServerId)>,
 }
 
-/// Starts a coordinator inside this process, for a server that is a store of its own. What it knows
-/// is kept in this file, if there is one.
+/// Starts a coordinator inside this process, for a stand-alone server. Its state is stored in
+/// `file`, if given.
 ///
 /// # Errors
-/// If the file holds no cluster although the server has data.
+/// If the file contains no cluster although the server has data.
 pub(crate) fn start_embedded(
     file: Option<&Path>,
     has_data: bool,
@@ -128,8 +130,8 @@ pub(crate) fn start_embedded(
         && !holds_cluster(store)?
     {
         bail!(
-            "the file {} is empty, and says nothing of the log beside it: bring it back from a copy, \
-             or begin anew with an empty folder",
+            "the file {} is empty, but there is a log beside it: restore the file from a copy, or \
+             start over with an empty folder",
             file.display()
         );
     }
@@ -142,7 +144,7 @@ pub(crate) fn start_embedded(
             None => serve(listener, credentials, MemoryStore::default(), drawn, settings),
         };
         if let Err(error) = ended {
-            tracing::error!(%error, "the coordinator has stopped");
+            tracing::error!(%error, "coordinator stopped");
         }
     })?;
     Ok(Embedded { address, server })
@@ -150,15 +152,14 @@ pub(crate) fn start_embedded(
 
 fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).with_context(|| {
-        format!("{address} cannot be listened on: is it in use? Choose another with --port")
+        format!("cannot listen on {address}: is it in use? Choose another port with --port")
     })?;
     // Accepted connections inherit this option.
     runtime::limit_unacknowledged(&listener)?;
     Ok(listener)
 }
 
-/// Name and seed of a cluster that does not exist yet, and what tells this coordinator's term from
-/// any other.
+/// Draws name and seed for a new cluster, and a random id for this coordinator's term.
 fn drawn() -> anyhow::Result<Drawn> {
     let bits = runtime::files::random_bits()?;
     let mut random = fastrand::Rng::with_seed(bits as u64);

@@ -1,4 +1,4 @@
-//! An operator's connection to a coordinator: one question at a time.
+//! An operator's connection to a coordinator: one request at a time.
 
 use crate::connecting;
 use anyhow::{Context, bail};
@@ -9,14 +9,14 @@ use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::handshake::{HandshakeMessage, Purpose};
 
-/// A connection whose other side has proven the cluster key.
+/// A connection whose peer has proven the cluster key.
 pub(crate) struct CoordinatorConnection {
     stream: TcpStream,
     asked: u64,
 }
 
 impl CoordinatorConnection {
-    /// Connects to `host:port` and proves the key of `credentials`.
+    /// Connects to `host:port` and runs the handshake with `credentials`.
     pub(crate) fn open(
         address: &str,
         credentials: &Credentials,
@@ -25,14 +25,14 @@ impl CoordinatorConnection {
             .with_context(|| format!("no coordinator answers at {address}: is it running?"))?;
         let purpose = Purpose::Operator;
         let opening = Opening { purpose, cluster: None, server: None, expected: None };
-        let nonce = handshake::new_nonce().context("the system has no random bytes")?;
+        let nonce = handshake::new_nonce().context("cannot read random bytes from the system")?;
         let (handshake, first) = Handshake::open(credentials, opening, nonce);
         handshake::complete(handshake, first, &mut stream)
-            .with_context(|| format!("the coordinator at {address} cannot be asked"))?;
+            .with_context(|| format!("handshake with the coordinator at {address} failed"))?;
         Ok(CoordinatorConnection { stream, asked: 0 })
     }
 
-    /// Asks; a refusal is an error.
+    /// Sends a request and returns its answer. A refusal is an error.
     pub(crate) fn ask(&mut self, ask: Ask) -> anyhow::Result<Answer> {
         self.asked += 1;
         self.say(&ToCoordinator::Ask { request: self.asked, ask })?;
@@ -40,12 +40,12 @@ impl CoordinatorConnection {
             match self.hear()? {
                 Some(FromCoordinator::Answer { request, answer }) if request == self.asked => {
                     return match answer {
-                        Answer::Refused(reason) => bail!("the coordinator refuses: {reason}"),
+                        Answer::Refused(reason) => bail!("the coordinator refused: {reason}"),
                         answer => Ok(answer),
                     };
                 }
                 Some(FromCoordinator::Rejected { reason, .. }) => {
-                    bail!("the coordinator refuses: {reason}")
+                    bail!("the coordinator refused: {reason}")
                 }
                 Some(_) | None => {}
             }
@@ -54,24 +54,27 @@ impl CoordinatorConnection {
 
     fn say(&mut self, message: &ToCoordinator) -> anyhow::Result<()> {
         let mut bytes = Vec::new();
-        frame::encode(message, 0, &mut bytes).context("name fewer ranges at a time")?;
-        self.stream.write_all(&bytes).context("the coordinator has closed the connection")
+        frame::encode(message, 0, &mut bytes)
+            .context("the request is too large: pass fewer ranges at a time")?;
+        self.stream.write_all(&bytes).context("the coordinator closed the connection")
     }
 
-    /// One frame; `None` is a sign of life.
+    /// Reads one frame. `None` is an empty frame (keep-alive).
     fn hear(&mut self) -> anyhow::Result<Option<FromCoordinator>> {
         let mut header = [0; HEADER_BYTES];
         self.stream.read_exact(&mut header).context("the coordinator does not answer")?;
-        let header = Header::parse(&header).context("this is no coordinator of ballast")?;
+        let header = Header::parse(&header).context("not a ballast coordinator")?;
         let mut message = vec![0; header.message_bytes];
         self.stream.read_exact(&mut message).context("the coordinator does not answer")?;
         if message.is_empty() {
             return Ok(None);
         }
-        // The coordinator judges our proof after it has proven its own, and may refuse then.
+        // The coordinator checks our proof after it has sent its own, so it may refuse here.
         if let Ok(HandshakeMessage::Refuse(refusal)) = header.message(&message) {
-            bail!("the coordinator cannot be asked: {}", HandshakeError::Theirs(refusal));
+            bail!("handshake with the coordinator failed: {}", HandshakeError::Theirs(refusal));
         }
-        Ok(Some(header.message(&message).context("this is no coordinator of this version")?))
+        Ok(Some(
+            header.message(&message).context("the coordinator runs another version of ballast")?,
+        ))
     }
 }

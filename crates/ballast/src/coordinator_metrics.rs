@@ -1,6 +1,5 @@
-//! The metrics of a coordinator, for Prometheus. The coordinator is asked what operators ask, over
-//! a connection like theirs: whatever the page costs, the coordinator's own thread answers a few
-//! questions.
+//! The metrics of a coordinator, for Prometheus. This module asks the coordinator over an operator
+//! connection. Whatever the page costs, the coordinator's own thread only answers a few requests.
 
 use crate::coordinator_connection::CoordinatorConnection;
 use anyhow::bail;
@@ -11,13 +10,13 @@ use wire::control::{
     Answer, Ask, ClusterMap, Health, MigrationReport, MigrationState, RecoveryReport,
 };
 
-/// The text of one scrape. A coordinator that does not answer is down, which is said as well.
+/// Returns the text of one scrape. If the coordinator does not answer, the page reports it as down.
 pub(crate) fn page(coordinator: &str, credentials: &Credentials) -> String {
     match asked(coordinator, credentials) {
         Ok(known) => text(&known),
         Err(error) => {
-            tracing::warn!("the coordinator does not tell its metrics: {error:#}");
-            gauge("ballast_coordinator_up", "Whether the coordinator answers.", 0)
+            tracing::warn!("cannot get the metrics of the coordinator: {error:#}");
+            gauge("ballast_coordinator_up", "1 if the coordinator answers, else 0.", 0)
         }
     }
 }
@@ -32,20 +31,24 @@ struct Known {
 
 fn asked(coordinator: &str, credentials: &Credentials) -> anyhow::Result<Known> {
     let mut connection = CoordinatorConnection::open(coordinator, credentials)?;
-    let Answer::Map(map) = connection.ask(Ask::Map)? else { bail!("no map") };
+    let Answer::Map(map) = connection.ask(Ask::Map)? else {
+        bail!("the coordinator did not return the map")
+    };
     let Answer::Recoveries(recoveries) = connection.ask(Ask::Recoveries)? else {
-        bail!("no recoveries")
+        bail!("the coordinator did not return recoveries")
     };
     let Answer::Migrations(migrations) = connection.ask(Ask::List { task: None })? else {
-        bail!("no migrations")
+        bail!("the coordinator did not return migrations")
     };
-    let Answer::Health(health) = connection.ask(Ask::Health)? else { bail!("no health") };
+    let Answer::Health(health) = connection.ask(Ask::Health)? else {
+        bail!("the coordinator did not return health")
+    };
     Ok(Known { map: *map, recoveries, migrations, health })
 }
 
 fn text(known: &Known) -> String {
     let Known { map, recoveries, migrations, health } = known;
-    let mut page = gauge("ballast_coordinator_up", "Whether the coordinator answers.", 1);
+    let mut page = gauge("ballast_coordinator_up", "1 if the coordinator answers, else 0.", 1);
     let mut servers = BTreeMap::from([("connected", 0), ("away", 0), ("dead", 0)]);
     for server in &map.servers {
         let state = match (server.is_dead, server.connected) {
@@ -56,10 +59,10 @@ fn text(known: &Known) -> String {
         *servers.entry(state).or_insert(0) += 1;
     }
     page += &by("ballast_servers", "Servers of the cluster, by state.", "state", servers);
-    page += &gauge("ballast_tablets", "Ranges that have an owner.", map.tablets.len() as u64);
-    page += &gauge("ballast_map_version", "Version of the newest map.", map.version);
+    page += &gauge("ballast_tablets", "Ranges with an owner.", map.tablets.len() as u64);
+    page += &gauge("ballast_map_version", "Version of the cluster map.", map.version);
     let recoveries = recoveries.len() as u64;
-    page += &gauge("ballast_recoveries", "Dead servers that are being recovered.", recoveries);
+    page += &gauge("ballast_recoveries", "Dead servers in recovery.", recoveries);
     let mut stages: BTreeMap<&str, u64> = STAGES.iter().map(|(_, name)| (*name, 0)).collect();
     for migration in migrations {
         let name = STAGES.iter().find(|(state, _)| *state == migration.state).map(|(_, name)| name);
@@ -68,14 +71,19 @@ fn text(known: &Known) -> String {
         }
     }
     page += &by("ballast_migrations_known", "Migrations, by stage.", "stage", stages);
-    page += &gauge("ballast_coordinator_term", "Starts of coordinators so far.", health.term);
+    page += &gauge(
+        "ballast_coordinator_term",
+        "Term: number of coordinator starts so far.",
+        health.term,
+    );
     let name = "ballast_coordinator_commits_total";
-    page += &metric(name, "counter", "Transactions of this coordinator.");
+    page += &metric(name, "counter", "Transactions committed by this coordinator.");
     let _ = writeln!(page, "{name} {}", health.commits);
-    let help = "Servers whose log is on their own disk only, since no other one lives.";
+    let help = "Servers whose log is on their own disk only, since no other server is alive.";
     page += &gauge("ballast_servers_on_own_disk_only", help, health.on_own_disk.len() as u64);
     let name = "ballast_link_silence_seconds";
-    page += &metric(name, "gauge", "How long nothing was heard of a server whose log others keep.");
+    page +=
+        &metric(name, "gauge", "Time since the last message of a server with a replicated log.");
     for (server, milliseconds) in &health.silence {
         let seconds = f64::from(*milliseconds) / 1000.0;
         let _ = writeln!(page, "{name}{{server=\"{server}\"}} {seconds}");
@@ -83,7 +91,7 @@ fn text(known: &Known) -> String {
     page
 }
 
-/// Names, for Prometheus, of the states of migrations that are not over, and those that are.
+/// Prometheus label values of migration states.
 const STAGES: [(MigrationState, &str); 7] = [
     (MigrationState::Queued, "queued"),
     (MigrationState::Preparing, "preparing"),

@@ -1,15 +1,15 @@
-//! Where a server keeps data. A server alone: a folder with the replicas of its log, and the file of
-//! the coordinator that it carries in itself. One of a cluster: replicas of others' logs.
+//! The data folder of a server. A stand-alone server stores the replicas of its log and the file of
+//! its embedded coordinator. A server of a cluster stores replicas of other servers' logs.
 //!
-//! | name | what |
+//! | name | contents |
 //! | --- | --- |
-//! | `replicas/` | one file for each segment of the log and of its directory |
-//! | `coordinator.redb` | which tablets there are and under which tenures, the seed of key hashes |
-//! | `cluster-0`, `cluster-1` | of a server of a cluster: what it knows of that (`saved.rs`) |
-//! | `folder.id`, also in `replicas/` | proves that `replicas/` is the real one (`folder_mark.rs`) |
+//! | `replicas/` | one file for each segment of the log and of its manifest log |
+//! | `coordinator.redb` | tablets and their incarnations, the seed of key hashes |
+//! | `cluster-0`, `cluster-1` | cluster state saved by a member of a cluster (`saved.rs`) |
+//! | `folder.id`, also in `replicas/` | identifies the real `replicas/` (`folder_mark.rs`) |
 //!
-//! **Invariant:** a start that is refused has changed nothing, and no start removes or renames
-//! anything. See `docs/design/identity.md`.
+//! **Invariant:** a refused start has changed no file, and no start removes or renames one. See
+//! `docs/design/identity.md`.
 
 use crate::folder_mark::{Marks, Use};
 use crate::saved;
@@ -23,16 +23,16 @@ use std::sync::Arc;
 use wire::replica::BootId;
 use wire::saved::Saved;
 
-/// The folder of a server of a cluster: what it keeps there are the logs of others.
+/// The data folder of a server of a cluster, with replicas of other servers' logs.
 pub(crate) struct BackupFolder {
     pub(crate) path: PathBuf,
     pub(crate) replicas: Replicas,
-    /// The cluster as the last process has saved it, and the place of that in the sequence.
+    /// The cluster state saved by the last process, with its sequence number.
     pub(crate) saved: Option<(u64, Saved)>,
 }
 
 impl BackupFolder {
-    /// Opens a folder, which is made if it is not there.
+    /// Opens a folder, and creates it if it does not exist.
     pub(crate) fn open(folder: &Path) -> anyhow::Result<BackupFolder> {
         let replicas = backup_folder(folder)?;
         let saved = saved::read(folder)?;
@@ -44,8 +44,8 @@ fn backup_folder(folder: &Path) -> anyhow::Result<Replicas> {
     let shown = folder.display();
     if folder.join("coordinator.redb").exists() {
         bail!(
-            "the folder {shown} holds the data of a server that was alone, which a cluster would not \
-             see: choose another folder with --data-dir"
+            "the folder {shown} contains the data of a stand-alone server, which a cluster would \
+             not serve: choose another folder with --data-dir"
         );
     }
     let directory = DataDirectory::open(folder)
@@ -53,21 +53,21 @@ fn backup_folder(folder: &Path) -> anyhow::Result<Replicas> {
     let mut marks = Marks::read(folder, Use::Cluster)?;
     let disk = Arc::new(FileDisk::open(&directory)?);
     let Opened { replicas, unreadable } = Replicas::open(disk, BootId(boot_id()?))
-        .with_context(|| format!("what is in the folder {shown} cannot be used"))?;
+        .with_context(|| format!("cannot use the contents of the folder {shown}"))?;
     for Unreadable { number, why } in unreadable {
         if why.is_of_another_version() {
             bail!(
-                "{number} in {shown} was written by another version of ballast: start that one. \
-                 Nothing was changed"
+                "{number} in {shown} was written by another version of ballast: start that \
+                 version. Nothing was changed"
             );
         }
-        tracing::warn!(%number, %why, "a file cannot be read: it is left as it is");
+        tracing::warn!(%number, %why, "cannot read a replica file, leaving it unchanged");
     }
     let mut clusters = replicas.clusters().into_iter();
     if let (Some(first), Some(second)) = (clusters.next(), clusters.next()) {
         bail!(
-            "the folder {shown} holds replicas of two clusters, {first} and {second}: move what does \
-             not belong here away. Nothing was changed"
+            "the folder {shown} contains replicas of two clusters, {first} and {second}: move \
+             those of the wrong cluster away. Nothing was changed"
         );
     }
     marks.prepare(Use::Cluster)?;
@@ -75,20 +75,20 @@ fn backup_folder(folder: &Path) -> anyhow::Result<Replicas> {
     Ok(replicas)
 }
 
-/// A folder with a server's data. The folder is this process's alone until it ends.
+/// The data folder of a stand-alone server, locked by this process until it ends.
 pub(crate) struct DataFolder {
-    /// What was kept in it.
+    /// The log recovered from the folder.
     pub(crate) kept: Kept,
-    /// The coordinator's file.
+    /// Path of the coordinator's file.
     pub(crate) coordinator: PathBuf,
-    /// How it is kept.
+    /// The durability mode.
     pub(crate) mode: Mode,
     /// Marks that prove that `replicas/` is the folder used before.
     pub(crate) marks: Marks,
 }
 
 impl DataFolder {
-    /// Opens a folder, which is made if it is not there.
+    /// Opens a folder, and creates it if it does not exist.
     pub(crate) fn open(folder: &Path, mode: Mode) -> anyhow::Result<DataFolder> {
         let other = || "choose another folder with --data-dir, or --durability none";
         let directory = DataDirectory::open(folder).with_context(other)?;
@@ -104,7 +104,7 @@ impl DataFolder {
         let disk = FileDisk::open(&directory)?;
         let kept = Kept::find(Arc::new(disk), BootId(boot_id()?)).with_context(|| {
             format!(
-                "what is in the folder {} cannot be used, and nothing was changed",
+                "cannot use the contents of the folder {} (nothing was changed)",
                 folder.display()
             )
         })?;
@@ -115,19 +115,19 @@ impl DataFolder {
     }
 }
 
-/// Contents of a data folder that decide whether a start is refused.
+/// The contents of a data folder that decide whether a start is refused.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     has_replicas: bool,
     has_coordinator: bool,
-    /// A log was begun here, its mark says.
+    /// True if the mark beside `replicas/` shows that a log was begun here.
     has_log: bool,
-    /// `replicas/` has the mark of an earlier start.
+    /// True if `replicas/` has the mark of an earlier start.
     is_prepared: bool,
 }
 
 impl Found {
-    /// Refuses what can be judged before `replicas/` is made where it is missing.
+    /// Checks the folders before a missing `replicas/` is created.
     fn check_folders(self, folder: &Path) -> anyhow::Result<()> {
         if self.has_coordinator && !self.has_replicas {
             bail!("{}", self.no_log(folder));
@@ -135,21 +135,21 @@ impl Found {
         Ok(())
     }
 
-    /// Refuses a log without the file that says what it means, and the reverse, unless it is proved
-    /// that there was none: a server begins its log's directory before it serves.
+    /// Refuses a log without the coordinator's file, and the file without a log. The mark can prove
+    /// that there was no log: a server begins its manifest log before it serves.
     fn check_log(self, folder: &Path, is_there: bool) -> anyhow::Result<()> {
         let shown = folder.display();
         match (is_there, self.has_coordinator) {
             (true, true) => Ok(()),
             (true, false) => bail!(
-                "the folder {shown} holds a log, but its file coordinator.redb is missing, which says \
-                 what it means: bring it back from a copy, or begin anew with an empty folder. \
-                 Nothing was changed"
+                "the folder {shown} contains a log, but the file coordinator.redb is missing, \
+                 without which the log cannot be read: restore it from a copy, or start over with \
+                 an empty folder. Nothing was changed"
             ),
             (false, _) if self.has_log => bail!(
-                "the log is gone from {shown}/replicas, which is the folder that it was written to: \
-                 bring its files back, from a copy or from where they were moved, or begin anew with \
-                 an empty data folder. Nothing was changed"
+                "the log is missing from {shown}/replicas, to which it was written: restore its \
+                 files, from a copy or from where they were moved, or start over with an empty \
+                 data folder. Nothing was changed"
             ),
             (false, true) if !self.is_prepared => bail!("{}", self.no_log(folder)),
             (false, _) => Ok(()),
@@ -157,12 +157,12 @@ impl Found {
     }
 
     fn no_log(self, folder: &Path) -> String {
-        let what = if self.has_replicas { "holds no log" } else { "is missing" };
+        let what = if self.has_replicas { "contains no log" } else { "is missing" };
         let shown = folder.display();
         format!(
-            "the folder {shown} holds coordinator.redb, but {shown}/replicas {what}: was it moved, or \
-             is its disk not mounted? Nothing was changed. Bring it back and start the server again. \
-             Only if this server has never served, remove coordinator.redb"
+            "the folder {shown} contains coordinator.redb, but {shown}/replicas {what}: was it \
+             moved, or is its disk not mounted? Nothing was changed. Restore it and start the \
+             server again. Only if this server has never served, remove coordinator.redb"
         )
     }
 }

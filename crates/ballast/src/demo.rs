@@ -1,5 +1,5 @@
-//! `ballast demo`: two servers on this machine, load on them, half of the data moves from one to
-//! the other, and every record is read back. With `--crash` one of four is killed instead.
+//! `ballast demo`: moves half of the data between two servers on this machine under load, and reads
+//! every record back. With `--crash`, kills one of four servers instead.
 
 use crate::bench_command::{keeper, policy_words};
 use crate::cluster_key;
@@ -22,28 +22,28 @@ use server::configuration::Bytes;
 use std::path::{Path, PathBuf};
 use types::Slot;
 
-/// How large the demo is, and how it moves.
+/// Size of the demo, and migration parameters.
 #[derive(Args)]
 pub(crate) struct DemoArguments {
-    /// Kill a server under load, whose log others keep, and watch how they serve what it held. Half
-    /// of the requests are writes then.
+    /// Kill a replicated server under load, and show how the others recover its data. Half of the
+    /// requests are writes in this case.
     #[arg(long)]
     crash: bool,
-    /// Servers, with --crash.
+    /// Number of servers, with --crash.
     #[arg(long, default_value_t = 4, requires = "crash",
         value_parser = clap::value_parser!(u16).range(3..=64))]
     servers: u16,
-    /// How many other servers keep a server's log, with --crash.
+    /// Number of replicas of each server's log, with --crash.
     #[arg(long, default_value_t = 2, requires = "crash")]
     replicas: u16,
     /// Records to load. Default: 2,000,000; 1,000,000 with --crash.
     #[arg(long)]
     records: Option<u32>,
-    /// Bytes of a value; keys have 30.
+    /// Value size in bytes. Keys have 30 bytes.
     #[arg(long, default_value_t = 100)]
     value_size: usize,
-    /// Requests per second: 95 % reads, 5 % writes, Zipf 0.99. 0 for none, or one with --crash, where
-    /// the server's keys are probed until they are served. Default: 30,000; 20,000 with --crash.
+    /// Requests per second: 95 % reads, 5 % writes, Zipf 0.99. 0: none, or 1 with --crash, where
+    /// the dead server's keys are probed until served. Default: 30,000; 20,000 with --crash.
     #[arg(long)]
     rate: Option<f64>,
     /// Seconds of load before the move or the crash, and again after it.
@@ -52,30 +52,30 @@ pub(crate) struct DemoArguments {
     /// Reactors of each server.
     #[arg(long, default_value_t = 1)]
     reactors: u16,
-    /// Memory of each server, as in 2gb. Default: what the records need.
+    /// Memory of each server, as in 2gb. Default: as much as the records need.
     #[arg(long)]
     memory: Option<Bytes>,
-    /// How to move, in the words of CLUSTER MIGRATESLOTS: "SHARE 20 PULL-BYTES 65536".
+    /// Migration policy, in the syntax of CLUSTER MIGRATESLOTS: "SHARE 20 PULL-BYTES 65536".
     #[arg(long, default_value = "", conflicts_with = "crash")]
     policy: String,
-    /// First of the ports to use on this machine, two for each server and one more. Default: any
-    /// that are free.
+    /// First port to use on this machine: two ports per server and one more. Default: any free
+    /// ports.
     #[arg(long)]
     port: Option<u16>,
-    /// Where to draw the timeline; `.svg` and `.png` are added.
+    /// Path of the timeline; `.svg` and `.png` are appended.
     #[arg(long, default_value = "ballast-demo")]
     output: PathBuf,
 }
 
-/// How large it is where nobody says so: records, and requests per second.
+/// Default number of records and of requests per second.
 const USUAL: (u32, f64) = (2_000_000, 30_000.0);
 const USUAL_CRASH: (u32, f64) = (1_000_000, 20_000.0);
-/// What a record takes in a server beside key and value: header, place in the index, and the part
-/// of segments that is not full.
+/// Memory of a record in a server in addition to key and value, in bytes: header, index entry, and
+/// unused space of segments.
 const OVERHEAD_BYTES: usize = 80;
-/// What a server takes without records.
+/// Memory of a server without records, in bytes.
 const SERVER_BYTES: usize = 128 << 20;
-/// What the load generator remembers of a record.
+/// Memory of a record in the load generator, in bytes.
 const LEDGER_BYTES: usize = 8;
 
 pub(crate) fn run(arguments: DemoArguments) -> anyhow::Result<()> {
@@ -90,18 +90,18 @@ pub(crate) fn run(arguments: DemoArguments) -> anyhow::Result<()> {
     };
     let is_clean = played
         .map_err(|error| anyhow!("{error:#} (the servers' logs are in {})", folder.display()))?;
-    println!("  drawn        {}", arguments.output.with_extension("svg").display());
+    println!("  timeline     {}", arguments.output.with_extension("svg").display());
     ensure!(
         is_clean,
-        "something was lost, stale or refused (the servers' logs are in {})",
+        "the run found lost writes, stale reads or refused requests (the servers' logs are in {})",
         folder.display()
     );
-    // What is left behind are files that nobody needs.
+    // The remaining files are not needed, so errors are ignored.
     let _ = std::fs::remove_dir_all(&folder);
     Ok(())
 }
 
-/// Shows a move, and tells whether nothing went wrong.
+/// Demonstrates a move. Returns whether the results were clean.
 fn migrate(arguments: &DemoArguments, records: Records, folder: &Path) -> anyhow::Result<bool> {
     let scenario = scenario(arguments, records);
     let setup = arguments.setup(2, folder)?;
@@ -111,12 +111,12 @@ fn migrate(arguments: &DemoArguments, records: Records, folder: &Path) -> anyhow
     Ok(report.is_clean())
 }
 
-/// Shows a crash, and tells whether nothing went wrong.
+/// Demonstrates a crash. Returns whether the results were clean.
 fn crash(arguments: &DemoArguments, records: Records, folder: &Path) -> anyhow::Result<bool> {
     let DemoArguments { servers, replicas, .. } = *arguments;
     ensure!(
         (1..servers - 1).contains(&replicas),
-        "with {servers} servers and one of them dead a log can have 1 to {} replicas",
+        "with {servers} servers, one of which dies, --replicas must be between 1 and {}",
         servers - 2
     );
     let mut setup = arguments.setup(servers, folder)?;
@@ -164,7 +164,7 @@ impl DemoArguments {
     fn load(&self) -> Load {
         let around = seconds(self.seconds);
         Load {
-            // What is lost in a crash is what was written.
+            // A crash can only lose written data, so half of the requests are writes.
             mix: if self.crash { Mix::A } else { Mix::B },
             distribution: Distribution::Zipf,
             pace: Pace::Open { rate: self.rate().max(1.0), arrivals: Arrivals::Poisson },
@@ -180,17 +180,17 @@ impl DemoArguments {
         Ok(Setup { servers, ports, logs, data: None, key_file, keeper: keeper()? })
     }
 
-    /// Memory that all servers together will use.
+    /// Returns the memory that all servers will use together, in bytes.
     fn memory_bytes(&self, records: &Records) -> usize {
         match self.crash {
             true => usize::from(self.servers) * self.crash_server_bytes(records),
-            // The source holds everything, the target half of it.
+            // The source holds all records, the target half of them.
             false => server_bytes(records) / 2 * 3,
         }
     }
 
-    /// Memory of one of several servers that survives one of the others: what it holds, its part
-    /// of what the dead one held, and as much again for what was overwritten.
+    /// Returns the memory that a server needs if another one dies: its own data, its part of the
+    /// dead server's data, and the same amount again for overwritten records.
     fn crash_server_bytes(&self, records: &Records) -> usize {
         let share = data_bytes(records) / usize::from(self.servers);
         SERVER_BYTES + 2 * (share + share / usize::from(self.servers - 1))
@@ -209,25 +209,25 @@ fn scenario(arguments: &DemoArguments, records: Records) -> Scenario {
     }
 }
 
-/// Memory of all records, wherever they are.
+/// Returns the memory of all records on all servers, in bytes.
 fn data_bytes(records: &Records) -> usize {
     let each = records.key_bytes() + records.value_bytes() + OVERHEAD_BYTES;
     records.count() as usize * each
 }
 
-/// Memory of a server that holds all records.
+/// Returns the memory of a server that holds all records, in bytes.
 fn server_bytes(records: &Records) -> usize {
     SERVER_BYTES + data_bytes(records)
 }
 
-/// Better no demo than one that the system kills in the middle.
+/// Refuses to start if memory is too short, because the operating system would kill the demo later.
 fn ensure_memory(servers: usize, records: &Records) -> anyhow::Result<()> {
     let needed = servers + records.count() as usize * LEDGER_BYTES;
     let free = available_bytes()?;
     let megabytes = |bytes: u64| grouped(bytes >> 20);
     ensure!(
         needed as u64 <= free,
-        "this needs about {} MB of memory, and {} MB are free: ask for fewer with --records",
+        "the demo needs about {} MB of memory, but only {} MB are free: use fewer --records",
         megabytes(needed as u64),
         megabytes(free)
     );
@@ -247,7 +247,7 @@ fn crash_system(arguments: &DemoArguments, records: &Records) -> anyhow::Result<
 }
 
 fn system(arguments: &DemoArguments, memory: usize, more: &[&str]) -> anyhow::Result<System> {
-    // What arrives needs half of it, and has it ready.
+    // Arriving records need half of the memory, so that much is kept ready.
     let (memory, ready) = (memory.to_string(), (memory / 2).to_string());
     let reactors = arguments.reactors.to_string();
     let serve =

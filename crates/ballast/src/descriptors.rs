@@ -1,42 +1,42 @@
-//! The file descriptors of a server: how many the system allows it, and who may use them.
+//! The file descriptors of a server: the process's limit, and its division.
 //!
-//! Every connection is one, and so is every replica that is being written. Replicas come first: a
-//! backup that can open no file stops the writes of others, while a client that is refused tries
-//! elsewhere.
+//! Every connection and every replica being written needs a descriptor. Replicas take precedence: a
+//! backup that cannot open files blocks the writes of other servers, but a refused client can try
+//! another server.
 
 use anyhow::{Context, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::Configuration;
 
-/// For everything that is neither a client nor a replica that is written: sockets that listen,
-/// rings, the log, files that are read or made, connections to other servers. A server of two
-/// reactors that has just joined two others uses 34.
+/// Descriptors for all purposes but clients and replicas: listening sockets, rings, the log, other
+/// files, connections to other servers. A server with two reactors that has just joined two others
+/// uses 34.
 const OTHERS: u64 = 32;
-/// The same, of each reactor: its sockets that listen, its rings and events, a connection or two to
-/// every few other servers.
+/// Further descriptors for each reactor: listening sockets, rings and events, and connections to
+/// other servers.
 const OTHERS_PER_REACTOR: u64 = 8;
-/// The part of all descriptors that replicas may use ...
+/// Divisor that gives the part of all descriptors for replicas ...
 const REPLICAS_PART: u64 = 4;
-/// ... at least, and at most: a server with 16 reactors writes some hundred replicas at a time.
+/// ... within these bounds. A server with 16 reactors writes about a hundred replicas at a time.
 const REPLICAS_MIN: u64 = 16;
 const REPLICAS_MAX: u64 = 1024;
 
-/// How the descriptors of a process are shared out.
+/// The division of a process's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Descriptors {
-    /// Files that may be open because replicas are written to them.
+    /// Most files open for replicas being written.
     pub(crate) replicas: usize,
-    /// Connections of clients.
+    /// Most client connections.
     clients: u32,
 }
 
-/// Descriptors that are neither clients' nor replicas'.
+/// Returns the number of descriptors for neither clients nor replicas.
 fn others(reactors: u16) -> u64 {
     OTHERS + OTHERS_PER_REACTOR * u64::from(reactors)
 }
 
 impl Descriptors {
-    /// Shares out so many. `None`: there are too few for a server.
+    /// Divides the descriptors. Returns `None` if there are too few for a server.
     fn of(limit: u64, reactors: u16) -> Option<Descriptors> {
         let replicas = (limit / REPLICAS_PART).clamp(REPLICAS_MIN, REPLICAS_MAX);
         let others = others(reactors);
@@ -48,8 +48,8 @@ impl Descriptors {
     }
 }
 
-/// Asks the system for all descriptors that this process may have, and leaves clients what replicas
-/// do not need.
+/// Raises the descriptor limit as far as possible, and limits clients to those that replicas do not
+/// need.
 pub(crate) fn reserve(
     configuration: &mut Configuration,
     reactors: u16,
@@ -57,8 +57,8 @@ pub(crate) fn reserve(
     let limit = raise();
     let Some(descriptors) = Descriptors::of(limit, reactors) else {
         bail!(
-            "this process may open {limit} files, which is too few for a server: raise the limit \
-             (ulimit -n, or LimitNOFILE of its unit) to {} or more",
+            "the limit of open files is {limit}, which is too low for a server: raise it (ulimit \
+             -n, or LimitNOFILE of its unit) to {} or more",
             others(reactors) + REPLICAS_MIN + 1
         );
     };
@@ -67,27 +67,27 @@ pub(crate) fn reserve(
         configuration.maxclients = descriptors.clients;
         tracing::warn!(
             limit,
-            "maxclients was {wanted} and is {} now: the other descriptors are kept for the logs of \
-             other servers. If you need more clients, raise the limit of open files (ulimit -n, or \
-             LimitNOFILE of the server's unit)",
+            "maxclients reduced from {wanted} to {}: the other file descriptors are reserved for \
+             replicas of other servers' logs. For more clients, raise the limit of open files \
+             (ulimit -n, or LimitNOFILE of the server's unit)",
             descriptors.clients
         );
     }
     Ok(descriptors)
 }
 
-/// Raises the soft limit to the hard one. Returns what holds now.
+/// Raises the soft limit to the hard limit. Returns the limit in force.
 fn raise() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: maximum, maximum };
     if current != maximum
         && let Err(error) = setrlimit(Resource::Nofile, raised)
-            .with_context(|| "the limit of open files cannot be raised to the hard one")
+            .with_context(|| "cannot raise the limit of open files to the hard limit")
     {
         tracing::warn!("{error:#}");
         return current.unwrap_or(u64::MAX);
     }
-    // None: as many as memory allows.
+    // No limit: descriptors are only limited by memory.
     maximum.unwrap_or(u64::MAX)
 }
 

@@ -1,35 +1,35 @@
 //! Marks that prove that a data folder's `replicas/` is the one that its server wrote to.
 //!
-//! `replicas/` is often a disk of its own. When that disk is not mounted, an empty folder stands in
-//! its place, and looks like one that was never used. So the same random number stands in a file
-//! `folder.id` in `replicas/` and in one beside it. The one in `replicas/` is written first, before
-//! anything else; the one beside it when a log has been begun. What the two say together:
+//! `replicas/` is often the mount point of a separate disk. If the disk is not mounted, an empty
+//! folder takes its place, and looks unused. Therefore the same random number is stored in two
+//! files `folder.id`: one in `replicas/`, written before anything else, and one beside it, written
+//! when a log has been begun. Together they mean:
 //!
 //! | beside | in `replicas/` | meaning |
 //! | --- | --- | --- |
-//! | yes | the same | the real folder; a server alone has a log there |
+//! | yes | the same | the real folder; a stand-alone server has a log there |
 //! | yes | none, or another | not the real folder |
-//! | no | yes | no server has been served from here yet, unless replicas say otherwise |
-//! | no | no | new, or of a version that wrote no marks |
+//! | no | yes | no server was served from here yet, unless there are replicas |
+//! | no | no | new, or written by a version without marks |
 //!
-//! **Invariant:** a mark is written only where none stands; what is there is never replaced.
+//! **Invariant:** a mark is written only if there is none. An existing mark is never replaced.
 
 use anyhow::{Context, bail};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Name of both marks.
+/// File name of both marks.
 const NAME: &str = "folder.id";
 /// First word of a mark, and its version.
 const BEGINNING: &str = "ballast-folder 1";
 
-/// The use that a folder is put to.
+/// The use of a data folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// It has the log of a server that is alone.
+    /// The folder contains the log of a stand-alone server.
     Alone,
-    /// It has replicas of the logs of others.
+    /// The folder contains replicas of other servers' logs.
     Cluster,
 }
 
@@ -48,10 +48,10 @@ struct Mark {
 }
 
 impl Marks {
-    /// Reads the marks of a folder. Changes nothing.
+    /// Reads the marks of a folder, without changing anything.
     ///
     /// # Errors
-    /// If they prove that `replicas/` is not the folder that was used last, or that the folder has
+    /// If the marks prove that `replicas/` is not the folder used last, or that the folder has
     /// another use.
     pub(crate) fn read(folder: &Path, wanted: Use) -> anyhow::Result<Marks> {
         let replicas = folder.join("replicas");
@@ -65,12 +65,12 @@ impl Marks {
         match marks.inside {
             _ if !replicas.is_dir() => bail!("the folder {shown} is missing: {BRING_BACK}"),
             None => bail!(
-                "the folder {shown} is not the one that this server wrote to, whose mark ({NAME}) it \
-                 lacks: {BRING_BACK}"
+                "the folder {shown} is not the one that this server wrote to, since it has no \
+                 mark ({NAME}): {BRING_BACK}"
             ),
             Some(inside) if inside.id != beside.id => bail!(
-                "the folder {shown} belongs to another data folder than {}, as their marks ({NAME}) \
-                 say: {BRING_BACK}",
+                "the folder {shown} belongs to another data folder than {}, since their marks \
+                 ({NAME}) differ: {BRING_BACK}",
                 folder.display()
             ),
             Some(_) if beside.used != wanted => bail!(
@@ -82,17 +82,17 @@ impl Marks {
         }
     }
 
-    /// Returns whether a log was begun here.
+    /// Returns whether a log was begun in this folder.
     pub(crate) fn has_log(&self) -> bool {
         self.beside.is_some()
     }
 
-    /// Returns whether a start has prepared this `replicas/` folder.
+    /// Returns whether a start has marked this `replicas/` folder.
     pub(crate) fn is_prepared(&self) -> bool {
         self.inside.is_some()
     }
 
-    /// Marks `replicas/`, which is there, before anything else is written.
+    /// Marks the existing folder `replicas/`, before anything else is written to it.
     pub(crate) fn prepare(&mut self, used: Use) -> anyhow::Result<()> {
         if self.inside.is_none() {
             let mark = Mark { id: runtime::files::random_bits()?, used };
@@ -102,7 +102,7 @@ impl Marks {
         Ok(())
     }
 
-    /// Notes that from here on `replicas/` must have what was written there.
+    /// Writes the mark beside `replicas/`. From then on, `replicas/` must contain the log.
     pub(crate) fn complete(&mut self, used: Use) -> anyhow::Result<()> {
         if let (None, Some(inside)) = (self.beside, self.inside) {
             let mark = Mark { used, ..inside };
@@ -123,8 +123,8 @@ impl Use {
 
     fn owner(self) -> &'static str {
         match self {
-            Use::Alone => "a server that is alone, whose data a cluster would not see",
-            Use::Cluster => "a server of a cluster, which has the logs of others",
+            Use::Alone => "a stand-alone server, whose data a cluster would not serve",
+            Use::Cluster => "a cluster member, which stores replicas of other servers' logs",
         }
     }
 }
@@ -141,7 +141,7 @@ fn read(path: &Path) -> anyhow::Result<Option<Mark>> {
         Err(error) => return Err(error).with_context(|| path.display().to_string()),
     };
     let mark = parse(&text);
-    let unknown = || format!("{} is no mark that this version of ballast wrote", path.display());
+    let unknown = || format!("{} is not a mark of this version of ballast", path.display());
     mark.with_context(unknown).map(Some)
 }
 
@@ -157,7 +157,7 @@ fn text(mark: Mark) -> String {
     format!("{BEGINNING} {:032x} {}\n", mark.id, mark.used.word())
 }
 
-/// Writes a mark whole or not at all, so that it survives a loss of power.
+/// Writes a mark atomically, and syncs it so that it survives a power failure.
 fn write(folder: &Path, mark: Mark) -> anyhow::Result<()> {
     let (new, path) = (folder.join(format!("{NAME}.new")), folder.join(NAME));
     let written = || -> io::Result<()> {
@@ -167,11 +167,11 @@ fn write(folder: &Path, mark: Mark) -> anyhow::Result<()> {
         fs::rename(&new, &path)?;
         File::open(folder)?.sync_all()
     };
-    written().with_context(|| format!("the mark {} cannot be written", path.display()))
+    written().with_context(|| format!("cannot write the mark {}", path.display()))
 }
 
-const BRING_BACK: &str = "was it moved, or is its disk not mounted? Nothing was changed. Bring it back \
-                          and start the server again, or begin anew with an empty data folder";
+const BRING_BACK: &str = "was it moved, or is its disk not mounted? Nothing was changed. Restore \
+                          it and start the server again, or start over with an empty data folder";
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! The process around a server: what it has used, the file of its settings, and its end.
+//! The process around a server: resource usage, configuration file, jobs, and shutdown.
 
 use anyhow::Context;
 use runtime::{Counts, DriverKind, Mailboxes};
@@ -12,19 +12,19 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 use wire::control::{Answer, FromCoordinator};
 
-/// What the main thread waits for.
+/// An event that the main thread waits for.
 pub(crate) enum Event {
-    /// The coordinator has said something.
+    /// A message from the coordinator.
     Said(FromCoordinator),
-    /// Somebody wants the process to end.
+    /// A request to shut down.
     ShutDown,
-    /// The server cannot go on.
+    /// An error after which the server cannot continue.
     Failed(String),
-    /// It cannot go on as who it is.
+    /// The server was fenced: it cannot continue under its identity.
     Fenced(String),
 }
 
-/// The process around a server, as the server's operators use it.
+/// The services of the process, as the server uses them.
 pub(crate) struct Process {
     pub(crate) file: Option<PathBuf>,
     pub(crate) mailboxes: Mailboxes<Mail>,
@@ -50,27 +50,27 @@ impl Host for Process {
                 Err(error) => Answer::Refused(format!("{error:#}")),
             };
             let message = FromCoordinator::Answer { request, answer };
-            // The request is one of this server's own.
+            // The request number belongs to this server, so no bound on reactors is needed.
             mailboxes.of(reactor_for(&message, u16::MAX)).send(Mail::Control(message));
         };
-        // Without a thread nothing answers, and the request is given up in time.
+        // Without a thread there is no answer, and the request times out.
         if let Err(error) = std::thread::Builder::new().name("job".into()).spawn(work) {
-            tracing::warn!(%error, "no thread can be started");
+            tracing::warn!(%error, "cannot start a thread for a job");
         }
     }
 
     fn shut_down(&self) {
-        // Who does not listen any more is ending already.
+        // A closed channel means that the process is already ending.
         let _ = self.events.send(Event::ShutDown);
     }
 
     fn fail(&self, reason: String) {
-        // Who does not listen any more is ending already.
+        // A closed channel means that the process is already ending.
         let _ = self.events.send(Event::Failed(reason));
     }
 
     fn begin_anew(&self, reason: String) {
-        // Who does not listen any more is ending already.
+        // A closed channel means that the process is already ending.
         let _ = self.events.send(Event::Fenced(reason));
     }
 
@@ -102,13 +102,13 @@ fn sleep(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// Writes a new file beside the old one and puts it in its place: whoever looks, also after a
-/// crash, finds the one or the other, whole.
+/// Replaces a file atomically: readers, also after a crash, find either the old or the new file,
+/// complete.
 fn rewrite(file: &Path, configuration: &Configuration) -> anyhow::Result<()> {
     let text = server::configuration::rewrite(&fs::read_to_string(file)?, configuration)?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
-    let name = file.file_name().context("it has no name")?.to_string_lossy();
+    let name = file.file_name().context("the path has no file name")?.to_string_lossy();
     let beside = folder.join(format!(".{name}.{}", std::process::id()));
     let written = (|| {
         let mut new = File::create(&beside)?;
@@ -119,16 +119,16 @@ fn rewrite(file: &Path, configuration: &Configuration) -> anyhow::Result<()> {
         File::open(folder)?.sync_all()
     })();
     if written.is_err() {
-        // It may not have been made.
+        // The file may not exist.
         let _ = fs::remove_file(&beside);
     }
     Ok(written?)
 }
 
-/// From what the system tells about the process. What it does not tell is 0.
+/// Returns the resource usage reported by the operating system. Unavailable values are 0.
 fn usage() -> Usage {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name, which may hold anything.
+    // Skip the process name, which may contain any characters.
     let fields: Vec<&str> =
         stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |at: usize| {

@@ -1,28 +1,28 @@
-//! The endpoint for Prometheus: one thread that answers `GET /metrics`, one client after another.
+//! The HTTP endpoint for Prometheus: one thread that answers `GET /metrics`, one client at a time.
 
 use anyhow::Context;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// Longer requests are none of Prometheus.
+/// Most bytes of a request. Prometheus sends shorter ones.
 const REQUEST_BYTES_MAX: u64 = 16 << 10;
-/// Nobody holds the others up for longer.
+/// Time limit of a read or write, so that no client blocks the others for long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Listens. Each scrape gets what `page` returns. Returns where it listens.
+/// Listens, and answers each scrape with the result of `page`. Returns the address in use.
 pub(crate) fn start(
     address: SocketAddr,
     page: impl Fn() -> String + Send + 'static,
 ) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind(address)
-        .with_context(|| format!("{address} cannot be listened on for metrics"))?;
+        .with_context(|| format!("cannot listen on {address} for metrics"))?;
     let address = listener.local_addr()?;
     std::thread::Builder::new().name("metrics".into()).spawn(move || {
         for stream in listener.incoming() {
             let answered = stream.and_then(|stream| answer(stream, &page));
             if let Err(error) = answered {
-                tracing::debug!(%error, "a client for metrics was not answered");
+                tracing::debug!(%error, "metrics request failed");
             }
         }
     })?;
@@ -46,7 +46,7 @@ fn answer(mut stream: TcpStream, page: &impl Fn() -> String) -> io::Result<()> {
         ("GET", "/metrics") => ("200 OK", page()),
         ("GET", "/") => ("200 OK", "Metrics are at /metrics\n".to_string()),
         ("GET", _) => ("404 Not Found", "Metrics are at /metrics\n".to_string()),
-        _ => ("405 Method Not Allowed", "Only GET\n".to_string()),
+        _ => ("405 Method Not Allowed", "Only GET is supported\n".to_string()),
     };
     let length = body.len();
     write!(

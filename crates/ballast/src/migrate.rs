@@ -1,4 +1,4 @@
-//! `ballast migrate`: starts a move, shows how far it is, and says how it ended.
+//! `ballast migrate`: starts a migration, and shows its progress and result.
 
 use crate::node_connection::NodeConnection;
 use anyhow::{Context, bail};
@@ -8,30 +8,30 @@ use resp::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Move slots from one server to another while they are being used.
+/// Move slots from one server to another while they are in use.
 #[derive(Args)]
 pub(crate) struct MigrateArguments {
-    /// The server that owns the slots, as HOST:PORT.
+    /// Server that owns the slots, as HOST:PORT.
     #[arg(long, value_name = "HOST:PORT")]
     from: String,
-    /// The server that is to own them, as HOST:PORT or as its 40-digit node id.
+    /// New owner, as HOST:PORT or as a 40-digit node id.
     #[arg(long, value_name = "SERVER")]
     to: String,
     /// Slots to move: one, or first-last. May be given several times.
     #[arg(long = "slots", value_name = "FIRST-LAST", required = true)]
     slots: Vec<String>,
-    /// The least share of each reactor's time that the move gets when clients are busy, in percent;
-    /// 100 is best effort.
+    /// Least share of each reactor's time for the move while clients are busy, in percent. 100 is
+    /// best effort.
     #[arg(long, default_value_t = 10)]
     share: u8,
-    /// Parts of the range that are pulled side by side.
+    /// Partitions of the range that are pulled concurrently.
     #[arg(long, default_value_t = 8)]
     partitions: u16,
     /// Most bytes of one pull.
     #[arg(long, default_value_t = 64 << 10)]
     pull_bytes: u32,
-    /// How reads get records that have not arrived: `off`, `immediate`, or the most records of one
-    /// priority pull.
+    /// Way in which reads get records that have not arrived: `off`, `immediate`, or the most
+    /// records of one priority pull.
     #[arg(long, default_value = "16")]
     priority: String,
     /// Return at once, without waiting for the end.
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: MigrateArguments) -> anyhow::Result<()> {
     let request: Vec<&[u8]> = request.iter().map(|word| word.as_bytes()).collect();
     source.ask(&request)?;
     if arguments.detach {
-        println!("started; CLUSTER GETSLOTMIGRATIONS shows how far it is");
+        println!("started; CLUSTER GETSLOTMIGRATIONS shows the progress");
         return Ok(());
     }
     watch(&mut source, &known)
@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: MigrateArguments) -> anyhow::Result<()> {
 fn node_id(connection: &mut NodeConnection) -> anyhow::Result<String> {
     match connection.ask(&[b"CLUSTER", b"MYID"])? {
         Value::Bulk(id) => Ok(String::from_utf8_lossy(&id).into_owned()),
-        other => bail!("CLUSTER MYID was answered with {other:?}"),
+        other => bail!("unexpected reply to CLUSTER MYID: {other:?}"),
     }
 }
 
@@ -69,7 +69,7 @@ fn request(arguments: &MigrateArguments, target: &str) -> anyhow::Result<Vec<Str
         let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
         for slot in [first, last] {
             let number: u16 = slot.trim().parse().with_context(|| {
-                format!("'{slots}' are no slots: give one, or first-last, from 0 to 16383")
+                format!("invalid slots '{slots}': use one slot, or first-last, from 0 to 16383")
             })?;
             words.push(number.to_string());
         }
@@ -86,7 +86,7 @@ fn request(arguments: &MigrateArguments, target: &str) -> anyhow::Result<Vec<Str
     Ok(words)
 }
 
-/// One migration as the server reports it.
+/// One migration as reported by the server.
 struct Report {
     name: String,
     state: String,
@@ -96,7 +96,7 @@ struct Report {
 
 fn reports(source: &mut NodeConnection) -> anyhow::Result<Vec<Report>> {
     let Value::Array(list) = source.ask(&[b"CLUSTER", b"GETSLOTMIGRATIONS"])? else {
-        bail!("CLUSTER GETSLOTMIGRATIONS was not answered with a list");
+        bail!("unexpected reply to CLUSTER GETSLOTMIGRATIONS: not a list");
     };
     Ok(list.into_iter().map(report).collect())
 }

@@ -1,4 +1,4 @@
-//! A plain connection to a server, for the commands of operators.
+//! A plain connection to a server, for operator commands.
 
 use crate::connecting;
 use anyhow::{Context, bail};
@@ -6,7 +6,7 @@ use resp::{Received, Reply, ReplyLimits, ReplyParser, RequestWriter, Value};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// One request at a time, in RESP2.
+/// A connection that sends one request at a time, in RESP2.
 pub(crate) struct NodeConnection {
     stream: TcpStream,
     parser: ReplyParser,
@@ -14,7 +14,6 @@ pub(crate) struct NodeConnection {
 }
 
 impl NodeConnection {
-    /// Connects to `host:port`.
     pub(crate) fn open(address: &str) -> anyhow::Result<NodeConnection> {
         let stream = connecting::connect(address)
             .with_context(|| format!("no server answers at {address}: is it running?"))?;
@@ -22,7 +21,7 @@ impl NodeConnection {
         Ok(NodeConnection { stream, parser, received: Vec::new() })
     }
 
-    /// Sends a request and waits for its reply; an error reply is an error.
+    /// Sends a request and returns its reply. An error reply is an error.
     pub(crate) fn ask(&mut self, arguments: &[&[u8]]) -> anyhow::Result<Value> {
         let mut request = Vec::new();
         RequestWriter::write(arguments, &mut request);
@@ -30,14 +29,14 @@ impl NodeConnection {
         loop {
             if let Some(value) = self.take_reply()? {
                 if let Value::Error(text) = &value {
-                    bail!("the server says: {}", String::from_utf8_lossy(text));
+                    bail!("the server replied: {}", String::from_utf8_lossy(text));
                 }
                 return Ok(value);
             }
             let mut bite = [0; 16 << 10];
             let count = self.stream.read(&mut bite).context("the server does not answer")?;
             if count == 0 {
-                bail!("the server has closed the connection");
+                bail!("the server closed the connection");
             }
             self.received.extend_from_slice(&bite[..count]);
         }
@@ -46,7 +45,7 @@ impl NodeConnection {
     fn take_reply(&mut self) -> anyhow::Result<Option<Value>> {
         let mut rest = &self.received[..];
         let found =
-            match self.parser.next(&mut rest).context("the reply is not Redis's protocol")? {
+            match self.parser.next(&mut rest).context("the reply is not in the Redis protocol")? {
                 Some(Received { reply: Reply::Push(_), .. }) | None => None,
                 Some(Received { reply, .. }) => Some(Value::from(reply)),
             };

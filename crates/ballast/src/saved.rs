@@ -1,8 +1,7 @@
-//! The saved state of a server of a cluster, beside its replicas: two files, written in turn.
+//! The saved cluster state of a server, beside its replicas: two files, written alternately.
 //!
-//! The first time before the server serves; after that when a mark or map is new, by a thread of
-//! its own and at most ten times a second, so that what clients wait for never waits for these
-//! files.
+//! The first write happens before the server serves. Later, a thread writes after each new mark or
+//! map, at most ten times a second. Clients therefore never wait for these files.
 
 use anyhow::Context;
 use std::fs::{self, File};
@@ -13,15 +12,15 @@ use std::time::Duration;
 use wire::control::{ClusterMap, FromCoordinator, Mark};
 use wire::saved::{SAVED_BYTES_MAX, Saved};
 
-/// The files, by turns.
+/// The two files.
 const NAMES: [&str; 2] = ["cluster-0", "cluster-1"];
 /// Pause between two writes.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Reads what was saved last in a folder. `None`: nothing that can be read.
+/// Reads the newest saved state in a folder. Returns `None` if there is no readable one.
 ///
 /// # Errors
-/// If a file was written by another version of Ballast, or the disk does not let us read.
+/// If a file was written by another version of Ballast, or cannot be read.
 pub(crate) fn read(folder: &Path) -> anyhow::Result<Option<(u64, Saved)>> {
     let mut newest: Option<(u64, Saved)> = None;
     for name in NAMES {
@@ -38,11 +37,16 @@ pub(crate) fn read(folder: &Path) -> anyhow::Result<Option<(u64, Saved)>> {
             Ok(_) => {}
             Err(why) if why.is_of_another_version() => {
                 return Err(why).with_context(|| {
-                    format!("{}: start the version of ballast that wrote it", path.display())
+                    format!(
+                        "{} was written by another version of ballast: start that version",
+                        path.display()
+                    )
                 });
             }
-            // It was being written when the process ended; the other one is whole.
-            Err(why) => tracing::info!(file = %path.display(), %why, "not whole"),
+            // The process ended during a write of this file. The other file is complete.
+            Err(why) => {
+                tracing::info!(file = %path.display(), %why, "ignoring an incomplete state file")
+            }
         }
     }
     Ok(newest)
@@ -54,23 +58,23 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// News for the files.
+/// A change of the saved state.
 enum News {
     Mark(Mark),
     Map(Box<ClusterMap>),
 }
 
-/// The thread that writes the files. It ends with this.
+/// The thread that writes the files. It ends when this value is dropped.
 pub(crate) struct Saver {
     news: Sender<News>,
 }
 
 impl Saver {
-    /// Writes the first file, which is on the disk when this returns, and starts the thread.
+    /// Writes the first file, syncs it, and starts the thread.
     pub(crate) fn start(folder: &Path, sequence: u64, saved: Saved) -> anyhow::Result<Saver> {
         let mut files = Files { folder: folder.to_path_buf(), sequence };
         let written = files.write(&saved);
-        written.with_context(|| format!("{} cannot be written", files.path().display()))?;
+        written.with_context(|| format!("cannot write {}", files.path().display()))?;
         let (news, received) = channel();
         std::thread::Builder::new()
             .name("saver".into())
@@ -78,14 +82,14 @@ impl Saver {
         Ok(Saver { news })
     }
 
-    /// Has a message of the coordinator saved, if there is something to save in it.
+    /// Saves a message of the coordinator, if it changes the saved state.
     pub(crate) fn note(&self, message: &FromCoordinator) {
         let news = match message {
             FromCoordinator::Mark(mark) => News::Mark(*mark),
             FromCoordinator::Map(map) => News::Map(Box::new(map.clone())),
             _ => return,
         };
-        // The thread ends only with us.
+        // The thread only ends when this value is dropped.
         let _ = self.news.send(news);
     }
 }
@@ -104,7 +108,7 @@ fn save(mut files: Files, mut saved: Saved, news: &Receiver<News>) {
         match files.write(&saved) {
             Ok(()) => is_failing = false,
             Err(error) if !std::mem::replace(&mut is_failing, true) => {
-                tracing::error!(%error, "what is known of the cluster cannot be saved");
+                tracing::error!(%error, "cannot save cluster state");
             }
             Err(_) => {}
         }
@@ -112,7 +116,7 @@ fn save(mut files: Files, mut saved: Saved, news: &Receiver<News>) {
     }
 }
 
-/// Takes news over. Returns whether there is something new in it.
+/// Applies a change. Returns whether it was new.
 fn saved_changes(saved: &mut Saved, news: News) -> bool {
     match news {
         News::Mark(mark) if saved.mark.is_none_or(|known| mark.is_after(&known)) => {
@@ -129,17 +133,17 @@ fn saved_changes(saved: &mut Saved, news: News) -> bool {
 
 struct Files {
     folder: PathBuf,
-    /// The place of the file that was written last.
+    /// Sequence number of the last written file.
     sequence: u64,
 }
 
 impl Files {
-    /// The file that is written next.
+    /// Returns the path of the file with the current sequence number.
     fn path(&self) -> PathBuf {
         self.folder.join(NAMES[(self.sequence % 2) as usize])
     }
 
-    /// Writes the older one of the files.
+    /// Overwrites the older of the two files.
     fn write(&mut self, saved: &Saved) -> io::Result<()> {
         self.sequence += 1;
         let path = self.path();

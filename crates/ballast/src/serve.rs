@@ -1,4 +1,4 @@
-//! `ballast serve`: one server, alone or as a part of a cluster.
+//! `ballast serve`: one server, stand-alone or as a member of a cluster.
 
 use crate::cluster_key;
 use crate::coordinator_command::{self, Embedded};
@@ -44,15 +44,15 @@ pub(crate) struct ServeArguments {
     no_huge_pages: bool,
 }
 
-/// How long a server waits for its coordinator when it starts.
+/// Longest time that a starting server waits for its coordinator.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long it waits without saying so.
+/// Time after which the server prints that it waits.
 const JOIN_QUIET: Duration = Duration::from_secs(1);
-/// Segments that are kept ready in any case: 16 MiB are 16 ms at 1 GB/s.
+/// Least number of segments kept ready: 16 MiB are 16 ms at 1 GB/s.
 const SEGMENTS_READY_MIN: usize = 2;
-/// The part of the memory that is kept ready where nobody says how much.
+/// Divisor of the memory that gives the default amount kept ready.
 const READY_PART: usize = 8;
-/// The part of the ready memory below which more is made ready.
+/// Divisor of the ready memory that gives the level below which more is prepared.
 const READY_LOW_PART: usize = 4;
 const MEMORY_PAUSE_MIN: Duration = Duration::from_millis(1);
 const MEMORY_PAUSE_MAX: Duration = Duration::from_millis(64);
@@ -126,7 +126,7 @@ pub(crate) fn run(
     }
 }
 
-/// Returns the first message of the server to its coordinator. That one may know it already.
+/// Returns the server's join message. The coordinator may already know the server as `known`.
 fn introduction(
     configuration: &Configuration,
     (host, ports): (&str, [u16; 2]),
@@ -146,8 +146,8 @@ fn introduction(
     }
 }
 
-/// The keys that this server proves and accepts. A server alone has one that nobody else has: there
-/// is no other process in its cluster.
+/// Returns the keys that this server proves and accepts. A stand-alone server draws a key of its
+/// own, because its cluster has no other process.
 fn credentials(configuration: &Configuration) -> anyhow::Result<Credentials> {
     let file = match &configuration.cluster_key_file[..] {
         "" => None,
@@ -176,8 +176,8 @@ fn credentials(configuration: &Configuration) -> anyhow::Result<Credentials> {
 /// A server's number in its cluster.
 type Number = (ClusterId, ServerId);
 
-/// The address of the coordinator: another process, or one that is started in this one. That one
-/// may know this server, if it is alone, before its log says so.
+/// Returns the coordinator's address. A stand-alone server starts a coordinator in this process,
+/// which may already know the server's number although its log does not contain it.
 fn coordinator(
     configuration: &Configuration,
     folder: Option<&DataFolder>,
@@ -195,7 +195,7 @@ fn coordinator(
     }
 }
 
-/// The store, and what keeps its log, if it is kept.
+/// Creates the store, and the persistence of its log if the log is persistent.
 fn store(
     configuration: &Configuration,
     reactors: u16,
@@ -229,13 +229,13 @@ fn store(
     Ok((store, keeping))
 }
 
-/// What a server's folder is for.
+/// The use of a server's data folder.
 enum Folder {
-    /// It keeps nothing.
+    /// No persistence.
     None,
-    /// Its own log.
+    /// The server's own log.
     Own(DataFolder),
-    /// The logs of others, who keep its own.
+    /// Replicas of the logs of other servers, which in turn hold those of this server's log.
     Others(BackupFolder, Mode),
 }
 
@@ -251,13 +251,13 @@ impl Folder {
         })
     }
 
-    /// Keeps descriptors for others than replicas.
+    /// Limits the open files of replicas, so that descriptors remain for other purposes.
     fn limit_open_files(self, max: usize) -> Folder {
         match &self {
             Folder::Others(folder, mode) => {
                 folder.replicas.limit_open_files(max, *mode != Mode::Memory);
             }
-            // A server has one open replica of its own log per log head.
+            // A stand-alone server has one open replica of its own log per log head.
             Folder::Own(_) | Folder::None => {}
         }
         self
@@ -270,7 +270,7 @@ impl Folder {
         }
     }
 
-    /// The cluster whose data is in it.
+    /// Returns the cluster whose data is in the folder.
     fn cluster(&self) -> Option<ClusterId> {
         match self {
             Folder::None => None,
@@ -279,7 +279,7 @@ impl Folder {
         }
     }
 
-    /// The cluster as the last process here has saved it.
+    /// Returns the cluster state that the last process with this folder has saved.
     fn saved(&self) -> Option<&Saved> {
         match self {
             Folder::None | Folder::Own(_) => None,
@@ -287,7 +287,7 @@ impl Folder {
         }
     }
 
-    /// The answer for a coordinator that has lost its file, as far as the disk tells.
+    /// Returns the state on disk, for a coordinator that has lost its file.
     fn remembered(&self) -> Option<(ClusterMap, Holdings)> {
         let Folder::Others(folder, _) = self else { return None };
         let saved = self.saved()?;
@@ -301,26 +301,26 @@ impl Folder {
         Some((saved.map.clone(), holdings))
     }
 
-    /// Begins to save what this process learns of the cluster.
+    /// Starts to save the cluster state that this process learns.
     fn start_saver(&self, who: Identity, seed: u64) -> anyhow::Result<Option<Saver>> {
         let Folder::Others(folder, _) = self else { return Ok(None) };
         let Identity { cluster, server } = who;
         let (servers, tablets, moving) = (Vec::new(), Vec::new(), Vec::new());
         let none = ClusterMap { version: 0, cluster, servers, tablets, moving };
         let sequence = folder.saved.as_ref().map_or(0, |(sequence, _)| *sequence);
-        // Until the first map comes, nothing newer is known than what the last process knew.
+        // Until the first map arrives, the last process's state is the newest one known.
         let known = self.saved().filter(|saved| saved.cluster == cluster);
         let (mark, map) = known.map_or((None, none), |known| (known.mark, known.map.clone()));
         let saved = Saved { cluster, server, seed, mark, map };
         Saver::start(&folder.path, sequence, saved).map(Some)
     }
 
-    /// Refuses a disk of another cluster, whatever the coordinator says. Nothing was changed on it.
+    /// Refuses a disk of another cluster before anything is changed on it.
     fn check_cluster(&self, ours: ClusterId) -> anyhow::Result<()> {
         match self.cluster() {
             Some(other) if other != ours => bail!(
-                "the disk of this server belongs to cluster {other}, and its coordinator is that of \
-                 cluster {ours}: join the coordinator of {other}, or choose an empty --data-dir"
+                "the data folder of this server belongs to cluster {other}, but its coordinator \
+                 to cluster {ours}: join the coordinator of {other}, or choose an empty --data-dir"
             ),
             Some(_) | None => Ok(()),
         }
@@ -344,15 +344,18 @@ fn start_metrics(configuration: &Configuration, node: &Arc<Node>) -> anyhow::Res
         let address = SocketAddr::new(address, configuration.metrics_port);
         let (node, clock) = (node.clone(), Clock::new());
         let address = metrics::start(address, move || node.metrics(clock.now()))?;
-        tracing::info!(%address, "metrics");
+        tracing::info!(%address, "metrics endpoint ready");
     }
     Ok(())
 }
 
-/// How the log is kept, if it is.
+/// Returns the durability mode of the log; `None` without persistence.
 fn mode_of(configuration: &Configuration) -> anyhow::Result<Option<Mode>> {
     if !wire::crc32c_self_check() {
-        bail!("this processor computes wrong checksums: data would be lost. Use another machine");
+        bail!(
+            "the processor computes wrong checksums, which would corrupt data: use another \
+             machine"
+        );
     }
     let is_alone = configuration.join.is_empty();
     Ok(match configuration.durability {
@@ -364,13 +367,13 @@ fn mode_of(configuration: &Configuration) -> anyhow::Result<Option<Mode>> {
     })
 }
 
-/// Memory is only mapped at start: that there is not enough would be seen too late.
+/// Refuses more memory than the machine has: mapping it would succeed, using it would not.
 fn refuse_more_memory_than_there_is(memory: usize) -> anyhow::Result<()> {
     let system = rustix::system::sysinfo();
     let total = system.totalram as u64 * u64::from(system.mem_unit);
     if memory as u64 > total {
         bail!(
-            "--memory asks for {} MiB, but this machine has {}: give less",
+            "--memory asks for {} MiB, but this machine has {} MiB: use less",
             memory >> 20,
             total >> 20
         );
@@ -378,18 +381,21 @@ fn refuse_more_memory_than_there_is(memory: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The port for other servers: 0 for one that is free.
+/// Returns the port for other servers; 0 means any free port.
 fn bus_port(configuration: &Configuration) -> anyhow::Result<u16> {
     match (configuration.cluster_port, configuration.port) {
         (0, 0) => Ok(0),
         (0, port) => port.checked_add(10_000).with_context(|| {
-            format!("there is no port {port} + 10000 for the bus: choose one with --cluster-port")
+            format!(
+                "the default bus port {port} + 10000 does not exist: choose one with \
+                 --cluster-port"
+            )
         }),
         (port, _) => Ok(port),
     }
 }
 
-/// Listens on all addresses. Where the system chooses a port, it chooses for the first address.
+/// Listens on all addresses. A port chosen by the operating system is used for all of them.
 fn listen(configuration: &Configuration) -> anyhow::Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     let numbers = [
@@ -402,7 +408,7 @@ fn listen(configuration: &Configuration) -> anyhow::Result<Vec<Listener>> {
             let listener = match Listener::bind(address, port, class) {
                 Ok(listener) => listener,
                 Err(error) if *may_fail => {
-                    tracing::info!(%error, "an address is left out");
+                    tracing::info!(%error, "cannot listen on an optional address, skipping it");
                     continue;
                 }
                 Err(error) => return Err(error.into()),
@@ -415,7 +421,7 @@ fn listen(configuration: &Configuration) -> anyhow::Result<Vec<Listener>> {
         }
     }
     match listeners.is_empty() {
-        true => bail!("this machine has none of the addresses to bind to"),
+        true => bail!("this machine has none of the addresses in --bind"),
         false => Ok(listeners),
     }
 }
@@ -434,10 +440,10 @@ fn reactors(configuration: &Configuration) -> Config {
     config
 }
 
-/// The link, who the server is, and the number from which the cluster's seed is made.
+/// The link, the server's identity, and the number from which the cluster's hash seed is made.
 type Joined = (Arc<ControlLink>, Identity, u64);
 
-/// Asks the coordinator for a number and the cluster's seed.
+/// Joins the cluster: gets the server's number and the cluster's seed from the coordinator.
 fn join(
     coordinator: &str,
     credentials: &Credentials,
@@ -445,7 +451,7 @@ fn join(
     (events, received): (&Sender<Event>, &Receiver<Event>),
 ) -> anyhow::Result<Joined> {
     let events = events.clone();
-    // A server that stops does not mind what the coordinator still says.
+    // After the server has stopped receiving, messages of the coordinator are dropped.
     let (address, proof) = (coordinator.to_owned(), credentials.clone());
     let link = ControlLink::start(address, proof, join, remembered, move |message| {
         let _ = events.send(Event::Said(message));
@@ -456,10 +462,10 @@ fn join(
             Ok((Arc::new(link), Identity { cluster, server }, seed))
         }
         Some(Event::Said(FromCoordinator::Rejected { reason, .. })) => {
-            bail!("the coordinator refuses: {reason}")
+            bail!("the coordinator refused the join: {reason}")
         }
         Some(Event::Said(other)) => {
-            bail!("the coordinator at {coordinator} speaks out of turn: {other:?}")
+            bail!("unexpected message from the coordinator at {coordinator}: {other:?}")
         }
         Some(Event::Failed(reason) | Event::Fenced(reason)) => bail!("{reason}"),
         Some(Event::ShutDown) | None => {
@@ -471,8 +477,8 @@ fn join(
     }
 }
 
-/// Waits for the first word of the coordinator, if it says anything in time. It may say that others
-/// have to come before; then there is no limit, as long as it says so.
+/// Waits for the coordinator's answer to the join, up to a time limit. While the coordinator keeps
+/// reporting that other servers must join first, there is no limit.
 fn first_answer(
     coordinator: &str,
     received: &Receiver<Event>,
@@ -516,29 +522,29 @@ fn start(
         Server::new(shared.clone(), reactor, control.clone(), mailbox, credentials.clone())
     })
     .with_context(|| match config.driver {
-        Some(DriverKind::Uring) => "io_uring cannot be used here: leave out --driver uring",
-        Some(DriverKind::Epoll) | None => "the reactors cannot start",
+        Some(DriverKind::Uring) => "io_uring is not available: omit --driver uring",
+        Some(DriverKind::Epoll) | None => "cannot start the reactors",
     })?;
     if let Some(error) = reactors.why_not_uring() {
-        tracing::info!(%error, "io_uring cannot be used here: epoll serves the sockets");
+        tracing::info!(%error, "io_uring is not available, using epoll");
     }
     let mailboxes = reactors.mailboxes().clone();
     node.set_wake_all(move || mailboxes.iter().for_each(|mailbox| mailbox.wake()));
     Ok(reactors)
 }
 
-/// Touches memory before reactors need it: the first touch of a segment takes a millisecond, and
-/// many where the machine is a virtual one that has to ask its host. What is needed next comes
-/// first: each look begins with the segments that will be opened next. What was taken is made up for
-/// when three quarters are gone: done segment by segment, that would take a third of two processors
-/// from the very move that takes them.
+/// Starts a thread that touches memory before reactors need it. The first touch of a segment takes
+/// a millisecond, and much longer on a virtual machine that must ask its host. Each pass begins
+/// with the segments that will be opened next. The thread refills when three quarters are used up.
+/// A refill after each segment would take a third of two processors at the moment when the load
+/// needs them.
 #[expect(clippy::disallowed_methods, reason = "a helper that looks at a level now and then")]
 fn keep_memory_ready(store: Arc<Store>, bytes: usize) -> anyhow::Result<()> {
     let wanted = bytes.div_ceil(store.log().segment_bytes()).max(SEGMENTS_READY_MIN);
     runtime::spawn_without_descriptors("memory", move |left| {
         if let Err(error) = left {
-            // If this process is killed, others see its connections end when this thread has ended.
-            tracing::debug!(%error, "the memory thread keeps the process's descriptors open");
+            // If this process is killed, peers see its connections end only with this thread.
+            tracing::debug!(%error, "the memory thread shares the process's file descriptors");
         }
         yield_to_everybody();
         let low = (wanted / READY_LOW_PART).max(SEGMENTS_READY_MIN);
@@ -557,27 +563,27 @@ fn keep_memory_ready(store: Arc<Store>, bytes: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has this thread run when nobody else wants the processor; whoever wakes up takes it away. (The
-/// worst niceness is not enough: such a thread still finishes its slice of some milliseconds.) It
-/// must hold nothing that a reactor waits for: on a busy machine it may not run for seconds.
+/// Runs this thread only when a processor is idle, and lets any other thread preempt it. (The worst
+/// niceness is not enough: such a thread still finishes a time slice of milliseconds.) The thread
+/// must hold nothing that a reactor waits for, since it may not run for seconds on a busy machine.
 fn yield_to_everybody() {
     let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
     let thread = thread_native_id();
     if let Err(error) = set_thread_priority_and_policy(thread, ThreadPriority::Min, idle) {
-        tracing::debug!(?error, "the memory thread keeps its usual priority");
+        tracing::debug!(?error, "cannot lower the priority of the memory thread");
     }
 }
 
-/// Why the process ends.
+/// The reason why the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// Somebody wants it to.
+    /// A requested shutdown.
     InOrder,
-    /// Others serve what it held: another process takes its place, as a server that holds nothing.
+    /// Fencing: others serve this server's data. A new process takes its place, without data.
     Anew,
 }
 
-/// Replaces this process by a new one with the same arguments. Only returns if that fails.
+/// Replaces this process by a new one with the same arguments. Returns only if that fails.
 fn begin_anew() -> anyhow::Error {
     let itself = std::env::current_exe();
     let replaced = itself
@@ -585,14 +591,14 @@ fn begin_anew() -> anyhow::Error {
     let error = match replaced {
         Ok(error) | Err(error) => error,
     };
-    anyhow::Error::new(error).context("the server cannot begin anew: start it again")
+    anyhow::Error::new(error).context("cannot restart as a new member: start the server again")
 }
 
-/// Passes on what the coordinator says, until the process is to end.
+/// Forwards the coordinator's messages to the reactors, until the process must end.
 ///
 /// # Errors
-/// If the coordinator says that another server serves what this one holds: it must not answer
-/// anybody any more.
+/// If the server has failed, or was fenced and cannot rejoin as a new member. Another server serves
+/// its data then, so it must not answer any client.
 fn forward(
     received: &Receiver<Event>,
     can_begin_anew: bool,
@@ -607,10 +613,10 @@ fn forward(
         };
         if let FromCoordinator::Rejected { reason, is_fenced: true } = message {
             if can_begin_anew {
-                tracing::error!(reason, "the server begins anew");
+                tracing::error!(reason, "server was fenced, rejoining as a new member");
                 return Ok(Ending::Anew);
             }
-            bail!("the coordinator refuses this server: {reason}");
+            bail!("the coordinator rejected this server: {reason}");
         }
         pass_on(message);
     }
@@ -622,7 +628,7 @@ mod tests {
     use std::cell::RefCell;
     use std::sync::mpsc::channel;
 
-    /// What is passed on of these messages, and whether the server ends of itself.
+    /// Returns the number of forwarded messages, and whether the server ended by itself.
     fn passed_on(messages: Vec<FromCoordinator>) -> (usize, bool) {
         let (events, received) = channel();
         messages.into_iter().for_each(|message| events.send(Event::Said(message)).unwrap());

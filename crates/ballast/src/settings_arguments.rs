@@ -1,4 +1,4 @@
-//! The settings of a server on its command line: the table of settings, made into arguments.
+//! The settings of a server as command-line arguments, derived from the table of settings.
 
 use anyhow::{Context, anyhow};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
@@ -6,23 +6,23 @@ use server::Configuration;
 use server::configuration::{SETTINGS, Setting, read_file};
 use std::path::PathBuf;
 
-/// What was said on the command line. It overrides what the file says, and that the defaults.
+/// The settings on the command line. They override the file, which overrides the defaults.
 #[derive(Clone)]
 pub(crate) struct SettingArguments {
-    /// The file of settings.
+    /// Path of the configuration file.
     pub(crate) file: Option<PathBuf>,
     said: Vec<(&'static Setting, String)>,
 }
 
 impl SettingArguments {
-    /// All settings.
+    /// Returns all settings.
     pub(crate) fn read(&self) -> anyhow::Result<Configuration> {
         let mut configuration = Configuration::default();
         if let Some(file) = &self.file {
             let text = std::fs::read_to_string(file)
-                .with_context(|| format!("the file {} cannot be read", file.display()))?;
+                .with_context(|| format!("cannot read the file {}", file.display()))?;
             read_file(&text, &mut configuration)
-                .with_context(|| format!("the settings in {}", file.display()))?;
+                .with_context(|| format!("invalid settings in {}", file.display()))?;
         }
         for (setting, value) in &self.said {
             setting

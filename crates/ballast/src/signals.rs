@@ -1,4 +1,4 @@
-//! The system's word that the process is to end.
+//! Signals that end the process.
 
 use crate::host::Event;
 use anyhow::Context;
@@ -6,12 +6,12 @@ use std::sync::mpsc::Sender;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// From here on `SIGTERM` and `SIGINT` end the process in order: as `SHUTDOWN` does.
+/// Starts a thread that ends the process in order on `SIGTERM` and `SIGINT`, as `SHUTDOWN` does.
 pub(crate) fn watch(events: Sender<Event>) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     let (mut terminate, mut interrupt) = {
         let _within = runtime.enter();
-        let of = |kind| signal(kind).context("signals cannot be waited for");
+        let of = |kind| signal(kind).context("cannot register signal handlers");
         (of(SignalKind::terminate())?, of(SignalKind::interrupt())?)
     };
     std::thread::Builder::new().name("signals".into()).spawn(move || {
@@ -21,8 +21,8 @@ pub(crate) fn watch(events: Sender<Event>) -> anyhow::Result<()> {
                 _ = interrupt.recv() => {}
             }
         });
-        tracing::info!("told to end: replies that are there still leave");
-        // Who does not listen any more is ending already.
+        tracing::info!("signal received, shutting down");
+        // A closed channel means that the process is already ending.
         let _ = events.send(Event::ShutDown);
     })?;
     Ok(())

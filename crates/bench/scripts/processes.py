@@ -10,8 +10,8 @@ PATIENCE = 60
 
 
 def free_port():
-    """Returns a free port below those that the system gives to others (above 32767). Its bus port,
-    which is 10000 higher, is below them, too."""
+    """Returns a free port below the ephemeral ports of the system (above 32767). Its bus port, which
+    is 10000 higher, is below them, too."""
     while True:
         port = random.randrange(10_000, 22_000)
         with socket.socket() as probe:
@@ -27,7 +27,7 @@ def processor_ns(pid):
             with open(f"/proc/{pid}/task/{thread}/schedstat") as file:
                 total += int(file.read().split()[0])
         except FileNotFoundError:
-            pass  # it has ended
+            pass  # The thread has ended.
     return total
 
 

@@ -1,5 +1,5 @@
-//! What a run begins and ends with: every record is written once, every record is read once, and
-//! servers are waited for until they rest.
+//! Begin and end of a scenario: write every record once, read every record once, and wait until
+//! the servers rest.
 
 use crate::clock;
 use crate::pace::Pace;
@@ -13,14 +13,14 @@ use crate::workload::Workload;
 use anyhow::{Result, bail};
 use std::time::Duration;
 
-/// Clients that fill and read back a data set, together; enough to keep every server busy.
+/// Number of clients that load and read back a data set: enough to keep every server busy.
 const CLIENTS: u32 = 512;
-/// Servers are waited for after loading, and after a move without load, until they rest, so that
-/// what one side does later (to delete what it gave away) is counted, and nothing else: using less
-/// than this share of a processor over this time, but no longer than that.
+/// Definition of rest, after loading and after a move without load: less than this share of a
+/// processor over this time, at most this long. Deferred work (such as deleting the moved data)
+/// is thus counted.
 const REST: (f64, Duration, Duration) = (0.05, Duration::from_millis(100), Duration::from_secs(5));
 
-/// How all records are written and read.
+/// Parameters of loading and reading back.
 pub(crate) struct Bulk<'r> {
     pub routes: &'r Routes,
     pub wiring: Wiring,
@@ -29,7 +29,7 @@ pub(crate) struct Bulk<'r> {
 }
 
 impl Bulk<'_> {
-    /// Writes every record once. A store that refuses one cannot be measured.
+    /// Writes every record once. A store that refuses a record cannot be measured.
     pub(crate) fn load(
         &self,
         dataset: Dataset,
@@ -72,10 +72,10 @@ fn ensure_loaded(findings: &Findings) -> Result<()> {
         return Ok(());
     };
     let refused = findings.errors_total();
-    bail!("{refused} of the records could not be written while loading: {error}")
+    bail!("loading failed for {refused} records: {error}")
 }
 
-/// Waits until servers rest, and tells what they have used until then.
+/// Waits until servers rest, and returns the processor time that they have used until then.
 pub(crate) fn used_until_resting(processes: &[u32]) -> Result<Duration> {
     let (share, over, at_most) = REST;
     let until = clock::now() + at_most;

@@ -1,9 +1,10 @@
-//! Ballast and its rival side by side: the same cases, in turns, in one program.
+//! Comparison of Ballast and a rival: the same cases, in turns, in one program.
 //!
-//! Identical runs on one machine differ by up to 40 %, and a machine drifts over minutes. So every
-//! round plays each case with each contender one after the other, each on a fresh cluster (a second
-//! move is up to twice as fast as the first after loading), and the medians are compared. What
-//! other processes used meanwhile is counted, so that a disturbed run can be told.
+//! Identical runs on one machine differ by up to 40 %, and a machine drifts over minutes. Each
+//! round therefore plays each case with each contender in turn, and medians are compared. Each
+//! run has a fresh cluster, since a second move is up to twice as fast as the first after
+//! loading. The processor time of other processes is measured as well, to identify disturbed
+//! runs.
 
 use crate::figures::{Contender, Group};
 use crate::peers::{Cluster, Setup, System};
@@ -17,9 +18,9 @@ use std::fmt::Write;
 /// All runs of one group.
 #[derive(Debug)]
 pub struct Row {
-    /// The case in words.
+    /// Description of the case.
     pub name: String,
-    /// Who played it, the rival last, each with its reports in the order of the rounds.
+    /// Contenders, the rival last, each with its reports in the order of the rounds.
     pub played: Vec<(String, Vec<Report>)>,
 }
 
@@ -69,18 +70,18 @@ impl Row {
         Row { name: group.name.clone(), played: group.contenders.iter().map(played).collect() }
     }
 
-    /// How much faster this contender moves data than the rival.
+    /// Returns how much faster this contender moves data than the rival.
     pub fn ratio(&self, contender: usize) -> f64 {
         let rate = |position: usize| middle(&self.played[position].1, |r| r.megabytes_per_second);
         rate(contender) / rate(self.played.len() - 1)
     }
 }
 
-/// A run in a few numbers.
+/// Returns the main numbers of a run as one line.
 fn line(report: &Report) -> String {
     let cost = &report.cost;
     let mut out = format!(
-        "{:.0} MB/s, safe after {:.2} s, {:.0} + {:.0} (+ {:.0} later) ns CPU per record",
+        "{:.0} MB/s, durable after {:.2} s, {:.0} + {:.0} (+ {:.0} later) ns CPU per record",
         report.megabytes_per_second,
         report.moved.seconds_to_success,
         cost.source_ns_per_record,
@@ -92,14 +93,14 @@ fn line(report: &Report) -> String {
         let _ = write!(out, ", p99 {p99:.2} ms, longest gap {gap:.1} ms");
     }
     let (foreign, steal) = (cost.foreign_cpu_seconds, cost.steal_seconds);
-    let _ = write!(out, "; others used {foreign:.2} s, steal {steal:.2} s");
+    let _ = write!(out, "; other processes used {foreign:.2} s, steal {steal:.2} s");
     if !report.is_clean() {
         out.push_str("; NOT CLEAN");
     }
     out
 }
 
-/// The medians in Markdown: one table, with columns for latency if there was load.
+/// Returns the medians as a Markdown table, with columns for latency if there was load.
 pub fn table(rows: &[Row]) -> String {
     let has_load = rows.iter().flat_map(|row| &row.played).any(|(_, reports)| loaded(reports));
     let mut columns = vec![
@@ -108,7 +109,7 @@ pub fn table(rows: &[Row]) -> String {
         "MB/s (min-max)",
         "ratio",
         "k records/s",
-        "seconds (until safe)",
+        "seconds (until durable)",
         "CPU ns per record: source + target (+ later)",
     ];
     if has_load {

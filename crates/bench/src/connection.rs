@@ -1,4 +1,4 @@
-//! One non-blocking connection to a server: bytes out, replies in, in the order of the requests.
+//! Non-blocking connection to a server: bytes out, replies in, in the order of the requests.
 
 use anyhow::{Context, Result};
 use resp::{Received, Reply, ReplyLimits, ReplyParser};
@@ -10,45 +10,45 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use types::Instant;
 
-/// Room for replies at the start; it grows for larger ones.
+/// Initial size of the input buffer in bytes; it grows for larger replies.
 const INPUT_BYTES: usize = 64 << 10;
 
-/// A connection whose requests are remembered as `P` until they are answered.
+/// Connection that stores each unanswered request as a `P`.
 #[derive(Debug)]
 pub(crate) struct Connection<P> {
     address: SocketAddr,
     socket: TcpStream,
     output: Vec<u8>,
-    /// How much of `output` the socket has taken.
+    /// Number of bytes of `output` that the socket has taken.
     sent: usize,
-    /// Bytes that the socket has taken of earlier outputs.
+    /// Number of bytes of earlier outputs that the socket has taken.
     sent_before: u64,
     input: Box<[u8]>,
-    /// The part of `input` that holds replies not taken yet.
+    /// Part of `input` with replies that were not taken yet.
     filled: std::ops::Range<usize>,
     parser: ReplyParser,
     pending: VecDeque<Pending<P>>,
-    /// When something arrived last, or nothing was owed.
+    /// Time of the last received bytes, or of the last moment without owed replies.
     heard: Instant,
 }
 
-/// A request without an answer.
+/// Unanswered request.
 #[derive(Debug)]
 struct Pending<P> {
     request: P,
-    /// Where it begins in all that is sent on the connection.
+    /// Position of its first byte in all bytes sent on the connection.
     begin: u64,
 }
 
 impl<P> Connection<P> {
-    /// Begins to connect; what is requested meanwhile waits in the buffer.
+    /// Begins to connect; requests wait in the buffer meanwhile.
     pub(crate) fn open(address: SocketAddr) -> Result<Connection<P>> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_tcp_nodelay(&socket, true)?;
-        // The default of some systems paces its sends, which a loopback or rack does not need.
-        // Where cubic is missing the default has to do.
+        // The default of some systems paces its sends, which loopback or a rack does not need. On
+        // systems without cubic the default remains.
         let _ = sockopt::set_tcp_congestion(&socket, "cubic");
         match rustix::net::connect(&socket, &address) {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
@@ -68,12 +68,12 @@ impl<P> Connection<P> {
         })
     }
 
-    /// The server it leads to.
+    /// Returns the address of the server.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Remembers a request; its bytes go to the returned buffer.
+    /// Registers a request; its bytes go to the returned buffer.
     #[inline]
     pub(crate) fn request(&mut self, request: P) -> &mut Vec<u8> {
         let begin = self.sent_before + self.output.len() as u64;
@@ -81,7 +81,7 @@ impl<P> Connection<P> {
         &mut self.output
     }
 
-    /// Notes the time if nothing is owed: the server's silence counts from the next request.
+    /// Records the time if no reply is owed: the server's silence counts from the next request.
     #[inline]
     pub(crate) fn note_idle(&mut self, now: Instant) {
         if self.pending.is_empty() {
@@ -89,19 +89,19 @@ impl<P> Connection<P> {
         }
     }
 
-    /// Whether it has owed answers for so long without a sign of life.
+    /// Returns whether the server has owed replies and sent nothing for longer than `longest`.
     pub(crate) fn is_silent(&self, now: Instant, longest: Duration) -> bool {
         !self.pending.is_empty() && now.since(self.heard) > longest
     }
 
-    /// Sends what the socket takes. `true`: that was everything.
+    /// Sends as much as the socket takes. Returns whether that was everything.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         while self.sent < self.output.len() {
             match self.socket.write(&self.output[self.sent..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(length) => self.sent += length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                // Still connecting.
+                // The socket is still connecting.
                 Err(error) if error.kind() == ErrorKind::NotConnected => return Ok(false),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -113,7 +113,7 @@ impl<P> Connection<P> {
         Ok(true)
     }
 
-    /// Reads once what has arrived, as much as there is room for.
+    /// Reads once, as much as there is room for.
     pub(crate) fn receive(&mut self, now: Instant) -> io::Result<()> {
         self.make_room();
         match self.socket.read(&mut self.input[self.filled.end..]) {
@@ -128,7 +128,7 @@ impl<P> Connection<P> {
         }
     }
 
-    /// Moves an incomplete reply to the front, and grows the buffer for one that fills it.
+    /// Moves an incomplete reply to the front, and grows the buffer if the reply fills it.
     fn make_room(&mut self) {
         if self.filled.is_empty() {
             self.filled = 0..0;
@@ -143,7 +143,7 @@ impl<P> Connection<P> {
         }
     }
 
-    /// The next reply that has arrived in full, and the request it answers.
+    /// Returns the next complete reply, and its request.
     #[inline]
     pub(crate) fn next_reply(&mut self) -> Result<Option<(P, Reply<'_>)>> {
         let mut bytes = &self.input[self.filled.clone()];
@@ -152,13 +152,13 @@ impl<P> Connection<P> {
             if let Reply::Push(_) = reply {
                 continue;
             }
-            let pending = self.pending.pop_front().context("a reply that nobody asked for")?;
+            let pending = self.pending.pop_front().context("a reply without a request")?;
             return Ok(Some((pending.request, reply)));
         }
         Ok(None)
     }
 
-    /// What was requested and not answered, when the connection is given up, and whether a byte of
+    /// Returns the unanswered requests when the connection is closed, each with whether a byte of
     /// it was sent.
     pub(crate) fn into_pending(self) -> impl Iterator<Item = (P, bool)> {
         let sent = self.sent_before + self.sent as u64;

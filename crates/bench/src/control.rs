@@ -1,4 +1,4 @@
-//! A blocking connection for everything that is not load: slot maps, migrations, checks.
+//! Blocking connection for everything except load: slot maps, migrations, checks.
 
 use crate::clock;
 use crate::routes::Routes;
@@ -8,10 +8,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Longer than any server may stand still in a figure; a hung server must not hang us.
+/// Longest wait for a reply: longer than any stall in a figure, but a hung server ends the run.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One server, asked one command after the other.
+/// Connection to one server that sends one command at a time.
 #[derive(Debug)]
 pub struct Control {
     address: SocketAddr,
@@ -21,7 +21,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Connects.
+    /// Connects to a server.
     pub fn connect(address: SocketAddr) -> Result<Control> {
         let socket = TcpStream::connect_timeout(&address, Duration::from_secs(5))
             .with_context(|| format!("connecting to {address}"))?;
@@ -31,7 +31,7 @@ impl Control {
         Ok(Control { address, socket, input: Vec::new(), parser })
     }
 
-    /// Connects to a server that is just starting: tries until it answers `PING`.
+    /// Connects to a server that is just starting: tries until the server answers `PING`.
     pub fn wait_for(address: SocketAddr, patience: Duration) -> Result<Control> {
         let until = clock::now() + patience;
         loop {
@@ -47,7 +47,7 @@ impl Control {
         }
     }
 
-    /// The server it asks.
+    /// Returns the address of the server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -67,13 +67,13 @@ impl Control {
         }
     }
 
-    /// Whether the server answers a command with an error.
+    /// Returns whether the server answers a command with an error.
     pub fn is_refused(&mut self, arguments: &[&str]) -> Result<bool> {
         Ok(matches!(self.ask(arguments)?, Value::Error(_)))
     }
 
-    /// The same for several, which are all sent before the first answer is waited for: not more
-    /// than fit into the buffers of a socket.
+    /// Does the same for several commands, and sends all before it waits for the first reply.
+    /// They must fit into the buffers of a socket.
     pub fn are_refused(&mut self, commands: &[[&str; 2]]) -> Result<Vec<bool>> {
         let mut requests = Vec::new();
         for command in commands {
@@ -88,7 +88,7 @@ impl Control {
         self.exchange(arguments, |reply| Ok(Value::from(reply)))
     }
 
-    /// The slot map that the server tells. One without cluster support owns all slots.
+    /// Returns the server's slot map. A server without cluster support owns all slots.
     pub fn routes(&mut self) -> Result<Routes> {
         let address = self.address;
         self.exchange(&["CLUSTER", "SLOTS"], |reply| {
@@ -139,12 +139,12 @@ impl Control {
     }
 }
 
-/// The text of a reply.
+/// Returns the text of a reply.
 pub fn text(value: Value) -> Result<String> {
     match value {
         Value::Bulk(bytes) | Value::Simple(bytes) | Value::Verbatim { text: bytes, .. } => {
             Ok(String::from_utf8(bytes)?)
         }
-        other => bail!("{other:?} where a text belongs"),
+        other => bail!("expected a text, got {other:?}"),
     }
 }

@@ -1,9 +1,9 @@
-//! The story of a crash: servers hold equal parts of a data set and keep each other's logs, load is
-//! offered, one of them is killed, others serve what it held, and every record is read back.
+//! Crash scenario: servers hold equal parts of a data set and replicate each other's logs. Under
+//! load one of them is killed, the others recover its data, and every record is read back.
 //!
-//! Two observers see when the data of the dead server is served again: the clients of the load, which
-//! go on asking, and a prober, which asks for one record of every slot until each was served. Load
-//! alone would not tell: it asks for some slots once in a second, or for none if there is hardly any.
+//! Two observers measure when the dead server's data is served again: the clients of the load,
+//! and a prober that requests one record of every slot until each slot has answered. Load alone
+//! is not enough: it uses some slots only once per second, or not at all if it is low.
 
 use crate::bulk::{Bulk, used_until_resting};
 use crate::clock;
@@ -24,55 +24,55 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use types::{Instant, SLOT_COUNT, Slot, slot_of};
 
-/// How long clients try again, and how long at most it may take until everything is served.
+/// Time that clients retry, and longest time until everything must be served.
 const PATIENCE: Duration = Duration::from_secs(10);
 const SERVED_MAX: Duration = Duration::from_secs(60);
-/// How often the prober asks.
+/// Interval between two probes.
 const PROBE_EVERY: Duration = Duration::from_millis(5);
-/// Probes sent at once: their bytes fit into the buffers of a socket.
+/// Number of probes sent at once: their bytes fit into the buffers of a socket.
 const PROBES_AT_ONCE: usize = 512;
-/// The slot map is asked for so often while servers do not agree about it.
+/// Interval and limit of the slot map queries while servers disagree about the map.
 const AGREE_EVERY: Duration = Duration::from_millis(10);
 const AGREE_MAX: Duration = Duration::from_secs(10);
 
-/// What happens.
+/// Parameters of the scenario.
 #[derive(Clone, Debug)]
 pub struct Crash {
     /// The data set.
     pub records: Records,
-    /// Threads of the load generator.
+    /// Number of threads of the load generator.
     pub threads: u32,
-    /// How clients connect.
+    /// Connections of the clients.
     pub wiring: Wiring,
-    /// The load; its times are those before the crash and after everything is served again.
+    /// The load; its durations are those before the crash and after everything is served again.
     pub load: Load,
-    /// Everything that is drawn is drawn from this.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of the scenario.
 #[derive(Debug)]
 pub struct Crashed {
     /// Records written per second while loading.
     pub load_rate: f64,
-    /// What the dead server held.
+    /// Data that the dead server held.
     pub held: Payload,
-    /// When it was killed.
+    /// Time of the kill.
     pub killed: Instant,
-    /// The last answer of its slots before, which is not before the kill, and the first one after, to
-    /// a client or to the prober.
+    /// Last answer from its slots before the outage (not before the kill), and the first answer
+    /// after it, to a client or to the prober.
     pub gap: (Instant, Instant),
-    /// When every slot was served that it had held.
+    /// Time at which every slot that it had held was served.
     pub all_served: Instant,
-    /// What the clients saw.
+    /// Measurements of the clients.
     pub timeline: Timeline,
-    /// Seconds that the host took from this machine before, during and after.
+    /// Seconds of steal time before, during and after.
     pub steal: [f64; 3],
-    /// What reading every record back showed.
+    /// Result of reading every record back.
     pub verified: Findings,
 }
 
-/// What was seen while a server died.
+/// Observations while a server died.
 struct Seen {
     killed: Instant,
     served: Served,
@@ -81,13 +81,13 @@ struct Seen {
 }
 
 impl Crash {
-    /// Plays it on a cluster whose first server owns every slot. The last one dies.
+    /// Plays the scenario on a cluster with all slots at the first server. Kills the last server.
     pub fn play(
         &self,
         cluster: &mut Cluster,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Crashed> {
-        ensure!(cluster.servers().len() > 1, "somebody has to be left");
+        ensure!(cluster.servers().len() > 1, "a crash needs at least two servers");
         progress(Progress::Moving);
         spread(cluster)?;
         let routes = agreed_routes(&cluster.addresses())?;
@@ -95,7 +95,7 @@ impl Crash {
         let address = cluster.servers()[victim].address;
         let watched = Slots::which(|slot| routes.address(routes.owner(slot)) == address);
         let (held, probes) = self.of_slots(&watched);
-        ensure!(!probes.is_empty(), "the server that is to die holds nothing");
+        ensure!(!probes.is_empty(), "the server to kill has no records");
         let bulk =
             Bulk { routes: &routes, wiring: self.wiring, patience: PATIENCE, seed: self.seed };
         let dataset = Dataset::new(self.records, self.threads);
@@ -127,7 +127,7 @@ impl Crash {
         }
     }
 
-    /// What these slots hold of the data set, and the key of one record of each that holds any.
+    /// Returns the size of the data in these slots, and one key for each slot with data.
     fn of_slots(&self, slots: &Slots) -> (Payload, BTreeMap<Slot, String>) {
         let mut records = 0;
         let mut probes = BTreeMap::new();
@@ -145,8 +145,8 @@ impl Crash {
         (Payload { records, bytes: records * self.records.user_bytes() }, probes)
     }
 
-    /// Lets the load run, kills the server in the middle of it, and waits until everything is
-    /// served again.
+    /// Runs the load, kills the server in the middle of it, and waits until everything is served
+    /// again.
     fn kill(
         &self,
         (cluster, victim): (&mut Cluster, usize),
@@ -177,8 +177,9 @@ impl Crash {
     }
 }
 
-/// The time without an answer. Few clients ask seldom: their last answer may be long before the kill,
-/// until which the server did answer, and the prober may be answered first.
+/// Returns the period without an answer. With little load the clients' last answer may be long
+/// before the kill, although the server still answered then, and the prober may be answered
+/// first.
 fn gap(
     of_clients: Option<(Instant, Instant)>,
     killed: Instant,
@@ -195,7 +196,7 @@ fn living(cluster: &Cluster, victim: usize) -> Vec<SocketAddr> {
     addresses
 }
 
-/// Gives every server the same number of slots, all of which the first one owns.
+/// Spreads the slots, all of which the first server owns, evenly over the servers.
 fn spread(cluster: &Cluster) -> Result<()> {
     let [first, others @ ..] = cluster.servers() else { return Ok(()) };
     let count = cluster.servers().len() as u32;
@@ -217,7 +218,7 @@ fn spread(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The slot map, once all these servers tell the same one.
+/// Returns the slot map, once all these servers report the same one.
 fn agreed_routes(servers: &[SocketAddr]) -> Result<Routes> {
     let mut controls =
         servers.iter().map(|address| Control::connect(*address)).collect::<Result<Vec<_>>>()?;
@@ -231,28 +232,28 @@ fn agreed_routes(servers: &[SocketAddr]) -> Result<Routes> {
             }
             return Ok(routes);
         }
-        ensure!(clock::now() < until, "servers do not agree about who owns which slots");
+        ensure!(clock::now() < until, "the servers disagree on the owners of slots");
         clock::sleep(AGREE_EVERY);
     }
 }
 
-/// The owner of every slot, as a server tells it.
+/// Returns the owner of every slot according to a server.
 fn owners(control: &mut Control) -> Result<Vec<SocketAddr>> {
     let routes = control.routes()?;
     Ok((0..SLOT_COUNT).map(|slot| routes.address(routes.owner(Slot(slot)))).collect())
 }
 
-/// When the slots of a dead server were served again.
+/// Times at which the slots of a dead server were served again.
 #[derive(Clone, Copy)]
 struct Served {
     first: Instant,
     all: Instant,
 }
 
-/// Asks the living for what a dead server held.
+/// Prober that asks the remaining servers for the data of a dead one.
 struct Prober {
     living: Vec<Control>,
-    /// Slots that nobody has served yet, and the key that is asked for.
+    /// Slots that no server has served yet, with the requested keys.
     missing: BTreeMap<Slot, String>,
 }
 
@@ -262,7 +263,7 @@ impl Prober {
         Ok(Prober { living: living?, missing })
     }
 
-    /// Asks until every slot was served, and returns when the first and the last one was.
+    /// Probes until every slot was served. Returns the times of the first and the last slot.
     fn wait(&mut self, patience: Duration) -> Result<Served> {
         let begun = clock::now();
         let slots = self.missing.len();
@@ -288,7 +289,7 @@ impl Prober {
         Ok(Served { first: first.unwrap_or(all), all })
     }
 
-    /// Asks for every missing slot the server that owns it, according to one of them.
+    /// Probes each missing slot at its owner, according to the slot map of one of the servers.
     fn probe(&mut self, informant: usize) -> Result<()> {
         let routes = self.living[informant].routes()?;
         for control in &mut self.living {
@@ -317,9 +318,9 @@ mod tests {
         let at = |millis: u64| Instant(millis * 1_000_000);
         let killed = at(1_000);
         for (of_clients, first_probe, expected) in [
-            // Clients that ask often see it best.
+            // Clients with many requests measure the gap best.
             (Some((at(1_001), at(1_300))), at(1_305), (at(1_001), at(1_300))),
-            // One that asks once in a second saw its last answer long ago, and the next one late.
+            // A client with one request per second has an early last answer and a late next one.
             (Some((at(100), at(2_100))), at(1_305), (at(1_000), at(1_305))),
             (None, at(1_305), (at(1_000), at(1_305))),
         ] {

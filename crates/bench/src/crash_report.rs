@@ -1,4 +1,4 @@
-//! What came of a crash, for people and for programs.
+//! Report of a crash scenario, for people and for programs.
 
 use crate::crash::{Crash, Crashed};
 use crate::draw::Drawing;
@@ -13,50 +13,50 @@ use std::fmt::Write;
 use std::path::Path;
 use types::Instant;
 
-/// Everything that was found out, ready to be written as JSON.
+/// All results, ready to be written as JSON.
 #[derive(Clone, Debug, Serialize)]
 pub struct CrashReport {
     /// Processor and kernel.
     pub machine: String,
-    /// Servers before the crash, and how many others keep each one's log.
+    /// Number of servers before the crash, and number of replicas of each log.
     pub servers: (u16, u16),
-    /// Records of the data set, and the bytes of a key and of a value.
+    /// Number of records in the data set, and the bytes of a key and of a value.
     pub records: (u32, usize, usize),
-    /// Load in words.
+    /// Description of the load.
     pub load: String,
     /// Records written per second while loading.
     pub loading_rate: f64,
-    /// Records that the dead server held, and the bytes of their keys and values.
+    /// Number of records that the dead server held, and the bytes of their keys and values.
     pub recovered: (u64, u64),
     /// Moments on the timeline, in seconds.
     pub moments: Moments,
-    /// Before, during and after.
+    /// Phases before, during and after.
     pub phases: Vec<PhaseSummary>,
-    /// Seconds that the host took from this machine in each of them.
+    /// Seconds of steal time in each of them.
     pub steal: [f64; 3],
-    /// What the clients saw.
+    /// Findings of the clients under load.
     pub seen: Findings,
-    /// What reading every record back showed.
+    /// Findings of reading every record back.
     pub verified: Findings,
     /// The timeline.
     pub points: Vec<Point>,
 }
 
-/// When what happened, in seconds since the start of the load.
+/// Moments in seconds since the start of the load.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Moments {
-    /// The last answer from what the server held.
+    /// Last answer from the slots of the server.
     pub last_answer: f64,
-    /// It was killed.
+    /// Time of the kill.
     pub killed: f64,
-    /// The first answer from what it had held.
+    /// First answer from these slots after the kill.
     pub first_answer: f64,
-    /// Every slot was served that it had held.
+    /// Time at which all these slots were served.
     pub all_served: f64,
 }
 
 impl CrashReport {
-    /// The report of a crash in a cluster of so many servers, each with so many replicas.
+    /// Creates the report; `servers` is the number of servers, and of replicas of each log.
     pub fn new(crash: &Crash, servers: (u16, u16), crashed: Crashed) -> CrashReport {
         let Crashed { load_rate, held, killed, gap, all_served, timeline, steal, verified } =
             crashed;
@@ -83,30 +83,32 @@ impl CrashReport {
         }
     }
 
-    /// Whether nothing that was acknowledged is lost, no read was wrong, and nothing was refused
-    /// for good. Operations under way at the dead server have no answer; that is no loss.
+    /// Returns whether no acknowledged write is lost, no read was wrong, and no operation was
+    /// refused for good. Operations in flight at the dead server stay unanswered, which is no
+    /// loss.
     pub fn is_clean(&self) -> bool {
         self.seen.faults() == 0
             && self.seen.errors_total() == self.seen.unanswered()
             && self.verified.is_clean()
     }
 
-    /// Seconds from the last answer before to the first one after.
+    /// Returns the seconds from the last answer before the outage to the first one after it.
     pub fn seconds_to_first(&self) -> f64 {
         self.moments.first_answer - self.moments.last_answer
     }
 
-    /// Seconds from the last answer before until all slots were served.
+    /// Returns the seconds from the last answer before the outage until all slots were served.
     pub fn seconds_to_all(&self) -> f64 {
         (self.moments.all_served - self.moments.last_answer).max(self.seconds_to_first())
     }
 
-    /// User data that is served again per second since the server was killed, in millions of bytes.
+    /// Returns the rate at which user data was served again since the kill, in millions of bytes
+    /// per second.
     pub fn megabytes_per_second(&self) -> f64 {
         self.recovered.1 as f64 / 1e6 / (self.moments.all_served - self.moments.killed)
     }
 
-    /// The drawing of the timeline, without its warm-up.
+    /// Draws the timeline, without its warm-up.
     pub fn drawing(&self) -> Drawing {
         let Moments { killed, first_answer, all_served, .. } = self.moments;
         let (count, key, value) = self.records;
@@ -150,13 +152,14 @@ impl CrashReport {
         self.drawing().save(path)
     }
 
-    /// The one table of a demo.
+    /// Returns the table of a demo.
     pub fn table(&self) -> String {
         let (records, bytes) = self.recovered;
         let mut out = String::new();
         let _ = writeln!(
             out,
-            "  first answer {:.0} ms after the last one before\n  all served   {:.0} ms after it\n  \
+            "  first answer {:.0} ms after the last answer before the kill\n  \
+             all served   {:.0} ms after that answer\n  \
              recovered    {} records, {:.1} MB: {:.0} MB/s since the server was killed\n  \
              loaded       {} records/s\n",
             self.seconds_to_first() * 1e3,
@@ -171,11 +174,11 @@ impl CrashReport {
         out
     }
 
-    /// What was lost, stale or refused.
+    /// Returns the lines on lost, stale and failed operations.
     fn verdict(&self) -> String {
         let seen = &self.seen;
         let mut out = format!(
-            "  requests     {} answered, {} redirected, {} tried again, {} under way at the dead \
+            "  requests     {} answered, {} redirected, {} retried, {} pending at the dead \
              server, {} failed\n  stale reads  {}\n  lost writes  {} (of {} records, every one \
              read back)\n",
             grouped(seen.completed),

@@ -1,6 +1,6 @@
-//! The comparisons that Ballast publishes, each as data: which cases, which contenders.
+//! Published comparisons as data: their cases and contenders.
 //!
-//! A group is one case (data set, load, slots) that a rival and one or several contenders play in
+//! A group is one case (data set, load, slots) that one or several contenders and a rival play in
 //! turns. A variant of Ballast is a value of its policy, never another build.
 
 use crate::distribution::Distribution;
@@ -16,71 +16,72 @@ use types::Slot;
 
 /// Bytes of every key.
 const KEY_BYTES: usize = 30;
-/// Percent of a reactor's time that stand for "as fast as it goes".
+/// Share of a reactor's time that means "as fast as possible", in percent.
 const BEST_EFFORT: u8 = 100;
 /// Highest slot of the lower half.
 const HALF: u16 = 8_191;
 
-/// One of the tables.
+/// Table of the benchmarks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Figure {
-    /// Half of many small records moves, and nobody asks for them.
+    /// Half of many small records move, without load.
     Idle,
     /// The same under 30,000 YCSB-B requests per second.
     Load30,
-    /// The same under 65,000.
+    /// The same under 65,000 YCSB-B requests per second.
     Load65,
-    /// Half of the records of 1 KiB, idle and under 30,000 and 65,000 requests per second.
+    /// Half of the records of 1 KiB move, idle and under 30,000 and 65,000 requests per second.
     Large,
-    /// Rate of the move against latency, for shares of the reactor's time that it may take.
+    /// Rate of the move against latency, for several shares of the reactor's time.
     Shares,
-    /// From a thousandth of the slots to half of them: what a move costs follows the range.
+    /// From a thousandth of the slots to half of them: the cost of a move is proportional to its
+    /// range.
     Ranges,
 }
 
-/// What all tables have in common, chosen by whoever measures.
+/// Common parameters of all tables.
 #[derive(Clone, Debug)]
 pub struct Basis {
-    /// Ballast.
+    /// The Ballast system.
     pub ballast: System,
-    /// What it is compared with.
+    /// The system that Ballast is compared with.
     pub rival: System,
-    /// Records of 130 bytes.
+    /// Number of records of 130 bytes.
     pub records: u32,
-    /// Records of 1 KiB.
+    /// Number of records of 1 KiB.
     pub large_records: u32,
     /// Requests per second of [`Figure::Shares`].
     pub shares_rate: f64,
-    /// How clients connect.
+    /// Connections of the clients.
     pub wiring: Wiring,
-    /// How long there is load before and after each move.
+    /// Duration of the load before and after each move.
     pub around: Duration,
 }
 
-/// One case and who plays it.
+/// One case and its contenders.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The case in words.
+    /// Description of the case.
     pub name: String,
     /// The case, without a policy.
     pub scenario: Scenario,
-    /// Who plays it, the rival last: ratios are to it.
+    /// Contenders, the rival last: ratios are relative to it.
     pub contenders: Vec<Contender>,
 }
 
-/// A system and how it moves data.
+/// System with the policy of its moves.
 #[derive(Clone, Debug)]
 pub struct Contender {
-    /// For people.
+    /// Name of the contender.
     pub name: String,
     /// The servers.
     pub system: System,
-    /// The scenario's `policy`.
+    /// Policy arguments for the scenario.
     pub policy: Vec<String>,
 }
 
 impl Figure {
-    /// All of them.
+    /// All figures.
     pub const ALL: [Figure; 6] = [
         Figure::Idle,
         Figure::Load30,
@@ -90,7 +91,7 @@ impl Figure {
         Figure::Ranges,
     ];
 
-    /// As it is called on the command line and in file names.
+    /// Returns the name on the command line and in file names.
     pub fn name(self) -> &'static str {
         match self {
             Figure::Idle => "idle",
@@ -102,7 +103,7 @@ impl Figure {
         }
     }
 
-    /// Its headline.
+    /// Returns the title.
     pub fn title(self) -> &'static str {
         match self {
             Figure::Idle => "Half of the data moves, no load",
@@ -110,13 +111,13 @@ impl Figure {
             Figure::Load65 => "Half of the data moves under 65,000 requests/s",
             Figure::Large => "Half of the data moves, records of 1 KiB",
             Figure::Shares => {
-                "Rate against latency: how much of the servers' time the move may take"
+                "Migration rate and latency, by the share of CPU time for the migration"
             }
-            Figure::Ranges => "The cost of a move follows the range, not the table",
+            Figure::Ranges => "The cost of a migration depends on the range, not on the table",
         }
     }
 
-    /// Its cases on this basis.
+    /// Returns the cases with these parameters.
     pub fn groups(self, basis: &Basis) -> Result<Vec<Group>> {
         let small = Records::new(basis.records, KEY_BYTES, 100)?;
         let large = Records::new(basis.large_records, KEY_BYTES, 1_024)?;

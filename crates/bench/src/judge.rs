@@ -1,4 +1,4 @@
-//! Checks every answer against the ledger, writes it down, and says how its operation goes on.
+//! Checks every answer against the ledger, records it, and returns the operation's next step.
 
 use crate::clock;
 use crate::ledger::{Fault, Ledger};
@@ -13,31 +13,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use types::Instant;
 
-/// How often one operation is sent elsewhere before it counts as failed: redis-py's limit.
+/// Maximal number of redirects of one operation before it fails: redis-py's limit.
 const REDIRECTS_MAX: u8 = 16;
-/// As what an operation is counted whose connection broke before it was answered.
+/// Error under which an operation is counted if its connection broke before the answer.
 pub(crate) const NO_ANSWER: &str = "(no answer)";
-/// Errors are counted by their text up to this length.
+/// Length up to which the text of an error is recorded, in bytes.
 const ERROR_BYTES_MAX: usize = 80;
 
-/// What the generator's threads share with whoever started them.
+/// State that the generator's threads share with the starting thread.
 #[derive(Debug)]
 pub struct Shared {
-    /// Divides the run into phases.
+    /// Marks that divide the run into phases.
     pub marks: Marks,
-    /// Operations that ended so far, for progress bars.
+    /// Number of operations that have ended, for progress bars.
     pub ended: AtomicU64,
     /// Set to end the run early.
     pub stop: AtomicBool,
 }
 
-/// How an operation fails without an answer of a server.
+/// Failure of an operation without an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Failure {
-    /// It was never sent, or every server refused it: it has changed nothing.
+    /// Never sent, or refused by every server: the operation has changed nothing.
     NotDone(Why),
-    /// It was sent, and the connection broke or the run ended: it may have been carried out, or
-    /// still be.
+    /// Sent, but the connection broke or the run ended: the operation may have been executed, or
+    /// may still be.
     Unanswered,
 }
 
@@ -48,9 +48,9 @@ pub(crate) struct Judge {
     ledger: Ledger,
     recorder: Recorder,
     shared: Arc<Shared>,
-    /// Slots whose answers are looked at by themselves.
+    /// Slots that are also measured separately.
     watched: Slots,
-    /// Operations that ended and are not in `shared` yet.
+    /// Number of ended operations that are not in `shared` yet.
     ended: u64,
 }
 
@@ -64,7 +64,7 @@ impl Judge {
         Judge { records, ledger, recorder: Recorder::new(start), shared, watched, ended: 0 }
     }
 
-    /// The first step of an operation that starts.
+    /// Returns the first step of an operation that starts.
     #[inline]
     pub(crate) fn first_step(&mut self, action: Action, record: crate::records::Record) -> Step {
         match action {
@@ -75,7 +75,7 @@ impl Judge {
         }
     }
 
-    /// Judges an answer. Returns the operation with its next step if it goes on.
+    /// Judges an answer. Returns the operation with its next step if it continues.
     #[inline]
     pub(crate) fn answered(
         &mut self,
@@ -105,7 +105,7 @@ impl Judge {
                 None
             }
             (_, _) => {
-                self.refused(operation, b"an answer of the wrong type", now);
+                self.refused(operation, b"a reply of the wrong type", now);
                 None
             }
         }
@@ -146,7 +146,7 @@ impl Judge {
         self.ended += 1;
     }
 
-    /// An answer that is an error: the server has not carried the operation out.
+    /// Handles an error reply: the server has not executed the operation.
     fn refused(&mut self, operation: Operation, error: &[u8], now: Instant) {
         if let Step::Set(write) = operation.step {
             self.ledger.refused(operation.record, write);
@@ -156,7 +156,7 @@ impl Judge {
         self.ended += 1;
     }
 
-    /// Counts a redirect; `false` if it was one too many.
+    /// Counts a redirect. Returns `false` if there were too many.
     pub(crate) fn redirected(
         &mut self,
         operation: &mut Operation,
@@ -168,12 +168,12 @@ impl Judge {
         operation.redirects <= REDIRECTS_MAX
     }
 
-    /// An operation waits until it can be tried again.
+    /// Records that an operation waits for a retry.
     pub(crate) fn held(&mut self) {
         self.recorder.held();
     }
 
-    /// An operation ends without an answer.
+    /// Ends an operation without an answer.
     pub(crate) fn failed(&mut self, operation: Operation, failure: Failure, now: Instant) {
         match failure {
             Failure::NotDone(why) => self.refused(operation, why.text().as_bytes(), now),
@@ -184,19 +184,19 @@ impl Judge {
         }
     }
 
-    /// An operation that should have started could not even be remembered.
+    /// Records an operation that could not be started because too many are in flight.
     pub(crate) fn dropped(&mut self, now: Instant) {
         self.recorder.failed("(too many operations in flight)", now);
     }
 
-    /// Tells progress bars about what has ended since the last time.
+    /// Adds the operations that have ended since the last call to the shared count.
     pub(crate) fn report(&mut self) {
         if self.ended > 0 {
             self.shared.ended.fetch_add(std::mem::take(&mut self.ended), Relaxed);
         }
     }
 
-    /// What is known and what was seen, at the end.
+    /// Returns the ledger and the recording at the end.
     pub(crate) fn finish(mut self, now: Instant) -> (Ledger, Recording) {
         self.report();
         (self.ledger, self.recorder.finish(now, clock::thread_cpu_time()))
@@ -249,7 +249,7 @@ mod tests {
         out
     }
 
-    /// What reading `reply` shows, after two acknowledged writes.
+    /// Returns the findings of reading `reply` after two acknowledged writes.
     fn read(reply: Reply<'_>) -> Findings {
         let mut judge = judge();
         for _ in 0..2 {
@@ -266,7 +266,7 @@ mod tests {
         assert!(read(Reply::Bulk(&value(2, 2))).is_clean());
         assert_eq!(read(Reply::Bulk(&value(2, 1))).stale, 1);
         assert_eq!(read(Reply::Null).missing, 1);
-        assert_eq!(read(Reply::Bulk(&value(2, 3))).wrong, 1, "a write that nobody has issued");
+        assert_eq!(read(Reply::Bulk(&value(2, 3))).wrong, 1, "a write that was not issued");
         assert_eq!(read(Reply::Bulk(&value(3, 2))).wrong, 1, "another record's value");
         assert_eq!(read(Reply::Bulk(b"torn")).wrong, 1);
         assert_eq!(read(Reply::Error(b"ERR no")).errors_total(), 1);
@@ -277,7 +277,9 @@ mod tests {
     fn a_read_modify_write_reads_and_then_writes() {
         let mut judge = judge();
         let operation = start(&mut judge, Action::ReadModifyWrite);
-        let Some(write) = answer(&mut judge, operation, Reply::Null) else { panic!("it goes on") };
+        let Some(write) = answer(&mut judge, operation, Reply::Null) else {
+            panic!("the operation continues")
+        };
         assert!(matches!(write.step, Step::Set(write) if write.sequence == Sequence(1)));
         assert!(answer(&mut judge, write, Reply::Simple(b"OK")).is_none());
         let read = start(&mut judge, Action::Read);
@@ -296,7 +298,7 @@ mod tests {
         assert!(!judge.redirected(&mut operation, true, Instant(0)));
         let failure = Failure::NotDone(Why::Refused(Refusal::Redirected));
         judge.failed(operation, failure, Instant(0));
-        // It was never carried out: the record may still be missing.
+        // The write was never executed, so the record may be missing.
         let read = start(&mut judge, Action::Read);
         answer(&mut judge, read, Reply::Null);
         let findings = judge.finish(Instant(2_000)).1.findings;

@@ -1,5 +1,6 @@
-//! Moves slots between two servers and watches it, in the words that Valkey 9 and Ballast share:
-//! `CLUSTER MIGRATESLOTS` on the source, then `CLUSTER GETSLOTMIGRATIONS` until it is over.
+//! Moves slots between two servers and watches the move, with commands that Valkey 9 and Ballast
+//! share: `CLUSTER MIGRATESLOTS` on the source, then `CLUSTER GETSLOTMIGRATIONS` until the move
+//! is over.
 
 use crate::clock;
 use crate::control::{Control, text};
@@ -11,65 +12,65 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, Slot, slot_of};
 
-/// Between two questions how it goes at least and at most; in between a fiftieth of the time so
-/// far, so that asking costs little and the end is known to 2 %.
+/// Shortest and longest pause between two progress queries. In between the pause is a fiftieth of
+/// the elapsed time, so that queries cost little and the end is known to 2 %.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(10));
 
-/// A move of neighboring slots.
+/// Move of contiguous slots.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Move {
-    /// The lowest slot.
+    /// Lowest slot.
     pub first: Slot,
-    /// The highest slot.
+    /// Highest slot.
     pub last: Slot,
-    /// The target, as `CLUSTER MYID` there names it.
+    /// Node id of the target, as returned by `CLUSTER MYID`.
     pub target: String,
-    /// More words for the command: Ballast's `POLICY ...`, or none.
+    /// Further arguments of the command: Ballast's `POLICY ...`, or none.
     pub policy: Vec<String>,
 }
 
-/// How much a move carries.
+/// Size of a move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Payload {
-    /// Records in the slots.
+    /// Number of records in the slots.
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
 }
 
-/// A move that has succeeded.
+/// Result of a successful move.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Moved {
-    /// Records in the slots.
+    /// Number of records in the slots.
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// From the command until the target served the first slot, in seconds.
+    /// Seconds from the command until the target served the first slot.
     pub seconds_to_ownership: f64,
-    /// From the command until the last record had arrived, in seconds. Of a system that does not
-    /// report it: as `seconds_to_success`.
+    /// Seconds from the command until the last record had arrived; equal to `seconds_to_success`
+    /// if the system does not report it.
     pub seconds: f64,
-    /// From the command until the source reported success, in seconds: what has arrived is as safe
-    /// as anything at the target, and the source needs nothing of it.
+    /// Seconds from the command until the source reported success: the target holds the data as
+    /// safely as all its other data, and no longer needs the source.
     pub seconds_to_success: f64,
-    /// What the source reported at the end, field by field.
+    /// Last report of the source, field by field.
     pub report: BTreeMap<String, String>,
 }
 
 impl Moved {
-    /// User data moved per second until all had arrived, in millions of bytes.
+    /// Returns the rate of user data until all had arrived, in millions of bytes per second.
     pub fn megabytes_per_second(&self) -> f64 {
         self.bytes as f64 / 1e6 / self.seconds
     }
 
-    /// Records moved per second until all had arrived.
+    /// Returns the number of records per second until all had arrived.
     pub fn records_per_second(&self) -> f64 {
         self.records as f64 / self.seconds
     }
 }
 
 impl Move {
-    /// What it moves of this data set. Takes about 40 ns for each record of the set.
+    /// Counts the records in these slots. Takes about 40 ns for each record of the data set.
     pub fn payload(&self, records: &Records) -> Payload {
         let mut key = Vec::new();
         let is_moved = |record: &u32| {
@@ -81,8 +82,8 @@ impl Move {
         Payload { records: count, bytes: count * records.user_bytes() }
     }
 
-    /// Carries it out. `payload` is what [`Move::payload`] says; counting it here would take
-    /// processor time from the servers. `watch` is called with every report of the source.
+    /// Runs the move. `payload` comes from [`Move::payload`]; counting here would take processor
+    /// time from the servers. `watch` is called with every report of the source.
     pub fn run(
         &self,
         (source, target): (&mut Control, &mut Control),
@@ -106,7 +107,7 @@ impl Move {
                 if is_over(&report)? {
                     let seconds_to_success = clock::now().since(start).as_secs_f64();
                     ownership.look(target)?;
-                    let owned = ownership.since.context("success, but the target owns nothing")?;
+                    let owned = ownership.since.context("success, but the target owns no slot")?;
                     let seconds_to_ownership = owned.since(start).as_secs_f64();
                     let arriving = arriving(&report).map(|took| seconds_to_ownership + took);
                     return Ok(Moved {
@@ -125,7 +126,7 @@ impl Move {
     }
 }
 
-/// When a server was first seen to serve a key.
+/// Time at which a server was first seen to serve a key.
 struct Ownership {
     probe: String,
     since: Option<Instant>,
@@ -140,13 +141,13 @@ impl Ownership {
     }
 }
 
-/// Seconds from when the target served the first key until it had the last record, if it is told.
+/// Returns the seconds from the first served key until the last record arrived, if reported.
 fn arriving(report: &BTreeMap<String, String>) -> Option<f64> {
     let micros: f64 = report.get("elapsed_us")?.parse().ok()?;
     Some(micros / 1e6)
 }
 
-/// Whether a report tells of success; failure is an error.
+/// Returns whether the report is a success; a failed move is an error.
 fn is_over(report: &BTreeMap<String, String>) -> Result<bool> {
     let state = report.get("state").context("a migration without a state")?;
     match state.as_str() {
@@ -159,7 +160,8 @@ fn is_over(report: &BTreeMap<String, String>) -> Result<bool> {
     }
 }
 
-/// What a server knows of its migrations: `CLUSTER GETSLOTMIGRATIONS`, each as field and value.
+/// Returns the migrations that a server knows (`CLUSTER GETSLOTMIGRATIONS`), as fields and
+/// values.
 pub fn reports(server: &mut Control) -> Result<Vec<BTreeMap<String, String>>> {
     match server.call(&["CLUSTER", "GETSLOTMIGRATIONS"])? {
         Value::Array(migrations) => migrations.into_iter().map(fields).collect(),
@@ -175,7 +177,7 @@ fn fields(migration: Value) -> Result<BTreeMap<String, String>> {
             let mut items = items.into_iter();
             std::iter::from_fn(|| Some((items.next()?, items.next()?))).collect()
         }
-        other => bail!("{other:?} where a migration belongs"),
+        other => bail!("expected a migration, got {other:?}"),
     };
     pairs.into_iter().map(|(name, value)| Ok((text(name)?, shown(value)?))).collect()
 }
@@ -192,7 +194,7 @@ fn names(reports: &[BTreeMap<String, String>]) -> BTreeSet<String> {
     reports.iter().filter_map(|report| report.get("name").cloned()).collect()
 }
 
-/// A key in this slot that belongs to no data set.
+/// Returns a key in this slot that belongs to no data set.
 fn key_in(slot: Slot) -> String {
     let keys = (0u64..).map(|number| format!("probe-{number}"));
     match keys.into_iter().find(|key| slot_of(key.as_bytes()) == slot) {

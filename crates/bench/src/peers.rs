@@ -1,5 +1,4 @@
-//! Clusters of two or more servers on this machine, of either system, started and stopped as
-//! child processes.
+//! Clusters of servers on this machine, of either system, started and stopped as child processes.
 
 use crate::control::{Control, text};
 use crate::ports::{Ports, loopback};
@@ -11,30 +10,30 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use types::SLOT_COUNT;
 
-/// How long a process may take until it answers.
+/// Longest time until a new process answers.
 const START_MAX: Duration = Duration::from_secs(20);
 
-/// Which system a cluster consists of.
+/// System of a cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum System {
-    /// Ballast, by the path of its binary.
+    /// Ballast.
     Ballast {
-        /// The `ballast` program.
+        /// Path of the `ballast` program.
         binary: PathBuf,
-        /// More arguments for `ballast serve`.
+        /// Further arguments for `ballast serve`.
         serve_arguments: Vec<String>,
     },
-    /// Valkey 9, by how its server is called: `valkey-server`, or `chroot DIR valkey-server`.
+    /// Valkey 9, with the command of its server: `valkey-server`, or `chroot DIR valkey-server`.
     Valkey {
         /// Program and leading arguments.
         command: Vec<String>,
-        /// More arguments for the server.
+        /// Further arguments for the server.
         serve_arguments: Vec<String>,
     },
 }
 
 impl System {
-    /// Name for people.
+    /// Returns the name of the system.
     pub fn name(&self) -> &'static str {
         match self {
             System::Ballast { .. } => "Ballast",
@@ -43,43 +42,44 @@ impl System {
     }
 }
 
-/// How a cluster is started.
+/// Parameters of the start of a cluster.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// How many servers.
+    /// Number of servers.
     pub servers: u16,
-    /// Their ports.
+    /// Ports of the servers.
     pub ports: Ports,
-    /// Folder for what they say.
+    /// Folder for the output of the processes.
     pub logs: PathBuf,
-    /// Folder for what they keep, each in one of its own; nothing if they keep nothing. Only for
-    /// Ballast.
+    /// Folder for persistent data, with a subfolder for each process; `None` for no persistence.
+    /// Only for Ballast.
     pub data: Option<PathBuf>,
-    /// File of the key that Ballast's processes prove to each other; nothing if they go without.
+    /// File with the cluster key of Ballast's processes; `None` for no key.
     pub key_file: Option<PathBuf>,
-    /// Program and leading arguments that become the command behind them and end with us, however
-    /// we end: see [`crate::processes::become_child`]. Nothing if the servers may outlive a kill.
+    /// Program and leading arguments that execute the command behind them and end with this
+    /// process, however it ends: see [`crate::processes::become_child`]. Empty if the servers may
+    /// survive a kill.
     pub keeper: Vec<PathBuf>,
 }
 
-/// Running servers. Dropping it ends them.
+/// Running servers. Dropping the cluster ends them.
 #[derive(Debug)]
 pub struct Cluster {
     servers: Vec<Server>,
-    /// Ballast's; Valkey has none.
+    /// Ballast's coordinator; Valkey has none.
     coordinator: Option<Process>,
 }
 
-/// One running server.
+/// Running server.
 #[derive(Debug)]
 pub struct Server {
-    /// Where clients reach it.
+    /// Address for clients.
     pub address: SocketAddr,
-    /// What `CLUSTER MIGRATESLOTS` calls it.
+    /// Node id for `CLUSTER MIGRATESLOTS`.
     pub name: String,
     bus_port: u16,
     process: Process,
-    /// It was killed, by us.
+    /// Set if the benchmark has killed the server.
     is_dead: bool,
 }
 
@@ -97,22 +97,22 @@ impl Cluster {
         }
     }
 
-    /// Its servers.
+    /// Returns the servers.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }
 
-    /// Addresses of its servers, in order.
+    /// Returns the addresses of the servers, in order.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.servers.iter().map(|server| server.address).collect()
     }
 
-    /// Process ids of its servers, in order; the coordinator is no part of the data path.
+    /// Returns the process ids of the servers, in order; the coordinator is not on the data path.
     pub fn processes(&self) -> Vec<u32> {
         self.servers.iter().map(|server| server.process.child.id()).collect()
     }
 
-    /// Ends a server as a failure of its machine does: it can do nothing about it.
+    /// Kills a server without a chance to react, as a failure of its machine would.
     pub fn kill(&mut self, server: usize) -> Result<()> {
         let server = &mut self.servers[server];
         server.process.child.kill().with_context(|| format!("killing {}", server.address))?;
@@ -120,7 +120,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether everything still runs that was not killed.
+    /// Checks that all processes still run, except the killed servers.
     pub fn check(&mut self) -> Result<()> {
         let living = self.servers.iter_mut().filter(|server| !server.is_dead);
         let servers = living.map(|server| &mut server.process);
@@ -165,7 +165,7 @@ fn start_ballast(binary: &Path, serve_arguments: &[String], setup: &Setup) -> Re
 }
 
 fn start_valkey(words: &[String], serve_arguments: &[String], setup: &Setup) -> Result<Cluster> {
-    let [program, leading @ ..] = words else { bail!("no command for the rival given") };
+    let [program, leading @ ..] = words else { bail!("no command is given for the rival") };
     let ports = setup.ports.take(2 * setup.servers)?;
     let mut processes = Vec::new();
     for (number, pair) in ports.chunks_exact(2).enumerate() {
@@ -173,7 +173,8 @@ fn start_valkey(words: &[String], serve_arguments: &[String], setup: &Setup) -> 
         let mut command = setup.command(program);
         command.args(leading).args(["--port", &port, "--cluster-port", &bus_port]);
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-        // Without the last one a server that has given all its slots away becomes a replica.
+        // Without the last argument, a server that has given all its slots away becomes a
+        // replica.
         command.args(["--cluster-enabled", "yes", "--cluster-allow-replica-migration", "no"]);
         // A server must not find the configuration of an earlier one.
         let (process, now) = (std::process::id(), crate::clock::now().0);
@@ -191,7 +192,7 @@ fn start_valkey(words: &[String], serve_arguments: &[String], setup: &Setup) -> 
 }
 
 impl Setup {
-    /// A command whose process ends with this one.
+    /// Returns a command for a process that ends with this one.
     fn command(&self, program: impl AsRef<OsStr>) -> Command {
         match self.keeper.split_first() {
             None => Command::new(program),
@@ -204,7 +205,7 @@ impl Setup {
     }
 }
 
-/// Makes one cluster of Valkey servers that do not know each other; the first gets every slot.
+/// Forms a cluster of Valkey servers that do not know each other; the first gets every slot.
 fn meet(servers: &[Server]) -> Result<()> {
     let mut first = Control::connect(servers[0].address)?;
     for (server, epoch) in servers.iter().zip(1..) {
@@ -231,12 +232,12 @@ fn wait_until_healthy(control: &mut Control, servers: usize) -> Result<()> {
         if has("cluster_state:ok") && has(&format!("cluster_known_nodes:{servers}")) {
             return Ok(());
         }
-        ensure!(crate::clock::now() < until, "{} found no healthy cluster", control.address());
+        ensure!(crate::clock::now() < until, "{} sees no healthy cluster", control.address());
         crate::clock::sleep(Duration::from_millis(20));
     }
 }
 
-/// A child process that is ended when it is dropped.
+/// Child process that is ended when it is dropped.
 #[derive(Debug)]
 struct Process {
     name: String,
@@ -254,7 +255,7 @@ impl Process {
         Ok(Process { name: name.to_string(), child, log })
     }
 
-    /// Waits until the process answers `PING`, and asks for its name in the cluster.
+    /// Waits until the process answers `PING`, and asks for its node id.
     fn into_server(mut self, address: SocketAddr, bus_port: u16) -> Result<Server> {
         let mut control = match Control::wait_for(address, START_MAX) {
             Ok(control) => control,
@@ -267,30 +268,30 @@ impl Process {
         Ok(Server { address, name, bus_port, process: self, is_dead: false })
     }
 
-    /// Waits until something listens there, for a process that does not speak Redis's protocol.
+    /// Waits until a process listens that does not speak the Redis protocol.
     fn wait_until_listening(&mut self, address: SocketAddr) -> Result<()> {
         let until = crate::clock::now() + START_MAX;
         while std::net::TcpStream::connect(address).is_err() {
             self.check()?;
-            ensure!(crate::clock::now() < until, "{} does not listen", self.name);
+            ensure!(crate::clock::now() < until, "{} does not accept connections", self.name);
             crate::clock::sleep(Duration::from_millis(10));
         }
         Ok(())
     }
 
-    /// Whether it still runs; if not, the end of what it said.
+    /// Checks that the process still runs; otherwise the error contains the end of its log.
     fn check(&mut self) -> Result<()> {
         let Some(status) = self.child.try_wait()? else { return Ok(()) };
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let last =
-            log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+            log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("its log is empty");
         bail!("{} ended ({status}): {last}", self.name)
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nothing it holds is worth a graceful end. Failing means that it has ended already.
+        // The process needs no graceful end. An error means that it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

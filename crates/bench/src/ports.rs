@@ -4,27 +4,27 @@ use anyhow::{Result, bail};
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
-/// Which ports a cluster uses.
+/// Ports of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ports {
-    /// Such as are free, by the operating system's choice.
+    /// Free ports that the operating system chooses.
     Free,
-    /// This one and those that follow it.
+    /// This port and those that follow it.
     From(u16),
 }
 
 impl Ports {
-    /// So many of them, none of which anybody listens on. Somebody else may take one before it is
-    /// used; then its server says so.
+    /// Returns this many free ports. Another process may take one before it is used; the server
+    /// that cannot listen then reports that.
     pub fn take(self, count: u16) -> Result<Vec<u16>> {
         let wanted: Vec<u16> = match self {
             Ports::Free => vec![0; usize::from(count)],
             Ports::From(first) => match first.checked_add(count.saturating_sub(1)) {
                 Some(last) => (first..=last).collect(),
-                None => bail!("there are no {count} ports from {first} on: choose lower ones"),
+                None => bail!("there are not {count} ports from {first} on: choose a lower one"),
             },
         };
-        // All are held until all are known, so that no free one is given out twice.
+        // All ports stay bound until all are known, so that none is returned twice.
         let held = wanted.into_iter().map(listen).collect::<Result<Vec<TcpListener>>>()?;
         held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
     }
@@ -40,7 +40,7 @@ fn listen(port: u16) -> Result<TcpListener> {
     }
 }
 
-/// A port of the loopback interface.
+/// Returns the address of a port on the loopback interface.
 pub fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }

@@ -1,35 +1,35 @@
-//! Progress bars for people who wait.
+//! Progress bars on the terminal.
 
 use crate::report::grouped;
 use crate::scenario::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Shows how far a scenario is, on standard error; nothing if that is no terminal.
+/// Progress display of a scenario on standard error; empty if that is not a terminal.
 #[derive(Debug, Default)]
 pub struct Bars {
     shown: Option<(&'static str, ProgressBar)>,
 }
 
 impl Bars {
-    /// Nothing shown yet.
+    /// Creates an empty display.
     pub fn new() -> Bars {
         Bars::default()
     }
 
-    /// Shows this.
+    /// Shows this progress.
     pub fn show(&mut self, progress: Progress) {
         match progress {
             Progress::Loading { done, of } => self.count("loading", done, of),
             Progress::Verifying { done, of } => self.count("reading back", done, of),
-            Progress::Serving { moved: false } => self.tick("serving, nothing moves"),
+            Progress::Serving { moved: false } => self.tick("serving"),
             Progress::Moving => self.tick("moving"),
-            Progress::Recovering => self.tick("a server is dead"),
-            Progress::Recovered => self.tick("all is served again"),
+            Progress::Recovering => self.tick("recovering a dead server"),
+            Progress::Recovered => self.tick("serving after recovery"),
             Progress::Serving { moved: true } => self.tick("serving after the move"),
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn clear(&mut self) {
         if let Some((_, bar)) = self.shown.take() {
             bar.finish_and_clear();

@@ -1,8 +1,8 @@
-//! What a record of a data set looks like: its key, and a value that proves where it came from.
+//! Keys and values of a data set. A value proves its origin.
 //!
-//! A value is `key`, `:`, ten digits of sequence number, `:`, filler. So whoever reads a value
-//! knows which record it belongs to and which of the record's writes made it, and the filler,
-//! which depends on both, shows whether a single byte was torn or mixed up on the way.
+//! A value is `key`, `:`, ten digits of sequence number, `:`, filler. A reader thus knows the
+//! record of the value and the write that made it. The filler depends on both, so a single torn
+//! or misplaced byte shows.
 
 use anyhow::{Result, ensure};
 use std::fmt;
@@ -12,11 +12,11 @@ use std::ops::Range;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Record(pub u32);
 
-/// Number of a write of one record, from 1 (the loader's). 0 stands for "never written".
+/// Number of a write of one record, from 1 (the loader's). 0 means "never written".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Sequence(pub u32);
 
-/// How many records there are, and how large.
+/// Number and size of the records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Records {
     count: u32,
@@ -24,17 +24,17 @@ pub struct Records {
     value_bytes: usize,
 }
 
-/// A value that no writer of its record can have written.
+/// Error: no writer of the record can have written this value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WrongValue;
 
 impl fmt::Display for WrongValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the value is not one that was written to this key")
+        f.write_str("the value was never written to this key")
     }
 }
 
-/// Every key begins with this, as YCSB's do.
+/// Prefix of every key, as in YCSB.
 const KEY_PREFIX: &[u8] = b"user";
 /// Digits of the largest record number.
 const RECORD_DIGITS: usize = 10;
@@ -42,7 +42,7 @@ const RECORD_DIGITS: usize = 10;
 const SEQUENCE_BYTES: usize = 10 + 2;
 
 impl Records {
-    /// A data set of `count` records with keys and values of these sizes.
+    /// Creates a data set of `count` records with keys and values of these sizes in bytes.
     pub fn new(count: u32, key_bytes: usize, value_bytes: usize) -> Result<Records> {
         let key_min = KEY_PREFIX.len() + RECORD_DIGITS;
         ensure!(count > 0, "a data set needs at least one record");
@@ -62,22 +62,22 @@ impl Records {
         Ok(Records { count, key_bytes, value_bytes })
     }
 
-    /// Number of records.
+    /// Returns the number of records.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Length of every key.
+    /// Returns the length of every key in bytes.
     pub fn key_bytes(&self) -> usize {
         self.key_bytes
     }
 
-    /// Length of every value.
+    /// Returns the length of every value in bytes.
     pub fn value_bytes(&self) -> usize {
         self.value_bytes
     }
 
-    /// Bytes of one record that belong to the user: its key and its value.
+    /// Returns the bytes of user data in one record: its key and its value.
     pub fn user_bytes(&self) -> u64 {
         (self.key_bytes + self.value_bytes) as u64
     }
@@ -108,7 +108,7 @@ impl Records {
         }
     }
 
-    /// Which write of `record` made this value.
+    /// Returns the write of `record` that made this value.
     pub fn sequence_of(&self, record: Record, value: &[u8]) -> Result<Sequence, WrongValue> {
         let right_key = value.len() == self.value_bytes
             && value.starts_with(KEY_PREFIX)
@@ -131,7 +131,7 @@ impl Records {
         Ok(sequence)
     }
 
-    /// Where in a value its sequence number stands.
+    /// Returns the position of the sequence number in a value.
     fn sequence_digits(&self) -> Range<usize> {
         self.key_bytes + 1..self.key_bytes + SEQUENCE_BYTES - 1
     }
@@ -150,7 +150,7 @@ fn write_digits(mut number: u32, field: &mut [u8]) {
     assert!(number == 0, "the field is too short for the number");
 }
 
-/// The number of a field of decimal digits; `None` if it is none or too large.
+/// Parses decimal digits; `None` if a byte is not a digit or the number is too large.
 #[inline]
 fn read_digits(field: &[u8]) -> Option<u32> {
     let zeros = field.len().saturating_sub(RECORD_DIGITS);
@@ -165,14 +165,14 @@ fn read_digits(field: &[u8]) -> Option<u32> {
     if padding.iter().any(|&digit| digit != b'0') { None } else { u32::try_from(number).ok() }
 }
 
-/// Where in [`FILLER`] the filler of this value begins.
+/// Returns the position in [`FILLER`] at which the filler of this value begins.
 #[inline]
 fn filler_offset(record: Record, sequence: Sequence) -> usize {
     let mixed = record.0.wrapping_mul(0x9e37_79b1) ^ sequence.0.wrapping_mul(0x85eb_ca6b);
     mixed as usize % FILLER.len()
 }
 
-/// Letters and digits without a pattern, so that a shifted or mixed-up piece does not fit.
+/// Letters and digits without a pattern, so that a shifted or misplaced piece does not fit.
 static FILLER: [u8; 4093] = filler();
 
 const fn filler() -> [u8; 4093] {

@@ -1,4 +1,4 @@
-//! Which server a key's slot is asked at, as far as this client knows.
+//! Slot map of a client: the server at which it requests a key's slot.
 
 use anyhow::{Context, Result, ensure};
 use resp::{Items, Reply};
@@ -6,79 +6,79 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use types::{SLOT_COUNT, Slot};
 
-/// A server, by the order in which the client heard of it.
+/// Server, numbered in the order in which the client learned of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Node(pub u16);
 
-/// The slot map, kept up by redirects and by `CLUSTER SLOTS`.
+/// Slot map, updated by redirects and by `CLUSTER SLOTS`.
 #[derive(Clone, Debug)]
 pub struct Routes {
     addresses: Vec<SocketAddr>,
     owners: Box<[Node]>,
 }
 
-/// A set of slots.
+/// Set of slots.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Slots {
-    /// For each slot whether it is in the set; empty if none is.
+    /// Membership of each slot; empty for the empty set.
     members: Arc<[bool]>,
 }
 
 impl Slots {
-    /// Those for which this holds.
+    /// Returns the set of slots for which `holds` is true.
     pub fn which(holds: impl FnMut(Slot) -> bool) -> Slots {
         Slots { members: (0..SLOT_COUNT).map(Slot).map(holds).collect() }
     }
 
-    /// Whether a slot is in the set.
+    /// Returns whether a slot is in the set.
     #[inline]
     pub fn contains(&self, slot: Slot) -> bool {
         self.members.get(usize::from(slot.0)).is_some_and(|is_member| *is_member)
     }
 
-    /// All of them, in order.
+    /// Returns the slots in the set, in order.
     pub fn iter(&self) -> impl Iterator<Item = Slot> {
         (0..SLOT_COUNT).map(Slot).filter(|slot| self.contains(*slot))
     }
 }
 
-/// Where a redirect sends a request.
+/// Destination of a redirect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Redirect {
     /// The slot has another owner from now on.
     Moved(Slot, SocketAddr),
-    /// Ask there once, after `ASKING`.
+    /// Send the request there once, after `ASKING`.
     Ask(SocketAddr),
 }
 
-/// A range of slots and its owner, as `CLUSTER SLOTS` tells it.
+/// Range of slots and its owner in `CLUSTER SLOTS`.
 type Owned = (Slot, Slot, SocketAddr);
 
 impl Routes {
-    /// All slots at the first of these servers; the others are known for redirects.
+    /// Creates a map with all slots at the first of these servers.
     pub fn new(servers: &[SocketAddr]) -> Routes {
         assert!(!servers.is_empty(), "a client needs a server");
         let owners = vec![Node(0); usize::from(SLOT_COUNT)].into_boxed_slice();
         Routes { addresses: servers.to_vec(), owners }
     }
 
-    /// The owner of a slot.
+    /// Returns the owner of a slot.
     #[inline]
     pub fn owner(&self, slot: Slot) -> Node {
         self.owners[usize::from(slot.0)]
     }
 
-    /// A server's address.
+    /// Returns the address of a server.
     pub fn address(&self, node: Node) -> SocketAddr {
         self.addresses[usize::from(node.0)]
     }
 
-    /// All servers heard of.
+    /// Returns all known servers.
     pub fn nodes(&self) -> impl Iterator<Item = Node> + use<> {
         (0..self.addresses.len() as u16).map(Node)
     }
 
-    /// The server with this address, heard of or not.
+    /// Returns the server with this address, and adds it if it is new.
     pub fn node(&mut self, address: SocketAddr) -> Node {
         if let Some(position) = self.addresses.iter().position(|&known| known == address) {
             return Node(position as u16);
@@ -87,15 +87,15 @@ impl Routes {
         Node((self.addresses.len() - 1) as u16)
     }
 
-    /// Takes over one slot from a `MOVED`.
+    /// Updates one slot from a `MOVED`.
     pub fn moved(&mut self, slot: Slot, address: SocketAddr) -> Node {
         let node = self.node(address);
         self.owners[usize::from(slot.0)] = node;
         node
     }
 
-    /// Takes over the reply to `CLUSTER SLOTS` of the server at `asked`. Slots that it does not
-    /// name stay where they were.
+    /// Updates the map from the `CLUSTER SLOTS` reply of the server at `asked`. Slots that the
+    /// reply does not contain keep their owner.
     pub fn replace(&mut self, reply: Reply<'_>, asked: SocketAddr) -> Result<()> {
         for (first, last, address) in parse_slots(reply, asked.ip())? {
             let node = self.node(address);
@@ -105,8 +105,8 @@ impl Routes {
     }
 }
 
-/// Reads a redirect out of an error reply; `None` if it is another error. `asked` is the server
-/// that answered: an empty host means the same one with another port.
+/// Parses a redirect from an error reply; `None` for other errors. `asked` is the server that
+/// replied: an empty host means the same host with another port.
 pub fn parse_redirect(error: &[u8], asked: SocketAddr) -> Option<Redirect> {
     let text = std::str::from_utf8(error).ok()?;
     let mut words = text.split_ascii_whitespace();
@@ -122,7 +122,7 @@ pub fn parse_redirect(error: &[u8], asked: SocketAddr) -> Option<Redirect> {
     }
 }
 
-/// Ranges and owners in a reply to `CLUSTER SLOTS`: `[[first, last, [host, port, ...], ...], ...]`.
+/// Parses a reply to `CLUSTER SLOTS`: `[[first, last, [host, port, ...], ...], ...]`.
 pub fn parse_slots(reply: Reply<'_>, asked: IpAddr) -> Result<Vec<Owned>> {
     items(reply)?.map(|range| parse_owned(range, asked)).collect()
 }
@@ -131,8 +131,8 @@ fn parse_owned(range: Reply<'_>, asked: IpAddr) -> Result<Owned> {
     let mut range = items(range)?;
     let first = slot(range.next())?;
     let last = slot(range.next())?;
-    ensure!(first <= last, "CLUSTER SLOTS told a range that ends before it begins");
-    let mut owner = items(range.next().context("CLUSTER SLOTS told a range without an owner")?)?;
+    ensure!(first <= last, "CLUSTER SLOTS has a range that ends before it begins");
+    let mut owner = items(range.next().context("CLUSTER SLOTS has a range without an owner")?)?;
     let ip = match owner.next() {
         Some(Reply::Bulk(host)) if !host.is_empty() => {
             std::str::from_utf8(host)?.parse().context("the owner's host is not an IP address")?
@@ -140,7 +140,7 @@ fn parse_owned(range: Reply<'_>, asked: IpAddr) -> Result<Owned> {
         _ => asked,
     };
     let Some(Reply::Integer(port)) = owner.next() else {
-        anyhow::bail!("CLUSTER SLOTS told an owner without a port")
+        anyhow::bail!("CLUSTER SLOTS has an owner without a port")
     };
     Ok((first, last, SocketAddr::new(ip, u16::try_from(port)?)))
 }
@@ -148,7 +148,7 @@ fn parse_owned(range: Reply<'_>, asked: IpAddr) -> Result<Owned> {
 fn items(reply: Reply<'_>) -> Result<Items<'_>> {
     match reply {
         Reply::Array(items) => Ok(items),
-        other => anyhow::bail!("CLUSTER SLOTS answered {other:?} where an array belongs"),
+        other => anyhow::bail!("CLUSTER SLOTS returned {other:?}, expected an array"),
     }
 }
 
@@ -157,7 +157,7 @@ fn slot(reply: Option<Reply<'_>>) -> Result<Slot> {
         Some(Reply::Integer(number)) if (0..i64::from(SLOT_COUNT)).contains(&number) => {
             Ok(Slot(number as u16))
         }
-        other => anyhow::bail!("CLUSTER SLOTS answered {other:?} where a slot belongs"),
+        other => anyhow::bail!("CLUSTER SLOTS returned {other:?}, expected a slot"),
     }
 }
 
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(routes.owner(Slot(100)), Node(1));
     }
 
-    /// The reply to `CLUSTER SLOTS` with these ranges.
+    /// Returns a reply to `CLUSTER SLOTS` with these ranges.
     fn slots_reply(ranges: &[(u16, u16, SocketAddr)]) -> Vec<u8> {
         let mut bytes = format!("*{}\r\n", ranges.len()).into_bytes();
         for (first, last, owner) in ranges {

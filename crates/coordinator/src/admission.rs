@@ -1,12 +1,12 @@
-//! What the coordinator lets in: who may join, and which moves can be asked for.
+//! Admission checks: joins of servers, and requests to move ranges.
 //!
-//! Asks are checked against the *forecast*, the owners as they will be once every migration that is
-//! queued or under way has succeeded. So the way back of a moving range can be asked for at once,
-//! and asking twice for the same move is an error. A queued migration is looked at again when its
-//! turn comes, since an earlier one may have failed.
+//! Requests are checked against the *forecast*: the owners after every queued and running
+//! migration has succeeded. The way back of a moving range can therefore be requested at once,
+//! and requesting the same move twice is an error. A queued migration is checked again when its
+//! turn comes, because an earlier one may have failed.
 //!
-//! A range that lies in several tablets becomes one migration per tablet, since each tablet has its
-//! own epoch and a flip is checked against one.
+//! A range that spans several tablets becomes one migration per tablet: each tablet has its own
+//! epoch, and a flip is checked against one epoch.
 
 use crate::ledger::Ledger;
 use crate::records::{Migration, Recovery};
@@ -17,37 +17,37 @@ use wire::control::{Join, MISSING_SHOWN_MAX, MigrationPolicy, PriorityPulls};
 use wire::frame::MESSAGE_BYTES_MAX;
 use wire::peer::{PRIORITY_HASHES_MAX, PULL_BYTES_MAX};
 
-/// Servers that the configuration may name. Those that are gone and own nothing make room.
+/// Most servers in the configuration. Disconnected servers without ranges make room for new ones.
 pub const SERVERS_MAX: usize = 1024;
-/// Tablets of the cluster. Each migration may cut two borders.
+/// Most tablets of the cluster. Each migration may add two borders.
 pub const TABLETS_MAX: usize = 4096;
-/// Beyond these: borders of what was moving when a side of its migration died. That cannot be
-/// refused.
+/// Additional tablets for ranges that were moving when a side of their migration died. Their
+/// borders cannot be refused.
 pub(crate) const LINEAGE_TABLETS_MAX: usize = 512;
-/// Migrations that have not ended.
+/// Most migrations that have not ended.
 pub const MIGRATIONS_MAX: usize = 1024;
-/// Ended migrations that are remembered, as many as Valkey's `cluster-slot-migration-log-max-len`.
+/// Most ended migrations in the history; equals Valkey's `cluster-slot-migration-log-max-len`.
 pub const HISTORY_MAX: usize = 1000;
-/// Longest reason that a report shows: a server's own words are cut there.
+/// Longest reason in a report, in bytes. Longer texts of servers are truncated.
 pub(crate) const REASON_BYTES_MAX: usize = 256;
 /// Longest host name in bytes, as in the domain name system.
 pub(crate) const HOST_BYTES_MAX: usize = 255;
-/// Longest name of a rack in bytes: the map has room for so much.
+/// Longest rack name in bytes; limited by the size of the map.
 pub(crate) const RACK_BYTES_MAX: usize = 48;
 
-/// Most bytes of a number in a message: `postcard` takes seven bits to a byte.
+/// Most bytes of a number in a message: `postcard` stores seven bits per byte.
 const NUMBER: usize = 10;
 const RANGE: usize = 2 * NUMBER;
-/// The number of a server.
+/// Most bytes of a server number.
 const SERVER: usize = 5;
 /// Both texts with their lengths, the number, two ports, three flags.
 const SERVER_BYTES: usize = HOST_BYTES_MAX + 2 + RACK_BYTES_MAX + 1 + SERVER + 2 * 3 + 3;
-/// 48 bits in a tenure, seven to a byte.
+/// An incarnation has 48 bits, seven per byte.
 const TABLET_BYTES: usize = RANGE + SERVER + NUMBER + 1 + 7 * TABLES_MAX;
 const MOVING_BYTES: usize = RANGE + 2 * SERVER;
 const REPORT_BYTES: usize = RANGE + REASON_BYTES_MAX + 13 * NUMBER;
 
-// The whole map and the whole list of migrations each fit into a message.
+// The whole map and the whole list of migrations each fit into one message.
 const _: () = assert!(
     SERVERS_MAX * SERVER_BYTES
         + (TABLETS_MAX + LINEAGE_TABLETS_MAX) * TABLET_BYTES
@@ -55,9 +55,9 @@ const _: () = assert!(
         < MESSAGE_BYTES_MAX
 );
 const _: () = assert!((MIGRATIONS_MAX + HISTORY_MAX) * REPORT_BYTES < MESSAGE_BYTES_MAX);
-/// Of a recovery, without what it owns, was handed out, and waits for.
+/// Bytes of a recovery report, without its ranges, partitions and migrations.
 const RECOVERY_BYTES: usize = REASON_BYTES_MAX + 8 * NUMBER + MISSING_SHOWN_MAX * NUMBER;
-// The whole list of recoveries does, too. A migration may be waited for because of either side.
+// The whole list of recoveries fits as well. A migration may be listed for either side.
 const _: () = assert!(
     SERVERS_MAX * RECOVERY_BYTES
         + (TABLETS_MAX + LINEAGE_TABLETS_MAX) * (2 * RANGE + SERVER)
@@ -65,25 +65,28 @@ const _: () = assert!(
         < MESSAGE_BYTES_MAX
 );
 
-/// Fewest bytes of a pull: less than that is all overhead.
+/// Smallest size of a pull, in bytes; a smaller one would be mostly overhead.
 const PULL_BYTES_MIN: u32 = 1 << 10;
 /// Most replies of one partition that may wait for their replay.
 const PULLS_AHEAD_MAX: u16 = 64;
 
-/// Whether a process can be told to others under this address; the text says what is wrong.
+/// Checks that other servers can be given this address.
+///
+/// # Errors
+/// The text describes the fault.
 pub(crate) fn check_address(join: &Join) -> Result<(), String> {
     let host = join.host.as_bytes();
     if host.is_empty() || host.len() > HOST_BYTES_MAX {
         return Err(format!("the announced host must have 1 to {HOST_BYTES_MAX} bytes"));
     }
-    // Neither blanks nor what separates fields in the replies of CLUSTER NODES.
+    // No blanks, and none of the separators in replies of CLUSTER NODES.
     let is_plain = |c: &u8| c.is_ascii_alphanumeric() || b".-_:%[]".contains(c);
     if !host.iter().all(is_plain) {
         return Err("the announced host must be a host name or an address".to_owned());
     }
     if join.rack.len() > RACK_BYTES_MAX || !join.rack.as_bytes().iter().all(is_plain) {
         return Err(format!(
-            "the name of the rack must have at most {RACK_BYTES_MAX} letters, digits, or . - _ : % [ ]"
+            "the rack name must have at most {RACK_BYTES_MAX} letters, digits, or . - _ : % [ ]"
         ));
     }
     if join.client_port == 0 || join.bus_port == 0 {
@@ -92,7 +95,10 @@ pub(crate) fn check_address(join: &Join) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the numbers of a policy are within their limits; the text says which is not.
+/// Checks that the numbers of a policy are within their limits.
+///
+/// # Errors
+/// The text names the number that is not.
 pub(crate) fn check_policy(policy: &MigrationPolicy) -> Result<(), String> {
     let between = |what: &str, value: u64, least: u64, most: u64| {
         if (least..=most).contains(&value) {
@@ -115,7 +121,7 @@ pub(crate) fn check_policy(policy: &MigrationPolicy) -> Result<(), String> {
     }
 }
 
-/// What a request to move ranges comes down to.
+/// A request to move ranges to a target.
 pub(crate) struct MoveRequest<'a> {
     pub(crate) ranges: &'a [HashRange],
     pub(crate) source: Option<ServerId>,
@@ -123,8 +129,11 @@ pub(crate) struct MoveRequest<'a> {
     pub(crate) policy: &'a MigrationPolicy,
 }
 
-/// The moves that the request asks for, each with its source, or why it cannot be granted. Of the
-/// servers only those of which `is_connected` is true can take part.
+/// Returns the requested moves, each with its source. Only servers for which `is_connected` is
+/// true can take part.
+///
+/// # Errors
+/// The reason why the request cannot be granted.
 pub(crate) fn plan<S: MetaStore>(
     ledger: &Ledger<S>,
     request: &MoveRequest<'_>,
@@ -184,7 +193,7 @@ fn slots(range: HashRange) -> String {
     format!("{first}-{last}")
 }
 
-/// Every hash that has an owner, by tablet, with the owner that it will have.
+/// Returns the future owner of every owned hash, by tablet.
 fn forecast<S: MetaStore>(ledger: &Ledger<S>) -> Vec<(HashRange, ServerId)> {
     let mut owned: Vec<(HashRange, ServerId)> =
         ledger.tablets().values().map(|tablet| (tablet.range, tablet.owner)).collect();
@@ -200,7 +209,10 @@ fn forecast<S: MetaStore>(ledger: &Ledger<S>) -> Vec<(HashRange, ServerId)> {
     owned
 }
 
-/// The parts of `range` by tablet. They cover it.
+/// Splits `range` by tablet.
+///
+/// # Errors
+/// Some hash of the range has no owner.
 fn pieces(
     forecast: &[(HashRange, ServerId)],
     range: HashRange,
@@ -222,7 +234,7 @@ fn pieces(
     }
 }
 
-/// The one owner of all pieces, if it is the one that the request means.
+/// Returns the common owner of all pieces, if it matches the request.
 fn owner<S: MetaStore>(
     ledger: &Ledger<S>,
     request: &MoveRequest<'_>,
@@ -253,7 +265,7 @@ fn owner<S: MetaStore>(
     }
 }
 
-/// The first hash of `range` that such a migration moves.
+/// Returns the first hash of `range` that a matching migration moves.
 fn first_moving<S: MetaStore>(
     ledger: &Ledger<S>,
     range: HashRange,
@@ -266,27 +278,27 @@ fn first_moving<S: MetaStore>(
 fn check_room<S: MetaStore>(ledger: &Ledger<S>, moves: usize) -> Result<(), String> {
     let live = ledger.migrations().values().filter(|m| m.is_live()).count();
     if live + moves > MIGRATIONS_MAX {
-        return Err(format!("At most {MIGRATIONS_MAX} migrations can wait; ask again later"));
+        return Err(format!("At most {MIGRATIONS_MAX} migrations can wait; try again later"));
     }
     if 2 * moves > room_for_borders(ledger) {
-        return Err(format!("The slots would be cut into more than {TABLETS_MAX} ranges"));
+        return Err(format!("The slots would be split into more than {TABLETS_MAX} ranges"));
     }
     Ok(())
 }
 
-/// How many more borders can be cut, after all those that have been promised.
+/// Returns how many more borders can be added, after all reserved ones.
 pub(crate) fn room_for_borders<S: MetaStore>(ledger: &Ledger<S>) -> usize {
     TABLETS_MAX.saturating_sub(ledger.tablets().len() + promised_borders(ledger))
 }
 
-/// The same for what was moving when a side of its migration died.
+/// Returns the same for ranges that were moving when a side of their migration died.
 pub(crate) fn room_for_lineage<S: MetaStore>(ledger: &Ledger<S>) -> usize {
     let tablets_max = TABLETS_MAX + LINEAGE_TABLETS_MAX;
     tablets_max.saturating_sub(ledger.tablets().len() + promised_borders(ledger))
 }
 
-/// Two for each migration, one for each part of a recovery, which is one of several of a range; but
-/// two if it is what a migration had left.
+/// Returns the number of reserved borders. A migration reserves two. A recovery partition reserves
+/// one, because it is one of several of a range; one that a migration had left reserves two.
 fn promised_borders<S: MetaStore>(ledger: &Ledger<S>) -> usize {
     let moves = ledger.migrations().values().filter(|m| m.can_be_withdrawn()).count();
     let parts = ledger.recoveries().values().flat_map(Recovery::parts);

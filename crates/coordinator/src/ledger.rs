@@ -1,18 +1,19 @@
-//! The configuration, in memory as it stands in the metadata store, and the one way to change it.
+//! The committed configuration: an in-memory copy of the metadata store, and the only way to
+//! change it.
 //!
-//! A change is collected in an [`Edit`] and committed as one compare-and-swap transaction: it
-//! expects every record that it touches to be as it was read, and the *term* to be this
-//! coordinator's. Only a committed change can be seen in memory. If the store refuses or fails, the
-//! coordinator stops, and whoever runs it opens the store again: there is one way to start, and it
-//! is also the way to recover.
+//! A change is collected in an [`Edit`] and committed as one compare-and-swap transaction. The
+//! transaction expects each affected record at the revision last read, and the *term* to be this
+//! coordinator's. Memory changes only after the commit. If the store refuses or fails, the
+//! coordinator stops and its runner opens the store again. Starting and recovering are thus the
+//! same code.
 //!
-//! The revisions of the store number its transactions. So the record of a term, which is written
-//! when it begins, says by its own revision how far the term before came; and a [`Mark`] names a
-//! place in the history of this store, or of another one that was copied from it.
+//! The store's revisions number its transactions. A term's record is written when the term
+//! begins, so its revision bounds the transactions of the term before. A [`Mark`] identifies a
+//! position in the history of this store, or of another store copied from it.
 //!
 //! Invariants:
-//! - memory is what the store holds;
-//! - after another coordinator has opened the store, this one changes nothing more.
+//! - Memory equals the content of the store.
+//! - After another coordinator has opened the store, this one changes nothing.
 
 use crate::rebuild::Records;
 use crate::records::{
@@ -25,28 +26,28 @@ use std::collections::BTreeMap;
 use types::{ClusterId, KeyHash, MigrationId, ServerId};
 use wire::control::Mark;
 
-/// The coordinator cannot go on. Nothing was sent that is not in the store.
+/// The reason why a coordinator cannot continue. Every message sent so far is covered by the store.
 #[derive(Debug, thiserror::Error)]
 pub enum Stopped {
-    /// Another coordinator has opened the same store, and leads from there on.
+    /// Another coordinator has opened the same store and has taken over.
     #[error("another coordinator has taken over this cluster's metadata store")]
     Deposed,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A file is to be made where there is one.
-    #[error("the metadata store holds a cluster already: a rebuild needs an empty one")]
+    /// A rebuild found an existing cluster in the store.
+    #[error("the metadata store already contains a cluster: a rebuild needs an empty one")]
     NotEmpty,
-    /// A record cannot be read.
-    #[error("the metadata store has a record that cannot be read, at key {key}")]
+    /// A record cannot be decoded.
+    #[error("the metadata store has an unreadable record at key {key}")]
     Corrupt {
-        /// Where it stands.
+        /// Key of the record.
         key: String,
     },
-    /// The store was written by another version of Ballast.
+    /// The store was written by an incompatible version of Ballast.
     #[error("the metadata store has format {found}, this version reads {FORMAT}")]
     Format {
-        /// What it has.
+        /// The store's format version.
         found: u16,
     },
 }
@@ -56,14 +57,14 @@ pub enum Stopped {
 pub(crate) struct Ledger<S> {
     store: S,
     identity: Identity,
-    /// This coordinator's.
+    /// Term of this coordinator.
     term: Term,
-    /// By number: the id of each term, and its first transaction. Terms before the first one that
-    /// stands here belong to the history, whatever their ids were.
+    /// Id and first transaction of each term, by number. Earlier terms without a record belong to
+    /// the history, whatever their ids were.
     history: BTreeMap<u64, (u64, Revision)>,
     /// The newest transaction.
     newest: Revision,
-    /// Terms before this one have left marks with servers.
+    /// Earlier terms may have left marks with servers.
     has_past: bool,
     counters: Counters,
     doubt: Option<String>,
@@ -73,11 +74,11 @@ pub(crate) struct Ledger<S> {
     recoveries: BTreeMap<ServerId, Recovery>,
     wills: BTreeMap<ServerId, Will>,
     revisions: BTreeMap<Key, Revision>,
-    /// Transactions since it was opened.
+    /// Number of commits since the store was opened.
     commits: u64,
 }
 
-/// A change of the configuration that has not been committed.
+/// An uncommitted change of the configuration.
 #[derive(Debug)]
 pub(crate) struct Edit {
     pub(crate) counters: Counters,
@@ -90,7 +91,7 @@ pub(crate) struct Edit {
 }
 
 impl Edit {
-    /// Notes, for good, why this may not be the cluster that it should be.
+    /// Records permanently the reason for doubting that this is the intended cluster.
     pub(crate) fn put_doubt(&mut self, doubt: String) {
         self.doubt = Some(doubt);
     }
@@ -137,7 +138,7 @@ impl Edit {
 }
 
 impl Edit {
-    /// Whether there is nothing to commit but numbers drawn.
+    /// Returns whether the edit changes no record, apart from drawn numbers and the doubt.
     pub(crate) fn is_empty(&self) -> bool {
         self.servers.is_empty()
             && self.tablets.is_empty()
@@ -146,12 +147,12 @@ impl Edit {
             && self.wills.is_empty()
     }
 
-    /// The migrations that it changes.
+    /// Returns the migrations that the edit changes.
     pub(crate) fn touched_migrations(&self) -> Vec<MigrationId> {
         self.migrations.keys().copied().collect()
     }
 
-    /// Whether servers will see another map.
+    /// Returns whether the edit changes the map for servers.
     pub(crate) fn touches_map<S>(&self, ledger: &Ledger<S>) -> bool {
         let is_live = |migration: Option<&Migration>| migration.is_some_and(Migration::is_live);
         let is_open = |recovery: Option<&Recovery>| {
@@ -169,9 +170,9 @@ impl Edit {
 }
 
 impl<S: MetaStore> Ledger<S> {
-    /// Reads the configuration, and makes this coordinator the one that may change it. An empty
-    /// store becomes a cluster of the given identity.
-    /// `term` is a random number for this coordinator's term.
+    /// Reads the configuration, and makes this coordinator the only one that may change it. An
+    /// empty store becomes a cluster with the given identity. `term` is the random id of this
+    /// coordinator's term.
     pub(crate) fn open(mut store: S, fresh: Identity, term: u64) -> Result<Ledger<S>, Stopped> {
         let identity = match store.read(&Key::Identity.text())? {
             Some(entry) => {
@@ -260,18 +261,18 @@ impl<S: MetaStore> Ledger<S> {
         self.identity
     }
 
-    /// How often a coordinator has opened the store, this time included.
+    /// Returns this coordinator's term: the number of times the store was opened.
     pub(crate) fn term(&self) -> u64 {
         self.term.number
     }
 
-    /// The newest transaction.
+    /// Returns the mark of the newest transaction.
     pub(crate) fn mark(&self) -> Mark {
         let Term { number: term, id: term_id } = self.term;
         Mark { term, term_id, transaction: self.newest.0 }
     }
 
-    /// Returns whether servers may have heard of marks of terms before this one.
+    /// Returns whether servers may know marks of earlier terms.
     pub(crate) fn has_past(&self) -> bool {
         self.has_past
     }
@@ -280,7 +281,7 @@ impl<S: MetaStore> Ledger<S> {
     pub(crate) fn knows(&self, mark: &Mark) -> bool {
         let first = self.history.first_key_value().map(|(term, _)| *term);
         let Some((id, _)) = self.history.get(&mark.term) else {
-            // From before there were marks, or from before the file was made anew.
+            // The term precedes marks, or the rebuild of the file.
             return first.is_some_and(|first| mark.term < first);
         };
         let next = self.history.range(mark.term + 1..).next();
@@ -297,12 +298,12 @@ impl<S: MetaStore> Ledger<S> {
         }
     }
 
-    /// Transactions since it was opened.
+    /// Returns the number of commits since the store was opened.
     pub(crate) fn commits(&self) -> u64 {
         self.commits
     }
 
-    /// Why this may not be the cluster that it should be, as an earlier event has shown.
+    /// Returns the recorded reason for doubting that this is the intended cluster.
     pub(crate) fn doubt(&self) -> Option<&str> {
         self.doubt.as_deref()
     }
@@ -315,7 +316,7 @@ impl<S: MetaStore> Ledger<S> {
         &self.servers
     }
 
-    /// By their first hash.
+    /// Returns the tablets by their first hash.
     pub(crate) fn tablets(&self) -> &BTreeMap<KeyHash, Tablet> {
         &self.tablets
     }
@@ -324,12 +325,12 @@ impl<S: MetaStore> Ledger<S> {
         &self.migrations
     }
 
-    /// By the dead server.
+    /// Returns the recoveries by dead server.
     pub(crate) fn recoveries(&self) -> &BTreeMap<ServerId, Recovery> {
         &self.recoveries
     }
 
-    /// By the server whose it is, dead or alive.
+    /// Returns the load profiles by server, dead or alive.
     pub(crate) fn wills(&self) -> &BTreeMap<ServerId, Will> {
         &self.wills
     }
@@ -347,7 +348,7 @@ impl<S: MetaStore> Ledger<S> {
         }
     }
 
-    /// Makes the change, in the store and then in memory.
+    /// Commits a change to the store, and then to memory.
     pub(crate) fn commit(&mut self, edit: Edit) -> Result<(), Stopped> {
         let writes = self.writes(&edit);
         let revision_of = |key: &Key| self.revisions.get(key).copied().unwrap_or(Revision::ABSENT);
@@ -410,13 +411,13 @@ fn apply<K: Ord, V>(map: &mut BTreeMap<K, V>, changes: BTreeMap<K, Option<V>>) {
     }
 }
 
-/// Returns whether the store holds a cluster.
+/// Returns whether the store contains a cluster.
 pub fn holds_cluster(store: &impl MetaStore) -> Result<bool, Stopped> {
     Ok(store.read(&Key::Identity.text())?.is_some())
 }
 
-/// Returns the number of the only server of the cluster in this store, if it has one: a server
-/// that is alone takes up its number even if it has no log yet that says so.
+/// Returns the cluster and the number of its only server, if it has exactly one. A lone server
+/// resumes under this number even if it has no log yet.
 pub fn only_server(store: &impl MetaStore) -> Result<Option<(ClusterId, ServerId)>, Stopped> {
     let Some(entry) = store.read(&Key::Identity.text())? else { return Ok(None) };
     let cluster = decode_identity(&entry)?.cluster;
@@ -427,7 +428,7 @@ pub fn only_server(store: &impl MetaStore) -> Result<Option<(ClusterId, ServerId
     })
 }
 
-/// Writes the identity of a cluster into an empty store.
+/// Creates a cluster with this identity in an empty store.
 fn create(store: &mut impl MetaStore, identity: Identity) -> Result<Identity, Stopped> {
     let transaction = Transaction {
         expected: vec![(Key::Identity.text(), Revision::ABSENT)],
@@ -442,7 +443,7 @@ fn create(store: &mut impl MetaStore, identity: Identity) -> Result<Identity, St
     }
 }
 
-/// Rewrites the records of the format before, in one transaction.
+/// Converts the records of the previous format, in one transaction.
 fn convert(store: &mut impl MetaStore, identity: &Entry) -> Result<(), Stopped> {
     let corrupt = || Stopped::Corrupt { key: Key::Identity.text() };
     let (format, rest): (u16, _) =
@@ -463,7 +464,7 @@ fn convert(store: &mut impl MetaStore, identity: &Entry) -> Result<(), Stopped> 
     }
 }
 
-/// Begins a term, after which a coordinator of an earlier one changes nothing.
+/// Begins a new term, which prevents changes by coordinators of earlier terms.
 fn take_over(store: &mut impl MetaStore, id: u64) -> Result<(Term, Revision), Stopped> {
     let (last, revision): (u64, _) = read(store, Key::Term)?.unwrap_or((0, Revision::ABSENT));
     let term = Term { number: last + 1, id };
@@ -496,7 +497,7 @@ fn list<T: DeserializeOwned>(
     store.list(prefix)?.into_iter().map(|(key, entry)| decode(key, &entry)).collect()
 }
 
-/// The format stands first, and is read before anything that depends on it.
+/// Decodes the identity. The format comes first, and is checked before the rest is decoded.
 fn decode_identity(entry: &Entry) -> Result<Identity, Stopped> {
     let corrupt = || Stopped::Corrupt { key: Key::Identity.text() };
     let (format, rest) = postcard::take_from_bytes(&entry.value).map_err(|_| corrupt())?;

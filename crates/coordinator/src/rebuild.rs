@@ -1,21 +1,23 @@
-//! A coordinator whose file is lost makes a new one from what servers know.
+//! Rebuild of a lost coordinator file from the knowledge of the servers.
 //!
-//! It lets nobody in, asks whoever comes back under a number what it holds, and waits for an operator.
-//! What it writes in the end is a file like any other, on which a coordinator goes on: with demands
-//! that follow from stages, no more is needed.
+//! A rebuilding coordinator admits no server. It asks every returning server for its state, and
+//! waits for an operator. The resulting file is like any other: demands follow from stages, so a
+//! coordinator can resume on it.
 //!
-//! Where all processes have ended as well, others start on their disks, and tell what these have:
-//! the newest map that was saved there, and whose logs have replicas there. The servers that they
-//! replace are dead, and are recovered from their logs like any.
+//! If all server processes have ended as well, new processes start on their disks. They report the
+//! newest map saved there, and the logs with replicas there. The servers that they replace are
+//! dead, and are recovered from their logs as usual.
 //!
-//! What is known from where is told in `docs/design/coordinator.md`, "When the file is lost". In
-//! short: the newest map that any server has says who owns what; who holds a range under a higher
-//! epoch has accepted a flip since, and owns it; sides of migrations know their intents; backups
-//! know how far the chains of the dead had come. Numbers go on far above everything that anybody
-//! has seen.
+//! `docs/design/coordinator.md`, "When the file is lost", lists the sources of all facts. In short:
+//! - The newest map of any server defines the owners.
+//! - A server that holds a range under a higher epoch has accepted a later flip, and owns the
+//!   range.
+//! - The sides of migrations know their intents.
+//! - Backups know the newest manifest segments of dead servers.
+//! - Numbers continue far above every known one.
 //!
-//! **Invariant:** nothing is written but on an operator's word, who has named each server that is
-//! missing.
+//! **Invariant:** nothing is written without the decision of an operator, who has named each
+//! missing server.
 
 use crate::ledger::{Ledger, Stopped, holds_cluster};
 use crate::outbox::{Caller, ConnectionId, Effect, Event, Moment, Outbox};
@@ -32,16 +34,16 @@ use wire::control::{
     RebuildReport, ServerInfo, ToCoordinator,
 };
 
-/// Servers that may have been let in, and that nobody has heard of: all others have had a map with
-/// whoever was let in before.
+/// Server numbers that may have been assigned without being known to any server: only those
+/// assigned after the newest known map.
 const UNSEEN_SERVERS: u32 = 1 << 12;
-/// Migrations and epochs that may have been numbered, and tenures: drawn for what nobody alive took
-/// part in. Between two maps there are some thousands; there is room for 2^16 rebuilds.
+/// Migration numbers, epochs and incarnations that may have been drawn without a trace on any
+/// living server. Some thousands are drawn between two maps; there is room for 2^16 rebuilds.
 const UNSEEN: u64 = 1 << 32;
-/// Terms whose maps nobody has got.
+/// Terms whose maps may have reached no server.
 const UNSEEN_TERMS: u64 = 1 << 8;
 
-/// The word of one server, or of a process that has started on its disk.
+/// The report of one server, or of a process on its disk.
 #[derive(Debug)]
 struct Told {
     join: Join,
@@ -50,22 +52,22 @@ struct Told {
 }
 
 impl Told {
-    /// Returns whether the server has told it itself: else it is gone, with all that only its
-    /// memory had.
+    /// Returns whether the server itself reported. If not, it is gone, together with everything
+    /// that was only in its memory.
     fn lives(&self) -> bool {
         self.join.rejoin.is_some()
     }
 }
 
-/// Whoever is connected.
+/// A connected process.
 #[derive(Debug)]
 enum Guest {
-    /// A process that has not asked to join yet.
+    /// A process that has not sent its join yet.
     Server {
         number: Option<(ClusterId, ServerId)>,
     },
     Operator,
-    /// A server, asked what it holds.
+    /// A server that has been asked for its state.
     Asked {
         cluster: ClusterId,
         server: ServerId,
@@ -74,19 +76,19 @@ enum Guest {
     },
 }
 
-/// A coordinator that collects what servers know of the cluster, to write the lost file anew.
+/// A coordinator that collects the servers' knowledge of the cluster, to write the lost file anew.
 #[derive(Debug)]
 pub(crate) struct Rebuilding<S> {
     store: S,
     is_written: bool,
     guests: BTreeMap<ConnectionId, Guest>,
     told: BTreeMap<ServerId, Told>,
-    /// Of the first server that told anything.
+    /// Cluster of the first server that reported.
     identity: Option<Identity>,
 }
 
 impl<S: MetaStore> Rebuilding<S> {
-    /// Nothing is known. The store must be empty.
+    /// Begins a rebuild without any knowledge. The store must be empty.
     pub(crate) fn new(store: S) -> Result<Rebuilding<S>, Stopped> {
         if holds_cluster(&store)? {
             return Err(Stopped::NotEmpty);
@@ -95,17 +97,17 @@ impl<S: MetaStore> Rebuilding<S> {
         Ok(Rebuilding { store, is_written: false, guests, told, identity: None })
     }
 
-    /// Whether the file is written.
+    /// Returns whether the file has been written.
     pub(crate) fn is_written(&self) -> bool {
         self.is_written
     }
 
-    /// The store, once the file is written.
+    /// Returns the store, once the file has been written.
     pub(crate) fn into_store(self) -> S {
         self.store
     }
 
-    /// The only way to change it.
+    /// Applies one event; the only way to change the machine.
     pub(crate) fn handle(
         &mut self,
         at: Moment,
@@ -130,7 +132,7 @@ impl<S: MetaStore> Rebuilding<S> {
                 Some(Guest::Asked { cluster, server, join, map }) => {
                     self.listen(connection, ((cluster, server), join, map), message, out);
                 }
-                // We have closed it.
+                // The connection was closed here.
                 None => {}
             },
         }
@@ -158,7 +160,7 @@ impl<S: MetaStore> Rebuilding<S> {
         }
     }
 
-    /// A server tells what it holds, and is sent away: it comes back, and tells what is new, until the
+    /// Records a server's report and rejects the server. It returns and reports changes until the
     /// file is written.
     fn listen(
         &mut self,
@@ -177,7 +179,7 @@ impl<S: MetaStore> Rebuilding<S> {
                 let told = Identity { cluster, seed: holdings.seed };
                 if *self.identity.get_or_insert(told) == told {
                     let news = Told { join: *join, map, holdings: *holdings };
-                    // A process on the disk of a server that lives knows less than that.
+                    // A process on a living server's disk knows less than that server.
                     let known = self.told.get(&server);
                     if news.lives() || !known.is_some_and(Told::lives) {
                         self.told.insert(server, news);
@@ -187,7 +189,7 @@ impl<S: MetaStore> Rebuilding<S> {
                     send_away(connection, ANOTHER_CLUSTER, out);
                 }
             }
-            // What it sends beside is for the coordinator that it had.
+            // Other messages are meant for the server's former coordinator.
             (_, map) => {
                 self.guests.insert(connection, Guest::Asked { cluster, server, join, map });
             }
@@ -214,7 +216,7 @@ impl<S: MetaStore> Rebuilding<S> {
 
     fn rebuild(&mut self, at: Moment, without: &[ServerId], go: bool) -> Result<Answer, Stopped> {
         let Some(identity) = self.identity else {
-            return Ok(Answer::Refused("no server of a cluster has come back yet".to_owned()));
+            return Ok(Answer::Refused("no server has joined yet".to_owned()));
         };
         let absent = self.absent();
         let report = RebuildReport {
@@ -226,7 +228,8 @@ impl<S: MetaStore> Rebuilding<S> {
             return Ok(Answer::Rebuild(report));
         }
         if without.iter().copied().collect::<BTreeSet<_>>() != absent {
-            let reason = format!("what is missing is: {}", RebuildReport::names(&report.absent));
+            let missing = RebuildReport::names(&report.absent);
+            let reason = format!("other servers are missing than named; missing is: {missing}");
             return Ok(Answer::Refused(reason));
         }
         let records = match self.records(at, &absent) {
@@ -238,13 +241,13 @@ impl<S: MetaStore> Rebuilding<S> {
         Ok(Answer::Rebuild(report))
     }
 
-    /// The newest map that anybody has.
+    /// Returns the newest map of any server.
     fn newest(&self) -> Option<&ClusterMap> {
         let maps = self.told.values().map(|told| &told.map).filter(|map| map.version > 0);
         maps.max_by_key(|map| map.version)
     }
 
-    /// Who lived when the newest map was made, and has said nothing.
+    /// Returns the servers that lived according to the newest map and have not reported.
     fn absent(&self) -> BTreeSet<ServerId> {
         let servers = self.newest().into_iter().flat_map(|map| &map.servers);
         let living = servers.filter(|server| !server.is_dead).map(|server| server.id);
@@ -252,7 +255,7 @@ impl<S: MetaStore> Rebuilding<S> {
     }
 }
 
-/// What a file begins with.
+/// The initial content of a rebuilt file.
 #[derive(Debug)]
 pub(crate) struct Records {
     pub(crate) term: u64,
@@ -263,11 +266,14 @@ pub(crate) struct Records {
     pub(crate) recoveries: Vec<Recovery>,
 }
 
-/// What all that was told comes to.
+/// The evaluation of the reports.
 impl<S: MetaStore> Rebuilding<S> {
-    /// Or why it cannot be known.
+    /// Returns the records of the rebuilt file.
+    ///
+    /// # Errors
+    /// A fact that cannot be determined.
     fn records(&self, at: Moment, absent: &BTreeSet<ServerId>) -> Result<Records, String> {
-        let map = self.newest().ok_or("no server knows a map")?;
+        let map = self.newest().ok_or("no server knows the cluster map")?;
         let tablets = self.tablets(map);
         let servers = self.servers(map, absent);
         let dead: Vec<&Server> = servers.iter().filter(|server| server.fenced).collect();
@@ -289,7 +295,8 @@ impl<S: MetaStore> Rebuilding<S> {
         })
     }
 
-    /// The newest map's, and over it what is held under higher epochs: who does has accepted a flip.
+    /// Returns the tablets from the newest map, overridden by any server that holds a range under
+    /// a higher epoch: it accepted a flip after that map.
     fn tablets(&self, map: &ClusterMap) -> Vec<Tablet> {
         let of_map = map.tablets.iter().map(|info| Tablet {
             range: info.range,
@@ -341,7 +348,8 @@ impl<S: MetaStore> Rebuilding<S> {
             chain: holdings.chain,
             fenced: false,
         });
-        // Who is waited for whatever happens keeps nothing elsewhere.
+        // Missing servers without replicated logs are not declared dead: the cluster waits for
+        // them.
         let lives = |server: ServerId| self.told.get(&server).is_some_and(Told::lives);
         let gone = map.servers.iter().filter(|server| !lives(server.id));
         let gone = gone.map(|server| {
@@ -354,8 +362,9 @@ impl<S: MetaStore> Rebuilding<S> {
         told.chain(gone).collect()
     }
 
-    /// How far the chain of a log has come, as far as backups know. If nobody has any of it, then some
-    /// segment that nobody has: it is not known that there was none.
+    /// Returns the newest manifest segment of a log that any backup holds. If none holds any,
+    /// returns a nonexistent segment, so that the recovery waits: it is not known that there was
+    /// none.
     fn chain_of(&self, log: ServerId) -> SegmentId {
         let logs = self.told.values().flat_map(|told| &told.holdings.logs);
         let chains = logs.filter(|(of, _)| *of == log).filter_map(|(_, chain)| *chain);
@@ -366,7 +375,7 @@ impl<S: MetaStore> Rebuilding<S> {
         self.told.values().flat_map(|told| &told.holdings.migrations)
     }
 
-    /// Above everything that anybody has seen.
+    /// Returns counters above every number known to any server.
     fn counters(&self, map: &ClusterMap, tablets: &[Tablet]) -> Result<Counters, String> {
         let held = || self.told.values().flat_map(|told| &told.holdings.tablets);
         let intents = || self.migrations().map(|it| &it.intent);
@@ -379,7 +388,7 @@ impl<S: MetaStore> Rebuilding<S> {
         let tenures = tenures.chain(held().flat_map(|it| &it.tenures));
         let tenure = tenures.chain(intents().flat_map(|it| &it.target_tenures)).max();
         let migration = intents().map(|it| it.migration).max().unwrap_or_default();
-        let server = server.0.checked_add(UNSEEN_SERVERS).ok_or("there are no more numbers")?;
+        let server = server.0.checked_add(UNSEEN_SERVERS).ok_or("no more server numbers")?;
         Ok(Counters {
             server: ServerId(server),
             migration: MigrationId(migration.0 + UNSEEN),
@@ -388,7 +397,8 @@ impl<S: MetaStore> Rebuilding<S> {
         })
     }
 
-    /// Those that had not ended as far as one of their sides knows. Who only waited is forgotten.
+    /// Returns the migrations that had not ended according to one of their sides. Queued
+    /// migrations are lost.
     fn rebuilt_migrations(&self, at: Moment, map: &ClusterMap) -> Result<Vec<Migration>, String> {
         let mut intents: BTreeMap<MigrationId, HeldMigration> = BTreeMap::new();
         for held in self.migrations() {
@@ -412,7 +422,7 @@ impl<S: MetaStore> Rebuilding<S> {
         let stage = if is_accepted || is_known {
             let source_tenures = self.source_tenures(map, (intent.source, range));
             let source_tenures = source_tenures.ok_or_else(|| {
-                format!("under which tenures {} had {range} is not known", intent.source)
+                format!("the incarnations under which {} held {range} are not known", intent.source)
             })?;
             Stage::Moving(Dependency { remaining: vec![range], source_tenures })
         } else {
@@ -439,7 +449,7 @@ impl<S: MetaStore> Rebuilding<S> {
         })
     }
 
-    /// Under which tenures the source holds what it gives away.
+    /// Returns the incarnations under which the source holds the moving range.
     fn source_tenures(
         &self,
         map: &ClusterMap,
@@ -456,8 +466,8 @@ impl<S: MetaStore> Rebuilding<S> {
     }
 }
 
-/// The number of the server that can tell something: the one that comes, or the one whose disk it
-/// has.
+/// Returns the number of the server whose state a process can report: its own, or the one whose
+/// disk it has.
 fn teller(join: &Join) -> Option<(ClusterId, ServerId)> {
     join.rejoin.or(join.former)
 }
@@ -469,11 +479,11 @@ fn send_away(connection: ConnectionId, reason: &str, out: &mut Outbox) {
 }
 
 const WAIT: &str = "the coordinator's file is being rebuilt: see 'ballast cluster rebuild'";
-const STRANGER: &str = "the coordinator's file is being rebuilt, and until then nobody new is let in: \
-                        see 'ballast cluster rebuild'";
+const STRANGER: &str = "the coordinator's file is being rebuilt, and no new servers are admitted \
+                        until then: see 'ballast cluster rebuild'";
 const ANOTHER_CLUSTER: &str =
-    "the server belongs to another cluster than those that came before it";
-const UNEXPECTED: &str = "the first message must be a join, under the number of the handshake";
+    "the server belongs to another cluster than the servers that joined before it";
+const UNEXPECTED: &str = "the first message must be a join with the server number of the handshake";
 const LOST: &str = "the coordinator's file was lost";
 
 #[cfg(test)]
@@ -497,7 +507,7 @@ mod tests {
         HashRange::of_slots(Slot(first), Slot(last))
     }
 
-    /// Servers of these numbers, all of which live; the first one owns everything.
+    /// Returns a map with living servers of these numbers; the first one owns everything.
     fn map(version: u64, servers: &[u32]) -> ClusterMap {
         let server = |&id: &u32| ServerInfo {
             id: ServerId(id),
@@ -526,7 +536,7 @@ mod tests {
         Holdings { seed: 42, chain, tablets: vec![], migrations: vec![], logs: vec![] }
     }
 
-    /// A range that has flipped from the first server to the second one.
+    /// Returns a range that has flipped from the first server to the second one.
     fn flipped(range: HashRange) -> (HeldMigration, HeldTablet) {
         let (epoch, tenures) = (OwnershipEpoch(9), tenures(100));
         let intent = Intent {
@@ -558,7 +568,11 @@ mod tests {
         let coordinator = Coordinator::open(store, drawn, Settings::default(), AT.now).unwrap();
         let map = coordinator.map();
         let servers = map.servers.iter().map(|server| (server.id, server.is_dead));
-        assert_eq!(servers.collect::<Vec<_>>(), [(ServerId(1), true)], "who owned nothing is gone");
+        assert_eq!(
+            servers.collect::<Vec<_>>(),
+            [(ServerId(1), true)],
+            "a server that owned nothing is dropped"
+        );
         let recoveries = coordinator.recoveries();
         assert_eq!(recoveries.len(), 1);
         assert_eq!(
@@ -595,7 +609,7 @@ mod tests {
             self.tell_as(rejoin, None, (map, holdings));
         }
 
-        /// A new process does, on the server's disk.
+        /// Reports as a new process on the server's disk.
         fn tell_of_disk(&mut self, server: u32, map: ClusterMap, holdings: Holdings) {
             let former = Some((CLUSTER, ServerId(server)));
             let map = if map.servers.is_empty() { ClusterMap { version: 0, ..map } } else { map };
@@ -649,7 +663,7 @@ mod tests {
         world.tell(1, map(2, &[1, 2, 3]), holdings(8));
         let kept = Holdings { logs: vec![(ServerId(3), Some(SegmentId(6)))], ..holdings(4) };
         world.tell(2, map(2, &[1, 2, 3]), Holdings { ..kept.clone() });
-        // Told again, it holds what it held.
+        // The server reports again, with its original tablets.
         let (migration, held) = flipped(slots(0, 9));
         let (tablets, migrations) = (vec![held], vec![migration]);
         world.tell(2, map(1, &[1, 2]), Holdings { tablets, migrations, ..kept });
@@ -671,7 +685,7 @@ mod tests {
         let expected = [(slots(0, 9), ServerId(2)), (slots(10, 16_383), ServerId(1))];
         assert_eq!(owners.collect::<Vec<_>>(), expected);
         assert_eq!(map.moving, [(slots(0, 9), ServerId(1), ServerId(2))]);
-        // It owned nothing: who is not named is dead.
+        // A dead server that owned nothing is not in the map.
         let named = map.servers.iter().map(|server| server.id);
         assert_eq!(named.collect::<Vec<_>>(), [ServerId(1), ServerId(2)]);
     }

@@ -1,19 +1,19 @@
-//! Whatever servers and operators say, a coordinator goes on, and takes no more memory for it than a
-//! cluster of some servers is worth.
+//! Robustness test: whatever servers and operators send, the coordinator keeps running, and uses
+//! no more memory for it than a small cluster needs.
 //!
-//! `BALLAST_TEST_CASES` runs more cases, `BALLAST_TEST_SEED` others.
+//! `BALLAST_TEST_CASES` sets the number of cases, `BALLAST_TEST_SEED` the first seed.
 
 mod messages;
 mod support;
 
-/// Cases when nobody asks for more, and bytes of decisions of each.
+/// Default number of cases, and bytes of decisions for each.
 const CASES: u64 = 200;
 const BYTES: usize = 8_000;
-/// Above what the process has before.
+/// Limit of the memory growth during the test, in bytes.
 const MEMORY_MAX: u64 = 128 << 20;
 
-/// Kinds of messages that the coordinator is brought to say: all but those that are answered at once,
-/// and what only a rebuild says.
+/// Expected kinds of messages from the coordinator: all but immediate answers and those of a
+/// rebuild.
 const KINDS_SAID: u32 = 17;
 
 #[test]
@@ -22,7 +22,7 @@ fn a_coordinator_that_is_told_anything_goes_on_and_stays_small() {
     let before = reserved_bytes();
     let (mut heard, mut kinds) = (0, 0);
     for case in seed..seed + cases {
-        // Which one fails.
+        // Reproduces the case if it fails.
         println!("BALLAST_TEST_SEED={case} BALLAST_TEST_CASES=1");
         let mut random = fastrand::Rng::with_seed(case);
         let data: Vec<u8> = (0..BYTES).map(|_| random.u8(..)).collect();
@@ -33,16 +33,16 @@ fn a_coordinator_that_is_told_anything_goes_on_and_stays_small() {
         assert!(grown <= MEMORY_MAX, "{grown} bytes more than before");
     }
     assert!(heard as u64 > 50 * cases, "only {heard} messages were answered");
-    // It was not only refused: moves and recoveries have gone through their stages.
+    // Migrations and recoveries must have passed through their stages, not only been refused.
     let said = kinds.count_ones();
-    assert!(cases < CASES || said >= KINDS_SAID, "only {said} kinds of messages were said");
+    assert!(cases < CASES || said >= KINDS_SAID, "only {said} kinds of messages were sent");
 }
 
 fn setting(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
 }
 
-/// Most memory that the process has ever reserved, used or not.
+/// Returns the peak address space of the process, used or not, in bytes.
 fn reserved_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("the system tells");
     let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));

@@ -1,7 +1,8 @@
-//! Random histories: servers as simple as the protocol allows, connections that break, messages
-//! between servers that are lost, doubled and reordered, coordinators that start again. At every
-//! step no hash is served twice and no source has forgotten what its target still needs; in the
-//! end, when nothing is disturbed any more, every migration has ended and the map tells the truth.
+//! Random histories with minimal servers, broken connections, restarted coordinators, and lost,
+//! duplicated and reordered messages between servers.
+//!
+//! At every step no hash is served twice, and no source has dropped data that its target still
+//! needs. At the end, after all disturbances, every migration has ended and the map is correct.
 
 mod support;
 
@@ -13,7 +14,7 @@ use support::{Storage, World, caller_of, join_of, migrate, slots};
 use types::{HashRange, Instant, MigrationId, ServerId, Slot};
 use wire::control::{Ask, FromCoordinator, Intent, ToCoordinator};
 
-/// Slots that move. All others stay with the first server.
+/// Number of slots that move. All others stay with the first server.
 const SLOTS: u16 = 12;
 const SERVERS: usize = 3;
 
@@ -52,7 +53,7 @@ enum TargetState {
     Over { accepted: bool },
 }
 
-/// A process that never dies.
+/// A server process that never dies.
 #[derive(Debug, Default)]
 struct Server {
     id: Option<ServerId>,
@@ -62,7 +63,8 @@ struct Server {
     targets: BTreeMap<MigrationId, TargetState>,
 }
 
-/// What is on its way. Ordered by time, then by number: a connection keeps its order.
+/// An event in the future. Deliveries are ordered by time, then by number, so that each
+/// connection keeps its order.
 #[derive(Debug)]
 enum Delivery {
     ToCoordinator {
@@ -86,7 +88,7 @@ enum Delivery {
     Connect {
         server: usize,
     },
-    /// A server looks at what it has been waiting for.
+    /// A server performs its periodic work.
     Look {
         server: usize,
     },
@@ -99,7 +101,8 @@ struct History {
     world: World,
     servers: Vec<Server>,
     deliveries: BTreeMap<(Instant, u64), Delivery>,
-    /// When the last message of a connection arrives, so that none overtakes another.
+    /// Arrival time of the last message of each connection and direction, so that no message
+    /// overtakes another.
     arrivals: BTreeMap<(ConnectionId, bool), Instant>,
     numbers: u64,
     is_disturbed: bool,
@@ -190,7 +193,7 @@ impl History {
         }
     }
 
-    /// The server's side of a connection is gone; it will come back.
+    /// Breaks a connection on the server's side; the server reconnects later.
     fn lose(&mut self, server: usize) {
         self.servers[server].connection = None;
         let away = match self.random.u8(..) {
@@ -313,7 +316,7 @@ impl History {
             | FromCoordinator::Witness { .. }
             | FromCoordinator::Describe
             | FromCoordinator::Mark(_)
-            | FromCoordinator::Waiting { .. } => panic!("seed {}: nobody dies here", self.seed),
+            | FromCoordinator::Waiting { .. } => panic!("seed {}: no server dies here", self.seed),
         }
     }
 
@@ -325,11 +328,11 @@ impl History {
                 let served = this.serves.iter();
                 let unserved =
                     served.fold(vec![intent.range], |rest, range| without(&rest, *range));
-                assert_eq!(unserved, [], "seed {}: flip of what is not served", self.seed);
+                assert_eq!(unserved, [], "seed {}: flip of a range that is not served", self.seed);
                 this.serves = without(&this.serves, intent.range);
                 this.sources.insert(migration, SourceState::Flipping { intent });
             }
-            // Some sources leave it to their target.
+            // Some sources leave this report to their target.
             Some(SourceState::Leaving { .. }) if self.seed.is_multiple_of(2) => {
                 self.tell(server, ToCoordinator::Flipped { migration });
             }
@@ -365,7 +368,8 @@ impl History {
         self.put_peer(answer);
     }
 
-    /// Messages between servers are lost and reordered. (They are repeated, so also doubled.)
+    /// Sends a message between servers, possibly lost or reordered. Senders repeat messages, so
+    /// duplicates occur as well.
     fn put_peer(&mut self, delivery: Delivery) {
         if !self.is_disturbed || self.random.u8(..100) < 60 {
             let delay = Duration::from_micros(self.random.u64(20..40_000));
@@ -389,7 +393,7 @@ impl History {
     fn end_flip(&mut self, server: usize, migration: MigrationId, accepted: bool) {
         let this = &mut self.servers[server];
         let Some(SourceState::Flipping { intent }) = this.sources.get(&migration) else {
-            // Withdrawn before it began: a late start must not begin it.
+            // Withdrawn before its start: a late start message must not begin it.
             if !accepted {
                 this.sources.entry(migration).or_insert(SourceState::Over);
             }
@@ -437,7 +441,7 @@ impl History {
         targets.insert(migration, TargetState::Over { accepted });
     }
 
-    /// Repeats, and moves on.
+    /// Repeats unanswered messages, and makes progress.
     fn look(&mut self, server: usize) {
         let mut flips = Vec::new();
         for (&migration, state) in &self.servers[server].sources {

@@ -1,4 +1,4 @@
-//! The coordinator over real sockets, with servers that are scripts.
+//! Tests of the coordinator over real sockets, with scripted servers.
 
 mod support;
 
@@ -31,7 +31,7 @@ fn credentials(generation: u64) -> Credentials {
 /// A server's end of a connection.
 struct Peer {
     stream: TcpStream,
-    /// Messages that were heard when it joined, and are still to be looked at.
+    /// Messages received during the join that have not been examined yet.
     heard: VecDeque<FromCoordinator>,
 }
 
@@ -62,7 +62,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Connects and joins; the welcome has been heard, and what was born begins.
+    /// Connects and joins; receives the welcome, and confirms new ranges.
     fn join(address: SocketAddr, rejoin: Option<ServerId>) -> (Peer, ServerId) {
         let mut peer = Peer::proven(address, rejoin);
         peer.say(&ToCoordinator::Join(join_of(rejoin)));
@@ -87,7 +87,7 @@ impl Peer {
         let mut header = [0; HEADER_BYTES];
         match self.stream.read_exact(&mut header) {
             Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("nothing is heard"),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("no message arrives"),
             Err(_) => return None,
         }
         let header = Header::parse(&header).unwrap();
@@ -97,12 +97,12 @@ impl Peer {
         Some((header, message))
     }
 
-    /// The next message; `None` at the end of the connection.
+    /// Returns the next message; `None` at the end of the connection.
     fn hear(&mut self) -> Option<FromCoordinator> {
         self.heard.pop_front().or_else(|| self.receive())
     }
 
-    /// The next message that comes. Of a range that was born it is said that it is held.
+    /// Receives the next message. Confirms new ranges in a map.
     fn receive(&mut self) -> Option<FromCoordinator> {
         loop {
             let (header, message) = self.frame()?;
@@ -123,7 +123,7 @@ impl Peer {
         }
     }
 
-    /// The next message of which `pick` makes something.
+    /// Returns the first result of `pick` for the next messages.
     fn expect<T>(&mut self, pick: impl Fn(&FromCoordinator) -> Option<T>) -> T {
         loop {
             let message = self.hear().expect("the connection has ended");
@@ -155,7 +155,7 @@ impl Peer {
         }
     }
 
-    /// What is left of the connection is signs of life and its end.
+    /// Checks that only keep-alives and the end of the connection follow.
     fn expect_end(&mut self) {
         assert_eq!(self.hear(), None);
     }
@@ -229,7 +229,7 @@ fn what_is_not_a_server_is_cut_off_and_disturbs_nobody() {
             .to_vec(),
     ] {
         let mut peer = Peer::connect(coordinator.address());
-        // It may have been cut off before everything was sent.
+        // The connection may be closed before everything is sent.
         let _ = peer.stream.write_all(&bytes);
         let _ = peer.stream.shutdown(std::net::Shutdown::Write);
         peer.expect_end();
@@ -280,7 +280,7 @@ fn a_coordinator_whose_store_was_taken_over_stops() {
     let old = start(store.clone());
     let (mut server, number) = Peer::join(old.address(), None);
     let new = start(store);
-    // Whoever is welcome there shows that it has taken over.
+    // A welcome from the new coordinator shows that it has taken over.
     let (_other, _) = Peer::join(new.address(), None);
     server.say(&ToCoordinator::Ask { request: 1, ask: Ask::Flush { table: None } });
     while server.hear().is_some() {}
@@ -294,7 +294,7 @@ fn both_sides_notice_when_the_other_hangs() {
     let coordinator = start(MemoryStore::new());
     let (mut hanging, _) = Peer::join(coordinator.address(), None);
     let mut silent = Peer::connect(coordinator.address());
-    // The coordinator says that it is there, but nothing that it hears comes from these two.
+    // The coordinator sends keep-alives, but receives nothing from these two.
     let mut signs = 0;
     while let Some((_, message)) = hanging.frame() {
         signs += usize::from(message.is_empty());
@@ -303,14 +303,14 @@ fn both_sides_notice_when_the_other_hangs() {
     while silent.frame().is_some() {}
 }
 
-/// Whoever connects and says nothing takes the place of others who say nothing, and nobody else's.
+/// Silent connections displace only other silent connections.
 #[test]
 fn strangers_keep_no_server_away() {
     let coordinator = start(MemoryStore::new());
     let mut silent: Vec<Peer> = (0..600).map(|_| Peer::connect(coordinator.address())).collect();
     let (mut server, _) = Peer::join(coordinator.address(), None);
     for stranger in &mut silent {
-        assert!(stranger.frame().is_none(), "it is sent away");
+        assert!(stranger.frame().is_none(), "it is rejected");
     }
     assert_eq!(server.reports(), []);
 }

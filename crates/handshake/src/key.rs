@@ -1,4 +1,4 @@
-//! Cluster keys: their text, their proofs, and the place where a running process finds them.
+//! Cluster keys: parsing, proofs, and the credentials of a running process.
 
 use crate::random::random_bytes;
 use hmac::{Hmac, KeyInit, Mac};
@@ -9,36 +9,36 @@ use std::sync::{Arc, PoisonError, RwLock};
 use types::Generation;
 use wire::handshake::{HandshakeAnswer, HandshakeOpen, Proof, Side, transcript};
 
-/// Fewest bytes of a key: as many as its hash has.
+/// Fewest bytes of a key: the length of its hash.
 const KEY_BYTES_MIN: usize = 32;
-/// Most bytes of a key. More add nothing.
+/// Most bytes of a key. More would not add security.
 const KEY_BYTES_MAX: usize = 128;
 /// Most keys at a time: the old one and the new one.
 const KEYS_MAX: usize = 2;
 /// Longest text of a key file, comments included.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// Reasons why a text holds no cluster keys. Line numbers begin at 1.
+/// The reason why a text does not contain valid cluster keys. Line numbers begin at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// No line holds a key.
-    #[error("it holds no key: make one with 'ballast key'")]
+    /// No line contains a key.
+    #[error("it contains no key: create one with 'ballast key'")]
     None,
     /// The text is longer than any key file.
-    #[error("it is longer than {TEXT_BYTES_MAX} bytes: it is no key file")]
+    #[error("it is longer than {TEXT_BYTES_MAX} bytes, so it is not a key file")]
     TooLong,
     /// There are more keys than a change of keys needs.
-    #[error("it holds more than {KEYS_MAX} keys: leave the old one and the new one")]
+    #[error("it contains more than {KEYS_MAX} keys: keep only the old and the new one")]
     TooMany,
     /// A line is neither hexadecimal nor base64.
-    #[error("line {line} is neither hexadecimal nor base64: make a key with 'ballast key'")]
+    #[error("line {line} is neither hexadecimal nor base64: create a key with 'ballast key'")]
     NotEncoded {
         /// Number of the line.
         line: usize,
     },
-    /// A key has too few bytes to be secret.
+    /// A key is too short to be secure.
     #[error(
-        "the key in line {line} has {bytes} bytes, at least {KEY_BYTES_MIN} are needed: make one \
+        "the key in line {line} has {bytes} bytes, at least {KEY_BYTES_MIN} are needed: create one \
          with 'ballast key'"
     )]
     TooShort {
@@ -47,15 +47,15 @@ pub enum KeyError {
         /// Bytes of the key.
         bytes: usize,
     },
-    /// A key has more bytes than is of use.
-    #[error("the key in line {line} has more than {KEY_BYTES_MAX} bytes: it is no key")]
+    /// A key is longer than useful.
+    #[error("the key in line {line} has more than {KEY_BYTES_MAX} bytes, so it is not a key")]
     KeyTooLong {
         /// Number of the line.
         line: usize,
     },
 }
 
-/// One or two cluster keys. The first one is used to prove, all are accepted.
+/// One or two cluster keys. The first one is used for proofs, all are accepted.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterKeys(Vec<Vec<u8>>);
 
@@ -66,8 +66,8 @@ impl fmt::Debug for ClusterKeys {
 }
 
 impl ClusterKeys {
-    /// Reads the text of a key file: a key to a line, in hexadecimal digits or base64. Empty lines
-    /// and lines that begin with `#` count for nothing.
+    /// Parses the text of a key file: one key per line, in hexadecimal digits or base64. Empty
+    /// lines and lines that begin with `#` are ignored.
     pub fn parse(text: &str) -> Result<ClusterKeys, KeyError> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(KeyError::TooLong);
@@ -92,12 +92,12 @@ impl ClusterKeys {
         }
     }
 
-    /// Draws a key that no other process has or will have.
+    /// Draws a random key, which no other process has.
     pub fn draw() -> io::Result<ClusterKeys> {
         Ok(ClusterKeys(vec![random_bytes::<KEY_BYTES_MIN>()?.to_vec()]))
     }
 
-    /// Makes the proof of one side.
+    /// Returns the proof of one side.
     pub(crate) fn prove(
         &self,
         side: Side,
@@ -108,7 +108,7 @@ impl ClusterKeys {
         Proof::new(hash.finalize().into_bytes().into())
     }
 
-    /// Checks the proof of one side, in a time that does not depend on how much of it is right.
+    /// Returns whether a proof of one side is valid, in constant time.
     pub(crate) fn check(
         &self,
         proof: &Proof,
@@ -130,14 +130,14 @@ fn keyed_hash(key: &[u8], bytes: &[u8]) -> Hmac<Sha256> {
     hash
 }
 
-/// Draws a key, in the text of a key file.
+/// Draws a random key, as the text of a key file.
 pub fn new_key() -> io::Result<String> {
     let bytes = random_bytes::<KEY_BYTES_MIN>()?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Decodes a key. A text of hexadecimal digits alone is hexadecimal, so that a key that was cut is
-/// not taken for a short one in base64.
+/// Decodes a key. A text of hexadecimal digits only is hexadecimal, so a truncated key is not
+/// mistaken for a short one in base64.
 fn decode(text: &str) -> Option<Vec<u8>> {
     match text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         true => decode_hexadecimal(text),
@@ -152,7 +152,7 @@ fn decode_hexadecimal(text: &str) -> Option<Vec<u8>> {
     rest.is_empty().then(|| pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }
 
-/// Decodes base64 of either alphabet, with or without its padding.
+/// Decodes base64 of either alphabet, with or without padding.
 fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| match byte {
         b'A'..=b'Z' => Some(byte - b'A'),
@@ -180,8 +180,8 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The keys and the generation of a process, shared by everything in it that opens or accepts
-/// connections. Keys can be changed while it runs; a connection keeps what it was proven with.
+/// The keys and the generation of a process, shared by all code that opens or accepts
+/// connections. Keys can be changed at run time; existing connections are not affected.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     generation: Generation,
@@ -189,18 +189,17 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The credentials of a process of this generation. Without keys it goes on only with peers
-    /// that have none either.
+    /// Creates the credentials of a process. Without keys it accepts only peers without keys.
     pub fn new(generation: Generation, keys: Option<ClusterKeys>) -> Credentials {
         Credentials { generation, keys: Arc::new(RwLock::new(Arc::new(keys))) }
     }
 
-    /// Returns the run of this process.
+    /// Returns the generation: the id of this run of the process.
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Replaces the keys. Connections that begin from now on are proven with these.
+    /// Replaces the keys. Only handshakes that begin later use the new ones.
     pub fn change_keys(&self, keys: ClusterKeys) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Some(keys));
     }

@@ -1,4 +1,4 @@
-//! The machine of one handshake. See `docs/design/trust.md`.
+//! The state machine of one handshake. See `docs/design/trust.md`.
 
 use crate::key::{ClusterKeys, Credentials};
 use std::sync::Arc;
@@ -19,27 +19,27 @@ pub const SERVED_BY_COORDINATORS: &[Purpose] = &[Purpose::Control, Purpose::Oper
 pub struct Opening {
     /// Traffic that the connection is for.
     pub purpose: Purpose,
-    /// Our cluster, if we know one.
+    /// Cluster of this process, if known.
     pub cluster: Option<ClusterId>,
-    /// Our number, if we have one.
+    /// Server number of this process, if it has one.
     pub server: Option<ServerId>,
-    /// The server that must answer, if it has to be a certain one.
+    /// The server that must answer; `None` accepts any.
     pub expected: Option<ServerId>,
 }
 
 /// The accepting side's part of a handshake.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepting {
-    /// Purposes that are served here.
+    /// Purposes that this process serves.
     pub purposes: &'static [Purpose],
-    /// Our cluster, if we know one.
+    /// Cluster of this process, if known.
     pub cluster: Option<ClusterId>,
-    /// Our number, if we have one.
+    /// Server number of this process, if it has one.
     pub server: Option<ServerId>,
 }
 
-/// The other side of a connection after a handshake. Its key is proven; that it is the server it
-/// says is its word, which everybody who holds the key can give.
+/// The authenticated peer of a completed handshake. Possession of the key is proven; the server
+/// number is only claimed, and any holder of the key can claim it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProvenPeer {
     /// Traffic that the connection is for.
@@ -48,34 +48,34 @@ pub struct ProvenPeer {
     pub party: Party,
 }
 
-/// Next step of a handshake's driver.
+/// The next step for a handshake's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Send this; the handshake goes on.
+    /// Send this message; the handshake continues.
     Reply(HandshakeMessage),
-    /// Send `last`, if there is one; the handshake is over, and the connection may be used.
+    /// Send `last`, if present. The handshake is complete, and the connection may be used.
     Proven {
-        /// The other side.
+        /// The peer.
         peer: ProvenPeer,
-        /// The last message of the handshake, if it is ours.
+        /// The last message of the handshake, if this side sends it.
         last: Option<HandshakeMessage>,
     },
-    /// Send `tell`, if there is one, and close the connection.
+    /// Send `tell`, if present, and close the connection.
     Refused {
-        /// For the operator.
+        /// Error for this side's operator.
         error: HandshakeError,
-        /// For the other side's operator.
+        /// Refusal for the other side's operator.
         tell: Option<HandshakeMessage>,
     },
 }
 
-/// Reasons why a handshake failed.
+/// The reason why a handshake failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
-    /// The other side breaks a rule of ours.
+    /// The other side violated a rule of this side.
     #[error("{}", ours(.0))]
     Ours(HandshakeRefusal),
-    /// The other side says that we break one of its rules.
+    /// The other side reported that this side violated a rule.
     #[error("{}", theirs(.0))]
     Theirs(HandshakeRefusal),
 }
@@ -84,55 +84,54 @@ fn ours(refusal: &HandshakeRefusal) -> String {
     match refusal {
         HandshakeRefusal::Version { .. } => {
             format!(
-                "the other side speaks another version of the protocol than {PROTOCOL_VERSION}; run \
-                 the same version of ballast on both"
+                "the peer speaks another version of the protocol than {PROTOCOL_VERSION}; run the \
+                 same version of ballast on both"
             )
         }
         HandshakeRefusal::KeyNeeded => {
-            "the other side has no cluster key; give it --cluster-key-file with this cluster's key"
+            "the peer has no cluster key; start it with --cluster-key-file and this cluster's key"
                 .into()
         }
         HandshakeRefusal::NoKey => {
-            "the other side has a cluster key and this one has none; give --cluster-key-file".into()
+            "the peer has a cluster key, but this side has none; give --cluster-key-file".into()
         }
         HandshakeRefusal::WrongKey => {
-            "the other side's cluster key is another one; compare both key files".into()
+            "the peer's cluster key is another one; compare both key files".into()
         }
-        HandshakeRefusal::WrongCluster => "the other side belongs to another cluster".into(),
+        HandshakeRefusal::WrongCluster => "the peer belongs to another cluster".into(),
         HandshakeRefusal::WrongServer => {
-            "another server answers at the address of the one that is wanted".into()
+            "another server than the expected one answers at this address".into()
         }
         HandshakeRefusal::WrongPurpose => {
-            "the other side takes this port for another one; compare the addresses".into()
+            "the peer expects other connections on this port; compare the addresses".into()
         }
-        HandshakeRefusal::OutOfOrder => "the other side breaks the order of the handshake".into(),
+        HandshakeRefusal::OutOfOrder => "the peer violates the order of the handshake".into(),
     }
 }
 
 fn theirs(refusal: &HandshakeRefusal) -> String {
     match refusal {
         HandshakeRefusal::Version { speaks } => format!(
-            "the other side speaks version {speaks} of the protocol, this one {PROTOCOL_VERSION}; run \
+            "the peer speaks version {speaks} of the protocol, this side {PROTOCOL_VERSION}; run \
              the same version of ballast on both"
         ),
         HandshakeRefusal::KeyNeeded => {
-            "the other side has a cluster key and this one has none; give --cluster-key-file".into()
+            "the peer has a cluster key, but this side has none; give --cluster-key-file".into()
         }
         HandshakeRefusal::NoKey => {
-            "the other side has no cluster key; give it --cluster-key-file with this cluster's key"
+            "the peer has no cluster key; start it with --cluster-key-file and this cluster's key"
                 .into()
         }
         HandshakeRefusal::WrongKey => {
-            "the other side does not accept this cluster key; compare both key files".into()
+            "the peer does not accept this cluster key; compare both key files".into()
         }
-        HandshakeRefusal::WrongCluster => "the other side belongs to another cluster".into(),
-        HandshakeRefusal::WrongServer => "the other side takes this server for another one".into(),
+        HandshakeRefusal::WrongCluster => "the peer belongs to another cluster".into(),
+        HandshakeRefusal::WrongServer => "the peer expects another server at this address".into(),
         HandshakeRefusal::WrongPurpose => {
-            "the other side does not serve such connections on this port; compare the addresses"
-                .into()
+            "the peer does not serve such connections on this port; compare the addresses".into()
         }
         HandshakeRefusal::OutOfOrder => {
-            "the other side says that the handshake was out of order".into()
+            "the peer reports that the handshake was out of order".into()
         }
     }
 }
@@ -140,25 +139,25 @@ fn theirs(refusal: &HandshakeRefusal) -> String {
 /// One side of one handshake.
 #[derive(Debug)]
 pub struct Handshake {
-    /// Those of the moment at which it began.
+    /// The keys at the beginning of the handshake. A change of keys does not affect it.
     keys: Arc<Option<ClusterKeys>>,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Accepted: the other side has to begin.
+    /// Accepted: the other side must send the first message.
     Accepted { purposes: &'static [Purpose], answer: HandshakeAnswer },
-    /// Opened: the other side has to answer.
+    /// Opened: the other side must answer.
     Opened { open: HandshakeOpen, expected: Option<ServerId> },
-    /// Answered: the other side has to prove its key.
+    /// Answered: the other side must prove its key.
     Answered { open: HandshakeOpen, answer: HandshakeAnswer },
-    /// Proven or refused: nothing is to come.
+    /// Proven or refused: no further message is valid.
     Ended,
 }
 
 impl Handshake {
-    /// Begins the handshake of a connection that we opened. Returns the first message as well.
+    /// Begins the handshake of a connection that this side opened. Also returns the first message.
     pub fn open(
         credentials: &Credentials,
         opening: Opening,
@@ -173,7 +172,7 @@ impl Handshake {
         (Handshake { keys, state }, HandshakeMessage::Open(open))
     }
 
-    /// Begins the handshake of a connection that we accepted.
+    /// Begins the handshake of a connection that this side accepted.
     pub fn accept(credentials: &Credentials, accepting: Accepting, nonce: Nonce) -> Handshake {
         let Accepting { purposes, cluster, server } = accepting;
         let from = Party { cluster, server, generation: credentials.generation() };
@@ -182,7 +181,7 @@ impl Handshake {
         Handshake { keys: credentials.keys(), state }
     }
 
-    /// Takes the next message of the other side. The only way in which a handshake changes.
+    /// Processes the next message of the other side; the only way to advance a handshake.
     pub fn handle(&mut self, message: HandshakeMessage) -> Step {
         let state = std::mem::replace(&mut self.state, State::Ended);
         let step = match (state, message) {
@@ -215,7 +214,7 @@ impl Handshake {
         })
     }
 
-    /// Judges a first message, and proves our key.
+    /// Checks the first message, and proves this side's key.
     fn answer(
         &mut self,
         purposes: &[Purpose],
@@ -238,7 +237,7 @@ impl Handshake {
         Ok(Step::Reply(HandshakeMessage::Answer { answer, proof }))
     }
 
-    /// Judges an answer, and proves our key.
+    /// Checks an answer, and proves this side's key.
     fn prove(
         &mut self,
         expected: Option<ServerId>,
@@ -258,7 +257,7 @@ impl Handshake {
         Ok(Step::Proven { peer, last: Some(HandshakeMessage::Prove { proof }) })
     }
 
-    /// Judges the opening side's proof.
+    /// Checks the opening side's proof.
     fn conclude(
         &mut self,
         open: &HandshakeOpen,
@@ -296,8 +295,8 @@ fn same_version(theirs: u16) -> Result<(), HandshakeRefusal> {
     }
 }
 
-/// Judges whether two parties may talk for this purpose. A coordinator admits servers by rules of
-/// its own, which need more than this.
+/// Checks that two parties may communicate for this purpose. A coordinator admits servers by its
+/// own rules, which need more information.
 fn fits(purpose: Purpose, one: &Party, other: &Party) -> Result<(), HandshakeRefusal> {
     match purpose {
         Purpose::Bus | Purpose::Priority => {

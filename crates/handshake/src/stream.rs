@@ -1,12 +1,14 @@
-//! A handshake over anything that can be read from and written to, for callers that may wait.
+//! A handshake over any blocking stream.
 
 use crate::{Handshake, HandshakeError, ProvenPeer, Step};
 use std::io::{self, Read, Write};
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::handshake::{HANDSHAKE_BYTES_MAX, HandshakeMessage};
 
-/// Takes the opening side of a handshake to its end: says `first`, and answers until the other side
-/// is proven.
+/// Performs the opening side of a handshake: sends `first`, and continues until the peer is proven.
+///
+/// # Errors
+/// The stream failed, or a side refused the handshake.
 pub fn complete(
     mut handshake: Handshake,
     first: HandshakeMessage,
@@ -48,7 +50,7 @@ fn hear(stream: &mut impl Read) -> io::Result<HandshakeMessage> {
 }
 
 fn not_understood(why: impl std::fmt::Display) -> io::Error {
-    let text = format!("the other side is no ballast that authenticates itself ({why})");
+    let text = format!("the peer does not answer with ballast's handshake ({why})");
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 

@@ -1,67 +1,67 @@
-//! The log directory of one server: which segments make up its log, in a chain of pieces that ends
-//! where the last whole one ends.
+//! The segment manifest of one server (in the code and the on-disk format: the log directory). It
+//! lists the segments that make up the server's log, as a sequence of pieces that ends at the
+//! last complete piece.
 //!
-//! A log without it could lose a segment unnoticed: what nobody names, nobody misses. So a segment
-//! counts from its entry [`DirectoryEntry::Open`] on, which is written before the segment's first
-//! bytes, until its [`DirectoryEntry::Drop`]. The rules are RAMCloud's for its log digests (Ongaro et
-//! al., *Fast Crash Recovery in RAMCloud*, SOSP 2011, §3.2), with a chain of its own in place of a
-//! digest in each segment, so that segments may be written side by side.
+//! Without a manifest a log could lose a segment unnoticed. A segment therefore belongs to the
+//! log from its entry [`DirectoryEntry::Open`], which is written before the segment's first
+//! bytes, until its entry [`DirectoryEntry::Drop`]. The rules are RAMCloud's for log digests
+//! (Ongaro et al., *Fast Crash Recovery in RAMCloud*, SOSP 2011, §3.2). A separate manifest log
+//! replaces the digest in each segment, so that segments can be written concurrently.
 //!
-//! Whoever writes it down asks for the [`Directory::body`] of the next piece and says when it is
-//! [`Directory::written`]. When the chain's segment is long enough ([`Directory::wants_segment`]),
-//! the next one begins with [`Directory::snapshot`].
+//! The caller takes the [`Directory::body`] of the next piece, writes it, and reports that with
+//! [`Directory::written`]. When the current manifest segment is long enough
+//! ([`Directory::wants_segment`]), the caller begins the next one with [`Directory::snapshot`].
 //!
-//! **Invariant:** what has been read from a prefix of the chain is what the directory was at some
-//! time.
-//! **Invariant:** a segment that is named once as dropped is never named again.
+//! **Invariant:** every prefix of the manifest log decodes to a state that the manifest once had.
+//! **Invariant:** a segment that was dropped never appears again.
 
 use std::collections::BTreeMap;
 use types::SegmentId;
 use wire::directory::{Content, DirectoryEntry, SegmentRecord, decode, encode};
 
-/// A segment of the chain is not followed by another one before it has so many bytes.
+/// Minimum length of a manifest segment in bytes before the next one begins.
 const SEGMENT_BYTES_MIN: usize = 64 << 10;
 
-/// Nor before it has so many times the bytes of a snapshot: writing snapshots costs at most a third of all.
+/// Minimum length of a manifest segment in snapshots: snapshots are at most a third of all bytes.
 const SNAPSHOTS_PER_SEGMENT: usize = 4;
 
-/// Most bytes of one record in a snapshot: two numbers of ten and five bytes, seven bits to a byte, and two tags.
+/// Maximum bytes of one record in a snapshot: two varints of ten and five bytes, and two tags.
 const RECORD_BYTES: usize = 24;
 
-/// The log directory of one server.
+/// The segment manifest of one server (the log directory in the on-disk format).
 #[derive(Debug, Default)]
 pub struct Directory {
     segments: BTreeMap<SegmentId, Option<Content>>,
-    /// Not written down yet, in order.
+    /// Entries that are not written yet, in order.
     pending: Vec<DirectoryEntry>,
-    /// Bytes written to the current segment of the chain.
+    /// Bytes written to the current manifest segment.
     bytes: usize,
 }
 
-/// Why a chain of pieces is no directory.
+/// The reason why a sequence of pieces is not a valid manifest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectoryError {
-    /// It does not begin with a snapshot.
-    #[error("the log directory does not begin with a snapshot")]
+    /// The sequence does not begin with a snapshot.
+    #[error("the segment manifest does not begin with a snapshot")]
     NoSnapshot,
     /// A piece does not decode.
     #[error(transparent)]
     Corrupt(#[from] wire::Corrupt),
-    /// An entry speaks of a segment as what it cannot be.
-    #[error("the log directory says {entry} when that cannot be")]
+    /// An entry contradicts the entries before it.
+    #[error("the segment manifest has an invalid entry: {entry}")]
     OutOfOrder {
-        /// Which.
+        /// The entry, in its debug form.
         entry: String,
     },
 }
 
 impl Directory {
-    /// The directory of a log without segments.
+    /// Creates the manifest of a log without segments.
     pub fn new() -> Directory {
         Directory::default()
     }
 
-    /// What these pieces of one segment of the chain say, in their order.
+    /// Decodes the pieces of one manifest segment, given in order.
     pub fn read<'c>(
         bodies: impl IntoIterator<Item = &'c [u8]>,
     ) -> Result<Directory, DirectoryError> {
@@ -105,56 +105,57 @@ impl Directory {
         self.pending.push(entry);
     }
 
-    /// The segment may hold entries that count, from the next piece on.
+    /// Registers a segment, which may contain valid entries from the next manifest piece on.
     pub fn open(&mut self, segment: SegmentId) {
         self.note(DirectoryEntry::Open { segment });
     }
 
-    /// The segment has got its last entry, and is kept whole.
+    /// Records that the segment is closed and fully replicated, with its content.
     pub fn close(&mut self, segment: SegmentId, content: Content) {
         self.note(DirectoryEntry::Close { segment, content });
     }
 
-    /// The segment is no part of the log any more.
+    /// Removes the segment from the log.
     pub fn drop(&mut self, segment: SegmentId) {
         self.note(DirectoryEntry::Drop { segment });
     }
 
-    /// Whether the segment is part of the log.
+    /// Returns whether the segment belongs to the log.
     pub fn contains(&self, segment: SegmentId) -> bool {
         self.segments.contains_key(&segment)
     }
 
-    /// The segments of the log in ascending order, with what they hold if they have got their last entry.
+    /// Returns the segments of the log in ascending order, with the content of each closed one.
     pub fn segments(&self) -> impl Iterator<Item = (SegmentId, Option<Content>)> {
         self.segments.iter().map(|(segment, content)| (*segment, *content))
     }
 
-    /// The next piece's body, if there is something to be written down. It is the same until [`Directory::written`].
+    /// Returns the body of the next piece, if any entry is pending. It is the same until
+    /// [`Directory::written`] is called.
     pub fn body(&self) -> Option<Vec<u8>> {
         (!self.pending.is_empty()).then(|| encode(&self.pending))
     }
 
-    /// That body has been written.
+    /// Records that the body returned by [`Directory::body`] has been written.
     pub fn written(&mut self, bytes: usize) {
         self.pending.clear();
         self.bytes += bytes;
     }
 
-    /// Whether the chain's current segment is so long that another one should follow.
+    /// Returns whether the current manifest segment is so long that another one should follow.
     pub fn wants_segment(&self) -> bool {
         let snapshot = self.segments.len() * RECORD_BYTES;
         self.bytes > SEGMENT_BYTES_MIN.max(SNAPSHOTS_PER_SEGMENT * snapshot)
     }
 
-    /// The body of a segment's first piece. It says everything, also what had still to be written.
+    /// Returns the body of a manifest segment's first piece. It covers pending entries too.
     pub fn snapshot(&self) -> Vec<u8> {
         let record = |(segment, content)| SegmentRecord { segment, content };
         let segments = self.segments().map(record).collect();
         encode(&[DirectoryEntry::Snapshot { segments }])
     }
 
-    /// A segment of the chain has been begun with a snapshot of so many bytes.
+    /// Records that a manifest segment was begun with a snapshot of `bytes` bytes.
     pub fn begun(&mut self, bytes: usize) {
         self.pending.clear();
         self.bytes = bytes;
@@ -173,7 +174,7 @@ mod tests {
 
     type Segments = Vec<(SegmentId, Option<Content>)>;
 
-    /// The pieces of a directory's life, each with what the directory was then.
+    /// Returns the pieces of an example manifest, each with the segments listed after it.
     fn life() -> Vec<(Vec<u8>, Segments)> {
         let mut directory = Directory::new();
         let mut pieces = vec![(directory.snapshot(), Vec::new())];
@@ -238,11 +239,12 @@ mod tests {
         assert!(directory.wants_segment());
     }
 
-    /// Bytes of data that a master writes until no segment of its directory takes another record, while
-    /// the coordinator notes none: segments end half full, and each one lets an old one go.
+    /// Returns the bytes of data that a master can write before no manifest segment takes another
+    /// record, while the coordinator is away. Segments end half full, and each one releases an
+    /// old one.
     fn written_without_a_coordinator(living: u64, segment_bytes: usize) -> u64 {
         let mut directory = Directory::new();
-        // Numbers of a log that has had as many segments as no log ever will.
+        // Ids higher than any real log reaches.
         let first = 1 << 34;
         (first - living..first).for_each(|number| directory.open(SegmentId(number)));
         (first - living..first).for_each(|number| directory.close(SegmentId(number), content(8)));
@@ -279,7 +281,7 @@ mod tests {
 
     #[test]
     fn fifty_gigabytes_are_written_while_the_coordinator_is_away() {
-        // Servers of 64 MiB and of 256 GiB, with the smallest segments and the usual ones.
+        // Servers of 64 MiB and of 256 GiB, with the smallest and the usual segment size.
         for (memory, segment_bytes) in [
             (64 << 20, SEGMENT_BYTES_MIN),
             (64 << 30, SEGMENT_BYTES_MIN),

@@ -1,31 +1,31 @@
-//! Takes replies off the front of what a server has sent, in RESP2 or RESP3.
+//! A parser that takes replies off the front of a server's output, in RESP2 or RESP3.
 //!
-//! A reply is parsed twice: once to learn that all of it is there and sound, which can stop and go
-//! on with each piece that arrives, and once more when its parts are looked at. A scalar, the usual
-//! reply, is parsed once.
+//! Replies are parsed twice. The first pass checks that a reply is complete and valid, and can
+//! pause and resume with each received piece. The second pass runs when the parts are read.
+//! Scalars, which are the common case, are parsed once.
 //!
-//! The first pass needs no tree: a stack with the number of items that are missing at each level.
+//! The first pass needs no tree, only a stack with the number of missing items at each level.
 
 use crate::{
     item::{ItemReader, MalformedReply, read_usual},
     reply::{Items, Received},
 };
 
-/// Bytes of the shortest item, a null of RESP3.
+/// Length of the shortest item, a RESP3 null.
 const ITEM_BYTES_MIN: usize = 3;
 
-/// What a reply may have at most.
+/// Limits of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyLimits {
-    /// Bytes of the whole reply.
+    /// Most bytes of the whole reply.
     pub bytes_max: usize,
-    /// Levels of arrays, maps and the like within each other.
+    /// Most levels of nested arrays, maps and other aggregates.
     pub depth_max: usize,
 }
 
 impl Default for ReplyLimits {
-    /// Redis's longest value and some; the deepest reply of a Redis command, `COMMAND`'s, has less
-    /// than ten levels.
+    /// Returns limits above Redis's longest value and deepest reply. The deepest reply is that of
+    /// `COMMAND`, with less than ten levels.
     fn default() -> ReplyLimits {
         ReplyLimits { bytes_max: 1 << 30, depth_max: 32 }
     }
@@ -36,28 +36,36 @@ impl Default for ReplyLimits {
 pub struct ReplyParser {
     limits: ReplyLimits,
     reader: ItemReader,
-    /// Where in the input the first item begins that has not been parsed.
+    /// Offset in the input of the first item that is not parsed yet.
     position: usize,
-    /// Items missing at each open level, the outermost first. Never 0.
+    /// Number of missing items at each open level, outermost first. Never 0.
     missing: Vec<usize>,
 }
 
 impl ReplyParser {
-    /// The parser of a new connection.
+    /// Creates the parser of a new connection.
     ///
     /// # Panics
-    /// If the depth is unreasonable: [`crate::Value`] is built and dropped by recursion.
+    /// If the depth is above 1,024, because [`crate::Value`] is built and dropped recursively, or
+    /// if the size exceeds a quarter of the address space.
     pub fn new(limits: ReplyLimits) -> ReplyParser {
-        assert!(limits.depth_max <= 1_024, "depth of {} is too much", limits.depth_max);
-        assert!(limits.bytes_max <= isize::MAX as usize / 4, "no memory is that large");
+        assert!(
+            limits.depth_max <= 1_024,
+            "a reply depth of {} exceeds the maximum",
+            limits.depth_max
+        );
+        assert!(
+            limits.bytes_max <= isize::MAX as usize / 4,
+            "the reply limit exceeds a quarter of the address space"
+        );
         let reader = ItemReader { bytes_max: limits.bytes_max, searched: 0 };
         ReplyParser { limits, reader, position: 0, missing: Vec::new() }
     }
 
-    /// Takes the next reply off the front of `input`, which holds everything that was received and
-    /// not taken. `None`: it is not complete, call again with the same bytes and more.
+    /// Takes the next reply off the front of `input`, which contains all received and unconsumed
+    /// bytes. Returns `None` if it is incomplete: call again with the same bytes and more.
     ///
-    /// After an error the connection is to be closed.
+    /// After an error, the caller must close the connection.
     #[inline]
     pub fn next<'a>(
         &mut self,
@@ -116,8 +124,8 @@ impl ReplyParser {
         Ok(())
     }
 
-    /// Counts an item as complete, and each level of which it was the last one. `true`: that was
-    /// the whole reply.
+    /// Counts an item as complete, and each level that it completes. Returns whether the whole
+    /// reply is complete.
     fn close_item(&mut self) -> bool {
         while let Some(missing) = self.missing.last_mut() {
             *missing -= 1;

@@ -1,18 +1,16 @@
-//! Takes requests off the front of what a client has sent.
+//! A parser that takes requests off the front of a client's input.
 //!
-//! A request is an array of bulk strings (`*2 $3 GET $1 x`, each part ended by CR LF) or, for
-//! people with a terminal, one line of words ("inline"). Empty ones are skipped, as Redis does.
+//! A request is an array of bulk strings (`*2 $3 GET $1 x`, each part ended by CR LF), or a line of
+//! words typed by a person ("inline"). Empty requests are skipped, as in Redis.
 //!
-//! All that is remembered between two calls are the arguments found so far, how many are missing,
-//! and how far an unfinished line has been searched. The length of an unfinished argument is read
-//! again with each call.
+//! Between two calls, the parser remembers only the arguments found so far, the number of missing
+//! ones, and how far it has searched an unfinished line. Each call parses the length of an
+//! unfinished argument again.
 //!
-//! A request with an argument that is longer than may be kept passes by without being kept: its
-//! bytes are taken off as they arrive, and at its end comes an error after which the connection goes
-//! on.
+//! A request with a too long argument is skipped without buffering: its bytes are consumed as they
+//! arrive. Its end gives an error after which the connection continues.
 //!
-//! The CR LF behind each part is checked, as in Valkey 9. Redis skips two bytes there, whatever they
-//! are.
+//! The CR LF after each part is checked, as in Valkey 9. Redis skips two arbitrary bytes there.
 
 use crate::{
     inline,
@@ -20,55 +18,55 @@ use crate::{
     request::{Request, Span},
 };
 
-/// Arguments whose places stay allocated between two requests: few, since most connections are
-/// idle.
+/// Argument positions that stay allocated between two requests. The number is small because most
+/// connections are idle.
 const SPANS_KEPT: usize = 128;
 /// Bytes for the words of inline requests that stay allocated between two requests.
 const UNQUOTED_BYTES_KEPT: usize = 1_024;
 
-/// Bytes that any line may have: the longest number with its marker and sign.
+/// Length of the longest number line, with its marker and sign. Lower limits on lines are invalid.
 const NUMBER_BYTES_MAX: usize = 21;
 
-/// What a client did wrong, in Redis's words (without the leading `ERR `). As a rule the connection
-/// cannot be used any longer: where the next request begins is unknown.
+/// A protocol error of a client, in Redis's words (without the leading `ERR `). Usually the
+/// connection cannot be used any longer, because the start of the next request is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// The number of arguments is not a number, or above the limit.
+    /// The number of arguments is not a number, or exceeds the limit.
     #[error("Protocol error: invalid multibulk length")]
     InvalidMultibulkLength,
-    /// An argument's length is not a number, or above the limit.
+    /// An argument's length is not a number, or exceeds the limit.
     #[error("Protocol error: invalid bulk length")]
     InvalidBulkLength,
-    /// An argument has another length than was announced.
+    /// An argument's length differs from the announced one.
     #[error("Protocol error: invalid CRLF in request")]
     InvalidLineEnd,
-    /// An argument does not begin as one.
+    /// An argument begins with another byte than `$`.
     #[error("Protocol error: expected '$', got '{}'", printable(*got))]
     ExpectedBulk {
         /// The byte in the place of `$`.
         got: u8,
     },
-    /// A line of words does not end.
+    /// An inline request exceeds the line limit.
     #[error("Protocol error: too big inline request")]
     TooBigInline,
-    /// The line with the number of arguments does not end.
+    /// The line with the number of arguments exceeds the limit.
     #[error("Protocol error: too big mbulk count string")]
     TooBigMultibulkCount,
-    /// The line with an argument's length does not end.
+    /// The line with an argument's length exceeds the limit.
     #[error("Protocol error: too big bulk count string")]
     TooBigBulkCount,
-    /// A line of words has a quote that is not closed.
+    /// An inline request has an unclosed quote.
     #[error("Protocol error: unbalanced quotes in request")]
     UnbalancedQuotes,
-    /// All arguments together are above the limit. (Redis closes the connection without a word.)
+    /// The whole request exceeds the limit. (Redis closes the connection without an error.)
     #[error("Protocol error: too big request")]
     TooBigRequest,
-    /// An argument is longer than may be kept. The whole request has been taken off the input.
+    /// An argument exceeds the limit for buffering. The whole request was consumed.
     #[error("argument of {bytes} bytes is longer than the maximum of {bytes_max} bytes")]
     TooLongArgument {
-        /// Its length: of the first one, if there are several.
+        /// Length of the first such argument.
         bytes: u32,
-        /// What it may have.
+        /// The limit.
         bytes_max: u32,
     },
 }
@@ -80,7 +78,7 @@ impl ProtocolError {
     }
 }
 
-/// A line end in an error text would end the reply.
+/// Replaces line ends, because they would end the error reply.
 fn printable(byte: u8) -> char {
     match byte {
         b'\r' | b'\n' => ' ',
@@ -88,23 +86,23 @@ fn printable(byte: u8) -> char {
     }
 }
 
-/// What a request may have at most.
+/// Limits of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
-    /// Bytes of one argument.
+    /// Most bytes of one argument.
     pub bulk_bytes_max: usize,
-    /// Bytes of an argument that is not kept. A longer one ends the connection.
+    /// Most bytes of an argument that is skipped. A longer one ends the connection.
     pub skipped_bytes_max: usize,
-    /// Arguments, the command's name included.
+    /// Most arguments, including the command's name.
     pub arguments_max: usize,
-    /// Bytes of an inline request, and of the lines that announce lengths.
+    /// Most bytes of an inline request, and of lines with lengths.
     pub line_bytes_max: usize,
-    /// Bytes of the whole request. At most `u32::MAX`.
+    /// Most bytes of the whole request. At most `u32::MAX`.
     pub request_bytes_max: usize,
 }
 
 impl Default for RequestLimits {
-    /// As Redis by default.
+    /// Returns Redis's default limits.
     fn default() -> RequestLimits {
         RequestLimits {
             bulk_bytes_max: 512 << 20,
@@ -120,63 +118,69 @@ impl Default for RequestLimits {
 #[derive(Debug)]
 pub struct RequestParser {
     limits: RequestLimits,
-    /// Arguments found so far of the request at the front of the input.
+    /// Positions of the arguments found so far of the current request.
     spans: Vec<Span>,
-    /// Arguments not found yet. 0: the request's first line has not been read.
+    /// Number of missing arguments; 0 if the first line of the request was not read yet.
     missing: usize,
-    /// Where in the input the first missing argument begins.
+    /// Offset in the input of the first missing argument.
     position: usize,
-    /// Bytes from there on that hold no line end.
+    /// Bytes after `position` that contain no line end.
     searched: usize,
-    /// Bytes of the input up to the end of the first missing argument; 0: not known.
+    /// Bytes of input up to the end of the first missing argument; 0 if unknown.
     wanted: usize,
     /// Words of an inline request, without their quotes.
     unquoted: Vec<u8>,
-    /// Of a request with an argument that is too long; only while arguments are missing.
+    /// State of a request that is being skipped; only set while arguments are missing.
     skipped: Option<Skipped>,
 }
 
-/// A request that passes by without being kept.
+/// The state of a request that is skipped without buffering.
 #[derive(Debug)]
 struct Skipped {
-    /// Length of its first argument that is too long.
+    /// Length of its first too long argument.
     bytes: u32,
-    /// Bytes of the argument at the front that have not passed, those of its line end included.
-    /// `None`: the line with its length has not.
+    /// Bytes of the current argument that were not consumed yet, including its line end. `None` if
+    /// its length line was not consumed.
     left: Option<usize>,
 }
 
-/// Bytes of a line end.
+/// Length of a line end, in bytes.
 const LINE_END: usize = 2;
 
-/// Where the arguments of a finished request stand.
+/// The buffer that contains the arguments of a finished request.
 enum Place {
     Input,
     Unquoted,
 }
 
-/// What has been learnt of the line at some position.
+/// The result of reading a line.
 enum Line {
     Unfinished,
-    /// Its number, and its bytes with the line end.
+    /// The number in the line, and the line's length including its end.
     Number(i64, usize),
 }
 
-/// See [`RequestParser::new`].
+/// Checks limits. See [`RequestParser::new`].
 fn check(limits: &RequestLimits) {
     let &RequestLimits { bulk_bytes_max, skipped_bytes_max, line_bytes_max, .. } = limits;
     let longest = bulk_bytes_max.max(skipped_bytes_max);
     let highest = limits.request_bytes_max.max(line_bytes_max).max(longest);
-    assert!(u32::try_from(highest).is_ok(), "requests of {highest} bytes cannot be handled");
-    assert!(line_bytes_max >= NUMBER_BYTES_MAX, "lines of {line_bytes_max} bytes are too short");
+    assert!(
+        u32::try_from(highest).is_ok(),
+        "a request limit of {highest} bytes does not fit 32 bits"
+    );
+    assert!(
+        line_bytes_max >= NUMBER_BYTES_MAX,
+        "a line limit of {line_bytes_max} bytes is too small for a number"
+    );
 }
 
 impl RequestParser {
-    /// The parser of a new connection.
+    /// Creates the parser of a new connection.
     ///
     /// # Panics
-    /// If a limit is above `u32::MAX` (positions in a request are kept in four bytes), or if lines
-    /// are too short for a number.
+    /// If a limit exceeds `u32::MAX` (positions in a request are stored in four bytes), or if the
+    /// line limit is too short for a number.
     pub fn new(limits: RequestLimits) -> RequestParser {
         check(&limits);
         RequestParser {
@@ -191,21 +195,21 @@ impl RequestParser {
         }
     }
 
-    /// What may be sent from the next request on.
+    /// Sets the limits from the next request on.
     ///
     /// # Panics
-    /// As [`RequestParser::new`].
+    /// Under the conditions of [`RequestParser::new`].
     pub fn set_limits(&mut self, limits: RequestLimits) {
         check(&limits);
         self.limits = limits;
     }
 
-    /// Takes the next request off the front of `input`, which holds everything that was received
-    /// and not taken. `None`: it is not complete, call again with the same bytes and more. Even
-    /// then something may have been taken: empty requests are, and what is too long to be kept.
+    /// Takes the next request off the front of `input`, which contains all received and unconsumed
+    /// bytes. Returns `None` if it is incomplete: call again with the same bytes and more. Even
+    /// then, empty requests and skipped arguments may have been consumed.
     ///
-    /// After an error the connection is to be closed, unless it goes on
-    /// ([`ProtocolError::ends_connection`]): then call again.
+    /// After an error, the caller must close the connection if [`ProtocolError::ends_connection`]
+    /// returns true, and must call again otherwise.
     #[inline]
     pub fn next<'p, 'i: 'p>(
         &'p mut self,
@@ -220,14 +224,14 @@ impl RequestParser {
         }))
     }
 
-    /// How many bytes of input [`RequestParser::next`] must be given to find more than it did the
-    /// last time, counted from where it stopped. 0: any byte may help.
+    /// Returns how many bytes of input [`RequestParser::next`] needs to make progress, counted from
+    /// where it stopped. 0: any byte may help.
     #[inline]
     pub fn wanted(&self) -> usize {
         self.wanted
     }
 
-    /// Bytes of memory it holds, apart from itself.
+    /// Returns the memory allocated by the parser, in bytes.
     pub fn held_bytes(&self) -> usize {
         self.spans.capacity() * size_of::<Span>() + self.unquoted.capacity()
     }
@@ -274,7 +278,7 @@ impl RequestParser {
                 Line::Number(count, taken) => (count, taken),
             },
         };
-        // Less than none is none.
+        // A negative count means an empty request.
         let count = usize::try_from(count).unwrap_or(0);
         if count > self.limits.arguments_max {
             return Err(ProtocolError::InvalidMultibulkLength);
@@ -322,8 +326,8 @@ impl RequestParser {
         Ok(Some(self.position))
     }
 
-    /// Reads the line before an argument if it is unfinished, wrong, or merely unusual, and returns
-    /// the argument's length and the line's.
+    /// Reads a length line that is unfinished, invalid, or merely unusual. Returns the argument's
+    /// length and the line's length.
     #[cold]
     fn read_odd_length(&mut self, rest: &[u8]) -> Result<Option<(usize, usize)>, ProtocolError> {
         match self.read_odd_line(rest, ProtocolError::TooBigBulkCount)? {
@@ -335,8 +339,8 @@ impl RequestParser {
         }
     }
 
-    /// The first missing argument is too long; behind the line with its length, which has so many
-    /// bytes, the request is not kept any more.
+    /// Begins to skip the request after a too long argument, given the argument's length and the
+    /// length of its header line.
     #[cold]
     fn begin_to_skip(&mut self, length: usize, header: usize) -> Result<(), ProtocolError> {
         let left = Some(self.left_of(length)?);
@@ -347,7 +351,7 @@ impl RequestParser {
         Ok(())
     }
 
-    /// Bytes of an argument of this length, with its line end, if it may pass by.
+    /// Returns the bytes of an argument including its line end, if it may be skipped.
     fn left_of(&self, length: usize) -> Result<usize, ProtocolError> {
         match length <= self.limits.skipped_bytes_max {
             true => Ok(length + LINE_END),
@@ -355,7 +359,7 @@ impl RequestParser {
         }
     }
 
-    /// Takes off what there is of a request that is too long; its end is an error.
+    /// Consumes the available part of a request that is skipped. Returns an error at its end.
     #[cold]
     fn skip(&mut self, input: &mut &[u8]) -> Result<Option<(Place, usize)>, ProtocolError> {
         *input = &input[std::mem::take(&mut self.position)..];
@@ -383,7 +387,7 @@ impl RequestParser {
         Ok(None)
     }
 
-    /// Reads a line that is unfinished, wrong, or merely unusual, such as `*-1`.
+    /// Reads a line that is unfinished, invalid, or merely unusual, such as `*-1`.
     #[cold]
     fn read_odd_line(
         &mut self,
@@ -407,7 +411,7 @@ impl RequestParser {
         }
     }
 
-    /// Reads a line of words and returns its length. An empty one leaves no arguments.
+    /// Reads an inline request and returns its length. An empty line gives no arguments.
     #[cold]
     fn read_inline(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
         let Some(end) = self.find_in_line(b'\n', input, ProtocolError::TooBigInline)? else {
@@ -420,15 +424,15 @@ impl RequestParser {
         Ok(Some(end + 1))
     }
 
-    /// Finds the end of the line at the front of `rest`, and remembers how far it has looked.
+    /// Finds the end of the line at the front of `rest`, and remembers how far it has searched.
     fn find_in_line(
         &mut self,
         end: u8,
         rest: &[u8],
         too_big: ProtocolError,
     ) -> Result<Option<usize>, ProtocolError> {
-        // The end of the longest line stands right behind it. Nothing beyond that is looked at, so
-        // that a line is too long whether it arrives in pieces or at once.
+        // The end of a line of maximum length is directly after it. The search stops there, so that
+        // a line is too long whether it arrives in pieces or at once.
         let window = &rest[..rest.len().min(self.limits.line_bytes_max + 1)];
         if let Some(found) = memchr::memchr(end, &window[self.searched..]) {
             self.searched += found;
@@ -454,16 +458,16 @@ impl RequestParser {
     }
 }
 
-/// Reads `$3`, the line before an argument, and returns the argument's length and the line's; `None`: it
-/// is not as usual.
+/// Reads `$3`, the line before an argument, and returns the argument's length and the line's.
+/// Returns `None` if the line is unusual or incomplete.
 #[inline]
 fn short_length(rest: &[u8]) -> Option<(usize, usize)> {
     let (b'$', number) = rest.split_first()? else { return None };
     short_line(number).map(|(length, taken)| (length, taken + 1))
 }
 
-/// Takes off what there is of an argument and its line end, and returns how much of it is to come.
-/// `None`: nothing.
+/// Consumes the available part of an argument and its line end. Returns the number of bytes still
+/// missing, or `None` at the end.
 fn pass(left: Option<usize>, input: &mut &[u8]) -> Result<Option<usize>, ProtocolError> {
     let Some(left) = left else { return Ok(None) };
     let body = (left - LINE_END).min(input.len());

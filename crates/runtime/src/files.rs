@@ -1,9 +1,10 @@
-//! Files of a data directory: numbered ones in one folder, written at any place by one process.
+//! Files of a data directory: numbered files in one folder, written at any offset by one process.
 //!
-//! A directory belongs to the process that has locked its file `lock`; the lock goes with the
-//! process, however it ends. Making and removing a file is on the disk when the call returns.
+//! A directory belongs to the process that has locked its file `lock`. The lock ends with the
+//! process, however that ends. Creating and removing a file is durable when the call returns.
 //!
-//! Calls wait for the disk. Every error says which file, where, and what an operator can do.
+//! Calls wait for the disk. Every error names the file, the position, and a remedy for the
+//! operator.
 
 #[cfg(feature = "faults")]
 use crate::faults::{self, Operation, Then};
@@ -15,12 +16,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the operating system calls its present boot.
+/// File with the id of the system's current boot.
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
-/// Where it gives out random bits.
+/// Source of random bits.
 const RANDOM_FILE: &str = "/dev/urandom";
 
-/// The id that the operating system has drawn for its present boot.
+/// Returns the id that the operating system has drawn for its current boot.
 pub fn boot_id() -> io::Result<[u8; 16]> {
     let path = Path::new(BOOT_ID_FILE);
     let text = fs::read_to_string(path).map_err(|error| explain(error, path, "cannot read"))?;
@@ -36,7 +37,7 @@ fn parse_boot_id(text: &str) -> Option<[u8; 16]> {
     is_id.then(|| id.to_be_bytes())
 }
 
-/// Bits that the operating system has drawn, for numbers that must not meet another one by chance.
+/// Returns random bits of the operating system, for numbers that must not collide by chance.
 pub fn random_bits() -> io::Result<u128> {
     let path = Path::new(RANDOM_FILE);
     let mut bits = [0; 16];
@@ -45,7 +46,8 @@ pub fn random_bits() -> io::Result<u128> {
     Ok(u128::from_le_bytes(bits))
 }
 
-/// A data directory, locked for this process until this and all its folders are gone.
+/// A data directory. It is locked for this process until this value and all its folders are
+/// dropped.
 #[derive(Debug)]
 pub struct DataDirectory {
     root: PathBuf,
@@ -53,7 +55,7 @@ pub struct DataDirectory {
 }
 
 impl DataDirectory {
-    /// Locks a directory; makes it if it is not there.
+    /// Locks a directory, and creates it if necessary.
     pub fn open(root: &Path) -> io::Result<DataDirectory> {
         make_directory(root)?;
         let path = root.join("lock");
@@ -65,18 +67,18 @@ impl DataDirectory {
             Err(TryLockError::WouldBlock) => return Err(in_use(root, &mut lock)),
             Err(TryLockError::Error(error)) => return Err(explain(error, &path, "cannot lock")),
         }
-        // For people only: it is the lock that counts.
+        // Information for people only; the lock itself is what counts.
         let noted = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
         noted.map_err(|error| explain(error, &path, "cannot write"))?;
         Ok(DataDirectory { root: root.to_path_buf(), lock: Arc::new(lock) })
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.root
     }
 
-    /// A folder of numbered files in it; makes it if it is not there.
+    /// Returns a folder of numbered files in the directory, and creates it if necessary.
     pub fn folder(&self, name: &str) -> io::Result<Folder> {
         let path = self.root.join(name);
         make_directory(&path)?;
@@ -96,12 +98,12 @@ fn in_use(root: &Path, lock: &mut File) -> io::Error {
     io::Error::new(ErrorKind::ResourceBusy, text)
 }
 
-/// Makes a directory, and those above it, that are still there after a loss of power.
+/// Creates a directory and its parents durably: they survive a power loss.
 pub fn make_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    // A path of one word has an empty parent, which is the working directory.
+    // The parent of a single-component path is empty, which means the working directory.
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         Some(_) | None => Path::new("."),
@@ -116,37 +118,37 @@ pub fn make_directory(path: &Path) -> io::Result<()> {
     sync_directory(parent)
 }
 
-/// Makes the names of the files in a directory survive a loss of power.
+/// Makes the file names in a directory survive a power loss.
 pub fn sync_directory(path: &Path) -> io::Result<()> {
     let synced = File::open(path).and_then(|directory| directory.sync_all());
     synced.map_err(|error| explain(error, path, "cannot sync"))
 }
 
-/// A folder of files that have numbers for names.
+/// A folder of files whose names are numbers.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Synced when a name has come or gone.
+    /// Synced after a file name was added or removed.
     handle: File,
     _lock: Arc<File>,
 }
 
 impl Folder {
-    /// The numbers of its files, in order. Files with other names are left alone.
+    /// Returns the numbers of its files in ascending order. Ignores files with other names.
     pub fn list(&self) -> io::Result<Vec<u32>> {
         let failed = |error| explain(error, &self.path, "cannot list");
         let mut numbers = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
             let number = name.to_str().and_then(|name| name.parse().ok());
-            // `7` and `+7` are not our names for file 7.
+            // `7` and `+7` are not valid names of file 7.
             numbers.extend(number.filter(|number| *file_name(*number) == *name));
         }
         numbers.sort_unstable();
         Ok(numbers)
     }
 
-    /// Makes a file with room for `bytes`, which are at least one. After an error it may be there.
+    /// Creates a file with space for `bytes`, at least one. After an error the file may exist.
     pub fn create(&self, number: u32, bytes: u64) -> io::Result<NumberedFile> {
         let path = self.path.join(file_name(number));
         let made = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
@@ -157,7 +159,7 @@ impl Folder {
         Ok(file)
     }
 
-    /// Opens a file that exists.
+    /// Opens an existing file.
     pub fn open(&self, number: u32) -> io::Result<NumberedFile> {
         let path = self.path.join(file_name(number));
         let opened = OpenOptions::new().read(true).write(true).open(&path);
@@ -165,7 +167,7 @@ impl Folder {
         Ok(NumberedFile { path, file })
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     pub fn remove(&self, number: u32) -> io::Result<()> {
         let path = self.path.join(file_name(number));
         match fs::remove_file(&path) {
@@ -193,7 +195,7 @@ pub struct NumberedFile {
 }
 
 impl NumberedFile {
-    /// Takes room on the disk, where the file system can promise any. Without it the disk may turn
+    /// Reserves space on the disk, if the file system supports it. Otherwise the disk may turn
     /// out to be full later.
     fn reserve(&self, bytes: u64) -> io::Result<()> {
         #[cfg(feature = "faults")]
@@ -210,7 +212,7 @@ impl NumberedFile {
         }
     }
 
-    /// Writes the parts side by side. After an error any of the bytes may have been written.
+    /// Writes the parts consecutively. After an error any of the bytes may have been written.
     pub fn write(&self, offset: u64, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         #[cfg(feature = "faults")]
         self.suffer(Operation::Write)?;
@@ -230,7 +232,7 @@ impl NumberedFile {
         Ok(())
     }
 
-    /// Reads until `into` is full or the file ends.
+    /// Reads until `into` is full or the file ends. Returns the number of bytes.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         #[cfg(feature = "faults")]
         self.suffer(Operation::Read)?;
@@ -247,8 +249,8 @@ impl NumberedFile {
         Ok(filled)
     }
 
-    /// Puts what was written on the disk. If it fails, what was written since the last time may be
-    /// lost, whatever a later call says.
+    /// Writes all data to the disk. If it fails, data written since the last success may be lost,
+    /// even if a later call succeeds.
     pub fn sync(&self) -> io::Result<()> {
         #[cfg(feature = "faults")]
         if self.suffer(Operation::Sync)? == Then::Lie {
@@ -257,22 +259,23 @@ impl NumberedFile {
         self.file.sync_data().map_err(|error| explain(error, &self.path, "cannot sync"))
     }
 
-    /// Tells the system that the file is going to be read from its beginning up to this place, or to
+    /// Tells the system that the file will be read from its beginning up to this offset, or to
     /// its end if that comes first.
     pub fn read_ahead(&self, to: u64) {
-        // Hints: reading works without. None means all, and so does one that the system cannot count.
+        // Only hints: reading works without them. `None` means the whole file; so does a length
+        // that the system cannot represent.
         let length = NonZeroU64::new(to).filter(|length| i64::try_from(length.get()).is_ok());
         let _ = rustix::fs::fadvise(&self.file, 0, length, Advice::Sequential);
         let _ = rustix::fs::fadvise(&self.file, 0, length, Advice::WillNeed);
     }
 
-    /// Tells the system that what it has in memory of the file may go, as far as it is on the disk.
+    /// Tells the system that it may drop cached pages of the file that are on the disk.
     pub fn forget_cached(&self) {
         // A hint.
         let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
     }
 
-    /// Plays what a test wants the disk to do.
+    /// Applies the disk faults that a test has configured.
     #[cfg(feature = "faults")]
     fn suffer(&self, operation: Operation) -> io::Result<Then> {
         let what = || format!("cannot {operation:?}").to_lowercase();
@@ -284,14 +287,14 @@ impl NumberedFile {
     }
 }
 
-/// The same kind of error, with what happened to which file and what can be done about it.
+/// Returns an error of the same kind, with the operation, the file and a remedy.
 fn explain(error: io::Error, path: &Path, what: &str) -> io::Error {
     let advice = match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; free some space on this disk",
         ErrorKind::PermissionDenied => "; the server's user must own the data directory",
-        ErrorKind::ReadOnlyFilesystem => "; the disk was mounted for reading only, or has failed",
+        ErrorKind::ReadOnlyFilesystem => "; the disk was mounted read-only, or has failed",
         _ if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
-            "; the disk has failed here, see the system's log"
+            "; the disk has failed, see the system's log"
         }
         _ if error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) => {
             "; raise the limit of open files (ulimit -n)"

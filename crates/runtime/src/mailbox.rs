@@ -1,28 +1,28 @@
 //! Messages from any thread to one reactor.
 //!
-//! A sender appends to a list under a short lock and raises a flag; the reactor looks at the flag
-//! once per turn and takes the whole list. Only a reactor that has announced that it is going to
-//! wait costs its senders a system call.
+//! A sender appends to a list under a short lock and sets a flag. The reactor checks the flag
+//! once per turn and takes the whole list. A sender makes a system call only if the reactor has
+//! announced that it is going to wait.
 //!
-//! Why no message is slept over: a sender first raises `pending`, then looks at `asleep`; the
-//! reactor first raises `asleep`, then looks at `pending`. All four are sequentially consistent,
-//! so at least one of the two sees the other. Checked by shuttle in the tests.
+//! No wake-up is lost: a sender first sets `pending`, then reads `asleep`; the reactor first sets
+//! `asleep`, then reads `pending`. All four accesses are sequentially consistent, so at least one
+//! of the two sees the other's store. Shuttle checks this in the tests.
 
 use crate::sync::{AtomicBool, Mutex, Ordering};
 use std::sync::Arc;
 use types::ReactorId;
 
-/// Ends a reactor's waiting, from another thread.
+/// Wakes a waiting reactor from another thread.
 pub(crate) trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// The reactor's end, shared with the senders.
+/// The reactor's end of its mailbox, shared with the senders.
 pub(crate) struct Inbox<M> {
     messages: Mutex<Vec<M>>,
-    /// There may be messages, or somebody wants a turn.
+    /// There may be messages, or a sender has requested a turn.
     pending: AtomicBool,
-    /// The reactor waits, or is about to: it must be woken.
+    /// The reactor waits or is about to, and must be woken.
     asleep: AtomicBool,
     waker: Box<dyn Wake>,
 }
@@ -42,7 +42,7 @@ impl<M> Inbox<M> {
         self.nudge();
     }
 
-    /// Makes the reactor take a turn.
+    /// Makes the reactor run a turn.
     pub(crate) fn nudge(&self) {
         self.pending.store(true, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
@@ -50,7 +50,7 @@ impl<M> Inbox<M> {
         }
     }
 
-    /// Takes what is there, in the order of each sender. `into` is empty and comes back filled.
+    /// Moves all messages, in the order of each sender, to the empty `into`.
     pub(crate) fn take(&self, into: &mut Vec<M>) {
         if self.pending.load(Ordering::Relaxed) && self.pending.swap(false, Ordering::SeqCst) {
             let mut messages = self.messages.lock().unwrap_or_else(|p| p.into_inner());
@@ -58,7 +58,8 @@ impl<M> Inbox<M> {
         }
     }
 
-    /// The reactor is about to wait. False: there is something to do, it must not.
+    /// Announces that the reactor is about to wait. Returns `false` if it must not, because there
+    /// is something to do.
     pub(crate) fn may_sleep(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         if self.pending.load(Ordering::SeqCst) {
@@ -68,21 +69,21 @@ impl<M> Inbox<M> {
         true
     }
 
-    /// The reactor has stopped waiting.
+    /// Announces that the reactor has stopped waiting.
     pub(crate) fn awake(&self) {
         self.asleep.store(false, Ordering::SeqCst);
     }
 }
 
-/// What stands in an inbox: the service's messages, and the reactors' own.
+/// A message to a reactor: mail for its service, or a message between reactors.
 pub(crate) enum Letter<M> {
     Mail(M),
     Handed(crate::driver::Accepted),
     Stop,
 }
 
-/// Sends to one reactor. Cheap to clone; never blocks for long; never fails: what is sent to a
-/// reactor that has stopped is dropped with it.
+/// The sender of one reactor's mail. It is cheap to clone, never blocks for long and never fails:
+/// mail to a stopped reactor is dropped.
 pub struct Mailbox<M> {
     inbox: Arc<Inbox<Letter<M>>>,
 }
@@ -92,13 +93,13 @@ impl<M> Mailbox<M> {
         Mailbox { inbox }
     }
 
-    /// The reactor's service gets `mail` in one of its next turns. Mail of one sender arrives in
-    /// order.
+    /// Sends `mail` to the reactor's service, which gets it in one of its next turns. Mail of one
+    /// sender arrives in order.
     pub fn send(&self, mail: M) {
         self.inbox.push(Letter::Mail(mail));
     }
 
-    /// The reactor takes a turn soon, as when there is background work that any reactor may do.
+    /// Makes the reactor run a turn soon, for instance for background work that any reactor may do.
     pub fn wake(&self) {
         self.inbox.nudge();
     }
@@ -124,27 +125,27 @@ impl<M> Mailboxes<M> {
         Mailboxes { all: all.into() }
     }
 
-    /// One reactor's mailbox.
+    /// Returns one reactor's mailbox.
     pub fn of(&self, reactor: ReactorId) -> &Mailbox<M> {
         &self.all[usize::from(reactor.0)]
     }
 
-    /// All of them, in the order of the reactors.
+    /// Returns all mailboxes, in the order of the reactors.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Mailbox<M>> {
         self.all.iter()
     }
 
-    /// How many reactors there are.
+    /// Returns the number of reactors.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Never: there is at least one reactor.
+    /// Returns whether there is no reactor: never, there is at least one.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Asks all reactors to send what they have, to close their connections and to end.
+    /// Asks all reactors to send their output, close their connections and end.
     pub fn stop(&self) {
         for mailbox in self.iter() {
             mailbox.post(Letter::Stop);
@@ -184,8 +185,8 @@ mod tests {
         assert!(!inbox.may_sleep(), "woken without a message");
     }
 
-    /// All interleavings that shuttle finds of senders and a reactor that waits whenever it may: if
-    /// a wake-up were lost the reactor would wait for ever, and shuttle reports a deadlock.
+    /// Runs random interleavings of senders and a reactor that waits whenever it may. After a
+    /// lost wake-up the reactor would wait forever, which shuttle reports as a deadlock.
     #[cfg(feature = "shuttle")]
     #[test]
     fn shuttle_finds_no_message_slept_over() {
@@ -195,7 +196,7 @@ mod tests {
         struct Bell(Arc<(Mutex<bool>, Condvar)>);
         impl Wake for Bell {
             fn wake(&self) {
-                *self.0.0.lock().expect("nobody panics") = true;
+                *self.0.0.lock().expect("no thread panics") = true;
                 self.0.1.notify_one();
             }
         }
@@ -212,9 +213,9 @@ mod tests {
             let (mut taken, mut all) = (Vec::new(), Vec::new());
             while all.len() < 4 {
                 if inbox.may_sleep() {
-                    let mut rung = bell.0.lock().expect("nobody panics");
+                    let mut rung = bell.0.lock().expect("no thread panics");
                     while !*rung {
-                        rung = bell.1.wait(rung).expect("nobody panics");
+                        rung = bell.1.wait(rung).expect("no thread panics");
                     }
                     *rung = false;
                     drop(rung);
@@ -224,7 +225,7 @@ mod tests {
                 all.append(&mut taken);
             }
             for sender in senders {
-                sender.join().expect("nobody panics");
+                sender.join().expect("no thread panics");
             }
             for sender in 0..2 {
                 let rounds =

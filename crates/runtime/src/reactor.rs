@@ -1,14 +1,14 @@
-//! One reactor: a service, a driver, and the turn that joins them.
+//! One reactor: a service, a driver, and the loop of turns that connects them.
 //!
-//! A turn: look what happened (or wait), then priority connections, bus connections, clients,
-//! mail, batched work, timers, output, closings, and at most one quantum of background work. See
-//! "Reactor" in `docs/design/reactor.md` for why in this order.
+//! The order of a turn is: poll or wait, priority connections, bus connections, clients, mail,
+//! batched work, timers, output, closings, and at most one quantum of background work.
+//! `docs/design/reactor.md` explains this order.
 //!
 //! Invariants:
-//! - a connection leaves the table at the end of a turn only, so that an id found once is good for
-//!   the whole turn;
-//! - whoever has something to do (input, output, a closing) stands in one of the lists of [`Io`],
-//!   and the reactor does not wait while one of them has an entry.
+//! - A connection leaves the table only at the end of a turn, so an id looked up once stays valid
+//!   for the whole turn.
+//! - A connection with pending work (input, output, a closing) is in one of the lists of [`Io`].
+//!   The reactor does not wait while any of them is non-empty.
 
 use crate::clock::Clock;
 use crate::connection::{Class, ConnectionId, TURN_BYTES_MAX};
@@ -26,15 +26,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::Instant;
 
-/// Connections of a class served in one turn before priority traffic is looked for again and the
-/// replies leave: the first reply waits for about 32 x 3 us.
+/// Most connections of a class served in one turn before priority traffic is polled again and the
+/// replies are sent: the first reply waits for about 32 x 3 us.
 const CONNECTIONS_PER_TURN_MAX: usize = 32;
 
-/// Unconsumed input above which a connection is closed. Above the largest frame of the bus; a
-/// service that limits its requests pauses or closes far below.
+/// Unconsumed input in bytes above which a connection is closed. It exceeds the largest frame of
+/// the bus; a service that limits its requests pauses or closes far below it.
 const INPUT_BYTES_MAX: usize = 80 << 20;
 
-/// How long the last output of a connection may take to leave.
+/// Longest time for sending a connection's last output.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) struct Reactor<S: Service, D: Driver> {
@@ -47,17 +47,17 @@ pub(crate) struct Reactor<S: Service, D: Driver> {
     crowd: Crowd,
     io: Io,
     clock: Clock,
-    /// Up to when the time of this thread is accounted for.
+    /// Time up to which this thread's running time is accounted for.
     accounted: Instant,
     events: Vec<Event>,
     letters: Vec<Letter<S::Mail>>,
-    /// Connections that may send their last output until the time beside them, earliest first.
+    /// Connections with their deadlines for sending their last output, earliest first.
     draining: VecDeque<(Instant, ConnectionId)>,
-    /// Set when the reactor is to end: by then it does, whatever is left.
+    /// Deadline for ending, set when the reactor must stop; remaining output is then dropped.
     stops_at: Option<Instant>,
 }
 
-/// What a reactor is made of.
+/// The parts of a new reactor.
 pub(crate) struct Parts<S: Service, D: Driver> {
     pub(crate) service: S,
     pub(crate) driver: D,
@@ -92,11 +92,11 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         }
     }
 
-    /// Takes turns until asked to stop.
+    /// Runs turns until asked to stop.
     pub(crate) fn run(mut self) {
         let begun = self.driver.begin();
-        // It was tried before the first reactor was started.
-        assert!(begun.is_ok(), "the driver cannot begin: {begun:?}");
+        // The driver was probed before the first reactor started.
+        assert!(begun.is_ok(), "the driver cannot start: {begun:?}");
         while !self.has_stopped() {
             self.turn();
         }
@@ -123,13 +123,13 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         self.run_background(has_served);
     }
 
-    /// How to wait now that there is nothing to do.
+    /// Returns how to wait when idle.
     fn idle(&mut self) -> Idle {
         let is_crowded = self.driver.can_gather() && self.crowd.is_dense(self.accounted);
         self.turns.idle(self.accounted, is_crowded)
     }
 
-    /// Looks what happened; waits for it if there is nothing else to do.
+    /// Polls for events; waits for them if there is nothing else to do.
     fn look_or_wait(&mut self, idle: Option<Idle>) {
         match idle {
             Some(how @ (Idle::Block | Idle::Gather)) => self.block(how),
@@ -166,8 +166,8 @@ impl<S: Service, D: Driver> Reactor<S, D> {
 
     fn poll(&mut self, timeout: Option<Duration>) {
         let polled = self.driver.poll(timeout, &mut self.events);
-        // The descriptors are ours and the arguments fixed: a failure is a bug, and a reactor that
-        // cannot poll serves nobody.
+        // The descriptors belong to the driver and the arguments are fixed, so a failure is a
+        // bug, and a reactor that cannot poll serves no connection.
         assert!(polled.is_ok(), "the driver cannot poll: {polled:?}");
     }
 
@@ -176,8 +176,8 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         assert!(gathered.is_ok(), "the driver cannot poll: {gathered:?}");
     }
 
-    /// Output leaves in its own turn: what it costs is work and not waiting, and nobody waits for it
-    /// through a quantum or a spin.
+    /// Sends output within its own turn, so that its cost counts as work and not as waiting. The
+    /// peer does not have to wait for a quantum or a spin.
     fn flush(&mut self) {
         let flushed = self.driver.flush();
         assert!(flushed.is_ok(), "the driver cannot send: {flushed:?}");
@@ -230,7 +230,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         fresh.placed_as = Some(class);
         let connection = self.io.insert(fresh);
         if self.driver.adopt(connection, socket, class).is_err() {
-            // The system has no room to watch it: the service never learns of it.
+            // The system cannot watch the socket; the service never learns of the connection.
             self.forget(connection);
             return;
         }
@@ -263,7 +263,8 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         }
     }
 
-    /// A broken connection that is being read tells so when it is read, after its last bytes.
+    /// Handles a broken connection. If it is being read, the read reports the failure after its
+    /// last bytes.
     fn broken(&mut self, connection: ConnectionId) {
         let Some(found) = self.io.get_mut(connection) else { return };
         if found.may_receive() {
@@ -274,8 +275,8 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         }
     }
 
-    /// Gives input to the service. Returns whether somebody was served who must not wait for
-    /// background work: a client or a priority connection.
+    /// Passes input to the service. Returns whether a client or a priority connection was served;
+    /// these must not wait for background work.
     fn serve(&mut self, now: Instant) -> bool {
         let prior = self.serve_class(Class::Priority, now, None);
         if prior > 0 {
@@ -292,7 +293,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         prior + clients > 0
     }
 
-    /// Serves the connections of a class that are ready now, until the turn is long enough.
+    /// Serves the currently ready connections of a class, until the turn is long enough.
     fn serve_class(&mut self, class: Class, now: Instant, until: Option<Instant>) -> usize {
         let count = self.io.ready[class as usize].len().min(CONNECTIONS_PER_TURN_MAX);
         if class == Class::Client && count > 1 {
@@ -315,7 +316,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         count
     }
 
-    /// Reads from one connection and gives what it sent to the service. Returns the bytes read.
+    /// Reads from one connection and passes its input to the service. Returns the bytes read.
     fn receive(&mut self, connection: ConnectionId) -> usize {
         let Some(found) = self.io.get_mut(connection) else { return 0 };
         found.is_queued = false;
@@ -331,7 +332,8 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         let read_bytes = (self.counters.bytes_in.read() - before) as usize;
         input.settle(&mut self.io.buffers);
         let Some(found) = self.io.get_mut(connection) else { return read_bytes };
-        // What a congested client has left over is given again as soon as it may ask for more.
+        // Input left over by a congested client is passed again as soon as the client is not
+        // congested.
         found.is_resumed |= found.is_congested() && !input.is_empty();
         found.input = input;
         if found.end == InputEnd::Reached && found.may_receive() {
@@ -341,7 +343,8 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         read_bytes
     }
 
-    /// Reads until nothing is left, the service has enough, or it is somebody else's turn.
+    /// Reads until nothing is left, the service stops reading, or the connection's limit is
+    /// reached.
     fn read(&mut self, connection: ConnectionId, input: &mut Input) {
         let mut read_bytes = 0;
         loop {
@@ -407,7 +410,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         self.letters = letters;
     }
 
-    /// Closes whoever has nothing left to send, and lets the others finish.
+    /// Closes connections without unsent output, and lets the others send theirs.
     fn stop(&mut self, now: Instant) {
         let is_late = self.stops_at.is_some_and(|at| at <= now);
         for connection in self.io.all() {
@@ -437,7 +440,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         }
     }
 
-    /// Does what the service has asked for: connects, sends, closes.
+    /// Executes the effects that the service has requested: connects, sends, closes.
     fn carry_out(&mut self) {
         for connection in std::mem::take(&mut self.io.connecting) {
             self.begin_to_connect(connection);
@@ -475,7 +478,8 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         let is_last = found.phase == Phase::Draining;
         let mut sent = self.driver.send(connection, &mut output, &mut self.io.buffers);
         if let (Sent::Taken { bytes }, true) = (sent, is_last) {
-            // Closing waits until it has left: asked again, the driver tells when.
+            // Closing must wait until the output has left. A second call makes the driver report
+            // that.
             self.counters.bytes_out.add(bytes as u64);
             sent = self.driver.send(connection, &mut output, &mut self.io.buffers);
         }
@@ -502,7 +506,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         self.go_on_reading(connection);
     }
 
-    /// After output has left: a client that was not read because of its backlog may be read again.
+    /// Resumes reading a client after output was sent, if its backlog had stopped the reading.
     fn go_on_reading(&mut self, connection: ConnectionId) {
         let Some(found) = self.io.get(connection) else { return };
         let waits = found.is_readable || found.is_resumed || found.end == InputEnd::Reached;
@@ -529,7 +533,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         }
     }
 
-    /// Accounts for the work of this turn, and runs a quantum if it is the background's turn.
+    /// Accounts for the work of this turn, and runs a quantum if one is due or the core is idle.
     fn run_background(&mut self, has_served: bool) {
         self.flush();
         let share = self.service.background_share();
@@ -558,7 +562,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         }
     }
 
-    /// The time since the last accounted moment.
+    /// Returns the time since the last accounted moment, and accounts for it.
     fn spend(&mut self) -> Duration {
         let now = self.clock.now();
         let spent = now.since(self.accounted);

@@ -1,4 +1,4 @@
-//! All reactors of a process: starting them, stopping them, looking at their counters.
+//! All reactors of a process: starting, stopping, and reading their counters.
 
 use crate::counters::{Counters, Counts};
 use crate::cpus;
@@ -18,26 +18,27 @@ use std::thread::JoinHandle;
 use types::ReactorId;
 use types::limits::REACTORS_MAX;
 
-/// How reactors run.
+/// The configuration of the reactors.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How many, from 1 to [`REACTORS_MAX`].
+    /// Number of reactors, from 1 to [`REACTORS_MAX`].
     pub reactors: u16,
-    /// How they wait.
+    /// Waiting policy of an idle reactor.
     pub poll: Poll,
-    /// Others need these cores too (more threads than cores, or a client on the same machine): do
-    /// not spin under `Adaptive`, and offer the core after every quantum of background work.
+    /// Other threads need these cores too (more threads than cores, or a client on the same
+    /// machine). `Adaptive` then does not spin, and reactors yield the core after every
+    /// background quantum.
     pub cores_shared: bool,
-    /// Bind each reactor to a processor of its own. Only sensible for a process that has the
-    /// machine for itself: two that bind meet on the same processors.
+    /// Binds each reactor to a processor of its own. Only sensible for a process that has the
+    /// machine to itself: two such processes would share the same processors.
     pub pin: bool,
-    /// How they meet the network; `None`: by io_uring where it can be used, else by epoll.
+    /// Driver of the reactors; `None` selects io_uring if it is usable, otherwise epoll.
     pub driver: Option<DriverKind>,
 }
 
 impl Config {
-    /// One reactor for each processor that this process may use. With a number of reactors given,
-    /// that many; they share cores if there are more of them than processors.
+    /// Returns a configuration with one reactor per available processor, or with the given
+    /// number. Reactors share cores if there are more of them than processors.
     pub fn for_this_machine(reactors: Option<u16>) -> Config {
         let cpus = cpus::cpu_count().min(REACTORS_MAX) as u16;
         let reactors = reactors.unwrap_or(cpus).clamp(1, REACTORS_MAX as u16);
@@ -57,8 +58,8 @@ pub struct Reactors<M> {
 }
 
 impl<M: Send + 'static> Reactors<M> {
-    /// Starts the reactors. `make_service` is called once on each one's thread, so that a service
-    /// may hold what must not leave its thread. The first reactor accepts from `listeners`.
+    /// Starts the reactors. `make_service` is called once on each reactor's thread, so a service
+    /// may contain data that must not leave its thread. The first reactor accepts from `listeners`.
     pub fn start<S, F>(
         config: &Config,
         listeners: Vec<Listener>,
@@ -86,48 +87,48 @@ impl<M: Send + 'static> Reactors<M> {
         }
     }
 
-    /// How the reactors meet the network.
+    /// Returns the driver in use.
     pub fn driver(&self) -> DriverKind {
         self.driver
     }
 
-    /// Why the reactors do without io_uring although nobody asked for that.
+    /// Returns why io_uring is not used, if no driver was configured and the probe failed.
     pub fn why_not_uring(&self) -> Option<&io::Error> {
         self.why_not_uring.as_ref()
     }
 
-    /// Sends to the reactors' services, from any thread.
+    /// Returns the mailboxes of the reactors' services, usable from any thread.
     pub fn mailboxes(&self) -> &Mailboxes<M> {
         &self.mailboxes
     }
 
-    /// What each reactor has done so far.
+    /// Returns the current counters of each reactor.
     pub fn counts(&self) -> Vec<Counts> {
         self.counters.iter().map(|counters| counters.read()).collect()
     }
 
-    /// The same for whoever must not hold the reactors themselves.
+    /// Returns a function that reads the counters, for callers that must not own the reactors.
     pub fn watch(&self) -> impl Fn() -> Vec<Counts> + Send + Sync + use<M> {
         let counters = self.counters.clone();
         move || counters.iter().map(|counters| counters.read()).collect()
     }
 
-    /// Waits until all have stopped, because of `Mailboxes::stop`.
+    /// Waits until all reactors have stopped because of `Mailboxes::stop`.
     pub fn join(self) {
         for thread in self.threads {
-            // A reactor that panicked has ended the process.
+            // A reactor that panicked has already aborted the process.
             let _ = thread.join();
         }
     }
 
-    /// Lets the reactors send what they have, for a second at most, and waits for their end.
+    /// Stops the reactors: they send remaining output for at most a second. Waits for their end.
     pub fn stop(self) {
         self.mailboxes.stop();
         self.join();
     }
 }
 
-/// A driver before its reactor's thread is there.
+/// A driver whose reactor's thread has not started yet.
 trait Startable: Driver + Send + Sized + 'static {
     const KIND: DriverKind;
 
@@ -150,7 +151,7 @@ impl Startable for Uring {
     }
 }
 
-/// Reactors that have a driver but no thread yet, and what they have in common.
+/// Reactors that have a driver but no thread yet, with their shared state.
 struct Start<M, F, D> {
     config: Config,
     cpus: Vec<usize>,
@@ -226,14 +227,14 @@ impl<M: Send + 'static, F, D: Startable> Start<M, F, D> {
     }
 }
 
-/// A reactor that panics has left the store in a state that nobody has thought of: the process
-/// ends, and others recover what it held.
+/// Aborts the process if a reactor panics. The panic left the store in an unknown state; other
+/// servers recover its data.
 struct AbortOnPanic(ReactorId);
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("ballast: reactor {} panicked (see above); the process ends", self.0.0);
+            eprintln!("ballast: reactor {} panicked (see above), ending the process", self.0.0);
             std::process::abort();
         }
     }

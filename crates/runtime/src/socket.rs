@@ -1,7 +1,7 @@
-//! Sockets: how they are made, set up, read and written. All of them are non-blocking.
+//! Sockets: creation, options, reading and writing. All sockets are non-blocking.
 //!
-//! Options are set on the listener: the system hands them on to accepted sockets, so that
-//! accepting costs one system call.
+//! Options are set on the listener and inherited by accepted sockets, so that accepting costs one
+//! system call.
 
 use crate::buffers::{BUFFER_BYTES, Buffers};
 use crate::connection::{Class, Port};
@@ -19,25 +19,25 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Connections that may wait to be accepted; the system cuts it to its own limit.
+/// Most connections that may wait to be accepted; the system limits it further.
 const BACKLOG: i32 = 4096;
 
-/// Socket buffers of bus connections; the system doubles it for its own use. With 1 MiB, receiving
-/// costs 290 ns per KiB instead of 250 (64 KiB frames over loopback, `echo_bench`; 128 KiB: 245),
-/// presumably because what was sent has left the second-level cache by then. Large enough for
-/// 2.5 GB/s per connection over a network with 100 us of round trip.
+/// Size of the socket buffers of bus connections; the system doubles it for its own use. With 1
+/// MiB, receiving costs 290 ns per KiB instead of 250 (64 KiB frames over loopback, `echo_bench`;
+/// 128 KiB: 245), presumably because sent data has left the second-level cache by then. The size
+/// is enough for 2.5 GB/s per connection over a network with a round trip of 100 us.
 const BUS_BUFFER_BYTES: usize = 256 << 10;
 
-/// After this time without a byte the system asks whether a client still lives; as in Redis.
+/// Time without a byte after which the system checks that a client is alive; as in Redis.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
-/// Limit for bytes that the peer's system has not acknowledged; then the connection ends. The
-/// system alone would try for a quarter of an hour, with pauses that double: after a short cut as
-/// much time again would pass before something arrives.
+/// Longest time for which sent bytes may stay unacknowledged by the peer's system before the
+/// connection ends. The system's default retries for a quarter of an hour with doubling pauses.
+/// After a short cut, as much time again could pass before any data arrives.
 pub const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(2);
 
-/// Ends the connection when what was sent is not acknowledged for [`UNACKNOWLEDGED_MAX`]. On a
-/// listener: each one that it accepts.
+/// Ends the connection when sent bytes stay unacknowledged for [`UNACKNOWLEDGED_MAX`]. On a
+/// listener, applies to each accepted connection.
 pub fn limit_unacknowledged(socket: impl AsFd) -> io::Result<()> {
     Ok(set_unacknowledged_max(socket)?)
 }
@@ -46,7 +46,7 @@ fn set_unacknowledged_max(socket: impl AsFd) -> Result<(), Errno> {
     sockopt::set_tcp_user_timeout(socket, UNACKNOWLEDGED_MAX.as_millis() as u32)
 }
 
-/// A socket that listens, not yet served by a reactor.
+/// A listening socket that no reactor serves yet.
 #[derive(Debug)]
 pub struct Listener {
     pub(crate) socket: OwnedFd,
@@ -55,7 +55,7 @@ pub struct Listener {
     address: SocketAddr,
 }
 
-/// Why a listener could not be made.
+/// The failure to create a listener.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}")]
 pub struct ListenError {
@@ -65,7 +65,7 @@ pub struct ListenError {
 }
 
 impl Listener {
-    /// Listens on `address`; connections get `class` and are announced with `port`.
+    /// Listens on `address`. Its connections get `class` and are announced with `port`.
     pub fn bind(address: SocketAddr, port: Port, class: Class) -> Result<Listener, ListenError> {
         let listen = || -> Result<Listener, Errno> {
             let socket = new_socket(address)?;
@@ -80,12 +80,13 @@ impl Listener {
         listen().map_err(|error| ListenError { address, error: error.into() })
     }
 
-    /// As what its connections are announced.
+    /// Returns the identifier with which its connections are announced.
     pub fn port(&self) -> Port {
         self.port
     }
 
-    /// After this time without a byte the system asks whether a client still lives. 0: never.
+    /// Sets the time without a byte after which the system checks that a client is alive. 0
+    /// disables the check.
     pub fn set_keepalive(&self, silence: Duration) -> Result<(), ListenError> {
         let set = || {
             sockopt::set_socket_keepalive(&self.socket, !silence.is_zero())?;
@@ -97,13 +98,14 @@ impl Listener {
         set().map_err(|error: Errno| ListenError { address: self.address, error: error.into() })
     }
 
-    /// Where it listens: the real port if it was asked for port 0.
+    /// Returns the listening address, with the actual port if port 0 was requested.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// A socket on its way to `address`. Becomes writable when it is there, or has failed.
+/// Returns a socket that is connecting to `address`. It becomes writable when the connection is
+/// established or has failed.
 pub(crate) fn connect(address: SocketAddr, class: Class) -> Result<OwnedFd, Errno> {
     let socket = new_socket(address)?;
     set_up(&socket, class)?;
@@ -113,7 +115,7 @@ pub(crate) fn connect(address: SocketAddr, class: Class) -> Result<OwnedFd, Errn
     }
 }
 
-/// Appends received bytes to `room`, which has spare capacity, at most as many as fit.
+/// Appends received bytes to the spare capacity of `room`, which must not be empty.
 pub(crate) fn receive(socket: &OwnedFd, room: &mut Vec<u8>) -> Received {
     let spare = room.capacity() - room.len();
     assert!(spare > 0, "receiving needs room");
@@ -128,7 +130,7 @@ pub(crate) fn receive(socket: &OwnedFd, room: &mut Vec<u8>) -> Received {
     }
 }
 
-/// Sends `output` as far as the socket takes it.
+/// Sends as much of `output` as the socket accepts.
 pub(crate) fn send(socket: &OwnedFd, output: &mut Output, buffers: &mut Buffers) -> Sent {
     output.seal();
     let mut bytes = 0;
@@ -155,7 +157,7 @@ pub(crate) fn send(socket: &OwnedFd, output: &mut Output, buffers: &mut Buffers)
     Sent::All { bytes }
 }
 
-/// Ends the output, and throws away what has come: see [`crate::driver::Driver::finish`].
+/// Ends the output, and discards received bytes: see [`crate::driver::Driver::finish`].
 pub(crate) fn finish(socket: &OwnedFd) {
     let _ = net::shutdown(socket, Shutdown::Write);
     let mut thrown_away = Vec::with_capacity(BUFFER_BYTES);
@@ -181,8 +183,8 @@ fn set_up(socket: &OwnedFd, class: Class) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
-    // BBR, the default of some systems, paces: it sends a pull reply in pieces with pauses between
-    // them. A container may forbid the choice; then the default has to do.
+    // BBR, the default of some systems, paces: it sends a pull reply in pieces with pauses
+    // between them. If a container forbids the choice, the default remains.
     let _ = ["cubic", "reno"]
         .into_iter()
         .find(|name| sockopt::set_tcp_congestion(socket, name).is_ok());
@@ -206,7 +208,7 @@ mod tests {
         let _client = TcpStream::connect(listener.address()).expect("it listens");
         let mut poll = [rustix::event::PollFd::new(&listener.socket, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut poll, None).expect("poll works");
-        let accepted = net::accept(&listener.socket).expect("somebody is there");
+        let accepted = net::accept(&listener.socket).expect("a client has connected");
         assert!(sockopt::tcp_nodelay(accepted.as_fd()).expect("a TCP socket"));
         assert!(sockopt::socket_keepalive(accepted.as_fd()).expect("a socket"));
         let bytes = sockopt::socket_send_buffer_size(accepted.as_fd()).expect("a socket");

@@ -1,14 +1,15 @@
-//! The server's link to its coordinator: one connection, kept up, on a thread of its own.
+//! The server's link to its coordinator: one connection on a thread of its own, reopened when it
+//! ends.
 //!
-//! The link proves the cluster key, joins, passes on what the coordinator says, and sends what the
-//! server has to say. When the connection breaks it is opened again, with the number that the
-//! server got at first. What was to be sent meanwhile is dropped, since both sides repeat what
-//! matters; only an `Ask` has to be asked again by whoever waits for its answer.
+//! The link proves the cluster key, joins the cluster, delivers the coordinator's messages and
+//! sends the server's messages. After a disconnect, it joins again under the server's first number.
+//! Messages sent meanwhile are dropped, since both sides repeat the messages that matter. Only an
+//! `Ask` must be repeated by the caller that waits for its answer.
 //!
-//! Pings and questions for the clock are answered here, so that no command and no disk delays the
-//! answer; what it says of the reactors is the [`Pulse`]'s.
+//! This thread answers pings and clock questions itself, so that no command and no disk delays the
+//! answer. The answer includes the liveness of the reactors, taken from [`Pulse`].
 //!
-//! Nothing of the data path comes here: a server whose coordinator is away goes on serving.
+//! The data path does not use this link: a server without coordinator continues to serve.
 
 use crate::engine::Pulse;
 use handshake::{Credentials, Handshake, HandshakeError, Opening, Step};
@@ -30,20 +31,20 @@ use wire::control::{
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::handshake::{HandshakeMessage, Purpose};
 
-/// Pause before the first attempt to connect again, doubled with every further one.
+/// Pause before the first reconnection attempt. Each further attempt doubles the pause.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// Longest pause: well below the time after which the coordinator gives an absent server up.
+/// Longest pause: well below the time after which the coordinator declares a server dead.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// Pause after the coordinator has refused a server that it knew: a person has to act.
+/// Pause after the coordinator has refused a known server. An operator has to act.
 const PAUSE_REFUSED: Duration = Duration::from_secs(5);
-/// Time for the connection to be made ...
+/// Time limit for establishing the connection ...
 const CONNECT_MAX: Duration = Duration::from_secs(1);
-/// ... and, with that, for the welcome.
+/// ... and for connection, handshake and welcome together.
 const GREETING_MAX: Duration = Duration::from_secs(2);
-/// Most messages that wait to be sent: far above what a server says in a second.
+/// Most messages that wait to be sent: far more than a server sends in one second.
 const WAITING_MAX: usize = 65_536;
 
-/// The link of a server to its coordinator. Dropping it ends the link.
+/// The link of a server to its coordinator. Dropping this value ends the link.
 pub struct ControlLink {
     messages: Sender<ToCoordinator>,
     is_connected: Arc<AtomicBool>,
@@ -51,21 +52,20 @@ pub struct ControlLink {
     trouble: Arc<Mutex<Option<String>>>,
 }
 
-/// `None` until there are reactors.
+/// The liveness monitor of the reactors; `None` until the reactors exist.
 type SharedPulse = Arc<Mutex<Option<Pulse>>>;
 
 impl ControlLink {
-    /// Connects to `coordinator` (as `host:port`) and joins. `on_message` is called on the link's
-    /// thread with everything that the coordinator says, first the welcome; of later connections
-    /// the welcome is left out.
+    /// Connects to `coordinator` (as `host:port`) and joins. The link's thread calls `on_message`
+    /// with each message of the coordinator, first the welcome. Later connections omit the welcome.
     ///
-    /// If the coordinator refuses the first join, the link ends after that message, and
-    /// `on_message` is dropped; so it does if one side refuses the first handshake. If it refuses a
-    /// later one, the link tries again and the owner decides: a server that was given up holds
-    /// ranges that another one serves, and must stop.
+    /// If the coordinator refuses the first join, or either side refuses the first handshake, the
+    /// link ends and drops `on_message`. Before that, it delivers the refusal as a message. If the
+    /// coordinator refuses a later join, the link tries again and the owner decides. A server that
+    /// was declared dead must stop, because another server now serves its ranges.
     ///
-    /// `remembered` is what the disk tells of the cluster, for a coordinator that has lost its file
-    /// and asks before there are reactors.
+    /// `remembered` is the cluster state found on disk. It is sent to a coordinator that has lost
+    /// its file and asks before the reactors exist.
     pub fn start(
         coordinator: String,
         credentials: Credentials,
@@ -97,29 +97,29 @@ impl ControlLink {
         Ok(ControlLink { messages, is_connected, pulse, trouble })
     }
 
-    /// Returns why the last attempt to join failed, for people.
+    /// Returns the error of the last failed attempt to join, as text for operators.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From here on answers to pings say whether the reactors go on.
+    /// Sets the liveness monitor. From then on, answers to pings report stalled reactors.
     pub fn watch(&self, pulse: Pulse) {
         *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(pulse);
     }
 
-    /// Sends a message, if the coordinator can be reached.
+    /// Sends a message, if the coordinator is connected.
     pub fn send(&self, message: ToCoordinator) {
         if self.is_connected() && self.messages.try_send(message).is_err() {
-            tracing::warn!("a message to the coordinator was dropped");
+            tracing::warn!("message to the coordinator dropped");
         }
     }
 
-    /// Whether the coordinator can be reached.
+    /// Returns whether the coordinator is connected.
     pub fn is_connected(&self) -> bool {
         self.is_connected.load(Ordering::Relaxed)
     }
 
-    /// The same, for those who look at any time without having the link.
+    /// Returns the flag behind [`ControlLink::is_connected`], for readers without the link.
     pub fn connected(&self) -> Arc<AtomicBool> {
         self.is_connected.clone()
     }
@@ -131,22 +131,22 @@ struct Link<F> {
     trouble: Arc<Mutex<Option<String>>>,
     join: Join,
     remembered: Option<(ClusterMap, Holdings)>,
-    /// Whether this process has been let in before.
+    /// True if this process has joined before.
     has_joined: bool,
     on_message: F,
-    /// Closed when nobody wants the link any more.
+    /// Closed when the owner drops the link.
     receiver: Receiver<ToCoordinator>,
     is_connected: Arc<AtomicBool>,
     pulse: SharedPulse,
 }
 
-/// What became of an attempt to connect.
+/// Outcome of one connection.
 enum Attempt {
-    /// The coordinator had let us in.
+    /// The coordinator had accepted this server.
     Joined,
-    /// It cannot be reached, or does not answer as it should.
+    /// The coordinator was unreachable or did not follow the protocol.
     Failed,
-    /// It does not want us.
+    /// The coordinator refused this server.
     Refused,
 }
 
@@ -162,19 +162,19 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
                 Attempt::Refused if !self.has_joined => return,
                 Attempt::Refused => PAUSE_REFUSED,
             };
-            // What is sent meanwhile is dropped; the end of the link ends the pause.
+            // Drop messages during the pause. The end of the link also ends the pause.
             let dropping = async { while self.receiver.recv().await.is_some() {} };
             let _ = timeout(pause, dropping).await;
         }
     }
 
-    /// One connection, from its beginning to its end.
+    /// Runs one connection from beginning to end.
     async fn attempt(&mut self) -> Attempt {
         let joined = timeout(GREETING_MAX, self.greet()).await;
         match joined.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok((reader, writer, true)) => {
                 if let Err(error) = self.converse(reader, writer).await {
-                    tracing::info!(%error, "the connection to the coordinator has ended");
+                    tracing::info!(%error, "connection to the coordinator closed");
                 }
                 Attempt::Joined
             }
@@ -182,7 +182,7 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
             Err(error) => {
                 self.note_trouble(&error);
                 match error.kind() {
-                    // Whoever starts a server sees at once that its key is a wrong one.
+                    // Report a wrong cluster key at once to the operator who starts the server.
                     io::ErrorKind::PermissionDenied if !self.has_joined => {
                         let reason = error.to_string();
                         (self.on_message)(FromCoordinator::Rejected { reason, is_fenced: false });
@@ -194,19 +194,19 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         }
     }
 
-    /// Records why an attempt failed. A person has to act on a refusal, and is told of it once.
+    /// Records why an attempt failed. A refusal needs an operator, so it is logged once.
     fn note_trouble(&self, error: &io::Error) {
         let text = Some(error.to_string());
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         if error.kind() == io::ErrorKind::PermissionDenied && *trouble != text {
-            tracing::warn!(%error, "the coordinator cannot be joined");
+            tracing::warn!(%error, "cannot join the cluster");
         } else {
-            tracing::debug!(%error, "the coordinator cannot be reached");
+            tracing::debug!(%error, "cannot reach the coordinator");
         }
         *trouble = text;
     }
 
-    /// Connects and joins. `false`: the coordinator has refused.
+    /// Connects and joins. The returned flag is false if the coordinator has refused the join.
     async fn greet(&mut self) -> io::Result<(OwnedReadHalf, OwnedWriteHalf, bool)> {
         let stream = timeout(CONNECT_MAX, TcpStream::connect(&self.coordinator)).await??;
         stream.set_nodelay(true)?;
@@ -218,7 +218,7 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         let greeting = loop {
             match read_greeting(&mut reader).await? {
                 Some(FromCoordinator::Mark(mark)) => raise(&mut self.join.mark, mark),
-                // It may be long: whoever waits for the first welcome is told why.
+                // This may take long: report the reason to the caller that waits for the welcome.
                 Some(waiting @ FromCoordinator::Waiting { .. }) if !self.has_joined => {
                     (self.on_message)(waiting);
                 }
@@ -227,7 +227,7 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
                     is_described = true;
                     self.describe(&mut writer).await?;
                 }
-                // Before it is let in: what the clock shows decides.
+                // The coordinator checks this server's clock before it accepts the join.
                 Some(FromCoordinator::Clock(question)) => {
                     writer.write_all(&encoded(&reading(&self.pulse, question))?).await?;
                 }
@@ -239,12 +239,12 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
             FromCoordinator::Welcome { server, cluster, .. } => {
                 let number = (*cluster, *server);
                 if self.join.rejoin.is_some_and(|known| known != number) {
-                    return Err(io::Error::other("the coordinator takes us for somebody else"));
+                    return Err(io::Error::other("coordinator returned another server id"));
                 }
                 self.is_connected.store(true, Ordering::Relaxed);
                 self.join.rejoin = Some(number);
             }
-            // A person acts soon: come back, and tell it anew until then.
+            // An operator will act soon: reconnect, and send the description again until then.
             FromCoordinator::Rejected { reason, .. } if is_described => {
                 if !self.has_joined {
                     (self.on_message)(FromCoordinator::Waiting { reason: reason.clone() });
@@ -252,12 +252,14 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
                 return Err(io::Error::other(reason.clone()));
             }
             FromCoordinator::Rejected { reason, .. } => {
-                tracing::error!(reason, "the coordinator refuses this server");
+                tracing::error!(reason, "coordinator rejected this server");
                 (self.on_message)(greeting);
                 return Ok((reader, writer, false));
             }
             other => {
-                return Err(io::Error::other(format!("the coordinator greets with {other:?}")));
+                return Err(io::Error::other(format!(
+                    "unexpected first message of the coordinator: {other:?}"
+                )));
             }
         };
         if !std::mem::replace(&mut self.has_joined, true) {
@@ -269,11 +271,12 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         Ok((reader, writer, true))
     }
 
-    /// Tells a coordinator that has lost its file what is known here.
+    /// Sends the known map and holdings to a coordinator that has lost its file.
     async fn describe(&self, writer: &mut OwnedWriteHalf) -> io::Result<()> {
         let known = described(&self.pulse).or_else(|| self.remembered.clone());
-        let (map, holdings) =
-            known.ok_or_else(|| io::Error::other("the coordinator asks what nobody knows here"))?;
+        let (map, holdings) = known.ok_or_else(|| {
+            io::Error::other("coordinator asks for a map and holdings, and this server has neither")
+        })?;
         let messages =
             [ToCoordinator::KnownMap(Box::new(map)), ToCoordinator::Holds(Box::new(holdings))];
         for message in messages {
@@ -282,7 +285,7 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         Ok(())
     }
 
-    /// Takes the handshake to its end.
+    /// Runs the handshake to its end.
     async fn prove(
         &mut self,
         reader: &mut OwnedReadHalf,
@@ -295,7 +298,7 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         writer.write_all(&encoded(&first)?).await?;
         loop {
             let message: Option<HandshakeMessage> = read(reader).await?;
-            // A sign of life is no part of a handshake.
+            // An empty frame (keep-alive) is not allowed within a handshake.
             let message = message.ok_or(io::ErrorKind::InvalidData)?;
             match handshake.handle(message) {
                 Step::Reply(reply) => writer.write_all(&encoded(&reply)?).await?,
@@ -322,10 +325,10 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
     ) -> io::Result<()> {
         let mut alive = Vec::new();
         frame::encode(&(), 0, &mut alive).map_err(io::Error::other)?;
-        // One is enough: an answer tells of now, whichever ping it is for.
+        // Capacity 1 is enough: an answer describes the present, whichever ping caused it.
         let (pings, mut pinged) = channel(1);
         let (questions, mut asked) = channel(1);
-        // Reading cannot be given up in the middle of a frame, so this future lives until the end.
+        // A read cannot be cancelled within a frame, so this future lives until the end.
         let heard = (&mut self.on_message, &mut self.join.mark);
         let mut hearing = std::pin::pin!(hear(reader, heard, (pings, questions)));
         loop {
@@ -349,7 +352,7 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
     }
 }
 
-/// Passes on everything that comes, until the connection ends or nothing comes any more.
+/// Delivers each received message, until the connection ends or stays silent for too long.
 async fn hear(
     mut reader: OwnedReadHalf,
     (on_message, highest): (&mut impl FnMut(FromCoordinator), &mut Option<Mark>),
@@ -361,9 +364,10 @@ async fn hear(
                 raise(highest, mark);
                 on_message(FromCoordinator::Mark(mark));
             }
-            // If one waits already, its answer is one to this ping as well.
+            // If a ping is already waiting, its answer also answers this one.
             Some(FromCoordinator::Ping) => drop(pings.try_send(())),
-            // The reactors want the reference; another question comes within a second.
+            // The reactors need the reference clock too. A dropped question is harmless: another
+            // one comes within a second.
             Some(message @ FromCoordinator::Clock(question)) => {
                 let _ = questions.try_send(question);
                 on_message(message);
@@ -374,28 +378,27 @@ async fn hear(
     }
 }
 
-/// Keeps the highest mark: what a coordinator says on one connection, the server tells the next
-/// one.
+/// Keeps the highest mark. The server presents it to the next coordinator that it joins.
 fn raise(highest: &mut Option<Mark>, mark: Mark) {
     if highest.is_none_or(|known| mark.is_after(&known)) {
         *highest = Some(mark);
     }
 }
 
-/// What this server tells a coordinator that has lost its file.
+/// Returns the state for a coordinator that has lost its file.
 fn described(pulse: &Mutex<Option<Pulse>>) -> Option<(ClusterMap, Holdings)> {
     let pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
     let (map, holdings) = pulse.as_ref().map(Pulse::holdings)?;
     Some((ClusterMap::clone(&map), holdings))
 }
 
-/// The answer to a ping.
+/// Returns the answer to a ping.
 fn pong(pulse: &Mutex<Option<Pulse>>) -> ToCoordinator {
     let mut pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
     ToCoordinator::Pong { is_stalled: pulse.as_mut().is_some_and(Pulse::is_stalled) }
 }
 
-/// The answer to a question for the clock.
+/// Returns the answer to a clock question.
 fn reading(pulse: &Mutex<Option<Pulse>>, question: ClockQuestion) -> ToCoordinator {
     let pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
     let mut clock = runtime::Clock::new();
@@ -405,8 +408,8 @@ fn reading(pulse: &Mutex<Option<Pulse>>, question: ClockQuestion) -> ToCoordinat
     ToCoordinator::Clock(ClockReading { asked, wall: clock.wall(now), expiry })
 }
 
-/// One frame before this server is let in. The coordinator judges this server's proof after it has
-/// given its own, so its refusal may come when the handshake is over on this side.
+/// Reads one frame before the join is accepted. The coordinator checks this server's proof after it
+/// has sent its own, so a refusal may arrive after the handshake has ended on this side.
 async fn read_greeting(reader: &mut OwnedReadHalf) -> io::Result<Option<FromCoordinator>> {
     let (header, message) = read_frame(reader).await?;
     if let Ok(HandshakeMessage::Refuse(refusal)) = header.message(&message) {
@@ -415,7 +418,7 @@ async fn read_greeting(reader: &mut OwnedReadHalf) -> io::Result<Option<FromCoor
     decoded(&header, &message)
 }
 
-/// One frame; `None` is a sign of life.
+/// Reads one frame. `None` is an empty frame (keep-alive).
 async fn read<M: DeserializeOwned>(reader: &mut OwnedReadHalf) -> io::Result<Option<M>> {
     let (header, message) = read_frame(reader).await?;
     decoded(&header, &message)
@@ -440,18 +443,18 @@ fn decoded<M: DeserializeOwned>(header: &Header, message: &[u8]) -> io::Result<O
     header.message(message).map(Some).map_err(broken)
 }
 
-/// A coordinator that takes nothing for so long is as good as away.
+/// Sends a frame. A coordinator that accepts no bytes for `SILENCE_MAX` counts as disconnected.
 async fn send(writer: &mut OwnedWriteHalf, frame: &[u8]) -> io::Result<()> {
     timeout(SILENCE_MAX, writer.write_all(frame)).await?
 }
 
-/// Sends a message, or drops one that no frame can carry: its size is bounded where it is made, so
-/// this is a fault of ours, and no reason to end the connection.
+/// Sends a message, or drops it if it does not fit a frame. Message sizes are bounded where
+/// messages are built, so this is a bug here and no reason to close the connection.
 async fn send_message(writer: &mut OwnedWriteHalf, message: &ToCoordinator) -> io::Result<()> {
     match encoded(message) {
         Ok(frame) => send(writer, &frame).await,
         Err(error) => {
-            tracing::error!(%error, "a message to the coordinator was dropped: please report this");
+            tracing::error!(%error, "message to the coordinator dropped, please report this");
             Ok(())
         }
     }
@@ -511,7 +514,7 @@ mod tests {
             }
         }
 
-        /// The next message that is no sign of life; `None` at the end.
+        /// Returns the next message that is not a keep-alive; `None` at the end.
         fn hear(&mut self) -> Option<ToCoordinator> {
             self.hear_any()
         }
@@ -621,7 +624,7 @@ mod tests {
         let (listener, link, messages) = start();
         let mut coordinator = Accepted::from(&listener);
         coordinator.welcome();
-        // Broken off, cut in the middle of a frame, and by bytes that are no frame.
+        // The connection ends cleanly, in the middle of a frame, and with bytes that are no frame.
         for bytes in [&b""[..], b"BLST\x05\x00", &[0xff; 40]] {
             coordinator.0.write_all(bytes).unwrap();
             drop(coordinator);

@@ -1,9 +1,9 @@
-//! The clients: each keeps some requests in flight, pipelined on a connection to each server, follows
-//! redirections, and remembers what it saw.
+//! Simulated clients: each keeps several requests in flight, pipelined on a connection to each
+//! server, follows redirections, and records its observations.
 //!
-//! A client has *slots*, as many as it may have jobs at once. A job occupies its slot from its
-//! beginning to its end, however often it is sent. The number of the slot, among those of all
-//! clients, is the client's number in a history.
+//! A client has one *slot* for each concurrent job. A job occupies its slot from its beginning to
+//! its end, however often it is sent. Slots are numbered across all clients; the number of the
+//! slot is the client number in a history.
 
 use crate::history::{self, Action, Lives, Operation, Outcome, Place, Verdict};
 use crate::workload::{Job, TABLE, expiry_millis};
@@ -14,80 +14,81 @@ use std::ops::Range;
 use std::time::Duration;
 use types::{Instant, KeyHash, OwnershipEpoch, Slot, TableId};
 
-/// Redirections of one operation before its servers are taken to point at each other. Each step
-/// takes a round trip, and a range moves at most a few times meanwhile.
+/// Maximal number of redirections of one operation; more mean that servers redirect in a circle.
+/// Each redirection takes a round trip, and a range moves only a few times meanwhile.
 const HOPS_MAX: u32 = 30;
 
-/// Operations on one register at a time: more, and there are too many orders to try.
+/// Maximal number of open operations on one register: more would make too many orders possible.
 const CROWD: u32 = 6;
 
-/// By how much values may expire too early and too late, beside what follows from clocks that run
+/// Time by which values may expire too early and too late, beside the error of clocks that run
 /// too fast or too slow.
 pub(crate) type Slack = (Duration, Duration);
 
-/// A job that has not come to its end.
+/// Unfinished job.
 #[derive(Clone, Debug)]
 pub(crate) struct Open {
     pub(crate) job: Job,
     pub(crate) since: Instant,
     begun: u64,
-    /// Where it was sent last.
+    /// Connection and request of the last attempt.
     place: Place,
     hops: u32,
     pub(crate) state: State,
 }
 
-/// What a job on a whole server remembers.
+/// State of an unfinished job.
 #[derive(Clone, Debug)]
 pub(crate) enum State {
     Operation,
-    /// Under which epoch the server held each register's range when the job began.
+    /// For each register, the epoch under which the server held its range when the job began.
     Flush(Vec<(usize, Option<OwnershipEpoch>)>),
     Walk(Walk),
-    /// Records there were when the job began.
+    /// Number of records when the job began.
     Count(u64),
 }
 
-/// A walk over all keys of a server.
+/// Scan over all keys of a server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Walk {
     pub(crate) cursor: u64,
-    /// What must be found, if the server still holds it under this epoch at the end.
+    /// Registers that the scan must find if the server still holds them under this epoch at the
+    /// end.
     pub(crate) expected: Vec<(usize, KeyHash, OwnershipEpoch)>,
     pub(crate) found: BTreeSet<usize>,
 }
 
-/// What the next reply on a connection answers.
+/// Meaning of the next reply on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// The job of this slot.
+    /// Reply to the job of this slot.
     Job(usize),
-    /// `SELECT`.
+    /// Reply to `SELECT`.
     Selected,
-    /// `ECHO` of this number.
+    /// Reply to `ECHO` of this number.
     Echo(u64),
-    /// `MULTI`, or a command of the transaction that the job of this slot is.
+    /// Reply to `MULTI`, or to a queued command of the transaction in this slot.
     Collected(usize),
 }
 
-/// A client's end of a connection to a server.
+/// Client's end of a connection to a server.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) id: ConnectionId,
     pub(crate) reactor: usize,
-    /// Whether the server knows of it.
+    /// Set once the server knows the connection.
     pub(crate) is_announced: bool,
-    /// The table that the next request will be for.
+    /// Table that is selected for the next request.
     pub(crate) table: TableId,
     /// Requests that have not been sent.
     pub(crate) output: Vec<u8>,
-    /// What has been received and not understood yet.
+    /// Received bytes that have not been parsed.
     pub(crate) input: Vec<u8>,
     pub(crate) parser: ReplyParser,
-    /// What has been asked, in order.
+    /// Expected replies, in the order of the requests.
     pub(crate) expected: VecDeque<Expected>,
     requests: u64,
-    /// When the last piece of each direction arrives.
+    /// Arrival time of the last piece in each direction.
     pub(crate) up: Instant,
     pub(crate) down: Instant,
 }
@@ -95,40 +96,40 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 struct Client {
     slots: Range<usize>,
-    /// Where it believes a slot to be.
+    /// Believed owner of each slot.
     owners: BTreeMap<Slot, usize>,
     connections: Vec<Option<Connection>>,
-    /// Whether it is about to look what to do.
+    /// Set if the client is planned to look for new jobs.
     is_thinking: bool,
 }
 
-/// All clients of a run, and everything they saw.
+/// All clients of a run, with their observations.
 #[derive(Debug)]
 pub(crate) struct Clients {
     clients: Vec<Client>,
     open: Vec<Option<Open>>,
-    /// Open operations on each register.
+    /// Number of open operations on each register.
     crowds: Vec<u32>,
-    /// When the first write of each register had ended.
+    /// Moment at which the first write of each register ended.
     written: Vec<Option<u64>>,
-    /// By register.
+    /// Finished operations of each register.
     histories: Vec<Vec<Operation>>,
-    /// When each register was lost with the server that held it.
+    /// Moments at which each register was lost with its server.
     losses: Vec<Vec<u64>>,
-    /// What the last read of each register saw, if it was answered.
+    /// Result of the last read of each register, if it was answered.
     last_reads: Vec<Option<Option<u64>>>,
-    /// Jobs that were refused: not executed, and so part of no history.
+    /// Number of refused jobs: they were not executed and are in no history.
     refused: usize,
-    /// When each beginning and end so far was.
+    /// Time of each moment (beginning or end) so far.
     moments: Vec<Instant>,
     connections: u64,
     finished: usize,
-    /// The longest time that an operation took.
+    /// Longest duration of an operation.
     pub(crate) longest: Duration,
 }
 
 impl Clients {
-    /// Clients with so many slots each.
+    /// Creates clients; `depths` contains the number of slots of each.
     pub(crate) fn new(depths: &[usize], servers: usize, registers: usize) -> Clients {
         let mut clients = Vec::new();
         let mut first = 0;
@@ -159,12 +160,12 @@ impl Clients {
         self.clients.len()
     }
 
-    /// Jobs that have come to their end.
+    /// Returns the number of finished jobs.
     pub(crate) fn operations(&self) -> usize {
         self.finished
     }
 
-    /// The client is about to look what to do. `false`: it was so already.
+    /// Marks the client as planned to look for jobs. Returns `false` if it was marked already.
     pub(crate) fn begins_to_think(&mut self, client: usize) -> bool {
         !std::mem::replace(&mut self.clients[client].is_thinking, true)
     }
@@ -177,7 +178,7 @@ impl Clients {
         self.clients[client].slots.clone()
     }
 
-    /// The client whose slot it is.
+    /// Returns the client that has this slot.
     pub(crate) fn client_of(&self, slot: usize) -> usize {
         self.clients.partition_point(|client| client.slots.end <= slot)
     }
@@ -186,25 +187,25 @@ impl Clients {
         self.open[slot].is_none()
     }
 
-    /// Jobs that have not come to their end.
+    /// Returns the unfinished jobs.
     pub(crate) fn open(&self) -> impl Iterator<Item = &Open> {
         self.open.iter().flatten()
     }
 
     pub(crate) fn job(&self, slot: usize) -> &Open {
-        self.open[slot].as_ref().expect("who is answered has asked")
+        self.open[slot].as_ref().expect("a reply belongs to an open request")
     }
 
     pub(crate) fn job_mut(&mut self, slot: usize) -> &mut Open {
-        self.open[slot].as_mut().expect("who is answered has asked")
+        self.open[slot].as_mut().expect("a reply belongs to an open request")
     }
 
-    /// Whether so many operations on the register are open that there shall be no more.
+    /// Returns whether the register already has the maximal number of open operations.
     pub(crate) fn is_crowded(&self, register: usize) -> bool {
         self.crowds[register] >= CROWD
     }
 
-    /// Whether a write of the register has ended.
+    /// Returns whether a write of the register has ended.
     pub(crate) fn is_written(&self, register: usize) -> bool {
         self.written[register].is_some()
     }
@@ -220,12 +221,12 @@ impl Clients {
         assert!(before.is_none(), "a slot has one job at a time");
     }
 
-    /// The operation was executed.
+    /// Ends an operation that was executed.
     pub(crate) fn end(&mut self, now: Instant, slot: usize, outcome: Outcome) {
         self.close(now, slot, Some(outcome));
     }
 
-    /// Nobody will ever know whether the operation was executed, or when it will be.
+    /// Ends an operation of which it stays unknown if and when it is executed.
     pub(crate) fn give_up(&mut self, now: Instant, slot: usize) {
         self.close(now, slot, None);
     }
@@ -246,12 +247,13 @@ impl Clients {
         self.histories[register].push(operation);
     }
 
-    /// Nobody will ever know whether the flush was executed, or when it will be.
+    /// Ends a flush of which it stays unknown if and when it is executed.
     pub(crate) fn give_up_flush(&mut self, now: Instant, slot: usize) {
         self.close_flush(now, slot, |_| None);
     }
 
-    /// The flush was executed: whether these registers were its server's all the time.
+    /// Ends a flush that was executed. `was_hit` are the registers that its server owned all the
+    /// time.
     pub(crate) fn end_flush(&mut self, now: Instant, slot: usize, was_hit: &BTreeSet<usize>) {
         let hit = |register| Some(Outcome::Applied(was_hit.contains(&register)));
         self.close_flush(now, slot, hit);
@@ -273,7 +275,7 @@ impl Clients {
         }
     }
 
-    /// The job has come to its end, and is part of no history, or was not executed.
+    /// Ends a job that is in no history, or was not executed.
     pub(crate) fn finish(&mut self, now: Instant, slot: usize) -> Open {
         let open = self.open[slot].take().expect("a job ends once");
         if let Job::Operation(register, _) = open.job {
@@ -284,41 +286,41 @@ impl Clients {
         open
     }
 
-    /// The job was not executed, and never will be.
+    /// Ends a job that was not executed and never will be.
     pub(crate) fn refuse(&mut self, now: Instant, slot: usize) {
         self.finish(now, slot);
         self.finished -= 1;
         self.refused += 1;
     }
 
-    /// Jobs that were refused so far.
+    /// Returns the number of jobs that were refused so far.
     pub(crate) fn refused(&self) -> usize {
         self.refused
     }
 
-    /// The server that held this register is gone, and what it held with it.
+    /// Records that the register was lost with its server.
     pub(crate) fn lose(&mut self, now: Instant, register: usize) {
         let moment = self.next_moment(now);
         self.losses[register].push(moment);
     }
 
-    /// Whoever has the slot's range is this server now.
+    /// Records the current owner of the slot.
     pub(crate) fn learn(&mut self, client: usize, slot: Slot, owner: usize) {
         self.clients[client].owners.insert(slot, owner);
     }
 
-    /// Nobody listens where the client believes the owner of a slot to be.
+    /// Removes the believed owner of a slot, since no process listens there.
     pub(crate) fn forget_owner(&mut self, client: usize, slot: Slot) {
         self.clients[client].owners.remove(&slot);
     }
 
-    /// From here on everything is read for the last time, by clients that ask anew where it is.
+    /// Prepares the final reads: clients discard the owners that they know.
     pub(crate) fn begin_last_reads(&mut self) {
         self.clients.iter_mut().for_each(|client| client.owners.clear());
         self.last_reads.fill(None);
     }
 
-    /// The job is sent once more. `false`: that has happened too often.
+    /// Counts one more attempt of a job. Returns `false` if there were too many.
     pub(crate) fn hop(&mut self, slot: usize) -> bool {
         let open = self.job_mut(slot);
         open.hops += 1;
@@ -329,7 +331,7 @@ impl Clients {
         self.clients[client].owners.get(&slot).copied()
     }
 
-    /// The client's connection to a server, opened now if there is none.
+    /// Returns the client's connection to a server, and opens it if there is none.
     pub(crate) fn connect(
         &mut self,
         client: usize,
@@ -354,23 +356,24 @@ impl Clients {
         })
     }
 
-    /// The job of a slot is written into the client's connection to a server next.
+    /// Registers that the next request on the client's connection to a server is the job of a
+    /// slot.
     pub(crate) fn ask(&mut self, client: usize, server: usize, slot: usize) -> &mut Connection {
         let connection = self.clients[client].connections[server].as_mut();
-        let connection = connection.expect("a request goes to a connection that is there");
+        let connection = connection.expect("a request needs an open connection");
         connection.requests += 1;
         connection.expected.push_back(Expected::Job(slot));
         let place = Place { connection: connection.id.number(), request: connection.requests };
-        self.open[slot].as_mut().expect("what is sent has begun").place = place;
+        self.open[slot].as_mut().expect("a request is open before it is sent").place = place;
         connection
     }
 
-    /// The client's connection to a server, if there is one.
+    /// Returns the client's connection to a server, if there is one.
     pub(crate) fn connection(&mut self, client: usize, server: usize) -> Option<&mut Connection> {
         self.clients[client].connections[server].as_mut()
     }
 
-    /// Who has this connection, and to which server it leads.
+    /// Returns the client that has this connection, and the server.
     pub(crate) fn holder(&self, id: ConnectionId) -> Option<(usize, usize)> {
         self.clients.iter().enumerate().find_map(|(number, client)| {
             let is_it = |there: &Option<Connection>| there.as_ref().is_some_and(|c| c.id == id);
@@ -378,14 +381,14 @@ impl Clients {
         })
     }
 
-    /// All connections to a server.
+    /// Returns all connections to a server, with the arrival time of their last reply.
     pub(crate) fn connections_to(&self, server: usize) -> Vec<(ConnectionId, Instant)> {
         let connections = self.clients.iter().filter_map(|one| one.connections[server].as_ref());
         connections.map(|connection| (connection.id, connection.down)).collect()
     }
 
-    /// A connection is broken. Returns whose it was, and the slots whose jobs had been sent there and
-    /// were not answered.
+    /// Removes a broken connection. Returns its client, and the slots of the jobs that were sent
+    /// on it and not answered.
     pub(crate) fn disconnect(&mut self, id: ConnectionId) -> Option<(usize, Vec<usize>)> {
         let (client, server) = self.holder(id)?;
         let connection = self.clients[client].connections[server].take()?;
@@ -396,7 +399,7 @@ impl Clients {
         Some((client, connection.expected.iter().filter_map(slot).collect()))
     }
 
-    /// Registers whose history cannot have happened, or could not be judged, with the reason.
+    /// Returns the first register with a history that is impossible or undecided.
     pub(crate) fn judge(&self, slack: Slack) -> Option<(usize, Verdict)> {
         let histories = self.histories.iter().zip(&self.losses);
         let verdicts = histories
@@ -404,12 +407,12 @@ impl Clients {
         verdicts.enumerate().find(|(_, verdict)| *verdict != Verdict::Linearizable)
     }
 
-    /// A register is about to be read once more.
+    /// Discards the result of the last read, since the register is read once more.
     pub(crate) fn forget_last_read(&mut self, register: usize) {
         self.last_reads[register] = None;
     }
 
-    /// What the last read of a register saw, if it was answered.
+    /// Returns the result of the last read of a register, if it was answered.
     pub(crate) fn last_read(&self, register: usize) -> Option<Option<u64>> {
         self.last_reads[register]
     }
@@ -419,9 +422,9 @@ impl Clients {
         self.moments.len() as u64
     }
 
-    /// When the values that were written to expire go: clocks may be wrong by `early` and `late`, a
-    /// server's may run a twentieth fast or slow, and a range's that is behind another twentieth
-    /// faster.
+    /// Returns the time ranges in which expiring values disappear. Clocks may be wrong by `early`
+    /// and `late`. A server's clock may run a twentieth fast or slow, and a range's clock that is
+    /// behind gains another twentieth.
     fn lives(&self, history: &[Operation], (early, late): Slack) -> Lives {
         let life = |operation: &Operation| {
             let Action::WriteExpiring(value) = operation.action else { return None };
@@ -430,7 +433,7 @@ impl Clients {
             let first = (time(operation.begun) + lasts * 400 / 441).0;
             let first = Instant(first.saturating_sub(early.as_nanos() as u64));
             let last = time(operation.ended) + lasts * 20 / 19 + late;
-            // Positions count from 1.
+            // Moments count from 1.
             let first = self.moments.partition_point(|at| *at < first) as u64 + 1;
             let last = self.moments.partition_point(|at| *at <= last) as u64;
             operation.outcome.is_some().then_some((value, first..=last))

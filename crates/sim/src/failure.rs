@@ -1,35 +1,35 @@
-//! The rules that a run may break, and what comes of one.
+//! Rules that a run may break, and the report of a run.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Fingerprint of everything that happened.
+    /// Fingerprint of all events.
     pub trace: u64,
-    /// Operations that clients have finished.
+    /// Number of operations that clients have finished.
     pub operations: usize,
-    /// Migrations that have ended with a change of owner.
+    /// Number of migrations that ended with a change of owner.
     pub moved: usize,
-    /// Migrations that were refused, cancelled or given up.
+    /// Number of migrations that were refused, cancelled or abandoned.
     pub not_moved: usize,
-    /// How long clients worked, by virtual time.
+    /// Time that clients worked (virtual time).
     pub worked: Duration,
-    /// Operations that servers refused.
+    /// Number of operations that servers refused.
     pub refused: usize,
-    /// The longest time that a client waited for an operation.
+    /// Longest time that a client waited for an operation.
     pub longest: Duration,
-    /// The rule that was broken, if one was.
+    /// The rule that the run broke, if any.
     pub failure: Option<Failure>,
 }
 
-/// A rule that was broken, and how.
+/// Broken rule, and how the run broke it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Which.
+    /// The broken rule.
     pub rule: Rule,
-    /// How.
+    /// Description of the violation.
     pub text: String,
 }
 
@@ -42,22 +42,22 @@ impl fmt::Display for Failure {
 /// Defines the rules, each with its name and its sentence.
 macro_rules! rules {
     ($($rule:ident, $name:literal, $sentence:literal;)*) => {
-        /// What must hold in every run.
+        /// Rule that every run must keep.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Rule {
             $(#[doc = $sentence] $rule,)*
         }
 
         impl Rule {
-            /// All of them.
+            /// All rules.
             pub const ALL: &[Rule] = &[$(Rule::$rule),*];
 
-            /// Its name, as it is printed.
+            /// Returns the name of the rule in output.
             pub fn name(self) -> &'static str {
                 match self { $(Rule::$rule => $name,)* }
             }
 
-            /// What it says.
+            /// Returns the rule as a sentence.
             pub fn sentence(self) -> &'static str {
                 match self { $(Rule::$rule => $sentence,)* }
             }
@@ -67,49 +67,49 @@ macro_rules! rules {
 
 rules! {
     Linearizable, "linearizable",
-        "What clients saw can have happened, register by register, in one order.";
+        "The results of the operations on each register are linearizable.";
     Decided, "decided",
-        "The checker follows every possibility to its end.";
+        "The linearizability checker reaches a verdict for every register.";
     InOrder, "in-order",
-        "Replies come in the order of their requests, and each makes sense as an answer to its own.";
+        "Replies arrive in the order of their requests, and each reply is valid for its request.";
     WalksComplete, "walks-complete",
-        "A walk shows every key that is there from its beginning to its end and does not move.";
+        "A scan returns every key that exists during the whole scan and does not move.";
     WholePairs, "whole-pairs",
-        "Two keys that are only written together are never seen half written.";
+        "Two keys that are only written together are never read half-written.";
     OneOwner, "one-owner",
         "No hash is served by two servers.";
     EpochsRise, "epochs-rise",
-        "A hash is never served under an epoch that has passed.";
+        "A hash is never served under an older epoch than before.";
     MapsRise, "maps-rise",
-        "No server goes back to an older map.";
+        "No server adopts an older cluster map than its own.";
     LostStaysLost, "lost-stays-lost",
-        "What a server held that has died is served by nobody who holds an old copy.";
+        "No server serves an old copy of a dead server's data.";
     ProgressFollowsReplay, "progress-follows-replay",
-        "What the progress has passed is at the target, unless it was deleted there or has expired.";
+        "Every record behind the pull progress is at the target, unless deleted or expired there.";
     AskedOnce, "asked-once",
-        "What the source has not is not asked for again and again.";
+        "Records that the source does not have are not requested again and again.";
     NoCircles, "no-circles",
-        "Servers do not send a client in circles.";
+        "Servers do not redirect a client in circles.";
     Answered, "answered",
         "Every operation is answered, and every server whose range is not lost answers with data.";
     MigrationsEnd, "migrations-end",
-        "Every migration that was asked for ends, unless one of its servers has died.";
+        "Every requested migration ends, unless one of its servers has died.";
     AsksAnswered, "asks-answered",
-        "Every request for a move is refused, or each of its moves gets a number of its own.";
+        "Every request for a move is refused, or each of its moves gets its own id.";
     ServersSettle, "servers-settle",
-        "When everything has ended, every server hears the coordinator and serves all that it holds.";
+        "At the end, every server is connected to the coordinator and serves all its ranges.";
     NothingLost, "nothing-lost",
-        "What the last read of a register saw is found at one server.";
+        "The value of the last read of a register is found at exactly one server.";
     NothingStray, "nothing-stray",
-        "A server holds nothing outside of its ranges, and no record that reads do not see.";
+        "No server holds records outside its ranges, or records that reads do not find.";
     CountsMatch, "counts-match",
-        "Records and live bytes are counted as a walk finds them.";
+        "The counters of records and live bytes match a full scan.";
     NoPanic, "no-panic",
-        "No assertion of the real code fails.";
+        "No assertion of the product code fails.";
 }
 
 impl Rule {
-    /// The rule was broken, in this way.
+    /// Returns a failure of this rule with this description.
     pub(crate) fn broken(self, text: impl Into<String>) -> Failure {
         Failure { rule: self, text: text.into() }
     }

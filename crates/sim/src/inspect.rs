@@ -1,4 +1,4 @@
-//! What must be true of the servers, looked at from outside.
+//! Checks on the state of the servers, made from outside.
 
 use crate::planted;
 use crate::workload::{Register, decode};
@@ -8,24 +8,25 @@ use types::{HashRange, KeyHash, MigrationId, ServerId, TableId, UnixMillis, key_
 use wire::batch::BatchReader;
 use wire::entry::{Body, Entry};
 
-/// A way into one server's store beside its reactors', and what it has seen.
+/// Access to one server's store beside its reactors', and the state of the progress check.
 pub(crate) struct Inspector {
     pub(crate) worker: Worker,
-    /// How far what arrives was when it was looked at last.
+    /// Progress of all arriving partitions at the last check.
     progress: Vec<(MigrationId, Option<KeyHash>)>,
     /// Hashes of moving ranges that the progress has passed.
     passed: BTreeSet<(MigrationId, KeyHash)>,
 }
 
-/// What a walk over a server has met.
+/// Result of a scan over a server.
 pub(crate) struct Walk {
-    /// Records that are served, by key.
+    /// Served records, by key.
     pub(crate) held: BTreeMap<Vec<u8>, u64>,
-    /// Records that have expired, and copies of what another server serves.
+    /// Number of expired records, and of copies of records that another server serves.
     pub(crate) others: u64,
-    /// Whether there may be tombstones, which walks do not meet: a range arrives, or the log is kept.
+    /// Set if there may be tombstones, which scans do not return: a range arrives, or the log is
+    /// durable.
     pub(crate) may_bury: bool,
-    /// What all of them take in the log.
+    /// Bytes of all of them in the log.
     pub(crate) bytes: u64,
 }
 
@@ -35,9 +36,9 @@ impl Inspector {
         Inspector { worker, progress: Vec::new(), passed: BTreeSet::new() }
     }
 
-    /// Looks at the store; nobody has to wait for it afterwards.
+    /// Runs `look` on the store as a turn of its own; no grace period waits for it afterwards.
     pub(crate) fn look<T>(&mut self, _wall: UnixMillis, look: impl FnOnce(&mut Worker) -> T) -> T {
-        // It has no clock of its own: only the server's turns let its clock go on.
+        // The inspector does not advance the clock: only the server's turns do.
         let clock = self.worker.store().clock();
         self.worker.begin_turn(clock);
         let seen = look(&mut self.worker);
@@ -45,7 +46,8 @@ impl Inspector {
         seen
     }
 
-    /// Keys that the progress of some migration has passed since the last call, and their sources.
+    /// Returns the keys that the progress of a migration has passed since the last call, with the
+    /// source of the migration. Keys of flushed tables are left out.
     pub(crate) fn newly_passed(
         &mut self,
         registers: &[Register],
@@ -97,12 +99,13 @@ impl Inspector {
         has_progressed
     }
 
-    /// Whether a record with this hash, or the tombstone of one, is here.
+    /// Returns whether the server has a record with this hash, or its tombstone.
     pub(crate) fn knows(&mut self, wall: UnixMillis, table: TableId, hash: KeyHash) -> bool {
         self.look(wall, |worker| worker.knows(table, hash)) == Ok(true)
     }
 
-    /// Whether a record with this hash is here; if there is a clock, one that has not expired by it.
+    /// Returns whether the server has a record with this hash that has not expired by `clock` (if
+    /// any).
     pub(crate) fn has(
         &mut self,
         wall: UnixMillis,
@@ -116,7 +119,7 @@ impl Inspector {
         is_here == Ok(true) && records.any(|record| !is_expired(&record.entry))
     }
 
-    /// Ranges whose operations this server executes.
+    /// Returns the ranges in which this server executes operations.
     pub(crate) fn served(&self) -> Vec<HashRange> {
         let tablets = self.worker.store().tablets();
         let served = tablets.iter().filter(|tablet| match tablet.state {
@@ -127,7 +130,7 @@ impl Inspector {
         served.map(|tablet| tablet.range).collect()
     }
 
-    /// For a planted bug: what has expired above the progress goes, without a tombstone.
+    /// Planted bug: removes expired records above the progress without leaving tombstones.
     pub(crate) fn reclaim_without_tombstone(&mut self, wall: UnixMillis, registers: &[Register]) {
         let clock = self.worker.store().latest_clock();
         for (table, hash) in self.above_progress(registers) {
@@ -137,7 +140,7 @@ impl Inspector {
         }
     }
 
-    /// For a planted bug: tombstones above the progress go.
+    /// Planted bug: removes tombstones above the progress.
     pub(crate) fn drop_tombstones(&mut self, wall: UnixMillis, registers: &[Register]) {
         for (table, hash) in self.above_progress(registers) {
             if self.knows(wall, table, hash) && !self.has(wall, (table, hash), None) {
@@ -168,7 +171,7 @@ impl Inspector {
         keys.filter(is_above).collect()
     }
 
-    /// Records in ranges that this server does not own.
+    /// Returns the ranges that this server does not own, but in which it has records.
     pub(crate) fn left_behind(&mut self, wall: UnixMillis) -> Vec<HashRange> {
         let tablets = self.worker.store().tablets();
         let mut foreign = vec![HashRange::ALL];
@@ -180,7 +183,7 @@ impl Inspector {
         foreign
     }
 
-    /// Every entry of this server.
+    /// Scans all entries of this server.
     pub(crate) fn walk(&mut self, wall: UnixMillis) -> Walk {
         let clock = self.worker.store().latest_clock();
         let (mut held, mut others, mut bytes) = (BTreeMap::new(), 0, 0);
@@ -201,7 +204,8 @@ impl Inspector {
                 let records = BatchReader::new(&batch);
                 for record in records.map(|entry| entry.expect("the batch is ours")) {
                     let entry = record.entry;
-                    // A pull may bring a few records from beyond its end, which come again.
+                    // A step may return a few records from beyond its end; they come again in the
+                    // next step.
                     let hash = key_hash(self.worker.store().seed(), entry.key);
                     if hash < at || cursor.is_some_and(|next| hash >= next) {
                         continue;
@@ -211,7 +215,7 @@ impl Inspector {
                         Body::Object { value, .. } if is_served && !entry.is_expired(clock) => {
                             let number = decode(value).expect("values are numbers");
                             let before = held.insert(entry.key.to_vec(), number);
-                            assert!(before.is_none(), "a walk meets a record twice");
+                            assert!(before.is_none(), "a scan returns a record twice");
                         }
                         Body::Object { .. } => others += 1,
                         Body::Tombstone { .. } | Body::CopiesOf(_) => {}
@@ -222,7 +226,7 @@ impl Inspector {
         Walk { held, others, may_bury, bytes }
     }
 
-    /// Words in the index of the whole server: records, and tombstones that have not been swept.
+    /// Returns the number of index words: records, and tombstones that have not been reclaimed.
     pub(crate) fn words(&mut self, wall: UnixMillis) -> u64 {
         self.look(wall, |worker| {
             worker.counts(HashRange::ALL).iter().map(|&(_, _, records)| u64::from(records)).sum()
@@ -230,5 +234,5 @@ impl Inspector {
     }
 }
 
-/// What one step of the walk at the end of a run brings.
+/// Size of one step of the final scan, in bytes.
 const WALK_BYTES: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! Runs simulated clusters, seed by seed, until one breaks a rule or there are no more.
+//! Runs simulated clusters, seed by seed, until a run breaks a rule or the seeds are used up.
 
 #![forbid(unsafe_code)]
 
@@ -7,76 +7,76 @@ use sim::{Failure, Knob, Planted, Report, Rule, Settings, minimize, run, search}
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Simulates clusters under load while ranges move and things go wrong.
+/// Simulates clusters under load while ranges move and faults happen.
 #[derive(Parser)]
 #[command(name = "sim")]
 struct Arguments {
-    /// Seeds to run; without end if only a time is given.
+    /// Number of seeds to run. Default: 100, or no limit if a time is given.
     #[arg(long)]
     seeds: Option<u64>,
-    /// The first seed.
+    /// First seed.
     #[arg(long, default_value_t = 1)]
     first_seed: u64,
-    /// No seed is begun after so many seconds.
+    /// Start no new seed after this many seconds.
     #[arg(long)]
     seconds: Option<u64>,
-    /// Runs at a time. Default: one for each processor. It changes no run.
+    /// Number of runs in parallel; does not change any run. Default: one per processor.
     #[arg(long)]
     jobs: Option<usize>,
-    /// Only this seed, and print every event.
+    /// Run only this seed, and print every event.
     #[arg(long, conflicts_with_all = ["seeds", "first_seed", "seconds", "jobs"])]
     seed: Option<u64>,
-    /// From a failing seed on, look for a smaller run that breaks the same rule.
+    /// Search for a smaller run that breaks the same rule as this seed.
     #[arg(long, requires = "seed", conflicts_with = "trace")]
     minimize: bool,
-    /// A bug to build in.
+    /// Bug to build in.
     #[arg(long, value_parser = planted)]
     plant: Option<Planted>,
-    /// At most so many clients.
+    /// Upper limit for the number of clients.
     #[arg(long)]
     clients: Option<usize>,
-    /// Only so many registers are used.
+    /// Number of registers in use.
     #[arg(long)]
     registers: Option<usize>,
-    /// Clients work for so many milliseconds at most, by virtual time.
+    /// Upper limit for the time that clients work, in milliseconds of virtual time.
     #[arg(long, value_name = "MILLISECONDS")]
     until: Option<u64>,
-    /// What to leave out, separated by commas: see --list-knobs.
+    /// Features to leave out, separated by commas: see --list-knobs.
     #[arg(long, value_parser = knob, value_delimiter = ',')]
     without: Vec<Knob>,
-    /// Servers keep each other's logs in every run.
+    /// Let servers replicate each other's logs in every run.
     #[arg(long)]
     replicated: bool,
     /// Print every event.
     #[arg(long)]
     trace: bool,
-    /// Print the rules, and end.
+    /// Print the rules, and exit.
     #[arg(long)]
     list_rules: bool,
-    /// Print what can be left out, and end.
+    /// Print the features that can be left out, and exit.
     #[arg(long)]
     list_knobs: bool,
 }
 
 fn planted(name: &str) -> Result<Planted, String> {
     let names = || Planted::ALL.map(|planted| planted.to_string()).join(", ");
-    let planted = Planted::named(name).ok_or_else(|| format!("there are: {}", names()))?;
-    let without = || "built with `--features plant` it can be planted".to_owned();
+    let planted = Planted::named(name).ok_or_else(|| format!("possible values: {}", names()))?;
+    let without = || "this bug needs a build with `--features plant`".to_owned();
     planted.is_possible().then_some(planted).ok_or_else(without)
 }
 
 fn knob(name: &str) -> Result<Knob, String> {
     let names = || Knob::ALL.iter().map(|knob| knob.name()).collect::<Vec<_>>().join(", ");
-    Knob::named(name).ok_or_else(|| format!("there are: {}", names()))
+    Knob::named(name).ok_or_else(|| format!("possible values: {}", names()))
 }
 
-/// Seeds run if neither their number nor a time is given.
+/// Number of seeds to run if neither a number nor a time is given.
 const SEEDS: u64 = 100;
 
-/// Pause between two lines that say how far it is.
+/// Time between two progress lines.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// Seeds that are tried for each step towards a smaller run.
+/// Number of seeds that each step of the minimizer tries.
 const TRIES: u64 = 60;
 
 fn main() -> ExitCode {
@@ -120,11 +120,11 @@ fn main() -> ExitCode {
 fn fail(settings: &Settings, failure: &Failure) -> ExitCode {
     eprintln!("seed {}: {failure}", settings.seed);
     eprintln!("the rule: {}", failure.rule.sentence());
-    eprintln!("again: cargo run --release -p sim -- {settings}");
+    eprintln!("run it again: cargo run --release -p sim -- {settings}");
     ExitCode::FAILURE
 }
 
-/// What came of all runs.
+/// Sums over all runs.
 #[derive(Default)]
 struct Totals {
     seeds: u64,
@@ -173,8 +173,8 @@ fn run_many(arguments: &Arguments, settings: &Settings, jobs: usize) -> ExitCode
     let seconds = begin.elapsed().as_secs_f64();
     println!(
         "{seeds} seeds, {operations} operations, {refused} refused, {moved} moves, {not_moved} \
-         moves refused, cancelled or given up: every rule held, in {seconds:.1} s with {jobs} \
-         jobs, {:.0} operations/s",
+         moves refused, cancelled or failed: every rule held, in {seconds:.1} s with {jobs} jobs, \
+         {:.0} operations/s",
         operations as f64 / seconds
     );
     ExitCode::SUCCESS

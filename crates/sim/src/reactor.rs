@@ -1,7 +1,7 @@
 //! One reactor: the real core, its turns, and the server's ends of the connections of clients.
 //!
-//! Stands where the shell and the runtime stand in a server: it gives the core bytes, messages, time
-//! and quanta, in the order of a turn.
+//! Replaces the shell and the runtime of a server: it passes bytes, messages, time and quanta to
+//! the core, in the order of a turn.
 
 use crate::planted::{self, Planted};
 use server::core::{ConnectionId, Connections, Core};
@@ -12,20 +12,20 @@ use types::{HashRange, Instant, KeyHash, ServerId, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
 use wire::peer::PeerMessage;
 
-/// Something that arrives at a reactor.
+/// Input of a reactor.
 #[derive(Debug)]
 pub(crate) enum Inbound {
     Peer(Box<FromPeer>),
     Control(Box<FromCoordinator>),
     /// A client has connected.
     Opened(ConnectionId),
-    /// What a client has sent.
+    /// Bytes from a client.
     Bytes(ConnectionId, Vec<u8>),
-    /// What came of work for the disk.
+    /// Result of a disk job.
     Disk(DiskDone),
 }
 
-/// A message from another server.
+/// Message from another server.
 #[derive(Debug)]
 pub(crate) struct FromPeer {
     from: ServerId,
@@ -45,7 +45,7 @@ impl Inbound {
     }
 }
 
-/// Something that leaves a reactor.
+/// Output of a reactor.
 #[derive(Debug)]
 pub(crate) enum Outbound {
     Peer(Sending),
@@ -54,22 +54,22 @@ pub(crate) enum Outbound {
     Disk(DiskJob),
 }
 
-/// The server's end of a client's connection.
+/// Server's end of a client's connection.
 #[derive(Debug, Default)]
 struct End {
-    /// Bytes that the core has not dealt with.
+    /// Bytes that the core has not consumed.
     input: Vec<u8>,
     output: Vec<u8>,
     is_paused: bool,
 }
 
-/// What the runtime's connections are to the shell.
+/// All connections of the reactor; in a real server the runtime has them.
 #[derive(Debug, Default)]
 struct Ends {
     ends: BTreeMap<ConnectionId, End>,
-    /// Those that are read again, and may have input from before.
+    /// Connections that are read again and may have earlier input.
     resumed: Vec<ConnectionId>,
-    /// Takes what is for nobody.
+    /// Discards output for connections that do not exist.
     sink: Vec<u8>,
 }
 
@@ -99,29 +99,29 @@ impl Connections for Ends {
     }
 
     fn close_after_flush(&mut self, connection: ConnectionId) {
-        unreachable!("no client of this run ends {connection}, or sends what makes no sense");
+        unreachable!("no client of this run closes {connection}, or sends invalid bytes");
     }
 }
 
 pub(crate) struct Reactor {
     pub(crate) core: Core,
     pub(crate) inbox: VecDeque<Inbound>,
-    /// When its next turn begins.
+    /// Time of the next turn (or of its second step).
     pub(crate) due: Instant,
-    /// Whether its turn has begun: until it goes on, other reactors may have turns of their own.
+    /// Set between the two steps of a turn; other reactors may have turns in between.
     pub(crate) is_begun: bool,
     ends: Ends,
-    /// What clients have sent in this turn.
+    /// Input of clients in this turn; `None` for a new connection.
     heard: Vec<(ConnectionId, Option<Vec<u8>>)>,
 }
 
-/// What a turn is given.
+/// Environment of a turn.
 pub(crate) struct Surroundings<'t> {
     pub(crate) now: Instant,
-    /// Whether background work gets its quantum in this turn.
+    /// Set if background work gets a quantum in this turn.
     pub(crate) has_quantum: bool,
     pub(crate) planted: Option<Planted>,
-    /// A way into the store beside the reactors', for what planted bugs do.
+    /// Access to the store beside the reactors', for planted bugs.
     pub(crate) inspector: &'t mut Worker,
     pub(crate) out: &'t mut Vec<Outbound>,
 }
@@ -138,13 +138,13 @@ impl Reactor {
         }
     }
 
-    /// What has arrived and was not dealt with, for a report.
+    /// Describes the input that was not processed, for a report.
     pub(crate) fn waiting(&self) -> String {
         let ends = self.ends.ends.iter().filter(|(_, end)| end.is_paused || !end.input.is_empty());
         format!("{:?}, {:?}", self.inbox, ends.collect::<Vec<_>>())
     }
 
-    /// A turn begins: the picture of the tablets is taken by which the rest of it goes.
+    /// Begins a turn: takes the tablet map that the rest of the turn uses.
     pub(crate) fn begin_turn(&mut self, now: Instant, wall: UnixMillis, planted: Option<Planted>) {
         self.core.begin_turn(now, wall);
         if planted == Some(Planted::HeldForgotten) {
@@ -153,8 +153,8 @@ impl Reactor {
         self.is_begun = true;
     }
 
-    /// What has come from servers and the coordinator. What clients have sent is put aside: it
-    /// comes afterwards, so that nothing is deleted behind a progress before it was looked at.
+    /// Processes the messages of servers and the coordinator. Keeps the input of clients for
+    /// later, so that the progress is checked before any client deletes below it.
     pub(crate) fn listen(&mut self, around: &mut Surroundings<'_>) {
         while let Some(inbound) = self.inbox.pop_front() {
             match inbound {
@@ -172,7 +172,7 @@ impl Reactor {
         }
     }
 
-    /// The rest of the turn. `true`: there is more to do at once.
+    /// Runs the rest of the turn. Returns whether there is more to do at once.
     pub(crate) fn turn(&mut self, around: &mut Surroundings<'_>) -> bool {
         let now = around.now;
         self.is_begun = false;
@@ -181,7 +181,7 @@ impl Reactor {
         if self.core.next_deadline().is_some_and(|at| at <= now) {
             self.core.tick(now, &mut self.ends);
         }
-        // A quantum comes last, so that nothing is done after it within this turn.
+        // The quantum comes last, so that nothing is done after it within this turn.
         let mut has_work = self.carry_out(around);
         if self.core.has_background() && around.has_quantum {
             self.core.quantum(now, &mut self.ends);
@@ -210,7 +210,7 @@ impl Reactor {
         }
     }
 
-    /// Gives the core what a client has sent, together with what is left from before.
+    /// Passes input of a client to the core, together with the input left from before.
     fn give(&mut self, connection: ConnectionId, bytes: Vec<u8>) {
         let Some(end) = self.ends.ends.get_mut(&connection) else { return };
         let mut input = std::mem::take(&mut end.input);
@@ -227,7 +227,7 @@ impl Reactor {
         }
     }
 
-    /// What planted bugs do with a message, before it is dealt with.
+    /// Applies the planted bugs that concern the receipt of a message.
     fn receive_planted(
         &mut self,
         message: &PeerMessage,
@@ -245,7 +245,8 @@ impl Reactor {
         }
     }
 
-    /// Carries out what the engine wants done outside. `true`: there was something.
+    /// Hands over the engine's outgoing messages and jobs. Returns whether there were messages to
+    /// servers.
     fn carry_out(&mut self, around: &mut Surroundings<'_>) -> bool {
         let outgoing = &mut self.core.engine.out;
         around.out.extend(outgoing.control.drain(..).map(Outbound::Control));

@@ -1,4 +1,4 @@
-//! The servers of a run: the real engine on a store of its own, and the link to the coordinator.
+//! Servers of a run: the real engine on its own store, and the link to the coordinator.
 
 use crate::inspect::Inspector;
 use crate::reactor::Reactor;
@@ -14,7 +14,7 @@ use store::{Store, StoreConfig, Tablet, TabletState};
 use types::{ClusterId, Generation, HashRange, HashSeed, Instant, ReactorId, ServerId};
 use wire::control::{Join, Mark};
 
-/// Reactors of a server: two are enough for one of them to be behind.
+/// Number of reactors of a server: with two, one can lag behind.
 const REACTORS: u16 = 2;
 
 /// Client port of the first server; the others follow.
@@ -22,54 +22,54 @@ const FIRST_PORT: u16 = 7000;
 
 pub(crate) struct Server {
     pub(crate) id: ServerId,
-    /// The run of its process.
+    /// Generation of its process.
     pub(crate) generation: Generation,
     pub(crate) node: Arc<Node>,
     pub(crate) reactors: Vec<Reactor>,
     pub(crate) inspector: Inspector,
-    /// What its link says to pings.
+    /// Liveness state with which the link answers pings.
     pub(crate) pulse: Pulse,
-    /// The tablets' version that was looked at last.
+    /// Version of the tablets at the last check.
     pub(crate) tablets_version: u64,
     wake_all: Arc<AtomicBool>,
     has_ended: Arc<AtomicBool>,
     pub(crate) link: Link,
-    /// The process is gone, and no other one stands in its place yet.
+    /// Set if the process is gone, and no other one has replaced it yet.
     pub(crate) is_dead: bool,
-    /// It stands still until then.
+    /// End of the current pause.
     pub(crate) paused_until: Instant,
-    /// How far its wall clock is ahead of that of the world.
+    /// Lead of its wall clock over the world's, in milliseconds.
     pub(crate) clock_ahead_millis: u64,
 }
 
-/// The connection to the coordinator. Both directions keep order.
+/// Connection to the coordinator. Both directions keep order.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// `None`: it is broken.
+    /// `None` if the link is broken.
     pub(crate) connection: Option<ConnectionId>,
-    /// When the last message of each direction arrives.
+    /// Arrival time of the last message in each direction.
     pub(crate) up: Instant,
     pub(crate) down: Instant,
 }
 
-/// The place of the server that has this client port.
+/// Returns the place of the server that has this client port.
 pub(crate) fn server_at(port: u16) -> Option<usize> {
     port.checked_sub(FIRST_PORT).map(usize::from)
 }
 
-/// The cluster as the last process at a place has saved it, and a running one knows it.
+/// Identity and newest mark of a place, as its current or last process has saved them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Saved {
     pub(crate) number: (ClusterId, ServerId),
     pub(crate) mark: Option<Mark>,
 }
 
-/// How servers keep what they hold.
+/// Persistence of the servers' logs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Keeps {
-    /// Each on its own disk.
+    /// Each server has its own log on its own disk.
     Own(Mode),
-    /// On the disks of others; of segments of this size, unless that is as usual.
+    /// Other servers have replicas; the size is that of the segments, if not the default.
     Others(Plan, Option<usize>),
 }
 
@@ -80,7 +80,7 @@ impl Keeps {
         }
     }
 
-    /// Replicas that others have of what a server holds.
+    /// Returns the number of replicas that other servers have of a log.
     pub(crate) fn replicas(self) -> u16 {
         match self {
             Keeps::Own(_) => 0,
@@ -89,7 +89,7 @@ impl Keeps {
     }
 }
 
-/// What a process finds on its disk.
+/// Contents of the disk at the start of a process.
 pub(crate) enum Folder {
     Own(Kept, Mode),
     Others(Replicas, Plan, Option<usize>),
@@ -104,7 +104,7 @@ impl Folder {
     }
 }
 
-/// The process of a server, as far as the server ends it.
+/// Process of a server, as far as the server can end it.
 struct Process {
     has_ended: Arc<AtomicBool>,
 }
@@ -119,11 +119,11 @@ impl Host for Process {
     }
 
     fn begin(&self, request: u64, job: Job) {
-        unreachable!("nobody in a run asks for {job:?}, as {request}");
+        unreachable!("no client of a run requests {job:?}, as {request}");
     }
 
     fn shut_down(&self) {
-        unreachable!("nobody in a run asks for that");
+        unreachable!("no client of a run requests a shutdown");
     }
 
     fn fail(&self, reason: String) {
@@ -143,7 +143,8 @@ impl Host for Process {
     }
 }
 
-/// Mostly more often than by default, so that moves in which nothing hurries are cut in the middle.
+/// Returns the limits of cuts. Most are shorter than the default, so that slow moves have cuts,
+/// too.
 fn cuts(seed: u64) -> Cuts {
     match seed % 4 {
         0 => Cuts::default(),
@@ -151,7 +152,7 @@ fn cuts(seed: u64) -> Cuts {
     }
 }
 
-/// What a server says first to the coordinator.
+/// Returns the first message of a server to the coordinator.
 pub(crate) fn join(
     place: usize,
     rejoin: Option<(ClusterId, ServerId)>,
@@ -181,7 +182,7 @@ impl Server {
     ) -> Server {
         let config = StoreConfig {
             memory_bytes,
-            // The inspector is one more.
+            // The inspector has a worker, too.
             reactors: REACTORS + 1,
             seed: HashSeed::new(seed),
             huge_pages: false,
@@ -204,7 +205,7 @@ impl Server {
             None => Keeping::Nothing,
             Some(Folder::Own(kept, mode)) => {
                 let keeper = kept.keep(whose, store.log().segment_bytes(), mode);
-                Keeping::Alone(Arc::new(keeper.expect("what a server has kept is whole")))
+                Keeping::Alone(Arc::new(keeper.expect("a server's persisted log is complete")))
             }
             Some(Folder::Others(replicas, plan, _)) => {
                 let replication = Replication::new(plan, identity.server, REACTORS, replicas);
@@ -241,10 +242,11 @@ impl Server {
         }
     }
 
-    /// Whether it hears the coordinator, and serves all that it holds but for the ranges of which it
-    /// has no news any more. Who is dead is at rest, unless it has kept its log.
+    /// Returns whether the server is linked to the coordinator and serves all its ranges, except
+    /// those in a migration that cannot end. A dead server is settled only if its log is not
+    /// persisted.
     pub(crate) fn is_settled(&self, now: Instant, cannot_end: impl Fn(HashRange) -> bool) -> bool {
-        // Who has none may be taken for dead, and not know.
+        // A server without a lease may have been declared dead without knowing it.
         let replication = self.node.replication();
         let is_leased = replication.is_none_or(|replication| replication.is_leased(now));
         let tablets = self.node.store().tablets();
@@ -254,19 +256,19 @@ impl Server {
             TabletState::Frozen | TabletState::Recovering(_) | TabletState::Securing(_) => false,
         };
         match &self.node.keeper() {
-            // It comes back, with everything.
+            // The server comes back, with everything.
             Some(keeper) if self.is_dead || keeper.progress().is_some() => false,
             None if self.is_dead => self.node.replication().is_none(),
             _ => self.link.connection.is_some() && is_leased && tablets.iter().all(is_settled),
         }
     }
 
-    /// Ranges whose operations it executes at this moment.
+    /// Returns the ranges in which the server executes operations at this moment.
     pub(crate) fn served(&self, now: Instant) -> Vec<HashRange> {
         if self.may_serve(now) { self.inspector.served() } else { Vec::new() }
     }
 
-    /// Whether it executes operations at all.
+    /// Returns whether the server executes operations at all.
     pub(crate) fn may_serve(&self, now: Instant) -> bool {
         let is_leased = match self.node.replication() {
             Some(replication) => replication.is_leased(now),
@@ -275,12 +277,12 @@ impl Server {
         !self.is_dead && is_leased
     }
 
-    /// Whether the process has ended itself, to begin anew.
+    /// Returns whether the process has ended itself in order to rejoin as a new server.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }
 
-    /// Whether every reactor is to begin a turn soon, asked once.
+    /// Returns whether every reactor is to begin a turn soon, and resets this flag.
     pub(crate) fn take_wake_all(&self) -> bool {
         self.wake_all.swap(false, Ordering::Relaxed)
     }

@@ -1,33 +1,33 @@
-//! What a run is made of: its seed, and what is left out of what the seed would give it.
+//! Settings of a run: its seed, and the features that are left out although the seed has them.
 
 use crate::planted::Planted;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-/// What a run is made of. `Display` gives the flags that repeat it.
+/// Settings of a run. `Display` gives the flags that repeat the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Decides everything else.
+    /// Seed of all random numbers of the run.
     pub seed: u64,
-    /// A bug to be found.
+    /// Bug that is built in.
     pub planted: Option<Planted>,
-    /// Whether every event is printed.
+    /// Set if every event is printed.
     pub is_printed: bool,
-    /// At most so many clients.
+    /// Upper limit for the number of clients.
     pub clients: Option<usize>,
-    /// Only so many registers are used.
+    /// Number of registers in use.
     pub registers: Option<usize>,
-    /// Clients work for so long at most, by virtual time.
+    /// Upper limit for the time that clients work (virtual time).
     pub until: Option<Duration>,
-    /// What is left out, though the seed would have it.
+    /// Features that are left out although the seed has them.
     pub without: BTreeSet<Knob>,
-    /// Whether servers keep each other's logs, whatever the seed would have.
+    /// Set if servers replicate each other's logs, whatever the seed draws.
     pub is_replicated: bool,
 }
 
 impl Settings {
-    /// A run with everything that its seed gives it.
+    /// Returns settings with everything that the seed draws.
     pub fn new(seed: u64) -> Settings {
         Settings {
             seed,
@@ -41,7 +41,7 @@ impl Settings {
         }
     }
 
-    /// Whether a run may have this.
+    /// Returns whether a run may have this feature.
     pub(crate) fn has(&self, knob: Knob) -> bool {
         !self.without.contains(&knob)
     }
@@ -73,25 +73,25 @@ impl fmt::Display for Settings {
     }
 }
 
-/// Defines what can be left out, each with its name and its sentence.
+/// Defines the features that can be left out, each with its name and its sentence.
 macro_rules! knobs {
     ($($knob:ident, $name:literal, $sentence:literal;)*) => {
-        /// Something that a run may have, and that can be left out.
+        /// Feature that a run may have, and that can be left out.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Knob {
             $(#[doc = $sentence] $knob,)*
         }
 
         impl Knob {
-            /// All of them.
+            /// All features.
             pub const ALL: &[Knob] = &[$(Knob::$knob),*];
 
-            /// Its name on the command line.
+            /// Returns the name of the feature on the command line.
             pub fn name(self) -> &'static str {
                 match self { $(Knob::$knob => $name,)* }
             }
 
-            /// What it is.
+            /// Returns the description of the feature.
             pub fn sentence(self) -> &'static str {
                 match self { $(Knob::$knob => $sentence,)* }
             }
@@ -101,35 +101,35 @@ macro_rules! knobs {
 
 knobs! {
     Link, "link", "A server loses its connection to the coordinator for a while.";
-    Cut, "cut", "No message gets from one server to another for a while, or none either way.";
-    Pause, "pause", "A server stands still, and does not know how long.";
+    Cut, "cut", "The network between two servers fails for a while, in one direction or in both.";
+    Pause, "pause", "A server pauses, and does not know for how long.";
     Clock, "clock", "A server's wall clock jumps, forward or back.";
-    Restart, "restart", "The coordinator ends, and another one goes on with its store.";
-    Rollback, "rollback", "The coordinator starts on an old copy of its store until the newest is back, or a server on one of its folder.";
-    Takeover, "takeover", "Another coordinator opens the store while one stands still that does not know.";
-    Store, "store", "The metadata store fails now and then, with or without effect.";
-    Kept, "kept", "Servers keep their logs and come back with what they had; then nothing moves.";
-    Replicated, "replicated", "Servers keep each other's logs, and recover what was a dead one's.";
-    Lineage, "lineage", "Ranges move between servers that keep each other's logs, and die.";
-    Crash, "crash", "A server dies, and perhaps another process starts where it stood.";
-    Deaths, "deaths", "Servers die right after a message of a protocol, and several at a time.";
-    Island, "island", "A server hears nobody but its clients for a while.";
-    Blackout, "blackout", "All servers die at once; where writes wait for the disk, by a power cut.";
-    Disk, "disk", "Disks of servers that keep each other's logs are full, fail, or bring damaged blocks.";
-    Machines, "machines", "One machine at a time loses its power or its disk's bits, whatever the mode.";
-    Small, "small", "Segments are small, values long and memory is short: logs are cleaned.";
-    Memory, "memory", "Servers have so little memory that moves and writes may be refused.";
-    Long, "long", "A few runs are slow and long, with absences of up to eight seconds.";
-    Weather, "weather", "Messages between servers are lost, repeated, and late.";
-    Moves, "moves", "Ranges move all the time, and not only a few times.";
-    Cancels, "cancels", "Moves are cancelled.";
-    Pipelines, "pipelines", "Clients have several requests under way.";
-    Flushes, "flushes", "Tables are emptied.";
-    Expiry, "expiry", "Values expire.";
+    Restart, "restart", "The coordinator stops, and another one continues with its store.";
+    Rollback, "rollback", "The coordinator starts on an old copy of its store until the newest is back, or a server on an old copy of its data directory.";
+    Takeover, "takeover", "Another coordinator opens the store while the current one is paused.";
+    Store, "store", "The metadata store fails now and then; a failed write may have taken effect.";
+    Kept, "kept", "Servers persist their own logs and restart with their data; no range moves.";
+    Replicated, "replicated", "Servers replicate each other's logs and recover dead servers' data.";
+    Lineage, "lineage", "Ranges move between servers that replicate each other's logs and may die.";
+    Crash, "crash", "A server dies, and perhaps another process starts at its address.";
+    Deaths, "deaths", "Servers die right after a protocol message, and several at a time.";
+    Island, "island", "A server is cut off from everything but its clients for a while.";
+    Blackout, "blackout", "All servers die at once: by a power cut, if writes wait for the disk.";
+    Disk, "disk", "Disks of servers with replicas are full, fail, or return damaged blocks.";
+    Machines, "machines", "One machine at a time loses power or has a damaged block, in any mode.";
+    Small, "small", "Segments are small, values long, and memory is scarce: logs are cleaned.";
+    Memory, "memory", "Servers have so little memory that they may refuse moves and writes.";
+    Long, "long", "A few runs are slow and long, with outages of up to eight seconds.";
+    Weather, "weather", "Messages between servers are lost, duplicated, and delayed.";
+    Moves, "moves", "Ranges move all the time instead of a few times.";
+    Cancels, "cancels", "Some moves are cancelled.";
+    Pipelines, "pipelines", "Clients have several requests in flight.";
+    Flushes, "flushes", "Tables are flushed.";
+    Expiry, "expiry", "Some values expire.";
 }
 
 impl Knob {
-    /// What has this name.
+    /// Returns the feature with this name.
     pub fn named(name: &str) -> Option<Knob> {
         Knob::ALL.iter().copied().find(|knob| knob.name() == name)
     }

@@ -1,9 +1,10 @@
 //! One run: servers, coordinator, clients and network, driven event by event from one seed.
 //!
-//! Time jumps from event to event. Events of the same moment happen in the order in which they were
-//! planned, so that the seed decides everything. A run has three parts: clients work while ranges
-//! move; then the weather clears and everything comes to rest; then every register is read once
-//! more, and what clients saw and what servers hold is judged.
+//! Time jumps from event to event. Events of the same moment happen in the order in which they
+//! were planned, so the seed decides everything. A run has three parts. First, clients work while
+//! ranges move. Then all faults end, and everything comes to rest. Last, clients read every
+//! register once more, and the run checks the observations of the clients and the contents of the
+//! servers.
 
 mod crashes;
 mod deaths;
@@ -44,93 +45,93 @@ use wire::control::{
     ClusterMap, FromCoordinator, MigrationReport, MigrationState, RecoveryReport, ToCoordinator,
 };
 
-/// Servers of every run.
+/// Number of servers in every run.
 const SERVERS: usize = 3;
 
-/// After the weather has cleared everything must come to rest within this time: repetitions take a
-/// quarter of a second, demands of the coordinator a second, requests to what is lost five, and so
-/// does the coordinator with a server that is gone.
+/// Time within which everything must come to rest after the faults have ended. Retries take 250
+/// ms, the coordinator repeats demands after 1 s, and requests for lost data fail after 5 s. The
+/// coordinator also waits 5 s for a server that is gone.
 const REST_MAX: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether everything has come to rest.
+/// Interval between two checks if everything has come to rest.
 const REST_AGAIN: Duration = Duration::from_millis(20);
 
-/// How often a server reads again what it keeps for others, if it does at all in this run.
+/// Scrubbing interval of the backups, in runs that scrub.
 const SCRUB_INTERVAL: Duration = Duration::from_millis(700);
 
-/// Memory of a server: some migrations at once, each with its reservation.
+/// Memory of a server in bytes: enough for several migrations with their reservations.
 const MEMORY_BYTES: usize = 256 << 20;
 
-/// One run in so many has less.
+/// One run in this many has servers with less memory.
 const SCARCE_ONE_IN: u32 = 8;
 
-/// In one run in so many servers keep their logs.
+/// One run in this many has servers that persist their logs.
 const KEPT_ONE_IN: u32 = 4;
 
-/// Memory and segments of servers whose logs are to be cleaned, and how much longer values are there.
+/// Memory, segment size and value length factor in runs that are to clean their logs.
 const SMALL_MEMORY_BYTES: [usize; 2] = [3 << 20, 4 << 20];
 const SMALL_SEGMENT_BYTES: usize = 64 << 10;
 const SMALL_LENGTH: usize = 12;
 
-/// Makes other numbers of a seed.
+/// Mixed into the seed for the separate random numbers of replicated runs.
 const REPLICATED: u64 = 0x7265_706c_6963_6173;
 
-/// One run in so many is long.
+/// One run in this many is long.
 const LONG_ONE_IN: u32 = 16;
 
-/// Long runs last so many times as long, and are as many times slower.
+/// Factor by which long runs last longer and are slower.
 const LONG_SLOWNESS: u32 = 16;
 
-/// An idle reactor looks at least this often.
+/// Longest sleep of an idle reactor.
 const IDLE_MAX: Duration = Duration::from_millis(10);
 
-/// The wall clock at the start of a run, in milliseconds.
+/// Wall clock at the start of a run, in milliseconds.
 const WALL_START: u64 = 1_700_000_000_000;
 
-/// Number of the world's own requests to the coordinator.
+/// Request number of the world's own requests to the coordinator.
 const OWN_REQUEST: u64 = u64::MAX;
 
-/// What is going to happen. Small, since most of it stands in the plan by itself.
+/// Planned event. Small, since the plan stores events by value.
 #[derive(Debug)]
 enum Next {
     Turn(usize, usize),
     Arrive(usize, usize, Inbound),
     Up(ConnectionId, Box<ToCoordinator>),
     Down(usize, ConnectionId, Box<FromCoordinator>),
-    /// What a server has written arrives at its client.
+    /// Reply bytes of a server arrive at a client.
     Answer(server::core::ConnectionId, Vec<u8>),
     Think(usize),
-    /// A client finds its connection broken.
+    /// A client notices that its connection is broken.
     Broken(server::core::ConnectionId),
-    /// Nobody listens where the job of a slot is to be sent.
+    /// The job of this slot is refused, since no process listens at its server's address.
     Refused(usize),
     Move,
     Fault,
     Rejoin(usize),
-    /// The coordinator hears that a connection has ended.
+    /// The coordinator notices that a connection has ended.
     Hangup(ConnectionId),
-    /// A disk has done what a reactor asked for.
+    /// A disk has finished a job of a reactor.
     Disk(usize, usize, Box<DiskJob>),
-    /// A process starts where one has died.
+    /// A process starts in place of a dead one.
     Start(usize),
-    /// A coordinator is called.
+    /// The deadline of a coordinator.
     Coordinator(u32),
-    /// The end of a link to a coordinator is heard of at the server.
+    /// A server notices that its link to a coordinator has ended.
     Sever(usize, ConnectionId),
-    /// Another coordinator opens the store, unless there is one that leads.
+    /// Another coordinator opens the store, unless one leads.
     Lead,
-    /// The newest store is brought back.
+    /// An operator restores the newest store.
     BringBack,
     Strike(Strike),
     Rest,
 }
 
-/// Which part of the run it is.
+/// Part of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Working,
     Resting,
-    /// So many of the last jobs have been begun.
+    /// Final reads; contains the number of closing jobs that have begun.
     Reading(usize),
 }
 
@@ -139,38 +140,40 @@ struct World {
     rng: Rng,
     settings: Settings,
     weather: Weather,
-    /// The kinds of faults that this run has.
+    /// Kinds of faults that this run has.
     faults: Vec<Knob>,
-    /// What each server has.
+    /// Memory of each server, in bytes.
     memory_bytes: usize,
-    /// How servers keep their logs, if they do.
+    /// Way in which servers persist their logs, if they do.
     kept: Option<Keeps>,
-    /// Whether ranges move in a run whose servers keep what they hold.
+    /// Set if ranges move although servers persist their logs.
     moves_kept: bool,
-    /// The disks of the servers.
+    /// Disks of the servers.
     disks: Vec<Disk>,
-    /// The cluster as each server knows it beside its map, and has saved it if it keeps anything.
+    /// Identity and newest mark that each place knows. Survives the process if servers persist
+    /// anything.
     saved: [Option<Saved>; SERVERS],
     folder_copy: Option<FolderCopy>,
-    /// Everything that the run does by itself takes so many times as long.
+    /// Factor by which the run's own delays are longer.
     slowness: u32,
-    /// When nothing is away any more that has been away so far.
+    /// End of all outages so far.
     away_until: Instant,
     cuts: Cuts,
     deaths: Deaths,
     losses: Losses,
-    /// One turn in so many has a background quantum.
+    /// One turn in this many has a background quantum.
     leisure: u32,
     part: Part,
-    /// How long clients have worked, once they do no more.
+    /// Time that the clients worked, once they have stopped.
     worked: Option<Duration>,
-    /// When everything must have come to rest.
+    /// Deadline for everything to come to rest.
     rest_by: Instant,
-    /// When everything that expires has done so, by every clock.
+    /// Time at which everything that expires has expired by every clock.
     expired_by: Instant,
-    /// How far a server's wall clock may be ahead of that of the world.
+    /// Maximal lead of a server's wall clock over the world's, in milliseconds.
     skew_max_millis: u64,
-    /// By how much the clocks of ranges differed that moved as one: the lower ones took a step.
+    /// Difference between the clocks of the parts of a range that moved as one: the clocks behind
+    /// were stepped forward.
     clock_steps: BTreeMap<MigrationId, Duration>,
     plan: BTreeMap<(Instant, u64), Next>,
     planned: u64,
@@ -179,24 +182,25 @@ struct World {
     servers: Vec<Server>,
     workload: Workload,
     clients: Clients,
-    /// Texts that clients have had sent back.
+    /// Number of `ECHO` requests so far.
     echoes: u64,
-    /// What clients do last.
+    /// Final jobs of the clients.
     closing: Vec<Job>,
     migrations: Vec<MigrationReport>,
-    /// Deaths that are not dealt with, asked for when a run does not come to its end.
+    /// Unfinished recoveries, queried when a run does not come to rest.
     recoveries: Vec<RecoveryReport>,
-    /// Moves that were granted.
+    /// Moves that the coordinator has granted.
     started: BTreeSet<MigrationId>,
-    /// By server: the newest map that it has had.
+    /// Newest map version of each server.
     maps_seen: BTreeMap<ServerId, u64>,
-    /// By slot with keys: the highest epoch under which it was served.
+    /// For each slot with keys, the highest epoch under which it was served.
     epochs: BTreeMap<Slot, OwnershipEpoch>,
-    /// Migrations whose target has been seen to accept.
+    /// Migrations that their target has accepted.
     accepted: BTreeSet<MigrationId>,
-    /// What a reactor was told not to be at a source, and how often it has asked since.
+    /// For each hash that a reactor learned to be absent at the source, the number of later
+    /// requests.
     told_absent: BTreeMap<((usize, usize), MigrationId, KeyHash), u32>,
-    /// For a planted bug: maps that servers were sent.
+    /// For a planted bug: maps that were sent to servers.
     maps: Vec<ClusterMap>,
     trace: Trace,
     failure: Option<Failure>,
@@ -222,7 +226,7 @@ pub fn run(settings: &Settings) -> Report {
     })
 }
 
-/// What servers have to live with in a run: their memory, who keeps their logs, and how they die.
+/// Drawn environment of the servers: memory, persistence of the logs, and deaths.
 struct Scene {
     memory_bytes: usize,
     kept: Option<Keeps>,
@@ -236,13 +240,13 @@ impl Scene {
         let scarce = [72 << 20, 88 << 20, 120 << 20][rng.usize(..3)];
         let is_kept = rng.u32(..KEPT_ONE_IN) == 0 && settings.has(Knob::Kept);
         let mode = [Mode::Memory, Mode::Interval, Mode::Disk][rng.usize(..3)];
-        // From numbers of its own, so that other runs stay as they are.
+        // Drawn from a separate generator, so that other runs stay the same.
         let mut replicated = Rng::with_seed(settings.seed ^ REPLICATED);
         let has_lineage = settings.has(Knob::Lineage);
         let is_others = is_kept && replicated.bool() && settings.has(Knob::Replicated);
         let (is_kept, is_others) =
             (is_kept || settings.is_replicated, is_others || settings.is_replicated);
-        // No draw of its own, which would make other runs of all seeds.
+        // Not drawn: a further draw would change the runs of all seeds.
         let scrub = settings.seed.is_multiple_of(2).then_some(SCRUB_INTERVAL);
         let plan = Plan { mode, replicas: replicated.u16(1..=2), scrub };
         let moves_kept = is_others && replicated.u32(..4) != 0 && has_lineage;
@@ -269,7 +273,7 @@ impl Scene {
     }
 }
 
-/// Setting up.
+/// Setup.
 impl World {
     fn new(settings: Settings) -> World {
         let mut rng = Rng::with_seed(settings.seed);
@@ -338,17 +342,17 @@ impl World {
         world
     }
 
-    /// A process joins the cluster, as one that the coordinator has never heard of. `false`: no
-    /// coordinator answers.
+    /// Starts a process that joins the cluster: under its previous id if it has its own log,
+    /// otherwise as a new server. Returns `false` if no coordinator admits it.
     fn start_server(&mut self, place: usize) -> bool {
         let identity = self.leaders.identity();
-        // A process with the log of the one before it is the same server.
+        // A process with the log of its predecessor is the same server.
         let is_own = self.kept.is_some_and(|keeps| keeps.replicas() == 0);
         let before = self.servers.get(place).filter(|_| is_own);
         let rejoin = before.map(|before| (identity.cluster, before.id));
         let Some(connection) = self.open_connection(rejoin, None) else { return false };
-        // Nobody is connected under this number yet, so the welcome is for this server.
-        // What is saved outlives the process only where something is kept on a disk.
+        // No server is connected under this id yet, so the welcome is for this server. The saved
+        // identity outlives the process only in runs with disks.
         let saved = self.saved[place].filter(|_| self.kept.is_some());
         let message = ToCoordinator::Join(self.join(place, rejoin, saved));
         let effects = self.coordinate(connection, Event::Received { connection, message });
@@ -358,7 +362,7 @@ impl World {
         });
         let Some(server) = welcomed else {
             self.carry_out(effects);
-            // It may wait for others to come; this process does not.
+            // The coordinator may wait for other servers first; this process does not.
             let effects = self.coordinate(connection, Event::Closed { connection });
             self.carry_out(effects);
             return false;
@@ -382,18 +386,18 @@ impl World {
         true
     }
 
-    /// Replicas that others have of what each server holds.
+    /// Returns the number of replicas that other servers have of each log.
     fn replicas(&self) -> u16 {
         self.kept.map_or(0, Keeps::replicas)
     }
 
     fn plan_the_run(&mut self) {
-        // What a dead server held is served again after a third of a second.
+        // The ranges of a dead server are served again after a third of a second.
         let usual = if self.replicas() > 0 { 400_000..2_000_000 } else { 200_000..800_000 };
         let end = self.micros(usual) * self.slowness;
         let end = self.settings.until.map_or(end, |until| end.min(until));
         self.plan_in(end, Next::Rest);
-        // The map has to arrive first.
+        // Clients begin after the first map has arrived.
         for client in 0..self.clients.count() {
             self.clients.begins_to_think(client);
             self.plan_in(Duration::from_millis(5), Next::Think(client));
@@ -403,7 +407,7 @@ impl World {
     }
 }
 
-/// Time.
+/// Time and events.
 impl World {
     fn plan_at(&mut self, at: Instant, next: Next) {
         self.planned += 1;
@@ -414,7 +418,7 @@ impl World {
         self.plan_at(self.now + delay, next);
     }
 
-    /// Some microseconds.
+    /// Draws a duration in microseconds.
     fn micros(&mut self, range: std::ops::Range<u64>) -> Duration {
         Duration::from_micros(self.rng.u64(range))
     }
@@ -423,7 +427,7 @@ impl World {
         UnixMillis(WALL_START + self.now.0 / 1_000_000)
     }
 
-    /// The wall clock of a server.
+    /// Returns the wall clock of a server.
     fn wall_at(&self, place: usize) -> UnixMillis {
         UnixMillis(self.wall().0 + self.servers[place].clock_ahead_millis)
     }
@@ -486,11 +490,11 @@ impl World {
         }
     }
 
-    /// The reactor begins a turn soon.
+    /// Makes the reactor begin a turn soon.
     fn wake(&mut self, server: usize, reactor: usize) {
         let soon = self.now + self.micros(1..10);
         let sleeper = &mut self.servers[server].reactors[reactor];
-        // One that is within its turn goes on when it does.
+        // A reactor in the middle of a turn continues at its planned time.
         if sleeper.due > soon && !sleeper.is_begun {
             sleeper.due = soon;
             self.plan_at(soon, Next::Turn(server, reactor));
@@ -501,7 +505,7 @@ impl World {
         let (now, wall) = (self.now, self.wall_at(place));
         let server = &mut self.servers[place];
         if server.reactors[reactor].due != now {
-            return; // It was woken earlier, or put off.
+            return; // Superseded: the reactor was woken earlier, or postponed.
         }
         if server.paused_until > now {
             let until = server.paused_until;
@@ -510,7 +514,7 @@ impl World {
         }
         if !server.reactors[reactor].is_begun {
             server.reactors[reactor].begin_turn(now, wall, self.settings.planted);
-            // Now and then the operating system takes the processor away.
+            // Now and then the operating system preempts the reactor.
             let is_taken = self.rng.u32(..1000) == 0 && self.part == Part::Working;
             let soon = self.micros(1..if is_taken { 12_000 } else { 10 });
             self.servers[place].reactors[reactor].due = now + soon;
@@ -568,7 +572,7 @@ impl World {
         result
     }
 
-    /// How long after this turn the next one begins.
+    /// Returns the time between this turn and the next one.
     fn pause_after(&mut self, place: usize, reactor: usize, is_busy: bool) -> Duration {
         if is_busy {
             return self.micros(2..50);

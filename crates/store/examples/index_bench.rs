@@ -1,12 +1,12 @@
-//! What the index costs: nanoseconds per lookup, insertion and walked record, beside `hashbrown` and
-//! the sorted map of the standard library, and bytes per record.
+//! The costs of the index: nanoseconds per lookup, insertion and walked record, compared with
+//! `hashbrown` and the standard library's sorted map, and bytes per record.
 //!
-//! `cargo run --release -p store --example index_bench [-- MILLIONS...]` prints the table of times
-//! (1, 5 and 20 million records unless told), `-- memory [MILLIONS]` the table of bytes.
+//! `cargo run --release -p store --example index_bench [-- MILLIONS...]` prints the table of
+//! times (1, 5 and 20 million records by default), `-- memory [MILLIONS]` the table of bytes.
 //!
-//! All structures map the same 64-bit hashes to the same numbers; nobody looks at a key. Times are
-//! of the thread's processor time, so that neighbors on the machine count for little. Every
-//! run checks what it found.
+//! All structures map the same 64-bit hashes to the same numbers, without keys. Times are the
+//! thread's processor time, so that other work on the machine has little influence. Every run
+//! checks its results.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::{
@@ -32,7 +32,7 @@ fn main() {
     }
 }
 
-/// An index with a log that nothing is written to, and one reactor.
+/// An index with an unused log and one reactor.
 struct World {
     index: Index,
     slab: Arc<Slab>,
@@ -57,7 +57,7 @@ impl World {
         World { index: Index::new(Arc::clone(&slab)), slab, log, participant }
     }
 
-    /// With every slot's leaf made for what it will hold.
+    /// Creates an index with every slot's leaf at its final size.
     fn reserved(records: u64, huge_pages: bool) -> World {
         let world = World::new(records, huge_pages);
         let mut counts = vec![0u32; usize::from(SLOT_COUNT)];
@@ -66,7 +66,7 @@ impl World {
         world
     }
 
-    /// A leaf, or a directory of them, per slot for this many records.
+    /// Creates the leaf, or the directory of leaves, of each slot for this many records.
     fn reserve(&self, counts: &[u32]) {
         let turn = self.participant.turn();
         for (slot, count) in counts.iter().enumerate() {
@@ -80,19 +80,19 @@ impl World {
             self.log.reclamation().collect(64);
         }
         let turn = self.participant.turn();
-        let mut guard = self.index.lock(hash, &turn).expect("nobody else");
+        let mut guard = self.index.lock(hash, &turn).expect("no other thread locks");
         let word = Word::new(hash, Kind::Object, Address::from_units(number));
         guard.insert(hash, word, 130).expect("memory");
     }
 
-    /// As replay does it: one guard as long as it covers.
+    /// Inserts as replay does: one guard as long as it covers the hashes.
     fn insert_ascending(&mut self, batch: &[(KeyHash, u64)]) {
         self.participant.begin_turn();
         self.log.reclamation().collect(64);
         let turn = self.participant.turn();
         let mut rest = batch;
         while let Some(&(first, _)) = rest.first() {
-            let mut guard = self.index.lock(first, &turn).expect("nobody else");
+            let mut guard = self.index.lock(first, &turn).expect("no other thread locks");
             let covered = rest.iter().take_while(|(hash, _)| guard.covers(*hash)).count();
             for &(hash, number) in &rest[..covered] {
                 let word = Word::new(hash, Kind::Object, Address::from_units(number));
@@ -108,7 +108,7 @@ impl World {
         match self.index.find(hash, &turn, |word| word.address() == wanted) {
             Find::Hit(word) => Some(word.address().units()),
             Find::Miss => None,
-            Find::Contended => unreachable!("nobody else"),
+            Find::Contended => unreachable!("no other thread locks"),
         }
     }
 
@@ -128,7 +128,7 @@ impl World {
     }
 }
 
-/// SplitMix64's finalizer, a permutation: the `number`th hash.
+/// Returns the `number`th hash by SplitMix64's finalizer, a permutation.
 fn hash_of(number: u64) -> KeyHash {
     let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -140,7 +140,7 @@ fn hashes(records: u64) -> impl Iterator<Item = (KeyHash, u64)> {
     (1..=records).map(|number| (hash_of(number), number))
 }
 
-/// The hashes are uniform already.
+/// An identity hasher, because the hashes are already uniform.
 #[derive(Default)]
 struct NoHash(u64);
 
@@ -158,7 +158,7 @@ impl Hasher for NoHash {
 
 type Hashbrown = hashbrown::HashMap<u64, u64, BuildHasherDefault<NoHash>>;
 
-/// What was measured of one structure at one size, by name.
+/// Measurements of one structure at one size, by name.
 type Times = Vec<(&'static str, f64)>;
 
 /// Adds the nanoseconds of processor time per operation.
@@ -201,7 +201,7 @@ fn print_times(millions: &[u64]) {
     }
 }
 
-/// Operations of one measurement: enough to be stable, few enough to be short.
+/// Operations per measurement: enough for stable results, few enough for a short run.
 const LOOKUPS: u64 = 2_000_000;
 
 fn time_index(records: u64, huge_pages: bool) -> Times {
@@ -246,7 +246,7 @@ fn time_index(records: u64, huge_pages: bool) -> Times {
     times
 }
 
-/// Numbers of records in an order that no prefetcher knows.
+/// Returns record numbers in an order that no prefetcher predicts.
 fn numbers(records: u64) -> impl Iterator<Item = u64> {
     (0..LOOKUPS).map(move |lookup| hash_of(lookup ^ 0x5555_0000_0000).0 % records + 1)
 }
@@ -300,8 +300,8 @@ fn time_sorted_map(records: u64) -> Times {
     times
 }
 
-/// Bytes per record while an index grows, and when its leaves were made for what they hold: those
-/// of the leaves alone, and with the free blocks of the slab.
+/// Prints the bytes per record of a growing index, and of one with leaves created at their final
+/// size: of the leaves alone, and with the slab's free blocks.
 fn print_memory(millions: u64) {
     println!(
         "| records | grown: leaves | with free blocks | reserved: leaves | with free blocks |"

@@ -1,8 +1,9 @@
-//! What the store's operations cost, in nanoseconds each, on records of 30 + 100 bytes: those of a
-//! client, those of a migration over source and target, and those of a recovery from a dead
+//! The costs of the store's operations, in nanoseconds each, on records of 30 + 100 bytes:
+//! operations of a client, of a migration over source and target, and of a recovery from a dead
 //! server's log.
 //!
-//! Measures the time that the thread had a CPU, so that others on the machine disturb it less.
+//! The times are the thread's processor time, so that other work on the machine has less
+//! influence.
 //!
 //! `cargo run --release -p store --example store_bench [records] [huge]`
 
@@ -31,7 +32,7 @@ const TABLE: TableId = TableId(0);
 const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
 /// Bytes of a pull.
 const PULL_BYTES: usize = 64 << 10;
-/// Operations between two beginnings of a turn.
+/// Operations per turn.
 const TURN: usize = 32;
 
 fn main() {
@@ -69,8 +70,8 @@ fn main() {
     [false, true].into_iter().for_each(|expects| recover(records, huge_pages, expects));
 }
 
-/// Moves everything to another store, without a network between them: pulls of eight partitions in
-/// turns, each replayed as it comes. The parts of replay are measured on their own, beside it.
+/// Moves everything to another store, without a network: pulls of eight partitions in rotation,
+/// each replayed immediately. The parts of replay are also measured separately.
 fn migrate(source: &Arc<Store>, worker: &mut Worker, records: usize, huge_pages: bool) {
     publish(source, TabletState::Leaving);
     worker.begin_turn(NOW);
@@ -116,12 +117,12 @@ fn migrate(source: &Arc<Store>, worker: &mut Worker, records: usize, huge_pages:
     assert!(worker.is_empty(HashRange::ALL), "nothing is left");
 }
 
-/// Nanoseconds of a whole migration, by what was done.
+/// Nanoseconds of a whole migration, by step.
 #[derive(Default)]
 struct Moved {
     collect: f64,
     replay: f64,
-    // Parts of replay, with finding the entries in the batch each.
+    // Parts of replay, each including the iteration over the batch.
     check: f64,
     hash: f64,
     copy: f64,
@@ -145,7 +146,7 @@ impl Moved {
     }
 }
 
-/// Walks an index of the same hashes, beside which nothing is read.
+/// Walks an index of the same hashes, without reading entries.
 fn walk_alone(seed: &HashSeed, records: usize, huge_pages: bool) -> f64 {
     let memory_bytes = (records * 32).max(64 << 20);
     let log = Log::new(&LogConfig {
@@ -166,7 +167,11 @@ fn walk_alone(seed: &HashSeed, records: usize, huge_pages: bool) -> f64 {
         let turn = reactor.turn();
         let hash = key_hash(seed, &key_of(number));
         let word = Word::new(hash, Kind::Object, Address::from_units(number as u64));
-        index.lock(hash, &turn).expect("nobody else").insert(hash, word, 160).expect("memory");
+        index
+            .lock(hash, &turn)
+            .expect("no other thread locks")
+            .insert(hash, word, 160)
+            .expect("memory");
     }
     let turn = reactor.turn();
     let budget = WalkBudget { entries: PULL_BYTES / 160, buckets: usize::MAX };
@@ -191,7 +196,7 @@ fn hash_all(seed: &HashSeed, batch: &[u8]) {
     }
 }
 
-/// Where batches are copied to only to measure it.
+/// Destination of batches that are copied only for measurement.
 struct Scratch {
     log: Arc<Log>,
     side_log: SideLog,
@@ -240,8 +245,8 @@ fn replay(worker: &mut Worker, arrival: &Arc<Arrival>, batch: &[u8]) {
     }
 }
 
-/// Replays the log of a server that wrote every record once, and then half of them once more; the
-/// segments come from the last to the first.
+/// Replays the log of a server that wrote every record once, and then half of them again. The
+/// segments come in descending order.
 fn recover(records: usize, huge_pages: bool, expects: bool) {
     let store = store(records, huge_pages);
     store.log().prepare_segments(usize::MAX, usize::MAX);
@@ -272,7 +277,7 @@ fn recover(records: usize, huge_pages: bool, expects: bool) {
     println!("- memory per record   {:6.1} bytes of index", index_bytes / records as f64);
 }
 
-/// Appends an entry as it stands in a log.
+/// Appends an encoded entry to a log.
 fn append_record(log: &mut Vec<u8>, number: usize, version: u64) {
     let body = Body::Object { expiry: None, replaces: None, value: &[7; 100] };
     let (tenure, version, key) = (Tenure(9), Version(version), &key_of(number)[..]);
@@ -322,14 +327,15 @@ fn publish(store: &Store, state: TabletState) {
     }]));
 }
 
-/// The key of a number, made in place: reading it from memory would cost as much as the lookup.
+/// Returns the key of a number. It is computed, because reading it from memory would cost as much
+/// as the lookup.
 fn key_of(number: usize) -> [u8; 30] {
     let mut key = *b"user:0123456789:abcdefghij:---";
     key[22..].copy_from_slice(&(number as u64).to_le_bytes());
     key
 }
 
-/// Nanoseconds of the thread's processor time.
+/// Returns the nanoseconds of the thread's processor time.
 fn time(run: impl FnOnce()) -> f64 {
     let begun = clock_gettime(ClockId::ThreadCPUTime);
     run();
@@ -342,11 +348,11 @@ fn per_record(records: usize, run: impl FnOnce()) -> f64 {
     time(run) / records as f64
 }
 
-/// What one load costs that no cache serves: what everything else is to be compared with.
+/// Measures one uncached memory load: the yardstick for everything else.
 fn load_from_memory() -> f64 {
     const LINES: usize = 1 << 22;
     let mut random = fastrand::Rng::with_seed(3);
-    // One cycle through all lines (Sattolo), a line each.
+    // One cycle through all lines (Sattolo), one element per line.
     let mut next: Vec<[u32; 16]> = (0..LINES).map(|line| [line as u32; 16]).collect();
     for line in (1..LINES).rev() {
         next.swap(line, random.usize(..line));

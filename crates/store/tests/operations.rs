@@ -1,4 +1,4 @@
-//! Operations against a naive twin: a sorted map that does the same, one thing after the other.
+//! Operations against a naive model: a sorted map that executes the same operations one by one.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use store::{Key, Need, Stall, TabletState};
 use types::{HashRange, KeyHash, Slot, TableId, UnixMillis, Version};
 
-/// What a store is, said naively.
+/// The naive model of a store.
 #[derive(Default)]
 struct Twin {
     records: BTreeMap<(TableId, Vec<u8>), Twinned>,
@@ -27,12 +27,12 @@ impl Twin {
     }
 }
 
-/// One random operation on both; whether they answer alike is checked here.
+/// Executes random operations on store and model, and checks that the results agree.
 struct Judge {
     server: Server,
     twin: Twin,
     random: fastrand::Rng,
-    /// Keys to choose from.
+    /// Number of keys to choose from.
     keys: u32,
 }
 
@@ -90,7 +90,7 @@ impl Judge {
         }
     }
 
-    /// A hint: nothing that follows may depend on it.
+    /// Prefetches random keys: no result may depend on it.
     fn foresee(&mut self) {
         let (table, names) = (self.table(), self.names());
         let key = |name: &Vec<u8>| common::key(&self.server.store, name).hash;
@@ -132,7 +132,7 @@ impl Judge {
         assert_eq!(read, Ok(()));
     }
 
-    /// Appends, replaces, deletes or leaves alone, by what is there.
+    /// Appends, replaces, deletes or keeps a record, depending on its content.
     fn update_one(&mut self) {
         let (table, name) = (self.table(), self.name());
         let (choice, expiry) = (self.random.u32(..4), self.expiry());
@@ -177,7 +177,7 @@ impl Judge {
         }
     }
 
-    /// Puts and deletes, some of the same key; the last change of a key counts.
+    /// Puts and deletes, some of the same key; the last change of a key wins.
     fn update_several(&mut self) {
         let (table, names) = (self.table(), self.names());
         let store = self.server.store.clone();
@@ -202,7 +202,8 @@ impl Judge {
                 _ => None,
             };
             self.note(table, name.clone(), after, None);
-            // Which of the batch's versions a key got is read back; that versions rise is checked.
+            // The version that a key got in the batch is read back. The model checks that
+            // versions rise.
             if let Some(twinned) = self.twin.records.get_mut(&(table, name.clone())) {
                 let key = common::key(&store, &name);
                 let read = self.server.worker.read_one(table, key, |r| r.map(|r| r.version));
@@ -258,9 +259,9 @@ impl Judge {
         assert_eq!(seen, expected);
     }
 
-    /// What the store counts, against what the twin holds.
+    /// Compares the store's counts with the model.
     fn recount(&mut self) {
-        // Some of what has expired was touched, and is not here any more.
+        // Some of the expired records were touched and have been reclaimed.
         (0..3).for_each(|table| self.expire_table(TableId(table)));
         self.server.turn();
         for table in 0..3 {
@@ -281,7 +282,7 @@ impl Judge {
         self.count_by_slot(bytes as u64);
     }
 
-    /// The same slot by slot, in steps of any length.
+    /// Compares the counts slot by slot, in steps of any length.
     fn count_by_slot(&mut self, bytes: u64) {
         let worker = &self.server.worker;
         let (mut counted, mut counted_bytes) = (Vec::new(), 0);
@@ -294,7 +295,7 @@ impl Judge {
                     counted.push((table, slot, count.records as u32));
                 }
             });
-            assert!(from.is_none_or(|next| next > slot), "it goes on");
+            assert!(from.is_none_or(|next| next > slot), "the scan proceeds");
         }
         counted.sort();
         assert_eq!(counted, worker.counts(HashRange::ALL));
@@ -346,7 +347,7 @@ fn an_expired_record_is_invisible_at_once_and_to_everybody() {
     assert_eq!(workers[1].read_one(TABLE, key, |record| record.is_some()), Ok(true));
     workers[0].begin_turn(UnixMillis(NOW.0 + 1));
     assert_eq!(workers[0].read_one(TABLE, key, |record| record.is_some()), Ok(false));
-    // The other one is still in a turn that began before, and must not see it alive again.
+    // The other worker is still in an earlier turn, and must not see the record alive again.
     assert_eq!(workers[1].read_one(TABLE, key, |record| record.is_some()), Ok(false));
     workers[1].begin_turn(NOW);
     assert_eq!(workers[1].read_one(TABLE, key, |record| record.is_some()), Ok(false));

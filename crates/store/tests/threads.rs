@@ -1,5 +1,6 @@
-//! Several reactors at once, as threads: nobody sees half of a change, nothing acknowledged is lost,
-//! while the index grows, the cleaner relocates, records expire, and a range arrives or is recovered.
+//! Several reactors as threads: no reader sees half of a change and no acknowledged write is
+//! lost, while the index grows, the cleaner relocates, records expire, and a range arrives or is
+//! recovered.
 
 mod common;
 
@@ -16,7 +17,7 @@ use wire::entry::{Body, Dead, Entry};
 use wire::peer::RecordCounts;
 
 const THREADS: u16 = 4;
-/// Accounts of one slot each pair; money goes back and forth within a pair.
+/// Number of account pairs, each pair in one slot. Money moves within a pair.
 const PAIRS: u64 = 64;
 const MONEY: u64 = 1000;
 
@@ -24,7 +25,7 @@ fn account(pair: u64, side: u64) -> Vec<u8> {
     format!("{{pair {pair}}}{side}").into_bytes()
 }
 
-/// Tries again while somebody else holds a leaf; `otherwise` deals with all other stalls.
+/// Retries while another thread holds a leaf; `otherwise` handles all other stalls.
 fn persist<T>(
     worker: &mut Worker,
     mut operation: impl FnMut(&mut Worker) -> Result<T, Stall>,
@@ -58,7 +59,7 @@ fn transfer(records: &[Option<Record<'_>>], changes: &mut Changes<'_>, amount: u
     changes.put(1, (to + amount).to_string().as_bytes(), None);
 }
 
-/// One thread's work on a store that serves everything.
+/// Runs one thread on a store that serves everything.
 fn work(store: &Arc<Store>, reactor: u16, cleaned: &AtomicUsize) {
     let mut worker = store.worker(ReactorId(reactor));
     let mut random = fastrand::Rng::with_seed(u64::from(reactor));
@@ -100,7 +101,7 @@ fn work(store: &Arc<Store>, reactor: u16, cleaned: &AtomicUsize) {
             }
         }
     }
-    // Nobody waits for a thread that is done.
+    // Ends the thread's turn, so that no grace period waits for it.
     worker.sleep();
 }
 
@@ -128,18 +129,18 @@ fn threads_see_whole_changes_while_leaves_grow_and_the_cleaner_relocates() {
     assert!(cleaned.into_inner() > 50, "the cleaner had nothing to do");
     first.begin_turn(NOW);
     let live = store.usage().log.live_bytes;
-    assert_eq!(live, first.range_bytes(HashRange::ALL), "log and index agree about what lives");
+    assert_eq!(live, first.range_bytes(HashRange::ALL), "log and index agree about live bytes");
 }
 
-/// A batch each, and the progress after it.
+/// Batches, each with the progress after it.
 type Pulls = VecDeque<(Vec<u8>, Option<KeyHash>)>;
 
-/// A range that arrives: what its threads share.
+/// A range that arrives: state shared by the threads.
 struct Arriving {
     store: Arc<Store>,
     source: Mutex<Worker>,
     arrival: Arc<Arrival>,
-    /// Those to come of each partition.
+    /// Outstanding pulls of each partition.
     pulls: Vec<Mutex<Pulls>>,
     increments: AtomicUsize,
     has_arrived: AtomicBool,
@@ -152,7 +153,7 @@ fn counter(number: u64) -> Vec<u8> {
 }
 
 impl Arriving {
-    /// A source with counters at zero and much else, and a target with nothing.
+    /// Creates a source with counters at zero and many other records, and an empty target.
     fn new() -> Arriving {
         let origin = common::store(64 << 20, 1);
         origin.publish(TabletMap::new(vec![tablet(HashRange::ALL, TabletState::Serving)]));
@@ -219,7 +220,7 @@ impl Arriving {
         }
     }
 
-    /// One thread's work.
+    /// Runs one thread.
     fn work(&self, reactor: u16) {
         let mut worker = self.store.worker(ReactorId(reactor));
         let mut random = fastrand::Rng::with_seed(u64::from(reactor));
@@ -239,7 +240,7 @@ impl Arriving {
     }
 }
 
-/// Every pull of a partition.
+/// Returns all pulls of a partition.
 fn pulls_of(source: &mut Worker, range: HashRange) -> Pulls {
     let mut pulls = VecDeque::new();
     let mut cursor = Some(range.first());
@@ -282,7 +283,7 @@ fn no_increment_is_lost_while_threads_replay_what_arrives() {
 fn a_log_that_several_threads_replay_at_once_is_as_if_one_had() {
     const KEYS: u64 = 3000;
     let old = Tenure(70);
-    // Of each key three versions; of one in three the last is a tombstone.
+    // Three versions of each key; for every third key the last is a tombstone.
     let entries: Vec<Vec<u8>> = (0..3 * KEYS)
         .map(|number| {
             let (key, version) = (number % KEYS, Version(number + 1));

@@ -1,12 +1,12 @@
-//! Many entries in one payload.
+//! Batches: many entries in one payload.
 //!
 //! A batch is a sequence of runs. A run is a 12-byte header {table u8, zero u8, slot u16, bytes of
-//! its entries u32, CRC-32C of these 8 bytes} and then whole entries of that table and slot, each
-//! padded to a multiple of 8. Telling the slot saves the receiver a CRC16 per record.
+//! its entries u32, CRC-32C of these 8 bytes} followed by whole entries of that table and slot,
+//! each padded to a multiple of 8. The slot in the header saves the receiver a CRC16 per record.
 //!
-//! The header has a checksum of its own because a changed bit in it would file intact records under
-//! another table or slot. The entries have theirs; the tenure, which those leave out, is replaced
-//! by the receiver's.
+//! The header has its own checksum because a bit error in it would assign intact records to
+//! another table or slot. The entries have checksums too; these do not cover the incarnation
+//! (tenure), which the receiver replaces.
 
 use crate::{
     Corrupt,
@@ -15,22 +15,22 @@ use crate::{
 };
 use types::{SLOT_COUNT, Slot, TableId};
 
-/// Bytes of a run's header.
+/// Bytes of a run header.
 pub const RUN_HEADER_BYTES: usize = 12;
 
-/// Those of its bytes that the checksum behind them covers.
+/// Bytes of a run header that its checksum covers.
 const CHECKED_BYTES: usize = 8;
 
-/// Appends runs of entries to a buffer.
+/// A writer that appends runs of entries to a buffer.
 #[derive(Debug)]
 pub struct BatchWriter<'b> {
     out: &'b mut Vec<u8>,
-    /// Where the open run's header stands, and what it is a run of.
+    /// Offset of the open run's header, with the run's table and slot.
     run: Option<(usize, TableId, Slot)>,
 }
 
 impl<'b> BatchWriter<'b> {
-    /// Writes behind whatever `out` holds already.
+    /// Creates a writer that appends to `out`.
     pub fn new(out: &'b mut Vec<u8>) -> BatchWriter<'b> {
         BatchWriter { out, run: None }
     }
@@ -45,7 +45,7 @@ impl<'b> BatchWriter<'b> {
         self.out.extend_from_slice(entry);
     }
 
-    /// Bytes in the buffer.
+    /// Returns the number of bytes in the buffer.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.out.len()
@@ -77,7 +77,7 @@ impl Drop for BatchWriter<'_> {
     }
 }
 
-/// One entry of a batch, checked.
+/// An entry of a batch with a verified checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchEntry<'a> {
     /// Table of its run.
@@ -90,7 +90,7 @@ pub struct BatchEntry<'a> {
     pub encoded: &'a [u8],
 }
 
-/// Reads a batch, entry by entry. After an error it ends.
+/// A reader of the entries of a batch. It ends after an error.
 #[derive(Clone, Debug)]
 pub struct BatchReader<'a> {
     /// Bytes of the whole batch.
@@ -100,12 +100,12 @@ pub struct BatchReader<'a> {
 }
 
 impl<'a> BatchReader<'a> {
-    /// Reads what [`BatchWriter`] wrote.
+    /// Creates a reader of bytes that [`BatchWriter`] wrote.
     pub fn new(bytes: &'a [u8]) -> BatchReader<'a> {
         BatchReader { total: bytes.len(), rest: bytes, run: None }
     }
 
-    /// Goes on where another reader of the same bytes was: at its [`BatchReader::offset`].
+    /// Creates a reader that continues at the [`BatchReader::offset`] of an earlier reader.
     pub fn resume(bytes: &'a [u8], offset: usize) -> Result<BatchReader<'a>, Corrupt> {
         let mut reader = BatchReader::new(bytes);
         while reader.offset() < offset {
@@ -117,12 +117,12 @@ impl<'a> BatchReader<'a> {
         Ok(reader)
     }
 
-    /// Where the next entry begins, or the header of its run.
+    /// Returns the offset of the next entry, or of the header of its run.
     pub fn offset(&self) -> usize {
         self.total - self.rest.len()
     }
 
-    /// Reads the header of a run: table, slot, and bytes of its entries. `None` at the end.
+    /// Reads a run header: table, slot, and bytes of its entries; `None` at the end.
     fn run_header(&mut self) -> Result<Option<(TableId, Slot, usize)>, Corrupt> {
         let Some((header, rest)) = self.rest.split_first_chunk::<RUN_HEADER_BYTES>() else {
             let short = Corrupt::Short { what: "run header" };
@@ -251,7 +251,7 @@ mod tests {
             let read: Vec<_> = BatchReader::new(&bytes[..length]).collect();
             let whole = read.iter().filter(|entry| entry.is_ok()).count();
             assert!(whole < 4);
-            assert!(read.len() - whole <= 1, "reading goes on after an error");
+            assert!(read.len() - whole <= 1, "reading continues after an error");
         }
     }
 }

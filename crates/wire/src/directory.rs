@@ -1,64 +1,63 @@
-//! The log directory on disk: which segments make up a server's log.
+//! The segment manifest of a log as stored on disk (the log directory).
 //!
-//! A directory is a chain of small segments of its own. The body of each of its pieces is the
-//! postcard encoding of a list of [`DirectoryEntry`], then zeros up to a multiple of 8. The first
-//! entry of each directory segment is a [`DirectoryEntry::Snapshot`], so that all older ones can go.
-//! A piece may have several such lists, one behind the other.
+//! A manifest is a log of its own, made of small segments. The body of each of its pieces is the
+//! postcard encoding of a list of [`DirectoryEntry`], padded with zeros to a multiple of 8. The
+//! first entry of each manifest segment is a [`DirectoryEntry::Snapshot`], so that all older
+//! segments can be freed. A piece may contain several such lists in succession.
 
 use crate::Corrupt;
 use serde::{Deserialize, Serialize};
 use types::SegmentId;
 
-/// Bodies of pieces are as long as a multiple of this.
+/// The length of each encoded list is a multiple of this.
 const ALIGNMENT: usize = 8;
 
-/// What happened to the set of segments that make up a log.
+/// A change to the set of segments that make up a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DirectoryEntry {
-    /// These and no others, in ascending order: what all entries before this one come down to.
+    /// The complete set of segments, ascending: the result of all entries before this one.
     Snapshot {
         /// The segments of the log.
         segments: Vec<SegmentRecord>,
     },
-    /// From here on the segment may hold entries that count.
+    /// The segment is registered; from here on its entries count.
     Open {
         /// The segment.
         segment: SegmentId,
     },
-    /// The segment has got its last entry, and is whole where it is kept.
+    /// The segment is closed, and every replica has all of it.
     Close {
         /// The segment.
         segment: SegmentId,
-        /// What it holds.
+        /// The content of the segment.
         content: Content,
     },
-    /// The segment is no part of the log any more.
+    /// The segment no longer belongs to the log.
     Drop {
         /// The segment.
         segment: SegmentId,
     },
 }
 
-/// One segment of a log.
+/// A segment of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SegmentRecord {
     /// The segment.
     pub segment: SegmentId,
-    /// `None`: it may still grow, and ends where its last whole piece ends.
+    /// The content of a closed segment; `None`: open, and ends at its last whole piece.
     pub content: Option<Content>,
 }
 
-/// What a segment holds that has got its last entry: a replica with less or with something else is
-/// no replica of it.
+/// The content of a closed segment. A replica with fewer bytes or another checksum is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Content {
     /// Bytes of all entries.
     pub length: u32,
-    /// Running checksum at its end, as in the last piece's header.
+    /// Running checksum at the end, as in the header of the last piece.
     pub crc: u32,
 }
 
-/// The body of a piece with these entries.
+/// Encodes the body of a piece with these entries.
 pub fn encode(entries: &[DirectoryEntry]) -> Vec<u8> {
     #[expect(clippy::expect_used, reason = "serializing plain data into a Vec cannot fail")]
     let mut body = postcard::to_stdvec(entries).expect("plain data can be serialized");
@@ -66,8 +65,8 @@ pub fn encode(entries: &[DirectoryEntry]) -> Vec<u8> {
     body
 }
 
-/// The entries of a piece's body. It may be several that were encoded one by one: a replica that
-/// lags behind gets them in one piece.
+/// Decodes the entries of a piece's body. The body may contain several encoded lists, because a
+/// replica that lags behind receives them in one piece.
 pub fn decode(body: &[u8]) -> Result<Vec<DirectoryEntry>, Corrupt> {
     let (mut entries, mut rest) = take_list(body)?;
     while !rest.is_empty() {
@@ -81,9 +80,9 @@ pub fn decode(body: &[u8]) -> Result<Vec<DirectoryEntry>, Corrupt> {
     Ok(entries)
 }
 
-const WRONG: Corrupt = Corrupt::Invalid { what: "entries of the log directory" };
+const WRONG: Corrupt = Corrupt::Invalid { what: "entries of the segment manifest" };
 
-/// One list with the zeros behind it, and what follows.
+/// Decodes one list and its padding. Returns the entries and the remaining bytes.
 fn take_list(bytes: &[u8]) -> Result<(Vec<DirectoryEntry>, &[u8]), Corrupt> {
     let (entries, rest) = postcard::take_from_bytes(bytes).map_err(|_| WRONG)?;
     let padding = (bytes.len() - rest.len()).wrapping_neg() % ALIGNMENT;
@@ -114,6 +113,16 @@ mod tests {
             assert_eq!(body.len() % ALIGNMENT, 0);
             assert_eq!(decode(&body).unwrap(), samples()[..count]);
         }
+    }
+
+    #[test]
+    fn entries_are_encoded_as_the_documented_format_says() {
+        let hex = |entries: &[DirectoryEntry]| -> String {
+            encode(entries).iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let open = DirectoryEntry::Open { segment: SegmentId(301) };
+        assert_eq!(hex(&[open]), "0101ad0200000000");
+        assert_eq!(hex(&samples()[..1]), "0100020100ac02018020f8acd1910100");
     }
 
     #[test]

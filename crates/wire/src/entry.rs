@@ -1,57 +1,57 @@
-//! One entry of a log: an object, a tombstone, or a note about copies.
+//! Log entries: objects, tombstones, and notes about copies.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 4 | CRC-32C of everything from offset 10 to the end of the value |
-//! | 4 | 6 | tenure |
+//! | 4 | 6 | tenure (the incarnation of the range) |
 //! | 10 | 1 | kind (low four bits) and flags (high four bits) |
 //! | 11 | 3 | value length |
 //! | 14 | 2 | key length |
 //! | 16 | 8 | version |
 //! | 24 | 8 | object with the expiry flag: expiry in ms since 1970 |
-//! | then | 8 | object with the flag *replaces*: location of what it replaced; tombstone: location of the dead version; note: segment |
+//! | then | 8 | object that *replaces*, tombstone: superseded location; note: segment |
 //! | then | | key, value, zero to seven bytes of padding up to a multiple of 8 |
 //!
-//! All numbers are little-endian. The checksum leaves the tenure out, so that a migration's target
-//! stores a received entry under its own tenure without computing the checksum again.
+//! All numbers are little-endian. The checksum does not cover the tenure, so that a migration's
+//! target stores a received entry under its own tenure without recomputing the checksum.
 
 use crate::{Corrupt, checksum::crc32c};
 use types::{SegmentId, Tenure, UnixMillis, Version};
 
-/// Bytes of the header that every entry has.
+/// Bytes of the fixed part of an entry's header.
 pub const HEADER_BYTES: usize = 24;
-/// Entries begin at multiples of this.
+/// The offset of every entry is a multiple of this.
 pub const ALIGNMENT: usize = 8;
-/// Bytes of an expiry, a location, or a segment.
+/// Bytes of an expiry, a location, or a segment id.
 const EXTRA_BYTES: usize = 8;
-/// Where the checksummed part begins.
+/// Offset at which the checksummed part begins.
 const CHECKED_FROM: usize = 10;
 
 const KIND_MASK: u8 = 0x0f;
 const KIND_OBJECT: u8 = 1;
 const KIND_TOMBSTONE: u8 = 2;
 const KIND_COPIES: u8 = 3;
-/// Of an object: it has an expiry.
+/// Flag of an object with an expiry.
 const FLAG_EXPIRY: u8 = 0x10;
-/// Of an object: it names what it replaced.
+/// Flag of an object that names the version it superseded.
 const FLAG_REPLACES: u8 = 0x20;
-/// Of a tombstone: the dead version may stand in any segment up to the one that is named.
+/// Flag of a tombstone: the superseded version may be in any segment up to the named one.
 const FLAG_UP_TO: u8 = 0x10;
 
-/// Stands for "no version here" in a tombstone.
+/// Encoding of "no version here" in a tombstone.
 const NOTHING: u64 = u64::MAX;
-/// Bits of a location that count units of 8 bytes.
+/// Bits of a packed location that hold the offset in units of 8 bytes.
 const OFFSET_BITS: u32 = 24;
 
 /// Bytes of a note about copies.
 pub const NOTE_BYTES: usize = encoded_bytes(0, 0, 1);
 
-/// Where in its log a version stands.
+/// The position of a version in its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
-    /// Below 2^40.
+    /// The segment; its number is below 2^40.
     pub segment: SegmentId,
-    /// Bytes from the segment's beginning: a multiple of 8, below 2^27.
+    /// Offset in the segment in bytes: a multiple of 8, below 2^27.
     pub offset: u32,
 }
 
@@ -72,59 +72,60 @@ impl Location {
     }
 }
 
-/// What a tombstone keeps dead: it is needed as long as that exists.
+/// The version that a tombstone supersedes. The tombstone is needed while that version exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dead {
-    /// There was no version here; one may still arrive.
+    /// No version existed here; one may still arrive.
     Nothing,
-    /// The version that stands there.
+    /// The version at this location.
     At(Location),
-    /// Whatever stands in a segment of this number or a lower one: it is not known where.
+    /// A version in this segment or a lower one, at an unknown position.
     UpTo(SegmentId),
 }
 
-/// What an entry says. The set is closed: whoever cleans, replays, migrates or recovers matches on
-/// it without a wildcard, so that a new kind cannot be forgotten.
+/// The content of an entry. The set is closed: cleaning, replay, migration and recovery match on
+/// it without a wildcard, so that no code path can miss a new kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
     /// The key has this value.
     Object {
-        /// When the record stops existing; `None` means never.
+        /// Expiry of the record; `None`: never.
         expiry: Option<UnixMillis>,
-        /// What stood for the key before, if that was in another segment and must be kept dead.
+        /// The superseded version of the key, if another segment contains it.
         replaces: Option<Location>,
         /// The value.
         value: &'a [u8],
     },
-    /// The key has no value since this version.
+    /// The key is deleted as of this version.
     Tombstone {
-        /// What it keeps dead.
+        /// The superseded version.
         dead: Dead,
     },
-    /// No record: what follows in the segment may be copies from this one, which must go first.
+    /// A note without record: later entries of the segment may be copies from this segment, which
+    /// must be freed first.
     CopiesOf(SegmentId),
 }
 
-/// One entry, as fields.
+/// The decoded fields of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The stay under which it was written.
+    /// The incarnation (tenure) of the range under which the entry was written.
     pub tenure: Tenure,
-    /// Its place in the order of the key's writes.
+    /// The version: its place in the order of the key's writes.
     pub version: Version,
     /// The key.
     pub key: &'a [u8],
-    /// What it says.
+    /// The content.
     pub body: Body<'a>,
 }
 
 impl<'a> Entry<'a> {
-    /// A note that what follows in its segment may be copies from this one.
+    /// Creates a note that later entries of its segment may be copies from segment `of`.
     pub fn note(of: SegmentId) -> Entry<'static> {
         Entry { tenure: Tenure(0), version: Version(0), key: &[], body: Body::CopiesOf(of) }
     }
 
-    /// Bytes that the entry takes in a segment, padding included.
+    /// Returns the bytes of the encoded entry, padding included.
     #[inline]
     pub fn encoded_bytes(&self) -> usize {
         let (extras, value) = match self.body {
@@ -136,7 +137,7 @@ impl<'a> Entry<'a> {
         encoded_bytes(self.key.len(), value, extras)
     }
 
-    /// Kind and flags, the extra numbers in order, and the value.
+    /// Returns kind and flags, the extra numbers in order, and the value.
     #[inline]
     fn parts(&self) -> (u8, [Option<u64>; 2], &'a [u8]) {
         match self.body {
@@ -157,11 +158,11 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Writes the entry to the beginning of `out`, whose first [`Entry::encoded_bytes`] it fills.
+    /// Encodes the entry into the first [`Entry::encoded_bytes`] bytes of `out`.
     ///
     /// # Panics
-    /// If `out` is too short, or key, value, tenure or segment are above their limits: our bug,
-    /// since commands check what clients send.
+    /// If `out` is too short, or key, value, tenure or segment exceed their limits. That is a
+    /// bug, because commands check their arguments.
     #[inline]
     pub fn encode(&self, out: &mut [u8]) {
         let bytes = self.encoded_bytes();
@@ -189,7 +190,7 @@ impl<'a> Entry<'a> {
         out[0..4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Reads the entry at the beginning of `bytes`, without looking at its checksum.
+    /// Decodes the entry at the beginning of `bytes` without verifying its checksum.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Entry<'a>, Corrupt> {
         const SHORT: Corrupt = Corrupt::Short { what: "log entry" };
@@ -240,8 +241,8 @@ impl<'a> Entry<'a> {
         Ok(Entry { tenure, version, key, body })
     }
 
-    /// As [`Entry::parse`], and checks the checksum and that the padding is there: for bytes that
-    /// came over a network or from a disk. Returns the entry and the bytes it takes.
+    /// Decodes like [`Entry::parse`] and verifies checksum and limits, for bytes from a network
+    /// or a disk. Returns the entry and the bytes that it takes.
     #[inline]
     pub fn parse_checked(bytes: &'a [u8]) -> Result<(Entry<'a>, usize), Corrupt> {
         let entry = Entry::parse(bytes)?;
@@ -250,11 +251,11 @@ impl<'a> Entry<'a> {
             return Err(Corrupt::Short { what: "log entry" });
         }
         let (_, extras, value) = entry.parts();
-        // Its length has a byte more than it needs; no segment could take such an entry.
+        // The length field could hold more, but no segment could store such an entry.
         if value.len() > types::limits::VALUE_BYTES_MAX {
             return Err(Corrupt::Invalid { what: "value length of log entry" });
         }
-        // Nobody draws another one; and each has one below it, and room above.
+        // No server draws a version outside of this range, which leaves room below and above.
         let is_drawn = (1..=Version::MAX.0).contains(&entry.version.0);
         if !is_drawn && !matches!(entry.body, Body::CopiesOf(_)) {
             return Err(Corrupt::Invalid { what: "version of log entry" });
@@ -268,13 +269,13 @@ impl<'a> Entry<'a> {
         Ok((entry, taken))
     }
 
-    /// Whether the record has stopped existing at `now`. A tombstone does not expire.
+    /// Returns whether the record is expired at `now`. A tombstone does not expire.
     #[inline]
     pub fn is_expired(&self, now: UnixMillis) -> bool {
         self.expiry().is_some_and(|at| at <= now)
     }
 
-    /// When the record stops existing; `None`: never, or it is none.
+    /// Returns the expiry of the record; `None`: it never expires, or the entry is not an object.
     #[inline]
     pub fn expiry(&self) -> Option<UnixMillis> {
         match self.body {
@@ -284,15 +285,15 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Bytes of an entry with a key and a value of these lengths and so many extra numbers (expiry,
-/// location).
+/// Returns the bytes of an entry with a key and a value of these lengths and `extras` extra
+/// numbers (expiry, location).
 #[inline]
 pub const fn encoded_bytes(key: usize, value: usize, extras: usize) -> usize {
     (HEADER_BYTES + extras * EXTRA_BYTES + key + value).next_multiple_of(ALIGNMENT)
 }
 
-/// Bytes of the entry that begins with this header, padding included; of bytes that no writer wrote
-/// it says nothing.
+/// Returns the bytes of the entry with this header, padding included. The result for invalid
+/// headers is meaningless.
 #[inline]
 pub const fn encoded_bytes_of(header: &[u8; HEADER_BYTES]) -> usize {
     let value = u32::from_le_bytes([header[11], header[12], header[13], 0]) as usize;
@@ -305,10 +306,10 @@ pub const fn encoded_bytes_of(header: &[u8; HEADER_BYTES]) -> usize {
     encoded_bytes(key, value, extras)
 }
 
-/// Writes another tenure into an encoded entry; its checksum stays right.
+/// Replaces the tenure of an encoded entry; its checksum stays valid.
 ///
 /// # Panics
-/// If `entry` is shorter than a header or the tenure does not fit: our bug.
+/// If `entry` is shorter than a header or the tenure does not fit, which is a bug.
 #[inline]
 pub fn set_tenure(entry: &mut [u8], tenure: Tenure) {
     assert!(tenure <= Tenure::MAX, "tenure {tenure} does not fit");
@@ -428,14 +429,14 @@ mod tests {
                     Err(_) => {}
                     Ok((read, _)) => {
                         let same = Entry { tenure: entry.tenure, ..read };
-                        assert_eq!(same, entry, "bit {bit} of {entry:?} changed what it says");
+                        assert_eq!(same, entry, "bit {bit} of {entry:?} changed its content");
                     }
                 }
             }
         }
     }
 
-    /// The vector of docs/formats.md.
+    /// The test vector of docs/formats.md.
     #[test]
     fn the_documented_bytes_are_those_written() {
         let entry = Entry {

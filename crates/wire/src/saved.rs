@@ -1,8 +1,8 @@
-//! The state that a server of a cluster saves beside its replicas: who it was, the highest mark and
-//! the newest map that it has heard of, and the seed of key hashes.
+//! The state that a server saves next to its replicas: its identity, the highest mark and the
+//! newest map that it knows, and the seed of the key hash.
 //!
-//! A coordinator that has lost its file, with all processes of the cluster, makes it anew from
-//! that; one whose file is older than the cluster is told so.
+//! A coordinator that has lost its store rebuilds it from these files and the processes of the
+//! cluster. The mark tells a coordinator if its store is older than the cluster.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
@@ -10,11 +10,11 @@
 //! | 8 | 2 | format, now 1 |
 //! | 10 | 2 | 0 |
 //! | 12 | 4 | length of the body |
-//! | 16 | 8 | sequence: rises with every one that is written |
+//! | 16 | 8 | sequence: rises with every write |
 //! | 24 | 4 | checksum of the bytes from offset 8 to 24 and of the body |
 //! | 28 | | body: the postcard encoding of [`Saved`] |
 //!
-//! There are two files, written in turn, so that one of them is whole whatever happens.
+//! Two files are written alternately, so that one of them is always complete.
 
 use crate::Corrupt;
 use crate::checksum::crc32c;
@@ -22,7 +22,7 @@ use crate::control::{ClusterMap, Mark};
 use serde::{Deserialize, Serialize};
 use types::{ClusterId, ServerId};
 
-/// Longest body that is read: far more than that of the largest map, which fits into a message.
+/// Maximum bytes of a body: far more than the largest map, which fits into a message.
 pub const SAVED_BYTES_MAX: usize = 4 << 20;
 
 const MAGIC: [u8; 8] = *b"BALLASTC";
@@ -30,23 +30,23 @@ const FORMAT: u16 = 1;
 const CHECKED: usize = 24;
 const HEADER_BYTES: usize = 28;
 
-/// Everything that is saved.
+/// The saved state of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
     /// The cluster.
     pub cluster: ClusterId,
-    /// Number of the process that wrote it.
+    /// Server id of the process that wrote the file.
     pub server: ServerId,
     /// Seed of the cluster's key hash.
     pub seed: u64,
-    /// The highest mark that it had heard of.
+    /// The highest mark known to the server.
     pub mark: Option<Mark>,
-    /// The newest map. Version 0: it had none yet.
+    /// The newest map known to the server; version 0: none yet.
     pub map: ClusterMap,
 }
 
 impl Saved {
-    /// The bytes of a file.
+    /// Encodes the content of a file.
     pub fn encode(&self, sequence: u64) -> Vec<u8> {
         #[expect(clippy::expect_used, reason = "serializing plain data into a Vec cannot fail")]
         let body = postcard::to_stdvec(self).expect("plain data can be serialized");
@@ -62,9 +62,9 @@ impl Saved {
         bytes
     }
 
-    /// Reads a file, and its place in the sequence. What follows the body means nothing.
+    /// Decodes a file into its sequence number and content. Bytes after the body are ignored.
     pub fn parse(bytes: &[u8]) -> Result<(u64, Saved), Corrupt> {
-        const WHAT: &str = "what a server has saved of its cluster";
+        const WHAT: &str = "the server's saved cluster state";
         let short = Corrupt::Short { what: WHAT };
         let header: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(short)?;
         let number = |at: usize| {

@@ -1,10 +1,9 @@
-//! `docs/compatibility.md`: every command of the groups that Ballast has, and how it differs.
+//! `docs/compatibility.md`: every command of the supported groups, and its differences.
 //!
-//! What is there is asked of a server (`COMMAND DOCS`), so it is read from the command table. What
-//! Valkey 9.1.2 has is [`VALKEY`]; what is missing must be explained in [`NOTES`], and what differs
-//! should be. What answers "as Valkey" is asked for, and must not be refused. The test fails if the
-//! document, or the number of commands in the README, is not what follows from them;
-//! `UPDATE_GOLDENFILES=1` writes both.
+//! The existing commands come from the command table, by `COMMAND DOCS`; those of Valkey 9.1.2 are
+//! in [`VALKEY`]. Missing commands must be explained in [`NOTES`], and differences should be.
+//! Commands listed "as Valkey" are called, and must not be refused. The test fails if the document,
+//! or the number of commands in the README, does not match. `UPDATE_GOLDENFILES=1` writes both.
 
 use crate::client::Answer;
 use crate::servers::{MODEST, Process};
@@ -66,104 +65,96 @@ const VALKEY: [(&str, &str); 7] = [
     ),
 ];
 
-/// What is not as in Valkey, beside what refuses or does nothing by its own summary. A name that ends
-/// in `*` stands for all that begin like this and are not named themselves.
+/// Differences from Valkey, unless the summary describes a refusal or no-op. A name that ends in
+/// `*` covers all names with this beginning that have no note of their own.
 const NOTES: &[(&str, &str)] = &[
-    ("acl*", "there is one user: `requirepass`"),
-    ("acl|cat", "of the commands that there are"),
-    ("acl|list", "one user; of its password only that there is one"),
-    ("auth", "one user: `default`"),
+    ("acl*", "the only user is `default`, with the password `requirepass`"),
+    ("acl|cat", "lists the commands of Ballast"),
+    ("acl|list", "one user; shows only whether a password is set"),
+    ("auth", "the only user is `default`"),
     (
         "bgrewriteaof",
-        "answered where every write is on disk before its reply (durability `disk`); refused elsewhere, with the reason",
+        "accepted with durability `disk`, where every write is synced before its reply; else refused with the reason",
     ),
     ("bgsave", "as BGREWRITEAOF"),
     ("bitfield", "an offset `#n` that overflows 64 bits is refused"),
-    ("client|info", "what this server does not know is 0 or empty"),
+    ("client|info", "fields that do not apply are 0 or empty"),
     ("client|list", "as CLIENT INFO"),
-    ("client|unblock", "only WAIT and WAITAOF block"),
-    ("cluster|flushslot", "FLUSHDB"),
+    ("client|unblock", "the only blocking commands are WAIT and WAITAOF"),
+    ("cluster|flushslot", "use FLUSHDB"),
     (
         "cluster|migrateslots",
-        "groups of slots are begun one after another; POLICY says how to move",
+        "groups of slots are started one after another; POLICY sets migration parameters",
     ),
-    ("cluster|saveconfig", "the coordinator keeps the configuration"),
-    ("cluster|slaves", "CLUSTER REPLICAS"),
-    ("cluster|slot-stats", "key-count alone: what the requests of a slot cost is not measured"),
-    ("cluster|syncslots", "servers speak a protocol of their own"),
-    ("clusterscan", "SCAN on each server"),
-    ("command|docs", "in our words, without arguments and history"),
-    ("command|getkeysandflags", "COMMAND GETKEYS"),
+    ("cluster|saveconfig", "the coordinator stores the configuration"),
+    ("cluster|slaves", "use CLUSTER REPLICAS"),
+    ("cluster|slot-stats", "key-count only: the cost of requests is not measured per slot"),
+    ("cluster|syncslots", "servers use their own protocol"),
+    ("clusterscan", "use SCAN on each server"),
+    ("command|docs", "own texts, without arguments and history"),
+    ("command|getkeysandflags", "use COMMAND GETKEYS"),
     ("commandlog", "large requests and large replies are not logged"),
-    ("config|get", "the settings that there are: `ballast.toml` lists them"),
+    ("config|get", "the settings of Ballast: `ballast.toml` lists them"),
     (
         "config|set",
-        "as CONFIG GET; what has one value can be set to it, and the error of any other says why",
+        "as CONFIG GET; constant settings accept only their value, and the error gives the reason",
     ),
-    ("debug", "CHANGE-REPL-ID, OBJECT, SET-ACTIVE-EXPIRE and SLEEP"),
-    ("copy", "to another database: not inside a transaction"),
+    ("debug", "only CHANGE-REPL-ID, OBJECT, SET-ACTIVE-EXPIRE and SLEEP"),
+    ("copy", "not to another database inside a transaction"),
     ("dump", "long values are not compressed; Valkey reads the dumps"),
-    ("flushall", "ASYNC is SYNC: the reply comes when all is gone"),
-    ("flushdb", "ASYNC is SYNC: the reply comes when all is gone"),
-    ("info", "the fields that mean something here"),
+    ("flushall", "ASYNC is treated as SYNC: the reply is sent when all keys are deleted"),
+    ("flushdb", "ASYNC is treated as SYNC: the reply is sent when all keys are deleted"),
+    ("info", "only fields that apply to Ballast"),
     (
         "keys",
-        "in the order of key hashes, over many turns: other clients are served meanwhile, and what they write or delete may be shown or not",
+        "in the order of key hashes, executed incrementally: other clients are served meanwhile, and keys that they write or delete may be returned or not",
     ),
-    ("lastsave", "now where every write is on disk before its reply; else when the server began"),
-    ("latency|doctor", "in our words"),
-    ("latency|graph", "in our words"),
+    ("lastsave", "the current time with durability `disk`; else the start time of the server"),
+    ("latency|doctor", "own texts"),
+    ("latency|graph", "own texts"),
     ("lolwut", ""),
-    ("memory|doctor", "speaks of the log"),
-    ("memory|malloc-stats", "speaks of log and index"),
-    ("memory|stats", "those numbers that mean something here"),
+    ("memory|doctor", "reports on the log"),
+    ("memory|malloc-stats", "reports on log and index"),
+    ("memory|stats", "only numbers that apply to Ballast"),
     ("memory|usage", "bytes of the record in log and index"),
-    ("migrate", "slots move as a whole: CLUSTER MIGRATESLOTS"),
+    ("migrate", "slots move as a whole: use CLUSTER MIGRATESLOTS"),
     ("module*", "there are no modules"),
     ("monitor", "times in milliseconds"),
     (
         "multi",
-        "not within a transaction: SELECT, and what looks at keys that it does not name (KEYS, SCAN, RANDOMKEY, DBSIZE, FLUSHALL, FLUSHDB)",
+        "not inside a transaction: SELECT, and commands that access keys they do not name (KEYS, SCAN, RANDOMKEY, DBSIZE, FLUSHALL, FLUSHDB)",
     ),
     (
         "object|encoding",
-        "values have no encoding: `int`, `embstr` (up to 44 bytes) or `raw`, by the value alone",
+        "values have no encoding: returns `int`, `embstr` (up to 44 bytes) or `raw`, depending on the value alone",
     ),
-    ("randomkey", "keys behind large gaps between hashes are more likely than others"),
-    ("replconf", "there is no replication in this protocol"),
+    ("randomkey", "keys after large gaps between hashes are more likely than others"),
+    ("replconf", "Redis replication is not supported"),
     (
         "restore",
-        "strings only; dumps of Redis 8 are taken too; IDLETIME and FREQ are read and forgotten; a TTL too far ahead lasts as long as can be said",
+        "strings only; accepts dumps of Redis 8 too; ignores IDLETIME and FREQ; limits a TTL that is too large to the maximum",
     ),
     ("save", "as BGREWRITEAOF"),
     ("scan", "cursors are key hashes, of up to 64 bits"),
     (
         "shutdown",
-        "SAVE is refused where nothing is persisted; elsewhere the log is whole in any case",
+        "SAVE is refused without persistence; with persistence the log is always complete",
     ),
     ("sort*", "there are no lists, sets and sorted sets"),
-    ("touch", "counts; when keys were used is not remembered"),
+    ("touch", "counts the keys; access times are not recorded"),
     (
         "wait",
-        "counts the other servers that hold all that this connection's reactor has written: 0 of a server that is not replicated",
+        "counts the other servers that have all writes of this connection's reactor: 0 without replication",
     ),
     (
         "waitaof",
-        "as WAIT, by what the disks have: of this server (durability `interval` or `disk`) and of others",
+        "as WAIT, for writes synced to disk: of this server (durability `interval` or `disk`) and of other servers",
     ),
 ];
 
-/// How summaries begin of what does not do what its name says.
-const NOTHING: [&str; 8] = [
-    "Changes nothing",
-    "Does nothing",
-    "Takes note of nothing",
-    "Says that nothing",
-    "Returns nothing",
-    "Returns -1:",
-    "Returns 0:",
-    "Returns 0;",
-];
+/// Beginnings of the summaries of refused and no-op commands.
+const NOTHING: [&str; 5] =
+    ["No effect", "Always reports", "Returns an empty list:", "Returns -1:", "Returns 0:"];
 
 #[test]
 fn the_document_of_compatibility_says_what_the_command_table_says() {
@@ -187,12 +178,12 @@ fn the_document_of_compatibility_says_what_the_command_table_says() {
     }
 }
 
-/// All names in [`VALKEY`].
+/// Returns all names in [`VALKEY`].
 fn names() -> impl Iterator<Item = &'static str> {
     VALKEY.iter().flat_map(|(_, names)| names.split_whitespace())
 }
 
-/// The README with the number of commands in its place.
+/// Returns the README with the number of commands inserted.
 fn readme(counted: &str) -> String {
     let text = std::fs::read_to_string(README).expect("there is a README");
     let end = text.find(" commands answer as Valkey").expect("the README counts the commands");
@@ -201,9 +192,9 @@ fn readme(counted: &str) -> String {
     format!("{}{counted}{rest}", &text[..begin])
 }
 
-/// Asks for a command with senseless arguments, and checks that it is not refused as such.
+/// Calls a command with meaningless arguments, and checks that it is not refused as unsupported.
 fn assert_not_refused(server: &Process, name: &str) {
-    // It would end the server.
+    // This command would end the server.
     if name == "shutdown" {
         return;
     }
@@ -216,16 +207,15 @@ fn assert_not_refused(server: &Process, name: &str) {
     let Some((Value::Error(text), _)) = client.answer_and_bytes() else { return };
     let text = String::from_utf8_lossy(&text).into_owned();
     let is_refused = REFUSALS.iter().any(|words| text.contains(words));
-    assert!(!is_refused, "{name} is said to answer as Valkey, and is refused: {text}");
+    assert!(!is_refused, "{name} should answer as Valkey, but is refused: {text}");
 }
 
-/// Words in the errors of commands that are refused whatever their arguments.
-const REFUSALS: [&str; 6] =
-    ["not supported", "nothing", "neither", "is not for this cluster", "not in import", "no other"];
+/// Words in the errors of commands that are refused whatever their arguments are.
+const REFUSALS: [&str; 2] = ["not supported", "not in import"];
 
 const SAME: &str = "as Valkey";
 
-/// Name and summary of every command and subcommand.
+/// Returns name and summary of every command and subcommand.
 fn documented(docs: &Answer) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for [name, properties] in docs.items().as_chunks().0 {
@@ -242,7 +232,7 @@ fn documented(docs: &Answer) -> BTreeMap<String, String> {
     all
 }
 
-/// The note on a command: its own, or that of all that begin like it.
+/// Returns the note on a command: its own, or that of a matching prefix.
 fn note(name: &str) -> Option<&'static str> {
     let own = NOTES.iter().find(|(of, _)| *of == name);
     let wide =
@@ -250,19 +240,19 @@ fn note(name: &str) -> Option<&'static str> {
     own.or_else(wide).map(|(_, why)| *why)
 }
 
-/// How a command stands, and why.
+/// Returns the support level of a command, and the reason.
 fn standing(name: &str, summary: Option<&String>) -> (&'static str, String) {
     let Some(summary) = summary else {
         let why = note(name).unwrap_or_else(|| panic!("{name} is missing: why?"));
         return ("unknown", why.into());
     };
-    if let Some(why) = summary.strip_prefix("Is refused") {
-        return ("refused", why.trim_start_matches([':', ' ']).into());
+    if let Some(why) = summary.strip_prefix("Not supported: ") {
+        return ("refused", why.into());
     }
     if NOTHING.iter().any(|beginning| summary.starts_with(beginning)) {
         return ("differs", summary.clone());
     }
-    // A note about a whole group also holds for its missing commands.
+    // A note on a whole group also covers its missing commands.
     match NOTES.iter().find(|(of, _)| *of == name) {
         Some((_, why)) => ("differs", (*why).into()),
         None => (SAME, String::new()),
@@ -273,7 +263,7 @@ fn document(here: &BTreeMap<String, String>) -> String {
     let mut text = String::from(INTRODUCTION);
     let mut known = BTreeSet::new();
     for (group, names) in VALKEY {
-        writeln!(text, "\n## {group}\n\n| command | here | |\n| --- | --- | --- |")
+        writeln!(text, "\n## {group}\n\n| command | Ballast | note |\n| --- | --- | --- |")
             .expect("a string");
         for name in names.split_whitespace() {
             known.insert(name);
@@ -281,7 +271,7 @@ fn document(here: &BTreeMap<String, String>) -> String {
             writeln!(text, "| {} | {standing} | {why} |", shown(name)).expect("a string");
         }
     }
-    text.push_str("\n## Only here\n\n| command | |\n| --- | --- |\n");
+    text.push_str("\n## Commands of Ballast only\n\n| command | summary |\n| --- | --- |\n");
     for (name, summary) in here.iter().filter(|(name, _)| !known.contains(name.as_str())) {
         writeln!(text, "| {} | {summary} |", shown(name)).expect("a string");
     }
@@ -294,14 +284,14 @@ fn shown(name: &str) -> String {
 
 const INTRODUCTION: &str = "# Compatibility
 
-Commands of Valkey 9.1.2 in the groups that Ballast has, and how they are answered here.
-This page is written by a test from the command table (`crates/ballast/tests/processes/compatibility.rs`).
+Commands of Valkey 9.1.2 in the groups that Ballast implements, and how Ballast answers them: `as Valkey` with the same replies, `differs` as the note says, `refused` with an error that gives the reason, `unknown` as a command that does not exist.
+A test writes this page from the command table (`crates/ballast/tests/processes/compatibility.rs`).
 Another test sends random commands to Ballast and to Valkey and compares their replies byte for byte, in RESP2 and RESP3 (`differential.rs` beside it).
 
-What holds for all commands:
-- There are strings only. No command answers `WRONGTYPE`.
-- A value has at most 4,063,232 bytes and a key 65,535. The first is what `proto-max-bulk-len` may be at most. A request with a longer argument is answered with an error that names both lengths, and the connection goes on; above 512 MB it is a protocol error, which ends the connection, as in Valkey.
-- The keys of one write of several keys, with their values, must fit into one segment of the log (8 MiB, less on small servers).
-- `HELP` of a container command lists the subcommands in our words.
+For all commands:
+- Values are strings. No command answers `WRONGTYPE`.
+- A value has at most 4,063,232 bytes, and a key at most 65,535. The limit of values is also the maximum of `proto-max-bulk-len`. A request with a longer argument is answered with an error that contains both lengths, and the connection stays open; above 512 MB it is a protocol error, which closes the connection, as in Valkey.
+- The keys and values of one multi-key write must fit into one log segment (8 MiB, less on small servers).
+- `HELP` of a container command lists the subcommands with their summaries in Ballast.
 - In a cluster all databases can be selected, as in Valkey with `cluster-databases 16`.
 ";

@@ -1,5 +1,5 @@
-//! Data folders that are moved away, not mounted, of another version, or not ours: a start on one
-//! changes nothing, says what is missing, and succeeds when the folder is back.
+//! Data folders that are moved, unmounted, of another version or another server: a start changes
+//! nothing, reports the problem, and succeeds when the right folder is back.
 
 use crate::client::until;
 use crate::servers::{MODEST, Process, Starting, binary};
@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A user who owns nothing.
+/// A user that owns no files.
 const NOBODY: u32 = 65_534;
 
 fn folder() -> tempfile::TempDir {
@@ -28,13 +28,13 @@ fn command(folder: &Path) -> Command {
     command
 }
 
-/// Returns the error of a lone server that refuses to start here.
+/// Returns the error of a stand-alone server that refuses to start with this folder.
 fn refusal(folder: &Path) -> String {
     Starting::new(command(folder)).refused()
 }
 
-/// Every file of a folder with its bytes, and every folder in it; without the lock, whose content
-/// is for people.
+/// Returns every file of a folder with its bytes, and every subfolder. The lock file is left out,
+/// because its content is only informational.
 fn contents(folder: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(folder).expect("the folder is there").flatten() {
@@ -50,7 +50,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     all
 }
 
-/// A folder in which a server alone has kept a key.
+/// Returns a folder in which a stand-alone server has written a key.
 fn folder_with_data() -> tempfile::TempDir {
     let folder = folder();
     let server = start(folder.path());
@@ -64,7 +64,7 @@ fn assert_data_is_there(folder: &Path) {
     until("the key is read", || server.client().ask(&["GET", "key"]).text() == "value");
 }
 
-/// Checks that a server refuses to start with these words, and leaves everything as it is.
+/// Checks that a server refuses to start with these words, and changes nothing.
 fn assert_refused(folder: &Path, words: &[&str]) {
     let before = contents(folder);
     let said = refusal(folder);
@@ -123,7 +123,7 @@ fn replicas_that_are_gone_from_their_folder_are_missed() {
         let name = file.file_name().expect("it has a name");
         fs::rename(file, away.join(name)).expect("nobody uses it");
     }
-    assert_refused(folder.path(), &["replicas", "gone"]);
+    assert_refused(folder.path(), &["replicas", "the log is missing"]);
     for file in &files {
         let name = file.file_name().expect("it has a name");
         fs::rename(away.join(name), file).expect("nobody uses it");
@@ -139,7 +139,7 @@ fn headers_of_another_version_are_refused_and_nothing_is_lost() {
             let file = fs::File::options().read(true).write(true).open(&path).expect("it is there");
             let mut header = [0; 64];
             file.read_exact_at(&mut header, 0).expect("a replica has a header");
-            // The format, and the checksum that belongs to it.
+            // Change the format version, and the checksum that covers it.
             header[8] ^= 0x40;
             let crc = wire::crc32c(&header[..60]).to_le_bytes();
             header[60..].copy_from_slice(&crc);
@@ -175,7 +175,7 @@ fn a_folder_of_another_owner_is_refused_with_advice() {
     let mut as_nobody = command(folder.path());
     if rustix::process::getuid().is_root() {
         let copy = folder.path().join("ballast");
-        // The binary may stand where nobody may look.
+        // Other users may be unable to access the binary's folder.
         fs::copy(binary(), &copy).expect("it can be copied");
         as_nobody = Command::new(&copy);
         as_nobody.args(["serve", "--port", "0", "--memory", "64mb"]).args(MODEST);
@@ -200,7 +200,7 @@ fn open_to_all(path: &Path, mode: u32) {
 #[test]
 fn a_first_start_that_was_interrupted_is_taken_up() {
     let folder = folder_with_data();
-    // As if it had ended before its log was begun: the server has a number, and has served nobody.
+    // Simulate an end before the log was begun: the server has a number and served no client.
     fs::remove_file(folder.path().join("folder.id")).expect("it was written");
     for file in replica_files(folder.path()) {
         fs::remove_file(file).expect("it is ours");
@@ -223,7 +223,7 @@ fn a_folder_from_before_there_were_marks_is_taken_over() {
     for mark in &marks {
         fs::remove_file(mark).expect("it was written");
     }
-    // Without marks nobody knows whether there was a log.
+    // Without marks, the start cannot determine whether there was a log.
     let (replicas, away) = (folder.path().join("replicas"), folder.path().join("away"));
     fs::rename(&replicas, &away).expect("nobody uses it");
     assert_refused(folder.path(), &["coordinator.redb", "mounted"]);
@@ -250,8 +250,8 @@ fn the_folder_of_a_server_of_a_cluster_is_known_by_its_mark_too() {
     let said = start().refused();
     assert!(said.contains("mounted"), "{said}");
     assert!(!replicas.exists());
-    // A server alone has nothing to do there.
+    // A stand-alone server refuses a folder of a cluster member.
     fs::rename(folder.path().join("away"), &replicas).expect("nothing is in the way");
-    assert_refused(folder.path(), &["server of a cluster"]);
+    assert_refused(folder.path(), &["cluster member"]);
     start().ready().kill();
 }

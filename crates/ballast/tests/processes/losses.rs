@@ -1,4 +1,4 @@
-//! What is gone with disks and files, and what operators do about it.
+//! Lost disks and files, and the operator's remedies.
 
 use crate::client::until;
 use crate::servers::{MODEST, Process, Starting, binary};
@@ -6,7 +6,7 @@ use std::ops::RangeBounds;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// A server whose log one other server keeps.
+/// Starts a server whose log has one replica on another server.
 fn joined(coordinator: &Process, folder: &Path) -> Process {
     let folder = folder.to_str().expect("the names of our folders are words");
     let kept = ["--durability", "memory", "--replicas", "1", "--memory", "128mb"];
@@ -14,7 +14,7 @@ fn joined(coordinator: &Process, folder: &Path) -> Process {
     Process::joined(coordinator, &[&MODEST[..], &kept, &folder].concat())
 }
 
-/// The same, which is not waited for.
+/// The same, without waiting until it is ready.
 fn starting(coordinator: &Process, folder: &Path) -> Starting {
     let address = coordinator.address.to_string();
     let mut command = Command::new(binary());
@@ -37,13 +37,13 @@ fn status(coordinator: &Process) -> String {
     String::from_utf8(output.stdout).expect("words")
 }
 
-/// The losses that the status asks an operator to accept for the first server.
+/// Returns the loss of the first server that the status asks an operator to accept.
 fn missing(status: &str) -> Option<&str> {
     let after = status.split("ballast cluster accept-loss s1 --lost '").nth(1)?;
     after.split("' --coordinator ").next()
 }
 
-/// Whether one of the servers takes a write of this key.
+/// Returns whether one of the servers accepts a write of this key.
 fn is_served(servers: &[&Process], key: &str) -> bool {
     servers.iter().any(|server| server.client().ask(&["SET", key, "new"]).text() == "OK")
 }
@@ -53,8 +53,8 @@ fn what_nobody_has_any_more_is_waited_for_until_an_operator_gives_it_up_by_name(
     let folders: Vec<_> = (0..4).map(|_| tempfile::tempdir().expect("a folder")).collect();
     let coordinator = Process::coordinator();
     let [first, second] = [0, 1].map(|place| joined(&coordinator, folders[place].path()));
-    // There is nobody else yet: the second one has all of the first one's writes. The third one has
-    // its log directory as soon as it joins, which says that they are missing.
+    // No other server exists yet: the second one has replicas of all writes of the first. The third
+    // gets the manifest log when it joins, which records the missing segments.
     until("the first server serves", || is_served(&[&first], "key"));
     let [third, fourth] = [2, 3].map(|place| joined(&coordinator, folders[place].path()));
     until("everybody is there", || status(&coordinator).matches("connected").count() == 4);
@@ -70,7 +70,7 @@ fn what_nobody_has_any_more_is_waited_for_until_an_operator_gives_it_up_by_name(
     assert!(text.contains("not served yet: slots 0-16383"), "{text}");
     assert!(!is_served(&[&third, &fourth], "key"));
 
-    let is_missing = format!("is: {missing}");
+    let is_missing = format!("are: {missing}");
     for (words, said) in [
         (["accept-loss", "s1", "--lost", "directory"], is_missing.as_str()),
         (["accept-loss", "s3", "--lost", missing], "s3 is not being recovered"),
@@ -87,8 +87,8 @@ fn what_nobody_has_any_more_is_waited_for_until_an_operator_gives_it_up_by_name(
     until("nothing is left to do", || !status(&coordinator).contains("recovery of"));
 }
 
-/// Three servers that keep each other's logs, the coordinator's file, and keys in both halves, of which
-/// the second server has the first.
+/// Three servers that replicate each other's logs, the coordinator's file, and keys in both halves
+/// of the slots. The second server owns the first half.
 struct Kept {
     coordinator: Process,
     servers: Vec<Process>,
@@ -115,17 +115,17 @@ impl Kept {
         assert_eq!(kept.servers[0].client().ask(&words).text(), "OK");
         until("the first half has moved", || {
             let text = status(&kept.coordinator);
-            text.contains(" connected: slots 0-8191\n") && !text.contains("moves")
+            text.contains(" connected: slots 0-8191\n") && !text.contains("moving")
         });
         kept
     }
 
-    /// The coordinator and its file are gone, and another one asks.
+    /// Loses the coordinator with its file, and starts another one that rebuilds it.
     fn lose_the_file(self) -> Kept {
         self.lose_the_file_and(..0)
     }
 
-    /// Loses these servers too, of which the coordinator has noticed nothing.
+    /// Also loses these servers, without the coordinator noticing it.
     fn lose_the_file_and(mut self, servers: impl RangeBounds<usize>) -> Kept {
         let port = self.coordinator.address.port();
         let lost = self.folder.path().join("lost");
@@ -149,7 +149,7 @@ impl Kept {
     }
 }
 
-/// What the coordinator says to this.
+/// Returns the coordinator's answer to `rebuild` with these arguments.
 fn rebuild(coordinator: &Process, words: &[&str]) -> String {
     let output = operate(coordinator, &[&["rebuild"], words].concat());
     let said = if output.status.success() { output.stdout } else { output.stderr };
@@ -159,16 +159,16 @@ fn rebuild(coordinator: &Process, words: &[&str]) -> String {
 #[test]
 fn a_coordinator_whose_file_is_lost_gets_another_one_from_its_servers() {
     let mut kept = Kept::start().lose_the_file();
-    let told = "have told what they hold: s1,s2,s3\nmissing: nobody\n";
+    let told = "servers that reported: s1,s2,s3\nmissing: nobody\n";
     until("all have told", || rebuild(&kept.coordinator, &[]).starts_with(told));
     assert!(
         rebuild(&kept.coordinator, &["--without", "s3", "--go"]).contains("missing is: nobody")
     );
-    assert!(rebuild(&kept.coordinator, &["--go"]).contains("is written anew"));
+    assert!(rebuild(&kept.coordinator, &["--go"]).contains("file was written"));
     until("all are back", || status_or_nothing(&kept).matches(" connected").count() == 3);
     kept.assert_everything_is_there();
 
-    // What it has written is good for all that a coordinator does.
+    // The rebuilt file must support everything that a coordinator does.
     kept.servers.remove(1).kill();
     kept.assert_everything_is_there();
     let another = kept.folder.path().join("4");
@@ -179,10 +179,10 @@ fn a_coordinator_whose_file_is_lost_gets_another_one_from_its_servers() {
 #[test]
 fn a_server_that_is_lost_with_the_coordinators_file_is_recovered_when_somebody_says_that_it_is() {
     let kept = Kept::start().lose_the_file_and(1..2);
-    let told = "have told what they hold: s1,s3\nmissing: s2\n";
+    let told = "servers that reported: s1,s3\nmissing: s2\n";
     until("two have told", || rebuild(&kept.coordinator, &[]).starts_with(told));
     assert!(rebuild(&kept.coordinator, &["--go"]).contains("missing is: s2"));
-    assert!(rebuild(&kept.coordinator, &["--without", "s2", "--go"]).contains("is written anew"));
+    assert!(rebuild(&kept.coordinator, &["--without", "s2", "--go"]).contains("file was written"));
     kept.assert_everything_is_there();
     until("nobody is missed", || !status_or_nothing(&kept).contains("recovery of"));
 }
@@ -193,16 +193,16 @@ fn a_cluster_of_which_only_disks_are_left_comes_back_whole() {
     let starting: Vec<Starting> = (0..3)
         .map(|place| starting(&kept.coordinator, &kept.folder.path().join(place.to_string())))
         .collect();
-    let told = "have told what they hold: s1,s2,s3\nmissing: nobody\n";
+    let told = "servers that reported: s1,s2,s3\nmissing: nobody\n";
     until("all disks have told", || rebuild(&kept.coordinator, &[]).starts_with(told));
-    assert!(rebuild(&kept.coordinator, &["--go"]).contains("is written anew"));
+    assert!(rebuild(&kept.coordinator, &["--go"]).contains("file was written"));
     kept.servers = starting.into_iter().map(Starting::ready).collect();
     kept.assert_everything_is_there();
     until("nothing is left to do", || !status_or_nothing(&kept).contains("recovery of"));
     assert!(is_served(&kept.servers.iter().collect::<Vec<_>>(), "key0"));
 }
 
-/// A coordinator that has just written its file is about to listen again.
+/// Returns the status, or nothing while a coordinator with a new file starts to listen.
 fn status_or_nothing(kept: &Kept) -> String {
     let output = operate(&kept.coordinator, &["status"]);
     String::from_utf8(output.stdout).expect("words")

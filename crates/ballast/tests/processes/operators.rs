@@ -1,4 +1,4 @@
-//! What operators do with a server: passwords, limits, settings in a file, metrics, and its end.
+//! Operator functions: passwords, limits, settings in a file, metrics, and shutdown.
 
 use crate::client::{Client, until};
 use crate::servers::{MODEST, Process};
@@ -113,7 +113,7 @@ fn a_client_ends_the_server_in_order() {
     let mut other = server.client();
     other.ask(&["PING"]);
     let mut client = server.client();
-    assert!(client.ask(&["SHUTDOWN", "SAVE"]).is_error("ERR there is nothing to save to"));
+    assert!(client.ask(&["SHUTDOWN", "SAVE"]).is_error("ERR not supported without persistence"));
     client.request(&["SHUTDOWN"]);
     assert!(client.is_closed() && other.is_closed());
     assert!(server.wait().success());
@@ -138,13 +138,13 @@ fn a_nap_is_answered_later_and_holds_nobody_up() {
     assert_eq!(sleeper.answer().text(), "OK");
 }
 
-/// A port that nobody listened on just now.
+/// Returns a port that was free a moment ago.
 pub(crate) fn free_port() -> u16 {
     let any = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     any.local_addr().expect("it listens").port()
 }
 
-/// A page of the metrics' endpoint: its status line, and what follows the header.
+/// Returns a page of the metrics endpoint: its status line and its body.
 pub(crate) fn scrape(address: std::net::SocketAddr, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).expect("the endpoint listens");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();

@@ -1,5 +1,5 @@
-//! An old copy of the coordinator's file is put back: nothing is believed of it that has changed
-//! since.
+//! An old copy of the coordinator's file is put back. The cluster must not trust its outdated
+//! contents.
 
 use crate::client::until;
 use crate::servers::{MODEST, Process, Starting, binary};
@@ -9,8 +9,8 @@ use std::process::Command;
 
 const KEYS: usize = 100;
 
-/// Two servers that keep each other's logs. The first half of the slots has moved to the second one
-/// after the coordinator's file was copied.
+/// Two servers that replicate each other's logs. The first half of the slots has moved to the
+/// second one after the coordinator's file was copied.
 struct Cluster {
     folder: tempfile::TempDir,
     port: u16,
@@ -42,7 +42,7 @@ impl Cluster {
         until("the move is taken up", || cluster.servers[0].client().ask(&words).text() == "OK");
         until("the first half has moved", || {
             let text = cluster.operate(&["status"]);
-            text.contains(" connected: slots 0-8191\n") && !text.contains("moves")
+            text.contains(" connected: slots 0-8191\n") && !text.contains("moving")
         });
         until("everything is written again", || cluster.set_all("after"));
         cluster
@@ -64,7 +64,7 @@ impl Cluster {
         self.coordinator.take().into_iter().for_each(Process::kill);
     }
 
-    /// Starts one after the other: the first one to join gets all slots.
+    /// Starts the servers one after the other. The first one to join gets all slots.
     fn start_servers(&mut self) {
         for place in 0..2 {
             let disk = self.folder.path().join(place.to_string());
@@ -85,7 +85,7 @@ impl Cluster {
         String::from_utf8([output.stdout, output.stderr].concat()).expect("words")
     }
 
-    /// Writes all keys, wherever they are.
+    /// Writes all keys, on any server. Returns whether all writes succeeded.
     fn set_all(&self, value: &str) -> bool {
         let mut clients: Vec<_> = self.servers.iter().map(Process::client).collect();
         (0..KEYS).all(|key| {
@@ -94,7 +94,7 @@ impl Cluster {
         })
     }
 
-    /// Checks that each key has the value that was written last, and that nobody says otherwise.
+    /// Checks that each key has its last value, and that no server returns another one.
     fn assert_nothing_is_lost(&self) {
         for key in 0..KEYS {
             let key = format!("key{key}");
@@ -114,7 +114,7 @@ impl Cluster {
 fn a_coordinator_on_an_old_copy_of_its_file_changes_nothing_and_says_so() {
     let mut cluster = Cluster::start();
     cluster.put_the_copy_back();
-    // However often it is started: its terms pass those of the real one.
+    // Repeated starts of the old copy raise its term above the real one.
     for _ in 0..3 {
         cluster.start_coordinator();
         until("it is told", || {
@@ -124,11 +124,11 @@ fn a_coordinator_on_an_old_copy_of_its_file_changes_nothing_and_says_so() {
         cluster.assert_nothing_is_lost();
         cluster.stop_coordinator();
     }
-    // What it says is the way out.
+    // Follow the instructions in its error message.
     let another = cluster.folder.path().join("another");
     let rebuilding = Process::coordinator_in(&another, cluster.port, &["--rebuild"]);
     until("both have told", || cluster.operate(&["rebuild"]).contains("missing: nobody"));
-    assert!(cluster.operate(&["rebuild", "--go"]).contains("is written anew"));
+    assert!(cluster.operate(&["rebuild", "--go"]).contains("file was written"));
     until("both are back", || cluster.operate(&["status"]).matches(" connected").count() == 2);
     cluster.assert_nothing_is_lost();
     assert!(!cluster.operate(&["status"]).contains("warning"));
@@ -152,7 +152,7 @@ fn servers_that_start_on_their_disks_know_an_old_copy_of_the_file() {
 #[test]
 fn a_coordinator_waits_for_more_than_half_of_its_servers_unless_it_is_told_to_trust_its_file() {
     let mut cluster = Cluster::start();
-    // It would have noticed that one after the other ends.
+    // Not one by one, which the coordinator would have noticed.
     cluster.stop_coordinator();
     Process::kill_together(cluster.servers.drain(..));
     cluster.start_coordinator();
@@ -163,7 +163,7 @@ fn a_coordinator_waits_for_more_than_half_of_its_servers_unless_it_is_told_to_tr
     cluster.servers = vec![first.ready(), second.ready()];
     cluster.assert_nothing_is_lost();
 
-    // It would have noticed that one after the other ends.
+    // Not one by one, which the coordinator would have noticed.
     cluster.stop_coordinator();
     Process::kill_together(cluster.servers.drain(..));
     let folder = cluster.folder.path().join("coordinator");

@@ -1,5 +1,5 @@
-//! Disks and coordinators of different clusters meet: whoever does not belong is refused, and its
-//! disk stays as it is.
+//! Disks and coordinators of different clusters: a process of another cluster is refused, and its
+//! disk is not changed.
 
 use crate::client::until;
 use crate::servers::{MODEST, Process, Starting, binary};
@@ -20,7 +20,7 @@ fn status(coordinator: &Process) -> String {
     operate(coordinator, &["status"])
 }
 
-/// A server whose log one other server keeps.
+/// Starts a server whose log has one replica on another server.
 fn start(coordinator: &Process, folder: &Path) -> Starting {
     let address = coordinator.address.to_string();
     let mut command = Command::new(binary());
@@ -30,13 +30,13 @@ fn start(coordinator: &Process, folder: &Path) -> Starting {
     Starting::new(command)
 }
 
-/// The replica files of a server, by path.
+/// Returns the replica files of a server, by path.
 fn replicas(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = fs::read_dir(folder.join("replicas")).expect("it is there").flatten();
     files.map(|file| (file.path(), fs::read(file.path()).expect("a test may read it"))).collect()
 }
 
-/// Two servers that keep each other's logs, with a key.
+/// Two servers that replicate each other's logs, with a key.
 struct Cluster {
     folder: tempfile::TempDir,
     coordinator: Option<Process>,
@@ -61,7 +61,7 @@ impl Cluster {
         self.folder.path().join(place.to_string())
     }
 
-    /// At the same time: one alone may not be let in.
+    /// Starts both servers at the same time, because one alone may not be accepted.
     fn start_servers(&mut self) {
         let starting: Vec<_> =
             (0..2).map(|place| start(self.coordinator(), &self.disk(place))).collect();
@@ -72,7 +72,7 @@ impl Cluster {
         self.servers.iter().any(|server| server.client().ask(words).text() == answer)
     }
 
-    /// Everything ends at once.
+    /// Kills all processes at once.
     fn kill(&mut self) {
         Process::kill_together(self.servers.drain(..).chain(self.coordinator.take()));
     }
@@ -86,7 +86,7 @@ fn disks_with_data_are_left_alone_by_a_coordinator_that_has_lost_its_folder() {
     let before = [0, 1].map(|place| replicas(&cluster.disk(place)));
     let mistake = cluster.folder.path().join("mistake");
     let coordinator = Process::coordinator_in(&mistake, port, &[]);
-    // A server without data is let in, as long as nobody with data has come.
+    // A server without data is accepted, as long as no server with data has come.
     let first = start(&coordinator, &cluster.folder.path().join("first")).ready();
     for place in [0, 1] {
         let said = start(&coordinator, &cluster.disk(place)).refused();
@@ -96,15 +96,15 @@ fn disks_with_data_are_left_alone_by_a_coordinator_that_has_lost_its_folder() {
         assert_eq!(replicas(&cluster.disk(place)), before[place]);
     }
     let said = start(&coordinator, &cluster.folder.path().join("second")).refused();
-    assert!(said.contains("nobody new is let in"), "{said}");
+    assert!(said.contains("no new servers are admitted"), "{said}");
     let text = status(&coordinator);
     assert!(text.contains("warning: ") && text.contains("--rebuild"), "{text}");
     first.kill();
     coordinator.kill();
-    // It stays so, however often it is started.
+    // The refusal persists over restarts.
     let coordinator = Process::coordinator_in(&mistake, port, &[]);
     let said = start(&coordinator, &cluster.folder.path().join("third")).refused();
-    assert!(said.contains("nobody new is let in"), "{said}");
+    assert!(said.contains("no new servers are admitted"), "{said}");
     coordinator.kill();
 
     let real = Process::coordinator_in(&cluster.folder.path().join("coordinator"), port, &[]);
@@ -117,7 +117,7 @@ fn disks_with_data_are_left_alone_by_a_coordinator_that_has_lost_its_folder() {
 fn a_disk_of_another_cluster_is_refused_and_disturbs_nobody() {
     let (mut ours, mut theirs) = (Cluster::start(), Cluster::start());
     let port = ours.coordinator().address.port();
-    // Only a cluster that was just made can have been made by mistake.
+    // Only a newly created cluster can have been created by mistake.
     ours.coordinator.take().into_iter().for_each(Process::kill);
     let coordinator = ours.folder.path().join("coordinator");
     ours.coordinator = Some(Process::coordinator_in(&coordinator, port, &[]));

@@ -1,5 +1,5 @@
-//! Clusters with a key: who has none, another one or an old one is refused everywhere, and nothing
-//! changes; the key can be changed while the cluster is used.
+//! Clusters with a key. A process without key, with another key or with an old key is refused
+//! everywhere, and nothing changes. The key can be changed while the cluster is in use.
 
 use crate::client::until;
 use crate::moves::until_all_end;
@@ -19,13 +19,13 @@ use wire::handshake::Purpose;
 /// Far more than a handshake takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Makes a file with a new key.
+/// Creates a file with a new key.
 pub(crate) fn make_key(file: &str) {
     let (is_done, said) = run(&["key", file]);
     assert!(is_done, "{said}");
 }
 
-/// Runs the binary to its end: whether it succeeded, and all that it said.
+/// Runs the binary to its end. Returns whether it succeeded, and all its output.
 fn run(arguments: &[&str]) -> (bool, String) {
     let output = Command::new(binary()).args(arguments).output().expect("the binary starts");
     let said = [output.stdout, output.stderr].concat();
@@ -50,7 +50,7 @@ impl Keys {
         path
     }
 
-    /// Writes a file that holds the keys of others, in this order.
+    /// Writes a file with the keys of other files, in this order.
     fn write(&self, name: &str, keys: &[&str]) -> String {
         let texts = keys.iter().map(|key| text(&self.path(key)));
         let path = self.path(name);
@@ -65,7 +65,7 @@ fn text(path: &str) -> String {
     std::fs::read_to_string(path).expect("a key file can be read")
 }
 
-/// An empty folder for a coordinator.
+/// Returns an empty folder for a coordinator.
 fn folder() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     tempfile::tempdir_in(folder).expect("a folder can be made for a test").keep()
@@ -79,13 +79,13 @@ fn joined(coordinator: &Process, key: &str) -> Process {
     Process::joined(coordinator, &[&["--cluster-key-file", key], &MODEST[..]].concat())
 }
 
-/// A process of the test that knows a key, or none.
+/// Returns the credentials of a test process with a key, or without one.
 fn somebody(key: Option<&str>) -> Credentials {
     let keys = key.map(|key| ClusterKeys::parse(&text(key)).expect("it is a key"));
     Credentials::new(Generation(99), keys)
 }
 
-/// Connects and opens a handshake. The other side may still refuse the proof that ends it.
+/// Connects and opens a handshake. The peer may still refuse the final proof.
 fn open(
     address: SocketAddr,
     key: Option<&str>,
@@ -99,21 +99,21 @@ fn open(
     Ok((peer, stream))
 }
 
-/// An opening of an operator.
+/// The handshake opening of an operator.
 const OPERATOR: Opening =
     Opening { purpose: Purpose::Operator, cluster: None, server: None, expected: None };
 
-/// Connects to a coordinator as an operator does.
+/// Connects to a coordinator as an operator.
 fn operate(coordinator: &Process, key: Option<&str>) -> io::Result<ProvenPeer> {
     open(coordinator.address, key, OPERATOR).map(|(peer, _)| peer)
 }
 
-/// An opening of a server that no cluster has.
+/// Returns the handshake opening of a server that belongs to no cluster.
 fn opening_of_server(cluster: Option<ClusterId>, purpose: Purpose) -> Opening {
     Opening { purpose, cluster, server: Some(ServerId(900)), expected: None }
 }
 
-/// Returns whether the other side closes a connection, be it before it proves itself or after.
+/// Returns whether the peer closes a connection, before or after its own proof.
 fn is_turned_away(address: SocketAddr, key: &str, opening: Opening) -> bool {
     let Ok((_, mut stream)) = open(address, Some(key), opening) else { return true };
     stream.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket has a time limit");
@@ -123,7 +123,7 @@ fn is_turned_away(address: SocketAddr, key: &str, opening: Opening) -> bool {
     !stream.read_to_end(&mut Vec::new()).is_err_and(is_silent)
 }
 
-/// Connects to a server as another server of its cluster does.
+/// Connects to a server as another server of its cluster.
 fn meet(
     server: &Process,
     cluster: Option<ClusterId>,
@@ -133,7 +133,7 @@ fn meet(
     open(server.bus_address(), key, opening_of_server(cluster, purpose)).map(|(peer, _)| peer)
 }
 
-/// The cluster of a coordinator.
+/// Returns the cluster of a coordinator.
 fn cluster_of(coordinator: &Process, key: Option<&str>) -> Option<ClusterId> {
     operate(coordinator, key).expect("the key is right").party.cluster
 }
@@ -147,7 +147,7 @@ fn nobody_without_the_key_is_met() {
     assert_eq!(server.client().ask(&["SET", "key", "value"]).text(), "OK");
     let cluster = cluster_of(&coordinator, Some(&key));
     for (stranger, why) in [
-        (None, "has a cluster key and this one has none"),
+        (None, "has a cluster key, but this side has none"),
         (Some(&*other), "cluster key is another one"),
     ] {
         let mut refusals = vec![operate(&coordinator, stranger)];
@@ -168,7 +168,7 @@ fn nobody_without_the_key_is_met() {
             assert!(!is_done && said.contains(why), "{command:?}: {said}");
         }
     }
-    // The same with the key is understood.
+    // The same requests with the key are accepted.
     assert!(operate(&coordinator, Some(&key)).is_ok());
     let met = meet(&server, cluster, Purpose::Bus, Some(&key)).expect("the key is right");
     assert_eq!((met.party.cluster, met.party.server), (cluster, Some(ServerId(1))));
@@ -178,7 +178,7 @@ fn nobody_without_the_key_is_met() {
     assert_eq!(server.client().ask(&["GET", "key"]).text(), "value");
 }
 
-/// The endpoint asks its coordinator as an operator does, so it proves the key as well.
+/// The metrics endpoint connects to its coordinator as an operator, so it must prove the key too.
 #[test]
 fn a_coordinator_with_a_key_tells_its_metrics() {
     let keys = Keys::new();
@@ -196,7 +196,7 @@ fn a_coordinator_with_a_key_tells_its_metrics() {
     });
 }
 
-/// A cluster on this machine may go without, and then talks to nobody who has one.
+/// A cluster on one machine may run without a key. Its processes then refuse peers with a key.
 #[test]
 fn a_key_is_not_for_those_who_have_none() {
     let keys = Keys::new();
@@ -207,7 +207,7 @@ fn a_key_is_not_for_those_who_have_none() {
     let met = meet(&server, cluster, Purpose::Bus, Some(&key));
     for refused in [operate(&coordinator, Some(&key)), met] {
         let error = refused.expect_err("nothing is negotiated").to_string();
-        assert!(error.contains("the other side has no cluster key"), "{error}");
+        assert!(error.contains("the peer has no cluster key"), "{error}");
     }
 }
 
@@ -216,7 +216,7 @@ fn the_key_is_changed_while_the_cluster_is_used() {
     let keys = Keys::new();
     let old = keys.make("old");
     keys.make("new");
-    // Whoever proves one of them understands both.
+    // A file with both keys accepts both, and proves the first.
     let (with_old, with_new) =
         (keys.write("with-old", &["old", "new"]), keys.write("with-new", &["new", "old"]));
     let files = ["c", "s1", "s2"].map(|name| keys.write(name, &["old"]));
@@ -228,7 +228,7 @@ fn the_key_is_changed_while_the_cluster_is_used() {
     let names = servers.each_ref().map(|server| server.client().ask(&["CLUSTER", "MYID"]).text());
     let cluster = cluster_of(&coordinator, Some(&old));
     let mut slot = 0;
-    // One file after the other, so that some are a step ahead of others.
+    // Change one file after the other, so that processes are at different steps.
     for step in [&["old", "new"][..], &["new", "old"], &["new"]] {
         for (number, name) in ["c", "s1", "s2"].into_iter().enumerate() {
             keys.write(name, step);
@@ -250,7 +250,7 @@ fn the_key_is_changed_while_the_cluster_is_used() {
             assert_eq!(servers[0].client().ask(&words).text(), "OK");
             until_all_end(&servers.each_ref().map(|server| server.address));
         }
-        // Whoever comes now opens connections to all others.
+        // A new server opens connections to all others.
         let late = joined(&coordinator, &keys.write("late", step));
         late.assert_serves("a key was changed");
     }
@@ -279,7 +279,7 @@ fn addresses_that_others_reach_take_a_key() {
         let (is_done, said) = run(arguments);
         assert!(!is_done && said.contains("ballast key"), "{arguments:?}: {said}");
     }
-    // A server alone has nobody to meet.
+    // A stand-alone server has no peers, so it needs no key.
     let alone = Process::alone(&[&["--bind", "0.0.0.0"], &MODEST[..]].concat());
     let at = SocketAddr::new([127, 0, 0, 1].into(), alone.address.port());
     assert_eq!(crate::client::Client::connect(at).ask(&["PING"]).text(), "PONG");
@@ -302,12 +302,12 @@ fn a_file_without_a_good_key_is_refused_with_what_to_do() {
     }
     let key = keys.make("cluster.key");
     let (is_done, said) = run(&["key", &key]);
-    assert!(!is_done && said.contains("cannot be made"), "{said}");
+    assert!(!is_done && said.contains("cannot create the file"), "{said}");
     let (is_done, said) = run(&["key"]);
     assert!(is_done && ClusterKeys::parse(&said).is_ok(), "{said}");
 }
 
-/// Without `--strict-reads` the read would be answered as long as the lease lasts.
+/// Without `--strict-reads`, the read would be answered until the lease ends.
 #[test]
 fn a_strict_read_is_answered_when_the_backups_have_confirmed_it() {
     let folder = tempfile::tempdir().expect("a folder can be made for a test");

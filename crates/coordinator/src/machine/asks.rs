@@ -1,4 +1,4 @@
-//! What operators ask for, by way of some server.
+//! Requests of operators, sent directly or through a server.
 
 use super::{Coordinator, Flush};
 use crate::admission::{MoveRequest, plan};
@@ -12,14 +12,14 @@ use types::limits::TABLES_MAX;
 use types::{Instant, MigrationId, ServerId, TableId, Tenure};
 use wire::control::{Answer, Ask, FromCoordinator, Health, Progress};
 
-/// Requests for tenures that may wait at a time.
+/// Most waiting requests for incarnations.
 const FLUSHES_MAX: usize = 1024;
 
-/// Where the answer goes.
+/// The requester to which the answer goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker {
     pub(super) connection: ConnectionId,
-    /// `None`: an operator's connection.
+    /// The server that asks; `None` for an operator's connection.
     pub(super) server: Option<ServerId>,
     pub(super) request: u64,
 }
@@ -64,8 +64,8 @@ impl<S: MetaStore> Coordinator<S> {
                 asker.answer(answer, out);
             }
             Ask::Rebuild { .. } => {
-                let reason = "the coordinator has its file: to make it anew from what servers know, \
-                              start one with --rebuild on an empty folder";
+                let reason = "the coordinator has its file: to rebuild it from what the servers \
+                              know, start a coordinator with --rebuild and an empty data directory";
                 asker.answer(Answer::Refused(reason.to_owned()), out);
             }
             Ask::Health => asker.answer(Answer::Health(self.health(at.now)), out),
@@ -92,7 +92,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// All moves of a request are queued in one transaction, or none is.
+    /// Queues all moves of a request in one transaction, or none.
     fn migrate(&mut self, at: Moment, request: &MoveRequest<'_>) -> Result<Answer, Stopped> {
         let is_connected = |server| self.connection_of(server).is_some();
         let moves = match plan(&self.ledger, request, is_connected) {
@@ -127,7 +127,8 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(Answer::Started(started))
     }
 
-    /// What its target knows nothing of ends at once; the others end when it has been asked.
+    /// Cancels migrations. Those unknown to their target end at once; the others end after the
+    /// target has been asked.
     fn cancel(
         &mut self,
         at: Moment,
@@ -167,25 +168,24 @@ impl<S: MetaStore> Coordinator<S> {
     fn ask_flush(&mut self, asker: Asker, table: Option<TableId>, out: &mut Outbox) {
         let Asker { connection, server, request } = asker;
         let Some(server) = server else {
-            let reason = "Only a server can ask for what it owns to be flushed".to_owned();
+            let reason = "Only a server can request a flush of its ranges".to_owned();
             return asker.answer(Answer::Refused(reason), out);
         };
         if table.is_some_and(|table| usize::from(table.0) >= TABLES_MAX) {
             asker.answer(Answer::Refused("DB index is out of range".to_owned()), out);
         } else if self.flushes.len() >= FLUSHES_MAX {
-            let reason = "Too many flushes are waiting for ranges that change owner; try again";
+            let reason = "Too many flushes are waiting for moving ranges; try again";
             asker.answer(Answer::Refused(reason.to_owned()), out);
         } else {
             self.flushes.push(Flush { connection, server, request, table });
         }
     }
 
-    /// Grants every flush whose server's ranges are certain.
+    /// Grants every flush whose server's incarnations are certain.
     ///
-    /// While a flip is undecided, its target may hold the range under the tenures of the intent
-    /// already, and what its source has is under those that the map shows: tenures given past them
-    /// would be wrong for what either wrote since. The same holds for what is being recovered from
-    /// both logs.
+    /// While a flip is undecided, the target may already hold the range under the incarnations of
+    /// the intent. The source's copy still has those in the map. New incarnations would
+    /// invalidate the wrong writes. The same holds for ranges recovered from both logs.
     pub(super) fn settle_flushes(&mut self, at: Moment, out: &mut Outbox) -> Result<(), Stopped> {
         let (ready, waiting) = std::mem::take(&mut self.flushes)
             .into_iter()
@@ -224,7 +224,8 @@ impl<S: MetaStore> Coordinator<S> {
             }
             edit.put_tablet(tablet);
         }
-        // What sources still have of it does not arrive, and does not come back.
+        // Invalidates the sources' records: those that have not arrived never will, nor do they
+        // return.
         for migration in self.ledger.migrations().values().filter(|m| m.target == server) {
             let mut stage = migration.stage.clone();
             if let Stage::Moving(dependency) | Stage::Securing(dependency) = &mut stage {
@@ -236,7 +237,7 @@ impl<S: MetaStore> Coordinator<S> {
             }
         }
         self.commit(at, edit)?;
-        // The asker waits for a map, even if it owns nothing.
+        // The asker waits for a new map, even if it owns nothing.
         self.map_is_stale = true;
         Ok(())
     }

@@ -1,16 +1,17 @@
-//! Compares what the servers' clocks show.
+//! Comparison of the servers' clocks.
 //!
-//! Every server is asked once a second. Its answer lies between question and receipt, so the
-//! difference between its clock and this coordinator's is known up to the round trip, and no server
-//! is blamed for a slow network. The coordinator's own wall clock has no say.
+//! Every server is asked once a second. Its reading was taken between question and receipt. The
+//! difference from the coordinator's monotonic clock is therefore known up to the round trip, and
+//! a slow network is not blamed on a server. The coordinator's own wall clock is not used.
 //!
-//! The **reference** is the median of the members' wall clocks, if most of them are near it: one
-//! member of three that jumps by a day changes nothing, and one of two makes that there is none. It
-//! leads the servers' expiry clocks (`protocols::clock`).
+//! The **reference** is the median of the members' wall clocks, if most of them are near it. A
+//! jump of one clock among three by a day changes nothing; among two, it leaves no reference. The
+//! reference drives the servers' expiry clocks (`protocols::clock`).
 //!
-//! A server whose clocks are off by more than [`SKEW_MAX`] is not admitted. A member that drifts
-//! beyond serves on, but no range is moved to or from it: where the range stands still until the
-//! slower clock has caught up, keys would live so much too long.
+//! A server whose clock is off by more than [`SKEW_MAX`] is not admitted. A member that drifts
+//! beyond the limit keeps serving, but no range moves to or from it. Such a move would freeze the
+//! range's clock until the slower clock has caught up, and keys would live longer by the
+//! difference.
 
 use super::Coordinator;
 use crate::ledger::Stopped;
@@ -21,10 +22,10 @@ use std::time::Duration;
 use types::{Instant, ServerId, UnixMillis};
 use wire::control::{ClockQuestion, ClockReading, ClockReport, FromCoordinator, Join};
 
-/// Largest difference from the reference.
+/// Largest allowed difference from the reference.
 const SKEW_MAX: Duration = Duration::from_millis(500);
 
-/// Pause between two questions.
+/// Interval between two questions to the same server.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 const SKEW_MAX_MILLIS: i64 = SKEW_MAX.as_millis() as i64;
@@ -33,9 +34,9 @@ const SKEW_MAX_MILLIS: i64 = SKEW_MAX.as_millis() as i64;
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
     members: BTreeMap<ServerId, Member>,
-    /// Joins of new servers that wait for what their clocks show.
+    /// Joins of new servers, held until their clock reading arrives.
     joining: BTreeMap<ConnectionId, Join>,
-    /// When everybody is asked again.
+    /// Time of the next question to all servers.
     ask_at: Instant,
 }
 
@@ -43,11 +44,11 @@ pub(super) struct Clocks {
 struct Member {
     wall: Span,
     expiry: Option<Span>,
-    /// It was off when it was heard last, as was said in the log.
+    /// The last reading was off, and the log already reported that.
     is_off: bool,
 }
 
-/// A clock less this coordinator's monotonic one, in ms: somewhere between.
+/// Bounds of the difference between a clock and this coordinator's monotonic clock, in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
     low: i64,
@@ -55,7 +56,7 @@ struct Span {
 }
 
 impl Span {
-    /// A clock that showed `shown` some time between.
+    /// Returns the bounds for a clock that read `shown` at some time between `asked` and `now`.
     fn new(shown: UnixMillis, asked: Instant, now: Instant) -> Span {
         let shown = i64::try_from(shown.0).unwrap_or(i64::MAX);
         let at = |moment: Instant| shown.saturating_sub((moment.0 / 1_000_000) as i64);
@@ -66,7 +67,8 @@ impl Span {
         self.low.midpoint(self.high)
     }
 
-    /// How far it lies beyond the limit around a reference; 0 if it may be within.
+    /// Returns the distance beyond the limit around a reference, in ms; 0 if the clock may be
+    /// within.
     fn beyond(self, reference: i64) -> i64 {
         let (low, high) = (self.low.saturating_sub(reference), self.high.saturating_sub(reference));
         match () {
@@ -77,14 +79,14 @@ impl Span {
     }
 }
 
-/// The median of clocks; of two in the middle the one behind.
+/// Returns the median of the clocks; the slower of the two middle ones if their number is even.
 fn median(spans: &[Span]) -> Option<i64> {
     let mut middles: Vec<i64> = spans.iter().map(|span| span.middle()).collect();
     middles.sort_unstable();
     middles.get(middles.len().checked_sub(1)? / 2).copied()
 }
 
-/// The median, if more than half of all may be near it.
+/// Returns the median, if more than half of all clocks may be near it.
 fn agreed(spans: &[Span]) -> Option<i64> {
     let median = median(spans)?;
     let near = spans.iter().filter(|span| span.beyond(median) == 0).count();
@@ -100,30 +102,30 @@ impl Clocks {
         self.members.values().map(|member| member.wall).collect()
     }
 
-    /// The question to ask now.
+    /// Returns the clock question to send now.
     fn question(&self, now: Instant) -> ClockQuestion {
         let at = |reference: i64| reference.saturating_add((now.0 / 1_000_000) as i64);
         let reference = self.reference().map(|reference| UnixMillis(at(reference).max(0) as u64));
         ClockQuestion { asked: now, reference }
     }
 
-    /// When everybody is to be asked, if there is anybody.
+    /// Returns the time of the next question to all servers, if any member is connected.
     pub(super) fn next_question(&self) -> Option<Instant> {
         (!self.members.is_empty()).then_some(self.ask_at)
     }
 
-    /// The server is not connected any more.
+    /// Drops the readings of a server that is no longer connected.
     pub(super) fn forget(&mut self, server: ServerId) {
         self.members.remove(&server);
     }
 
-    /// A connection has ended.
+    /// Drops the held join of a closed connection.
     pub(super) fn forget_join(&mut self, connection: ConnectionId) {
         self.joining.remove(&connection);
     }
 
-    /// Compares with the median, also if there is no majority near it: of two members that differ
-    /// one is off.
+    /// Compares a member's clocks with the median, even without a majority near it: of two
+    /// members that differ, one is off.
     fn report(&self, server: ServerId, member: &Member) -> Option<ClockReport> {
         let expiries: Vec<Span> = self.members.values().filter_map(|it| it.expiry).collect();
         let beyond = |span: Option<Span>, reference: Option<i64>| {
@@ -135,13 +137,14 @@ impl Clocks {
         is_off.then_some(ClockReport { server, wall_ahead, expiry_ahead })
     }
 
-    /// Members whose clocks are off.
+    /// Returns reports of all members with skewed clocks.
     pub(super) fn reports(&self) -> Vec<ClockReport> {
         let members = self.members.iter();
         members.filter_map(|(&server, member)| self.report(server, member)).collect()
     }
 
-    /// Returns why no range is moved to or from this server; `None`: its clocks are right.
+    /// Returns the reason why no range may move to or from this server, or `None` if its clocks
+    /// are right.
     pub(super) fn objection(&self, server: ServerId) -> Option<String> {
         let report = self.report(server, self.members.get(&server)?)?;
         let (whose, ahead) = match report.wall_ahead {
@@ -150,22 +153,22 @@ impl Clocks {
         };
         Some(format!(
             "the {whose} of {server} is {}: no slots can be moved to or from it until it is within \
-             {SKEW_MAX_MILLIS} ms, as keys would expire at wrong times; set the machine's clock \
-             right (chrony or ntpd), and see 'ballast cluster status'",
+             {SKEW_MAX_MILLIS} ms, because keys would expire at wrong times; correct the machine's \
+             clock (chrony or ntpd), and see 'ballast cluster status'",
             in_words(ahead)
         ))
     }
 }
 
-/// A difference from the other members.
+/// Describes a difference from the other members' clocks.
 fn in_words(ahead: i64) -> String {
     let direction = if ahead > 0 { "ahead of" } else { "behind" };
-    format!("{} ms {direction} that of the other members", ahead.unsigned_abs())
+    format!("{} ms {direction} the other members' clocks", ahead.unsigned_abs())
 }
 
 impl<S: MetaStore> Coordinator<S> {
-    /// Lets a new server's join wait for what its clocks show. `false`: nobody is there to compare
-    /// them with, or they were compared before.
+    /// Holds a new server's join until its clock reading arrives. Returns `false` if the join
+    /// need not wait: the server rejoins, no reference exists, or skew is not limited.
     pub(super) fn must_show_clock(
         &mut self,
         now: Instant,
@@ -183,7 +186,7 @@ impl<S: MetaStore> Coordinator<S> {
         true
     }
 
-    /// A connection that is not a server's yet has shown its clock.
+    /// Compares the clock of a connection with a held join; admits or rejects the server.
     pub(super) fn newcomer_clock(
         &mut self,
         at: Moment,
@@ -198,16 +201,16 @@ impl<S: MetaStore> Coordinator<S> {
             return self.let_in(at, connection, join, out);
         }
         let reason = format!(
-            "the clock of this machine is {}; set it right (chrony or ntpd) and start the server \
-             again: more than {SKEW_MAX_MILLIS} ms are not allowed, as keys would expire at wrong \
-             times",
+            "the clock of this machine is {}; correct it (chrony or ntpd) and start the server \
+             again: more than {SKEW_MAX_MILLIS} ms are not allowed, because keys would expire at \
+             wrong times",
             in_words(ahead)
         );
         self.reject(connection, reason.into(), out);
         Ok(())
     }
 
-    /// A member has shown its clocks.
+    /// Records a member's clock reading, and logs when its clocks become skewed or right.
     pub(super) fn note_clock(&mut self, now: Instant, server: ServerId, reading: ClockReading) {
         let ClockReading { asked, wall, expiry } = reading;
         let span = |shown| Span::new(shown, asked, now);
@@ -220,14 +223,14 @@ impl<S: MetaStore> Coordinator<S> {
         match (report, was_off) {
             (Some(ClockReport { wall_ahead, expiry_ahead, .. }), false) => tracing::warn!(
                 %server, wall_ahead, expiry_ahead,
-                "the clocks of a server are off: no slots are moved to or from it"
+                "server clock skew too large, moving no slots to or from it"
             ),
-            (None, true) => tracing::warn!(%server, "the clocks of a server are right again"),
+            (None, true) => tracing::warn!(%server, "server clock skew is within the limit again"),
             (Some(_), true) | (None, false) => {}
         }
     }
 
-    /// Asks a server that has just joined, before the next round.
+    /// Asks a server that has just joined, without waiting for the next round.
     pub(super) fn ask_clock(&mut self, now: Instant, server: ServerId, out: &mut Outbox) {
         if self.clocks.members.is_empty() {
             self.clocks.ask_at = now + ASK_EVERY;
@@ -236,7 +239,8 @@ impl<S: MetaStore> Coordinator<S> {
         self.send(server, FromCoordinator::Clock(question), out);
     }
 
-    /// Nobody's clock is led by a coordinator whose store may be an old one.
+    /// Returns the question to send now. It carries no reference while the store is unconfirmed:
+    /// an outdated coordinator must not drive any clock.
     fn clock_question(&self, now: Instant) -> ClockQuestion {
         let question = self.clocks.question(now);
         let reference = question.reference.filter(|_| self.standing.is_confirmed());
@@ -287,7 +291,7 @@ mod tests {
         assert_eq!(span.beyond(6_500), 0);
         assert_eq!(span.beyond(6_499), 501);
         assert_eq!(span.beyond(9_501), -501);
-        // A clock that no member can have, from a peer that is not one.
+        // A reading that no member can have, from an invalid peer.
         assert!(Span::new(UnixMillis(u64::MAX), Instant(u64::MAX), Instant(0)).beyond(0) > 0);
     }
 }

@@ -1,12 +1,13 @@
-//! Servers whose log others keep are not waited for: one that stays away is declared dead.
+//! Death declarations: a server with a replicated log that stays away is declared dead.
 //!
-//! That is written down, with the recovery of what it owned, in one transaction. From then on the
-//! server is not let in under its number, whatever it says; and whatever waited for it goes on
-//! without it.
+//! The declaration and the recovery of the server's ranges are committed in one transaction. From
+//! then on the server is never admitted under its number again, and work that waited for it
+//! continues without it.
 //!
-//! So is one that is connected and says nothing (`hearing.rs`). A coordinator that hears nobody at all
-//! suspects itself: nobody dies while no server is connected, and after that, as after its own start,
-//! servers get as long to come back as migrations would wait for them.
+//! A connected but silent server is declared dead as well (`hearing.rs`). A coordinator that
+//! hears no server at all suspects itself: no server is declared dead while none is connected.
+//! After that, as after the coordinator's own start, servers have as long to return as migrations
+//! would wait for them.
 
 use super::{Coordinator, Presence, membership::Rejection};
 use crate::ledger::{Edit, Stopped};
@@ -17,8 +18,8 @@ use std::collections::BTreeSet;
 use types::{Instant, ServerId};
 
 impl<S: MetaStore> Coordinator<S> {
-    /// When a server is declared dead, if it does not come back, or says nothing more, and others
-    /// are heard.
+    /// Returns when the server is declared dead, if it neither reconnects nor sends a message
+    /// until then and other servers are heard.
     pub(super) fn dead_at(&self, server: &Server, half_heard: Instant) -> Option<Instant> {
         if self.is_alone || !server.keeps_log() || server.fenced {
             return None;
@@ -28,23 +29,24 @@ impl<S: MetaStore> Coordinator<S> {
             Presence::Expected { since } => *since + self.settings.absence_max,
             Presence::Connected(_) => self.hearing.silent_at(server.id, half_heard)?,
         };
-        // Others reach it: only this coordinator does not.
+        // Other servers reach it; only the coordinator does not.
         let due = self.lives_until(server.id).map_or(due, |until| due.max(until));
         self.hearing.may_judge(due).then_some(due)
     }
 
-    /// Whether the server was declared dead, and is recovered from its log.
+    /// Returns whether the server was declared dead and is recovered from its log.
     pub(super) fn is_dead(&self, server: ServerId) -> bool {
         self.ledger.servers().get(&server).is_some_and(|record| record.fenced && record.keeps_log())
     }
 
-    /// Declares those dead whose time is over.
+    /// Declares every server dead whose deadline has passed.
     pub(super) fn declare_absent_dead(
         &mut self,
         at: Moment,
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
-        // Each death may leave so few that half of them are heard, who are judged otherwise.
+        // Each death shrinks the set that "half of the servers" refers to, so later ones are
+        // judged anew.
         loop {
             let half_heard = self.hearing.half_heard();
             let is_due = |server: &&Server| {
@@ -59,7 +61,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Ends the servers' part in the cluster.
+    /// Declares servers dead, and closes their connections after the commit.
     pub(super) fn declare_dead(
         &mut self,
         at: Moment,
@@ -73,10 +75,10 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// What is written when servers are dead. Followed, after the commit, by `part_with`.
+    /// Adds the records of newly dead servers to an edit. `part_with` must follow the commit.
     pub(super) fn put_dead(&self, at: Moment, edit: &mut Edit, servers: &BTreeSet<ServerId>) {
         for recovery in self.ledger.recoveries().values() {
-            // Others will get what they were to recover.
+            // Their recovery partitions are assigned to other masters.
             if let Some(rest) = recovery.with_parts(|part| !servers.contains(&part.master)) {
                 edit.put_recovery(rest);
             }
@@ -89,10 +91,10 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Nothing is said to the dead any more, and what they said about others counts no more.
+    /// Closes the connections of dead servers and discards their statements about other logs.
     pub(super) fn part_with(&mut self, at: Moment, servers: &BTreeSet<ServerId>, out: &mut Outbox) {
         for &server in servers {
-            tracing::warn!(%server, "given up");
+            tracing::warn!(%server, "server declared dead");
             self.forget_holder(server);
             if let Some(connection) = self.connection_of(server) {
                 self.closed(at, connection);
@@ -101,7 +103,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Somebody is connected again after nobody was.
+    /// Restarts the absence timers when a first server connects after none was connected.
     pub(super) fn end_solitude(&mut self, now: Instant) {
         if std::mem::take(&mut self.is_alone) {
             for (server, presence) in &mut self.presence {

@@ -1,12 +1,12 @@
-//! The judgment of messages by their senders: what a connection may say. See "Who may say what" in
-//! `docs/design/trust.md`. Whether a server may say it of *that* migration or part is compared
-//! where the migration or recovery is looked up.
+//! Authorization of messages by sender: which messages a connection may send. See "Who may say
+//! what" in `docs/design/trust.md`. The functions that process a message check that its sender
+//! has the right role in *that* migration or recovery.
 
 use crate::outbox::Caller;
 use types::ServerId;
 use wire::control::{Ask, ToCoordinator};
 
-/// Judges whether a connection may send this. `joined` is the number under which it was let in.
+/// Checks that a connection may send this message. `joined` is the number under which it joined.
 ///
 /// # Errors
 /// The reason, for the operator.
@@ -18,8 +18,8 @@ pub(super) fn judge(
     match message {
         ToCoordinator::Join(join) => match caller {
             Caller::Server { number, .. } if number == join.rejoin => Ok(()),
-            Caller::Server { .. } => Err("the join names another number than the handshake"),
-            Caller::Operator => Err("an operator's connection may only ask"),
+            Caller::Server { .. } => Err("the join has another server number than the handshake"),
+            Caller::Operator => Err("an operator's connection may only send requests"),
         },
         ToCoordinator::Ask { ask, .. } => match (caller, joined) {
             (Caller::Operator, _) => Ok(()),
@@ -31,7 +31,7 @@ pub(super) fn judge(
                 Ok(())
             }
             (Caller::Server { .. }, None) => Err(NOT_JOINED),
-            (Caller::Operator, _) => Err("an operator's connection may only ask"),
+            (Caller::Operator, _) => Err("an operator's connection may only send requests"),
         },
         ToCoordinator::Measured { .. }
         | ToCoordinator::Prepared { .. }
@@ -59,14 +59,14 @@ pub(super) fn judge(
         | ToCoordinator::Will(_) => match (caller, joined) {
             (Caller::Server { .. }, Some(_)) => Ok(()),
             (Caller::Server { .. }, None) => Err(NOT_JOINED),
-            (Caller::Operator, _) => Err("an operator's connection may only ask"),
+            (Caller::Operator, _) => Err("an operator's connection may only send requests"),
         },
     }
 }
 
 const NOT_JOINED: &str = "the first message must be a join";
 
-/// Judges what a server may ask for, for itself or for the clients that it serves.
+/// Checks that a server may send this ask, for itself or for its clients.
 fn asked_by_server(ask: &Ask) -> Result<(), &'static str> {
     match ask {
         Ask::Migrate { .. }
@@ -79,7 +79,7 @@ fn asked_by_server(ask: &Ask) -> Result<(), &'static str> {
         | Ask::Clocks
         | Ask::Map => Ok(()),
         Ask::AcceptLoss { .. } | Ask::Rebuild { .. } => {
-            Err("Only an operator decides on that: see 'ballast cluster'")
+            Err("Only an operator may decide this: use 'ballast cluster'")
         }
     }
 }
@@ -96,7 +96,7 @@ mod tests {
         Caller::Server { number, generation: Generation(1) }
     }
 
-    /// Every message there is: its number, then fields that are all zero.
+    /// Returns every message type: its number, followed by fields that are all zero.
     fn messages() -> Vec<ToCoordinator> {
         let decoded = |number: u8| {
             let bytes = [&[number][..], &[0; 64]].concat();
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn who_has_not_joined_may_only_join_and_only_as_what_it_proved_and_show_its_clock() {
         for message in messages() {
-            // Its number is none.
+            // The number in the zero-filled join is `None`.
             let may = is_join(&message) || matches!(message, ToCoordinator::Clock(_));
             assert_eq!(judge(server(None), None, &message).is_ok(), may);
             assert!(judge(server(NUMBER), None, &message).is_err(), "{message:?}");

@@ -1,26 +1,26 @@
-//! Who is heard: servers whose log others keep are pinged, and one that says nothing is dead.
+//! Failure detector: pings the servers that have a replicated log and detects silent ones.
 //!
-//! A connection that ends tells of a process that has died; it tells nothing of one that stands
-//! still, of a machine that is gone, and of a network that is cut. The one idea: silence counts
-//! against a server only as far as the coordinator was listening and heard others.
+//! A closed connection reveals a crashed process. It reveals neither a hung process, nor a lost
+//! machine, nor a network partition. The principle: silence counts against a server only for the
+//! time in which the coordinator was listening and heard other servers.
 //!
-//! 1. *It stood still itself.* It has to send pings at certain times; if it is late, it has not
-//!    listened either, and everybody gets longer by that. So after a pause what has come meanwhile
-//!    is read before anybody is judged.
-//! 2. *It is cut off.* While nobody is heard nobody is judged, and when somebody is heard again
-//!    that time does not count for the others.
-//! 3. *It is cut off from most of them*, as it is if it shares a machine with one. If fewer than half of
-//!    the connected are heard, the others get `absence_max`.
-//! 4. *It was away for long.* Connections have broken, and are made again one after the other; what
-//!    was on its way through a network that was cut is sent again after as long a pause. So
-//!    everybody gets as long again as it was away, up to `absence_max`, also who is heard and loses
-//!    its connection then.
+//! 1. *The coordinator was paused.* Pings have fixed send times. If a ping is late, the coordinator
+//!    was not listening either, and every server's deadline moves by that delay. After a pause,
+//!    messages that arrived meanwhile are therefore read before any server is judged.
+//! 2. *The coordinator is cut off.* While no heartbeat arrives, no server is judged. When
+//!    heartbeats return, that time does not count against the silent servers.
+//! 3. *The coordinator is cut off from most servers*, for instance because it shares a machine with
+//!    one. If fewer than half of the connected servers are heard, the others get `absence_max`.
+//! 4. *The coordinator was away for long.* Connections have broken and return one after the other;
+//!    TCP retransmits data lost in a cut after a pause about as long as the cut. Every server
+//!    therefore gets as much time again, up to `absence_max`. This includes servers that are heard
+//!    and then lose their connection.
 //!
-//! What a master says of a backup that does not answer is evidence of its own: then a ping is sent at
-//! once, and half the patience is enough.
+//! A master's report of an unresponsive backup is independent evidence. It triggers a ping at once,
+//! and half of the usual timeout then suffices.
 //!
-//! The thread that answers pings is none of those that serve. So it says whether these go on; one
-//! of them may take some seconds for a command or a disk, but not more.
+//! The thread that answers pings is not a reactor, so each answer also reports whether the reactors
+//! make progress. A reactor may spend some seconds on one command or a disk, but not more.
 
 use super::{Coordinator, Presence};
 use crate::ledger::Stopped;
@@ -35,27 +35,27 @@ use wire::control::FromCoordinator;
 /// Pings within `silence_max`: four may be lost or late.
 const PINGS: u32 = 5;
 
-/// What is heard of the servers that are pinged.
+/// The failure detector's record of the pinged servers.
 #[derive(Debug)]
 pub(super) struct Hearing {
     silence_max: Duration,
     absence_max: Duration,
-    /// Of those that are connected.
+    /// Heartbeat state of each connected server with a replicated log.
     pulses: BTreeMap<ServerId, Pulse>,
-    /// When any of them was heard last.
+    /// Time of the last heartbeat of any server.
     last: Instant,
     ping_at: Instant,
-    /// This coordinator was away: up to then it is no wonder if connections break.
+    /// Until this time broken connections may be a consequence of this coordinator's own absence.
     lenient_until: Instant,
 }
 
 #[derive(Debug)]
 struct Pulse {
-    /// When it was heard last. Later than now: it gets so much longer.
+    /// Time of the last heartbeat. May lie in the future: a grace period after a coordinator pause.
     heard: Instant,
-    /// When it was asked because somebody suspects it, if it was not heard since.
+    /// Time of the ping sent because of a suspicion; reset by the next heartbeat.
     asked: Option<Instant>,
-    /// Since when it says that a reactor stands still.
+    /// Time since which the server has reported a stalled reactor.
     stalled: Option<Instant>,
 }
 
@@ -77,7 +77,7 @@ impl Hearing {
         self.silence_max / PINGS
     }
 
-    /// When pings are due, if there is anybody to ping.
+    /// Returns the time at which pings are due, if any server is pinged.
     pub(super) fn next_ping(&self) -> Option<Instant> {
         (!self.pulses.is_empty()).then_some(self.ping_at)
     }
@@ -86,7 +86,8 @@ impl Hearing {
         self.next_ping().is_some_and(|at| at <= now)
     }
 
-    /// When a connected server has been silent for too long, if half of all were heard then.
+    /// Returns when a connected server has been silent for too long. `half_heard` is the time by
+    /// which half of the connected servers were last heard.
     pub(super) fn silent_at(&self, server: ServerId, half_heard: Instant) -> Option<Instant> {
         let Pulse { heard, asked, .. } = self.pulses.get(&server)?;
         if half_heard < *heard + 2 * self.pause() {
@@ -96,40 +97,41 @@ impl Hearing {
         Some(asked.map_or(of_itself, |asked| of_itself.min(asked + self.silence_max / 2)))
     }
 
-    /// Returns whether the server has answered the last ping, or the one before that may still be
-    /// under way.
+    /// Returns whether the server has answered the last ping, or the one before while the last is
+    /// possibly still in flight.
     pub(super) fn is_heard(&self, now: Instant, server: ServerId) -> bool {
         let pulse = self.pulses.get(&server);
         pulse.is_some_and(|pulse| now.since(pulse.heard) < self.pause() * 3 / 2)
     }
 
-    /// When half of those who are connected were heard last.
+    /// Returns the latest time since which half of the connected servers were heard.
     pub(super) fn half_heard(&self) -> Instant {
         let mut heard: Vec<Instant> = self.pulses.values().map(|pulse| pulse.heard).collect();
         if heard.is_empty() {
             return Instant::default();
         }
-        // As many were heard since as there are behind it: the lower half goes first.
+        // From this index on the sorted times belong to at least half of the servers.
         let at = heard.len() / 2;
         *heard.select_nth_unstable(at).1
     }
 
-    /// How long nothing was heard of each server that is listened to.
+    /// Returns the current silence of each pinged server.
     pub(super) fn silences(&self, now: Instant) -> impl Iterator<Item = (ServerId, Duration)> {
         self.pulses.iter().map(move |(server, pulse)| (*server, now.since(pulse.heard)))
     }
 
-    /// Whether somebody who was to be heard was heard shortly before: else it is us.
+    /// Returns whether any heartbeat arrived recently. If none did, the coordinator itself is
+    /// probably partitioned and must not declare deaths.
     pub(super) fn may_judge(&self, at: Instant) -> bool {
         self.pulses.is_empty() || at <= self.deaf_at()
     }
 
-    /// When nobody has been heard for so long that it is us.
+    /// Returns the time after which the absence of any heartbeat points to the coordinator itself.
     fn deaf_at(&self) -> Instant {
         self.last + 2 * self.pause()
     }
 
-    /// The server is not connected any more. Returns since when it is missed.
+    /// Removes a server that lost its connection. Returns the time from which its absence counts.
     pub(super) fn miss(&mut self, now: Instant, server: ServerId) -> Instant {
         self.pulses.remove(&server);
         now.max(self.lenient_until)
@@ -137,7 +139,7 @@ impl Hearing {
 }
 
 impl<S: MetaStore> Coordinator<S> {
-    /// A server has joined.
+    /// Starts monitoring a server that has joined.
     pub(super) fn listen_to(&mut self, now: Instant, server: ServerId) {
         if !self.ledger.servers().get(&server).is_some_and(Server::keeps_log) {
             return;
@@ -152,13 +154,13 @@ impl<S: MetaStore> Coordinator<S> {
         self.note_heard(now, server);
     }
 
-    /// A server has said something.
+    /// Records a sign of life of a server: any message.
     pub(super) fn note_heard(&mut self, now: Instant, server: ServerId) {
         if !self.hearing.pulses.contains_key(&server) {
             return;
         }
         if now > self.hearing.deaf_at() {
-            tracing::warn!("nobody was heard for a while");
+            tracing::warn!("no server was heard for a while, extending deadlines");
             self.was_away(now, now.since(self.hearing.last));
         }
         self.hearing.last = now;
@@ -167,7 +169,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// This coordinator may have stood still until now.
+    /// Detects by an overdue ping that this coordinator was possibly paused until now.
     pub(super) fn note_pause(&mut self, now: Instant) {
         let late = self.hearing.next_ping().map(|at| now.since(at)).unwrap_or_default();
         if !late.is_zero() {
@@ -176,9 +178,9 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// For so long nobody could be heard: that is no silence of theirs.
+    /// Excuses every server's silence for a time in which the coordinator could hear none of them.
     ///
-    /// If it was long, others may have to find their way back.
+    /// If that time was long, servers get as much again to reconnect.
     fn was_away(&mut self, now: Instant, time: Duration) {
         let again = if time < self.settings.silence_max { Duration::ZERO } else { time };
         let latest = now + self.settings.absence_max;
@@ -206,7 +208,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// An answer to a ping.
+    /// Processes an answer to a ping. Declares the server dead if a reactor stalled for too long.
     pub(super) fn pong(
         &mut self,
         at: Moment,
@@ -223,11 +225,11 @@ impl<S: MetaStore> Coordinator<S> {
         if at.now.since(since) < self.settings.stall_max {
             return Ok(());
         }
-        tracing::warn!(%server, "a reactor stands still for too long");
+        tracing::warn!(%server, "reactor stalled for too long, declaring its server dead");
         self.declare_dead(at, &BTreeSet::from([server]), out)
     }
 
-    /// Somebody waits for an answer of this server. It is asked, if it was not heard just now.
+    /// Pings a server that another one suspects, unless it was heard just now.
     pub(super) fn verify(&mut self, now: Instant, server: ServerId, out: &mut Outbox) {
         let just_now = self.hearing.pause() / 2;
         let Some(pulse) = self.hearing.pulses.get_mut(&server) else { return };

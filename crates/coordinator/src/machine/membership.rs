@@ -1,7 +1,7 @@
-//! Servers come, go, and come back.
+//! Membership: servers join, disconnect and rejoin.
 //!
-//! A server's number stands for one run of its process: whoever rejoins under a number has kept
-//! everything in memory that it had. The first server of a cluster gets all slots; later ones join
+//! A server number identifies one run of a process. A server that rejoins under its number still
+//! has everything in memory. The first server of a cluster gets all slots; later servers join
 //! empty, and operators move slots to them.
 
 use super::{Coordinator, Presence};
@@ -14,11 +14,11 @@ use std::collections::BTreeSet;
 use types::{ClusterId, HashRange, OwnershipEpoch, ServerId};
 use wire::control::{FromCoordinator, Join};
 
-/// Why a server is not let in, or not any more.
+/// The reason for not admitting a server, or for closing its connection.
 pub(super) struct Rejection {
-    /// For the operator.
+    /// Explanation for the operator.
     reason: String,
-    /// The server holds what another one serves.
+    /// The server was given up and may hold ranges that another server owns.
     is_fenced: bool,
 }
 
@@ -42,7 +42,7 @@ impl<S: MetaStore> Coordinator<S> {
         join: Join,
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
-        // A repetition: the connection has its number.
+        // A repeated join: the connection has its number.
         if let Some(Some(server)) = self.connections.get(&connection) {
             self.welcome(*server, connection, out);
             return Ok(());
@@ -76,7 +76,7 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// Answers the join of a new server, after its clock was compared.
+    /// Admits a new server, after its clock was compared.
     pub(super) fn let_in(
         &mut self,
         at: Moment,
@@ -84,21 +84,21 @@ impl<S: MetaStore> Coordinator<S> {
         join: Join,
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
-        // Meanwhile somebody may have come who shows that the cluster was made by mistake.
+        // Meanwhile another server may have shown that the cluster was created by mistake.
         if let Err(rejection) = self.known_server(&join) {
             self.reject(connection, rejection, out);
             return Ok(());
         }
         self.declare_former_dead(at, &join, out)?;
         let Some(server) = self.admit(at, join)? else {
-            let reason = format!("the cluster has {SERVERS_MAX} servers already");
+            let reason = format!("the cluster already has {SERVERS_MAX} servers, the maximum");
             self.reject(connection, reason.into(), out);
             return Ok(());
         };
         self.connect(at, connection, server, out)
     }
 
-    /// From here on this connection is the server's.
+    /// Binds a connection to a server, and closes the server's previous one.
     fn connect(
         &mut self,
         at: Moment,
@@ -141,7 +141,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Tells a connection why it is of no use, and ends it.
+    /// Sends the reason for a rejection to a connection, and closes it.
     pub(super) fn reject(
         &mut self,
         connection: ConnectionId,
@@ -163,7 +163,7 @@ impl<S: MetaStore> Coordinator<S> {
         out.push(Effect::Send { connection, message });
     }
 
-    /// Judges whether a number that is connected belongs to the process that joins under it again.
+    /// Checks that a connected number and the rejoin under it belong to the same process.
     fn is_same_process(&self, connection: ConnectionId, join: &Join) -> Result<(), Rejection> {
         let Some((cluster, server)) = join.rejoin else { return Ok(()) };
         let generation = |connection| match self.callers.get(&connection) {
@@ -178,7 +178,8 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// The number under which the process is known, or why it cannot be let in.
+    /// Returns the number under which the process is known, `None` for a new one, or the reason
+    /// for rejecting it.
     fn known_server(&self, join: &Join) -> Result<Option<ServerId>, Rejection> {
         check_address(join)?;
         if let Some(other) = self.foreign_cluster(join) {
@@ -191,22 +192,22 @@ impl<S: MetaStore> Coordinator<S> {
             };
         };
         match self.ledger.servers().get(&server) {
-            None => Err(format!("{server} is not known here any more; restart the server").into()),
+            None => Err(format!("{server} is no longer a member here; restart the server").into()),
             Some(record) if record.fenced => Err(Rejection::fenced()),
             Some(_) => Ok(Some(server)),
         }
     }
 
-    /// The cluster that a server belongs to by its memory or its disk, if it is not this one.
+    /// Returns the cluster to which the server's memory or disk belongs, if it is another one.
     fn foreign_cluster(&self, join: &Join) -> Option<ClusterId> {
         let of_memory = join.rejoin.map(|(cluster, _)| cluster);
         let clusters = of_memory.into_iter().chain(join.disk);
         clusters.into_iter().find(|cluster| *cluster != self.ledger.identity().cluster)
     }
 
-    /// A cluster that was just made, and to which a server with data of another one comes, has
-    /// probably been made by mistake: where its coordinator's folder should have been an empty one
-    /// stood. From then on nobody new is let in, so that no client is served by it.
+    /// Detects a cluster that was created by mistake: it is new, and a server joins with data of
+    /// another cluster. The coordinator probably started on an empty folder in place of its own.
+    /// From then on no new server is admitted, so that this cluster serves no client.
     fn doubt_if_foreign(&mut self, at: Moment, join: &Join) -> Result<(), Stopped> {
         let ours = self.ledger.identity().cluster;
         self.has_seen_data |= join.disk == Some(ours);
@@ -215,7 +216,7 @@ impl<S: MetaStore> Coordinator<S> {
             Some(other) if is_new && self.ledger.doubt().is_none() => {
                 let mut edit = self.ledger.edit();
                 let doubt = doubt(ours, other);
-                tracing::error!(doubt, "nobody new is let in");
+                tracing::error!(doubt, "admitting no new servers");
                 edit.put_doubt(doubt);
                 self.commit(at, edit)
             }
@@ -223,7 +224,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// The record to be written of a server that is back, if it is not the one that stands there.
+    /// Returns a rejoining server's record, if it differs from the stored one.
     fn changed_record(&self, server: ServerId, join: &Join) -> Option<Server> {
         let known = self.ledger.servers().get(&server);
         let chain = known.and_then(|known| known.chain);
@@ -231,8 +232,8 @@ impl<S: MetaStore> Coordinator<S> {
         (known != Some(&record)).then_some(record)
     }
 
-    /// A folder belongs to one process at a time: whoever served on the disk of a new one is gone.
-    /// It need not be waited for, and the next coordinator must not wait for its word either.
+    /// Declares the former server on a new server's disk dead. A folder belongs to one process at a
+    /// time, so the former one has ended. Neither this nor the next coordinator need wait for it.
     fn declare_former_dead(
         &mut self,
         at: Moment,
@@ -249,7 +250,7 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// Gives a process its number, unless there are too many.
+    /// Assigns a number to a new server, unless the cluster is full.
     fn admit(&mut self, at: Moment, join: Join) -> Result<Option<ServerId>, Stopped> {
         let mut edit = self.ledger.edit();
         let leaver = if self.ledger.servers().len() < SERVERS_MAX {
@@ -278,7 +279,8 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(Some(server))
     }
 
-    /// The owner of a range that was born has it: from here on it is never given to anybody empty.
+    /// Records that the first owner of a new range holds it. From now on the range is never
+    /// assigned as an empty one.
     pub(super) fn holding(
         &mut self,
         at: Moment,
@@ -292,12 +294,12 @@ impl<S: MetaStore> Coordinator<S> {
         let Some(tablet) = tablet.filter(is_it).cloned() else { return Ok(()) };
         let mut edit = self.ledger.edit();
         edit.put_tablet(Tablet { is_born: false, ..tablet });
-        // Moves of it have waited.
+        // Migrations of it have waited.
         self.queue_is_stale = true;
         self.commit(at, edit)
     }
 
-    /// The oldest server that is gone and that nothing depends on.
+    /// Returns the oldest disconnected server on which nothing depends.
     fn dispensable_server(&self) -> Option<ServerId> {
         let used = self.used_servers();
         let is_gone = |server: ServerId| self.connection_of(server).is_none();
@@ -305,48 +307,48 @@ impl<S: MetaStore> Coordinator<S> {
         servers.find(|&server| is_gone(server) && !used.contains(&server))
     }
 
-    /// Servers that own something or have a part in a live migration or a recovery.
+    /// Returns the servers that own a range or take part in a live migration or a recovery.
     pub(super) fn used_servers(&self) -> BTreeSet<ServerId> {
         let live = self.ledger.migrations().values().filter(|migration| migration.is_live());
         let owners = self.ledger.tablets().values().map(|tablet| tablet.owner);
-        // Masters of parts are connected, or soon dead.
+        // Recovery masters need not be included: they are connected, or about to be declared dead.
         let dead = self.ledger.recoveries().keys().copied();
         owners.chain(live.flat_map(|m| [m.source, m.target])).chain(dead).collect()
     }
 }
 
-const TAKEN: &str = "a process is connected under this number; end the other one first, or start \
-                     this one as a new server";
+const TAKEN: &str = "another process is connected under this server's number; stop it first, or \
+                     start this one as a new server";
 
-/// Why a server with data of another cluster is not let in, and what to do.
+/// Returns the explanation for rejecting a server with data of another cluster.
 fn foreign(join: &Join, other: ClusterId, ours: ClusterId) -> String {
     let what = if join.rejoin.is_some() { "the server" } else { "the disk of this server" };
     format!(
-        "{what} belongs to cluster {other}, and this is the coordinator of cluster {ours}: join the \
-         coordinator of {other}, or start the server with an empty --data-dir. Nothing was changed. \
-         {REBUILD}"
+        "{what} belongs to cluster {other}, but this is the coordinator of cluster {ours}: join \
+         the coordinator of {other}, or start the server with an empty --data-dir. Nothing was \
+         changed. {REBUILD}"
     )
 }
 
-/// Why nobody new is let in.
+/// Returns the explanation for admitting no new servers.
 fn doubt(ours: ClusterId, other: ClusterId) -> String {
     format!(
-        "cluster {ours} was made because the coordinator's folder (--data-dir) was empty, and then a \
-         server with data of cluster {other} came: nobody new is let in. {REBUILD} If {ours} is meant \
-         to be a new cluster, start its coordinator in another empty folder, and give that server an \
-         empty --data-dir"
+        "cluster {ours} was created because the coordinator's data directory (--data-dir) was \
+         empty, and then a server with data of cluster {other} came: no new servers are admitted. \
+         {REBUILD} If {ours} is meant to be a new cluster, start its coordinator with another \
+         empty data directory, and give that server an empty --data-dir"
     )
 }
 
-const REBUILD: &str = "If the coordinator's folder is missing, bring it back; if it is lost, make it \
-                       anew with 'ballast coordinator --rebuild --data-dir NEW' and 'ballast cluster \
-                       rebuild'.";
+const REBUILD: &str = "If the coordinator's data directory is missing, restore it; if it is lost, \
+                       rebuild it with 'ballast coordinator --rebuild --data-dir NEW' and 'ballast \
+                       cluster rebuild'.";
 
-/// The term of the coordinator that has made the cluster.
+/// The term of the coordinator that created the cluster.
 const FIRST_TERM: u64 = 1;
 
-const FENCED: &str = "the server was given up while it was away, and another one serves a range \
-                      that it holds; restart it";
+const FENCED: &str = "the server was declared dead while it was away, and another server serves a \
+                      range that it holds; restart it";
 
 fn record_of(id: ServerId, join: Join) -> Server {
     let Join { host, client_port, bus_port, replicas, rack, .. } = join;

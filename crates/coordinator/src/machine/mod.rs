@@ -1,30 +1,32 @@
-//! The coordinator as a machine: who owns what, and every migration's way from request to end.
+//! The coordinator's state machine: range ownership, and the life of every migration and recovery.
 //!
-//! It holds no socket and reads no clock. [`Coordinator::handle`] takes one event, commits what
-//! follows from it to the metadata store, and pushes what servers are to be told. A message that
-//! depends on a change is pushed after the change has been committed, so that a coordinator that
-//! dies in between has promised nothing.
+//! The machine holds no socket and reads no clock. [`Coordinator::handle`] takes one event, commits
+//! the resulting changes to the metadata store, and pushes messages for servers. A message that
+//! depends on a change is pushed after the commit, so a coordinator that crashes in between has
+//! promised nothing.
 //!
-//! What it waits for is never a state of its own: it follows from a migration's stage. Each live
-//! migration has at most one open *demand*, a message to one server that is repeated until the
-//! answer changes the stage (`demand` in `transitions.rs`). So a lost message, a server that
-//! reconnects, and a coordinator that starts again are one case. Messages that do not fit the stage
-//! are repetitions or come late, and change nothing.
+//! The machine keeps no separate "waiting for an answer" state; a migration's stage determines it.
+//! Each live migration has at most one open *demand*: a message to one server, repeated until the
+//! answer changes the stage (`demand` in `transitions.rs`). A lost message, a reconnecting server
+//! and a restarted coordinator are therefore one case. Messages that do not fit the stage are
+//! repeated or late, and change nothing.
 //!
-//! After each event `settle` restores what must hold: nothing waits for a server that is gone for
-//! good, nothing is queued whose way is free, everybody connected has the current map, and every
-//! demand that is due has been sent.
+//! After each event `settle` reconciles the state. No migration waits for a permanently lost
+//! server, and none stays queued once it may start. Every connected server has the current map, and
+//! every due demand has been sent.
 //!
 //! Invariants:
-//! - a range changes owner only when its target has accepted the flip;
-//! - an intent that could be flipped ends without a change of owner only when its target says that
-//!   it never will, or when the target is gone for longer than its promise lasts and the source has
-//!   had no answer. Such a target, should it come back, is let in only if it had not accepted;
-//! - what a server owns changes hands without its word only when it was declared dead, and only
-//!   to who says that it has recovered it;
-//! - of migrations that share a hash only one is under way; the others start in order of their
-//!   numbers;
-//! - tablets are never merged, and a tablet that is cut keeps its epoch and tenures.
+//! - A migration changes the owner of its range only when its target has accepted the flip. A
+//!   target with a replicated log that died undecided counts as having accepted.
+//! - An intent that could be flipped ends without a change of owner in two cases only. Either its
+//!   target answers that it will never accept, or the target was away longer than its promise lasts
+//!   and the source had no answer. A target that returns later is admitted only if it had not
+//!   accepted.
+//! - A server's ranges change owner without its consent only after it was declared dead, and only
+//!   to a server that reports having recovered them.
+//! - Only one of several migrations that share a hash is under way. The others start in numerical
+//!   order.
+//! - Tablets are never merged. The parts of a split tablet keep its epoch and incarnations.
 //!
 //! See `docs/design/coordinator.md`.
 
@@ -55,42 +57,43 @@ use std::time::Duration;
 use types::{Instant, MigrationId, ServerId, TableId, UnixMillis};
 use wire::control::{Answer, FromCoordinator, Progress, ToCoordinator};
 
-/// What may be tuned.
+/// The coordinator's tunable parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How long a server may be disconnected before migrations stop waiting for it.
+    /// Longest disconnection of a server before migrations stop waiting for it.
     ///
-    /// Longer than a target that nobody answers serves what it has accepted,
-    /// [`UNACKNOWLEDGED_MAX`], which is longer than it keeps its promise to accept. So a target
-    /// that was away for so long serves nothing of the range, unless its source has been told.
+    /// It exceeds [`UNACKNOWLEDGED_MAX`], the time for which a target serves an accepted range
+    /// without an answer; that in turn exceeds the lifetime of its promise to accept. A target that
+    /// was away this long therefore serves nothing of the range, unless its source was informed.
     pub absence_max: Duration,
-    /// How long a server whose log others keep may be disconnected before it is declared dead.
-    /// Not longer than `absence_max`.
+    /// Longest disconnection of a server with a replicated log before it is declared dead. At
+    /// most `absence_max`.
     pub return_max: Duration,
-    /// How long such a server may say nothing on a connection that stands. A fifth of it is the
-    /// pause between two pings.
+    /// Longest silence of such a server on an open connection before it is declared dead. Pings
+    /// are sent every fifth of it.
     pub silence_max: Duration,
-    /// How long a reactor of such a server may stand still while the rest of the process answers.
+    /// Longest time for which one reactor of such a server may be stalled while the process
+    /// answers.
     pub stall_max: Duration,
-    /// Refuse servers whose clocks are off, and moves to or from members whose clocks are. Only a
-    /// simulator goes without.
+    /// Refuses servers with skewed clocks, and migrations from or to members with skewed clocks.
+    /// Disabled only in a simulator.
     pub limits_skew: bool,
-    /// An operator answers for the store: no server need confirm it.
+    /// The operator vouches for the store's content; no server needs to confirm it.
     pub trusts_file: bool,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        // A server reconnects within a second; clients' held requests wait for five.
-        // A process that has died closes its connections at once, and one that lives connects again
-        // within some round trips, if it is not stopped.
+        // A server reconnects within a second; clients' held requests wait for five. A crashed
+        // process closes its connections at once. A live process that is not stopped reconnects
+        // within a few round trips.
         Settings {
             absence_max: Duration::from_secs(5),
             return_max: Duration::from_millis(150),
-            // Five pings. A process that wants to run waits for some 50 ms where four want each
+            // Five pings. A runnable process waits about 50 ms where four compete for each
             // processor.
             silence_max: Duration::from_millis(500),
-            // Some commands take seconds, and so does a write to a disk that is busy.
+            // Some commands and some writes to a busy disk take seconds.
             stall_max: Duration::from_secs(5),
             limits_skew: true,
             trusts_file: false,
@@ -98,65 +101,65 @@ impl Default for Settings {
     }
 }
 
-/// The configuration of a cluster and everything that changes it.
+/// The configuration of a cluster, and the transitions that change it.
 #[derive(Debug)]
 pub struct Coordinator<S> {
     settings: Settings,
     ledger: Ledger<S>,
     standing: Standing,
-    /// `None` until the connection has joined.
+    /// Open connections with the server that joined on each. `None` until it has joined.
     connections: BTreeMap<ConnectionId, Option<ServerId>>,
-    /// The process at the other end of each.
+    /// The process at the other end of each connection.
     callers: BTreeMap<ConnectionId, Caller>,
-    /// Of every server of the ledger.
+    /// Connection state of every server in the ledger.
     presence: BTreeMap<ServerId, Presence>,
     hearing: Hearing,
     clocks: Clocks,
-    /// When another server last had an answer of one that is not heard here.
+    /// Last time another server reported an answer from a server that is silent here.
     witnessed: BTreeMap<ServerId, Instant>,
-    /// When each migration's demand is to be sent next. Of those that have one.
+    /// Next send time of each migration's demand. Contains only migrations that have one.
     due: BTreeMap<MigrationId, Instant>,
-    /// What people were last told about live migrations.
+    /// Newest reported progress of live migrations, shown to operators.
     progress: BTreeMap<MigrationId, (Progress, UnixMillis)>,
-    /// Requests for tenures that wait for a flip to be decided, in order of arrival.
+    /// Requests for incarnations that wait for a flip to be decided, in order of arrival.
     flushes: Vec<Flush>,
-    /// What was heard for each recovery. Of all that the ledger has.
+    /// Replica inventory of each recovery in the ledger.
     evidence: BTreeMap<ServerId, Evidence>,
-    /// When what recoveries demand is to be sent again. Of all that was sent and is still wanted.
+    /// Next send time of each recovery demand that was sent and is still open.
     demanded: BTreeMap<Wanted, Instant>,
-    /// Servers that handed a part back, until they are asked again.
+    /// Servers that handed a recovery partition back, with the end of their backoff.
     refusals: BTreeMap<ServerId, Instant>,
-    /// How long they were left in peace when they did so last.
+    /// Duration of each such server's last backoff.
     pauses: BTreeMap<ServerId, Duration>,
-    /// Lists of segments sent in this term.
+    /// Segment lists sent in this term.
     lists: u64,
-    /// No server is connected: then nobody is missed.
+    /// No server is connected. Then no server's absence counts.
     is_alone: bool,
-    /// A server has come whose disk has data of this cluster.
+    /// A server joined from a disk that has data of this cluster.
     has_seen_data: bool,
     /// Maps published in this term.
     maps: u64,
     map_is_stale: bool,
-    /// Whether a queued migration may have become free.
+    /// A queued migration may have become startable.
     queue_is_stale: bool,
-    /// When everything that was due by then was last done.
+    /// Time up to which all due work was done by the last `settle`.
     settled: Instant,
 }
 
-/// Whether a server can be talked to.
+/// Reachability of a server.
 #[derive(Clone, Copy, Debug)]
 enum Presence {
     Connected(ConnectionId),
     Away {
         since: Instant,
     },
-    /// This coordinator has not seen it yet, or may have been cut off itself.
+    /// Not seen since this coordinator started, or since the coordinator was possibly cut off.
     Expected {
         since: Instant,
     },
 }
 
-/// A server's request for tenures.
+/// A server's request for new incarnations, needed by a flush.
 #[derive(Debug)]
 struct Flush {
     connection: ConnectionId,
@@ -166,8 +169,8 @@ struct Flush {
 }
 
 impl<S: MetaStore> Coordinator<S> {
-    /// Goes on where the store's last coordinator stopped, or makes a cluster of this identity if
-    /// there never was one. No server is connected yet; `now` is when they begin to be missed.
+    /// Resumes from the state in the store, or creates a cluster with the drawn identity in an
+    /// empty store. No server is connected yet; absences are counted from `now`.
     pub fn open(
         store: S,
         drawn: Drawn,
@@ -175,11 +178,11 @@ impl<S: MetaStore> Coordinator<S> {
         now: Instant,
     ) -> Result<Coordinator<S>, Stopped> {
         let served = UNACKNOWLEDGED_MAX + UNACKNOWLEDGED_MAX / 20;
-        assert!(settings.absence_max > served, "targets would be given up while they serve");
+        assert!(settings.absence_max > served, "targets that serve would count as absent");
         let ledger = Ledger::open(store, drawn.fresh, drawn.term)?;
         let has_confirmers = ledger.servers().values().any(Server::can_confirm);
         let is_confirmed = settings.trusts_file || !ledger.has_past() || !has_confirmers;
-        assert!(settings.return_max <= settings.absence_max, "the dead would be waited for");
+        assert!(settings.return_max <= settings.absence_max, "dead servers do not return");
         let expected = Presence::Expected { since: now };
         let presence = ledger.servers().keys().map(|&server| (server, expected)).collect();
         let evidence =
@@ -212,13 +215,16 @@ impl<S: MetaStore> Coordinator<S> {
         })
     }
 
-    /// The cluster.
+    /// Returns the identity of the cluster.
     pub fn identity(&self) -> Identity {
         self.ledger.identity()
     }
 
-    /// The only way to change a coordinator. After an error it is of no more use: what it pushed
-    /// before stands, and the store can be opened again.
+    /// Applies one event; the only way to change a coordinator.
+    ///
+    /// # Errors
+    /// The store failed, or another coordinator has replaced this one. The machine must not be
+    /// used again. Effects that it pushed before remain valid, and the store can be opened again.
     pub fn handle(&mut self, at: Moment, event: Event, out: &mut Outbox) -> Result<(), Stopped> {
         let mut effects = Outbox::new();
         let handled = match self.standing.is_older() {
@@ -250,7 +256,7 @@ impl<S: MetaStore> Coordinator<S> {
             Event::Closed { connection } => self.closed(at, connection),
             Event::Tick => {}
         }
-        // Nothing is due because somebody is there: thousands of servers may say so.
+        // A pong makes nothing else due, and thousands of servers send them: skip the full pass.
         if is_pong && !self.map_is_stale && !self.hearing.is_ping_due(at.now) {
             return Ok(());
         }
@@ -280,13 +286,13 @@ impl<S: MetaStore> Coordinator<S> {
             (None, ToCoordinator::Clock(reading)) => {
                 return self.newcomer_clock(at, connection, *reading, out);
             }
-            (None, _) => unreachable!("who has not joined may only join, ask and show its clock"),
+            (None, _) => unreachable!("before its join, a peer may only ask and send its clock"),
         };
         self.note_heard(at.now, server);
         self.receive_of_server(at, server, message, out)
     }
 
-    /// A message of a server that has joined, to a coordinator that is confirmed.
+    /// Dispatches a message from a joined server to a confirmed coordinator.
     fn receive_of_server(
         &mut self,
         at: Moment,
@@ -328,7 +334,7 @@ impl<S: MetaStore> Coordinator<S> {
             }
             ToCoordinator::Released { migration } => self.released(at, (server, migration), out),
             ToCoordinator::Holding { range, epoch } => self.holding(at, server, (range, epoch)),
-            // Whoever had to be told knows.
+            // These answer a rebuild's question; this coordinator has its store.
             ToCoordinator::KnownMap(_) | ToCoordinator::Holds(_) => Ok(()),
             ToCoordinator::Chain { .. }
             | ToCoordinator::Fenced { .. }
@@ -343,7 +349,8 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// The number under which a connection was let in, if it has one; `None`: it may not say this.
+    /// Returns the number under which the connection joined, if any. The outer `None` means that
+    /// the message must be ignored: the connection is closed, or not entitled to it.
     fn sender(
         &mut self,
         at: Moment,
@@ -351,7 +358,7 @@ impl<S: MetaStore> Coordinator<S> {
         message: &ToCoordinator,
         out: &mut Outbox,
     ) -> Option<Option<ServerId>> {
-        // Else we have closed it; this was on its way.
+        // If the connection is unknown, it was closed here while the message was in flight.
         let (joined, caller) =
             (*self.connections.get(&connection)?, *self.callers.get(&connection)?);
         match entitled::judge(caller, joined, message) {
@@ -363,8 +370,8 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Answers a message that its sender may not send. A server that asked on behalf of others goes
-    /// on; every other connection is closed.
+    /// Answers a message that its sender is not entitled to send. A joined server's refused ask
+    /// is answered with the reason; every other connection is closed.
     fn refuse(
         &mut self,
         at: Moment,
@@ -373,7 +380,7 @@ impl<S: MetaStore> Coordinator<S> {
         reason: &str,
         out: &mut Outbox,
     ) {
-        // It has joined, and repeats the rest once it is let in.
+        // The server has joined but is not admitted yet. It repeats the message once it is.
         if self.standing.is_waiting(connection) {
             return;
         }
@@ -383,14 +390,14 @@ impl<S: MetaStore> Coordinator<S> {
                 asker.answer(Answer::Refused(reason.to_owned()), out);
             }
             _ => {
-                // Who had joined is missed from here on.
+                // A server that had joined counts as absent from now on.
                 self.closed(at, connection);
                 self.reject(connection, reason.to_owned().into(), out);
             }
         }
     }
 
-    /// A message about logs and their recovery.
+    /// Dispatches a message about logs and their recovery.
     fn receive_of_log(
         &mut self,
         at: Moment,
@@ -452,7 +459,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Commits a change, and notes what has to follow from it.
+    /// Commits a change, and records the follow-up work that it causes.
     fn commit(&mut self, at: Moment, edit: Edit) -> Result<(), Stopped> {
         self.map_is_stale |= edit.touches_map(&self.ledger);
         let migrations = edit.touched_migrations();
@@ -464,7 +471,7 @@ impl<S: MetaStore> Coordinator<S> {
             self.evidence.entry(dead).or_default();
         }
         for id in migrations {
-            // Whatever was demanded before, the stage has changed.
+            // The stage has changed, so the next demand is due at once.
             self.due.insert(id, at.now);
             if !self.ledger.migrations().get(&id).is_some_and(Migration::is_live) {
                 self.progress.remove(&id);
@@ -473,7 +480,7 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// Commits a migration's new stage, with whatever else the edit holds.
+    /// Commits a migration's new stage together with the other changes of the edit.
     fn advance(
         &mut self,
         at: Moment,
@@ -485,7 +492,8 @@ impl<S: MetaStore> Coordinator<S> {
         let mut next = Migration { updated: at.wall, progress, ..migration.clone() };
         next.stage = stage;
         match next.is_inheritance && next.dependency().is_none() {
-            // The source has nothing to release, and nobody wants to know.
+            // The dead source of a served-before-durable range has nothing to release, and the
+            // migration is not part of the visible history.
             true => edit.remove_migration(next.id),
             false => edit.put_migration(next),
         }
@@ -499,7 +507,7 @@ impl<S: MetaStore> Coordinator<S> {
             .map_or(written, |heard| (heard.0, heard.1.max(migration.updated)))
     }
 
-    /// The connection of a server, if it has one.
+    /// Returns the server's connection, if it is connected.
     fn connection_of(&self, server: ServerId) -> Option<ConnectionId> {
         match self.presence.get(&server) {
             Some(Presence::Connected(connection)) => Some(*connection),
@@ -508,7 +516,8 @@ impl<S: MetaStore> Coordinator<S> {
     }
 
     fn send(&self, server: ServerId, message: FromCoordinator, out: &mut Outbox) {
-        // Everything that matters is repeated when the server comes back.
+        // No connection: the message is dropped. Everything that matters is repeated on
+        // reconnection.
         if let Some(connection) = self.connection_of(server) {
             out.push(Effect::Send { connection, message });
         }

@@ -1,4 +1,4 @@
-//! What must hold after every event, and the one place that acts because time has passed.
+//! Reconciliation after every event; the only place that acts on the passage of time.
 
 use super::transitions::{NOT_OWNED, demand, failed, outcome};
 use super::{Coordinator, Presence};
@@ -26,7 +26,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.start_queued(at)?;
         self.settle_flushes(at, out)?;
         self.prune_history(at, out)?;
-        // After migrations: what lies in one of them is not handed out.
+        // After the migrations: ranges inside them are not assigned.
         self.advance_recoveries(at)?;
         // Before the demands: they name servers that their receivers look up in the map.
         self.publish_map(out);
@@ -36,7 +36,7 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// When [`crate::Event::Tick`] is due, if nothing happens before.
+    /// Returns when [`crate::Event::Tick`] is due, if no event happens before.
     pub fn next_deadline(&self) -> Option<Instant> {
         let asking = self.hearing.next_ping().into_iter().chain(self.clocks.next_question());
         if !self.standing.is_confirmed() {
@@ -56,7 +56,7 @@ impl<S: MetaStore> Coordinator<S> {
         demands.chain(absences).chain(deaths).chain(asking).chain(self.recovery_deadline()).min()
     }
 
-    /// When migrations stop waiting for a server. `None`: it is connected.
+    /// Returns when migrations stop waiting for a server. `None`: it is connected.
     pub(super) fn given_up_at(&self, server: ServerId) -> Option<Instant> {
         match self.presence.get(&server) {
             Some(Presence::Away { since } | Presence::Expected { since }) => {
@@ -76,14 +76,14 @@ impl<S: MetaStore> Coordinator<S> {
             if stuck.is_empty() {
                 return Ok(());
             }
-            // What that leads to may need the other side, which may be gone as well.
+            // The new stage may wait for the other side, which may be gone as well.
             for (id, server) in stuck {
                 self.give_up(at, id, server, out)?;
             }
         }
     }
 
-    /// The side that the migration waits for in vain.
+    /// Returns the permanently absent side that blocks the migration.
     fn missed_side(&self, at: Moment, migration: &Migration) -> Option<ServerId> {
         let is_gone = |server: &ServerId| {
             self.is_dead(*server) || self.given_up_at(*server).is_some_and(|by| by <= at.now)
@@ -93,7 +93,7 @@ impl<S: MetaStore> Coordinator<S> {
         needed.find(is_gone).or_else(|| mourned.find(|server| self.is_dead(*server)))
     }
 
-    /// Goes on without a server that is gone, as far as that can be done.
+    /// Moves a migration on without its absent side, as far as possible.
     fn give_up(
         &mut self,
         at: Moment,
@@ -106,10 +106,10 @@ impl<S: MetaStore> Coordinator<S> {
         let is_dead = self.is_dead(gone);
         let reason = match is_dead {
             true => format!("{gone} died"),
-            false => format!("{gone} was not connected for too long"),
+            false => format!("{gone} was disconnected for too long"),
         };
         let failure = Ending::Failed(reason.clone());
-        // The dead never come back to be asked.
+        // A dead server never returns to be asked.
         let unheard = |terms: Terms| (!is_dead).then_some(terms);
         let stage = match migration.stage.clone() {
             Stage::Measuring => failed(&reason),
@@ -120,7 +120,8 @@ impl<S: MetaStore> Coordinator<S> {
             Stage::Withdrawing { terms, ending } => {
                 Stage::Ended { ending, unheard: unheard(terms) }
             }
-            // It may have accepted, and acknowledged writes, which are in its log. So it has.
+            // The dead target may have accepted, and its log may contain acknowledged writes. It
+            // therefore counts as having accepted.
             Stage::Flipping(terms)
             | Stage::Deciding { terms, .. }
             | Stage::Orphaned { terms, .. }
@@ -131,18 +132,18 @@ impl<S: MetaStore> Coordinator<S> {
             Stage::Flipping(terms) if is_target => Stage::Orphaned { terms, otherwise: failure },
             Stage::Flipping(terms) => Stage::Deciding { terms, otherwise: failure },
             Stage::Deciding { terms, otherwise } => Stage::Orphaned { terms, otherwise },
-            // Neither side can tell. The target, whose data would die with it, is asked if it
-            // comes back.
+            // Neither side can answer. The target is absent but not dead; it is asked if it
+            // returns.
             Stage::Orphaned { terms, otherwise } => {
                 Stage::Ended { ending: otherwise, unheard: Some(terms) }
             }
             Stage::Moving(dependency) | Stage::Securing(dependency) => {
                 Stage::Recovering(dependency)
             }
-            // What the source should forget has died with it.
+            // The copy that the source should drop has died with it.
             Stage::Releasing { ending } => Stage::Ended { ending, unheard: None },
             Stage::Queued | Stage::Recovering(_) | Stage::Ended { .. } => {
-                unreachable!("{id} needs nobody")
+                unreachable!("{id} waits for no server")
             }
         };
         self.advance(at, self.ledger.edit(), &migration, stage.clone())?;
@@ -159,7 +160,7 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// A target that is back can be asked itself.
+    /// Asks a returned target itself about flips that had been left to its source.
     pub(super) fn adopt_orphans(&mut self, at: Moment, target: ServerId) -> Result<(), Stopped> {
         let mut edit = self.ledger.edit();
         for migration in self.ledger.migrations().values().filter(|m| m.target == target) {
@@ -172,9 +173,9 @@ impl<S: MetaStore> Coordinator<S> {
         if edit.is_empty() { Ok(()) } else { self.commit(at, edit) }
     }
 
-    /// Begins every queued migration whose way is free.
+    /// Starts every queued migration that is no longer blocked.
     fn start_queued(&mut self, at: Moment) -> Result<(), Stopped> {
-        // What begins or fails there may free or block others: every commit makes it stale again.
+        // A start or failure may unblock or block others: every commit sets the flag again.
         while std::mem::take(&mut self.queue_is_stale) {
             let edit = self.start_free(at);
             if !edit.is_empty() {
@@ -184,7 +185,9 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// A migration is free if it shares no hash with one under way or queued before it.
+    /// Returns an edit that starts the unblocked migrations. A migration is blocked by another
+    /// one with a shared hash that is under way or queued before it, and by a tablet that its
+    /// first owner has not confirmed.
     fn start_free(&self, at: Moment) -> Edit {
         let migrations = self.ledger.migrations();
         let mut taken: Vec<HashRange> =
@@ -195,7 +198,7 @@ impl<S: MetaStore> Coordinator<S> {
                 && !self.tablet_to_move(migration).is_some_and(|tablet| tablet.is_born);
             taken.push(migration.range);
             if is_free {
-                // An earlier migration of the range may have ended otherwise than was expected.
+                // An earlier migration of the range may have changed the preconditions.
                 let sides = [migration.source, migration.target];
                 let stage = match sides.into_iter().find(|&side| self.is_dead(side)) {
                     Some(dead) => failed(&format!("{dead} died")),
@@ -208,7 +211,7 @@ impl<S: MetaStore> Coordinator<S> {
         edit
     }
 
-    /// Drops the oldest migrations that have ended.
+    /// Drops the oldest ended migrations from the history.
     fn prune_history(&mut self, at: Moment, out: &mut Outbox) -> Result<(), Stopped> {
         let ended: Vec<&Migration> =
             self.ledger.migrations().values().filter(|m| !m.is_live()).collect();
@@ -219,7 +222,8 @@ impl<S: MetaStore> Coordinator<S> {
         let mut unheard_of = BTreeSet::new();
         for migration in &ended[..ended.len() - HISTORY_MAX] {
             edit.remove_migration(migration.id);
-            // Nobody will remember to ask its target, should it ever come back.
+            // The question for the target is lost with the record, so the target is never
+            // admitted again.
             if let Stage::Ended { unheard: Some(_), .. } = migration.stage {
                 unheard_of.insert(migration.target);
             }
@@ -258,7 +262,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.due.extend(sent);
     }
 
-    /// Sends at once what is demanded of a server: it has come back.
+    /// Makes the demands on a reconnected server due at once.
     pub(super) fn demand_again(&mut self, at: Moment, server: ServerId) {
         let migrations = self.ledger.migrations();
         for (id, due) in &mut self.due {
@@ -269,9 +273,9 @@ impl<S: MetaStore> Coordinator<S> {
     }
 }
 
-/// The servers that a migration does not wait for longer than [`super::Settings::absence_max`], the
-/// target first. Once it can no longer be withdrawn it waits for both however long it takes, unless
-/// one is dead: what one of them knows or holds, nobody else does.
+/// Returns the servers that a migration waits for no longer than [`super::Settings::absence_max`],
+/// the target first. A migration that can no longer be withdrawn waits for both sides without
+/// limit, unless one is dead: each has state that no other server has.
 fn needed(migration: &Migration) -> [Option<ServerId>; 2] {
     let (source, target) = (Some(migration.source), Some(migration.target));
     match migration.stage {
@@ -287,14 +291,15 @@ fn needed(migration: &Migration) -> [Option<ServerId>; 2] {
     }
 }
 
-/// The servers, beyond these, without which the migration goes on if they are dead for good.
+/// Returns the servers, beyond those of `needed`, whose *permanent* death also unblocks the
+/// migration.
 fn mourned(migration: &Migration) -> [Option<ServerId>; 2] {
     match migration.stage {
         Stage::Orphaned { .. } | Stage::Moving(_) => {
             [Some(migration.target), Some(migration.source)]
         }
         Stage::Releasing { .. } => [Some(migration.source), None],
-        // Its source is.
+        // The source is dead by definition.
         Stage::Securing(_) => [Some(migration.target), None],
         Stage::Queued
         | Stage::Measuring

@@ -1,25 +1,24 @@
-//! The judgment of this coordinator's store, which may be older than the cluster.
+//! Check of this coordinator's store, which may be older than the cluster.
 //!
-//! A folder that comes back from a backup, or from a disk that was thought dead, holds a cluster
-//! that was. Its coordinator would give away again what has moved since, draw numbers twice, and
-//! take servers for dead that have joined since. Nothing in the store itself tells; the servers
-//! can. They keep the highest *mark* that they were told: the newest transaction of which they have
-//! heard. What a coordinator tells a server stands behind the mark of the newest transaction that
-//! it has committed, on the same connection, and a server's `Join` carries the highest one back.
+//! A folder restored from a backup, or from a disk presumed dead, contains an earlier state of
+//! the cluster. A coordinator on it would assign ranges again that have moved since, draw numbers
+//! twice, and declare newer servers dead. The store itself does not show that, but the servers
+//! can. Each server remembers its highest *mark*: the newest transaction known to it. The
+//! coordinator sends the mark of its newest transaction ahead of other messages on the same
+//! connection. A server's `Join` returns the highest one.
 //!
-//! 1. A mark that the store does not contain shows that it is older than the cluster, or a branch
-//!    of it. From then on this coordinator changes nothing, sends every server away, and tells
-//!    operators.
-//! 2. A coordinator that starts is *unconfirmed* until more than half of the servers with data that
-//!    its store names have come, themselves or by a process on the same disk. Until then it lets
-//!    those in that it knows, asks for their clocks, so that they can be compared with those of new
-//!    servers later, and does nothing else.
+//! 1. A mark that the store does not contain proves that the store is older than the cluster, or
+//!    a branch of it. From then on this coordinator changes nothing, rejects every server, and
+//!    informs operators.
+//! 2. A starting coordinator is *unconfirmed* until more than half of the servers with data in
+//!    its store have joined. A process on the same disk counts for its server. Until then it only
+//!    admits servers that it knows, pings them and asks for their clocks, which are needed later
+//!    for new servers.
 //!
 //! This is detection, not proof: see "Known weaknesses" in `docs/design/identity.md`.
 //!
-//! **Invariant:** while the coordinator is unconfirmed, or its store is older than the cluster, no
-//! number is drawn, nobody is declared dead, nothing is handed out or freed, and no map or mark is
-//! sent.
+//! **Invariant:** a coordinator that is unconfirmed, or has an older store, draws no number and
+//! declares no server dead. It assigns and frees nothing, and sends no map or mark.
 
 use super::membership::Rejection;
 use super::{Coordinator, Presence, asks::Asker};
@@ -31,30 +30,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{Instant, ServerId};
 use wire::control::{Answer, Ask, FromCoordinator, Join, Mark, ToCoordinator};
 
-/// Questions that are kept until the store is confirmed: of all clients in half a second, usually.
+/// Most asks held until the store is confirmed: usually those of half a second.
 const QUESTIONS_MAX: usize = 1024;
 
-/// How far this coordinator's store can be trusted, and what was sent on its word.
+/// Trust in this coordinator's store, and the marks that were sent.
 #[derive(Debug)]
 pub(super) struct Standing {
     state: State,
-    /// The newest mark that was sent on each server's connection.
+    /// Newest mark sent on each server's connection.
     told: BTreeMap<ConnectionId, Mark>,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Too few servers have come yet.
+    /// Too few servers have joined yet.
     Unconfirmed {
-        /// Servers of the store that have come.
+        /// Servers of the store that have joined.
         heard: BTreeSet<ServerId>,
-        /// New servers, which are let in once it is confirmed.
+        /// New servers, admitted after the confirmation.
         waiting: BTreeMap<ConnectionId, Join>,
-        /// Changes that clients of servers want, and that nobody asks for again.
+        /// Changes requested by clients of servers. They are held because no server repeats them.
         questions: Vec<(Asker, Ask)>,
     },
     Confirmed,
-    /// The store is older than the cluster, for this reason.
+    /// The store is older than the cluster; the text explains it.
     Older(String),
 }
 
@@ -68,7 +67,7 @@ impl Standing {
         Standing { state, told: BTreeMap::new() }
     }
 
-    /// Returns whether this coordinator may change something.
+    /// Returns whether this coordinator may change the configuration.
     pub(super) fn is_confirmed(&self) -> bool {
         matches!(self.state, State::Confirmed)
     }
@@ -77,7 +76,7 @@ impl Standing {
         matches!(self.state, State::Older(_))
     }
 
-    /// Returns whether a server waits on this connection to be let in.
+    /// Returns whether a server on this connection waits for admission.
     pub(super) fn is_waiting(&self, connection: ConnectionId) -> bool {
         match &self.state {
             State::Unconfirmed { waiting, .. } => waiting.contains_key(&connection),
@@ -85,7 +84,7 @@ impl Standing {
         }
     }
 
-    /// A connection has ended.
+    /// Drops the state of a closed connection.
     pub(super) fn closed(&mut self, connection: ConnectionId) {
         self.told.remove(&connection);
         if let State::Unconfirmed { waiting, questions, .. } = &mut self.state {
@@ -94,8 +93,8 @@ impl Standing {
         }
     }
 
-    /// Keeps a question until the store is confirmed. One that is too many is not answered: whoever
-    /// waits for it gives up in time.
+    /// Holds an ask until the store is confirmed. Above the limit it stays unanswered, and the
+    /// asker times out.
     fn keep_question(&mut self, asker: Asker, ask: Ask) {
         if let State::Unconfirmed { questions, .. } = &mut self.state
             && questions.len() < QUESTIONS_MAX
@@ -106,13 +105,13 @@ impl Standing {
 }
 
 impl<S: MetaStore> Coordinator<S> {
-    /// The servers whose word confirms the store.
+    /// Returns the servers that can confirm the store.
     fn confirmers(&self) -> impl Iterator<Item = &Server> {
         self.ledger.servers().values().filter(|server| server.can_confirm())
     }
 
-    /// Judges what a join says of the past. `false`: the store is older than the cluster, and the
-    /// connection has been told.
+    /// Checks the mark of a join, and counts the server towards confirmation. Returns `false` if
+    /// the store is older than the cluster; the connection is then rejected.
     pub(super) fn note_past(
         &mut self,
         at: Moment,
@@ -142,15 +141,15 @@ impl<S: MetaStore> Coordinator<S> {
     fn note_older(&mut self, at: Moment, mark: &Mark, out: &mut Outbox) {
         let newest = self.ledger.mark();
         let reason = format!(
-            "the coordinator's file is older than the cluster: it ends with transaction {} of term {}, \
-             and a server has heard of transaction {} of term {} ({:016x}), which is not in it. Was it \
-             restored from a backup? Nothing is changed any more, and the servers go on without a \
-             coordinator. Stop it and bring back the newest file; if that is lost, make it anew from \
-             what the servers know: 'ballast coordinator --rebuild --data-dir NEW' at this address, \
-             then 'ballast cluster rebuild'",
+            "the coordinator's file is older than the cluster: it ends with transaction {} of term \
+             {}, but a server has heard of transaction {} of term {} ({:016x}), which is not in \
+             it. Was it restored from a backup? The coordinator changes nothing any more, and the \
+             servers continue without it. Stop it and restore the newest file; if that is lost, \
+             rebuild it from what the servers know: 'ballast coordinator --rebuild --data-dir NEW' \
+             at this address, then 'ballast cluster rebuild'",
             newest.transaction, newest.term, mark.transaction, mark.term, mark.term_id
         );
-        tracing::error!(reason, "this coordinator must not go on");
+        tracing::error!(reason, "this coordinator must not continue");
         self.standing.state = State::Older(reason);
         let servers = self.connections.iter().filter(|(_, joined)| joined.is_some());
         let servers: Vec<ConnectionId> = servers.map(|(connection, _)| *connection).collect();
@@ -160,7 +159,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// A process that the store does not know waits until the store is confirmed.
+    /// Holds the join of an unknown process until the store is confirmed.
     pub(super) fn wait_for_others(
         &mut self,
         connection: ConnectionId,
@@ -175,7 +174,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// How many of the servers with data still have to come before anything is changed.
+    /// Returns how many servers with data must still join before any change.
     pub fn awaited_servers(&self) -> usize {
         let State::Unconfirmed { heard, .. } = &self.standing.state else { return 0 };
         let all = self.confirmers().count();
@@ -183,16 +182,16 @@ impl<S: MetaStore> Coordinator<S> {
         if all == 0 { 0 } else { (all / 2 + 1).saturating_sub(came) }
     }
 
-    /// Goes on if enough servers have come.
+    /// Confirms the store if enough servers have joined, and processes held joins and asks.
     pub(super) fn confirm_if_heard(&mut self, at: Moment, out: &mut Outbox) -> Result<(), Stopped> {
         if self.standing.is_confirmed() || self.standing.is_older() || self.awaited_servers() > 0 {
             return Ok(());
         }
-        tracing::info!("the servers confirm this coordinator's file");
+        tracing::info!("the servers have confirmed the coordinator's file");
         let before = std::mem::replace(&mut self.standing.state, State::Confirmed);
         let State::Unconfirmed { waiting, questions, .. } = before else { return Ok(()) };
-        // Whoever was kept from coming kept the others from it, too: they get as long as after a
-        // start.
+        // The unconfirmed phase may have delayed other servers as well: restart their absence
+        // timers.
         for presence in self.presence.values_mut() {
             if let Presence::Expected { since } = presence {
                 *since = at.now;
@@ -214,8 +213,8 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// An event for a coordinator that is not confirmed. Servers that it knows come in; what they
-    /// say is repeated until it is answered, so that nothing need be remembered.
+    /// Processes a message while the store is unconfirmed: joins of known servers, asks and
+    /// clocks. Servers repeat all other messages, so nothing else need be remembered.
     pub(super) fn receive_unconfirmed(
         &mut self,
         at: Moment,
@@ -246,7 +245,7 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// Answers what changes nothing.
+    /// Answers asks that change nothing, and refuses the others.
     fn ask_undecided(&self, now: Instant, asker: Asker, ask: Ask, out: &mut Outbox) {
         let answer = match ask {
             Ask::Standing => Answer::Standing(self.doubt()),
@@ -266,7 +265,7 @@ impl<S: MetaStore> Coordinator<S> {
         asker.answer(answer, out);
     }
 
-    /// An event for a coordinator whose store is older than the cluster.
+    /// Processes an event while the store is older than the cluster.
     pub(super) fn handle_older(&mut self, now: Instant, event: Event, out: &mut Outbox) {
         match event {
             Event::Opened { connection, caller } => {
@@ -291,7 +290,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Why this coordinator's store may not be the cluster's, with what to do.
+    /// Returns the reason why this store may not be the cluster's current one, with advice.
     pub(super) fn doubt(&self) -> Option<String> {
         match &self.standing.state {
             State::Older(reason) => Some(reason.clone()),
@@ -301,10 +300,10 @@ impl<S: MetaStore> Coordinator<S> {
                     self.confirmers().partition(|server| heard.contains(&server.id));
                 let names: Vec<String> = missing.iter().map(|s| s.id.to_string()).collect();
                 Some(format!(
-                    "the coordinator has started and changes nothing before more than half of its \
-                     servers have come and confirmed that its file is not an old one: {} of {} have, \
-                     missing are {}. If they are gone for good, and the file is the newest one, start \
-                     the coordinator with --trust-file",
+                    "the coordinator has started, and changes nothing until more than half of its \
+                     servers have joined and confirmed that its file is current: {} of {} have, \
+                     missing are {}. If they are gone for good, and the file is the newest one, \
+                     start the coordinator with --trust-file",
                     came.len(),
                     came.len() + missing.len(),
                     names.join(", ")
@@ -313,10 +312,10 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Puts the newest mark before what is sent to a server, if it has not been told of it. A
-    /// server that remembered the mark of a store which turns out to be older than the cluster
-    /// would later have the newest store taken for older: so no mark is told before the store is
-    /// confirmed.
+    /// Inserts the newest mark before messages to servers that have not received it.
+    ///
+    /// No mark is sent before the store is confirmed. If the store proved outdated, a server with
+    /// its mark would later take the current store for the outdated one.
     pub(super) fn mark_messages(&mut self, mut effects: Outbox, out: &mut Outbox) {
         let mark = self.ledger.mark();
         let is_confirmed = self.standing.is_confirmed();

@@ -1,8 +1,8 @@
-//! How a migration goes from stage to stage, and what its current stage demands of whom.
+//! Stage transitions of migrations, and the demand of each stage.
 //!
-//! Each function takes one message. It looks up the migration, checks that the sender has the part
-//! that the message belongs to, and that the stage is the one that waits for it; in every other
-//! stage the message is a repetition, or late.
+//! Each function processes one message. It looks up the migration, and checks that the sender is
+//! the right side and that the stage waits for this message. In every other stage the message is
+//! repeated or late.
 
 use super::Coordinator;
 use crate::admission::REASON_BYTES_MAX;
@@ -16,22 +16,22 @@ use types::limits::PARTITIONS_MAX;
 use types::{HashRange, MigrationId, ServerId};
 use wire::control::{FromCoordinator, Progress};
 
-/// Between two questions to a target whether it has accepted. Clients of the range wait for it.
+/// Interval between two questions to a target about its decision. Clients of the range wait for it.
 const DECIDE_AGAIN: Duration = Duration::from_millis(100);
-/// Between two sendings of any other demand. It is lost only if the connection is.
+/// Interval between two sends of any other demand. It is lost only with its connection.
 pub(super) const DEMAND_AGAIN: Duration = Duration::from_secs(1);
 
-/// Who says something, and about which migration.
+/// The sender of a message, and the migration that it concerns.
 pub(super) type About = (ServerId, MigrationId);
 
-/// What a stage demands: to whom, what, and how often.
+/// The demand of a stage: its receiver, message and repetition interval.
 pub(super) struct Demand {
     pub(super) server: ServerId,
     pub(super) message: FromCoordinator,
     pub(super) again: Duration,
 }
 
-/// The message whose answer changes the migration's stage.
+/// Returns the message whose answer changes the migration's stage.
 pub(super) fn demand(migration: &Migration) -> Option<Demand> {
     let id = migration.id;
     let (server, message, again) = match &migration.stage {
@@ -51,7 +51,7 @@ pub(super) fn demand(migration: &Migration) -> Option<Demand> {
         Stage::Withdrawing { .. } | Stage::Deciding { .. } => {
             (migration.target, FromCoordinator::Decide { migration: id }, DECIDE_AGAIN)
         }
-        // Once more the message that a source answers with what it knows.
+        // Repeats the start message: the source answers it with the outcome that it knows.
         Stage::Orphaned { terms, .. } => {
             let message = FromCoordinator::Start(migration.intent(terms));
             (migration.source, message, DEMAND_AGAIN)
@@ -60,7 +60,7 @@ pub(super) fn demand(migration: &Migration) -> Option<Demand> {
             let message = FromCoordinator::Forget { migration: id, remaining: remaining.clone() };
             (migration.source, message, DEMAND_AGAIN)
         }
-        // The recovery demands what there is to do.
+        // The demands of the recovery apply.
         Stage::Recovering(_) | Stage::Securing(_) => return None,
         Stage::Releasing { .. } => {
             let message = FromCoordinator::Forget { migration: id, remaining: Vec::new() };
@@ -75,7 +75,7 @@ pub(super) fn demand(migration: &Migration) -> Option<Demand> {
 }
 
 impl<S: MetaStore> Coordinator<S> {
-    /// Step 1: the intent is written, which makes it binding.
+    /// Step 1: commits the intent, which makes it binding.
     pub(super) fn measured(
         &mut self,
         at: Moment,
@@ -102,7 +102,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.advance(at, edit, &migration, Stage::Preparing(terms))
     }
 
-    /// Step 2: the flip is set free.
+    /// Step 2: allows the flip.
     pub(super) fn prepared(
         &mut self,
         at: Moment,
@@ -118,7 +118,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.advance(at, self.ledger.edit(), &migration, stage)
     }
 
-    /// Step 5: the source cannot tell how its flip ended.
+    /// Step 5: the source cannot determine how its flip ended.
     pub(super) fn flip_unanswered(
         &mut self,
         at: Moment,
@@ -126,8 +126,8 @@ impl<S: MetaStore> Coordinator<S> {
         out: &mut Outbox,
     ) -> Result<(), Stopped> {
         let Some(migration) = self.of_source(server, id) else {
-            // Ended so long ago that it was dropped. If it had been accepted, it would have ended
-            // only after this source had released its copy: so it was not.
+            // The migration ended so long ago that its record was dropped. An accepted one could
+            // have ended only after this source had released its copy, so it was not accepted.
             if self.is_forgotten(id) {
                 self.send(server, outcome(id, false), out);
             }
@@ -157,7 +157,7 @@ impl<S: MetaStore> Coordinator<S> {
             Stage::Ended { ending: Ending::Cancelled | Ending::Failed(_), .. } => {
                 self.send(server, outcome(id, false), out);
             }
-            // The target is being asked, or the source has not been told to flip.
+            // The target is being asked, or the source has not been asked to flip.
             Stage::Deciding { .. }
             | Stage::Queued
             | Stage::Measuring
@@ -167,7 +167,7 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// Step 4: the target has accepted, as either side says.
+    /// Step 4: records the acceptance, reported by either side.
     pub(super) fn flipped(
         &mut self,
         at: Moment,
@@ -182,8 +182,8 @@ impl<S: MetaStore> Coordinator<S> {
             Stage::Flipping(terms)
             | Stage::Deciding { terms, .. }
             | Stage::Orphaned { terms, .. } => self.hand_over(at, &migration, terms),
-            // We gave the target up; but the source had its answer before it heard of that, and
-            // has sent clients away. So the target's word counts.
+            // The coordinator gave the target up, but the source had received the answer before
+            // and has redirected clients. The target's answer therefore counts.
             Stage::Ended { unheard: Some(terms), .. } if self.is_still_there(&migration, terms) => {
                 self.hand_over(at, &migration, terms)
             }
@@ -199,7 +199,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Step 5: the target has bound itself.
+    /// Step 5: applies the target's binding decision.
     pub(super) fn decided(
         &mut self,
         at: Moment,
@@ -238,7 +238,7 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// Steps 7 and 8: the target needs less of the source.
+    /// Steps 7 and 8: the target depends on fewer ranges of the source.
     pub(super) fn shrink(
         &mut self,
         at: Moment,
@@ -253,7 +253,7 @@ impl<S: MetaStore> Coordinator<S> {
             return Ok(());
         };
         if given.len() > PARTITIONS_MAX || !is_ascending(given) {
-            tracing::warn!(%server, migration = %id, "a shrink that no target sends was ignored");
+            tracing::warn!(%server, migration = %id, "invalid shrink message ignored");
             return Ok(());
         }
         if migration.stage == (Stage::Ended { ending: Ending::Success, unheard: None }) {
@@ -263,16 +263,16 @@ impl<S: MetaStore> Coordinator<S> {
         if migration.is_inheritance {
             return Ok(());
         }
-        // Only who has accepted has anything to shrink: this overtook the news.
+        // Only a target that has accepted sends this: the message overtook the news of the flip.
         self.accepted(at, &migration, out)?;
         let Some(migration) = self.of_target(server, id) else { return Ok(()) };
-        // What is being recovered already is not any less for it.
+        // A running recovery of the remaining ranges is not affected.
         if self.has_lineage_parts(id) {
             return Ok(());
         }
         match migration.dependency() {
             Some(Dependency { remaining, .. }) => {
-                // A slot has one owner: if a side dies now, none may be in two hands.
+                // Whole slots only: a slot must have one owner even if a side dies now.
                 let next = intersection(remaining, &whole_slots(given));
                 self.depend(at, self.ledger.edit(), &migration, next)
             }
@@ -280,7 +280,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Only these ranges still depend on the source.
+    /// Reduces the ranges that still depend on the source.
     pub(super) fn depend(
         &mut self,
         at: Moment,
@@ -303,20 +303,20 @@ impl<S: MetaStore> Coordinator<S> {
         self.advance(at, edit, migration, stage)
     }
 
-    /// How a migration that has flipped ends, as it stands.
+    /// Returns the ending of a flipped migration, given the servers that are dead now.
     pub(super) fn ending_of(&self, migration: &Migration) -> Ending {
         let Migration { source, target, .. } = *migration;
         match (self.is_dead(source), self.is_dead(target)) {
             (_, false) => Ending::Success,
             (false, true) => {
-                let message = format!("{target} died; what it did not have returned to {source}");
+                let message = format!("{target} died; the part it lacked returned to {source}");
                 Ending::Failed(message)
             }
             (true, true) => Ending::Failed(format!("{source} and {target} died")),
         }
     }
 
-    /// Step 8: the source holds nothing any more, and the dependency is gone.
+    /// Step 8: the source holds nothing of the range any more; the migration ends.
     pub(super) fn released(
         &mut self,
         at: Moment,
@@ -337,7 +337,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// The target says that it serves the range.
+    /// Applies a target's report that it serves the range.
     fn accepted(
         &mut self,
         at: Moment,
@@ -352,7 +352,7 @@ impl<S: MetaStore> Coordinator<S> {
                 tracing::warn!(server = %migration.target, migration = %migration.id, "fenced");
                 self.declare_dead(at, &BTreeSet::from([migration.target]), out)
             }
-            // Known, or impossible before the flip was set free.
+            // Already known, or impossible before the flip was allowed.
             Stage::Queued
             | Stage::Measuring
             | Stage::Preparing(_)
@@ -365,7 +365,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// The change of owner, and with it the dependency on the source.
+    /// Changes the owner, and records that the whole range depends on the source.
     pub(super) fn hand_over(
         &mut self,
         at: Moment,
@@ -388,7 +388,8 @@ impl<S: MetaStore> Coordinator<S> {
         self.advance(at, edit, migration, Stage::Moving(dependency))
     }
 
-    /// Takes a range out of the tablets that it lies in. What is left of them stays as it was.
+    /// Removes a range from the tablets that contain it. Their remaining parts keep epoch and
+    /// incarnations.
     pub(super) fn cut_out(&self, edit: &mut Edit, range: HashRange) {
         let cut = |tablet: &&Tablet| tablet.range.overlaps(range);
         for tablet in self.ledger.tablets().values().filter(cut) {
@@ -399,15 +400,15 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Whether the source still owns the range as it did when the intent was written, and nobody
-    /// else is about to change that.
+    /// Returns whether the source's tablet is unchanged since the intent was written, and no
+    /// other migration is changing it.
     fn is_still_there(&self, migration: &Migration, terms: &Terms) -> bool {
         let mut others = self.ledger.migrations().values().filter(|m| m.id != migration.id);
         self.tablet_to_move(migration).is_some_and(|tablet| tablet.epoch == terms.source_epoch)
             && !others.any(|m| m.is_under_way() && m.range.overlaps(migration.range))
     }
 
-    /// The source's tablet that the range lies in.
+    /// Returns the source's tablet that contains the range.
     pub(super) fn tablet_to_move(&self, migration: &Migration) -> Option<&Tablet> {
         let up_to = self.ledger.tablets().range(..=migration.range.first());
         let (_, tablet) = up_to.last()?;
@@ -423,7 +424,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.ledger.migrations().get(&id).filter(|migration| migration.target == server).cloned()
     }
 
-    /// Whether there was such a migration, so long ago that the history has dropped it.
+    /// Returns whether the migration existed and was dropped from the history.
     fn is_forgotten(&self, id: MigrationId) -> bool {
         id < self.ledger.counters().migration && !self.ledger.migrations().contains_key(&id)
     }
@@ -435,7 +436,7 @@ pub(super) fn outcome(migration: MigrationId, accepted: bool) -> FromCoordinator
     FromCoordinator::Outcome { migration, accepted }
 }
 
-/// Over before the target knew of it, or because the target refused.
+/// Returns the ending of a migration that the target does not know of, or has refused.
 pub(super) fn failed(reason: &str) -> Stage {
     Stage::Ended { ending: Ending::Failed(reason.to_owned()), unheard: None }
 }
@@ -449,13 +450,13 @@ fn is_ascending(ranges: &[HashRange]) -> bool {
     ranges.windows(2).all(|pair| pair[0].last() < pair[1].first())
 }
 
-/// What lies in both lists.
+/// Returns the ranges that are in both lists.
 pub(super) fn intersection(one: &[HashRange], other: &[HashRange]) -> Vec<HashRange> {
     let with_other = |&range: &HashRange| other.iter().filter_map(move |o| range.intersection(*o));
     one.iter().flat_map(with_other).collect()
 }
 
-/// The slots that these ranges lie in, which ascend.
+/// Rounds ascending ranges up to whole slots.
 fn whole_slots(ranges: &[HashRange]) -> Vec<HashRange> {
     let mut whole: Vec<HashRange> = Vec::new();
     for (first, last) in ranges.iter().map(|range| range.slots()) {

@@ -1,13 +1,13 @@
-//! Servers that answer for one that the coordinator does not hear.
+//! Witnesses: other servers vouch for a server that the coordinator does not hear.
 //!
-//! Silence on a link tells nothing of who is at its other end: between the two there may be a cut
-//! that nobody else has a part in. So before a server is declared dead for it, some others are told
-//! to ask it over the bus. If one of them has an answer the server is unreachable from here, not
-//! dead: clients and other servers reach it, and it goes on serving. That is asked again with every
-//! ping, so a death is found as early as without.
+//! Silence on a link does not prove that the server is down; the cut may affect only this link.
+//! Before a silent server is declared dead, several other servers are asked to ping it over the
+//! bus. If one of them receives an answer, the server is only unreachable from the coordinator,
+//! and continues to serve. The question is repeated with every ping, so witnesses do not delay
+//! the detection of a death.
 //!
-//! An answer is the server's own: a process that stands where another one stood has another number,
-//! and the bus closes connections to whoever is not who was meant.
+//! Only the server itself can answer. Another process at its address has another number, and the
+//! bus closes a connection to the wrong process.
 
 use super::{Coordinator, Presence};
 use crate::ledger::Stopped;
@@ -18,11 +18,11 @@ use std::time::Duration;
 use types::{Instant, ServerId};
 use wire::control::FromCoordinator;
 
-/// So many are asked about each server that is missed.
+/// Number of witnesses asked about each missed server.
 const WITNESSES: usize = 3;
 
 impl<S: MetaStore> Coordinator<S> {
-    /// Asks others about the servers that are missed. Called with every ping.
+    /// Asks witnesses about the missed servers. Called with every ping.
     pub(super) fn ask_witnesses(&mut self, now: Instant, out: &mut Outbox) {
         let servers = self.ledger.servers();
         self.witnessed.retain(|server, _| servers.get(server).is_some_and(|it| !it.fenced));
@@ -35,7 +35,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Returns whether the server would be declared dead soon, if nothing is heard of it.
+    /// Returns whether the server would soon be declared dead if it stays silent.
     fn is_missed(&self, now: Instant, server: &Server) -> bool {
         let is_silent = match self.presence.get(&server.id) {
             None => false,
@@ -45,7 +45,7 @@ impl<S: MetaStore> Coordinator<S> {
         is_silent && server.keeps_log() && !server.fenced
     }
 
-    /// Others that are heard: the next ones by number, so that not always the same are asked.
+    /// Returns heard servers that follow the suspect by number, which spreads the load.
     fn witnesses_for(&self, now: Instant, suspect: ServerId) -> Vec<ServerId> {
         let servers = self.ledger.servers();
         let later = servers.range(suspect..).skip(1);
@@ -53,15 +53,15 @@ impl<S: MetaStore> Coordinator<S> {
         others.filter(|server| self.hearing.is_heard(now, *server)).take(WITNESSES).collect()
     }
 
-    /// A server has had an answer of another one.
+    /// Records that a witness received an answer from the server.
     pub(super) fn witnessed(&mut self, now: Instant, server: ServerId) -> Result<(), Stopped> {
         let record = self.ledger.servers().get(&server);
         if !record.is_some_and(|record| self.is_missed(now, record)) {
             return Ok(());
         }
         if self.witnessed.insert(server, now).is_none() {
-            tracing::warn!(%server, "is not reached from here, but by other servers");
-            // Who has no connection is shown as if it had one.
+            tracing::warn!(%server, "server is only reachable from other servers");
+            // A reachable server without a connection is shown as connected.
             self.map_is_stale |= self.connection_of(server).is_none();
         }
         Ok(())
@@ -72,7 +72,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.witnessed.contains_key(&server)
     }
 
-    /// Up to when the server counts as living, since others have reached it.
+    /// Returns the time until which witnesses' reports keep the server alive.
     pub(super) fn lives_until(&self, server: ServerId) -> Option<Instant> {
         let lasts: Duration = self.settings.silence_max;
         self.witnessed.get(&server).map(|heard| *heard + lasts)

@@ -1,7 +1,7 @@
-//! One connection: its handshake, then frames in, frames out, signs of life, limits.
+//! One connection: handshake, incoming and outgoing frames, keep-alives and limits.
 //!
-//! It ends when the peer ends it, breaks a rule or is silent for too long, and when the machine has
-//! closed it and everything before that has been sent.
+//! It ends when the peer closes it, violates the protocol or is silent for too long. It also ends
+//! when the machine has closed it and all earlier messages have been sent.
 
 use crate::outbox::{Caller, ConnectionId, Event};
 use handshake::{Accepting, Credentials, Handshake, ProvenPeer, SERVED_BY_COORDINATORS, Step};
@@ -21,9 +21,9 @@ use wire::control::{ALIVE_AGAIN, FromCoordinator, SILENCE_MAX, ToCoordinator};
 use wire::frame::{self, HEADER_BYTES, Header, MESSAGE_BYTES_MAX};
 use wire::handshake::{HANDSHAKE_BYTES_MAX, HANDSHAKE_MAX, HandshakeMessage, Purpose};
 
-/// Bytes that may wait to be sent: some of the largest maps.
+/// Most bytes queued for sending: several of the largest maps.
 const WAITING_BYTES_MAX: usize = 16 * MESSAGE_BYTES_MAX;
-/// A peer that takes nothing for so long is cut off.
+/// Longest time for one write before the peer is disconnected.
 const SEND_MAX: Duration = Duration::from_secs(5);
 
 /// The coordinator's side of a handshake.
@@ -32,33 +32,35 @@ pub(super) struct Host {
     pub(super) cluster: Option<ClusterId>,
 }
 
-/// Frames that wait to be sent. Dropping it ends the connection behind them.
+/// Queue of outgoing frames. Dropping it closes the connection once they are sent.
 pub(super) struct Outgoing {
     frames: UnboundedSender<Vec<u8>>,
     waiting_bytes: Rc<Cell<usize>>,
 }
 
 impl Outgoing {
-    /// Adds a message. A connection that is too slow for what it has to hear will end instead: it
-    /// must not miss a message and go on. A message that no frame can carry is left out: its size is
-    /// bounded where it is made, so this is a fault of ours, and no reason to part with the server.
+    /// Queues a message.
+    ///
+    /// A connection that is too slow for its messages will be closed, because it must not skip
+    /// one and continue. A message too large for a frame is dropped: messages are bounded at
+    /// their origin, so this is a bug here, and no reason to disconnect the server.
     pub(super) fn push(&self, message: &FromCoordinator) {
         let mut bytes = Vec::new();
         if let Err(error) = frame::encode(message, 0, &mut bytes) {
-            tracing::error!(%error, "a message to a server was dropped: please report this");
+            tracing::error!(%error, "message to a server dropped, please report this bug");
             return;
         }
         let waiting = self.waiting_bytes.get() + bytes.len();
         self.waiting_bytes.set(waiting);
         if waiting <= WAITING_BYTES_MAX {
-            // A connection that has ended takes nothing; its end is on its way to the machine.
+            // An ended connection accepts nothing; the machine will receive its end as an event.
             let _ = self.frames.send(bytes);
         }
     }
 }
 
-/// Starts a connection's task. Its events begin with [`Event::Opened`] when its handshake is over,
-/// and end with [`Event::Closed`].
+/// Starts a connection's task. Its events begin with [`Event::Opened`] after the handshake, and
+/// end with [`Event::Closed`].
 pub(super) fn start(
     connection: ConnectionId,
     stream: TcpStream,
@@ -74,20 +76,20 @@ pub(super) fn start(
         match prove(stream, &host, outgoing).await {
             Ok(proven) => {
                 if let Err(error) = converse(connection, proven, &events).await {
-                    tracing::info!(%connection, %error, "a connection of a server has ended");
+                    tracing::info!(%connection, %error, "server connection closed");
                 }
             }
-            // Somebody looked whether the port is open, and said nothing.
+            // A port probe: the peer closed the connection without sending anything.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
-            Err(error) => tracing::warn!(%peer, %error, "a connection was refused"),
+            Err(error) => tracing::warn!(%peer, %error, "connection rejected"),
         }
-        // Whoever receives may be gone.
+        // The receiver may be gone.
         let _ = events.send(Event::Closed { connection }).await;
     });
     outgoing
 }
 
-/// A connection whose other side is proven.
+/// A connection whose peer is proven.
 struct Proven {
     caller: Caller,
     reader: OwnedReadHalf,
@@ -96,7 +98,7 @@ struct Proven {
     waiting_bytes: Rc<Cell<usize>>,
 }
 
-/// Takes the handshake to its end, in the time that there is for it.
+/// Performs the handshake within its time limit.
 async fn prove(
     stream: TcpStream,
     host: &Host,
@@ -108,8 +110,8 @@ async fn prove(
         proven = timeout(HANDSHAKE_MAX, shake_hands(&mut reader, &mut writer, host)) => {
             proven.map_err(|_| late())??
         }
-        // Nothing is sent before the handshake is over: this is the end of the connection.
-        _ = queue.recv() => return Err(io::Error::other("it gave way to others")),
+        // Nothing is queued before the handshake is over: the connection was closed.
+        _ = queue.recv() => return Err(io::Error::other("closed before the handshake ended")),
     };
     let caller = match proven.purpose {
         Purpose::Control => Caller::Server {
@@ -133,7 +135,7 @@ async fn shake_hands(
     let mut handshake = Handshake::accept(&host.credentials, here, nonce);
     loop {
         let message: Option<HandshakeMessage> = read(reader, HANDSHAKE_BYTES_MAX).await?;
-        // A sign of life is no part of a handshake.
+        // Keep-alives are not part of a handshake.
         let message = message.ok_or_else(late)?;
         match handshake.handle(message) {
             Step::Reply(reply) => say(writer, &reply).await?,
@@ -160,7 +162,7 @@ async fn say(writer: &mut OwnedWriteHalf, message: &HandshakeMessage) -> io::Res
     writer.write_all(&bytes).await
 }
 
-/// Runs until one direction ends.
+/// Receives and sends until one direction ends.
 async fn converse(
     connection: ConnectionId,
     proven: Proven,
@@ -193,7 +195,7 @@ async fn receive(
     }
 }
 
-/// One frame; `None` is a sign of life.
+/// Reads one frame; `None` is a keep-alive.
 async fn read<M: DeserializeOwned>(
     reader: &mut OwnedReadHalf,
     bytes_max: usize,
@@ -212,7 +214,7 @@ async fn read<M: DeserializeOwned>(
     header.message(&message).map(Some).map_err(broken)
 }
 
-/// Sends until the machine has closed the connection.
+/// Sends queued frames and keep-alives until the machine closes the connection.
 async fn send(
     mut writer: OwnedWriteHalf,
     mut queue: UnboundedReceiver<Vec<u8>>,
@@ -230,7 +232,7 @@ async fn send(
             }
         };
         if waiting_bytes.get() > WAITING_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the server does not keep up"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the server reads too slowly"));
         }
         timeout(SEND_MAX, writer.write_all(&bytes)).await.map_err(|_| silent())??;
         waiting_bytes.set(waiting_bytes.get() - bytes.len());
@@ -238,11 +240,11 @@ async fn send(
 }
 
 fn late() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long")
+    io::Error::new(io::ErrorKind::TimedOut, "the handshake timed out")
 }
 
 fn silent() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "nothing was heard for too long")
+    io::Error::new(io::ErrorKind::TimedOut, "the connection timed out")
 }
 
 fn broken(error: Corrupt) -> io::Error {

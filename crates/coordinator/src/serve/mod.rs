@@ -1,15 +1,16 @@
 //! The coordinator's shell: sockets, clocks and a thread around the machine.
 //!
-//! Everything runs on one thread. Each connection is a task ([`connection`]) that reads frames and
-//! sends what the machine has for it; the machine is called from one place, one event at a time.
-//! The store is called from there as well, so that a slow disk delays other servers' control
-//! messages, never their clients.
+//! Everything runs on one thread. Each connection is a task ([`connection`]) that reads frames
+//! and sends the machine's messages. The machine is called from one place, one event at a time.
+//! The store is called from there as well; a slow disk delays control messages of servers, never
+//! their clients.
 //!
 //! Invariants:
-//! - memory is bounded: so many connections, so many events that wait for the machine (readers wait
-//!   with them), so many bytes that wait to be sent (whoever does not take them is cut off);
-//! - a connection that does not prove the cluster key is closed, and the machine never hears of it;
-//! - so many connections at a time may be unproven, each for so long.
+//! - Memory is bounded by limits on connections, queued events and bytes queued for sending.
+//!   Readers wait for queued events; a receiver that is too slow is disconnected.
+//! - A connection that does not prove the cluster key is closed, and the machine never learns of
+//!   it.
+//! - The number and the duration of unproven connections are limited.
 
 mod connection;
 
@@ -30,27 +31,27 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::oneshot;
 use types::{ClusterId, Instant, UnixMillis};
 
-/// Proven connections at a time: every server, and some operators.
+/// Most proven connections: every server, and some operators.
 const CONNECTIONS_MAX: usize = SERVERS_MAX + 256;
-/// Connections at a time that have not proven the key. The oldest gives way to another one: it
-/// takes a process milliseconds.
+/// Most connections that have not proven the key. A new one displaces the oldest: an honest
+/// process needs only milliseconds for the handshake.
 const UNPROVEN_MAX: usize = 256;
-/// Events that wait for the machine. Arbitrary: readers wait when there are more.
+/// Most events queued for the machine. The value is arbitrary; readers wait above it.
 const EVENTS_MAX: usize = 256;
-/// The machine is called at least so often.
+/// Longest time between two calls of the machine.
 const IDLE_MAX: Duration = Duration::from_secs(1);
-/// Pause after a connection could not be accepted, for want of descriptors for instance.
+/// Pause after a failure to accept a connection, for instance for lack of descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-/// What still has to be sent when the coordinator stops gets so long.
+/// Longest time for sending the remaining messages when the coordinator stops.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
-/// Why a coordinator does not run.
+/// The reason why a coordinator is not running.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The machine cannot go on.
+    /// The machine cannot continue.
     #[error(transparent)]
     Stopped(#[from] Stopped),
-    /// The operating system refuses something.
+    /// The operating system refused a request.
     #[error("the coordinator's sockets or threads failed: {0}")]
     Io(#[from] io::Error),
 }
@@ -80,19 +81,19 @@ impl Running {
         Ok(Running { address, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Stops it, after everything has been sent that servers are still to hear.
+    /// Stops the coordinator after all queued messages have been sent.
     pub fn stop(mut self) -> Result<(), ServeError> {
         self.end()
     }
 
     fn end(&mut self) -> Result<(), ServeError> {
         if let Some(stop) = self.stop.take() {
-            // Nobody listens if it has stopped by itself.
+            // The receiver is gone if the coordinator has already stopped.
             let _ = stop.send(());
         }
         match self.thread.take().map(JoinHandle::join) {
@@ -109,7 +110,7 @@ impl Drop for Running {
             return;
         }
         if let Err(error) = self.end() {
-            tracing::error!(%error, "the coordinator had stopped");
+            tracing::error!(%error, "coordinator stopped with an error");
         }
     }
 }
@@ -126,8 +127,8 @@ pub fn serve<S: MetaStore>(
     serve_until((listener, credentials), store, (drawn, settings), stopped)
 }
 
-/// Makes the cluster's file anew in the empty `store`, from what servers tell and on an operator's
-/// word, and then serves as [`serve()`] does.
+/// Rebuilds the cluster's file in the empty `store` from servers' reports and an operator's
+/// decision, and then serves as [`serve()`] does.
 pub fn serve_rebuild<S: MetaStore>(
     listener: TcpListener,
     credentials: Credentials,
@@ -140,13 +141,13 @@ pub fn serve_rebuild<S: MetaStore>(
     let again = listener.try_clone()?;
     listener.set_nonblocking(true)?;
     let mut rebuilding = Rebuilding::new(store)?;
-    // Nobody else ends it: a word that cannot come does not.
+    // No stop request can arrive: the sender is kept and never used.
     let (_stop, stopped) = oneshot::channel();
     let door = (listener, credentials.clone());
     runtime.block_on(converse(door, (&mut rebuilding, &clock), stopped))?;
     let store = rebuilding.into_store();
     drop(runtime);
-    tracing::warn!("the cluster's file is written anew");
+    tracing::warn!("the coordinator's file was rebuilt");
     serve(again, credentials, store, drawn, settings)
 }
 
@@ -166,7 +167,7 @@ fn serve_until<S: MetaStore>(
     runtime()?.block_on(converse((listener, credentials), (&mut coordinator, &clock), stop))
 }
 
-/// Lets a machine converse with whoever connects.
+/// Connects a machine with the processes that connect to `listener`.
 async fn converse(
     (listener, credentials): (TcpListener, Credentials),
     (machine, clock): (&mut impl Machine, &Clock),
@@ -180,13 +181,13 @@ async fn converse(
     tokio::task::LocalSet::new().run_until(shell.run(listener, inbox, stop)).await
 }
 
-/// What stands behind the connections.
+/// A state machine that the shell can run.
 trait Machine {
     fn handle(&mut self, at: Moment, event: Event, out: &mut Outbox) -> Result<(), Stopped>;
     fn next_deadline(&self) -> Option<Instant>;
-    /// Whether it has done all that it was for.
+    /// Returns whether the machine has completed its task.
     fn is_done(&self) -> bool;
-    /// The cluster, if there is one yet.
+    /// Returns the cluster, if it is known yet.
     fn cluster(&self) -> Option<ClusterId>;
 }
 
@@ -226,7 +227,7 @@ impl<S: MetaStore> Machine for Rebuilding<S> {
     }
 }
 
-/// The clocks, which only the shell reads.
+/// The clocks. Only the shell reads them.
 struct Clock {
     start: std::time::Instant,
 }
@@ -251,9 +252,10 @@ struct Shell<'m, M> {
     clock: &'m Clock,
     credentials: Credentials,
     events: Sender<Event>,
-    /// What waits to be sent to each; dropping it ends the connection when it has been sent.
+    /// Queue of outgoing frames of each connection. Dropping it closes the connection once they
+    /// are sent.
     connections: BTreeMap<ConnectionId, Outgoing>,
-    /// Those of them that the machine has not heard of, oldest first.
+    /// Unproven connections, unknown to the machine, oldest first.
     unproven: BTreeSet<ConnectionId>,
     last: ConnectionId,
 }
@@ -265,7 +267,7 @@ impl<M: Machine> Shell<'_, M> {
         mut inbox: Receiver<Event>,
         mut stop: oneshot::Receiver<()>,
     ) -> Result<(), ServeError> {
-        // Stopping takes a word: the sender of a coordinator that runs for ever may be gone.
+        // Only a message stops the coordinator. If the sender is gone, it runs without end.
         let mut may_stop = true;
         while !self.machine.is_done() {
             let now = self.clock.moment().now;
@@ -287,13 +289,13 @@ impl<M: Machine> Shell<'_, M> {
 
     fn open(&mut self, stream: TcpStream) {
         if self.connections.len() - self.unproven.len() >= CONNECTIONS_MAX {
-            tracing::warn!("more than {CONNECTIONS_MAX} connections: one was closed");
+            tracing::warn!("more than {CONNECTIONS_MAX} connections, closing the newest");
             return;
         }
         if self.unproven.len() >= UNPROVEN_MAX
             && let Some(oldest) = self.unproven.pop_first()
         {
-            tracing::warn!("{UNPROVEN_MAX} connections have not proven the key: one was closed");
+            tracing::warn!("{UNPROVEN_MAX} unauthenticated connections, closing the oldest");
             self.connections.remove(&oldest);
         }
         let connection = ConnectionId(self.last.0 + 1);
@@ -306,14 +308,14 @@ impl<M: Machine> Shell<'_, M> {
 
     fn handle(&mut self, event: Event) -> Result<(), ServeError> {
         match &event {
-            // The machine has closed it, and expects no word of that; or never heard of it.
+            // Either the machine has closed it and expects no event, or the machine never knew it.
             Event::Closed { connection } => {
                 let is_known = !self.unproven.remove(connection);
                 if self.connections.remove(connection).is_none() || !is_known {
                     return Ok(());
                 }
             }
-            // It gave way to another one.
+            // The connection was displaced by a newer one.
             Event::Opened { connection, .. } if !self.unproven.remove(connection) => return Ok(()),
             Event::Received { connection, .. } if !self.connections.contains_key(connection) => {
                 return Ok(());
@@ -339,13 +341,13 @@ impl<M: Machine> Shell<'_, M> {
         Ok(handled?)
     }
 
-    /// Lets every connection send what waits, and end.
+    /// Lets every connection send its queued messages and end.
     async fn say_farewell(self, mut inbox: Receiver<Event>) {
         let Shell { connections, events, .. } = self;
         drop((connections, events));
         let all_ended = async { while inbox.recv().await.is_some() {} };
         if tokio::time::timeout(FAREWELL_MAX, all_ended).await.is_err() {
-            tracing::warn!("a server did not take the last messages in time");
+            tracing::warn!("server did not read its last messages in time");
         }
     }
 }
@@ -354,7 +356,7 @@ async fn accept(listener: &tokio::net::TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return stream,
-            Err(error) => tracing::warn!(%error, "a connection cannot be accepted"),
+            Err(error) => tracing::warn!(%error, "cannot accept a connection"),
         }
         tokio::time::sleep(ACCEPT_AGAIN).await;
     }

@@ -1,9 +1,9 @@
-//! How a master writes its log: as rules 1 to 6 of `docs/design/replication.md` say, but at once.
+//! The simulated masters' log writes, by rules 1 to 6 of `docs/design/replication.md`, but at once.
 
 use super::*;
 
 impl History {
-    /// Machines that take something for this log.
+    /// Returns machines that accept replicas of this log.
     pub(super) fn candidates(&mut self, machine: usize) -> Vec<usize> {
         let me = self.id_of(machine).unwrap();
         let can = |other: &usize| {
@@ -18,7 +18,7 @@ impl History {
         candidates
     }
 
-    /// Whether each of these processes still has what it took, and takes more.
+    /// Returns whether each of these backups still has the replica, and accepts more.
     pub(super) fn all_take(
         &self,
         me: ServerId,
@@ -31,7 +31,7 @@ impl History {
         })
     }
 
-    /// A master makes good what was lost, and writes something more.
+    /// Replaces a master's lost replicas, and writes more.
     pub(super) fn write(&mut self, machine: usize) {
         let me = self.id_of(machine).unwrap();
         let backups = self.candidates(machine);
@@ -74,8 +74,8 @@ impl History {
         }
     }
 
-    /// The chain's next segment, with a snapshot on all its backups. Nothing counts from here on
-    /// until the coordinator has noted it.
+    /// Begins the next manifest segment, with a snapshot on all its backups. From now on nothing
+    /// is acknowledged until the coordinator has recorded it.
     pub(super) fn begin_chain(&mut self, machine: usize, backups: Vec<usize>) {
         let me = self.id_of(machine).unwrap();
         let number = self.new_segment(machine);
@@ -94,12 +94,12 @@ impl History {
         encode(&[DirectoryEntry::Snapshot { segments: segments.map(record).collect() }])
     }
 
-    /// Opens a segment, closes another one, and drops a third, all of which counts at once.
+    /// Opens a segment, closes another one, and drops a third; all of it takes effect at once.
     pub(super) fn open(&mut self, machine: usize, backups: Vec<usize>) {
         let me = self.id_of(machine).unwrap();
         let segment = self.new_segment(machine);
         for (at, &backup) in backups.iter().enumerate() {
-            // What is not everywhere has not been acknowledged.
+            // Bytes that are not on every backup have not been acknowledged.
             let length = 80 + 8 * at;
             self.disks[backup].insert((me, false, segment), vec![1; length]);
         }
@@ -119,7 +119,7 @@ impl History {
         self.write_chain(machine);
     }
 
-    /// All backups have all of it.
+    /// Closes a segment: all backups have all of it.
     pub(super) fn close(&mut self, machine: usize, segment: SegmentId) {
         let me = self.id_of(machine).unwrap();
         let held = self.process(machine).log.segments.get_mut(&segment).unwrap();
@@ -129,7 +129,7 @@ impl History {
         }
     }
 
-    /// Rule 3: what a dead backup held is closed and copied.
+    /// Rule 3: closes and copies segments of a dead backup.
     pub(super) fn replace_lost(&mut self, machine: usize, candidates: &[usize]) {
         let me = self.id_of(machine).unwrap();
         let log = &self.process(machine).log;
@@ -149,7 +149,7 @@ impl History {
         self.write_chain(machine);
     }
 
-    /// Brings the directory up to date where that is possible; then it counts.
+    /// Updates the manifest if possible, which makes it effective.
     pub(super) fn write_chain(&mut self, machine: usize) {
         let me = self.id_of(machine).unwrap();
         let Some((number, on)) = self.process(machine).log.chain.clone() else { return };
@@ -163,7 +163,7 @@ impl History {
         self.count(machine);
     }
 
-    /// What the chain says now has been acknowledged.
+    /// Records that the current manifest has been acknowledged.
     pub(super) fn count(&mut self, machine: usize) {
         let me = self.id_of(machine).unwrap();
         let log = &self.process(machine).log;
@@ -172,7 +172,7 @@ impl History {
         if !self.all_take(me, (true, number), &on) {
             return;
         }
-        assert!(!self.handed_out.contains(&me), "seed {}: {me} goes on", self.seed);
+        assert!(!self.handed_out.contains(&me), "seed {}: {me} continues", self.seed);
         let named = self.disks[on[0]][&(me, true, number)].clone();
         if named == self.directory(machine) {
             self.counted.insert(me, segments);

@@ -19,14 +19,14 @@ fn opening() -> Opening {
     Opening { purpose: Purpose::Bus, cluster: CLUSTER, server, expected }
 }
 
-/// Both sides of a connection, and the first message.
+/// Returns both sides of a connection, and the first message.
 fn begin(opener: &[u8], accepter: &[u8]) -> (Handshake, Handshake, HandshakeMessage) {
     let (opened, first) = Handshake::open(&credentials(1, opener), opening(), NONCES[0]);
     let here = Accepting { purposes: SERVED_BY_SERVERS, cluster: CLUSTER, server: Some(TARGET) };
     (opened, Handshake::accept(&credentials(2, accepter), here, NONCES[1]), first)
 }
 
-/// The message that follows from a step, and whether the other side is proven by it.
+/// Returns the message produced by a step, and whether the step proves the peer.
 fn reply(step: Step) -> (Option<HandshakeMessage>, bool) {
     match step {
         Step::Reply(message) => (Some(message), false),
@@ -41,7 +41,7 @@ fn encoded(message: &HandshakeMessage) -> Vec<u8> {
     bytes[HEADER_BYTES..].to_vec()
 }
 
-/// As a shell reads it, but that the frame's own checksum is right.
+/// Decodes a message as a shell does, with a frame checksum that is always right.
 fn decoded(bytes: &[u8]) -> Option<HandshakeMessage> {
     let mut frame = [0; HEADER_BYTES];
     frame[..4].copy_from_slice(b"BLST");
@@ -71,7 +71,7 @@ fn two_sides_with_one_key_prove_each_other() {
     assert_eq!(peer, ProvenPeer { purpose: Purpose::Bus, party: party(SOURCE, 1) });
 }
 
-/// Whatever is changed on the way, the side that it was to deceive does not go on.
+/// A change in transit always stops the side that it would deceive.
 #[test]
 fn no_bit_of_a_handshake_can_be_changed() {
     for changed in 0..3 {
@@ -130,25 +130,25 @@ fn messages_are_no_longer_than_a_handshake_may_be() {
     assert_eq!(encoded(&longest).len(), 96, "as the constant's comment says");
 }
 
-/// An attacker who opens a connection to a server that is opening one to it can neither show the
-/// server its own proof nor make it answer for itself.
+/// Reflection: an attacker opens a connection to a server that is opening one to the attacker. It
+/// can neither present the server's own proof nor make the server answer for the attacker.
 #[test]
 fn a_proof_cannot_be_reflected() {
     let (mut source, _, open) = begin(&[1], &[1]);
     let itself = Accepting { purposes: SERVED_BY_SERVERS, cluster: CLUSTER, server: Some(SOURCE) };
     let mut accepting = Handshake::accept(&credentials(1, &[1]), itself, NONCES[1]);
-    // Its own opening comes back to it, and it answers.
+    // The server's own opening comes back, and the server answers it.
     let (answer, _) = reply(accepting.handle(open));
-    // That answer is one of itself, not of the server that it wants.
+    // The answer proves the server itself, not the expected one.
     let (_, is_proven) = reply(source.handle(answer.unwrap()));
     assert!(!is_proven);
-    // Its answer's proof is none of an opening side.
+    // The answer's proof is not valid for the opening side.
     let Some(HandshakeMessage::Answer { proof, .. }) = answer else { panic!("it has answered") };
     let (_, is_proven) = reply(accepting.handle(HandshakeMessage::Prove { proof }));
     assert!(!is_proven);
 }
 
-/// A proof of one connection is worth nothing on another one.
+/// A proof is valid on its own connection only.
 #[test]
 fn a_proof_cannot_be_used_again() {
     let (mut source, mut target, open) = begin(&[1], &[1]);
@@ -177,7 +177,8 @@ fn another_version_is_refused_with_ours() {
     assert!(error.to_string().contains(&format!("version {PROTOCOL_VERSION}")), "{error}");
 }
 
-/// Messages in every order, of both sides and of a stranger: no side goes on without a proof.
+/// Sends messages of both sides and of an unauthenticated peer in every order: no side continues
+/// without a proof.
 #[test]
 fn only_the_right_messages_in_the_right_order_prove_anything() {
     let (mut source, mut target, open) = begin(&[1], &[1]);
@@ -206,7 +207,7 @@ fn only_the_right_messages_in_the_right_order_prove_anything() {
     assert!(proven > 0, "the right order is among them");
 }
 
-/// Random bytes end a handshake, whatever comes first.
+/// Random bytes end a handshake in any state.
 #[test]
 fn random_bytes_prove_nothing() {
     let mut random = fastrand::Rng::with_seed(1);
@@ -229,7 +230,7 @@ fn random_bytes_prove_nothing() {
     }
 }
 
-/// One end of a connection in memory: reads what was prepared, keeps what is written.
+/// One end of an in-memory connection: reads prepared bytes, and records written ones.
 struct Stream {
     readable: io::Cursor<Vec<u8>>,
     written: Vec<u8>,
@@ -266,7 +267,7 @@ fn a_handshake_over_a_stream_ends_proven_or_with_an_error() {
     let first = HEADER_BYTES + encoded(&open).len();
     let header = Header::parse(written[first..].first_chunk().unwrap()).unwrap();
     let prove = header.message(&written[first + HEADER_BYTES..]).unwrap();
-    assert!(reply(target.handle(prove)).1, "what was written last proves the source");
+    assert!(reply(target.handle(prove)).1, "the last message proves the source");
     for length in 0..answer.len() {
         assert!(over(answer[..length].to_vec()).0.is_err());
     }

@@ -1,50 +1,50 @@
-//! How far one partition of a moving range has come.
+//! The progress of one partition of a migrating range.
 //!
 //! A partition is pulled piece by piece in hash order. Several pieces may wait for their replay,
-//! and any reactor replays any of them, so they end in any order; the progress is the end of the
-//! last piece such that it **and all before it** have been replayed. It is not advanced when
-//! records are received: an operation that finds its hash below the progress believes the index,
-//! so progress that came too early would make existing records disappear.
+//! and any reactor replays any piece, so replays finish in any order. The progress is the end of
+//! the last piece such that it **and all earlier pieces** have been replayed. Receipt of records
+//! does not advance it: an operation on a hash below the progress trusts the index, so premature
+//! progress would make existing records invisible.
 //!
 //! Invariants:
-//! - cursors only grow, except that a piece whose replay failed is pulled again, and that piece
-//!   lies above the progress;
-//! - one pull is outstanding at most, and it asks for the cursor; a reply to any other is late,
-//!   repeated or made up, and is dropped.
+//! - Cursors only grow, except that a piece is pulled again if its replay failed. Such a piece is
+//!   above the progress.
+//! - At most one pull is outstanding, from the cursor. A reply that does not answer it is late,
+//!   repeated or invalid, and is dropped.
 
 use super::timing::PULL_AGAIN;
 use crate::Ticket;
 use std::collections::VecDeque;
 use types::{HashRange, Instant, KeyHash};
 
-/// One partition of a moving range, as the target sees it.
+/// One partition of a migrating range at the target.
 #[derive(Debug)]
 pub(super) struct Partition {
     range: HashRange,
-    /// Everything below has been replayed; `None`: the whole partition.
+    /// Hash below which everything has been replayed; `None`: the whole partition has been.
     progress: Option<KeyHash>,
-    /// Replies above the progress that wait for their replay, or for that of an earlier one.
+    /// Replies above the progress that wait for their own replay or for an earlier one.
     pieces: VecDeque<Piece>,
     bulk: Bulk,
 }
 
-/// Where the pulls of a partition stand.
+/// The state of the pulls of a partition.
 #[derive(Clone, Copy, Debug)]
 enum Bulk {
-    /// The next pull begins here.
+    /// The next pull begins at this hash.
     Next(KeyHash),
-    /// A pull from here is outstanding, and is sent again at this time.
+    /// A pull from this hash is outstanding and is repeated at this time.
     Asked(KeyHash, Instant),
-    /// Every piece has been received.
+    /// All pieces have been received.
     End,
 }
 
-/// One reply.
+/// A received reply.
 #[derive(Debug)]
 struct Piece {
     first: KeyHash,
     next: Option<KeyHash>,
-    /// `None`: it has been replayed, or brought nothing.
+    /// The payload to replay; `None`: it has been replayed, or the reply had no payload.
     unreplayed: Option<Ticket>,
 }
 
@@ -59,8 +59,8 @@ impl Partition {
         self.range
     }
 
-    /// The cursor to pull from now, if a pull is to be sent: the next one, as long as at most
-    /// `ahead` replies wait for their replay, or an unanswered one again.
+    /// Returns the cursor of the pull to send now, if any: a new pull while fewer than `ahead`
+    /// replies wait for their replay, or the repetition of an unanswered one.
     pub(super) fn ask(&mut self, now: Instant, ahead: usize) -> Option<KeyHash> {
         let cursor = match self.bulk {
             Bulk::Next(cursor) if self.unreplayed() < ahead => cursor,
@@ -71,8 +71,8 @@ impl Partition {
         Some(cursor)
     }
 
-    /// Takes a reply that brings everything from `cursor` up to `next`; without a payload there
-    /// is nothing to replay. `false`: it does not fit.
+    /// Accepts a reply with everything from `cursor` up to `next`. Without a payload there is
+    /// nothing to replay. Returns `false` if the reply answers no outstanding pull.
     pub(super) fn receive(
         &mut self,
         cursor: KeyHash,
@@ -89,7 +89,7 @@ impl Partition {
         true
     }
 
-    /// A piece has been replayed. One that was given up meanwhile has no place any more.
+    /// Records that a piece has been replayed. A piece given up in the meantime is ignored.
     pub(super) fn replayed(&mut self, ticket: Ticket) {
         let mut pieces = self.pieces.iter_mut();
         if let Some(piece) = pieces.find(|piece| piece.unreplayed == Some(ticket)) {
@@ -97,7 +97,7 @@ impl Partition {
         }
     }
 
-    /// Moves the progress as far as it may go. `true`: it moved.
+    /// Advances the progress as far as possible. Returns whether it moved.
     pub(super) fn advance(&mut self) -> bool {
         let mut moved = false;
         while let Some(piece) = self.pieces.pop_front_if(|piece| piece.unreplayed.is_none()) {
@@ -108,8 +108,8 @@ impl Partition {
         moved
     }
 
-    /// The replay of a piece failed: it and all behind it are pulled again, after a pause, in
-    /// which what made it fail may pass.
+    /// Schedules another pull of a piece with a failed replay and of all later pieces. The pause
+    /// before it lets the cause, such as full memory, pass.
     pub(super) fn spoil(&mut self, now: Instant, ticket: Ticket) {
         if let Some(place) = self.pieces.iter().position(|piece| piece.unreplayed == Some(ticket)) {
             self.bulk = Bulk::Asked(self.pieces[place].first, now + PULL_AGAIN);
@@ -121,12 +121,12 @@ impl Partition {
         self.progress
     }
 
-    /// What still depends on the source.
+    /// Returns the range that still depends on the source.
     pub(super) fn remaining(&self) -> Option<HashRange> {
         self.progress.map(|first| HashRange::new(first, self.range.last()))
     }
 
-    /// When an outstanding pull is sent again.
+    /// Returns when an outstanding pull is repeated.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match self.bulk {
             Bulk::Asked(_, again) => Some(again),
@@ -145,7 +145,7 @@ mod tests {
 
     const NOW: Instant = Instant(0);
 
-    /// Asks for and receives `0-9`, `10-19` ... with tickets 0, 1 ...
+    /// Pulls and receives `0-9`, `10-19` ... with tickets 0, 1 ...
     fn received(pieces: u64) -> Partition {
         let mut partition = Partition::new(HashRange::new(KeyHash(0), KeyHash(99)));
         for piece in 0..pieces {
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn replies_that_do_not_fit_are_dropped() {
         let mut partition = received(1);
-        assert!(!receive(&mut partition, 10, None, 7), "nobody asked");
+        assert!(!receive(&mut partition, 10, None, 7), "an unrequested reply");
         assert_eq!(partition.ask(NOW, 9), Some(KeyHash(10)));
         assert!(!receive(&mut partition, 0, Some(10), 7), "a repetition");
         assert!(!receive(&mut partition, 10, Some(10), 7), "no step");
@@ -215,7 +215,7 @@ mod tests {
         let mut partition = received(3);
         assert!(replay(&mut partition, 0));
         partition.spoil(NOW, Ticket(1));
-        assert!(!replay(&mut partition, 2), "it was given up");
+        assert!(!replay(&mut partition, 2), "it was abandoned");
         assert_eq!(partition.ask(NOW, 9), None, "not at once");
         assert_eq!(partition.ask(NOW + PULL_AGAIN, 9), Some(KeyHash(10)));
         assert!(receive(&mut partition, 10, None, 3));

@@ -1,4 +1,4 @@
-//! The target's work between flip and last cut: pulls, replays, cuts, and what it tells.
+//! The target's work between flip and last cut: pulls, replays, cuts, and reports.
 
 use super::cuts::Cuts;
 use super::policy;
@@ -13,7 +13,7 @@ use types::{HashRange, Instant, MigrationId, OwnershipEpoch, ServerId};
 use wire::control::{Intent, Progress, ToCoordinator};
 use wire::peer::{Pull, PullReply};
 
-/// A range that is served here while parts of it are still at the source.
+/// The state of a range that the target serves while some of its records are still at the source.
 #[derive(Debug)]
 pub(super) struct Pulling {
     migration: MigrationId,
@@ -25,18 +25,18 @@ pub(super) struct Pulling {
     partitions: Vec<Partition>,
     cuts: Cuts,
     cut: Cut,
-    /// What depends on the source as of the last committed cut; `None` before the first.
+    /// The ranges that depend on the source since the last committed cut; `None` before the first.
     committed: Option<Vec<HashRange>>,
     progress: Progress,
     tell_at: Instant,
 }
 
-/// Whether a cut is being committed.
+/// The state of the current cut.
 #[derive(Debug)]
 enum Cut {
-    /// No; and since when, what was replayed since, and whether any progress moved.
+    /// No cut is running. `bytes` were replayed since `since`; `moved`: some progress has advanced.
     Idle { since: Instant, bytes: u64, moved: bool },
-    /// Yes, and this is what will depend on the source afterwards.
+    /// A cut is being committed, after which `remaining` depends on the source.
     Running { remaining: Vec<HashRange>, bytes: u64, moved: bool },
 }
 
@@ -59,7 +59,7 @@ impl Pulling {
         }
     }
 
-    /// `false`: the reply does not fit.
+    /// Processes a pull reply. Returns `false` if it answers no outstanding pull.
     pub(super) fn receive(
         &mut self,
         reply: &PullReply,
@@ -121,7 +121,7 @@ impl Pulling {
         self.tell_at = now;
     }
 
-    /// Whether nothing depends on the source any more.
+    /// Returns whether nothing depends on the source any more.
     pub(super) fn is_committed(&self) -> bool {
         self.committed.as_ref().is_some_and(Vec::is_empty)
     }
@@ -135,7 +135,7 @@ impl Pulling {
         pulls.chain(self.cut.next_deadline(self.cuts)).fold(self.tell_at, Instant::min)
     }
 
-    /// Does what is due by now.
+    /// Sends pulls, cuts and reports that are due.
     pub(super) fn settle(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
         for (place, partition) in self.partitions.iter_mut().enumerate() {
             if let Some(cursor) = partition.ask(now, self.pulls_ahead) {
@@ -195,7 +195,7 @@ impl Cut {
         }
     }
 
-    /// Whether a new cut would shrink the dependency by enough, or end it.
+    /// Returns whether a new cut would shrink the dependency by enough, or end it.
     fn is_due(&self, now: Instant, cuts: Cuts, is_complete: bool) -> bool {
         match self {
             Cut::Idle { since, bytes, moved } => {
@@ -213,10 +213,10 @@ impl Cut {
         }
     }
 
-    /// What depends on the source from now on.
+    /// Ends the running cut and returns the ranges that still depend on the source.
     fn commit(&mut self, now: Instant) -> Vec<HashRange> {
         let Cut::Running { remaining, bytes, moved } = self else {
-            unreachable!("a cut was committed that nobody asked for");
+            unreachable!("a cut was committed that was not requested");
         };
         let (remaining, bytes, moved) = (std::mem::take(remaining), *bytes, *moved);
         *self = Cut::Idle { since: now, bytes, moved };

@@ -1,19 +1,20 @@
-//! The source's side of one migration: when it serves, holds, redirects, and may forget.
+//! The source's side of one migration: it decides when the source serves, holds, redirects or
+//! forgets the range.
 //!
-//! The source answers pulls without keeping any state about them, so they do not pass through
-//! here; [`Source::keeps`] tells whether it may still answer for a hash. What matters here is the
-//! flip: from the moment the first one leaves until its outcome is known, the source neither
-//! serves the range nor sends its clients elsewhere.
+//! The source answers pulls without keeping state about them, so pulls do not pass through this
+//! machine; [`Source::keeps`] decides whether the source may still answer for a hash. The
+//! critical part is the flip: from the first flip until its outcome is known, the source neither
+//! serves the range nor redirects its clients.
 //!
-//! Freezing waits until every earlier write of the server is acknowledged. So that clients are held
-//! only for what comes in last, the source first *catches up* while it serves: it waits for what
-//! has been written by then. How long that took tells how long the frozen range may be held.
+//! The freeze waits until every earlier write of the server is acknowledged. To hold clients only
+//! for the last writes, the source first *catches up* while it still serves: it waits for all
+//! writes so far. The duration of that wait determines how long the frozen range may be held.
 //!
 //! Invariants:
-//! - a flip leaves only after every reactor has begun a turn since the range was frozen;
-//! - after a flip has left, the range is served here again only if the target has bound itself
-//!   never to accept it (it said so itself, or to the coordinator);
-//! - what is kept only shrinks, and each hash is forgotten once.
+//! - A flip leaves only after every reactor has begun a turn since the range was frozen.
+//! - After a flip has left, the source serves the range again only if the target has committed
+//!   itself, to the source or to the coordinator, never to accept it.
+//! - The set of kept hashes only shrinks, and each hash is forgotten once.
 
 use super::ranges;
 use super::text;
@@ -30,7 +31,7 @@ use types::{
 use wire::control::{Intent, ToCoordinator};
 use wire::peer::{Flip, PeerMessage, RecordCounts};
 
-/// The source of one migration. Made when the migration is first heard of, whatever the message.
+/// The source of one migration. The driver creates it at the first message about the migration.
 #[derive(Debug)]
 pub struct Source {
     migration: MigrationId,
@@ -39,32 +40,32 @@ pub struct Source {
 
 #[derive(Debug)]
 enum State {
-    /// The coordinator has not asked for the flip yet. The range is served.
+    /// The coordinator has not asked for the flip yet; the range is served.
     Waiting,
-    /// The range is served; what has been written so far is being acknowledged.
+    /// The range is served, and the writes so far are being acknowledged.
     CatchingUp { intent: Box<Intent>, attempt: u32, since: Instant, patience: Patience },
-    /// New operations on the range are held; earlier ones are coming to their end.
+    /// New operations on the range are held, and earlier ones are finishing.
     Freezing { intent: Box<Intent>, attempt: u32, since: Instant, patience: Patience },
-    /// The range is served again for a while because freezing took too long.
+    /// The range is served again for a while, because freezing took too long.
     Resting { intent: Box<Intent>, attempt: u32, until: Instant, patience: Patience },
-    /// The range is served; somebody else has to end the intent.
+    /// The range is served; the coordinator and the target must end the intent.
     GivenUp { ask_at: Instant },
-    /// A flip is on its way. The range is held until the outcome is known.
+    /// A flip is in flight. The range is held until the outcome is known.
     Flipping { flip: Box<Flip>, target: ServerId, flip_at: Instant, ask_at: Instant },
-    /// The target serves. The copy is kept as far as the target still depends on it.
+    /// The target serves the range, and still needs the source's copy of `kept`.
     Leaving { kept: Vec<HashRange>, forgetting: Vec<HashRange> },
-    /// Nothing is left here.
+    /// The source holds nothing of the range.
     Released,
     /// The intent was withdrawn; the range is served.
     Withdrawn,
 }
 
-/// Time that attempts to freeze may take.
+/// The time limits of the attempts to freeze.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
-    /// When all of them together have taken too long.
+    /// End of the time for all attempts together.
     until: Instant,
-    /// How long the range may be held in one of them.
+    /// Time for which one attempt may hold the range.
     freeze_max: Duration,
 }
 
@@ -73,143 +74,143 @@ impl Patience {
         Patience { until: now + FREEZING_MAX, freeze_max: FREEZE_MAX }
     }
 
-    /// Acknowledgments have taken so long: a write that comes just before the freeze may need as
-    /// long again, and one more that it waits behind.
+    /// Adapts the limit to a measured acknowledgment time. A write just before the freeze may
+    /// take as long again, plus once more for the write it waits behind.
     fn note_acknowledged(&mut self, took: Duration) {
         let wanted = (FREEZE_MAX + 2 * took).min(FREEZE_LONGEST);
         self.freeze_max = self.freeze_max.max(wanted);
     }
 
-    /// Pause after an attempt: at most a fifth of the time is frozen.
+    /// Returns the pause after an attempt: the range is frozen for at most a fifth of the time.
     fn pause(self) -> Duration {
         FREEZE_AGAIN.max(4 * self.freeze_max)
     }
 }
 
-/// What happens to a source.
+/// An event at a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceEvent {
-    /// The coordinator: the target is prepared, flip.
+    /// The coordinator asks for the flip: the target is prepared.
     Start(Box<Intent>),
-    /// Everything that was written before [`SourceEffect::CatchUp`] is acknowledged.
+    /// Every write before [`SourceEffect::CatchUp`] is acknowledged.
     CaughtUp {
-        /// As in the effect.
+        /// The attempt number from the effect.
         attempt: u32,
     },
     /// The range is frozen: every reactor has begun a turn since [`SourceEffect::Freeze`].
     Frozen {
-        /// As in the effect.
+        /// The attempt number from the effect.
         attempt: u32,
-        /// What was found, after the last reactor had begun its turn.
+        /// The state of the range, read after the last reactor began its turn.
         at: Box<FrozenState>,
     },
     /// The range cannot be frozen, because it is not served here under the intent's epoch.
     FreezeRefused {
-        /// As in the effect.
+        /// The attempt number from the effect.
         attempt: u32,
     },
-    /// How the flip ended.
+    /// A server answered the flip.
     FlipAnswered {
-        /// Who says so: only the target's word counts.
+        /// The sender; the answer counts only if this is the target.
         from: ServerId,
-        /// Whether the target serves the range.
+        /// Set if the target serves the range.
         accepted: bool,
     },
-    /// The coordinator: how the flip ended, or that there will be none.
+    /// The coordinator reports the outcome of the flip, or that there will be no flip.
     Outcome {
-        /// Whether the target serves the range.
+        /// Set if the target serves the range.
         accepted: bool,
     },
-    /// The coordinator: only these ranges are still needed.
+    /// The coordinator reports that only these ranges are still needed.
     Forget {
-        /// In ascending order.
+        /// The ranges, ascending.
         remaining: Vec<HashRange>,
     },
-    /// The target has died, and this part of what it did not have is ours again: it is not the
-    /// migration's business any more.
+    /// The target has died, and this part of the range, which the target did not have, belongs to
+    /// this server again. It leaves the migration.
     Returned {
-        /// What of the range.
+        /// The part of the range.
         range: HashRange,
     },
-    /// A [`SourceEffect::Forget`] has been carried out.
+    /// The driver has completed a [`SourceEffect::Forget`].
     Forgotten {
-        /// As in the effect.
+        /// The range from the effect.
         range: HashRange,
     },
-    /// Time has passed: [`Source::next_deadline`].
+    /// A deadline has passed: [`Source::next_deadline`].
     Tick,
 }
 
-/// What the source knows of a range that nobody can change any more.
+/// The state of a frozen range, sent to the target with the flip.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrozenState {
-    /// Not below any version of the range: the server's counter.
+    /// Upper bound of all versions in the range: the server's version counter.
     pub version_floor: Version,
-    /// The highest clock by which expiry was judged here.
+    /// The latest clock by which expiry was judged in the range.
     pub expiry_clock: UnixMillis,
-    /// Records per table and slot.
+    /// Number of records per table and slot.
     pub records: RecordCounts,
 }
 
-/// What a source wants done, in this order.
+/// An action that a source asks its driver to take; the driver applies actions in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceEffect {
-    /// Once everything that the server has written by now is acknowledged, say
-    /// [`SourceEvent::CaughtUp`]. Ends an earlier one.
+    /// Waits until every write of the server so far is acknowledged, then reports
+    /// [`SourceEvent::CaughtUp`]. Replaces an earlier wait.
     CatchUp {
         /// Number of this attempt, from 1.
         attempt: u32,
     },
-    /// Hold every operation on the range; once every reactor has begun a turn since then, say
-    /// [`SourceEvent::Frozen`].
+    /// Holds every operation on the range and reports [`SourceEvent::Frozen`] once every reactor
+    /// has begun a turn since then.
     Freeze {
-        /// What to freeze.
+        /// The range.
         range: HashRange,
-        /// Epoch under which it must be served here.
+        /// Epoch under which this server must own the range.
         epoch: OwnershipEpoch,
         /// Number of this attempt, from 1.
         attempt: u32,
     },
-    /// Serve the range again. Ends an attempt to freeze.
+    /// Serves the range again and ends an attempt to freeze.
     Thaw {
         /// The range.
         range: HashRange,
     },
-    /// Send this to a server.
+    /// Sends a message to a server.
     Send {
-        /// To whom.
+        /// The receiver.
         to: ServerId,
-        /// What.
+        /// The message.
         message: PeerMessage,
     },
-    /// Answer what was held and what still comes with a redirection.
+    /// Redirects held and future operations on the range to the target.
     Leave {
         /// The range.
         range: HashRange,
-        /// Who serves it.
+        /// The server that serves it.
         to: ServerId,
-        /// Under which epoch.
+        /// The epoch under which it serves.
         epoch: OwnershipEpoch,
     },
-    /// Drop the records of a range, in the background, then say [`SourceEvent::Forgotten`].
+    /// Deletes the records of a range in the background, then reports [`SourceEvent::Forgotten`].
     /// Independent work.
     Forget {
         /// The range.
         range: HashRange,
     },
-    /// The index holds no record of the range: drop its tablet.
+    /// Drops the range's tablet, since the index holds none of its records any more.
     Release,
-    /// Tell the coordinator.
+    /// Sends a message to the coordinator.
     Tell(ToCoordinator),
 }
 
 impl Source {
-    /// A source that has heard nothing but the migration's number.
+    /// Creates the source of a migration of which only the id is known.
     pub fn new(migration: MigrationId) -> Source {
         Source { migration, state: State::Waiting }
     }
 
-    /// The only way to change a source.
+    /// Processes one event and appends the resulting effects to `out`.
     pub fn handle(&mut self, now: Instant, event: SourceEvent, out: &mut Outbox<SourceEffect>) {
         match event {
             SourceEvent::Start(intent) => self.start(now, intent, out),
@@ -233,7 +234,7 @@ impl Source {
         self.settle(now, out);
     }
 
-    /// When [`SourceEvent::Tick`] is due, if nothing happens before.
+    /// Returns when [`SourceEvent::Tick`] is due, if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
             State::CatchingUp { patience, .. } => Some(patience.until),
@@ -245,13 +246,14 @@ impl Source {
         }
     }
 
-    /// Whether a pull may be answered with what is in the index under this hash. If not, the
-    /// source has forgotten it or is about to, and the answer is *gone*.
+    /// Returns whether a pull may be answered from the index for this hash. If not, the source
+    /// has forgotten the hash or is about to, and the answer is *gone*.
     pub fn keeps(&self, hash: KeyHash) -> bool {
         match &self.state {
             State::Leaving { kept, .. } => kept.iter().any(|range| range.contains(hash)),
-            // Whoever gets an answer may conclude that we know of the acceptance: a pull that comes
-            // before the answer to the flip is that answer, [`Source::expects_answer`].
+            // An answer to a pull proves to the target that the source knows of the acceptance. A
+            // pull that arrives before the answer to the flip is itself that answer: see
+            // [`Source::expects_answer`].
             State::Flipping { .. }
             | State::Waiting
             | State::CatchingUp { .. }
@@ -263,20 +265,20 @@ impl Source {
         }
     }
 
-    /// Returns whether it is open how the flip ended. Then a pull of the target's is the answer to
-    /// it ([`SourceEvent::FlipAnswered`]), before it is one itself.
+    /// Returns whether the outcome of the flip is open. A pull from the target then first counts
+    /// as the answer to the flip ([`SourceEvent::FlipAnswered`]).
     pub fn expects_answer(&self) -> bool {
         matches!(self.state, State::Flipping { .. })
     }
 
-    /// Whether nothing is left to do. The machine is kept as the memory of how it ended.
+    /// Returns whether the migration has ended here. The driver keeps the machine as a record.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Released | State::Withdrawn)
     }
 }
 
 impl Source {
-    /// Whose answer to a flip counts.
+    /// Returns the target, the only server that may answer a flip.
     fn target(&self) -> Option<ServerId> {
         match &self.state {
             State::Flipping { target, .. } => Some(*target),
@@ -294,12 +296,12 @@ impl Source {
     fn start(&mut self, now: Instant, intent: Box<Intent>, out: &mut Outbox<SourceEffect>) {
         match &self.state {
             State::Waiting => self.catch_up(now, (intent, 1), Patience::from(now), out),
-            // The coordinator has not heard of it.
+            // The coordinator has not heard of the withdrawal.
             State::Withdrawn => self.report_withdrawn(out),
             State::Leaving { .. } => {
                 out.push(SourceEffect::Tell(ToCoordinator::Flipped { migration: self.migration }));
             }
-            // It asks by itself what it does not know, or this comes late.
+            // The source asks by itself if necessary, or the message is late.
             State::CatchingUp { .. }
             | State::Freezing { .. }
             | State::Resting { .. }
@@ -309,7 +311,7 @@ impl Source {
         }
     }
 
-    /// The target may have said never by itself. Being asked, it will say so to the coordinator.
+    /// Asks the coordinator to query the target, which may have withdrawn its promise by itself.
     fn report_withdrawn(&self, out: &mut Outbox<SourceEffect>) {
         out.push(SourceEffect::Tell(ToCoordinator::FlipUnanswered { migration: self.migration }));
     }
@@ -375,8 +377,7 @@ impl Source {
         }
     }
 
-    /// Nothing has been sent to the target, so the coordinator's question to it will end the
-    /// intent.
+    /// Gives up freezing. No flip was sent, so the coordinator can end the intent at the target.
     fn give_up(&mut self, now: Instant, out: &mut Outbox<SourceEffect>) {
         out.push(SourceEffect::Tell(ToCoordinator::FlipUnanswered { migration: self.migration }));
         self.state = State::GivenUp { ask_at: now + TELL_AGAIN };
@@ -387,7 +388,7 @@ impl Source {
     }
 
     fn leave(&mut self, out: &mut Outbox<SourceEffect>) {
-        // Only a flip that was sent can be accepted; later it is a repetition.
+        // Only a flip in flight can be accepted; a later acceptance is a repetition.
         let State::Flipping { flip, target, .. } = &self.state else { return };
         let (range, to, epoch) = (flip.range, *target, flip.target_epoch);
         out.push(SourceEffect::Leave { range, to, epoch });
@@ -403,14 +404,14 @@ impl Source {
             | State::CatchingUp { .. }
             | State::Resting { .. }
             | State::GivenUp { .. } => {}
-            // The target gives one answer only; this one is not about us.
+            // The target never changes its answer, so this outcome does not apply to this state.
             State::Leaving { .. } | State::Released | State::Withdrawn => return,
         }
         self.state = State::Withdrawn;
     }
 
     fn forget(&mut self, remaining: &[HashRange], out: &mut Outbox<SourceEffect>) {
-        // The target has replayed something, so it had accepted: this overtook the answer.
+        // The target has replayed records, hence it has accepted; this message overtook the answer.
         self.leave(out);
         match &mut self.state {
             State::Leaving { kept, forgetting } => {
@@ -421,12 +422,12 @@ impl Source {
                 *kept = ranges::intersection(kept, remaining);
                 self.release_if_empty(out);
             }
-            // Our answer was lost.
+            // The first report was lost.
             State::Released => {
                 out.push(SourceEffect::Tell(ToCoordinator::Released { migration: self.migration }));
             }
-            // The target died and counts as one that has accepted; what it did not have returned to
-            // a source that knew of no flip.
+            // The target died and counts as having accepted. The ranges that it did not have
+            // returned to this source, which never sent a flip.
             State::Waiting | State::Withdrawn if remaining.is_empty() => {
                 out.push(SourceEffect::Tell(ToCoordinator::Released { migration: self.migration }));
                 self.state = State::Released;
@@ -443,10 +444,10 @@ impl Source {
 
     fn forgotten(&mut self, range: HashRange, out: &mut Outbox<SourceEffect>) {
         let State::Leaving { forgetting, .. } = &mut self.state else {
-            unreachable!("{} forgot {range} unasked: {:?}", self.migration, self.state);
+            unreachable!("{} deleted {range} without a request: {:?}", self.migration, self.state);
         };
         let place = forgetting.iter().position(|&asked| asked == range);
-        forgetting.swap_remove(place.expect("a range is forgotten once, and only if asked"));
+        forgetting.swap_remove(place.expect("a range is deleted once, and only on request"));
         self.release_if_empty(out);
     }
 
@@ -462,11 +463,11 @@ impl Source {
     }
 
     fn returned(&mut self, range: HashRange, out: &mut Outbox<SourceEffect>) {
-        // It had accepted, as far as anybody can tell.
+        // The target counts as having accepted.
         self.leave(out);
         match &mut self.state {
             State::Leaving { kept, .. } => *kept = ranges::without(kept, &[range]),
-            // No flip was sent, and none will be: the range has never left.
+            // No flip was sent, and none will be: the range never left this server.
             State::Freezing { intent, .. } => {
                 out.push(SourceEffect::Thaw { range: intent.range });
                 self.state = State::Leaving { kept: Vec::new(), forgetting: Vec::new() };
@@ -481,7 +482,7 @@ impl Source {
         }
     }
 
-    /// Does what is due by now.
+    /// Takes the steps that are due.
     fn settle(&mut self, now: Instant, out: &mut Outbox<SourceEffect>) {
         if self.next_deadline().is_none_or(|deadline| now < deadline) {
             return;

@@ -1,19 +1,19 @@
 //! The target's side of one migration: from the intent to the last committed cut.
 //!
-//! The target decides how the flip ends, exactly once, and its word binds everybody. From then on
-//! it serves the range, pulls what it misses, and tells the coordinator from time to time which
-//! hashes still depend on the source. What it tells it repeats until the coordinator says that
-//! the migration is over: this one repetition drives coordinator and source as well.
+//! The target decides the outcome of the flip, exactly once, and its decision is binding for all.
+//! After acceptance it serves the range, pulls the missing records, and periodically reports to
+//! the coordinator which hashes still depend on the source. It repeats its reports until the
+//! coordinator ends the migration; this one repetition drives coordinator and source as well.
 //!
 //! Invariants:
-//! - a flip is accepted only if it fits the intent that came from the coordinator, once;
-//! - after *never* no flip of this migration is accepted, and who has been prepared for too long
-//!   says never by itself: a coordinator that cannot reach it relies on that;
-//! - the source hears that the flip was accepted only when every reactor serves the range, so
-//!   that two servers never point at each other;
-//! - until the source or the coordinator has shown that it knows of the acceptance, the range is
-//!   served only for as long as neither can have given it to the source again;
-//! - the dependency shrinks only to what a committed cut leaves.
+//! - A flip is accepted only once, and only if it matches the coordinator's intent.
+//! - After *never* no flip of this migration is accepted. A target that has been prepared for too
+//!   long decides *never* by itself; a coordinator that cannot reach it relies on that.
+//! - The source learns of the acceptance only when every reactor serves the range, so that two
+//!   servers never redirect to each other.
+//! - Until the source or the coordinator has proved that it knows of the acceptance, the target
+//!   serves the range only while neither can have returned it to the source.
+//! - The dependency shrinks only to the remainder of a committed cut.
 
 mod display;
 
@@ -25,7 +25,7 @@ use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
 use wire::control::{Intent, Progress, ToCoordinator};
 use wire::peer::{Flip, PeerMessage, Pull, PullReply};
 
-/// The target of one migration. Made when the migration is first heard of, whatever the message.
+/// The target of one migration. The driver creates it at the first message about the migration.
 #[derive(Debug)]
 pub struct Target {
     migration: MigrationId,
@@ -35,99 +35,99 @@ pub struct Target {
 
 #[derive(Debug)]
 enum State {
-    /// The coordinator has not told the intent yet.
+    /// The coordinator has not sent the intent yet.
     Unknown,
-    /// The intent is known; memory is being set aside.
+    /// The intent is known, and memory is being reserved.
     Reserving { intent: Box<Intent> },
-    /// There is no room.
+    /// Memory could not be reserved.
     Refused { reason: String },
-    /// A fitting flip will be accepted, up to a time.
+    /// A matching flip is accepted until the given time.
     Prepared { intent: Box<Intent>, until: Instant },
     /// No flip of this migration will ever be accepted.
     Never,
-    /// A flip is accepted; not every reactor has taken up serving.
+    /// A flip is accepted; some reactors do not serve the range yet.
     Accepting { intent: Box<Intent>, records_total: u64, known: Acknowledged },
-    /// The range is served; records are missing, or not committed.
+    /// The range is served; records are missing or not committed.
     Pulling { source: ServerId, pulling: Box<Pulling>, known: Acknowledged },
-    /// Nothing depends on the source any more. It still has to forget, the coordinator to hear.
+    /// Nothing depends on the source; the coordinator must still end the migration.
     Settling { source: ServerId, progress: Progress, tell_at: Instant },
     /// The migration is over.
     Done { source: ServerId },
 }
 
-/// Knowledge of others that a flip was accepted. Whoever knows never gives the range to the source
-/// again.
+/// Evidence that the source or the coordinator knows of the acceptance. After that, the range is
+/// never given to the source again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acknowledged {
-    /// Nobody has shown any. The range is served until then.
+    /// There is no evidence yet. The range is served until the given time.
     Not { until: Instant },
-    /// Nobody has in time. The range is not served.
+    /// No evidence came in time. The range is not served.
     TooLate,
-    /// The source or the coordinator has.
+    /// The source or the coordinator knows of the acceptance.
     Yes,
 }
 
-/// What happens to a target.
+/// An event at a target.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TargetEvent {
-    /// The coordinator: an intent exists.
+    /// The coordinator announces an intent.
     Prepare(Box<Intent>),
-    /// What came of [`TargetEffect::Reserve`]: the reason if there is no room.
+    /// The result of [`TargetEffect::Reserve`]: the reason if memory could not be reserved.
     Reserved(Result<(), String>),
-    /// The coordinator: have you accepted, or will you never?
+    /// The coordinator asks whether the target has accepted; if it has not, it must never accept.
     Decide,
-    /// The coordinator's map says that the range is ours.
+    /// The coordinator's map assigns the range to this server.
     Acknowledged,
-    /// The coordinator: the migration is over.
+    /// The coordinator ends the migration.
     Finished,
-    /// The source has died after the flip: nothing more comes from it.
+    /// The source has died after the flip: it sends nothing more.
     SourceDied,
-    /// A source: I serve nothing of the range any more.
+    /// The source no longer serves the range.
     Flip {
-        /// Who says so.
+        /// The sender.
         from: ServerId,
-        /// What.
+        /// The flip.
         flip: Box<Flip>,
     },
-    /// [`TargetEffect::Accept`] has been carried out and every reactor has begun a turn since.
+    /// [`TargetEffect::Accept`] is complete, and every reactor has begun a turn since then.
     Serving,
-    /// A source: the records of a piece.
+    /// The source sent the records of a piece.
     PullReply {
-        /// Who says so.
+        /// The sender.
         from: ServerId,
-        /// Which piece.
+        /// The header of the reply.
         reply: PullReply,
-        /// Where the records are; `None` if there are none in this piece.
+        /// The records; `None` if the piece has none.
         payload: Option<Ticket>,
     },
-    /// A [`TargetEffect::Replay`] has been carried out.
+    /// A [`TargetEffect::Replay`] is complete.
     Replayed {
-        /// As in the effect.
+        /// The partition from the effect.
         partition: u16,
-        /// As in the effect.
+        /// The ticket from the effect.
         ticket: Ticket,
-        /// What it added.
+        /// The records that were replayed.
         added: Added,
     },
-    /// A [`TargetEffect::Replay`] cannot be carried out: the payload is damaged, or memory full.
+    /// A [`TargetEffect::Replay`] failed: the payload is damaged, or memory is full.
     ReplayFailed {
-        /// As in the effect.
+        /// The partition from the effect.
         partition: u16,
-        /// As in the effect.
+        /// The ticket from the effect.
         ticket: Ticket,
     },
     /// A reactor has replayed the answer to a priority pull.
     PriorityReplayed {
-        /// What it added.
+        /// The records that were replayed.
         added: Added,
     },
-    /// A [`TargetEffect::Cut`] has been carried out.
+    /// A [`TargetEffect::Cut`] is committed.
     CutCommitted,
-    /// Time has passed: [`Target::next_deadline`].
+    /// A deadline has passed: [`Target::next_deadline`].
     Tick,
 }
 
-/// What a replay put into the store.
+/// The amount of data that a replay processed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Added {
     /// Records of the payload.
@@ -136,86 +136,87 @@ pub struct Added {
     pub bytes: u64,
 }
 
-/// What a target wants done, in this order.
+/// An action that a target asks its driver to take; the driver applies actions in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TargetEffect {
-    /// Set memory aside for so many bytes of records and say [`TargetEvent::Reserved`].
+    /// Reserves memory for the records of the range, then reports [`TargetEvent::Reserved`].
     Reserve {
-        /// Live bytes of the range at the source.
+        /// Bytes of the range's live records at the source.
         bytes: u64,
     },
-    /// Give back what was set aside and not used.
+    /// Releases the unused part of the reservation.
     Unreserve,
-    /// Raise version counter and expiry clock, serve the range as one that is arriving; once every
-    /// reactor has begun a turn since then, say [`TargetEvent::Serving`].
+    /// Raises the version counter, sets the range's expiry clock, and begins to serve the range
+    /// as an arriving one. Once every reactor has begun a turn since then, report
+    /// [`TargetEvent::Serving`].
     Accept(Box<Acceptance>),
-    /// Hold every operation on the range: the source may serve it again.
+    /// Holds every operation on the range, because the source may serve it again.
     Suspend,
-    /// Serve the range again.
+    /// Serves the range again.
     Resume,
-    /// Send this to a server.
+    /// Sends a message to a server.
     Send {
-        /// To whom.
+        /// The receiver.
         to: ServerId,
-        /// What.
+        /// The message.
         message: PeerMessage,
     },
-    /// Send this pull to the source. Independent work: pulls may leave from different reactors.
+    /// Sends a pull to the source. Independent work: pulls may leave from different reactors.
     Pull {
-        /// To whom.
+        /// The receiver.
         to: ServerId,
-        /// What.
+        /// The pull.
         pull: Pull,
     },
-    /// Replay this payload and say [`TargetEvent::Replayed`] or [`TargetEvent::ReplayFailed`].
-    /// Independent work: any reactor, in any order.
+    /// Replays a payload, then reports [`TargetEvent::Replayed`] or
+    /// [`TargetEvent::ReplayFailed`]. Independent work for any reactor, in any order.
     Replay {
-        /// Partition that it belongs to.
+        /// The partition of the payload.
         partition: u16,
         /// The payload.
         ticket: Ticket,
     },
-    /// Nobody needs this payload.
+    /// Drops a payload that is not needed.
     Discard {
         /// The payload.
         ticket: Ticket,
     },
-    /// Let operations know that everything of the partition below `to` is here.
+    /// Publishes the new progress to operations: all records of the partition below `to` are here.
     Advance {
         /// The partition.
         partition: u16,
-        /// `None`: all of it.
+        /// The new progress; `None`: the whole partition.
         to: Option<KeyHash>,
     },
-    /// Commit what has been replayed: splice every reactor's side log; then say
+    /// Commits the replayed records by splicing every reactor's side log, then reports
     /// [`TargetEvent::CutCommitted`].
     Cut,
-    /// Tell the coordinator.
+    /// Sends a message to the coordinator.
     Tell(ToCoordinator),
-    /// Serve the range as any other; forget the migration's own state.
+    /// Serves the range as an ordinary one, and drops the migration's own state.
     Finish,
 }
 
-/// All that is needed to begin to serve a range.
+/// The parameters with which the target begins to serve a range.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Acceptance {
-    /// As it came from the coordinator.
+    /// The intent from the coordinator.
     pub intent: Intent,
-    /// As it came from the source.
+    /// The flip from the source.
     pub flip: Flip,
-    /// How the range is divided, in ascending order.
+    /// The partitions of the range, ascending.
     pub partitions: Vec<HashRange>,
-    /// Until when the range may be served without news: see [`Target::unacknowledged_until`].
+    /// End of service without evidence: see [`Target::unacknowledged_until`].
     pub until: Instant,
 }
 
 impl Target {
-    /// A target that has heard nothing but the migration's number.
+    /// Creates the target of a migration of which only the id is known.
     pub fn new(migration: MigrationId, cuts: Cuts) -> Target {
         Target { migration, cuts, state: State::Unknown }
     }
 
-    /// The only way to change a target.
+    /// Processes one event and appends the resulting effects to `out`.
     pub fn handle(&mut self, now: Instant, event: TargetEvent, out: &mut Outbox<TargetEffect>) {
         self.expire(now, out);
         match event {
@@ -253,7 +254,7 @@ impl Target {
         self.settle(now, out);
     }
 
-    /// When [`TargetEvent::Tick`] is due, if nothing happens before.
+    /// Returns when [`TargetEvent::Tick`] is due, if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         let overdue = self.unacknowledged_until();
         match &self.state {
@@ -271,8 +272,8 @@ impl Target {
         }
     }
 
-    /// Returns until when the range may be served if nobody shows that it knows of the acceptance;
-    /// `None`: somebody has, or it is not served.
+    /// Returns until when the range may be served without evidence that the source or the
+    /// coordinator knows of the acceptance. `None`: there is evidence, or the range is not served.
     pub fn unacknowledged_until(&self) -> Option<Instant> {
         match self.state {
             State::Accepting { known: Acknowledged::Not { until }, .. }
@@ -289,7 +290,7 @@ impl Target {
         }
     }
 
-    /// Returns whether it has accepted and nobody has shown that it knows.
+    /// Returns whether the target has accepted without evidence that another process knows of it.
     pub fn is_unacknowledged(&self) -> bool {
         let too_late = matches!(
             self.state,
@@ -299,12 +300,12 @@ impl Target {
         too_late || self.unacknowledged_until().is_some()
     }
 
-    /// Whether it has accepted nothing so far, and may.
+    /// Returns whether the target has not accepted yet and still may.
     pub fn may_accept(&self) -> bool {
         matches!(self.state, State::Prepared { .. })
     }
 
-    /// Whether nothing is left to do. The machine is kept as the memory of how it ended.
+    /// Returns whether the migration has ended here. The driver keeps the machine as a record.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Refused { .. } | State::Never | State::Done { .. })
     }
@@ -321,7 +322,7 @@ impl Target {
             State::Prepared { .. } => None,
             State::Refused { reason } => Some(reason.clone()),
             State::Never => Some("the migration was withdrawn".to_owned()),
-            // Answered soon, or long ago.
+            // The answer follows soon, or was sent long ago.
             State::Reserving { .. }
             | State::Accepting { .. }
             | State::Pulling { .. }
@@ -342,7 +343,7 @@ impl Target {
         out: &mut Outbox<TargetEffect>,
     ) {
         let State::Reserving { intent } = &self.state else {
-            // Withdrawn while memory was being set aside.
+            // The intent was withdrawn while memory was being reserved.
             if result.is_ok() {
                 out.push(TargetEffect::Unreserve);
             }
@@ -395,15 +396,15 @@ impl Target {
             }
             // The intent ended without a flip.
             State::Unknown | State::Reserving { .. } | State::Prepared { .. } => self.withdraw(out),
-            // The coordinator says so only after our last cut; a bus that says it earlier is wrong.
+            // The coordinator sends this only after the last cut; an earlier one is invalid.
             State::Accepting { .. } | State::Pulling { .. } => {}
             State::Refused { .. } | State::Never | State::Done { .. } => {}
         }
     }
 
-    /// What has not arrived is read from the source's log, by others than us.
+    /// Ends the migration: other servers recover the missing records from the source's log.
     fn source_died(&mut self, out: &mut Outbox<TargetEffect>) {
-        // It gets nothing again.
+        // A dead source never gets the range back.
         self.acknowledge(out);
         match &self.state {
             State::Accepting { intent, .. } => {
@@ -449,7 +450,7 @@ impl Target {
                     out.push(self.answer(from, true));
                 }
             }
-            // Not decided, or answered as soon as the range is served.
+            // The decision is open, or the answer follows as soon as the range is served.
             State::Unknown
             | State::Reserving { .. }
             | State::Refused { .. }
@@ -471,7 +472,7 @@ impl Target {
         self.state = State::Pulling { source, pulling, known };
     }
 
-    /// The source or the coordinator knows of the acceptance.
+    /// Records evidence that the source or the coordinator knows of the acceptance.
     fn acknowledge(&mut self, out: &mut Outbox<TargetEffect>) {
         let (State::Accepting { known, .. } | State::Pulling { known, .. }) = &mut self.state
         else {
@@ -482,7 +483,7 @@ impl Target {
         }
     }
 
-    /// Ends the time for which the range is served without news.
+    /// Stops serving the range when the time without evidence is over.
     fn suspend(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
         let (State::Accepting { known, .. } | State::Pulling { known, .. }) = &mut self.state
         else {
@@ -502,7 +503,7 @@ impl Target {
         payload: Option<Ticket>,
         out: &mut Outbox<TargetEffect>,
     ) {
-        // A source answers no pull before it knows.
+        // A source answers no pull before it knows of the acceptance.
         if matches!(&self.state, State::Pulling { source, .. } if *source == from) {
             self.acknowledge(out);
         }
@@ -526,10 +527,10 @@ impl Target {
     }
 
     fn cut_committed(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
-        // Every partition has been answered.
+        // Every partition has been answered, which proves that the source knows of the acceptance.
         self.acknowledge(out);
         let State::Pulling { source, pulling, .. } = &mut self.state else {
-            unreachable!("{}: a cut was committed that nobody asked for", self.migration);
+            unreachable!("{}: a cut was committed that was not requested", self.migration);
         };
         pulling.cut_committed(now);
         if pulling.is_committed() {
@@ -539,7 +540,7 @@ impl Target {
         self.settle(now, out);
     }
 
-    /// Does what is due by now.
+    /// Takes the steps that are due.
     fn settle(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
         self.suspend(now, out);
         match &mut self.state {
@@ -566,7 +567,7 @@ impl Target {
     }
 }
 
-/// Whether a flip is the one that the coordinator announced.
+/// Returns whether the flip matches the intent of the coordinator.
 fn fits(intent: &Intent, from: ServerId, flip: &Flip) -> bool {
     from == intent.source
         && flip.range == intent.range

@@ -1,4 +1,4 @@
-//! What happens to a [`Master`](super::Master), and what it wants done.
+//! Events and effects of a [`Master`](super::Master).
 
 use crate::Ticket;
 use crate::migration::to_coordinator;
@@ -7,19 +7,19 @@ use types::{HashRange, OwnershipEpoch, ServerId, Version};
 use wire::control::{RecoveryPart, ToCoordinator};
 use wire::peer::{RecoveryNext, RecoveryRead, RecoveryReply};
 
-/// Which part of what it is.
+/// The identity of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartName {
-    /// Whose log; the first one's, if there are several.
+    /// The dead server of the log, or of the first log if there are several.
     pub dead: ServerId,
-    /// What of it.
+    /// The key range of the part.
     pub range: HashRange,
-    /// Given for this part once.
+    /// The epoch of the part, issued once.
     pub epoch: OwnershipEpoch,
 }
 
 impl PartName {
-    /// The name of the part that a message is about; `None`: no coordinator sends this.
+    /// Returns the identity of the part in a request; `None` if the request names no log.
     pub fn of(part: &RecoveryPart) -> Option<PartName> {
         Some(PartName { dead: part.dead()?, range: part.range, epoch: part.epoch })
     }
@@ -31,109 +31,111 @@ impl fmt::Display for PartName {
     }
 }
 
-/// Why a part is handed back that does not fit into a server's memory, and what to do about it.
+/// The reason that is reported for a part that does not fit into this server's memory.
 pub const NO_ROOM: &str =
-    "there is no room for what it held: add a server, or give those that live more memory";
+    "there is not enough memory for its data: add a server, or give the live servers more memory";
 
-/// Why a payload could not be replayed.
+/// The reason why a payload could not be replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayFailure {
-    /// There is no memory left.
+    /// The server has no memory left.
     OutOfMemory,
-    /// The bytes are no entries.
+    /// The payload does not decode to entries.
     Corrupt,
 }
 
-/// What happens to a recovery master.
+/// An event at a recovery master.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MasterEvent {
-    /// The coordinator: this is the part, and some of the segments of a list.
+    /// The coordinator sent the part and some segments of a list.
     Part(Box<RecoveryPart>),
-    /// What came of [`MasterEffect::Begin`]: a reason if the part cannot be recovered here.
+    /// The result of [`MasterEffect::Begin`]: a reason if the part cannot be recovered here.
     Begun(Result<(), String>),
-    /// A backup has answered a read.
+    /// A backup answered a read.
     Replied {
-        /// Who.
+        /// The backup.
         from: ServerId,
-        /// What.
+        /// The header of the reply.
         reply: RecoveryReply,
-        /// Where the entries are; `None` if there are none.
+        /// The entries; `None` if there are none.
         payload: Option<Ticket>,
     },
-    /// A [`MasterEffect::Replay`] has been carried out.
+    /// A [`MasterEffect::Replay`] is complete.
     Replayed {
-        /// As in the effect.
+        /// The ticket from the effect.
         ticket: Ticket,
     },
-    /// A [`MasterEffect::Replay`] cannot be carried out. A part of the payload may have been.
+    /// A [`MasterEffect::Replay`] failed. Some entries of the payload may have been replayed.
     ReplayFailed {
-        /// As in the effect.
+        /// The ticket from the effect.
         ticket: Ticket,
-        /// Why.
+        /// The reason.
         why: ReplayFailure,
     },
-    /// A [`MasterEffect::Secure`] has been carried out.
+    /// A [`MasterEffect::Secure`] is complete.
     Secured,
-    /// What was sent to this server and not answered may be lost.
+    /// The connection to a backup broke: reads that it has not answered may be lost.
     ConnectionLost {
-        /// To whom.
+        /// The backup.
         backup: ServerId,
     },
-    /// The coordinator has declared the server dead.
+    /// The coordinator has declared a server dead.
     Died {
-        /// Which.
+        /// The server.
         backup: ServerId,
     },
-    /// The coordinator: the part does not depend on the dead server's log any more.
+    /// The coordinator confirmed that the part no longer depends on the dead server's log.
     Kept,
-    /// The coordinator's map: the dead server does not own the part any more.
+    /// The coordinator's map no longer shows the dead server as the owner of the part.
     Decided {
-        /// Whether we do, under the part's epoch. Else somebody else has it, or has had it.
+        /// Set if this server owns the part under its epoch; else another server does or did.
         is_ours: bool,
     },
-    /// Time has passed: [`Master::next_deadline`](super::Master::next_deadline).
+    /// A deadline has passed: [`Master::next_deadline`](super::Master::next_deadline).
     Tick,
 }
 
-/// What a recovery master wants done, in this order.
+/// An action that a recovery master asks its driver to take; the driver applies actions in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MasterEffect {
-    /// Make the tablet *recovering* and say [`MasterEvent::Begun`]. To be refused if there is no room,
-    /// or if there are entries of the range already, unless what is here counts too.
+    /// Publishes the tablet as *recovering* and reports [`MasterEvent::Begun`]. The driver
+    /// refuses if memory is short, or if it holds entries of the range that the part does not
+    /// include ([`RecoveryPart::keeps`]).
     Begin,
-    /// Send this to a backup.
+    /// Sends a read to a backup.
     Read {
-        /// To whom.
+        /// The backup.
         backup: ServerId,
-        /// What.
+        /// The read.
         read: RecoveryRead,
     },
-    /// Replay this payload and say [`MasterEvent::Replayed`] or [`MasterEvent::ReplayFailed`].
-    /// Independent work: any reactor, in any order.
+    /// Replays a payload, then reports [`MasterEvent::Replayed`] or
+    /// [`MasterEvent::ReplayFailed`]. Independent work for any reactor, in any order.
     Replay {
         /// The payload.
         ticket: Ticket,
-        /// Whether the dead server's log has it for whoever reads it next. If not it counts as
-        /// written here: nobody is shown it before it is safe here.
+        /// Set if every replica of the dead server's log has these entries, so that a later
+        /// recovery finds them. Otherwise the entries count as written by this server: no reply
+        /// may show them before they are acknowledged here.
         is_settled: bool,
     },
-    /// Nobody needs this payload.
+    /// Drops a payload that is not needed.
     Discard {
         /// The payload.
         ticket: Ticket,
     },
-    /// Nothing more will be replayed. Raise the version counter to this, and when all that was written
-    /// is safe, say [`MasterEvent::Secured`]. The part is served as soon as the map says that it is ours,
-    /// which may be before.
+    /// Raises the version counter to `version`, and reports [`MasterEvent::Secured`] when backups
+    /// have acknowledged everything written. Nothing more will be replayed. The part is served as
+    /// soon as the map shows this server as its owner, which may be earlier.
     Secure {
-        /// Not below any version in the dead server's log.
+        /// Upper bound of the versions in the dead server's log.
         version: Version,
     },
-    /// Tell the coordinator.
+    /// Sends a message to the coordinator.
     Tell(ToCoordinator),
-    /// The part is ours, and safe: what was needed to recover it can go.
+    /// Drops the recovery state: the part is owned here and replicated.
     Finish,
-    /// Stop to secure, and forget the tablet and all that was replayed. Nothing is being replayed.
+    /// Stops replication and discards the tablet with all replayed entries. No replay is running.
     Abandon,
 }
 

@@ -1,4 +1,4 @@
-//! One segment of a dead server's log, and where it can be read.
+//! One segment of a dead server's log and the places of its replicas.
 
 use super::timing::SILENCES_MAX;
 use planted::Bug;
@@ -9,13 +9,13 @@ use wire::control::{RecoverySegment, ReplicaPlace};
 use wire::directory::Content;
 use wire::replica::ReplicaEpoch;
 
-/// A replica of a segment: who holds it, and which one.
+/// A replica of a segment: its backup and its epoch.
 pub(super) type At = (ServerId, ReplicaEpoch);
 
-/// A segment that is named in a list.
+/// A segment from the coordinator's list.
 #[derive(Debug)]
 pub(super) struct Segment {
-    /// The latest list that names it.
+    /// The number of the newest list that names the segment.
     pub(super) list: u64,
     pub(super) stage: Stage,
     content: Option<Content>,
@@ -23,16 +23,16 @@ pub(super) struct Segment {
     settled: u32,
 }
 
-/// How far the reading of a segment is.
+/// The progress of reading a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It is to be read from this server.
+    /// The segment waits in the queue of this backup.
     Queued(ServerId),
-    /// It is being read.
+    /// The segment is being read.
     Fetched,
-    /// Nobody can be asked.
+    /// No backup can be asked at present.
     Stranded,
-    /// All of it is replayed.
+    /// All entries of the segment are replayed.
     Read,
 }
 
@@ -41,38 +41,38 @@ struct Place {
     at: At,
     length: u32,
     flaw: Option<Flaw>,
-    /// Reads in a row without an answer.
+    /// Unanswered reads in a row.
     silences: u32,
 }
 
-/// Why a place is used up.
+/// The reason why a place is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// The backup cannot read it.
+    /// The backup cannot read the replica.
     Missing,
-    /// It ends where it should not, or is not what was written.
+    /// The replica has the wrong end, or its content is not what was written.
     Differs,
-    /// What came from it are no entries.
+    /// The payload from this place does not decode to entries.
     Damaged,
     /// The backup does not answer.
     Silent,
 }
 
-/// What keeps a place from being chosen.
+/// Backups that must not, or should not, be chosen.
 pub(super) struct Absences<'a> {
-    /// For good.
+    /// Dead backups, never chosen.
     pub(super) dead: &'a BTreeSet<ServerId>,
-    /// Unless there is no other.
+    /// Silent backups, chosen only if no other backup has the segment.
     pub(super) silent: &'a BTreeSet<ServerId>,
 }
 
 impl Segment {
-    /// One of which nothing is known.
+    /// Creates a segment without known places.
     pub(super) fn new() -> Segment {
         Segment { list: 0, stage: Stage::Stranded, content: None, places: Vec::new(), settled: 0 }
     }
 
-    /// What a newer list says of it. What was learned about its places stays.
+    /// Takes over the data of a newer list. Knowledge about known places is kept.
     pub(super) fn update(&mut self, list: u64, named: &RecoverySegment) {
         self.list = list;
         self.content = named.content;
@@ -86,7 +86,7 @@ impl Segment {
         self.places = renewed.collect();
     }
 
-    /// Where it is to be read: the first place of those that answer, or that has been silent least.
+    /// Chooses the place to read: the first answering one, else the one with fewest silences.
     pub(super) fn choose(&self, absences: &Absences<'_>) -> Option<At> {
         let usable = self.living(absences.dead).filter(|place| place.flaw.is_none());
         let chosen = usable.min_by_key(|place| match absences.silent.contains(&place.at.0) {
@@ -96,21 +96,22 @@ impl Segment {
         chosen.map(|place| place.at)
     }
 
-    /// Whether all places have been tried. Those that went with their servers do not count: the
-    /// coordinator knows, and names others.
+    /// Returns whether every place on a living backup is unusable. Places lost with their servers
+    /// do not count, because the coordinator knows of the deaths and sends other places.
     pub(super) fn is_used_up(&self, dead: &BTreeSet<ServerId>) -> bool {
         let mut living = self.living(dead).peekable();
         living.peek().is_some() && living.all(|place| place.flaw.is_some())
     }
 
-    /// Where in this replica begins what others may not find any more; `None`: it has nothing of that,
-    /// as far as is known. (A disk that failed may have more than was said, which nobody was told of.)
+    /// Returns the offset in this replica from which other replicas may lack the entries; `None`
+    /// if the replica is not known to have such entries. (After a disk failure a replica may have
+    /// more bytes than reported; those were never acknowledged.)
     pub(super) fn unsettled(&self, at: At) -> Option<u32> {
         let place = self.places.iter().find(|place| place.at == at);
         place.filter(|place| self.settled < place.length).map(|_| self.settled)
     }
 
-    /// Its bytes, as far as is known.
+    /// Returns the length of the segment in bytes, as far as it is known.
     pub(super) fn length(&self) -> u32 {
         let longest = self.places.iter().map(|place| place.length).max();
         self.content.map(|content| content.length).or(longest).unwrap_or(0)
@@ -140,9 +141,9 @@ impl Segment {
         self.place_mut(at).into_iter().for_each(|place| place.silences = 0);
     }
 
-    /// Whether a replica that ends like this is a whole one. One of an open segment has at least
-    /// what was reported of it; where nothing is reported any more it was found damaged, and may
-    /// end anywhere.
+    /// Returns whether a replica with this end is complete. A replica of an open segment must
+    /// have at least its reported length. A replica with a reported length of 0 was found damaged
+    /// and may end anywhere.
     pub(super) fn may_end(&mut self, at: At, end: Content) -> bool {
         match self.content {
             Some(content) => content == end || planted::is(Bug::StaleReplicaUsed),
@@ -150,19 +151,19 @@ impl Segment {
         }
     }
 
-    /// Why it cannot be read, for people.
+    /// Returns the reason why the segment cannot be read, for operators.
     pub(super) fn complaint(&self, (log, id): (ServerId, SegmentId)) -> String {
         let mut text = format!("{id} of log {log} cannot be read");
         for (nth, place) in self.places.iter().enumerate() {
             let what = match place.flaw {
                 Some(Flaw::Missing) => "cannot read it",
-                Some(Flaw::Differs) => "has something else",
-                Some(Flaw::Damaged) => "has it damaged",
+                Some(Flaw::Differs) => "has other content",
+                Some(Flaw::Damaged) => "has a damaged copy",
                 Some(Flaw::Silent) => "does not answer",
                 None => "is dead",
             };
             let mark = if nth == 0 { ":" } else { "," };
-            // Writing to a string cannot fail.
+            // Writing to a `String` cannot fail.
             let _ = write!(text, "{mark} {} {what}", place.at.0);
         }
         text

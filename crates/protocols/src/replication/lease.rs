@@ -1,37 +1,37 @@
-//! Until when a master may serve: until 100 ms after the newest send that a quorum of the backups
-//! acknowledged on which a recovery could rest.
+//! The read lease of a master. It lasts for 100 ms after the newest send that a quorum of the
+//! manifest's backups has acknowledged.
 //!
-//! A recovery fences so many backups of the chain's segment that the coordinator knows that it meets
-//! every such quorum. While another segment is being announced it may know either, so the quorums
-//! of both count. A backup that is lost counts as before: its disk may come back, and be one that a
-//! recovery rests on. Before the coordinator knows any there is no lease: what such a server holds it
-//! hands out to others at once.
+//! A recovery fences enough backups of the manifest segment known to the coordinator to intersect
+//! every such quorum. While another manifest segment is being announced, the coordinator may know
+//! either one, so both quorums must acknowledge. A lost backup still counts, because its disk may
+//! come back and a recovery may use it. Before the coordinator knows any manifest segment there
+//! is no lease: if such a server dies, its ranges are handed out at once.
 //!
-//! **Invariant:** the lease ends at the latest [`LEASE`] after as many of them were fenced as a
-//! recovery must fence.
+//! **Invariant:** the lease ends at most [`LEASE`] after a recovery has fenced as many backups as
+//! it must.
 
 use super::timing::LEASE;
 use std::collections::BTreeMap;
 use types::{Instant, SegmentId, ServerId};
 
-/// The segments that the lease depends on.
+/// The manifest segments on which the lease depends.
 #[derive(Debug, Default)]
 pub(super) struct Lease {
     segments: BTreeMap<SegmentId, Required>,
-    /// The coordinator knows one of the chain's segments.
+    /// Set once the coordinator has recorded one of the manifest segments.
     is_noted: bool,
 }
 
 #[derive(Debug)]
 struct Required {
-    /// So many must have acknowledged something.
+    /// Number of backups that must have acknowledged a message.
     needed: usize,
     /// Send time of the newest message that each backup has acknowledged.
     backups: BTreeMap<ServerId, Option<Instant>>,
 }
 
 impl Required {
-    /// Send time of the newest message that so many as are needed have acknowledged, or later ones.
+    /// Returns the newest send time that at least `needed` backups have reached.
     fn confirmed(&self) -> Option<Instant> {
         let mut sent: Vec<Option<Instant>> = self.backups.values().copied().collect();
         sent.sort_unstable_by(|one, other| other.cmp(one));
@@ -40,7 +40,7 @@ impl Required {
 }
 
 impl Lease {
-    /// The coordinator may know this segment from now on. `needed` is at least one.
+    /// Adds a segment that the coordinator may know from now on. `needed` is at least one.
     pub(super) fn require(
         &mut self,
         segment: SegmentId,
@@ -51,7 +51,7 @@ impl Lease {
         self.segments.insert(segment, Required { needed: needed.max(1), backups });
     }
 
-    /// The coordinator knows this segment, and will never again name one before it.
+    /// Records that the coordinator knows this segment and will never name an earlier one again.
     pub(super) fn note(&mut self, segment: SegmentId) {
         self.is_noted = true;
         self.segments = self.segments.split_off(&segment);
@@ -64,7 +64,7 @@ impl Lease {
         }
     }
 
-    /// `None`: there is no lease.
+    /// Returns the end of the lease; `None` if there is no lease.
     pub(super) fn until(&self) -> Option<Instant> {
         let oldest = self.segments.values().map(Required::confirmed).min();
         oldest.flatten().filter(|_| self.is_noted).map(|sent| sent + LEASE)
@@ -90,7 +90,7 @@ mod tests {
         lease.confirm(SEGMENT, ServerId(4), Instant(7));
         assert_eq!(lease.until(), Some(Instant(7) + LEASE), "the older one of the two");
         lease.confirm(SEGMENT, ServerId(9), Instant(20));
-        assert_eq!(lease.until(), Some(Instant(7) + LEASE), "a stranger does not count");
+        assert_eq!(lease.until(), Some(Instant(7) + LEASE), "an unknown server does not count");
     }
 
     #[test]

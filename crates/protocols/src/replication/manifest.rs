@@ -1,28 +1,30 @@
-//! The segments of a log directory that a recovery may rest on, and which of the master's notices
-//! count by now.
+//! The living segments of a manifest log, on any of which a recovery may rest, and the
+//! notifications that depend on them.
 //!
-//! The coordinator knows one segment, the noted one. The next one is begun with a snapshot while the
-//! master goes on; from then on every record goes to both, and counts when both have it: the
-//! coordinator may note the new one at any moment, and the master hears of it later. So a
-//! coordinator that is away stops nothing: both grow until it answers.
+//! The coordinator knows one segment, the recorded one. The master begins the next segment with a
+//! snapshot while it continues to write. From then on every record goes to both segments and
+//! counts when both have it: the coordinator may record the new segment at any moment, and the
+//! master learns of that later. An absent coordinator therefore blocks nothing: both segments
+//! grow until it answers.
 //!
-//! A segment that the coordinator was not told of may be given up, if another one is begun at the
-//! same time.
+//! A segment that was not announced to the coordinator may be given up when another one begins.
 //!
-//! **Invariant:** whichever of the living segments a recovery rests on says everything that counts.
+//! **Invariant:** every living segment that a recovery may use contains everything that counts.
 
 use std::collections::{BTreeMap, VecDeque};
 use types::SegmentId;
 
-/// Segments that live at a time. A master that must move its directory again and again while the
-/// coordinator is away stops at so many: each takes a file of every backup.
+/// Maximum number of living segments that the coordinator may know. A master that must move its
+/// manifest repeatedly while the coordinator is away stops at this number, because each segment
+/// takes a file at every backup.
 const LIVING_MAX: usize = 4;
 
-/// The living segments of a log directory, with notices that count once all of these say so.
+/// The living segments of a manifest log, and the notifications that wait until all of them have
+/// the corresponding record.
 #[derive(Debug)]
 pub struct Manifest<T> {
     living: BTreeMap<SegmentId, Living>,
-    /// The last one that the coordinator has noted.
+    /// The last segment that the coordinator has recorded.
     noted: Option<SegmentId>,
     waiting: VecDeque<Waiting<T>>,
 }
@@ -30,18 +32,18 @@ pub struct Manifest<T> {
 #[derive(Debug, Default)]
 struct Living {
     length: u32,
-    /// Up to where it counts, and up to where no crash takes it back.
+    /// Acknowledged length in bytes; `stable` is the synced length.
     acknowledged: u32,
     stable: u32,
-    /// The coordinator may know it.
+    /// Set if the coordinator may know the segment.
     is_announced: bool,
 }
 
-/// A notice, and where it stands in each living segment.
+/// A waiting notification, with the length that each living segment must reach.
 #[derive(Debug)]
 struct Waiting<T> {
     at: BTreeMap<SegmentId, u32>,
-    /// Whether it counts only when no crash takes it back.
+    /// Set if the record must be synced, not only acknowledged.
     must_be_stable: bool,
     notice: T,
 }
@@ -53,41 +55,41 @@ impl<T> Default for Manifest<T> {
 }
 
 impl<T> Manifest<T> {
-    /// The segment that was begun last.
+    /// Returns the segment that was begun last.
     pub fn newest(&self) -> Option<SegmentId> {
         self.living.last_key_value().map(|(segment, _)| *segment)
     }
 
-    /// The living segments.
+    /// Returns the living segments in ascending order.
     pub fn living(&self) -> impl Iterator<Item = SegmentId> {
         self.living.keys().copied()
     }
 
-    /// Returns whether the coordinator has still to note a segment, so that no other one need be begun
-    /// for its length.
+    /// Returns whether the coordinator has not yet recorded the newest segment. Until then no
+    /// further segment need begin because of length.
     pub fn has_successor(&self) -> bool {
         self.newest() != self.noted
     }
 
-    /// Returns whether another segment may be begun.
+    /// Returns whether another segment may begin.
     pub fn may_begin(&self) -> bool {
         let is_kept = |(_, it): &(&SegmentId, &Living)| it.is_announced;
         self.living.iter().filter(is_kept).count() < LIVING_MAX
     }
 
-    /// Returns whether nothing is under way to the segment that counts.
+    /// Returns whether the recorded segment has no unacknowledged bytes.
     pub fn is_idle(&self) -> bool {
         let counts = self.noted.or(self.newest()).and_then(|segment| self.living.get(&segment));
         counts.is_none_or(|it| it.acknowledged >= it.length)
     }
 
-    /// Returns whether every living segment has room for so many bytes more.
+    /// Returns whether every living segment has room for `bytes` more bytes.
     pub fn has_room(&self, bytes: usize, segment_bytes: usize) -> bool {
         self.living.values().all(|it| it.length as usize + bytes <= segment_bytes)
     }
 
-    /// A segment is begun, with a snapshot of so many bytes that says everything, also what waits.
-    /// Returns those that are given up for it: nobody was told of them.
+    /// Begins a segment with a snapshot of `length` bytes, which also covers the waiting records.
+    /// Returns the segments given up in its favor: those that the coordinator was never told of.
     pub fn begin(&mut self, segment: SegmentId, length: u32) -> Vec<SegmentId> {
         let noted = self.noted;
         let is_unknown = |id: &SegmentId, it: &Living| !it.is_announced && Some(*id) != noted;
@@ -100,7 +102,7 @@ impl<T> Manifest<T> {
         given_up
     }
 
-    /// A record of so many bytes is written to every living segment. Returns their lengths.
+    /// Adds `bytes` to the length of every living segment. Returns the new lengths.
     pub fn append(&mut self, bytes: u32) -> Vec<(SegmentId, u32)> {
         let grow = |(segment, living): (&SegmentId, &mut Living)| {
             living.length += bytes;
@@ -109,21 +111,22 @@ impl<T> Manifest<T> {
         self.living.iter_mut().map(grow).collect()
     }
 
-    /// This counts when all that has been written so far does.
+    /// Queues a notification that counts once everything written so far does.
     pub fn wait(&mut self, notice: T, must_be_stable: bool) {
         let at = self.living.iter().map(|(segment, it)| (*segment, it.length)).collect();
         self.waiting.push_back(Waiting { at, must_be_stable, notice });
     }
 
-    /// This stands in the newest segment alone, for lack of room in the others, and counts when that is
-    /// the only one.
+    /// Queues a notification with a record that only the newest segment has room for. It counts
+    /// when that segment is the only living one.
     pub fn wait_for_newest(&mut self, notice: T, must_be_stable: bool) {
         let newest = self.living.iter().next_back();
         let at = newest.map(|(segment, it)| (*segment, it.length)).into_iter().collect();
         self.waiting.push_back(Waiting { at, must_be_stable, notice });
     }
 
-    /// The coordinator is told of the segment. `false`: it must not be, for the segment has been given up.
+    /// Marks the segment as announced. Returns `false` if it was given up: the coordinator must
+    /// not be told of it.
     #[must_use]
     pub fn announced(&mut self, segment: SegmentId) -> bool {
         let living = self.living.get_mut(&segment);
@@ -132,9 +135,9 @@ impl<T> Manifest<T> {
         is_living
     }
 
-    /// The coordinator has noted the segment. Returns those that are not needed any more.
+    /// Records that the coordinator knows the segment. Returns the segments that are obsolete now.
     pub fn note(&mut self, segment: SegmentId) -> Vec<SegmentId> {
-        // An answer may be about a segment that another one has followed.
+        // A late answer may refer to a segment that has been superseded.
         if !self.living.contains_key(&segment) {
             return Vec::new();
         }
@@ -144,14 +147,14 @@ impl<T> Manifest<T> {
         earlier.into_keys().collect()
     }
 
-    /// The quorum of a segment has so much of it.
+    /// Raises the acknowledged length of a segment: its quorum has these bytes.
     pub fn acknowledged(&mut self, segment: SegmentId, length: u32) {
         if let Some(living) = self.living.get_mut(&segment) {
             living.acknowledged = living.acknowledged.max(length);
         }
     }
 
-    /// So much of a segment survives a loss of power.
+    /// Raises the synced length of a segment: these bytes survive a power loss.
     pub fn stable(&mut self, segment: SegmentId, length: u32) {
         self.acknowledged(segment, length);
         if let Some(living) = self.living.get_mut(&segment) {
@@ -159,7 +162,7 @@ impl<T> Manifest<T> {
         }
     }
 
-    /// The notices that count by now, each once.
+    /// Removes and returns the notifications that count by now.
     pub fn take_ready(&mut self) -> Vec<T> {
         if self.noted.is_none() {
             return Vec::new();
@@ -171,8 +174,8 @@ impl<T> Manifest<T> {
                 waiting.at.get(segment).is_some_and(|at| *at <= reached)
             })
         };
-        // A segment is listed before it is said to be closed, and that before it is dropped: notices
-        // of one segment stay in order although others overtake them.
+        // A segment's open, close and drop wait for increasing lengths. Notifications of one
+        // segment therefore keep their order even if those of other segments overtake them.
         let (ready, waiting) =
             std::mem::take(&mut self.waiting).into_iter().partition::<VecDeque<_>, _>(counts);
         self.waiting = waiting;
@@ -188,7 +191,7 @@ mod tests {
     const B: SegmentId = SegmentId(2);
     const C: SegmentId = SegmentId(3);
 
-    /// Segment A is noted, and everything in it counts.
+    /// A manifest with the recorded and fully acknowledged segment A.
     fn noted() -> Manifest<u32> {
         let mut manifest = Manifest::default();
         assert_eq!(manifest.begin(A, 10), []);
@@ -238,7 +241,7 @@ mod tests {
         manifest.wait(1, false);
         manifest.acknowledged(A, 15);
         assert_eq!(manifest.begin(C, 30), [B]);
-        assert!(!manifest.announced(B), "the coordinator must not hear of it any more");
+        assert!(!manifest.announced(B), "the coordinator must not learn of it any more");
         assert_eq!(manifest.take_ready(), [], "the third one takes the second one's place");
         manifest.acknowledged(C, 30);
         assert_eq!(manifest.take_ready(), [1]);

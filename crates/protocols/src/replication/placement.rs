@@ -1,77 +1,79 @@
-//! Which backup gets a replica: the least loaded of a few that are drawn.
+//! The choice of the backup for a replica: the least loaded of a few that are drawn at random.
 //!
-//! Drawing spreads a log over all servers, so that all of them help when it is recovered; looking
-//! at the load of those drawn keeps many masters from meeting at one of them, and makes the
-//! finished replicas of a log even.
+//! Drawing spreads a log over all servers, so that all of them can serve its recovery. Comparing
+//! the loads of the drawn backups keeps many masters from choosing the same one, and evens out
+//! the finished replicas of a log.
 //!
-//! **Invariant:** no segment has two replicas on one server. No replica stands in the master's rack
-//! while a server of another rack can take it; no two stand in one rack while there is a server of a
-//! third. Where both cannot be had, the second rule is given up first.
+//! **Invariant:** no segment has two replicas on one server. No replica is in the master's rack
+//! while a server in another rack can take it. No two replicas share a rack while a server in a
+//! third rack can take one. If both rack rules cannot hold, the second is given up first.
 
 use super::timing::{DRAWS, REFUSED_PAUSE, SHORT_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, ServerId};
 
-/// What fails together, by a number of the driver's choice.
+/// A failure domain, numbered by the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rack(pub u32);
 
-/// A server that lives.
+/// A living server that may hold replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which.
+    /// The server.
     pub server: ServerId,
-    /// Where it stands.
+    /// Its rack.
     pub rack: Rack,
-    /// Whether it can be reached and may be asked to hold something.
+    /// Set if the server is connected and may be asked to hold a replica.
     pub is_usable: bool,
 }
 
-/// Replicas of one log at one backup. The unfinished ones count first: those are being written.
+/// Number of replicas of one log at one backup. Unfinished replicas compare first, because they
+/// are still being written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Load {
     pub(super) unfinished: usize,
     pub(super) all: usize,
 }
 
-/// Replicas that were placed against a rule, since there was no other way.
+/// Number of replicas that were placed against a rack rule, for lack of alternatives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Misplaced {
-    /// In the master's rack.
+    /// Replicas in the master's rack.
     pub with_master: usize,
-    /// In a rack in which the segment has another replica.
+    /// Replicas in a rack that has another replica of the same segment.
     pub together: usize,
 }
 
-/// A backup that has refused something, or given it up.
+/// The state of a backup that has refused or given up a replica.
 #[derive(Clone, Copy, Debug)]
 struct Refusal {
-    /// It is not asked again for so long, ...
+    /// Length of the current pause, during which the backup is not asked.
     pause: Duration,
-    /// ... which is until this time.
+    /// End of that pause.
     until: Instant,
-    /// It may be asked again. If it refuses, the pause is longer.
+    /// Set once the pause is over. If the backup refuses again, the next pause is longer.
     is_over: bool,
 }
 
-/// Backups that may be asked.
+/// The backups that may hold replicas of one log.
 #[derive(Debug, Default)]
 pub(super) struct Placement {
     /// The master's own rack.
     own: Rack,
     candidates: BTreeMap<ServerId, Candidate>,
-    /// Declared dead. Numbers are not used twice, so this is for good.
+    /// Servers that were declared dead. Ids are never reused, so this is permanent.
     dead: BTreeSet<ServerId>,
-    /// Backups that have refused something.
+    /// Backups that have refused a replica.
     refused: BTreeMap<ServerId, Refusal>,
-    /// These do not answer.
+    /// Backups that do not answer.
     silent: BTreeSet<ServerId>,
     misplaced: Misplaced,
 }
 
 impl Placement {
-    /// These and no others live. Returns whether one can be asked that could not before.
+    /// Replaces the set of living servers. Returns whether a backup may be asked now that could
+    /// not be asked before.
     pub(super) fn set(&mut self, own: Rack, candidates: Vec<Candidate>) -> bool {
         self.own = own;
         let living = candidates.into_iter().filter(|it| !self.dead.contains(&it.server));
@@ -96,19 +98,19 @@ impl Placement {
         }
     }
 
-    /// How many of the backups that could be asked are not among these.
+    /// Returns how many backups that could be asked are not in `late`.
     pub(super) fn others_than(&self, late: &BTreeSet<ServerId>) -> usize {
         self.eligible(&[]).filter(|it| !late.contains(&it.server)).count()
     }
 
-    /// Returns how many servers but the master itself live and answer, as far as it knows. The
-    /// coordinator may have lost its connection to one, or have just started: whoever waits for that
-    /// one need not be refused.
+    /// Returns how many servers other than the master live and answer, as far as the master
+    /// knows. Unusable servers count too: the coordinator may have lost its connection to one or
+    /// have just started, so a write that waits for that server need not be refused.
     pub(super) fn answering(&self, master: ServerId) -> usize {
         self.others(master).filter(|id| !self.is_out(*id)).count()
     }
 
-    /// Returns how many servers but the master itself live.
+    /// Returns how many servers other than the master live.
     pub(super) fn living(&self, master: ServerId) -> usize {
         self.others(master).count()
     }
@@ -117,12 +119,12 @@ impl Placement {
         self.candidates.keys().copied().filter(move |id| *id != master)
     }
 
-    /// Returns whether the server is one of those that live.
+    /// Returns whether the server is one of the living candidates.
     pub(super) fn contains(&self, server: ServerId) -> bool {
         self.candidates.contains_key(&server)
     }
 
-    /// Returns whether the backup has refused something not long ago, or does not answer.
+    /// Returns whether the backup has refused a replica recently, or does not answer.
     fn is_out(&self, server: ServerId) -> bool {
         let has_refused = self.refused.get(&server).is_some_and(|refusal| !refusal.is_over);
         has_refused || self.silent.contains(&server)
@@ -130,7 +132,7 @@ impl Placement {
 
     pub(super) fn note_refused(&mut self, now: Instant, server: ServerId) {
         let pause = match self.refused.get(&server) {
-            // What was under way comes back one after the other.
+            // Refusals of appends that were in flight arrive one after the other and count once.
             Some(refusal) if !refusal.is_over => return,
             Some(refusal) => (refusal.pause * 2).min(SHORT_MAX),
             None => REFUSED_PAUSE,
@@ -138,19 +140,19 @@ impl Placement {
         self.refused.insert(server, Refusal { pause, until: now + pause, is_over: false });
     }
 
-    /// Returns whether a backup may be asked again from now on.
+    /// Ends the pauses that are over. Returns whether a backup may be asked again because of that.
     pub(super) fn forgive(&mut self, now: Instant) -> bool {
         self.refused.retain(|_, it| !it.is_over || now < it.until + SHORT_MAX);
         let ends = self.refused.values_mut().filter(|it| !it.is_over && it.until <= now);
         ends.map(|refusal| refusal.is_over = true).count() > 0
     }
 
-    /// When a backup may be asked again.
+    /// Returns the next time at which a backup may be asked again.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.refused.values().filter(|it| !it.is_over).map(|it| it.until).min()
     }
 
-    /// Returns whether a backup could be asked to hold what these hold already.
+    /// Returns whether a backup outside of `holders` could be asked.
     pub(super) fn has_other_than(&self, holders: &[ServerId]) -> bool {
         self.eligible(holders).next().is_some()
     }
@@ -165,7 +167,7 @@ impl Placement {
             .filter(|it| it.is_usable && !self.is_out(it.server) && !holders.contains(&it.server))
     }
 
-    /// Returns a backup for one more replica beside those that `holders` have.
+    /// Chooses a backup for one more replica beside those at `holders`.
     pub(super) fn choose(
         &mut self,
         holders: &[ServerId],
@@ -190,8 +192,7 @@ impl Placement {
     }
 }
 
-/// A sequence of random numbers that follows from the first: `SplitMix64` (Steele, Lea, Flood
-/// 2014).
+/// A deterministic sequence of random numbers: `SplitMix64` (Steele, Lea, Flood 2014).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draws(pub(super) u64);
 
@@ -209,7 +210,7 @@ impl Draws {
 mod tests {
     use super::*;
 
-    /// A rack in which none of the candidates stands, unless a test says so.
+    /// A rack without candidates, except where a test places one there.
     const MASTERS: Rack = Rack(99);
 
     fn candidate(server: u32, rack: u32) -> Candidate {
@@ -248,7 +249,7 @@ mod tests {
             assert_eq!(racks.len(), 3, "{holders:?}");
             used.extend(holders);
         }
-        assert_eq!(used.len(), 7, "everybody is asked");
+        assert_eq!(used.len(), 7, "every server is used");
         assert_eq!(placement.misplaced(), Misplaced::default());
     }
 

@@ -1,44 +1,45 @@
-//! How many replicas of a segment of the log directory must answer, and how many a recovery must
-//! fence. Both stand in the segment's number, so whoever knows which segment counts knows the rule.
+//! Quorums of manifest segments: how many replicas must answer, and how many a recovery must
+//! fence. The segment's id encodes both numbers, so the id alone determines the rule.
 //!
-//! Any [`Quorum::needed`] and any [`Quorum::fences`] of the replicas have one in common. That is the
-//! whole argument: what was acknowledged is on one of those that were fenced, and the master heard
-//! from too few others to still have its lease.
+//! Any [`Quorum::needed`] replicas and any [`Quorum::fences`] replicas have one in common.
+//! Correctness follows from that: acknowledged bytes are on one of the fenced replicas, and too
+//! few replicas remain unfenced to renew the master's lease.
 
 use types::SegmentId;
 
-/// Segments of a log directory have this bit in their numbers, segments of logs have not.
+/// Bit that is set in the ids of manifest segments and clear in those of data segments.
 pub const DIRECTORY: u64 = 1 << 63;
 
-/// The number says what the quorum is. Numbers without this bit were given by earlier versions.
+/// Bit that is set if the id encodes the quorum. Earlier versions issued ids without this bit.
 const TELLS_QUORUM: u64 = 1 << 62;
 
-/// Bits of the number of replicas, and of those that are needed.
+/// Width in bits of each of the two counts: all replicas, and the needed ones.
 const COUNT_BITS: u32 = 8;
 
-/// The segment's only replica is on the disk of its own master. The highest bit of the number of
-/// replicas, which no number needs.
+/// Bit that is set if the segment's only replica is on its master's own disk. It is the highest
+/// bit of the replica count, which no count needs.
 const OWN_DISK: u64 = 1 << (2 * COUNT_BITS - 1);
 
-/// Most replicas that a number can tell.
+/// Maximum number of replicas that an id can encode.
 const REPLICAS_MAX: usize = (1 << (COUNT_BITS - 1)) - 1;
 
-/// The replicas of a segment of the log directory.
+/// The replication quorum of a manifest segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quorum {
-    /// All of them: N.
+    /// Number of replicas (N).
     pub replicas: usize,
-    /// A record counts when so many have it, the lease is renewed by so many: q.
+    /// Number of replicas that must have a record before it counts, and that renew the lease (q).
     pub needed: usize,
-    /// The only replica is on the master's own disk, since there is no other server.
+    /// Set if the only replica is on the master's own disk, since there is no other server.
     pub is_own: bool,
 }
 
 impl Quorum {
-    /// The quorum of a master that wants `replicas` of its data, and has so many other servers.
+    /// Returns the quorum for a master that wants `replicas` replicas of its data and has
+    /// `others` other servers.
     ///
-    /// Three or more, an odd number, so that one of them may be silent. With fewer servers all are
-    /// needed, and a silent one is replaced.
+    /// With enough servers the number is odd and at least three, so that one replica may be
+    /// silent. With fewer servers all replicas are needed, and a silent one is replaced.
     pub fn of_log(replicas: usize, others: usize) -> Quorum {
         let wide = (2 * replicas).saturating_sub(3).max(3);
         let narrow = replicas.min(others).max(1);
@@ -48,10 +49,11 @@ impl Quorum {
         Quorum { replicas, needed, is_own: false }
     }
 
-    /// The quorum of a master that keeps its log on its own disk: there is no other server.
+    /// The quorum of a master that has only its own disk, because no other server lives.
     pub const OWN_DISK: Quorum = Quorum { replicas: 1, needed: 1, is_own: true };
 
-    /// The quorum that a segment's number tells; `None`: all replicas are needed, however many.
+    /// Returns the quorum encoded in a segment's id. `None`: every replica is needed, however
+    /// many there are.
     pub fn of_segment(segment: SegmentId) -> Option<Quorum> {
         let tells = segment.0 & (DIRECTORY | TELLS_QUORUM) == DIRECTORY | TELLS_QUORUM;
         let count = |at: u32| (segment.0 >> (COUNT_BITS * at)) as usize & ((1 << COUNT_BITS) - 1);
@@ -61,26 +63,25 @@ impl Quorum {
         (tells && is_sound).then_some(quorum)
     }
 
-    /// The number of a log directory's segment with this quorum: the `place`th that its master begins.
+    /// Returns the id of the `place`th manifest segment that the master begins, with this quorum.
     pub fn segment(self, place: u64) -> SegmentId {
         let counts = (self.replicas << COUNT_BITS | self.needed) as u64;
         let own = if self.is_own { OWN_DISK } else { 0 };
         SegmentId(DIRECTORY | TELLS_QUORUM | place << (2 * COUNT_BITS) | counts | own)
     }
 
-    /// How many replicas a recovery must fence.
+    /// Returns the number of replicas that a recovery must fence.
     pub fn fences(self) -> usize {
         self.replicas - self.needed + 1
     }
 }
 
-/// How many backups with a replica of this segment of a log directory a recovery must fence.
+/// Returns how many backups of this manifest segment a recovery must fence.
 pub fn fences(segment: SegmentId) -> usize {
     Quorum::of_segment(segment).map_or(1, Quorum::fences)
 }
 
-/// Returns whether the only replica of this segment of a log directory is on the disk of its own
-/// master.
+/// Returns whether the only replica of this manifest segment is on its master's own disk.
 pub fn is_on_own_disk(segment: SegmentId) -> bool {
     Quorum::of_segment(segment).is_some_and(|quorum| quorum.is_own)
 }
@@ -103,7 +104,7 @@ mod tests {
         assert_eq!(quorum(4, 4), (4, 4));
         assert_eq!(quorum(2, 1), (1, 1));
         assert_eq!(quorum(3, 0), (1, 1), "it waits for the first one");
-        assert_eq!(quorum(10_000, 100_000), (127, 64), "what a number can tell");
+        assert_eq!(quorum(10_000, 100_000), (127, 64), "the largest encodable numbers");
     }
 
     #[test]

@@ -1,16 +1,18 @@
-//! The master's side: keeps each segment on so many backups, and tells what of it is safe.
+//! The master's side of replication. It replicates each segment to R backups and reports which
+//! bytes are acknowledged.
 //!
-//! Every reactor has one for the segments that it writes, and one more keeps the log directory's
-//! own segments, the *chain*. They differ in what a segment must be known to before anything in it
-//! counts (*listed*: the chain names it; the coordinator knows the chain's segment), and in what
-//! becomes of a segment that has lost a replica: data are copied, the chain goes on in another one.
+//! Every reactor has a replicator for the segments that it writes. One more, the *chain*,
+//! replicates the segments of the manifest log. The two kinds differ in two points. A data segment
+//! counts once the manifest lists it; a manifest segment counts once the coordinator knows it. A
+//! data segment that has lost a replica is copied; the manifest continues in another segment.
 //!
-//! The machine deals in lengths. Its driver makes the pieces: from the same segment, of the same
-//! lengths, always the same bytes.
+//! The machine handles lengths only. Its driver makes the pieces, and from the same segment and
+//! the same lengths it always makes the same bytes.
 //!
-//! **Invariant:** what is acknowledged of a segment only grows, and is on every backup that ever
-//! was one of its originals, or the directory says that the segment is closed.
-//! **Invariant:** at most one piece is under way to each replica.
+//! **Invariant:** the acknowledged length of a segment only grows. The acknowledged bytes are on
+//! every backup that ever held one of its originals, or the manifest records that the segment is
+//! closed.
+//! **Invariant:** at most one piece is in flight to each replica.
 
 mod holders;
 mod own_disk;
@@ -40,36 +42,36 @@ use wire::replica::{ReplicaEpoch, ReplicaId, ReplicaKind};
 pub struct Replicator {
     pub(super) settings: Settings,
     pub(super) segments: BTreeMap<SegmentId, Segment>,
-    /// Those of them about which something is to be done, or may soon be.
+    /// Segments that need work now or may need it soon.
     pub(super) active: BTreeSet<SegmentId>,
-    /// Those with fewer replicas than wanted.
+    /// Segments with fewer replicas than wanted.
     short: BTreeSet<SegmentId>,
-    /// Somebody may take copies of segments that could not be copied before.
+    /// Set if a backup may now accept copies that no backup could take before.
     pub(super) may_copy: bool,
-    /// The last death, if it was not long ago: nothing is copied that nobody waits for.
+    /// Time of the last death, if recent. Meanwhile only copies are made that a reply waits for.
     rests_since: Option<Instant>,
-    /// What clients wait for is being replayed here.
+    /// Set while a recovery replay that clients wait for runs on this server.
     is_replaying: bool,
     pub(super) placement: Placement,
-    /// Replicas of all segments, by backup.
+    /// Number of replicas at each backup, over all segments.
     pub(super) held: BTreeMap<ServerId, usize>,
     pub(super) releases: Releases,
     pub(super) suspicions: Suspicions,
     pub(super) silence: Silence,
-    /// When the next backup would be late, as it was seen last.
+    /// Next time at which a backup becomes late, as computed after the last event.
     pub(super) look_at: Option<Instant>,
-    /// Of the chain.
+    /// The read lease; used by the replicator of the manifest only.
     lease: Lease,
     told: Told,
-    /// Backups that have asked about replicas, and when for the first time.
+    /// Backups that have asked about replicas, with the time of their first question.
     pub(super) askers: BTreeMap<ServerId, Instant>,
-    /// A backup has fenced the log: nothing will be acknowledged any more.
+    /// Set once a backup has fenced the log: nothing will be acknowledged any more.
     is_fenced: bool,
-    /// See [`Replicator::reach`].
+    /// Cached result of [`Replicator::reach`].
     reach: usize,
 }
 
-/// What the driver was told last.
+/// The values that the driver was told last.
 #[derive(Debug, Default)]
 struct Told {
     lease: Option<Instant>,
@@ -77,7 +79,7 @@ struct Told {
     misplaced: Misplaced,
 }
 
-/// What a backup is wanted for.
+/// The kind of replica that a backup is chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     Original,
@@ -85,7 +87,7 @@ enum Wanted {
 }
 
 impl Replicator {
-    /// A replicator without segments.
+    /// Creates a replicator without segments.
     pub fn new(settings: Settings) -> Replicator {
         assert!(settings.replicas > 0, "a log without replicas needs no replicator");
         Replicator {
@@ -110,7 +112,7 @@ impl Replicator {
         }
     }
 
-    /// The only way to change a replicator.
+    /// Processes one event and appends the resulting effects to `out`.
     pub fn handle(
         &mut self,
         now: Instant,
@@ -127,7 +129,7 @@ impl Replicator {
                 let is_more = self.placement.set(own, servers);
                 self.review_own_replicas();
                 if is_more {
-                    // The chain's segment may have fewer replicas than it could have now.
+                    // A manifest segment may have fewer replicas than it could have now.
                     let active: Vec<SegmentId> = self.active.iter().copied().collect();
                     active.into_iter().for_each(|id| self.update_short(id));
                     self.review_all_at(now);
@@ -162,7 +164,7 @@ impl Replicator {
         self.settle(now, out);
     }
 
-    /// When [`ReplicatorEvent::Tick`] is due, if nothing happens before.
+    /// Returns when [`ReplicatorEvent::Tick`] is due, if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.is_fenced {
             return None;
@@ -180,33 +182,33 @@ impl Replicator {
         segments.chain(forgiven).chain(rested).chain(others).chain(self.told.lease).min()
     }
 
-    /// What it was told last by [`ReplicatorEvent::Replaying`].
+    /// Returns the value of the last [`ReplicatorEvent::Replaying`].
     pub fn is_replaying(&self) -> bool {
         self.is_replaying
     }
 
-    /// Whether a backup must keep what it has of a replica, as far as is known of others. Also what
-    /// came back with another server's disk is kept, as long as there is not enough of the segment
-    /// elsewhere.
+    /// Returns whether a backup must keep its replica, as far as the state of the other replicas
+    /// is known. Replicas from another server's disk are kept too while the segment is not sealed
+    /// or has too few replicas elsewhere.
     pub fn is_needed(&self, backup: ServerId, replica: ReplicaId) -> bool {
         let Some(segment) = self.segments.get(&replica.segment) else { return false };
         let is_spare = segment.stage >= Stage::Kept && !self.short.contains(&replica.segment);
         !is_spare || segment.needs(backup, replica.epoch)
     }
 
-    /// The last segment that is listed.
+    /// Returns the last segment that is registered.
     pub fn last_listed(&self) -> Option<SegmentId> {
         let mut listed = self.segments.iter().rev().filter(|(_, segment)| segment.is_listed);
         listed.next().map(|(id, _)| *id)
     }
 
-    /// Returns how many other servers get what is written next: those of the open segment that has
-    /// fewest, or, if none is open, as many as another one would get.
+    /// Returns how many other servers will receive the next write: the number for the open segment
+    /// with the fewest backups or, if none is open, the number that a new segment would get.
     pub fn reach(&self) -> usize {
         self.reach
     }
 
-    /// Whether this is one of its segments.
+    /// Returns whether this replicator manages the segment.
     pub fn contains(&self, segment: SegmentId) -> bool {
         self.segments.contains_key(&segment)
     }
@@ -225,7 +227,7 @@ impl Replicator {
         }
     }
 
-    /// The quorum of a chain's segment that is begun now.
+    /// Returns the quorum of a manifest segment that would begin now.
     pub fn quorum(&self) -> Quorum {
         if self.keeps_own_log() {
             return Quorum::OWN_DISK;
@@ -233,13 +235,13 @@ impl Replicator {
         Quorum::of_log(self.settings.replicas, self.placement.others_than(&BTreeSet::new()))
     }
 
-    /// How many originals the segment may have.
+    /// Returns how many originals the segment may have.
     fn planned(&self, id: SegmentId) -> usize {
         self.segments[&id].quorum.map_or(self.settings.replicas, |quorum| quorum.replicas)
     }
 
-    /// How many replicas there should be of the segment. Of the chain's there may be more than its own
-    /// quorum has, if there are more servers than when it was begun.
+    /// Returns how many replicas the segment should have. For a manifest segment this may exceed
+    /// its own quorum, if servers have joined since it began.
     fn wanted(&self, id: SegmentId) -> usize {
         match self.segments[&id].quorum {
             Some(quorum) => quorum.replicas.max(self.quorum().replicas),
@@ -257,14 +259,14 @@ impl Replicator {
         self.active.insert(id);
     }
 
-    /// A segment that its writer has not closed yet.
+    /// Returns a segment that its writer has not closed yet.
     fn open_one(&mut self, id: SegmentId) -> &mut Segment {
         let segment = self.segments.get_mut(&id).filter(|segment| !segment.is_closed());
-        segment.unwrap_or_else(|| panic!("{id} is written, and is not open"))
+        segment.unwrap_or_else(|| panic!("{id} is written, but is not open"))
     }
 
     fn listed(&mut self, id: SegmentId) {
-        // An answer of the coordinator may be about a segment that another one has followed.
+        // A late answer of the coordinator may refer to a segment that has been superseded.
         let Some(segment) = self.segments.get_mut(&id) else { return };
         segment.is_listed = true;
         segment.announce_at = None;
@@ -279,7 +281,7 @@ impl Replicator {
 
     fn close_listed(&mut self, id: SegmentId) {
         let Some(segment) = self.segments.get_mut(&id) else { return };
-        assert!(segment.stage >= Stage::Whole, "{id} is {:?}, and its close listed", segment.stage);
+        assert!(segment.stage >= Stage::Whole, "{id} is sealed, but {:?}", segment.stage);
         if segment.stage == Stage::Whole {
             segment.stage = Stage::Kept;
             self.active.insert(id);
@@ -301,7 +303,7 @@ impl Replicator {
 
     fn leave(&mut self, id: SegmentId) {
         let Some(segment) = self.segments.get_mut(&id) else { return };
-        assert!(segment.is_closed(), "{id} is written, and leaves");
+        assert!(segment.is_closed(), "{id} is removed while it is written");
         segment.stage = Stage::Leaving;
         let of = segment.extent();
         let is_unfinished = |it: &mut Replica| !it.is_original() && !it.is_complete(of);
@@ -313,7 +315,7 @@ impl Replicator {
         self.may_copy = true;
     }
 
-    /// Nobody will ever look for the segment again.
+    /// Removes a segment that no recovery will need again, and releases its replicas.
     fn forget(&mut self, id: SegmentId) {
         let Some(segment) = self.segments.remove(&id) else { return };
         let former = segment.former.iter().map(|backup| (*backup, ReplicaEpoch::default()));
@@ -373,10 +375,10 @@ impl Replicator {
         }
     }
 
-    /// Whether a backup, which has asked for the first time at `since`, must keep what it has of a
-    /// replica. It may have come with the very disk on which the segment is believed to be, by a
-    /// master that has not heard of a server's death: so all others who have the segment must have
-    /// been heard from since, and are asked.
+    /// Returns whether a backup that asked for the first time at `since` must keep its replica.
+    /// The backup may run on the very disk on which the master believes the segment to be, if the
+    /// master has not heard of a server's death. All other holders of the segment must therefore
+    /// have answered since then; those that have not are asked.
     fn needs(&mut self, (backup, since): (ServerId, Instant), replica: ReplicaId) -> bool {
         if self.is_needed(backup, replica) {
             return true;
@@ -403,7 +405,7 @@ impl Replicator {
         }
     }
 
-    /// Whether the segment has fewer replicas than wanted.
+    /// Recomputes whether the segment has fewer replicas than wanted.
     pub(super) fn update_short(&mut self, id: SegmentId) {
         let segment = &self.segments[&id];
         let count = segment.count(self.uncounted());
@@ -415,7 +417,7 @@ impl Replicator {
     }
 }
 
-/// What is done after every event, whatever it was.
+/// Steps that run after every event, whatever it was.
 impl Replicator {
     fn settle(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
         if self.is_fenced {
@@ -481,14 +483,14 @@ impl Replicator {
             }
             let Some(segment) = self.segments.get_mut(&id) else { continue };
             segment.wants_originals = segment.replicas.is_empty();
-            // Who has refused it once can be asked for copies only.
+            // A backup that has refused the segment once can be asked for copies only.
             let is_refused = segment.wants_originals && !segment.former.is_empty();
             let has_others = self.placement.has_other_than(&segment.former);
             if is_refused && !has_others {
                 segment.note_loss();
                 end(id, segment, out);
             }
-            // Another one is begun with the quorum of those that are left.
+            // With too few backups for its quorum the segment ends; the next quorum is smaller.
             let lacks = segment.quorum.is_some_and(|it| segment.replicas.len() < it.needed);
             if lacks && !segment.replicas.is_empty() {
                 end(id, segment, out);
@@ -496,8 +498,8 @@ impl Replicator {
         }
     }
 
-    /// Somebody who has no replica of the segment. Who has refused it is not asked for another
-    /// original: that answer is for good.
+    /// Chooses a backup that has no replica of the segment. A backup that has refused the segment
+    /// is not asked for another original, because a refusal is final.
     fn choose(&mut self, id: SegmentId, what: Wanted) -> Option<ServerId> {
         let load =
             |(backup, all): (&ServerId, &usize)| (*backup, Load { unfinished: 0, all: *all });
@@ -517,13 +519,13 @@ impl Replicator {
         self.placement.choose(&others, &loads, &mut segment.draws)
     }
 
-    /// When copies are made again that nobody waits for.
+    /// Returns when copies that no reply waits for are made again.
     fn rests_until(&self) -> Option<Instant> {
         let rest = if self.is_replaying { COPIES_REST_MAX } else { COPIES_REST };
         self.rests_since.map(|since| since + rest)
     }
 
-    /// Begins to copy closed segments that lack replicas, first those that somebody waits for.
+    /// Begins to copy closed segments that lack replicas, first those that replies wait for.
     fn start_copies(&mut self) {
         let is_copied = |id: &&SegmentId| self.segments[id].is_copied();
         let mut count = self.active.iter().filter(is_copied).count();
@@ -607,7 +609,8 @@ impl Replicator {
         self.review(now, id, out);
     }
 
-    /// Somebody has come who may take what nobody could be asked for before.
+    /// Schedules an immediate review of all segments with too few replicas, because a backup may
+    /// now take replicas that none could take before.
     pub(super) fn review_all_at(&mut self, now: Instant) {
         for id in &self.short {
             let segment = self.segments.get_mut(id);
@@ -615,8 +618,8 @@ impl Replicator {
         }
     }
 
-    /// Replicas of an open segment cannot become more. If they are too few for long while there is
-    /// somebody to ask, it has to end.
+    /// Ends an open segment that has had too few replicas for long while another backup could be
+    /// asked. An open segment cannot gain replicas.
     fn review(&mut self, now: Instant, id: SegmentId, out: &mut Outbox<ReplicatorEffect>) {
         let latest = now + SHORT_MAX;
         let review_at = self.placement.next_deadline().map_or(latest, |at| at.min(latest));
@@ -632,7 +635,7 @@ impl Replicator {
         }
     }
 
-    /// What follows when everybody has all of a closed segment.
+    /// Reports a closed segment that is complete everywhere, and deactivates a sealed one.
     fn finish(&mut self, id: SegmentId, out: &mut Outbox<ReplicatorEffect>) {
         let uncounted = self.uncounted();
         let Some(segment) = self.segments.get_mut(&id).filter(|it| it.is_complete()) else {
@@ -655,16 +658,16 @@ impl Replicator {
         }
     }
 
-    /// Tells until when the lease is, and then the coordinator which segment the chain has got to:
-    /// from then on the lease depends on that one too.
+    /// Reports the end of the lease first, and then announces manifest segments to the
+    /// coordinator: from the announcement on the lease depends on the announced segment too.
     fn announce(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
         let promise = self.settings.promise;
         let mut ready = Vec::new();
         for (id, segment) in &mut self.segments {
             let is_due = segment.announce_at.is_none_or(|at| at <= now);
-            // The coordinator may know a segment that was announced, even if it has lost replicas since.
-            // So it is announced until the coordinator has noted it or a later one: it counts among
-            // the few that may live at a time.
+            // The coordinator may know an announced segment even if the segment has lost replicas
+            // since. The replicator therefore announces it until the coordinator has recorded it
+            // or a later one. It also counts towards the limit of living manifest segments.
             let may_be_known = segment.announce_at.is_some() && !segment.is_listed;
             if !may_be_known && !segment.can_be_announced(promise) {
                 segment.announce_at = None;

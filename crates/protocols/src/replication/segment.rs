@@ -1,10 +1,9 @@
-//! One segment, as its master sees it: where its life stands, who holds it, and what of it is
-//! acknowledged.
+//! The master's state of one segment: its stage, its replicas, and its acknowledged length.
 //!
-//! **Invariant:** while the log directory says that the segment is open, every backup that ever was
-//! one of its originals has everything that was acknowledged. So nothing that came after a loss is
-//! acknowledged before the directory says that it is closed.
-//! **Invariant:** copies never count for what is acknowledged.
+//! **Invariant:** while the manifest lists the segment as open, every backup that ever held an
+//! original has all acknowledged bytes. Bytes appended after a loss are therefore not acknowledged
+//! before the manifest records the close.
+//! **Invariant:** copies never count for the acknowledged length.
 
 use super::events::Promise;
 use super::placement::Draws;
@@ -19,49 +18,50 @@ use wire::replica::ReplicaEpoch;
 pub(super) struct Segment {
     pub(super) stage: Stage,
     length: u32,
-    /// Its end after what was appended first.
+    /// Length after the first append (of a manifest segment: of the snapshot).
     first: u32,
-    /// The driver has been asked to have the directory name it.
+    /// Set once the driver was asked to register the segment in the manifest.
     pub(super) is_named: bool,
-    /// The directory names it; of the directory's own segments: the coordinator does.
+    /// Set once the manifest (for a manifest segment: the coordinator) has registered it.
     pub(super) is_listed: bool,
-    /// An original was lost: nothing more is acknowledged while the directory says *open*.
+    /// Set after the loss of an original: no acknowledgments until the manifest has the close.
     has_loss: bool,
-    /// It is looking for its first backups, or for another one in place of one that refused.
+    /// Set while the segment needs its first backups, or a replacement for one that refused.
     pub(super) wants_originals: bool,
     pub(super) replicas: Vec<Replica>,
-    /// Backups that were asked for an original and hold none that counts. What they know of it is
-    /// what keeps a late message from making one, so they are to keep it while that would count.
+    /// Backups that were asked for an original and hold none that counts. Each must remember the
+    /// refusal or loss until the close is in the manifest, so that a late message cannot create
+    /// an original there.
     pub(super) former: Vec<ServerId>,
     acknowledged: u32,
     stable: u32,
-    /// Of the directory's own segments: when the coordinator is told again.
+    /// For a manifest segment: time of the next announcement to the coordinator.
     pub(super) announce_at: Option<Instant>,
-    /// While it is open with too few replicas: when to see whether it could have more.
+    /// While the segment is open with too few replicas: time at which to check for other backups.
     pub(super) review_at: Option<Instant>,
     pub(super) draws: Draws,
     epochs: u32,
-    /// Of the directory's own segments, if their number tells it.
+    /// The quorum encoded in the id of a manifest segment.
     pub(super) quorum: Option<Quorum>,
 }
 
-/// Where a segment's life stands.
+/// A stage in the life of a segment at its master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     Open,
-    /// The driver has been asked to close it.
+    /// The driver was asked to close the segment.
     Ending,
-    /// It has got its last byte.
+    /// The writer appends nothing more.
     Closed,
-    /// Everybody has all of it, and the driver has been told so.
+    /// All backups have the whole segment, and the driver was told to record the close.
     Whole,
-    /// The directory says that it is closed.
+    /// The close is acknowledged in the manifest: the segment is sealed.
     Kept,
-    /// Its memory is used for something else: there is nothing to send any more.
+    /// The segment's memory is being reused, so nothing more can be sent.
     Leaving,
 }
 
-/// How far a segment has come.
+/// The acknowledged and synced lengths of a segment, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reached {
     pub(super) acknowledged: u32,
@@ -99,8 +99,8 @@ impl Segment {
     }
 
     pub(super) fn append(&mut self, length: u32) {
-        assert!(!self.is_closed(), "a closed segment grows");
-        assert!(length >= self.length, "a segment shrinks to {length}");
+        assert!(!self.is_closed(), "a closed segment must not grow");
+        assert!(length >= self.length, "a segment must not shrink to {length}");
         self.length = length;
         if self.first == 0 {
             self.first = length;
@@ -121,8 +121,8 @@ impl Segment {
         Some(self.replicas.remove(at))
     }
 
-    /// Whether what this backup has to do for the segment is not done: it is to get more, or lacks
-    /// something.
+    /// Returns whether this backup holds an incomplete replica: more bytes are to follow, or some
+    /// are not acknowledged.
     pub(super) fn hangs_on(&self, backup: ServerId) -> bool {
         let of = self.extent();
         let is_unfinished = |it: &Replica| it.backup == backup && !it.is_complete(of);
@@ -138,14 +138,14 @@ impl Segment {
         self.replicas.iter_mut().find(is_it)
     }
 
-    /// Whether this backup has, or had, a replica of this epoch that it must not forget.
+    /// Returns whether this backup has, or had, a replica of this epoch that it must remember.
     pub(super) fn needs(&self, backup: ServerId, epoch: ReplicaEpoch) -> bool {
         let is_it = |it: &Replica| it.backup == backup && it.epoch == epoch;
         let is_former = epoch == ReplicaEpoch::default() && self.former.contains(&backup);
         is_former || self.replicas.iter().any(is_it)
     }
 
-    /// An original is lost.
+    /// Records the loss of an original.
     pub(super) fn note_loss(&mut self) {
         self.has_loss = true;
         self.wants_originals = false;
@@ -155,14 +155,14 @@ impl Segment {
         self.replicas.iter().map(|replica| replica.backup).collect()
     }
 
-    /// Replicas that count, or will without anything having to be copied, but for those of `less`.
+    /// Counts the replicas that count now or will count without copying, except those of `less`.
     pub(super) fn count(&self, less: Option<ServerId>) -> usize {
         let of = self.extent();
         let counts = |it: &&Replica| it.is_original() || it.is_complete(of);
         self.placed(less).filter(counts).count()
     }
 
-    /// Replicas that are there or are made, but for those of `less`.
+    /// Returns the replicas that exist or are being made, except those of `less`.
     pub(super) fn placed(&self, less: Option<ServerId>) -> impl Iterator<Item = &Replica> {
         self.replicas.iter().filter(move |it| Some(it.backup) != less)
     }
@@ -171,32 +171,33 @@ impl Segment {
         self.count(None) < self.replicas.len()
     }
 
-    /// Whether every replica has all of it.
+    /// Returns whether every replica has the whole closed segment.
     pub(super) fn is_complete(&self) -> bool {
         let of = self.extent();
         !self.replicas.is_empty() && self.replicas.iter().all(|it| it.is_complete(of))
     }
 
-    /// Whether every backup has begun its original. After a loss the directory will name it when it
-    /// has been copied.
+    /// Returns whether every backup has begun its original. After a loss the result is `false`:
+    /// the segment is registered once it has been copied.
     pub(super) fn is_begun(&self) -> bool {
         let mut originals = self.replicas.iter().filter(|it| it.is_original()).peekable();
         !self.has_loss && originals.peek().is_some() && originals.all(Replica::is_open)
     }
 
-    /// How many of its originals must have what is acknowledged.
+    /// Returns how many originals must have a byte before it is acknowledged.
     pub(super) fn needed(&self) -> usize {
         self.quorum.map_or(self.replicas.len(), |quorum| quorum.needed)
     }
 
-    /// Whether the coordinator may be told of this segment of the directory: its quorum has the
-    /// snapshot. After a loss another one takes its place.
+    /// Returns whether the coordinator may be told of this manifest segment: its quorum has the
+    /// snapshot. After a loss another segment takes its place.
     pub(super) fn can_be_announced(&self, promise: Promise) -> bool {
         let reached = self.common(promise);
         !self.is_listed && !self.has_loss && self.first > 0 && reached >= self.first
     }
 
-    /// What all originals have; of the directory's own segments, so many as are needed.
+    /// Returns the length that all originals have; for a manifest segment, the length that its
+    /// quorum has.
     fn common(&self, promise: Promise) -> u32 {
         let amount = |replica: &Replica| match promise {
             Promise::Taken => replica.has(),
@@ -209,8 +210,8 @@ impl Segment {
         amounts.get(needed - 1).copied().unwrap_or(0)
     }
 
-    /// Takes note of how far it has come. A quorum has what it has, whatever is lost, and whether or
-    /// not the coordinator knows the segment yet: what follows from that is the driver's.
+    /// Updates the acknowledged and synced lengths and returns them. A manifest segment advances
+    /// even after a loss and before the coordinator knows it; the driver decides what that implies.
     pub(super) fn reach(&mut self, promise: Promise) -> Reached {
         if self.stage == Stage::Kept {
             (self.acknowledged, self.stable) = (self.length, self.length);

@@ -1,15 +1,16 @@
-//! Backups that do not answer, and when a master stops waiting for one.
+//! The failure detector of a master for its backups: it decides when to replace a backup that
+//! does not answer.
 //!
-//! A backup that a network has cut off, or whose disk stands still, would stop every write of its
-//! masters for as long as that lasts. So a master replaces it, as if it had given its replicas up.
-//! A false alarm costs the copies of the segments that were open there, so the limit rises with
-//! every replacement, and a master that may itself be the one that is cut off replaces nothing.
+//! A backup that is cut off by the network, or that has a hanging disk, would stop every write of
+//! its masters for as long as that lasts. A master therefore replaces it as if it had given its
+//! replicas up. A false alarm costs copies of the segments that were open there, so the limit
+//! rises with every replacement. A master that may itself be cut off replaces nothing.
 //!
-//! The machine is told which backups are late, and answers which one is to be replaced. It knows
-//! neither segments nor replicas.
+//! The machine is told which backups are late and decides which one is replaced. It knows neither
+//! segments nor replicas.
 //!
-//! **Invariant:** of the backups that can be used, the last one that is neither silent nor late is never
-//! followed by a replacement: without anybody who answers, it is the master that is not heard.
+//! **Invariant:** if every usable backup is silent or late, none is replaced. When no backup
+//! answers, the master itself is probably cut off.
 
 use super::timing::{
     SILENT_AFTER, SILENT_AFTER_MAX, SILENT_CALM, SILENT_PAUSE, SILENT_PAUSE_MAX, SILENT_PROBE,
@@ -19,31 +20,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, ServerId};
 
-/// Backups that were replaced, and the state of the limit.
+/// The backups that were replaced as silent, and the current limit.
 #[derive(Debug)]
 pub(super) struct Silence {
-    /// A backup that is late for so long is replaced.
+    /// Time without progress after which a backup is replaced.
     limit: Duration,
-    /// When the limit halves, if nothing is replaced before.
+    /// Time at which the limit halves, unless another backup is replaced before.
     calm_at: Option<Instant>,
-    /// Since when several backups are late at a time.
+    /// Time since which several backups have been late at once.
     several_since: Option<Instant>,
-    /// When that will have lasted long enough.
+    /// Time at which several backups will have been late for [`SILENT_SEVERAL`].
     several_at: Option<Instant>,
     backups: BTreeMap<ServerId, Replaced>,
 }
 
-/// A backup that was silent.
+/// The state of a backup that was replaced.
 #[derive(Clone, Copy, Debug)]
 struct Replaced {
-    /// It is not used before this time ...
+    /// Length of the current pause.
     pause: Duration,
     until: Instant,
-    /// ... nor before something was heard of it.
+    /// Set once the backup has answered, which its return requires besides the end of the pause.
     is_heard: bool,
-    /// It is used again; the entry stands for the next pause.
+    /// Set while the backup is in use again; the entry only remembers the last pause.
     is_back: bool,
-    /// When it is asked whether it is there.
+    /// Time of the next question to the backup.
     probe_at: Instant,
 }
 
@@ -60,18 +61,18 @@ impl Default for Silence {
 }
 
 impl Silence {
-    /// How late a backup may be.
+    /// Returns the time without progress after which a backup is replaced.
     pub(super) fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// Returns whether the backup was replaced, and is not used yet.
+    /// Returns whether the backup was replaced and may not be used yet.
     pub(super) fn is_silent(&self, backup: ServerId) -> bool {
         self.backups.get(&backup).is_some_and(|it| !it.is_back)
     }
 
-    /// Returns the backup that is to be replaced now, if there is one. `others` can be used, and are
-    /// neither late nor silent.
+    /// Returns the backup that is to be replaced now, if any. `others` counts the usable backups
+    /// that are neither late nor silent.
     pub(super) fn judge(
         &mut self,
         now: Instant,
@@ -98,7 +99,7 @@ impl Silence {
         Some(backup)
     }
 
-    /// The backup has answered something.
+    /// Records that the backup has answered a message.
     pub(super) fn note_heard(&mut self, backup: ServerId) {
         if let Some(replaced) = self.backups.get_mut(&backup) {
             replaced.is_heard = true;
@@ -109,9 +110,8 @@ impl Silence {
         self.backups.remove(&backup);
     }
 
-    /// Time has passed. Returns the backups that may be used again and could not before. If there are
-    /// no `others` that can be used one that answers again does not wait for its pause to end:
-    /// without it every write would wait.
+    /// Advances to `now` and returns the backups that may be used again. A backup that answers
+    /// skips the rest of its pause if no `others` are usable: without it every write would wait.
     pub(super) fn pass(&mut self, now: Instant, others: impl FnOnce() -> usize) -> Vec<ServerId> {
         if self.calm_at.is_some_and(|at| at <= now) {
             self.limit = (self.limit / 2).max(SILENT_AFTER);
@@ -134,7 +134,7 @@ impl Silence {
         back.collect()
     }
 
-    /// The backups that are to be asked now whether they are there.
+    /// Returns the backups that are to be asked now for a sign of life.
     pub(super) fn probes(&mut self, now: Instant) -> Vec<ServerId> {
         let is_due = |it: &Replaced| !it.is_back && !it.is_heard && it.probe_at <= now;
         let due = self.backups.iter_mut().filter(|(_, it)| is_due(it));
@@ -145,7 +145,7 @@ impl Silence {
         probes.collect()
     }
 
-    /// When something is to be done.
+    /// Returns the next time at which a step is due.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.backups.values().filter(|it| !it.is_back);
         let of_backups = waiting.map(|it| if it.is_heard { it.until } else { it.probe_at });
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(silence.judge(at(249), &both, || 1), None);
         assert_eq!(silence.judge(at(250), &both, || 1), Some(A));
         assert_eq!(silence.judge(at(250), &BTreeSet::from([B]), || 1), Some(B));
-        // Both answered in between: it begins again.
+        // Both backups answered in between: the waiting time begins again.
         assert_eq!(silence.judge(at(400), &BTreeSet::new(), || 1), None);
         assert_eq!(silence.judge(at(500), &both, || 1), None);
     }
@@ -207,7 +207,7 @@ mod tests {
         silence.judge(at(0), &BTreeSet::from([A]), || 2);
         assert_eq!(silence.probes(at(0)), [A]);
         assert_eq!(silence.probes(at(1)), []);
-        assert_eq!(silence.pass(at(5_000), || 2), [], "nothing was heard");
+        assert_eq!(silence.pass(at(5_000), || 2), [], "no message has arrived");
         assert_eq!(silence.probes(at(5_000)), [A]);
         silence.note_heard(A);
         assert_eq!(silence.pass(at(5_000), || 2), [A]);
@@ -223,7 +223,7 @@ mod tests {
     fn a_silent_backup_that_answers_is_used_at_once_if_there_is_no_other() {
         let mut silence = Silence::default();
         silence.judge(at(0), &BTreeSet::from([A]), || 1);
-        assert_eq!(silence.pass(at(10), || 0), [], "nothing was heard");
+        assert_eq!(silence.pass(at(10), || 0), [], "no message has arrived");
         silence.note_heard(A);
         assert_eq!(silence.pass(at(20), || 1), [], "B can be used");
         assert_eq!(silence.pass(at(20), || 0), [A], "B has refused");

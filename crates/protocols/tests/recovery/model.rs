@@ -1,6 +1,6 @@
-//! Recovery masters of random logs, while messages get lost, repeated and late, replicas turn out
-//! short, different, damaged or gone, and backups hang and die. What is called recovered has been
-//! replayed to the last entry; what is handed back could not be read.
+//! A randomized model of recovery masters. Messages are lost, repeated and delayed; replicas are
+//! short, different, damaged or missing; backups hang and die. The model checks that a part
+//! reported as recovered is replayed to the last entry, and that a part handed back was unreadable.
 
 use super::backups::{Backups, Entries, Replica, part};
 use fastrand::Rng;
@@ -23,25 +23,25 @@ fn what_is_called_recovered_is_and_what_is_handed_back_could_not_be_read() {
     for seed in 0..runs(20_000) {
         *ends.entry(World::new(seed).run()).or_insert(0) += 1;
     }
-    // Each of them has to happen, or nothing is shown.
+    // Every end must occur, or the test proves nothing.
     for end in [End::Ours, End::Elsewhere, End::HandedBack, End::Waits] {
         assert!(ends.contains_key(&end), "{end:?} is not among {ends:?}");
     }
 }
 
-/// `RECOVERY_RUNS` makes the search longer.
+/// Returns the number of runs; `RECOVERY_RUNS` overrides it for a longer search.
 fn runs(usual: u64) -> u64 {
     std::env::var("RECOVERY_RUNS").map_or(usual, |text| text.parse().unwrap())
 }
 
-/// How a run ends.
+/// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     Ours,
-    /// The part was given to somebody else.
+    /// The part was given to another server.
     Elsewhere,
     HandedBack,
-    /// For a list that names other places.
+    /// The master waits for a list with other places.
     Waits,
 }
 
@@ -52,14 +52,14 @@ enum Happening {
     Part(Box<RecoveryPart>),
     Replay(Ticket),
     Secured,
-    /// The coordinator says it again.
+    /// The coordinator repeats its request.
     Demand,
-    /// The coordinator hears it.
+    /// The coordinator receives a message.
     Told(ToCoordinator),
     Accident,
 }
 
-/// What can go wrong, in parts of 1,000.
+/// The fault schedule: probabilities per 1,000.
 #[derive(Clone, Copy, Debug)]
 struct Weather {
     lost: u32,
@@ -68,13 +68,13 @@ struct Weather {
     accidents: bool,
 }
 
-/// A segment as the directory has it.
+/// A segment according to the manifest.
 #[derive(Clone, Debug)]
 struct Known {
-    /// What counts of it.
+    /// Length up to which the entries count.
     length: u32,
     is_closed: bool,
-    /// What every replica has that somebody might read later.
+    /// Length that every replica has that a later recovery might read.
     settled: u32,
     places: Vec<(ServerId, u32)>,
 }
@@ -91,23 +91,23 @@ struct World {
     hanging: BTreeSet<ServerId>,
     list: u64,
     payloads: BTreeMap<Ticket, Entries>,
-    /// Each with whether it is settled.
+    /// Running replays, each with whether its entries are settled.
     replaying: BTreeMap<Ticket, bool>,
     tickets: u64,
-    /// Bytes of each segment whose entries are in the store.
+    /// Offsets of the entries of each segment that are in the store.
     replayed: BTreeMap<SegmentId, BTreeSet<u32>>,
-    /// Those that are written here before anybody is shown them.
+    /// Offsets of the entries that are written here before any reply shows them.
     kept: BTreeMap<SegmentId, BTreeSet<u32>>,
     weather: Weather,
     is_full: bool,
     has_hung: bool,
     has_begun: bool,
     is_refused: bool,
-    /// Microseconds that a replay takes.
+    /// Maximum duration of a replay in microseconds.
     replay_max: u64,
-    /// Nothing is read or replayed from here on.
+    /// Set once nothing may be read or replayed any more.
     is_secured: bool,
-    /// What was secured is safe.
+    /// Set once the secured entries are acknowledged by backups.
     is_safe: bool,
     is_abandoned: bool,
     end: Option<End>,
@@ -166,7 +166,7 @@ impl World {
         backups.truncate(self.rng.usize(1..=3));
         let mut places = Vec::new();
         for server in backups.into_iter().map(ServerId) {
-            // An open one may have got more than what counts.
+            // A replica of an open segment may have bytes beyond those that count.
             let more = if is_closed { 0 } else { 10 * self.rng.u32(..5) };
             let mut replica =
                 Replica { length: length + more, crc: CRC, is_right: true, has_entries };
@@ -283,7 +283,7 @@ impl World {
         let Entries { from: (_, segment), bytes, is_right } = self.payloads[&ticket].clone();
         let whole = bytes.step_by(10);
         if self.is_full || !is_right {
-            // A part of it has been replayed.
+            // Some entries of the payload have been replayed.
             let of = self.replayed.entry(segment).or_default();
             of.extend(whole.take(if is_right { 1 } else { 0 }));
             let why = match self.is_full {
@@ -297,7 +297,7 @@ impl World {
             let settled = self.log[&segment].settled;
             let unsettled = whole.clone().filter(|byte| *byte >= settled);
             let lost = unsettled.filter(|byte| !kept.contains(byte)).collect::<Vec<_>>();
-            assert!(lost.is_empty(), "{segment} has {lost:?} that nobody keeps");
+            assert!(lost.is_empty(), "{segment} has {lost:?} without any replica");
         } else {
             kept.extend(whole.clone());
         }
@@ -355,7 +355,7 @@ impl World {
             }
             MasterEffect::Finish => assert!(self.is_safe && self.end == Some(End::Ours)),
             MasterEffect::Abandon => {
-                assert!(self.replaying.is_empty(), "forgets what is being replayed");
+                assert!(self.replaying.is_empty(), "deletes records that are being replayed");
                 assert!(!self.is_abandoned, "abandons twice");
                 self.is_abandoned = true;
             }
@@ -375,12 +375,12 @@ impl World {
         !self.dead.contains(&server)
     }
 
-    /// Whether each segment has a place.
+    /// Returns whether each segment has a place on a living backup.
     fn is_whole(&self) -> bool {
         self.log.values().all(|known| known.places.iter().any(|place| self.is_living(place.0)))
     }
 
-    /// The coordinator repeats itself as long as the part is not decided and the log is whole.
+    /// Repeats the coordinator's request while the part is undecided and the log complete.
     fn demand(&mut self) {
         if self.end.is_some() {
             return;
@@ -436,7 +436,8 @@ impl World {
         }
     }
 
-    /// Whether there is a reason: no memory, or a segment whose living places are all bad.
+    /// Returns whether there is a reason to hand the part back: full memory, or a segment with
+    /// bad places only.
     fn may_be_handed_back(&self) -> bool {
         let is_right = |id: SegmentId, known: &Known, place: &(ServerId, u32)| {
             let replica = self.backups.replicas.get(&(place.0, id, ReplicaEpoch(0)));

@@ -1,4 +1,4 @@
-//! A master that writes: two replicators, a directory, and what joins them.
+//! A writing master: two replicators, a segment manifest, and the code that connects them.
 
 use super::chain::{CHAIN, Chain, Entry};
 use super::scripts::append;
@@ -14,28 +14,28 @@ use wire::replica::{ReplicaId, ReplicaKind};
 
 pub(crate) const MASTER: ServerId = ServerId(1);
 
-/// Rules that a master can break.
+/// A rule that a master can break.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Sin {
-    /// Bytes count before the chain names their segment.
+    /// Bytes count before the manifest lists their segment.
     CountsUnlisted,
-    /// What came after a loss counts before the chain says that the segment is closed.
+    /// Bytes written after a loss count before the manifest records the close of the segment.
     CountsUnclosed,
-    /// Replicas are released before the chain has dropped their segment.
+    /// Replicas are released before the manifest has dropped their segment.
     ReleasesEarly,
-    /// The chain goes on in another segment before the coordinator knows it.
+    /// The manifest continues in another segment before the coordinator knows it.
     CoordinatorIsTooLate,
-    /// Segments are named before their backups have begun them.
+    /// Segments are registered before their backups have begun them.
     NamesEarly,
-    /// An answer renews the lease from when it comes.
+    /// An answer renews the lease from its arrival on, instead of its send time.
     LeaseFromAnswer,
-    /// A backup forgets what it has refused.
+    /// A backup forgets its refusals.
     ForgetsRefusals,
-    /// A backup goes on answering after it was fenced.
+    /// A backup continues to answer after it was fenced.
     AnswersWhenFenced,
-    /// A recovery takes copies for originals.
+    /// A recovery treats copies as originals.
     CopiesCount,
-    /// A recovery rests on any one replica of the chain.
+    /// A recovery rests on any single replica of the manifest.
     RecoversFromOne,
 }
 
@@ -47,18 +47,18 @@ pub(crate) struct Master {
     pub(crate) lengths: BTreeMap<SegmentId, u32>,
     pub(crate) acknowledged: BTreeMap<SegmentId, u32>,
     pub(crate) closed: BTreeSet<SegmentId>,
-    /// What the chain says of them counts.
+    /// Segments that are sealed: their close entries count.
     pub(crate) kept: BTreeSet<SegmentId>,
-    /// Their memory is used for something else; and the chain's segment when that was decided.
+    /// Segments with reused memory, each with the manifest segment at the time of the decision.
     pub(crate) leaving: BTreeMap<SegmentId, Option<SegmentId>>,
-    /// The chain's segments that live, and what the data's replicator is told once they say it.
+    /// The living manifest segments, and the data replicator's events that wait for them.
     pub(crate) manifest: Manifest<ReplicatorEvent>,
     pub(crate) head: Option<SegmentId>,
     next_segment: u64,
-    /// The chain's segment has lost a replica.
+    /// Set if the manifest segment has lost a replica.
     pub(crate) wants_chain: bool,
     chain_entries: u32,
-    /// Lengths of the chain's segments that its replicator has not been told.
+    /// Lengths of manifest segments that have not been reported to the replicator.
     untold: BTreeMap<SegmentId, u32>,
     pub(crate) lease: Option<Instant>,
     pub(crate) is_fenced: bool,
@@ -107,7 +107,7 @@ impl Master {
         self.run(now);
     }
 
-    /// The coordinator has stored the number of this segment of the chain.
+    /// Handles that the coordinator has stored the id of this manifest segment.
     pub(crate) fn chain_listed(&mut self, now: Instant, segment: SegmentId) {
         self.todo.push_back((ReplicaKind::Directory, ReplicatorEvent::Listed { segment }));
         self.manifest.note(segment);
@@ -157,7 +157,7 @@ impl Master {
             ReplicatorEffect::Close { segment } if is_chain => {
                 self.wants_chain |= Some(segment) == self.chain.current();
             }
-            // The turn that follows looks for another one.
+            // The following turn opens another segment.
             ReplicatorEffect::Close { segment } => {
                 if self.head == Some(segment) {
                     self.close_head();
@@ -181,7 +181,7 @@ impl Master {
             }
             ReplicatorEffect::Lease { until } => self.lease = until,
             ReplicatorEffect::Announce { segment } => {
-                // The coordinator must not hear of one that was given up.
+                // The coordinator must not hear of a segment that was given up.
                 if self.manifest.announced(segment) {
                     self.announced.push(segment);
                 }
@@ -192,7 +192,7 @@ impl Master {
                     self.todo.push_back((ReplicaKind::Directory, event));
                 }
             }
-            // Who is dead is told by the world.
+            // The world decides which servers are dead.
             ReplicatorEffect::Suspect { .. }
             | ReplicatorEffect::Misplaced(_)
             | ReplicatorEffect::Silent { .. } => {}
@@ -222,7 +222,7 @@ impl Master {
         self.chain_entries += 1;
     }
 
-    /// What was written at the same time is in one piece.
+    /// Reports the new lengths of manifest segments; writes of one turn form one piece.
     fn tell_written(&mut self) {
         for (segment, length) in std::mem::take(&mut self.untold) {
             let event = ReplicatorEvent::Appended { segment, length };
@@ -230,7 +230,7 @@ impl Master {
         }
     }
 
-    /// Goes on with the chain in another segment.
+    /// Continues the manifest in another segment.
     pub(crate) fn begin_chain(&mut self, now: Instant, random: u64) {
         let (segment, length) = self.chain.begin(self.chain_keeper.quorum());
         self.wants_chain = false;
@@ -247,7 +247,7 @@ impl Master {
         self.chain_entries > 20
     }
 
-    /// What the chain says counts as soon as all of its living segments say so.
+    /// Delivers the events of manifest entries that count in all living segments.
     fn tell_counted(&mut self) {
         for event in self.manifest.take_ready() {
             if let ReplicatorEvent::CloseListed { segment } = &event {
@@ -257,7 +257,7 @@ impl Master {
         }
     }
 
-    /// Writes so many bytes to the head.
+    /// Appends `bytes` bytes to the head.
     pub(crate) fn append(&mut self, now: Instant, bytes: u32, random: u64) {
         let (segment, length) = match self.head {
             Some(segment) => (segment, self.lengths[&segment] + bytes),
@@ -290,7 +290,7 @@ impl Master {
         }
     }
 
-    /// The segment is not needed any more.
+    /// Drops a segment that is no longer needed.
     pub(crate) fn drop_segment(&mut self, now: Instant, segment: SegmentId) {
         self.leaving.insert(segment, self.chain.current());
         self.closed.remove(&segment);
@@ -329,7 +329,7 @@ impl Master {
                 self.todo.push_back((ReplicaKind::Directory, asked(chain)));
                 self.data(now, asked(data));
             }
-            other => panic!("a master is told {other:?}"),
+            other => panic!("a master gets {other:?}"),
         }
     }
 

@@ -1,9 +1,10 @@
-//! A master writes while messages get lost, repeated and late, and servers die, return, fill up and
-//! spoil replicas. After every event the question is: if the master were dead now, would a recovery
-//! find all that was acknowledged, whichever backups it is left with?
+//! A randomized model of replication. A master writes while messages are lost, repeated and
+//! delayed, and while servers die, return, fill up and spoil replicas. After every event the
+//! model checks that a recovery from the current state would find everything acknowledged,
+//! whichever backups remain.
 //!
-//! When all other servers are dead the master keeps its log on its own disk. No recovery fences that
-//! disk while the master lives.
+//! When all other servers are dead the master replicates its log to its own disk. No recovery
+//! fences that disk while the master lives.
 
 use super::chain::{CHAIN, Directory};
 use super::master::{MASTER, Master, Sin};
@@ -17,10 +18,10 @@ use types::{Instant, SegmentId, ServerId};
 use wire::peer::{AppendResult, PeerMessage, Refusal};
 use wire::replica::{ReplicaEpoch, ReplicaId};
 
-/// A segment is closed when it has so many bytes. Copies are made in several pieces.
+/// Bytes at which a segment is closed. Copies of such a segment take several pieces.
 const SEGMENT_BYTES: u32 = 4 << 20;
 
-/// Ranges of a dead server are served by others so long after a backup of its chain was fenced.
+/// Time from the fencing of the manifest's backups until other servers serve the ranges.
 const FENCED_TO_SERVED: Duration = Duration::from_millis(105);
 
 #[test]
@@ -60,30 +61,30 @@ fn complaint(seed: u64, sin: Sin) -> Option<String> {
     Some(text.map_or("another panic".to_owned(), |text| *text))
 }
 
-/// `REPLICATION_RUNS` makes the search longer.
+/// Returns the number of runs; `REPLICATION_RUNS` overrides it for a longer search.
 fn runs(usual: u64) -> u64 {
     std::env::var("REPLICATION_RUNS").map_or(usual, |text| text.parse().unwrap())
 }
 
-/// What happens when its time comes.
+/// A scheduled event of the model.
 #[derive(Clone, Debug)]
 enum Happening {
     Deliver(Envelope),
-    /// The disk of a server.
+    /// A job of a server's disk.
     Disk(ServerId, Work),
-    /// A server syncs what it has.
+    /// A server syncs its replicas.
     Sync(ServerId),
     ToCoordinator(SegmentId),
     FromCoordinator(SegmentId),
-    /// The coordinator has missed a server for long enough.
+    /// The coordinator has missed a server for long enough and declares it dead.
     Declared(ServerId),
-    /// The coordinator fences the master's log at these servers, until they have heard it.
+    /// The coordinator fences the master's log at this server, repeated until it has arrived.
     Fence(ServerId),
     Turn,
     Accident,
 }
 
-/// What can go wrong, in parts of 1,000.
+/// The fault schedule: probabilities per 1,000.
 #[derive(Clone, Copy, Debug)]
 struct Weather {
     lost: u32,
@@ -94,14 +95,14 @@ struct Weather {
 
 const FAIR: Weather = Weather { lost: 0, repeated: 0, late: 0, accidents: false };
 
-/// What was said to be there by those that were asked.
+/// The state of a recovery, from the reports of the fenced backups.
 #[derive(Debug, Default)]
 struct Recovery {
     asked: BTreeSet<ServerId>,
     reports: BTreeMap<ServerId, Vec<(ReplicaId, u32)>>,
-    /// From when on others may serve.
+    /// Time from which other servers may serve.
     served_from: Option<Instant>,
-    /// What was found, once enough have been fenced.
+    /// The segments that were found, once enough backups are fenced.
     found: Option<BTreeMap<SegmentId, u32>>,
 }
 
@@ -118,21 +119,21 @@ struct World {
     next_server: u32,
     replicas: usize,
     weather: Weather,
-    /// A process that dies takes what was not synced with it.
+    /// Set if a process that dies loses its unsynced bytes.
     loses_power: bool,
     is_stable_at_once: bool,
     sync_every: Duration,
-    /// The number of the chain's segment that the coordinator has stored.
+    /// The manifest segment that the coordinator has stored.
     known: Option<SegmentId>,
     recovery: Option<Recovery>,
     is_writing: bool,
-    /// There was a time at which no other server lived.
+    /// Set once no other server lived at some time.
     has_been_last: bool,
-    /// The master's words do not reach the coordinator.
+    /// Set while the master's messages do not reach the coordinator.
     is_cut_off: bool,
-    /// Backups between which and the master nothing passes.
+    /// Backups that are cut off from the master.
     is_cut: BTreeSet<ServerId>,
-    /// Segments of which there was an original on a disk, whatever has become of it.
+    /// Segments of which an original was on a disk at some time.
     begun: BTreeSet<SegmentId>,
     sin: Option<Sin>,
 }
@@ -184,7 +185,7 @@ impl World {
         world
     }
 
-    /// Returns whether there was a time at which no other server lived.
+    /// Runs the model. Returns whether no other server lived at some time.
     fn run(mut self) -> bool {
         let bad = Duration::from_millis(self.rng.u64(100..4_000));
         self.go_on(bad);
@@ -205,7 +206,7 @@ impl World {
         self.events.insert((self.now + delay, self.count), happening);
     }
 
-    /// Lets so much time pass.
+    /// Advances the time by `duration`.
     fn go_on(&mut self, duration: Duration) {
         let end = self.now + duration;
         loop {
@@ -266,7 +267,7 @@ impl World {
         Duration::from_micros(self.rng.u64(50..if is_late { 500_000 } else { 500 }))
     }
 
-    /// Puts on its way what the master has said.
+    /// Sends the messages that the master has produced.
     fn flush(&mut self) {
         for envelope in std::mem::take(&mut self.master.messages) {
             self.send(envelope);
@@ -313,13 +314,13 @@ impl World {
     }
 }
 
-/// Returns whether a message is for a backup, and not for a master.
+/// Returns whether the receiver of a message is a backup, not a master.
 fn is_for_disk(envelope: &Envelope) -> bool {
     let message = &envelope.message;
     matches!(message, PeerMessage::Append(_) | PeerMessage::Release { .. } | PeerMessage::Ping)
 }
 
-/// A backup that keeps no note of what it has refused.
+/// Makes a backup forget its refusals.
 fn forget_refusals(server: &mut Server, now: Instant, out: &Outside) {
     for envelope in &out.messages {
         let PeerMessage::Appended(answer) = &envelope.message else { continue };
@@ -330,7 +331,7 @@ fn forget_refusals(server: &mut Server, now: Instant, out: &Outside) {
     }
 }
 
-/// The master's and the servers' lives.
+/// The lives of the master and the servers.
 impl World {
     fn start(&mut self, disk: BTreeMap<ReplicaId, super::server::Stored>) {
         let id = ServerId(self.next_server);
@@ -349,7 +350,7 @@ impl World {
         self.at(self.sync_every, Happening::Sync(id));
     }
 
-    /// The other servers that live.
+    /// Returns the other living servers.
     fn others(&self) -> impl Iterator<Item = &Server> {
         self.servers.values().filter(|server| server.is_alive && server.id != MASTER)
     }
@@ -449,8 +450,8 @@ impl World {
                 stored.length = self.rng.u32(stored.stable..=stored.length);
             }
         }
-        // What it was doing may or may not be on the disk; a replica ends with a whole piece, so
-        // either is the same as something that had happened before.
+        // A job in progress may or may not reach the disk. A replica ends with a whole piece, so
+        // either outcome equals an earlier or later time of death.
         let delay = Duration::from_millis(self.rng.u64(20..300));
         self.at(delay, Happening::Declared(id));
     }
@@ -461,7 +462,7 @@ impl World {
         self.tell_candidates();
     }
 
-    /// The disk of a dead server is found by another process.
+    /// Starts a new process on the disk of a dead server.
     fn bring_back(&mut self) {
         let dead = self
             .servers
@@ -499,15 +500,15 @@ impl World {
     }
 }
 
-/// What has to be true.
+/// The conditions that must hold.
 impl World {
-    /// All replicas on disks, of living and dead servers, that a process would find there.
+    /// Returns the replicas on all disks, of living and dead servers, that a process would find.
     fn stored(&self) -> impl Iterator<Item = (ReplicaId, u32)> {
         let disks = self.servers.values().flat_map(|server| &server.disk);
         disks.filter(|(_, it)| !it.is_spoiled).map(|(id, it)| (*id, it.length))
     }
 
-    /// How many backups with a replica of the chain a recovery needs.
+    /// Returns how many backups with a replica of the manifest segment a recovery needs.
     fn fences(&self) -> usize {
         if self.sin == Some(Sin::RecoversFromOne) { 1 } else { self.known.map_or(1, fences) }
     }
@@ -540,7 +541,7 @@ impl World {
         let chains = by_segment.get(&known).map_or(&[][..], |it| it);
         let mut directories: Vec<u32> = chains.iter().map(|(_, length)| *length).collect();
         directories.sort_unstable();
-        // Of so many replicas as a recovery fences, the longest counts, whichever these are.
+        // A recovery uses the longest of the replicas that it fences. Check every choice.
         let mut directories = directories.split_off((self.fences() - 1).min(directories.len()));
         directories.dedup();
         for length in directories {
@@ -552,7 +553,7 @@ impl World {
         }
     }
 
-    /// Whether everything can be found that was acknowledged, by this directory.
+    /// Checks that a recovery with this manifest finds everything acknowledged.
     fn judge_directory(
         &self,
         directory: &Directory,
@@ -562,14 +563,14 @@ impl World {
         let leaving = &self.master.leaving;
         for (segment, acknowledged) in &self.master.acknowledged {
             let is_named = directory.contains_key(segment) || leaving.contains_key(segment);
-            assert!(is_named, "seed {seed}, {now}: {segment} is missed by nobody");
+            assert!(is_named, "seed {seed}, {now}: no server misses {segment}");
             let Some(Some(length)) = directory.get(segment) else { continue };
             assert!(acknowledged <= length, "seed {seed}, {now}: {segment} grew after its end");
         }
         let nothing = Vec::new();
         for (segment, closed) in directory {
             let replicas = stored.get(segment).unwrap_or(&nothing);
-            // What has left memory cannot be copied: all its replicas may have been spoiled.
+            // A segment that has left memory cannot be copied; all its replicas may be spoiled.
             let is_leaving = leaving.contains_key(segment) && self.master.data.contains(*segment);
             match closed {
                 Some(end) => {
@@ -590,13 +591,13 @@ impl World {
                         );
                     }
                     let is_begun = self.begun.contains(segment);
-                    assert!(is_begun, "seed {seed}, {now}: nobody has begun {segment}");
+                    assert!(is_begun, "seed {seed}, {now}: no server has begun {segment}");
                 }
             }
         }
     }
 
-    /// When the weather has been fair for long.
+    /// Checks the state after a long time without faults.
     fn judge_rest(&mut self) {
         let seed = self.seed;
         let master = &self.master;
@@ -634,7 +635,7 @@ impl World {
     }
 }
 
-/// The coordinator takes the master for dead, but it lives.
+/// The coordinator declares the master dead although it lives.
 impl World {
     fn recover(&mut self) {
         let mut asked: Vec<ServerId> = self.others().map(|server| server.id).collect();
@@ -675,7 +676,7 @@ impl World {
         }
     }
 
-    /// Whether those that have been fenced have everything, and what.
+    /// Returns the recoverable segments if the fenced backups hold everything needed.
     fn prove(&self) -> Option<BTreeMap<SegmentId, u32>> {
         let reports = &self.recovery.as_ref()?.reports;
         let all = || reports.values().flatten().copied();
@@ -695,7 +696,7 @@ impl World {
         Some(found)
     }
 
-    /// The master may have gone on for as long as it liked.
+    /// Checks the result of a recovery. The master may have continued for any time.
     fn judge_recovery(&mut self) {
         let seed = self.seed;
         let Some(recovery) = &self.recovery else { return };

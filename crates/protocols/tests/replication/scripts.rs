@@ -1,11 +1,11 @@
 //! Golden scripts of replication: one master with one replicator (s1), and backups (s2, s3 ...).
-//! After `own-disk` the master's own disk takes replicas while no backup lives.
+//! After `own-disk`, the master's own disk takes replicas while no backup lives.
 //!
-//! Nothing happens by itself: `deliver` lets messages and disks run until nothing is left,
-//! `advance` moves the clock. What the chain and the coordinator do, the script says: `listed`,
+//! Nothing happens by itself: `deliver` runs messages and disks until nothing is left, and
+//! `advance` moves the clock. The script plays the manifest and the coordinator: `listed`,
 //! `close-listed`, `dropped`, `died`. Segments are given by their numbers.
 //!
-//! Run with `UPDATE_GOLDENFILES=1` to write down what happens now, then read the difference.
+//! Run with `UPDATE_GOLDENFILES=1` to record the current output, then read the difference.
 
 use super::server::{Envelope, Outside, Server, Work};
 use goldenscript::{Argument, Command, Context};
@@ -38,27 +38,27 @@ fn scripts_of_replication() {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Rule {
     Lose,
-    /// Keep until released.
+    /// Hold until released.
     Hold,
-    /// Deliver, and keep a copy until released.
+    /// Deliver, and hold a copy until released.
     Copy,
 }
 
 struct World {
     now: Instant,
     master: Replicator,
-    /// By number of the server, less 2.
+    /// Rack of each backup, indexed by server number minus 2.
     racks: Vec<u32>,
-    /// The master's; else it stands alone.
+    /// The master's rack; `None`: the master is its own failure domain.
     own_rack: Option<u32>,
     servers: BTreeMap<ServerId, Server>,
     in_transit: VecDeque<Envelope>,
     kept: Vec<Envelope>,
-    /// By kind of message and receiver or sender beside the master.
+    /// Rules by the kind of message and by the server other than the master.
     rules: BTreeMap<(String, Option<ServerId>), Rule>,
     work: VecDeque<(ServerId, Work)>,
     slow: Vec<ServerId>,
-    /// Lines of leases and steady questions are shown.
+    /// Set if leases and steady questions are printed.
     shows_beats: bool,
     lines: Vec<String>,
 }
@@ -85,7 +85,7 @@ impl World {
         }
     }
 
-    /// Replicas, servers, and options.
+    /// Sets up the world from the numbers of replicas and servers, and options.
     fn begin(&mut self, words: &[&str], options: &BTreeMap<&str, &str>) {
         let count: u32 = words[0].parse().expect("a number of backups");
         let is_stable = options.get("promise") == Some(&"stable");
@@ -222,11 +222,11 @@ impl World {
                 self.tell(ReplicatorEvent::Needed { backup, replicas });
             }
             PeerMessage::Pong => self.tell(ReplicatorEvent::Heard { backup }),
-            other => panic!("a master is told {other:?}"),
+            other => panic!("a master gets {other:?}"),
         }
     }
 
-    /// Moves the clock, stopping wherever a machine wants to be told.
+    /// Advances the clock, stopping at the deadlines of the machines.
     fn advance(&mut self, duration: Duration) {
         let end = self.now + duration;
         loop {
@@ -275,7 +275,7 @@ impl World {
         }
     }
 
-    /// What the script says to a server or of one.
+    /// Executes a script command about one server.
     fn command_of_server(&mut self, name: &str, id: ServerId) -> Result<(), Box<dyn Error>> {
         let server = self.servers.get_mut(&id);
         match (name, server) {
@@ -373,7 +373,7 @@ impl goldenscript::Runner for World {
     }
 }
 
-/// The message of a piece, less its bytes.
+/// Returns the message for a piece, without its bytes.
 pub(crate) fn append(piece: &Piece) -> Append {
     Append {
         replica: piece.replica,
@@ -387,7 +387,7 @@ pub(crate) fn append(piece: &Piece) -> Append {
     }
 }
 
-/// The name by which a script means a message.
+/// Returns the name of a message's kind in scripts.
 fn kind(message: &PeerMessage) -> &'static str {
     match message {
         PeerMessage::Append(_) => "append",
@@ -434,10 +434,10 @@ fn names(replicas: &[ReplicaId]) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// A segment by its number, or one of the chain by its quorum: `3.2` has three replicas, of which two
-/// are needed. There is one of each; the last one that is begun has the highest number if its
-/// quorum was not begun before. `own.7` is the seventh, on the master's own disk, and `other.8` the
-/// eighth, on another one.
+/// Parses a data segment by its number, or a manifest segment by its quorum: `3.2` has three
+/// replicas, of which two are needed. There is one segment per quorum; the last one begun has the
+/// highest id if its quorum was not used before. `own.7` is the seventh manifest segment, on the
+/// master's own disk, and `other.8` the eighth, on another server.
 fn segment(word: &str) -> SegmentId {
     let number = |word: &str| word.parse().unwrap_or(0);
     match word.split_once('.') {

@@ -1,4 +1,4 @@
-//! A server that holds replicas for others: the real machine, and a disk that is a map.
+//! A server that holds replicas for other servers: the real machine, with a map as its disk.
 
 use protocols::replication::{Asked, Backup, BackupEffect, BackupEvent, Scrubbed};
 use protocols::{Outbox, Ticket};
@@ -7,7 +7,7 @@ use types::{Instant, ServerId, UnixMillis};
 use wire::peer::PeerMessage;
 use wire::replica::ReplicaId;
 
-/// A message between servers and how many bytes go with it.
+/// A message between servers, with the number of its payload bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Envelope {
     pub(crate) from: ServerId,
@@ -16,16 +16,16 @@ pub(crate) struct Envelope {
     pub(crate) bytes: u32,
 }
 
-/// What stands on the disk.
+/// A replica on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) length: u32,
     pub(crate) stable: u32,
-    /// It cannot be read any more.
+    /// Set if the replica is unreadable.
     pub(crate) is_spoiled: bool,
 }
 
-/// What the disk does in its own time.
+/// A job that the disk performs asynchronously.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Take { replica: ReplicaId, is_new: bool, range: (u32, u32) },
@@ -35,7 +35,7 @@ pub(crate) enum Work {
     Free(ReplicaId),
 }
 
-/// What leaves a server.
+/// The output of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Outside {
     pub(crate) messages: Vec<Envelope>,
@@ -50,18 +50,18 @@ pub(crate) struct Server {
     pub(crate) backup: Backup,
     pub(crate) disk: BTreeMap<ReplicaId, Stored>,
     pub(crate) is_alive: bool,
-    /// No other replica can be begun.
+    /// Set if no further replica can be begun.
     pub(crate) is_full: bool,
-    /// What the disk does next fails.
+    /// Set if the next job of the disk fails.
     pub(crate) fails: bool,
-    /// What is taken counts as stable: nobody promises that it survives a loss of power.
+    /// Set if written bytes count as synced: the mode does not promise to survive a power loss.
     pub(crate) is_stable_at_once: bool,
     payloads: BTreeMap<Ticket, (u32, u32)>,
     tickets: u64,
 }
 
 impl Server {
-    /// A server that finds a disk.
+    /// Creates a server that finds this disk.
     pub(crate) fn new(now: Instant, id: ServerId, disk: BTreeMap<ReplicaId, Stored>) -> Server {
         let mut backup = Backup::new();
         for replica in disk.keys() {
@@ -106,7 +106,7 @@ impl Server {
             PeerMessage::Release { replicas } => {
                 BackupEvent::Release { log: from, replicas: replicas.clone() }
             }
-            other => panic!("a backup is told {other:?}"),
+            other => panic!("a backup gets {other:?}"),
         };
         self.handle(now, event)
     }
@@ -134,7 +134,7 @@ impl Server {
                     out.work.push(Work::Scrub(replica));
                     continue;
                 }
-                // Whoever looks at the disk later finds nothing.
+                // A later process finds no usable replica on the disk.
                 BackupEffect::GiveUp { replica } => {
                     self.disk.entry(replica).and_modify(|stored| stored.is_spoiled = true);
                     continue;
@@ -209,7 +209,7 @@ impl Server {
         BackupEvent::Synced { replica, stable: stored.stable }
     }
 
-    /// The disk cannot be trusted with this replica any more.
+    /// Marks the replica on the disk as unreadable.
     fn spoil(&mut self, replica: ReplicaId) -> BackupEvent {
         self.disk.entry(replica).or_insert(Stored { length: 0, stable: 0, is_spoiled: true });
         self.disk.entry(replica).and_modify(|stored| stored.is_spoiled = true);

@@ -1,19 +1,20 @@
 //! The driver that lets the kernel read and write ahead: io_uring for clients, epoll for the rest.
 //!
-//! Of small messages the calls of the kernel cost more than the messages. So a client's socket is
-//! received from as long as it lives (one operation, a provided buffer for each batch of requests,
-//! handed on without a copy), and all replies of a turn are submitted in one call, which also
-//! brings what has been received since. What is rare or large gains nothing from that and stays
-//! with [`Epoll`]: listeners, connecting, bus connections, the waker, and clients from their first
-//! large message on (`leaving.rs`); a client's large output is sent by a call, as there. The ring
-//! listens to the epoll descriptor like to one more socket.
+//! For small messages the system calls cost more than the messages. A client's socket therefore has
+//! one receive operation for its whole life, with a provided buffer for each batch of requests,
+//! passed on without copying. All replies of a turn are submitted in one call, which also brings
+//! newly received bytes. Rare or large operations gain nothing from this and stay with [`Epoll`]:
+//! listeners, connecting, bus connections, the waker, and clients from their first large message on
+//! (`leaving.rs`). A client's large output is sent by a system call, too. The ring polls the epoll
+//! descriptor like one more socket.
 //!
 //! Invariants:
-//! - a socket stays open until the last completion of its operations is here: `operations` counts;
-//! - at most one receive, one send and one watch per socket are under way;
-//! - what was received is handed on in order: `pending`, then `end`;
-//! - no more than [`PENDING_BYTES_MAX`] and one poll's worth wait in `pending`: then receiving is
-//!   stopped until the reactor has taken them. The peer meets a full socket, as with epoll.
+//! - A socket stays open until the last completion of its operations has arrived; `operations`
+//!   counts them.
+//! - A socket has at most one receive, one send and one watch in progress.
+//! - Received data is passed on in order: `pending`, then `end`.
+//! - `pending` contains at most [`PENDING_BYTES_MAX`] and one poll's worth. Above that, receiving
+//!   stops until the reactor has taken the bytes; the peer's sends then block, as with epoll.
 //!
 //! Design, costs, measurements: `docs/design/io-uring.md`.
 
@@ -35,63 +36,63 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Received bytes of one connection that nobody has taken, above which receiving is stopped.
+/// Untaken bytes of one connection above which receiving stops.
 const PENDING_BYTES_MAX: usize = 4 * BUFFER_BYTES;
 
-/// Output above this leaves by a call of the kernel: the call is nothing beside the copy then, and
-/// the buffer need not be kept until a completion.
+/// Output size above which a system call sends it: the call is then negligible beside the copy,
+/// and the buffer need not be kept until a completion.
 const SEND_BYTES_MAX: usize = 4 * BUFFER_BYTES;
 
-/// Things that are waited for together, and how long the first one waits for the others: as long as
-/// three requests of a crowd take to come.
+/// Number of events to wait for together, and how long the first one waits for the others: about
+/// the time in which three requests of a crowd arrive.
 const GATHERED: usize = 4;
 const GATHER_TIME: Duration = Duration::from_micros(40);
 
-/// Provided buffers that are there before the first connection.
+/// Number of provided buffers before the first connection.
 const PROVIDED_MIN: usize = 16;
 
 pub(crate) struct Uring {
     ring: Ring,
     others: Epoll,
-    /// The bell of `others` hangs in the ring.
+    /// The poll of the `others` descriptor is active in the ring.
     has_bell: bool,
-    /// `others` may have something to tell.
+    /// `others` may have events.
     has_rung: bool,
-    /// By slot of the connection: where its socket is.
+    /// Index of each connection's socket, by connection slot.
     slots: Vec<Option<u32>>,
     sockets: Vec<Option<Socket>>,
     free: Vec<u32>,
     in_use: usize,
     completions: Vec<Completion>,
-    /// Buffers that were sent, on their way back to the reactor's.
+    /// Sent buffers, to be returned to the reactor's pool.
     spent: Vec<Vec<u8>>,
-    /// Connections that were lost on their way to `others`.
+    /// Connections that could not be moved to `others`.
     lost: Vec<ConnectionId>,
 }
 
-/// What is on its way out.
+/// State of a socket's sending direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outflow {
-    /// Nothing: the next send begins at once.
+    /// No send is in progress: the next one starts at once.
     Idle,
-    /// A buffer is being sent. `is_awaited`: the reactor wants to know when it is over.
+    /// A buffer is being sent. `is_awaited`: the reactor wants to know when that is done.
     Sending { is_awaited: bool },
     /// The socket is full, and the reactor keeps the rest.
     Full,
 }
 
-/// How far receiving is.
+/// State of a socket's receiving direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Intake {
     /// The kernel receives.
     Running,
-    /// It was told to stop.
+    /// The receive operation was cancelled, but has not ended.
     Stopping,
-    /// It does not receive: too much is pending, or nothing more comes.
+    /// No receive operation: too much is pending, or nothing more comes.
     Stopped,
 }
 
-/// Why nothing more comes.
+/// The reason why nothing more comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     Finished,
@@ -102,22 +103,22 @@ struct Socket {
     connection: ConnectionId,
     descriptor: OwnedFd,
     intake: Intake,
-    /// Received and not yet taken; of the first one, bytes before `taken` are.
+    /// Received and untaken buffers. The bytes of the first one before `taken` are already taken.
     pending: VecDeque<Vec<u8>>,
     taken: usize,
     pending_bytes: usize,
     end: Option<End>,
     outflow: Outflow,
     is_watched: bool,
-    /// The reactor has forgotten it: it waits for its last completions.
+    /// The reactor has closed the connection; the socket waits for its last completions.
     is_closing: bool,
-    /// It moves to the epoll part after its last completions.
+    /// The socket moves to the epoll part after its last completions.
     is_leaving: bool,
     operations: u32,
 }
 
 impl Uring {
-    /// A driver that works from [`Driver::begin`] on.
+    /// Returns a driver that can be used from [`Driver::begin`] on.
     pub(crate) fn new() -> io::Result<Uring> {
         Ok(Uring {
             ring: Ring::new()?,
@@ -151,7 +152,7 @@ impl Uring {
         self.ring.receive(socket.descriptor.as_fd(), index);
     }
 
-    /// Wants to know when the connection breaks although nobody receives from it.
+    /// Watches for a broken connection while no receive is in progress.
     fn watch(&mut self, index: u32) {
         let Some(socket) = socket_at(&mut self.sockets, index) else { return };
         if !socket.is_watched {
@@ -202,8 +203,8 @@ impl Uring {
                 return self.watch(index);
             }
             Outcome::Received(bytes) => socket.arrived(bytes, events),
-            // Other connections have used up the provided buffers, or it was stopped, or the kernel
-            // asks for patience: it is begun again.
+            // Other connections have used up the provided buffers, the receive was cancelled, or
+            // the kernel asks for a retry: it is started again.
             Outcome::Failed(Errno::NOBUFS | Errno::CANCELED | Errno::INTR | Errno::AGAIN, _) => {}
             Outcome::Failed(..) => return socket.break_off(events),
             Outcome::Sent(..) | Outcome::Ready(_) => {}
@@ -211,7 +212,7 @@ impl Uring {
         self.govern(index);
     }
 
-    /// Stops receiving when too much is pending, and goes on when it has been taken.
+    /// Stops receiving when too much is pending, and resumes when that has been taken.
     fn govern(&mut self, index: u32) {
         let Some(socket) = socket_at(&mut self.sockets, index) else { return };
         if socket.is_leaving {
@@ -233,7 +234,7 @@ impl Uring {
         let Some(socket) = socket_at(&mut self.sockets, index) else { return };
         match outcome {
             Outcome::Sent(count, mut buffer) if count < buffer.len() => {
-                // A signal, or an error that the next attempt will tell.
+                // A signal, or an error that the next attempt will report.
                 buffer.drain(..count);
                 self.go_on_sending(index, buffer);
             }
@@ -271,8 +272,8 @@ impl Uring {
         }
     }
 
-    /// Submits what there is, and sees what has happened, without waiting. Costs no call of the
-    /// kernel if there is nothing.
+    /// Submits pending operations and handles completions, without waiting. Makes no system call
+    /// if there is nothing to do.
     fn look(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
         if self.ring.has_submissions() || self.ring.has_hidden_completions() {
             self.ring.submit()?;
@@ -292,7 +293,7 @@ impl Uring {
             self.has_bell = true;
             self.ring.bell(self.others.descriptor());
         }
-        // The bell rings when something begins to be ready: it is looked at until nothing is.
+        // The bell rings only when something becomes ready: look until nothing is left.
         if self.has_rung {
             self.has_rung = self.others.look(Some(Duration::ZERO), events)? > 0;
         }
@@ -300,8 +301,8 @@ impl Uring {
     }
 }
 
-/// Whether this process may use io_uring, and it does what this driver needs. Tried, since neither a
-/// version nor a list of operations tells what a container forbids.
+/// Checks that this process can use io_uring with the features that the driver needs. It tries
+/// them out: neither the kernel version nor a list of operations shows what a container forbids.
 pub(crate) fn probe() -> io::Result<()> {
     const MESSAGE: &[u8] = b"does it work?";
     let mut ring = Ring::new()?;
@@ -318,13 +319,13 @@ pub(crate) fn probe() -> io::Result<()> {
         let received = completions.iter().find(|completion| completion.slot == 0);
         if let Some(Completion { outcome, is_last, .. }) = received {
             let works = *outcome == Outcome::Received(MESSAGE.to_vec()) && !is_last;
-            return works.then_some(()).ok_or(io::Error::other("receiving again and again fails"));
+            return works.then_some(()).ok_or(io::Error::other("repeated receives do not work"));
         }
     }
-    Err(io::Error::other("it does not receive"))
+    Err(io::Error::other("receives do not work"))
 }
 
-/// What the reactor would have to be told by a waiting epoll.
+/// Returns whether the flags mean an event that epoll would report even without a read.
 fn is_broken(flags: PollFlags) -> bool {
     flags.intersects(PollFlags::ERR | PollFlags::HUP)
 }
@@ -369,7 +370,8 @@ impl Socket {
         events.push(Event::Broken(self.connection));
     }
 
-    /// Hands on what came first: the whole buffer in exchange for an empty one, or what fits.
+    /// Moves the oldest bytes to `room`: exchanges the whole buffer for an empty one, or copies
+    /// as much as fits.
     fn take(&mut self, room: &mut Vec<u8>) -> usize {
         let Some(first) = self.pending.front_mut() else { return 0 };
         let spare = room.capacity() - room.len();
@@ -417,7 +419,7 @@ impl Driver for Uring {
         if missing == 0 || self.has_rung {
             return Ok(());
         }
-        // With something at hand the waiting ends when the moments are over.
+        // If there are events already, the wait ends after the gathering time.
         let timeout = if events.is_empty() { timeout } else { Some(GATHER_TIME) };
         self.ring.wait_for_several(missing, GATHER_TIME, timeout)?;
         self.handle_completions(events)

@@ -1,4 +1,4 @@
-//! Connections that a service opens itself, and mail from other threads.
+//! Tests of connections opened by a service, and of mail from other threads.
 
 use crate::common::{BUS, ECHO, Mail, Told, expect, frame, send, server};
 use runtime::{ConnectTag, Opened, Poll};
@@ -16,8 +16,7 @@ fn a_service_connects_to_a_server_and_both_sides_learn_of_it() {
     assert_eq!(tag, ConnectTag(42));
     assert!(matches!(other.next(), Told::Opened(_, Opened::Accepted { port: BUS, .. })));
 
-    // The other side echoes; ours understands the echo as a request and echoes it again: one round
-    // is enough to see bytes go both ways.
+    // Both sides echo, so one round shows that bytes go both ways.
     mailbox.send(Mail::Say(connection, frame(crate::common::QUIT, b"over")));
     assert!(matches!(other.next(), Told::Closed(..)));
     assert!(matches!(ours.next(), Told::Closed(closed, _) if closed == connection));
@@ -39,7 +38,7 @@ fn a_connection_that_is_refused_is_told_once() {
         assert_eq!(server.next(), Told::ConnectFailed(ConnectTag(round)));
     }
     mailbox.send(Mail::Number(1));
-    assert_eq!(server.next(), Told::Mail(1), "nothing else was told");
+    assert_eq!(server.next(), Told::Mail(1), "no other event came");
     server.reactors.stop();
 }
 
@@ -47,7 +46,7 @@ fn a_connection_that_is_refused_is_told_once() {
 fn an_address_that_cannot_be_reached_is_a_failure_and_no_panic() {
     let server = server(1, Poll::Sleep);
     let mailbox = server.reactors.mailboxes().of(ReactorId(0));
-    // Port 0 and a broadcast address: refused by the system at once.
+    // The system refuses port 0 and a broadcast address at once.
     for (number, address) in ["127.0.0.1:0", "255.255.255.255:1"].into_iter().enumerate() {
         let tag = ConnectTag(number as u64);
         mailbox.send(Mail::Connect(address.parse().expect("an address"), tag));
@@ -71,7 +70,7 @@ fn mail_of_many_threads_wakes_the_reactor_and_none_is_lost() {
                 }
             });
         }
-        // Of one sender and one reactor, in order.
+        // Mail from one sender to one reactor arrives in order.
         let mut next = [[0, 1]; SENDERS as usize];
         for _ in 0..SENDERS * ROUNDS {
             let Told::Mail(number) = server.next() else { panic!("only mail was sent") };

@@ -1,5 +1,5 @@
-//! Connections over loopback: whatever the peer does, bytes arrive whole and in order, and nobody
-//! else notices.
+//! Tests of connections over loopback: bytes arrive complete and in order, and a misbehaving peer
+//! does not affect other connections.
 
 use crate::common::{
     DROP, ECHO, FLOOD, Mail, PAUSE, QUIT, Told, WHERE, connect, expect, expect_end, frame, send,
@@ -108,7 +108,7 @@ fn a_reset_closes_one_connection_and_disturbs_no_other() {
     let mut steady = server.client();
     let victim = server.client();
     let (_, reset) = (server.opened(), server.opened());
-    // Unread bytes at the time of closing make the system reset the connection.
+    // Closing with unread bytes makes the system reset the connection.
     server.reactors.mailboxes().iter().for_each(|all| all.send(Mail::Say(reset, vec![1])));
     victim.peek(&mut [0]).expect("the byte arrives");
     drop(victim);
@@ -158,8 +158,8 @@ fn a_slow_reader_is_not_read_until_it_has_taken_its_answers() {
     let server = server(1, Poll::Sleep);
     let mut slow = server.client();
     let mut steady = server.client();
-    // The first answers fill the client's socket. The rest of the requests fills the server's, and
-    // there the client is stopped: the server does not take them in.
+    // The first answers fill the client's socket. The other requests fill the server's socket and
+    // block the client, because the server does not read them.
     let request = frame(ECHO, &[5; 1000]);
     slow.set_nonblocking(true).expect("a socket");
     let asked = ask_until_stopped(&mut slow, &request);
@@ -171,7 +171,7 @@ fn a_slow_reader_is_not_read_until_it_has_taken_its_answers() {
     send(&mut steady, &quick);
     expect(&mut steady, &quick);
 
-    // Now it reads, and everything it asked for comes.
+    // Once the client reads, it gets every answer.
     for _ in 0..asked / request.len() {
         expect(&mut slow, &request);
     }
@@ -188,7 +188,7 @@ fn requests_left_over_by_a_congested_client_are_answered_though_nothing_more_arr
     server.reactors.stop();
 }
 
-/// Sends requests until the sockets are full, and answers how many bytes that were.
+/// Sends requests until the sockets are full. Returns the number of bytes sent.
 fn ask_until_stopped(client: &mut std::net::TcpStream, request: &[u8]) -> usize {
     use std::io::Write;
     let many = request.repeat(1000);
@@ -216,7 +216,7 @@ fn a_paused_connection_is_not_read_and_goes_on_where_it_stopped() {
     let request = frame(ECHO, b"after the pause");
     send(&mut client, &[frame(PAUSE, &[]), request.clone(), request[..7].to_vec()].concat());
     assert_eq!(server.next(), Told::Paused(opened));
-    // Mail is read after input: had the request been answered, the answer would come first.
+    // Mail is processed after input: an answer to the request would arrive before it.
     server.reactors.mailboxes().of(opened.reactor()).send(Mail::Say(opened, b"first".to_vec()));
     expect(&mut client, b"first");
     server.reactors.mailboxes().of(opened.reactor()).send(Mail::Resume(opened));
@@ -236,7 +236,7 @@ fn a_paused_client_can_send_what_the_sockets_hold_and_gets_all_its_answers_later
     let request = frame(ECHO, &[8; 1000]);
     client.set_nonblocking(true).expect("a socket");
     let asked = ask_until_stopped(&mut client, &request);
-    assert!(asked < 64 << 20, "the server takes {asked} bytes of somebody that it does not serve");
+    assert!(asked < 64 << 20, "the server takes {asked} bytes of a client that it does not serve");
     client.set_nonblocking(false).expect("a socket");
     server.reactors.mailboxes().of(opened.reactor()).send(Mail::Resume(opened));
     for _ in 0..asked / request.len() {
@@ -245,7 +245,7 @@ fn a_paused_client_can_send_what_the_sockets_hold_and_gets_all_its_answers_later
     server.reactors.stop();
 }
 
-/// Waiting for several requests at once must not become waiting for more than there are.
+/// Waiting for several requests must end even if fewer arrive.
 #[test]
 fn a_crowd_of_clients_is_answered_and_so_is_who_is_left_of_it() {
     let server = server(1, Poll::Adaptive);
@@ -308,7 +308,7 @@ fn stopping_sends_what_there_is_and_closes_every_connection() {
         }
         server.reactors.stop();
     });
-    assert!(std::net::TcpStream::connect(server.clients).is_err(), "nobody listens any more");
+    assert!(std::net::TcpStream::connect(server.clients).is_err(), "the port is closed");
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn a_storm_of_connections_that_misbehave_disturbs_nobody() {
         }
     });
     drop(steady);
-    // Every connection that was opened is closed, each once.
+    // Every opened connection is closed exactly once.
     let (mut opened, mut closed) = (std::collections::BTreeSet::new(), 0);
     while opened.len() < 601 || closed < 601 {
         match server.next() {
@@ -342,13 +342,13 @@ fn a_storm_of_connections_that_misbehave_disturbs_nobody() {
     server.reactors.stop();
 }
 
-/// Connects 200 times, and each time does something that a decent client does not.
+/// Connects 200 times, and misbehaves in a random way each time.
 fn misbehave(address: std::net::SocketAddr, mut random: fastrand::Rng) {
     use std::io::Write;
     for _ in 0..200 {
         let mut client = connect(address);
         let request = frame(ECHO, &vec![random.u8(..); random.usize(..40_000)]);
-        // Whatever is written may meet a connection that the server has closed.
+        // The server may have closed the connection before the write.
         let _ = match random.u8(..6) {
             0 => Ok(()),
             1 => client.write_all(&request[..random.usize(..request.len())]),

@@ -1,4 +1,4 @@
-//! `BITFIELD`: integers of any width at any bit of a value.
+//! `BITFIELD`: integers of any width at any bit offset of a value.
 
 use super::bits::check_bit_offset;
 use super::pieces::value_of;
@@ -14,27 +14,27 @@ pub(super) static FAMILY: Family = Family {
     commands: &[
         command("bitfield", -2, WRITE | DENYOOM, ONE, bitfield).text(
             "3.2.0",
-            "O(N) of the number of operations and the length of the value",
+            "O(N) where N is the number of operations plus the length of the value",
             "Reads and writes integers of any width within a value.",
         ),
         command("bitfield_ro", -2, READONLY | FAST, ONE, bitfield_ro).text(
             "6.0.0",
-            "O(N) of the number of operations",
+            "O(N) where N is the number of operations",
             "Reads integers of any width within a value.",
         ),
     ],
 };
 
-/// Where an integer lies, and of what kind it is.
+/// The position and type of an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Field {
     is_signed: bool,
-    /// 1 to 64, at most 63 without a sign.
+    /// Width in bits: 1 to 64, at most 63 if unsigned.
     bits: u32,
     offset: usize,
 }
 
-/// What happens to a number that does not fit.
+/// Handling of a number that does not fit its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Overflow {
     Wrap,
@@ -77,12 +77,12 @@ impl Field {
         Ok(Field { is_signed, bits: bits as u32, offset: check_bit_offset(offset)? })
     }
 
-    /// Bytes of a value that has the whole field.
+    /// Returns the length in bytes of the shortest value that contains the whole field.
     fn end(self) -> usize {
         (self.offset + self.bits as usize - 1) / 8 + 1
     }
 
-    /// The number; bits behind the value are zero.
+    /// Reads the field. Bits beyond the end of the value are zero.
     fn get(self, value: &[u8]) -> i64 {
         let raw = (0..self.bits as usize).fold(0u64, |raw, at| {
             let at = self.offset + at;
@@ -92,7 +92,7 @@ impl Field {
         self.extend(raw)
     }
 
-    /// The value must have the whole field. Higher bits of the number are left out.
+    /// Writes the low bits of `number` into the field. The value must contain the whole field.
     fn put(self, value: &mut [u8], number: i64) {
         for bit in 0..self.bits as usize {
             let at = self.offset + self.bits as usize - 1 - bit;
@@ -104,7 +104,7 @@ impl Field {
         }
     }
 
-    /// The number that the lowest bits stand for.
+    /// Returns the number that the field's raw bits represent.
     fn extend(self, raw: u64) -> i64 {
         let unused = 64 - self.bits;
         match self.is_signed {
@@ -113,7 +113,7 @@ impl Field {
         }
     }
 
-    /// The number as the field can hold it.
+    /// Fits a number into the field; `None` if it overflows and the mode is `FAIL`.
     fn fit(self, number: i128, overflow: Overflow) -> Option<i64> {
         let (lowest, highest) = match self.is_signed {
             true => (-(1i128 << (self.bits - 1)), (1i128 << (self.bits - 1)) - 1),
@@ -161,13 +161,13 @@ impl Operation {
         self.action != Action::Get
     }
 
-    /// Carries it out and returns its part of the reply.
+    /// Executes the operation and returns its part of the reply.
     fn run(&self, value: &mut [u8]) -> Option<i64> {
         let old = self.field.get(value);
         let (new, reply) = match self.action {
             Action::Get => return Some(old),
             Action::Set(number) => {
-                // As Redis does, a negative number is a large one where there is no sign.
+                // As in Redis, an unsigned field takes a negative number as a large one.
                 let unsigned = i128::from(number as u64);
                 let number = if self.field.is_signed { i128::from(number) } else { unsigned };
                 let new = self.field.fit(number, self.overflow)?;

@@ -1,4 +1,4 @@
-//! Values as rows of bits; the first is the highest of the first byte.
+//! Commands on bits. Bit 0 is the highest bit of the first byte.
 
 use super::pieces::{clamped, piece, value_of};
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
@@ -15,34 +15,38 @@ pub(super) static FAMILY: Family = Family {
     commands: &[
         command("bitcount", -2, READONLY, ONE, bitcount).text(
             "2.6.0",
-            "O(N) of the length of the value",
-            "Counts the bits that are set.",
+            "O(N) where N is the length of the value",
+            "Counts the set bits of a value.",
         ),
         command("bitop", -4, WRITE | DENYOOM, FROM_SECOND, bitop).text(
             "2.6.0",
-            "O(N) of the length of all values",
-            "Combines the bits of values and writes the result.",
+            "O(N) where N is the length of all values",
+            "Combines values with a bitwise operation and stores the result.",
         ),
         command("bitpos", -3, READONLY, ONE, bitpos).text(
             "2.8.7",
-            "O(N) of the length of the value",
-            "Finds the first bit that is set, or that is not.",
+            "O(N) where N is the length of the value",
+            "Finds the first set or clear bit of a value.",
         ),
-        command("getbit", 3, READONLY | FAST, ONE, getbit).text("2.2.0", "O(1)", "Reads a bit."),
+        command("getbit", 3, READONLY | FAST, ONE, getbit).text(
+            "2.2.0",
+            "O(1)",
+            "Returns the bit at an offset of a value.",
+        ),
         command("setbit", 4, WRITE | DENYOOM, ONE, setbit).text(
             "2.2.0",
-            "O(N) of the length of the value",
-            "Writes a bit and returns the one before.",
+            "O(N) where N is the length of the value",
+            "Writes the bit at an offset of a value and returns its old value.",
         ),
     ],
 };
 
-/// The position of a bit that a value may have.
+/// Parses a bit offset within the largest possible value.
 pub(super) fn parse_bit_offset(text: &[u8]) -> Result<usize, Refusal> {
     check_bit_offset(parse_integer(text))
 }
 
-/// The position, if it is one that a value may have.
+/// Checks that a bit offset is within the largest possible value.
 pub(super) fn check_bit_offset(offset: Option<i64>) -> Result<usize, Refusal> {
     let offset = offset.and_then(|offset| usize::try_from(offset).ok());
     offset
@@ -87,13 +91,13 @@ fn setbit(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// How positions are counted: [`piece`] or [`clamped`].
+/// Conversion of a pair of positions into a range: [`piece`] or [`clamped`].
 type Piece = fn(i64, i64, usize) -> Option<Range<usize>>;
 
-/// Where to look: `first [last [BYTE | BIT]]`.
+/// The range to search: `first [last [BYTE | BIT]]`.
 struct Bounds {
     first: i64,
-    /// `None`: not said.
+    /// `None` if not given.
     last: Option<i64>,
     in_bits: bool,
 }
@@ -119,7 +123,7 @@ impl Bounds {
         Ok(bounds)
     }
 
-    /// The bits meant, of a value of so many bytes.
+    /// Returns the range in bits, for a value of `length` bytes.
     fn bits(&self, length: usize, piece: Piece) -> Option<Range<usize>> {
         let last = self.last.unwrap_or(-1);
         match self.in_bits {
@@ -153,7 +157,7 @@ fn bitpos(call: &mut Call<'_>) -> Done {
     let found = call.engine.data().read_one(call.session.table, key, |record| {
         let Some(record) = record else { return if bit { None } else { Some(0) } };
         let bits = bounds.bits(record.value.len(), clamped)?;
-        // Without an end, zeros follow a value.
+        // Without an end position, zeros follow the value.
         let beyond = (!bit && bounds.last.is_none()).then_some(8 * record.value.len());
         find_bit(record.value, bit, bits).or(beyond)
     })?;
@@ -161,7 +165,7 @@ fn bitpos(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The byte at this position as if all bits outside of the range were `outside`.
+/// Returns the byte at this position, with all bits outside the range set to `outside`.
 fn masked(value: &[u8], at: usize, bits: &Range<usize>, outside: bool) -> u8 {
     let mut inside = 0xff;
     if at == bits.start / 8 {
@@ -173,13 +177,13 @@ fn masked(value: &[u8], at: usize, bits: &Range<usize>, outside: bool) -> u8 {
     if outside { value[at] | !inside } else { value[at] & inside }
 }
 
-/// The bytes that lie wholly in the range, which is not empty, but for the first and the last.
+/// Returns the bytes between the first and the last byte of a non-empty range.
 fn inner(bits: &Range<usize>) -> Range<usize> {
     let first = bits.start / 8 + 1;
     first..((bits.end - 1) / 8).max(first)
 }
 
-/// Bits of the range, which is not empty, that are set.
+/// Counts the set bits of a non-empty range.
 fn count_bits(value: &[u8], bits: Range<usize>) -> u64 {
     let (first, last) = (bits.start / 8, (bits.end - 1) / 8);
     let mut count = u64::from(masked(value, first, &bits, false).count_ones());
@@ -191,7 +195,7 @@ fn count_bits(value: &[u8], bits: Range<usize>) -> u64 {
     count + rest.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>()
 }
 
-/// The first bit of the range, which is not empty, that is like this one.
+/// Returns the first bit of a non-empty range that equals `bit`.
 fn find_bit(value: &[u8], bit: bool, bits: Range<usize>) -> Option<usize> {
     let skipped = if bit { 0x00 } else { 0xff };
     let place = |at: usize| {
@@ -207,7 +211,7 @@ fn find_bit(value: &[u8], bit: bool, bits: Range<usize>) -> Option<usize> {
         .or_else(|| place(last))
 }
 
-/// How `BITOP` combines.
+/// The operator of `BITOP`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operator {
     And,
@@ -227,7 +231,7 @@ impl Operator {
         names.iter().find(|(name, _)| uppercase_is(word, name)).map(|(_, operator)| *operator)
     }
 
-    /// The values combined, as long as the longest; zeros follow the others.
+    /// Combines the values. Shorter values are padded with zeros to the longest.
     fn combine(self, values: &[&[u8]]) -> Vec<u8> {
         let length = values.iter().map(|value| value.len()).max().unwrap_or(0);
         let Some((first, others)) = values.split_first() else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! `CLIENT`: who is connected, what each is called, who is sent away, and who must wait.
+//! `CLIENT`: subcommands to list, name, close, pause and configure connections.
 
 use super::table::flag::{ADMIN, ALLOW_BUSY, ALONE, ANYTIME, DANGEROUS, NO_MULTI, NOSCRIPT};
 use super::table::{Command, Keys, command, help};
@@ -9,111 +9,111 @@ use crate::operators::pause::Paused;
 use crate::session::Replies;
 use types::Instant;
 
-/// What concerns this connection alone.
+/// Flags of subcommands about the client's own connection.
 const OWN: u16 = NOSCRIPT | ANYTIME | ALLOW_BUSY;
-/// What concerns others.
+/// Flags of subcommands about other connections.
 const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME | ALLOW_BUSY;
 
 pub(super) static CLIENT: &[Command] = &[
     command("client|caching", 3, OWN, Keys::None, caching).text(
         "6.0.0",
         "O(1)",
-        "Is refused: the server does not tell clients what has changed.",
+        "Not supported: the server does not track keys for client-side caching.",
     ),
     command("client|capa", -3, OWN, Keys::None, capabilities).text(
         "8.0.0",
         "O(1)",
-        "Notes what the client can do, to be shown: no reply depends on it.",
+        "Records capabilities of the client. They do not affect replies.",
     ),
     command("client|getname", 2, OWN, Keys::None, get_name).text(
         "2.6.9",
         "O(1)",
-        "Returns the name of this connection.",
+        "Returns the name of the connection.",
     ),
     command("client|getredir", 2, OWN, Keys::None, get_redirection).text(
         "6.0.0",
         "O(1)",
-        "Returns -1: nothing is told to any connection.",
+        "Returns -1: the server does not track keys for client-side caching.",
     ),
     help("client|help"),
     command("client|id", 2, OWN, Keys::None, id).text(
         "5.0.0",
         "O(1)",
-        "Returns the number of this connection.",
+        "Returns the ID of the connection.",
     ),
     command("client|import-source", 3, OPERATOR, Keys::None, import_source).text(
         "8.1.0",
         "O(1)",
-        "Is refused: there is no import mode.",
+        "Not supported: there is no import mode.",
     ),
     command("client|info", 2, OWN, Keys::None, client_list::info).text(
         "6.2.0",
         "O(1)",
-        "Describes this connection.",
+        "Returns information about the connection.",
     ),
     command("client|kill", -3, OPERATOR, Keys::None, client_list::kill).text(
         "2.4.0",
-        "O(N) of the number of connections",
-        "Sends clients away: one by its address, or all that filters describe.",
+        "O(N) where N is the number of connections",
+        "Closes client connections.",
     ),
     command("client|list", -2, OPERATOR, Keys::None, client_list::list).text(
         "2.4.0",
-        "O(N) of the number of connections",
-        "Describes connections.",
+        "O(N) where N is the number of connections",
+        "Lists client connections.",
     ),
     command("client|no-evict", 3, OWN | ADMIN | DANGEROUS, Keys::None, no_evict).text(
         "7.0.0",
         "O(1)",
-        "Changes nothing but what is shown: no connection is closed to save memory for others.",
+        "No effect except in CLIENT LIST: connections are not evicted to free memory.",
     ),
     command("client|no-touch", 3, OWN, Keys::None, no_touch).text(
         "7.2.0",
         "O(1)",
-        "Changes nothing but what is shown: reads leave no mark.",
+        "No effect except in CLIENT LIST: access times are not recorded.",
     ),
     command("client|pause", -3, OPERATOR, Keys::None, pause).text(
         "3.0.0",
         "O(1)",
-        "Has requests wait for some time: all, or those that write.",
+        "Delays all requests, or writes, for some time.",
     ),
     command("client|reply", 3, OWN | ALONE | NO_MULTI, Keys::Unnamed, reply).text(
         "3.2.0",
         "O(1)",
-        "Chooses which replies are sent.",
+        "Selects which replies are sent on the connection.",
     ),
     command("client|setinfo", 4, OWN, Keys::None, set_info).text(
         "7.2.0",
         "O(1)",
-        "Tells the name or version of the client's library.",
+        "Sets the name or version of the client library.",
     ),
     command("client|setname", 3, OWN, Keys::None, set_name).text(
         "2.6.9",
         "O(1)",
-        "Names this connection.",
+        "Sets the name of the connection.",
     ),
     command("client|tracking", -3, OWN, Keys::None, tracking).text(
         "6.0.0",
         "O(1)",
-        "Is refused: the server does not tell clients what has changed.",
+        "Not supported: the server does not track keys for client-side caching.",
     ),
     command("client|trackinginfo", 2, OWN, Keys::None, tracking_info).text(
         "6.2.0",
         "O(1)",
-        "Says that nothing is tracked.",
+        "Always reports that tracking is off.",
     ),
     command("client|unblock", -3, OPERATOR, Keys::None, unblock).text(
         "5.0.0",
         "O(1)",
-        "Answers a client that waits for other servers, and says whether it did wait.",
+        "Unblocks a client that is blocked in WAIT or WAITAOF.",
     ),
     command("client|unpause", 2, OPERATOR, Keys::None, unpause).text(
         "6.2.0",
-        "O(N) of the number of connections that wait",
-        "Ends a pause.",
+        "O(N) where N is the number of paused connections",
+        "Resumes requests delayed by CLIENT PAUSE.",
     ),
 ];
 
-/// A name of a connection or a library: one line without spaces.
+/// Checks the name of a connection or library: printable ASCII without spaces.
 pub(super) fn valid_name(name: &[u8]) -> Result<Vec<u8>, Refusal> {
     match name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
         true => Ok(name.to_vec()),
@@ -202,7 +202,7 @@ fn reply(call: &mut Call<'_>) -> Done {
         }
         _ => return Err(Refusal::Syntax.into()),
     }
-    // It is thrown away.
+    // This reply is discarded.
     call.ok()
 }
 
@@ -259,10 +259,10 @@ fn get_redirection(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-const NO_TRACKING: &str = "ERR client-side caching is not supported: this server does not tell \
-     clients what has changed";
+const NO_TRACKING: &str =
+    "ERR client-side caching is not supported: this server does not track keys";
 
-/// `CLIENT TRACKING ON | OFF [...]`: to switch it off is no more than it is.
+/// `CLIENT TRACKING ON | OFF [...]`. Switching it off succeeds, since it is never on.
 fn tracking(call: &mut Call<'_>) -> Done {
     match on_or_off(call)? {
         true => Err(refused(NO_TRACKING)),
@@ -291,7 +291,7 @@ fn tracking_info(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `CLIENT CAPA capability [...]`: unknown ones are passed over, as in Valkey.
+/// `CLIENT CAPA capability [...]`: unknown capabilities are ignored, as in Valkey.
 fn capabilities(call: &mut Call<'_>) -> Done {
     let is_redirect = |word: &&[u8]| uppercase_is(word, b"REDIRECT");
     call.session.takes_redirects |= call.args[2..].iter().any(is_redirect);

@@ -1,4 +1,4 @@
-//! `CLUSTER`: the map in the three forms that clients read, and migrations in Valkey's words.
+//! `CLUSTER`: the cluster map in its three formats, and migrations in Valkey's syntax.
 
 use super::migrate::{Wanted, parse_migrate};
 use super::moving;
@@ -20,7 +20,7 @@ pub(super) static FAMILY: Family = Family {
     commands: &[container("cluster", CLUSTER).text(
         "3.0.0",
         "O(1)",
-        "Commands about the cluster, and about moving data in it.",
+        "Commands for cluster information and slot migration.",
     )],
 };
 
@@ -30,22 +30,22 @@ static CLUSTER: &[Command] = &[
     command("cluster|addslots", -3, OPERATOR, Keys::None, moving::coordinators).text(
         "3.0.0",
         "O(1)",
-        "Is refused: the coordinator decides it.",
+        "Not supported: the coordinator assigns slots.",
     ),
     command("cluster|addslotsrange", -4, OPERATOR, Keys::None, moving::coordinators).text(
         "3.0.0",
         "O(1)",
-        "Is refused: the coordinator decides it.",
+        "Not supported: the coordinator assigns slots.",
     ),
     command("cluster|bumpepoch", 2, OPERATOR, Keys::None, moving::coordinators).text(
         "3.0.0",
         "O(1)",
-        "Is refused: the coordinator decides it.",
+        "Not supported: the coordinator manages epochs.",
     ),
     command("cluster|cancelslotmigrations", -2, OPERATOR, Keys::None, cancel_slot_migrations).text(
         "9.0.0",
         "O(1)",
-        "Cancels the moves from this server that have not changed owner yet.",
+        "Cancels slot migrations from this server whose ownership has not changed yet.",
     ),
     command(
         "cluster|count-failure-reports",
@@ -54,136 +54,136 @@ static CLUSTER: &[Command] = &[
         Keys::None,
         moving::count_failure_reports,
     )
-    .text("3.0.0", "O(1)", "Returns 0: servers do not report each other."),
+    .text("3.0.0", "O(1)", "Returns 0: the coordinator detects failures."),
     command("cluster|countkeysinslot", 3, STALE, Keys::None, count_keys_in_slot).text(
         "3.0.0",
         "O(1)",
-        "Counts the keys of a slot on this server.",
+        "Returns the number of keys in a slot of this server.",
     ),
     command("cluster|delslots", -3, OPERATOR, Keys::None, moving::coordinators).text(
         "3.0.0",
         "O(1)",
-        "Is refused: the coordinator decides it.",
+        "Not supported: the coordinator assigns slots.",
     ),
     command("cluster|delslotsrange", -4, OPERATOR, Keys::None, moving::coordinators).text(
         "3.0.0",
         "O(1)",
-        "Is refused: the coordinator decides it.",
+        "Not supported: the coordinator assigns slots.",
     ),
     command("cluster|failover", -2, OPERATOR, Keys::None, moving::coordinators).text(
         "3.0.0",
         "O(1)",
-        "Is refused: the coordinator decides it.",
+        "Not supported: there are no replicas.",
     ),
     command("cluster|flushslots", 2, OPERATOR, Keys::None, moving::coordinators).text(
         "3.0.0",
         "O(1)",
-        "Is refused: the coordinator decides it.",
+        "Not supported: the coordinator assigns slots.",
     ),
     command("cluster|forget", 3, OPERATOR, Keys::None, moving::coordinators).text(
         "3.0.0",
         "O(1)",
-        "Is refused: the coordinator decides it.",
+        "Not supported: the coordinator manages members.",
     ),
     command("cluster|getkeysinslot", 4, STALE, Keys::None, moving::get_keys_in_slot).text(
         "3.0.0",
         "O(1)",
-        "Returns keys of a slot; none once its move is announced.",
+        "Returns keys of a slot. Empty once a migration of the slot is announced.",
     ),
     command("cluster|getslotmigrations", 2, OPERATOR, Keys::None, get_slot_migrations).text(
         "9.0.0",
-        "O(N) of the number of moves",
-        "Lists moves, and how far they are.",
+        "O(N) where N is the number of migrations",
+        "Lists slot migrations and their progress.",
     ),
     help("cluster|help"),
     command("cluster|info", 2, ANYTIME, Keys::None, info).text(
         "3.0.0",
-        "O(N) of the number of ranges",
-        "Tells whether the cluster is whole.",
+        "O(N) where N is the number of ranges",
+        "Returns the state of the cluster.",
     ),
     command("cluster|keyslot", 3, STALE, Keys::None, key_slot).text(
         "3.0.0",
-        "O(N) of the length of the key",
+        "O(N) where N is the length of the key",
         "Returns the slot of a key.",
     ),
     command("cluster|links", 2, ANYTIME, Keys::None, moving::links).text(
         "7.0.0",
         "O(1)",
-        "Returns nothing: servers do not gossip.",
+        "Returns an empty list: servers do not gossip.",
     ),
     command("cluster|meet", -4, OPERATOR, Keys::None, moving::coordinators).text(
         "3.0.0",
         "O(1)",
-        "Is refused: the coordinator decides it.",
+        "Not supported: the coordinator manages members.",
     ),
     command("cluster|migrateslots", -4, OPERATOR, Keys::None, migrate_slots).text(
         "9.0.0",
         "O(1)",
-        "Moves ranges of slots from this server to another.",
+        "Migrates slot ranges from this server to another one.",
     ),
     command("cluster|migration", -3, OPERATOR, Keys::None, moving::migration).text(
         "8.4.0",
         "O(1)",
-        "Moves ranges of slots here, lists moves, and cancels them.",
+        "Migrates slot ranges to this server, and lists or cancels such migrations.",
     ),
     command("cluster|myid", 2, ANYTIME, Keys::None, my_id).text(
         "3.0.0",
         "O(1)",
-        "Returns the name of this server in the cluster.",
+        "Returns the node ID of this server.",
     ),
     command("cluster|myshardid", 2, ANYTIME, Keys::None, moving::my_shard_id).text(
         "7.2.0",
         "O(1)",
-        "Returns the name of this server, which is a shard.",
+        "Returns the shard ID of this server, which is its node ID.",
     ),
     command("cluster|nodes", 2, ANYTIME, Keys::None, nodes).text(
         "3.0.0",
-        "O(N) of the number of ranges",
-        "Lists servers and their slots, as lines of text.",
+        "O(N) where N is the number of ranges",
+        "Lists servers and their slots, as text.",
     ),
     command("cluster|replicas", 3, OPERATOR, Keys::None, moving::replicas).text(
         "5.0.0",
         "O(1)",
-        "Returns nothing: there are no replicas.",
+        "Returns an empty list: there are no replicas.",
     ),
     command("cluster|replicate", -3, OPERATOR, Keys::None, moving::coordinators).text(
         "3.0.0",
         "O(1)",
-        "Is refused: the coordinator decides it.",
+        "Not supported: there are no replicas.",
     ),
     command("cluster|reset", -2, OPERATOR, Keys::None, moving::coordinators).text(
         "3.0.0",
         "O(1)",
-        "Is refused: the coordinator decides it.",
+        "Not supported: the coordinator manages members.",
     ),
     command("cluster|set-config-epoch", 3, OPERATOR, Keys::None, moving::coordinators).text(
         "3.0.0",
         "O(1)",
-        "Is refused: the coordinator decides it.",
+        "Not supported: the coordinator manages epochs.",
     ),
     command("cluster|setslot", -4, OPERATOR, Keys::None, moving::set_slot).text(
         "3.0.0",
         "O(1)",
-        "Announces the move of a slot, or makes it.",
+        "Announces or performs the migration of a slot.",
     ),
     command("cluster|shards", 2, ANYTIME, Keys::None, shards).text(
         "7.0.0",
-        "O(N) of the number of ranges",
-        "Lists servers and their slots.",
+        "O(N) where N is the number of ranges",
+        "Lists shards with their servers and slots.",
     ),
     command("cluster|slot-stats", -4, STALE | LOADING, Keys::None, slot_stats).text(
         "8.0.0",
-        "O(N) of the number of slots",
-        "Returns the numbers of keys of slots.",
+        "O(N) where N is the number of slots",
+        "Returns the number of keys per slot.",
     ),
     command("cluster|slots", 2, ANYTIME, Keys::None, slots).text(
         "3.0.0",
-        "O(N) of the number of ranges",
-        "Lists ranges of slots and their owners.",
+        "O(N) where N is the number of ranges",
+        "Lists slot ranges and their owners.",
     ),
 ];
 
-/// What a server that is not one of many answers to nearly all of them.
+/// Refuses a `CLUSTER` subcommand on a server that is not part of a cluster.
 pub(super) fn refuse_if_alone(call: &Call<'_>) -> Done {
     match call.engine.node().is_cluster() {
         true => Ok(()),
@@ -206,7 +206,7 @@ fn my_id(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Neighbouring tablets of one owner, shown as one: first slot, last slot, owner.
+/// Merges adjacent tablets of one owner. Returns first slot, last slot and owner of each range.
 pub(crate) fn slot_ranges(map: &ClusterMap) -> Vec<(Slot, Slot, ServerId)> {
     let mut ranges: Vec<(Slot, Slot, ServerId)> = Vec::new();
     for TabletInfo { range, owner, .. } in &map.tablets {
@@ -361,7 +361,7 @@ fn info(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// A slot as an argument.
+/// Parses a slot number.
 pub(super) fn parse_slot(argument: &[u8]) -> Option<Slot> {
     let slot = u16::try_from(parse_integer(argument)?).ok()?;
     (slot < SLOT_COUNT).then_some(Slot(slot))
@@ -383,7 +383,8 @@ fn count_keys_in_slot(call: &mut Call<'_>) -> Done {
 }
 
 /// `CLUSTER MIGRATESLOTS SLOTSRANGE first last [first last ...] NODE id [POLICY name value ...]
-/// [SLOTSRANGE ...]`. The coordinator is asked for one group after another, once all make sense.
+/// [SLOTSRANGE ...]`. After all groups were checked, the coordinator is asked for one group after
+/// another.
 fn migrate_slots(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     let me = call.engine.node().me();
@@ -404,7 +405,7 @@ fn migrate_slots(call: &mut Call<'_>) -> Done {
     match call.answer {
         Some(Answer::Refused(reason)) if asked > 1 => {
             return Err(refused(format!(
-                "ERR {reason} (the {} groups of slots before that one are being moved)",
+                "ERR {reason} (the migration of the {} preceding groups of slots has started)",
                 asked - 1
             )));
         }
@@ -417,7 +418,7 @@ fn migrate_slots(call: &mut Call<'_>) -> Done {
     Err(Undone::Ask(Ask::Migrate { target: targets[asked], ranges, source: Some(me), policy }))
 }
 
-/// The server that clients know by these 40 digits.
+/// Returns the server with this 40-digit node name.
 pub(super) fn server_named(call: &Call<'_>, name: &[u8]) -> Result<ServerId, Undone> {
     let map = call.engine.node().map();
     let wanted = name.to_ascii_lowercase();
@@ -426,7 +427,7 @@ pub(super) fn server_named(call: &Call<'_>, name: &[u8]) -> Result<ServerId, Und
     found.ok_or_else(|| refused(format!("ERR Unknown node name: {}", printable(name, 64))))
 }
 
-/// The 40 digits of some servers.
+/// Returns the 40-digit node names of some servers.
 pub(super) fn names_of<const N: usize>(call: &Call<'_>, servers: [ServerId; N]) -> [String; N] {
     servers.map(|server| call.engine.node().name_of(server))
 }
@@ -445,7 +446,7 @@ fn cancel_slot_migrations(call: &mut Call<'_>) -> Done {
     }
 }
 
-/// The reply to a request that the coordinator has answered with no more than yes or no.
+/// Writes the reply to a request that the coordinator has merely accepted or refused.
 pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) -> Done {
     match answer {
         Answer::Refused(reason) => Err(refused(format!("ERR {reason}"))),
@@ -520,7 +521,7 @@ fn describe_texts(
     ]
 }
 
-/// Valkey's fields, then ours: how far the move is, and how long flip to last replay took.
+/// Returns Valkey's fields, then ours: progress, and time from the flip to the last replay.
 fn describe_numbers(task: &Task<'_>) -> Vec<(&'static str, u64)> {
     let (progress, updated) = (task.progress(), task.updated() / 1000);
     let remaining = match progress.records {

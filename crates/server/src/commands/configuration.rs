@@ -1,4 +1,4 @@
-//! `CONFIG`.
+//! `CONFIG`: reads and changes settings.
 
 use super::glob::glob_matches;
 use super::table::flag::{ADMIN, ANYTIME, DANGEROUS, NOSCRIPT};
@@ -15,36 +15,36 @@ const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
 pub(super) static CONFIG: &[Command] = &[
     command("config|get", -3, OPERATOR, Keys::None, get).text(
         "2.0.0",
-        "O(N) of the number of settings",
-        "Returns settings.",
+        "O(N) where N is the number of settings",
+        "Returns the values of settings.",
     ),
     help("config|help"),
     command("config|resetstat", 2, OPERATOR, Keys::None, reset_statistics).text(
         "2.0.0",
         "O(1)",
-        "Counts everything from 0 again.",
+        "Resets the statistics of INFO.",
     ),
     command("config|rewrite", 2, OPERATOR, Keys::None, rewrite).text(
         "2.8.0",
         "O(1)",
-        "Writes settings into the file that they came from.",
+        "Writes the current settings to the configuration file.",
     ),
     command("config|set", -4, OPERATOR, Keys::None, set).text(
         "2.0.0",
-        "O(N) of the number of settings",
-        "Changes settings, all of them or none.",
+        "O(N) where N is the number of settings",
+        "Changes settings atomically.",
     ),
 ];
 
-/// A setting of Redis that clients and tools ask for, and that has one value here.
+/// A Redis setting that clients and tools ask for, but that is constant here.
 struct Fixed {
     name: &'static str,
     value: Cow<'static, str>,
-    /// Why it has no other.
+    /// The reason, for the error of `CONFIG SET`.
     why: &'static str,
 }
 
-/// All of these, on this server.
+/// Returns all constant settings, as this server reports them.
 fn fixed(node: &Node) -> Vec<Fixed> {
     let yes_no = |yes| if yes { "yes" } else { "no" };
     let mode = node.persistence();
@@ -54,28 +54,28 @@ fn fixed(node: &Node) -> Vec<Fixed> {
         Some(Mode::Memory) | None => "no",
     };
     let tables: Cow<'static, str> = TABLES_MAX.to_string().into();
-    const DURABILITY: &str = "the setting 'durability' chooses it when the server starts";
+    const DURABILITY: &str = "the setting 'durability' determines it when the server starts";
     const NUMBER: &str = "the number of databases is fixed";
-    const NO_REPLICAS: &str = "servers do not replicate by this protocol";
+    const NO_REPLICAS: &str = "Redis replication is not supported";
     let all: [(&str, Cow<'static, str>, &str); 12] = [
         ("appendfsync", sync.into(), DURABILITY),
         ("appendonly", yes_no(mode.is_some()).into(), DURABILITY),
-        ("cluster-enabled", yes_no(node.is_cluster()).into(), "the setting 'join' chooses it"),
+        ("cluster-enabled", yes_no(node.is_cluster()).into(), "the setting 'join' determines it"),
         ("cluster-databases", tables.clone(), NUMBER),
         ("databases", tables, NUMBER),
-        ("latency-tracking", "yes".into(), "times are always measured"),
-        ("maxmemory-policy", "noeviction".into(), "nothing is ever evicted"),
-        ("notify-keyspace-events", "".into(), "there are no subscribers to notify"),
+        ("latency-tracking", "yes".into(), "latencies are always tracked"),
+        ("maxmemory-policy", "noeviction".into(), "records are never evicted"),
+        ("notify-keyspace-events", "".into(), "keyspace notifications are not supported"),
         ("replica-read-only", "yes".into(), NO_REPLICAS),
         ("replicaof", "".into(), NO_REPLICAS),
-        ("save", "".into(), "there are no snapshots; the setting 'durability' keeps a log"),
+        ("save", "".into(), "there are no snapshots; the setting 'durability' enables the log"),
         ("slaveof", "".into(), NO_REPLICAS),
     ];
     all.into_iter().map(|(name, value, why)| Fixed { name, value, why }).collect()
 }
 
-/// `CONFIG GET pattern [pattern ...]`.
-/// A setting that is named, not described by a pattern, is called as the client called it.
+/// `CONFIG GET pattern [pattern ...]`. A setting matched by its exact name is returned under the
+/// client's spelling.
 fn get(call: &mut Call<'_>) -> Done {
     let patterns = &call.args[2..];
     let node = call.engine.node();
@@ -133,7 +133,8 @@ fn set(call: &mut Call<'_>) -> Done {
                 setting.set(&mut same, value).map_err(|wrong| failed(&wrong))?;
                 if same != changed {
                     return Err(failed(&format!(
-                        "can't set immutable config: it counts when the server starts, and is '{}'",
+                        "can't set immutable config: it takes effect only when the server starts, \
+                         and is '{}'",
                         setting.show(&changed)
                     )));
                 }
@@ -146,7 +147,7 @@ fn set(call: &mut Call<'_>) -> Done {
                 };
                 if !fixed.value.eq_ignore_ascii_case(value) {
                     let Fixed { value, why, .. } = fixed;
-                    return Err(failed(&format!("it is always '{value}' here: {why}")));
+                    return Err(failed(&format!("the value is always '{value}': {why}")));
                 }
             }
         }
@@ -164,7 +165,7 @@ fn reset_statistics(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// `CONFIG REWRITE`: done by the process, since writing to a disk takes longer than a turn may.
+/// `CONFIG REWRITE`: a job of the process, since writing to disk takes longer than a turn may.
 fn rewrite(call: &mut Call<'_>) -> Done {
     if let Some(answer) = call.answer {
         return reply_done(call, answer);

@@ -1,4 +1,4 @@
-//! Commands about the connection itself: greeting, names, database, farewell.
+//! Commands about the connection itself: `HELLO`, `AUTH`, `SELECT`, `QUIT` and others.
 
 use super::clients::valid_name;
 use super::table::flag::{ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_AUTH, NOSCRIPT};
@@ -17,17 +17,17 @@ pub(super) static FAMILY: Family = Family {
         command("auth", -2, HELLO, Keys::None, auth).text(
             "1.0.0",
             "O(1)",
-            "Says who the client is.",
+            "Authenticates the connection.",
         ),
         command("asking", 1, FAST, Keys::None, asking).text(
             "3.0.0",
             "O(1)",
-            "Changes nothing: a range has one owner at any time.",
+            "No effect: a slot has one owner at any time.",
         ),
         container("client", super::clients::CLIENT).text(
             "2.4.0",
             "O(1)",
-            "Commands about connections.",
+            "Commands for client connections.",
         ),
         command("echo", 2, FAST | ANYTIME, Keys::None, echo).text(
             "1.0.0",
@@ -37,7 +37,7 @@ pub(super) static FAMILY: Family = Family {
         command("hello", -1, HELLO, Keys::None, hello).text(
             "6.0.0",
             "O(1)",
-            "Chooses the protocol, and tells what the server is.",
+            "Selects the protocol version and returns server properties.",
         ),
         command("ping", -1, FAST | ANYTIME, Keys::None, ping).text(
             "1.0.0",
@@ -52,29 +52,29 @@ pub(super) static FAMILY: Family = Family {
         command("readonly", 1, FAST | ANYTIME, Keys::None, readonly).text(
             "3.0.0",
             "O(1)",
-            "Changes nothing: there are no replicas to read from.",
+            "No effect: there are no replicas to read from.",
         ),
         command("readwrite", 1, FAST | ANYTIME, Keys::None, readonly).text(
             "3.0.0",
             "O(1)",
-            "Changes nothing: there are no replicas to read from.",
+            "No effect: there are no replicas to read from.",
         ),
         command("reset", 1, HELLO | ALONE | ENDS_MULTI, Keys::Unnamed, reset).text(
             "6.2.0",
             "O(1)",
-            "Makes the connection what it was when it was opened.",
+            "Resets the connection to its initial state.",
         ),
         command("select", 2, FAST | ANYTIME, Keys::None, select).text(
             "1.0.0",
             "O(1)",
-            "Chooses a database.",
+            "Selects a database.",
         ),
     ],
 };
 
-/// What greets and takes leave.
+/// Flags of commands that open, authenticate, reset or close a connection.
 const HELLO: u16 = NOSCRIPT | ANYTIME | FAST | NO_AUTH | ALLOW_BUSY;
-/// The version of Redis whose replies and error texts we follow, as clients look for it.
+/// The Redis version whose replies are followed. Clients read it from `HELLO` and `INFO`.
 pub(crate) const REDIS_VERSION: &str = "7.2.4";
 
 /// `PING [message]`.
@@ -100,13 +100,13 @@ fn quit(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `READONLY` and `READWRITE`: there are no replicas to read from, so neither changes anything.
+/// `READONLY` and `READWRITE`: no effect, since there are no replicas to read from.
 fn readonly(call: &mut Call<'_>) -> Done {
     call.reply.simple("OK");
     Ok(())
 }
 
-/// `ASKING`: a range has one owner at any time, so there is never an `ASK` to follow.
+/// `ASKING`: no effect. A range has one owner at any time, so the server never replies `ASK`.
 fn asking(call: &mut Call<'_>) -> Done {
     match call.engine.node().is_cluster() {
         true => call.ok(),
@@ -120,7 +120,7 @@ fn select(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// The one user there is, if this is the password. Without a password any is right, as in Redis.
+/// Authenticates the only user. Without a set password, any password is right, as in Redis.
 fn identify(call: &mut Call<'_>, user: &[u8], password: &[u8]) -> Result<(), Undone> {
     let configuration = &call.engine.configuration;
     let is_right = !configuration.needs_password() || configuration.is_password(password);
@@ -160,7 +160,7 @@ fn reset(call: &mut Call<'_>) -> Done {
     session.collecting = None;
     session.watched = Watched::new();
     session.is_authenticated = !call.engine.configuration.needs_password();
-    // The library is the same as before.
+    // Library name and version are kept.
     lock(&session.facts.names).name.clear();
     call.reply.set_protocol(Protocol::Resp2);
     call.reply.simple("RESET");

@@ -1,4 +1,4 @@
-//! Values that are numbers.
+//! Commands on values that are numbers.
 
 use super::extended::Extended;
 use super::table::flag::{DENYOOM, FAST, WRITE};
@@ -13,27 +13,27 @@ pub(super) static FAMILY: Family = Family {
         command("decr", 2, WRITE | DENYOOM | FAST, ONE, decr).text(
             "1.0.0",
             "O(1)",
-            "Takes one from a number; what does not exist is 0.",
+            "Decrements an integer by one. A missing key counts as 0.",
         ),
         command("decrby", 3, WRITE | DENYOOM | FAST, ONE, decrby).text(
             "1.0.0",
             "O(1)",
-            "Takes an integer from a number.",
+            "Decrements an integer by a number.",
         ),
         command("incr", 2, WRITE | DENYOOM | FAST, ONE, incr).text(
             "1.0.0",
             "O(1)",
-            "Adds one to a number; what does not exist is 0.",
+            "Increments an integer by one. A missing key counts as 0.",
         ),
         command("incrby", 3, WRITE | DENYOOM | FAST, ONE, incrby).text(
             "1.0.0",
             "O(1)",
-            "Adds an integer to a number.",
+            "Increments an integer by a number.",
         ),
         command("incrbyfloat", 3, WRITE | DENYOOM | FAST, ONE, incrbyfloat).text(
             "2.6.0",
             "O(1)",
-            "Adds a number with a fraction to a number.",
+            "Increments a floating-point number.",
         ),
     ],
 };

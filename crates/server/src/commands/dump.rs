@@ -1,4 +1,4 @@
-//! `DUMP` and `RESTORE`: records that leave one server and come to another.
+//! `DUMP` and `RESTORE`: a record as bytes, to copy it from one server to another.
 
 use super::rdb::{self, Unreadable};
 use super::table::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
@@ -13,18 +13,18 @@ pub(super) static FAMILY: Family = Family {
     commands: &[
         command("dump", 2, READONLY, ONE, dump).text(
             "2.6.0",
-            "O(N) of the length of the value",
-            "Returns a key's value in the format of RDB files.",
+            "O(N) where N is the length of the value",
+            "Returns a key's value in RDB format.",
         ),
         command("restore", -4, WRITE | DENYOOM | DANGEROUS, ONE, restore).text(
             "2.6.0",
-            "O(N) of the length of the value",
-            "Makes a key from what DUMP has returned.",
+            "O(N) where N is the length of the value",
+            "Creates a key from the output of DUMP.",
         ),
         command("restore-asking", -4, WRITE | DENYOOM | DANGEROUS, ONE, restore).text(
             "3.0.0",
-            "O(N) of the length of the value",
-            "Does as RESTORE does.",
+            "O(N) where N is the length of the value",
+            "Same as RESTORE.",
         ),
     ],
 };
@@ -47,7 +47,7 @@ struct Options {
 }
 
 impl Options {
-    /// How long the key was idle, and how often it was used, are read and not remembered.
+    /// Parses the options. `IDLETIME` and `FREQ` are checked and ignored.
     fn parse(words: &[&[u8]]) -> Result<Options, Refusal> {
         let mut options = Options::default();
         let (mut idle, mut frequency) = (None, None);
@@ -76,7 +76,7 @@ const BAD_IDLE_TIME: &str = "ERR Invalid IDLETIME value, must be >= 0";
 const BAD_FREQUENCY: &str = "ERR Invalid FREQ value, must be >= 0 and <= 255";
 const BAD_TTL: &str = "ERR Invalid TTL value, must be >= 0";
 
-/// A number from 0 to `last`.
+/// Parses a number from 0 to `last`.
 fn parse_between(text: &[u8], last: i64, refusal: &'static str) -> Result<u64, Refusal> {
     let number = parse_integer(text).ok_or(Refusal::NotAnInteger)?;
     let number = (0..=last).contains(&number).then_some(number as u64);
@@ -106,7 +106,7 @@ fn restore(call: &mut Call<'_>) -> Done {
 const BUSY: Refusal =
     Refusal::Because(std::borrow::Cow::Borrowed("BUSYKEY Target key name already exists."));
 
-/// Value and expiry.
+/// Parses `RESTORE`'s arguments into value and expiry.
 fn parse(
     ttl: &[u8],
     dump: &[u8],

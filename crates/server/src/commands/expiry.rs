@@ -1,4 +1,4 @@
-//! When keys expire.
+//! Commands that read and set expiry times.
 
 use super::table::flag::{FAST, READONLY, WRITE};
 use super::table::{Family, ONE, command};
@@ -14,47 +14,47 @@ pub(super) static FAMILY: Family = Family {
         command("expire", -3, WRITE | FAST, ONE, expire).text(
             "1.0.0",
             "O(1)",
-            "Sets in how many seconds a key expires.",
+            "Sets the time to live of a key, in seconds.",
         ),
         command("expireat", -3, WRITE | FAST, ONE, expireat).text(
             "1.2.0",
             "O(1)",
-            "Sets at which second since 1970 a key expires.",
+            "Sets the expiration time of a key, as a Unix time in seconds.",
         ),
         command("expiretime", 2, READONLY | FAST, ONE, expiretime).text(
             "7.0.0",
             "O(1)",
-            "Returns at which second since 1970 a key expires.",
+            "Returns the expiration time of a key, as a Unix time in seconds.",
         ),
         command("persist", 2, WRITE | FAST, ONE, persist).text(
             "2.2.0",
             "O(1)",
-            "Makes a key last for ever.",
+            "Removes the expiration time of a key.",
         ),
         command("pexpire", -3, WRITE | FAST, ONE, pexpire).text(
             "2.6.0",
             "O(1)",
-            "Sets in how many milliseconds a key expires.",
+            "Sets the time to live of a key, in milliseconds.",
         ),
         command("pexpireat", -3, WRITE | FAST, ONE, pexpireat).text(
             "2.6.0",
             "O(1)",
-            "Sets at which millisecond since 1970 a key expires.",
+            "Sets the expiration time of a key, as a Unix time in milliseconds.",
         ),
         command("pexpiretime", 2, READONLY | FAST, ONE, pexpiretime).text(
             "7.0.0",
             "O(1)",
-            "Returns at which millisecond since 1970 a key expires.",
+            "Returns the expiration time of a key, as a Unix time in milliseconds.",
         ),
         command("pttl", 2, READONLY | FAST, ONE, pttl).text(
             "2.6.0",
             "O(1)",
-            "Returns how many milliseconds a key still lasts.",
+            "Returns the remaining time to live of a key, in milliseconds.",
         ),
         command("ttl", 2, READONLY | FAST, ONE, ttl).text(
             "1.0.0",
             "O(1)",
-            "Returns how many seconds a key still lasts.",
+            "Returns the remaining time to live of a key, in seconds.",
         ),
     ],
 };
@@ -135,7 +135,7 @@ fn pexpireat(call: &mut Call<'_>) -> Done {
     set_expiry(call, |number, _| Some(number))
 }
 
-/// When `EXPIRE` and its like set the expiry.
+/// Conditions under which `EXPIRE` and its variants set the expiry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ExpireConditions {
     if_none: bool,
@@ -172,7 +172,7 @@ impl ExpireConditions {
         Ok(conditions)
     }
 
-    /// No expiry counts as an endless one.
+    /// Returns whether the conditions allow the new expiry. A missing expiry counts as infinite.
     fn allow(self, old: Option<UnixMillis>, new: u64) -> bool {
         !(self.if_none && old.is_some()
             || self.if_some && old.is_none()

@@ -1,4 +1,4 @@
-//! Commands by which clients and people find out what they talk to.
+//! Commands that describe the server and its commands.
 
 use super::glob::glob_matches;
 use super::table::flag::{self, ANYTIME, DANGEROUS, FAST};
@@ -13,24 +13,24 @@ pub(super) static FAMILY: Family = Family {
             subcommands: COMMAND,
             ..entry("command", -1, ANYTIME, Keys::None, command).text(
                 "2.8.13",
-                "O(N) of the number of commands",
-                "Describes all commands.",
+                "O(N) where N is the number of commands",
+                "Returns properties of all commands.",
             )
         },
         container("config", super::configuration::CONFIG).text(
             "2.0.0",
             "O(1)",
-            "Commands about settings.",
+            "Commands for settings.",
         ),
         entry("info", -1, ANYTIME | DANGEROUS, Keys::None, info).text(
             "1.0.0",
             "O(1)",
-            "Tells about the server, in sections.",
+            "Returns information and statistics about the server.",
         ),
         entry("time", 1, FAST | ANYTIME, Keys::None, time).text(
             "2.6.0",
             "O(1)",
-            "Returns the time of the server.",
+            "Returns the server's time.",
         ),
     ],
 };
@@ -39,27 +39,27 @@ static COMMAND: &[Command] = &[
     entry("command|count", 2, ANYTIME, Keys::None, count).text(
         "2.8.13",
         "O(1)",
-        "Counts the commands.",
+        "Returns the number of commands.",
     ),
     entry("command|docs", -2, ANYTIME, Keys::None, docs).text(
         "7.0.0",
-        "O(N) of the number of commands asked for",
-        "Says what commands do.",
+        "O(N) where N is the number of requested commands",
+        "Returns documentation of commands.",
     ),
     entry("command|getkeys", -3, ANYTIME, Keys::None, get_keys).text(
         "2.8.13",
-        "O(N) of the number of arguments",
-        "Returns the keys that a request names.",
+        "O(N) where N is the number of arguments",
+        "Returns the keys of a request.",
     ),
     help_entry("command|help"),
     entry("command|info", -2, ANYTIME, Keys::None, command_info).text(
         "2.8.13",
-        "O(N) of the number of commands asked for",
-        "Describes commands.",
+        "O(N) where N is the number of requested commands",
+        "Returns properties of commands.",
     ),
     entry("command|list", -2, ANYTIME, Keys::None, list).text(
         "7.0.0",
-        "O(N) of the number of commands",
+        "O(N) where N is the number of commands",
         "Lists the names of commands.",
     ),
 ];
@@ -184,7 +184,7 @@ fn get_keys(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// What [`table::help`] entries answer: one line per subcommand, and what it does.
+/// Handles the `HELP` subcommands made by [`table::help`]: one name and one summary per subcommand.
 pub(super) fn help(call: &mut Call<'_>) -> Done {
     let Some(command) = Command::find(call.args[0]) else { return Err(Refusal::Syntax.into()) };
     let name = command.name.to_uppercase();
@@ -197,7 +197,7 @@ pub(super) fn help(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// A command, or a subcommand written `client|list`.
+/// Returns a command, or a subcommand written as `client|list`.
 fn find(name: &[u8]) -> Option<(&'static Family, &'static Command)> {
     let mut parts = name.splitn(2, |&byte| byte == b'|');
     let command = Command::find(parts.next()?)?;
@@ -208,7 +208,7 @@ fn find(name: &[u8]) -> Option<(&'static Family, &'static Command)> {
     }
 }
 
-/// ACL categories: that of the family, and those that follow from the flags.
+/// Returns the ACL categories: that of the family, and those implied by the flags.
 pub(super) fn categories(family: &Family, command: &Command) -> Vec<&'static str> {
     let mut categories = Vec::new();
     let mut add = |is_in: bool, category| {
@@ -226,7 +226,7 @@ pub(super) fn categories(family: &Family, command: &Command) -> Vec<&'static str
     categories
 }
 
-/// The ten elements of `COMMAND`'s table.
+/// Writes the ten elements that `COMMAND` returns for a command.
 fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
     let names = flag::NAMES.iter().enumerate();
     let mut flags: Vec<&str> =
@@ -256,7 +256,7 @@ fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
     }
 }
 
-/// Name and properties of one command in `COMMAND DOCS`.
+/// Writes name and properties of one command for `COMMAND DOCS`.
 fn document(call: &mut Call<'_>, family: &Family, command: &Command) {
     let reply = &mut call.reply;
     reply.bulk(command.name.as_bytes());

@@ -1,4 +1,4 @@
-//! Commands on keys, whatever they hold.
+//! Commands on keys, independent of their values.
 
 use super::numbers::parse_integer_within;
 use super::table::flag::{DANGEROUS, DENYOOM, FAST, OTHER_TABLES, READONLY, WRITE};
@@ -17,57 +17,57 @@ pub(super) static FAMILY: Family = Family {
         command("copy", -3, WRITE | DENYOOM | OTHER_TABLES, TWO, copy).text(
             "6.2.0",
             "O(1)",
-            "Gives a key the value of another, also in another database.",
+            "Copies the value of a key to another key, in the same or another database.",
         ),
         command("del", -2, WRITE, ALL, del).text(
             "1.0.0",
-            "O(N) of the number of keys",
-            "Deletes keys and counts those that existed.",
+            "O(N) where N is the number of keys",
+            "Deletes keys and returns how many existed.",
         ),
         command("exists", -2, READONLY | FAST, ALL, exists).text(
             "1.0.0",
-            "O(N) of the number of keys",
-            "Counts the keys that exist.",
+            "O(N) where N is the number of keys",
+            "Returns how many of the keys exist.",
         ),
         command("move", 3, WRITE | FAST, ONE, move_away).text(
             "1.0.0",
             "O(1)",
-            "Is refused: copy to the other database, then delete.",
+            "Not supported: use COPY with DB, then DEL.",
         ),
         command("rename", 3, WRITE, TWO, rename).text(
             "1.0.0",
             "O(1)",
-            "Gives a key's value to another key and deletes it.",
+            "Renames a key and overwrites the destination.",
         ),
         command("renamenx", 3, WRITE | FAST, TWO, renamenx).text(
             "1.0.0",
             "O(1)",
-            "Gives a key's value to another key that does not exist, and deletes it.",
+            "Renames a key if the destination does not exist.",
         ),
         command("swapdb", 3, WRITE | FAST | DANGEROUS, Keys::Unnamed, swapdb).text(
             "4.0.0",
             "O(1)",
-            "Is refused: the owner of a slot has it in all databases.",
+            "Not supported: a slot has the same owner in all databases.",
         ),
         command("touch", -2, READONLY | FAST, ALL, exists).text(
             "3.2.1",
-            "O(N) of the number of keys",
-            "Counts the keys that exist; nothing is remembered of it.",
+            "O(N) where N is the number of keys",
+            "Returns how many of the keys exist. Access times are not recorded.",
         ),
         command("type", 2, READONLY | FAST, ONE, kind).text(
             "1.0.0",
             "O(1)",
-            "Returns what kind of value a key has.",
+            "Returns the type of a key's value.",
         ),
         command("unlink", -2, WRITE | FAST, ALL, del).text(
             "4.0.0",
-            "O(N) of the number of keys",
-            "Deletes keys and counts those that existed.",
+            "O(N) where N is the number of keys",
+            "Deletes keys and returns how many existed.",
         ),
     ],
 };
 
-/// `DEL key [key ...]` and `UNLINK`: both count what they removed, so both read first.
+/// `DEL key [key ...]` and `UNLINK`: both return the number of keys removed, so both read first.
 fn del(call: &mut Call<'_>) -> Done {
     let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
     let removed = call.engine.data().update(
@@ -77,7 +77,7 @@ fn del(call: &mut Call<'_>) -> Done {
         |records, changes| {
             let mut removed = 0;
             for (at, record) in records.iter().enumerate() {
-                // A key that is named twice is removed, and counted, once.
+                // A key that is named twice is removed and counted once.
                 let again = keys[..at].iter().any(|key| key.bytes == keys[at].bytes);
                 if record.is_some() && !again {
                     changes.delete(at);
@@ -186,7 +186,7 @@ fn copy(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The table that is this database.
+/// Parses a database number into its table.
 pub(super) fn parse_database(number: &[u8]) -> Result<TableId, Refusal> {
     let number = parse_integer_within(number, i64::from(i32::MIN)..=i64::from(i32::MAX))?;
     let table = u8::try_from(number).ok().filter(|&table| usize::from(table) < TABLES_MAX);

@@ -1,7 +1,7 @@
 //! `LCS`: the longest common subsequence of two values.
 //!
-//! The table of the textbook, filled from the front and walked from the back, as Redis does: among
-//! several longest subsequences the same one is found.
+//! Uses the textbook's dynamic programming table, filled from the front and traced from the back as
+//! in Redis. Among several longest subsequences, it therefore returns the same one as Redis.
 
 use super::pieces::value_of;
 use super::table::flag::READONLY;
@@ -15,7 +15,7 @@ pub(super) static FAMILY: Family = Family {
     category: Some("@string"),
     commands: &[command("lcs", -3, READONLY, TWO, lcs).text(
         "7.0.0",
-        "O(N*M) of the lengths of both values",
+        "O(N*M) where N and M are the lengths of the values",
         "Finds the longest common subsequence of two values.",
     )],
 };
@@ -56,7 +56,7 @@ impl Options {
     }
 }
 
-/// A run of bytes that both values have.
+/// A run of bytes common to both values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Match {
     first: Range<usize>,
@@ -67,7 +67,7 @@ struct Match {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Common {
     bytes: Vec<u8>,
-    /// From the last to the first.
+    /// Matches, from the last to the first.
     matches: Vec<Match>,
 }
 
@@ -110,14 +110,14 @@ fn lcs(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Lengths of the longest common subsequences of all beginnings of two texts.
+/// Lengths of the longest common subsequences of all prefixes of two texts.
 struct Table {
     width: usize,
     lengths: Vec<u32>,
 }
 
 impl Table {
-    /// `None`: it would take more memory than a value may.
+    /// Builds the table. Returns `None` if it would need more memory than a value may have.
     fn of(first: &[u8], second: &[u8]) -> Option<Table> {
         let width = second.len() + 1;
         let cells = (first.len() + 1).checked_mul(width)?;
@@ -162,7 +162,7 @@ impl Common {
         Some(common)
     }
 
-    /// These positions match; all that were found before lie behind them.
+    /// Adds a matching pair of positions, which precedes all earlier matches.
     fn extend(&mut self, row: usize, column: usize) {
         match self.matches.last_mut() {
             Some(last) if last.first.start == row + 1 && last.second.start == column + 1 => {
@@ -180,7 +180,7 @@ impl Common {
 mod tests {
     use super::*;
 
-    /// Of all subsequences of `first` the longest one that `second` has too, by trying them all.
+    /// Tries all subsequences of `first`, and returns the longest length found in `second`.
     fn naive(first: &[u8], second: &[u8]) -> usize {
         let is_within = |mask: u32| {
             let mut rest = second.iter();

@@ -5,7 +5,7 @@ use super::{parse_integer, printable, uppercase_is};
 use types::HashRange;
 use wire::control::{MigrationPolicy, PriorityPulls};
 
-/// A group of slots that is to be moved to one server.
+/// A group of slots to move to one server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) ranges: Vec<HashRange>,
@@ -14,9 +14,8 @@ pub(super) struct Wanted {
     pub(super) policy: MigrationPolicy,
 }
 
-/// Reads groups of `SLOTSRANGE first last [first last ...] NODE id [POLICY name value ...]`, no two
-/// of which name the same slot. One client sends its words with a trailing NUL, so those are taken
-/// off.
+/// Parses groups of `SLOTSRANGE first last [first last ...] NODE id [POLICY name value ...]` that
+/// share no slot. Trailing NUL bytes of arguments are removed, because one client sends them.
 pub(super) fn parse_migrate(arguments: &[&[u8]]) -> Result<Vec<Wanted>, String> {
     let trimmed: Vec<&[u8]> = arguments.iter().map(|argument| trim(argument)).collect();
     let mut groups: Vec<Wanted> = Vec::new();
@@ -69,7 +68,7 @@ fn parse_group(words: &[&[u8]]) -> Result<Wanted, String> {
     }
 }
 
-/// Returns whether two ranges of whole slots have one in common.
+/// Returns whether two ranges of whole slots overlap.
 fn meet(one: HashRange, other: HashRange) -> bool {
     let [(first, last), (other_first, other_last)] = [one.slots(), other.slots()];
     first.0 <= other_last.0 && other_first.0 <= last.0
@@ -96,7 +95,7 @@ fn parse_policy(settings: &[&[u8]]) -> Result<MigrationPolicy, String> {
     let mut policy = MigrationPolicy::default();
     let (pairs, odd) = settings.as_chunks::<2>();
     if !odd.is_empty() {
-        return Err("ERR POLICY takes names and values in turn".to_string());
+        return Err("ERR POLICY requires pairs of name and value".to_string());
     }
     for [name, value] in pairs {
         let number = || {
@@ -120,7 +119,8 @@ fn parse_policy(settings: &[&[u8]]) -> Result<MigrationPolicy, String> {
             b"PRIORITY" => policy.priority = PriorityPulls::Batched { hashes_max: small()? },
             _ => {
                 return Err(format!(
-                    "ERR POLICY knows PARTITIONS, PULL-BYTES, AHEAD, SHARE and PRIORITY, not '{}'",
+                    "ERR POLICY supports PARTITIONS, PULL-BYTES, AHEAD, SHARE and PRIORITY, not \
+                     '{}'",
                     printable(name, 32)
                 ));
             }

@@ -1,11 +1,11 @@
 //! Commands: from arguments to one reply.
 //!
-//! A handler writes exactly one reply and has changed the data, or it returns [`Undone`] and has
-//! done neither: the front end then says why, or parks the request and starts it again from the
-//! beginning. So a handler keeps no state (but for a [`Walk`] that takes several turns), and nothing
-//! in here knows of migration.
+//! A handler either writes exactly one reply and has applied its changes, or it returns [`Undone`]
+//! and has done neither. In the second case the front end replies with an error, or parks the
+//! request and later restarts it from the beginning. Handlers therefore keep no state, except for a
+//! [`Walk`] of several turns, and do not know about migration.
 //!
-//! Replies and error texts are Redis's, byte for byte where clients match on them.
+//! Replies and error texts match those of Redis, byte for byte where clients depend on them.
 
 mod bitfield;
 mod bits;
@@ -61,19 +61,19 @@ use wire::control::{Answer, Ask};
 pub(crate) struct Call<'a> {
     /// The command's name and its arguments.
     pub(crate) args: &'a [&'a [u8]],
-    /// What came of an earlier [`Undone::Ask`] of the same request.
+    /// The answer to an earlier [`Undone::Ask`] or [`Undone::Begin`] of the same request.
     pub(crate) answer: Option<&'a Answer>,
-    /// What `EXEC` carries out.
+    /// The transaction that `EXEC` executes.
     pub(crate) transaction: Option<&'a Transaction>,
     /// The request's past executions.
     pub(crate) past: Past,
-    /// Where an earlier execution of the same request has left off, if it takes several.
+    /// Position at which an earlier execution of the same request stopped, if it takes several.
     pub(crate) walk: &'a mut Option<Walk>,
     /// This reactor's access to the data.
     pub(crate) engine: &'a mut Engine,
     /// The connection's state.
     pub(crate) session: &'a mut Session,
-    /// Where the reply goes.
+    /// Writer of the reply.
     pub(crate) reply: ReplyWriter<'a>,
     /// The turn's time.
     pub(crate) now: Instant,
@@ -81,50 +81,51 @@ pub(crate) struct Call<'a> {
     pub(crate) wall: UnixMillis,
 }
 
-/// Why a command has not been executed. Nothing was changed and nothing was answered.
+/// The reason why a command was not executed. Neither data nor reply were changed.
 #[derive(Debug)]
 pub(crate) enum Undone {
-    /// The store could not: something is missing, held, locked, full, or elsewhere.
+    /// The store did not execute it: a record is missing, contended, frozen or elsewhere, or memory
+    /// is full.
     Stall(Stall),
-    /// The coordinator must be asked first; its answer comes with the next execution.
+    /// The coordinator must be asked first. Its answer is passed to the next execution.
     Ask(Ask),
-    /// It has done all that fits into one turn, and has left in [`Call::walk`] where it goes on.
+    /// The turn's share is used up. [`Call::walk`] contains the position to continue at.
     Unfinished,
-    /// The process must do something first; its answer comes with the next execution.
+    /// The process must do a job first. Its answer is passed to the next execution.
     Begin(Job),
-    /// Earlier writes are not on enough servers. The request is tried again when they are on more, and
-    /// at this time.
+    /// Too few servers have earlier writes, or would get this one. The request is retried when that
+    /// changes, and at this time.
     Unsafe { until: Option<Instant> },
-    /// Somebody has said `CLIENT PAUSE`.
+    /// A `CLIENT PAUSE` is in force.
     Paused,
-    /// What was asked for makes no sense, or is not to be had.
+    /// The request is invalid or not supported.
     Refused(Refusal),
 }
 
-/// What comes of a command.
+/// The result of a command.
 pub(crate) type Done = Result<(), Undone>;
 
-/// Why a command is refused.
+/// The reason why a command is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The number of arguments is wrong.
     Arity,
-    /// The arguments make no sense.
+    /// The arguments are not valid.
     Syntax,
-    /// An argument should be an integer, or a smaller one.
+    /// An argument is not an integer, or is out of range.
     NotAnInteger,
-    /// An expiry makes no sense.
+    /// An expiry time is invalid.
     ExpireTime,
-    /// There is no memory for it.
+    /// The server has no memory for the command.
     OutOfMemory,
-    /// A value would be larger than any may be.
+    /// A value would exceed the maximum size.
     TooLarge,
-    /// In these words, which begin with the kind of error.
+    /// Another reason, as an error text that begins with the error code.
     Because(Cow<'static, str>),
 }
 
 impl Refusal {
-    /// As an error's text.
+    /// Returns the text of the error reply.
     pub(crate) fn text(&self, command: &Command) -> Cow<'static, str> {
         match self {
             Refusal::Arity => {
@@ -146,7 +147,7 @@ impl Refusal {
     }
 }
 
-/// In a cluster, keys of several slots are not of one server.
+/// The error for keys of several slots in a cluster, since they may belong to several servers.
 pub(crate) const CROSS_SLOT: Refusal =
     Refusal::Because(Cow::Borrowed("CROSSSLOT Keys in request don't hash to the same slot"));
 
@@ -162,20 +163,22 @@ impl From<Refusal> for Undone {
     }
 }
 
-/// A command refused in these words.
+/// Returns a refusal with this text.
 pub(crate) fn refused(text: impl Into<Cow<'static, str>>) -> Undone {
     Undone::Refused(Refusal::Because(text.into()))
 }
 
 impl<'a> Call<'a> {
-    /// The key at this position, hashed.
+    /// Returns the key at this position, with its hash.
     pub(crate) fn key(&self, position: usize) -> Key<'a> {
         let bytes = self.args[position];
         Key { hash: self.engine.hash(bytes), bytes }
     }
 
-    /// The clock by which the expiry of these keys will be judged, from which relative times count:
-    /// of several ranges the latest one, so that no key lives shorter than asked for.
+    /// Returns the time from which a relative expiry of these keys counts. It is the range's clock,
+    /// by which their expiry will be judged; with several ranges, the latest clock, so that no key
+    /// expires early. The clock is read now, not at the start of the turn, because a time to live
+    /// must not begin before the request was sent.
     pub(crate) fn clock_of(&self, keys: &[Key<'_>]) -> UnixMillis {
         if planted::is(Bug::LifeFromWallClock) {
             return self.wall;
@@ -185,14 +188,14 @@ impl<'a> Call<'a> {
         clocks.max().unwrap_or_else(|| worker.store().clock())
     }
 
-    /// Answers `OK`.
+    /// Replies `OK`.
     pub(crate) fn ok(&mut self) -> Done {
         self.reply.simple("OK");
         Ok(())
     }
 }
 
-/// Redis's answer to a subcommand that does not exist.
+/// Returns Redis's error for a subcommand that does not exist.
 fn unknown_subcommand(args: &[&[u8]]) -> String {
     let command = String::from_utf8_lossy(args[0]).to_uppercase();
     let subcommand = args.get(1).map(|name| printable(name, UNKNOWN_BYTES_MAX)).unwrap_or_default();
@@ -200,7 +203,7 @@ fn unknown_subcommand(args: &[&[u8]]) -> String {
 }
 
 impl Unknown {
-    /// Redis's answer to a request that calls what there is not.
+    /// Returns Redis's error for an unknown command or subcommand.
     pub(crate) fn text(self, args: &[&[u8]]) -> String {
         match self {
             Unknown::Command => unknown_command(args),
@@ -209,7 +212,7 @@ impl Unknown {
     }
 }
 
-/// Redis's answer to a command that does not exist: of the arguments about 128 bytes are shown.
+/// Returns Redis's error for an unknown command, with about 128 bytes of its arguments.
 fn unknown_command(args: &[&[u8]]) -> String {
     let mut shown = String::new();
     for argument in &args[1..] {
@@ -225,13 +228,13 @@ fn unknown_command(args: &[&[u8]]) -> String {
 
 const UNKNOWN_BYTES_MAX: usize = 128;
 
-/// At most so many bytes of client input, fit for the one line of an error.
+/// Returns the first `bytes_max` bytes of client input, without line ends, for use in an error.
 pub(crate) fn printable(bytes: &[u8], bytes_max: usize) -> String {
     let cut = &bytes[..bytes.len().min(bytes_max)];
     String::from_utf8_lossy(cut).replace(['\r', '\n', '\0'], " ")
 }
 
-/// Whether an argument is this word, which is given in upper case.
+/// Returns whether an argument equals `word`, ignoring case.
 pub(crate) fn uppercase_is(argument: &[u8], word: &[u8]) -> bool {
     argument.eq_ignore_ascii_case(word)
 }

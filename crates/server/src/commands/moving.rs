@@ -1,10 +1,10 @@
-//! Moving slots in the words of Redis: `CLUSTER SETSLOT`, which moves them one by one, and
-//! `CLUSTER MIGRATION`, which moves ranges of them. (`CLUSTER MIGRATESLOTS` is Valkey's.)
+//! Slot moves in Redis's syntax: `CLUSTER SETSLOT` moves single slots, `CLUSTER MIGRATION` moves
+//! ranges. (`CLUSTER MIGRATESLOTS` is Valkey's syntax.)
 //!
-//! `SETSLOT` is an intent here. Tools announce a move at both sides, ask the source for the keys
-//! until it has none, and then tell everybody who the owner is. The source of an announced move
-//! says that it has none; the real move begins when its target is told that it is the owner, and
-//! the target answers when that is so.
+//! `SETSLOT` only announces an intent here. Redis tools announce a move on both sides, fetch the
+//! keys from the source until it has none left, and then declare the new owner on all servers. The
+//! source of an announced move therefore reports no keys. The real migration begins when the target
+//! is declared the owner, and the target replies when the migration is complete.
 
 use super::cluster::{names_of, parse_slot, refuse_if_alone, reply_done, server_named};
 use super::migrate::slot_range;
@@ -15,7 +15,7 @@ use store::Stall;
 use types::{HashRange, MigrationId, ServerId, Slot};
 use wire::control::{Answer, Ask, MigrationPolicy, MigrationReport, MigrationState};
 
-/// Who owns a slot, as the newest map says.
+/// Returns the owner of a slot in the newest map.
 fn owner(call: &Call<'_>, slot: Slot) -> Option<ServerId> {
     let map = call.engine.node().map();
     let hash = slot.first_hash();
@@ -47,7 +47,7 @@ pub(super) fn set_slot(call: &mut Call<'_>) -> Done {
             call.ok()
         }
         (b"NODE", [node, words @ ..]) => {
-            // Valkey's tools may say how long to wait.
+            // Valkey's tools may pass a timeout.
             match words {
                 [] => {}
                 [word, _] if uppercase_is(word, b"TIMEOUT") => {}
@@ -56,7 +56,7 @@ pub(super) fn set_slot(call: &mut Call<'_>) -> Done {
             let target = server_named(call, node)?;
             match target == me {
                 true => take_over(call, slot, is_mine),
-                // It learns from the coordinator who the owner is.
+                // The owner of the slot comes from the coordinator, not from this command.
                 false => forget(call, slot),
             }
         }
@@ -72,8 +72,9 @@ fn forget(call: &mut Call<'_>, slot: Slot) -> Done {
     call.ok()
 }
 
-/// Moves a slot here, and answers when all of it is, or why it will not be: who moves thousands of slots one by one would
-/// else have thousands of moves under way, each of which needs memory.
+/// Moves a slot to this server, and replies when the move is complete or has failed. Otherwise a
+/// tool that moves thousands of slots one by one would start thousands of concurrent migrations,
+/// each of which needs memory.
 fn take_over(call: &mut Call<'_>, slot: Slot, is_mine: bool) -> Done {
     let me = call.engine.node().me();
     let map = call.engine.node().map();
@@ -91,9 +92,9 @@ fn take_over(call: &mut Call<'_>, slot: Slot, is_mine: bool) -> Done {
             policy: MigrationPolicy::default(),
         })),
         Some(Answer::Started(_) | Answer::Migrations(_)) if is_here => forget(call, slot),
-        // It is tried again when tablets, or the map, change.
+        // Retry when tablets or the map change.
         Some(Answer::Started(_) | Answer::Migrations(_)) if moves_here => Err(Stall::Held.into()),
-        // The map does not tell of it yet, or no longer: the coordinator knows.
+        // The map does not contain the move yet, or no longer, so ask the coordinator.
         Some(Answer::Started(started)) => {
             Err(Undone::Ask(Ask::List { task: started.first().copied() }))
         }
@@ -102,17 +103,17 @@ fn take_over(call: &mut Call<'_>, slot: Slot, is_mine: bool) -> Done {
                 Err(Undone::Ask(Ask::List { task: Some(report.task) }))
             }
             Some(report) => end(call, report),
-            None => Err(refused("ERR the move of this slot is not known")),
+            None => Err(refused("ERR the migration of this slot is unknown")),
         },
         Some(answer) => reply_done(call, answer),
     }
 }
 
-/// The reply to whom a move has ended that did not bring the slot here, or not for long.
+/// Replies for a finished move after which this server does not own the slot, or no longer.
 fn end(call: &mut Call<'_>, report: &MigrationReport) -> Done {
     match report.state {
         MigrationState::Failed => Err(refused(format!("ERR {}", report.message))),
-        MigrationState::Cancelled => Err(refused("ERR the move of this slot was cancelled")),
+        MigrationState::Cancelled => Err(refused("ERR the migration of this slot was cancelled")),
         MigrationState::Queued
         | MigrationState::Preparing
         | MigrationState::Moving
@@ -135,7 +136,7 @@ pub(super) fn get_keys_in_slot(call: &mut Call<'_>) -> Done {
     if !lock(&call.engine.node().operators.announced).contains_key(&slot.0) {
         let range = HashRange::of_slots(slot, slot);
         let mut next = Some(slot.first_hash());
-        // So many buckets are more than a slot of millions of records has in a turn's time.
+        // This many buckets exceed a slot of millions of records, within the time of a turn.
         for _ in 0..STEPS_MAX {
             let Some(from) = next.filter(|from| range.contains(*from) && found.len() < count)
             else {
@@ -156,7 +157,8 @@ pub(super) fn get_keys_in_slot(call: &mut Call<'_>) -> Done {
 const STEP_BUCKETS: usize = 64;
 const STEPS_MAX: usize = 256;
 
-/// `CLUSTER MIGRATION IMPORT first last [first last ...] | STATUS [ID task | ALL] | CANCEL ID task | ALL`.
+/// `CLUSTER MIGRATION IMPORT first last [first last ...] | STATUS [ID task | ALL] | CANCEL ID task
+/// | ALL`.
 pub(super) fn migration(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     let args = call.args;
@@ -218,7 +220,7 @@ fn status(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// A task in Redis's words.
+/// Writes a task in Redis's format.
 fn describe(call: &mut Call<'_>, task: &Task<'_>) {
     let MigrationReport { source, target, created, .. } = *task.first();
     let is_import = target == call.engine.node().me();
@@ -250,8 +252,8 @@ fn describe(call: &mut Call<'_>, task: &Task<'_>) {
     }
 }
 
-/// Redis's word for a state. Once it moves the target serves it, and for tools it is done when
-/// everything has arrived.
+/// Returns Redis's name for a state. A move is complete for tools when all records have arrived,
+/// although the target serves the range earlier.
 fn word_of(state: MigrationState) -> &'static str {
     match state {
         MigrationState::Queued => "none",
@@ -283,7 +285,7 @@ fn cancel(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
     }
 }
 
-/// `CLUSTER MYSHARDID`: a shard is a server.
+/// `CLUSTER MYSHARDID`: each server is a shard of its own.
 pub(super) fn my_shard_id(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     let me = call.engine.node().me();
@@ -292,14 +294,14 @@ pub(super) fn my_shard_id(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `CLUSTER LINKS`: servers have no links for gossip; those of the bus open and close as needed.
+/// `CLUSTER LINKS`: empty, since bus connections open and close as needed.
 pub(super) fn links(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     call.reply.array(0);
     Ok(())
 }
 
-/// `CLUSTER COUNT-FAILURE-REPORTS node`: servers do not report each other.
+/// `CLUSTER COUNT-FAILURE-REPORTS node`: always 0, since servers do not report each other.
 pub(super) fn count_failure_reports(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     server_named(call, call.args[2])?;
@@ -307,17 +309,17 @@ pub(super) fn count_failure_reports(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// What the coordinator decides, and no command can.
+/// Refuses a command whose effect only the coordinator can decide.
 pub(super) fn coordinators(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     let word = printable(&call.args[1].to_ascii_uppercase(), 64);
     Err(refused(format!(
-        "ERR CLUSTER {word} is not for this cluster: servers join by 'ballast serve --join', the \
-         coordinator gives them their place, and CLUSTER MIGRATESLOTS moves slots"
+        "ERR CLUSTER {word} is not supported: servers join with 'ballast serve --join', the \
+         coordinator assigns slots, and CLUSTER MIGRATESLOTS moves them"
     )))
 }
 
-/// `CLUSTER REPLICAS node`: there are none.
+/// `CLUSTER REPLICAS node`: always empty.
 pub(super) fn replicas(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     server_named(call, call.args[2])?;

@@ -1,7 +1,7 @@
-//! `OBJECT` and `MEMORY`: how values are kept, as far as that makes sense here.
+//! `OBJECT` and `MEMORY`: properties of values and of memory, as far as they exist here.
 //!
-//! Records are bytes in a log, in no encoding, and nobody counts their readers: the answers are those
-//! that Redis would most likely give.
+//! Records are plain bytes in a log: they have no encoding, and access is not tracked. The replies
+//! are those that Redis would most likely give.
 
 use super::table::flag::{ANYTIME, READONLY};
 use super::table::{Command, Family, Keys, SECOND, command, container, help};
@@ -11,31 +11,35 @@ use store::Record;
 pub(super) static OBJECT_FAMILY: Family = Family {
     group: "generic",
     category: Some("@keyspace"),
-    commands: &[container("object", OBJECT).text("2.2.3", "O(1)", "Commands about values.")],
+    commands: &[container("object", OBJECT).text(
+        "2.2.3",
+        "O(1)",
+        "Commands for properties of values.",
+    )],
 };
 
 pub(super) static MEMORY_FAMILY: Family = Family {
     group: "server",
     category: None,
-    commands: &[container("memory", MEMORY).text("4.0.0", "O(1)", "Commands about memory.")],
+    commands: &[container("memory", MEMORY).text("4.0.0", "O(1)", "Commands for memory usage.")],
 };
 
 static OBJECT: &[Command] = &[
     command("object|encoding", 3, READONLY, SECOND, encoding).text(
         "2.2.3",
         "O(1)",
-        "Returns the encoding in which Redis would keep a value.",
+        "Returns the encoding that Redis would use for a value.",
     ),
     command("object|freq", 3, READONLY, SECOND, frequency).text(
         "4.0.0",
         "O(1)",
-        "Is refused: how often keys are used is not counted.",
+        "Not supported: access frequencies are not recorded.",
     ),
     help("object|help"),
     command("object|idletime", 3, READONLY, SECOND, idle_time).text(
         "2.2.3",
         "O(1)",
-        "Returns 0: when keys were used is not remembered.",
+        "Returns 0: access times are not recorded.",
     ),
     command("object|refcount", 3, READONLY, SECOND, reference_count).text(
         "2.2.3",
@@ -48,32 +52,32 @@ static MEMORY: &[Command] = &[
     command("memory|doctor", 2, 0, Keys::None, doctor).text(
         "4.0.0",
         "O(1)",
-        "Says whether the memory is nearly full.",
+        "Reports whether the memory is nearly full.",
     ),
     help("memory|help"),
     command("memory|malloc-stats", 2, ANYTIME, Keys::None, allocator).text(
         "4.0.0",
         "O(1)",
-        "Says how the memory of log and index is divided.",
+        "Returns the memory usage of log and index.",
     ),
     command("memory|purge", 2, 0, Keys::None, purge).text(
         "4.0.0",
         "O(1)",
-        "Does nothing: the cleaner works all the time.",
+        "No effect: the cleaner runs continuously.",
     ),
     command("memory|stats", 2, 0, Keys::None, stats).text(
         "4.0.0",
         "O(1)",
-        "Returns numbers about the memory.",
+        "Returns memory statistics.",
     ),
     command("memory|usage", -3, READONLY, SECOND, usage).text(
         "4.0.0",
         "O(1)",
-        "Returns the bytes that a record takes in log and index.",
+        "Returns the memory of a key in log and index, in bytes.",
     ),
 ];
 
-/// Answers for a record, or that there is none.
+/// Replies about a record, or with null if there is none.
 fn tell(
     call: &mut Call<'_>,
     f: impl FnOnce(&mut resp::ReplyWriter<'_>, Record<'_>) -> Result<(), Refusal>,
@@ -90,7 +94,7 @@ fn tell(
     Ok(())
 }
 
-/// Longest value that Redis keeps in one piece with its header.
+/// Longest string that Redis embeds in its object header, in bytes.
 const EMBEDDED_BYTES_MAX: usize = 44;
 
 /// `OBJECT ENCODING key`.
@@ -156,10 +160,10 @@ fn usage(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The index's word for a record.
+/// Size of a record's index entry, in bytes.
 const INDEX_WORD_BYTES: usize = 8;
 
-/// Part of the memory, in percent, from which on the cleaner has much to do.
+/// Memory use, in percent, above which the cleaner has much to do.
 const FULL_PERCENT: u64 = 90;
 
 /// `MEMORY DOCTOR`.
@@ -169,10 +173,10 @@ fn doctor(call: &mut Call<'_>) -> Done {
     let percent = 100 * live / usage.log.total_bytes.max(1);
     let text = match percent {
         0..FULL_PERCENT => {
-            format!("Records and index take {percent} % of the memory: all is well.\n")
+            format!("Records and index use {percent} % of the memory. No problem found.\n")
         }
         _ => format!(
-            "Records and index take {percent} % of the memory. Writes will be refused when it is full: give this server more, or move slots to others.\n"
+            "Records and index use {percent} % of the memory. Writes are refused when it is full: increase maxmemory, or move slots to other servers.\n"
         ),
     };
     call.reply.verbatim(*b"txt", text.as_bytes());
@@ -199,7 +203,7 @@ fn purge(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// `MEMORY STATS`: of Redis's numbers those that mean something here.
+/// `MEMORY STATS`: those of Redis's numbers that have a meaning here.
 fn stats(call: &mut Call<'_>) -> Done {
     let usage = call.engine.node().store().usage();
     let used = usage.log.total_bytes.saturating_sub(usage.log.free_bytes);

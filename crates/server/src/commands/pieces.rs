@@ -1,4 +1,4 @@
-//! Commands on pieces of values.
+//! Commands on parts of values.
 
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{Family, ONE, command};
@@ -14,18 +14,18 @@ pub(super) static FAMILY: Family = Family {
     commands: &[
         command("append", 3, WRITE | DENYOOM | FAST, ONE, append).text(
             "2.0.0",
-            "O(N) of the length of the new value",
-            "Adds to the end of a value.",
+            "O(N) where N is the length of the new value",
+            "Appends to a value.",
         ),
         command("getrange", 4, READONLY, ONE, getrange).text(
             "2.4.0",
-            "O(N) of the length of the piece",
-            "Reads a piece of a value.",
+            "O(N) where N is the length of the substring",
+            "Returns a substring of a value.",
         ),
         command("setrange", 4, WRITE | DENYOOM, ONE, setrange).text(
             "2.2.0",
-            "O(N) of the length of the new value",
-            "Writes over a piece of a value.",
+            "O(N) where N is the length of the new value",
+            "Overwrites part of a value from an offset on.",
         ),
         command("strlen", 2, READONLY | FAST, ONE, strlen).text(
             "2.2.0",
@@ -34,19 +34,19 @@ pub(super) static FAMILY: Family = Family {
         ),
         command("substr", 4, READONLY, ONE, getrange).text(
             "1.0.0",
-            "O(N) of the length of the piece",
-            "Reads a piece of a value, as GETRANGE does.",
+            "O(N) where N is the length of the substring",
+            "Returns a substring of a value. Same as GETRANGE.",
         ),
     ],
 };
 
-/// A record's value and expiry; what does not exist is empty and lasts for ever.
+/// Returns a record's value and expiry. A missing record is an empty value without expiry.
 pub(super) fn value_of(record: Option<Record<'_>>) -> (&[u8], Option<UnixMillis>) {
     record.map_or((&[], None), |record| (record.value, record.expiry))
 }
 
-/// The part of `length` units from one position to another, both included, as Redis counts them:
-/// negative ones from the end, and those that are outside moved to the nearest inside. `None`: empty.
+/// Returns the range between two inclusive positions of `length` units, by Redis's rules: negative
+/// positions count from the end, and positions outside are clamped. `None` if the range is empty.
 pub(super) fn piece(first: i64, last: i64, length: usize) -> Option<Range<usize>> {
     if first < 0 && last < 0 && first > last {
         return None;
@@ -54,7 +54,8 @@ pub(super) fn piece(first: i64, last: i64, length: usize) -> Option<Range<usize>
     clamped(first, last, length)
 }
 
-/// As [`piece`], but also with negative positions in the wrong order, if both lie outside.
+/// Does the same as [`piece`], but accepts negative positions in the wrong order if both are
+/// clamped.
 pub(super) fn clamped(first: i64, last: i64, length: usize) -> Option<Range<usize>> {
     let length = i64::try_from(length).unwrap_or(i64::MAX);
     let inside = |at: i64| if at < 0 { at.saturating_add(length).max(0) } else { at };
@@ -103,7 +104,7 @@ fn append(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `SETRANGE key offset value`. An empty value makes no key, nor one longer.
+/// `SETRANGE key offset value`. An empty value neither creates a key nor extends one.
 fn setrange(call: &mut Call<'_>) -> Done {
     let offset = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
     let offset = u64::try_from(offset).map_err(|_| refused("ERR offset is out of range"))?;

@@ -1,4 +1,4 @@
-//! Commands for operators: what was slow, what is asked for now, saving, ending, users, and tests.
+//! Commands for operators: latency, monitoring, persistence, shutdown, users, and debugging.
 
 use super::table::flag::{ADMIN, ALLOW_BUSY, ANYTIME, DANGEROUS, FAST, NO_MULTI, NOSCRIPT};
 use super::table::{self, Command, Family, Keys, SECOND, command, container, help};
@@ -12,16 +12,20 @@ use crate::operators::slow::Moments;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What operators alone should use.
+/// Flags of commands for operators.
 pub(super) const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
-/// The same, where it would make no sense inside of a transaction.
+/// Flags of commands for operators that are not allowed inside a transaction.
 const OUTSIDE: u16 = ADMIN | DANGEROUS | NOSCRIPT | NO_MULTI;
 
 pub(super) static FAMILY: Family = Family {
     group: "server",
     category: None,
     commands: &[
-        container("acl", ACL).text("6.0.0", "O(1)", "Commands about users: there is one."),
+        container("acl", ACL).text(
+            "6.0.0",
+            "O(1)",
+            "Commands for users. The only user is default.",
+        ),
         command("bgrewriteaof", 1, OUTSIDE, Keys::None, background_rewrite).text(
             "1.0.0",
             "O(1)",
@@ -35,79 +39,79 @@ pub(super) static FAMILY: Family = Family {
         container("commandlog", slow_log::COMMANDLOG).text(
             "8.1.0",
             "O(1)",
-            "Commands about slow commands, in newer words.",
+            "Commands for the slow log, under their new name.",
         ),
-        container("debug", DEBUG).text("1.0.0", "O(1)", "Commands for tests."),
+        container("debug", DEBUG).text("1.0.0", "O(1)", "Commands for debugging and tests."),
         command("failover", -1, OPERATOR, Keys::None, no_replicas).text(
             "6.2.0",
             "O(1)",
-            "Is refused: there are no replicas.",
+            "Not supported: there are no replicas.",
         ),
         command("lastsave", 1, FAST | ANYTIME | ADMIN | DANGEROUS, Keys::None, last_save).text(
             "1.0.0",
             "O(1)",
-            "Returns up to when every write is on disk: now, or when the server began.",
+            "Returns the time of the last save: now if every write is synced, else the start time.",
         ),
-        container("latency", LATENCY).text("2.8.13", "O(1)", "Commands about what took long."),
+        container("latency", LATENCY).text("2.8.13", "O(1)", "Commands for latency monitoring."),
         command("monitor", 1, OPERATOR, Keys::None, monitor).text(
             "1.0.0",
             "O(1)",
-            "Shows every request from now on.",
+            "Streams all requests that the server executes.",
         ),
         command("psync", -3, OUTSIDE, Keys::None, no_replicas).text(
             "2.8.0",
             "O(1)",
-            "Is refused: there are no replicas.",
+            "Not supported: there are no replicas.",
         ),
         command("replicaof", 3, OPERATOR, Keys::None, replica_of).text(
             "5.0.0",
             "O(1)",
-            "Is refused but for NO ONE: there are no replicas.",
+            "Not supported: there are no replicas. Only NO ONE is accepted.",
         ),
         command("role", 1, NOSCRIPT | FAST | ANYTIME, Keys::None, role).text(
             "2.8.12",
             "O(1)",
-            "Says that the server is a master without replicas.",
+            "Returns the role of the server: a master without replicas.",
         ),
         command("save", 1, OUTSIDE, Keys::None, save).text("1.0.0", "O(1)", ALWAYS_SAVED),
         command("shutdown", -1, OPERATOR | NO_MULTI | ALLOW_BUSY, Keys::None, shut_down).text(
             "1.0.0",
             "O(1)",
-            "Ends the server. If its log is kept, what it holds is there when it starts again.",
+            "Stops the server. Persistent data is recovered at the next start.",
         ),
         command("slaveof", 3, OPERATOR, Keys::None, replica_of).text(
             "1.0.0",
             "O(1)",
-            "Is refused but for NO ONE: there are no replicas.",
+            "Not supported: there are no replicas. Only NO ONE is accepted.",
         ),
         container("slowlog", slow_log::SLOWLOG).text(
             "2.2.12",
             "O(1)",
-            "Commands about slow commands.",
+            "Commands for the slow log.",
         ),
         command("sync", 1, OUTSIDE, Keys::None, no_replicas).text(
             "1.0.0",
             "O(1)",
-            "Is refused: there are no replicas.",
+            "Not supported: there are no replicas.",
         ),
     ],
 };
 
-/// Summary of the commands that make a Redis write everything to its disk.
+/// Summary of the commands by which Redis writes all its data to disk.
 const ALWAYS_SAVED: &str =
-    "Says that all is saved where each write is on disk before its reply; is refused elsewhere.";
+    "Not supported unless durability is 'disk', where every write is already synced.";
 
 static ACL: &[Command] = &[
     command("acl|cat", -2, NOSCRIPT | ANYTIME, Keys::None, acl_categories).text(
         "6.0.0",
-        "O(N) of the number of commands",
-        "Lists categories, or the commands of one.",
+        "O(N) where N is the number of commands",
+        "Lists command categories, or the commands in a category.",
     ),
     help("acl|help"),
     command("acl|list", 2, OPERATOR, Keys::None, acl_list).text(
         "6.0.0",
         "O(1)",
-        "Describes the users.",
+        "Lists the rules of the users.",
     ),
     command("acl|users", 2, OPERATOR, Keys::None, acl_users).text(
         "6.0.0",
@@ -117,7 +121,7 @@ static ACL: &[Command] = &[
     command("acl|whoami", 2, NOSCRIPT | ANYTIME, Keys::None, acl_who_am_i).text(
         "6.0.0",
         "O(1)",
-        "Returns the name of the connection's user.",
+        "Returns the user name of the connection.",
     ),
 ];
 
@@ -125,23 +129,23 @@ static DEBUG: &[Command] = &[
     command("debug|change-repl-id", 2, OPERATOR, Keys::None, debug_nothing).text(
         "1.0.0",
         "O(1)",
-        "Changes nothing: there are no replicas.",
+        "No effect: there are no replicas.",
     ),
     help("debug|help"),
     command("debug|object", 3, OPERATOR, SECOND, debug_object).text(
         "1.0.0",
         "O(1)",
-        "Describes the record of a key.",
+        "Returns internal information about a key.",
     ),
     command("debug|set-active-expire", 3, OPERATOR, Keys::None, debug_active_expire).text(
         "1.0.0",
         "O(1)",
-        "Starts and stops the walk that reclaims expired records.",
+        "Enables or disables background reclamation of expired records.",
     ),
     command("debug|sleep", 3, OPERATOR, Keys::None, debug_sleep).text(
         "1.0.0",
         "O(1)",
-        "Answers after some seconds, five at most; only this request waits.",
+        "Replies after a delay of at most five seconds. Other clients are not delayed.",
     ),
 ];
 
@@ -149,37 +153,37 @@ static LATENCY: &[Command] = &[
     command("latency|doctor", 2, OPERATOR, Keys::None, latency_doctor).text(
         "2.8.13",
         "O(1)",
-        "Says in words what took long.",
+        "Returns a report on latency spikes.",
     ),
     command("latency|graph", 3, OPERATOR, Keys::None, latency_graph).text(
         "2.8.13",
         "O(1)",
-        "Draws what took long.",
+        "Returns a graph of the latency spikes of an event.",
     ),
     help("latency|help"),
     command("latency|histogram", -2, OPERATOR, Keys::None, latency_histogram).text(
         "7.0.0",
-        "O(N) of the number of commands",
-        "Returns how long commands took.",
+        "O(N) where N is the number of commands",
+        "Returns latency histograms of commands.",
     ),
     command("latency|history", 3, OPERATOR, Keys::None, latency_history).text(
         "2.8.13",
         "O(1)",
-        "Returns moments of one kind that took long.",
+        "Returns the latency spikes of an event.",
     ),
     command("latency|latest", 2, OPERATOR, Keys::None, latency_latest).text(
         "2.8.13",
         "O(1)",
-        "Returns the last moment of each kind that took long.",
+        "Returns the latest latency spike of each event.",
     ),
     command("latency|reset", -2, OPERATOR, Keys::None, latency_reset).text(
         "2.8.13",
         "O(1)",
-        "Forgets what took long.",
+        "Clears the recorded latency spikes.",
     ),
 ];
 
-/// The moments of the kind that argument 2 names.
+/// Returns the latency samples of the event that argument 2 names.
 fn moments(call: &Call<'_>) -> Moments {
     let latency = lock(&call.engine.node().operators.latency);
     let kind = latency.iter().find(|(kind, _)| kind.as_bytes() == call.args[2]);
@@ -225,7 +229,7 @@ fn latency_reset(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `LATENCY GRAPH kind`: a line per moment, the longest with the longest bar.
+/// `LATENCY GRAPH kind`: one line per sample, with bars relative to the longest.
 fn latency_graph(call: &mut Call<'_>) -> Done {
     let moments = moments(call);
     if moments.samples.is_empty() {
@@ -248,10 +252,10 @@ fn latency_doctor(call: &mut Call<'_>) -> Done {
     let threshold = call.engine.configuration.latency_threshold;
     let latency = lock(&call.engine.node().operators.latency).clone();
     let text = match (threshold, latency.is_empty()) {
-        (0, true) => "Nothing is watched. To note what takes 100 ms or more, say: \
+        (0, true) => "Latency monitoring is off. To record events of 100 ms or more: \
                       CONFIG SET latency-monitor-threshold 100\n"
             .to_string(),
-        (threshold, true) => format!("Nothing has taken {threshold} ms or more.\n"),
+        (threshold, true) => format!("No event has taken {threshold} ms or more.\n"),
         (_, false) => latency
             .iter()
             .map(|(kind, moments)| {
@@ -259,7 +263,7 @@ fn latency_doctor(call: &mut Call<'_>) -> Done {
                 let sum: u64 = moments.samples.iter().map(|(_, millis)| millis).sum();
                 let mean = sum / count.max(1) as u64;
                 let longest = moments.longest;
-                format!("{kind}: {count} seconds with something slow, mean {mean} ms, longest {longest} ms. SLOWLOG GET names commands.\n")
+                format!("{kind}: {count} seconds with latency spikes, mean {mean} ms, longest {longest} ms. SLOWLOG GET lists slow commands.\n")
             })
             .collect(),
     };
@@ -267,7 +271,7 @@ fn latency_doctor(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `LATENCY HISTOGRAM [command ...]`. What it calls a microsecond is 1,024 nanoseconds, as in Redis.
+/// `LATENCY HISTOGRAM [command ...]`. A microsecond in its reply is 1,024 nanoseconds, as in Redis.
 fn latency_histogram(call: &mut Call<'_>) -> Done {
     let names = &call.args[2..];
     let counts = call.engine.node().operators.counts();
@@ -311,14 +315,14 @@ fn monitor(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]`: there is no reply, but an end.
+/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]`: closes the connection without a reply.
 fn shut_down(call: &mut Call<'_>) -> Done {
     let mut is_abort = false;
     for word in &call.args[1..] {
         match &word.to_ascii_uppercase()[..] {
             b"NOSAVE" | b"NOW" | b"FORCE" => {}
             b"SAVE" if call.engine.node().persistence().is_none() => return save(call),
-            // Its log is whole when the process has ended.
+            // The write-ahead log is complete when the process has ended.
             b"SAVE" => {}
             b"ABORT" if call.args.len() == 2 => is_abort = true,
             _ => return Err(Refusal::Syntax.into()),
@@ -328,9 +332,9 @@ fn shut_down(call: &mut Call<'_>) -> Done {
         return Err(refused("ERR No shutdown in progress."));
     }
     let Some(host) = call.engine.node().operators.host() else {
-        return Err(refused("ERR there is no process to end"));
+        return Err(refused("ERR there is no process to shut down"));
     };
-    tracing::info!(client = call.session.facts.peer, "a client ends the server");
+    tracing::info!(client = call.session.facts.peer, "SHUTDOWN received");
     host.shut_down();
     call.session.closing = true;
     Ok(())
@@ -364,26 +368,27 @@ fn background_rewrite(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Where each write is on disk before its reply, there is nothing to be saved. Elsewhere nothing can
-/// be saved ahead of time.
+/// Refuses to save unless `durability` is `disk`. With `disk`, each write is on disk before its
+/// reply, so a save has nothing to do. With other settings, a save on demand is not supported.
 fn refuse_unless_saved(call: &Call<'_>) -> Done {
     let node = call.engine.node();
     let is_replicated = node.replication().is_some();
-    let disk = if is_replicated { "the disks of its backups" } else { "the disk" };
+    let disk = if is_replicated { "the disks of the backups" } else { "the disk" };
     match node.persistence() {
         Some(Mode::Disk) => Ok(()),
         Some(Mode::Interval) => Err(refused(format!(
-            "ERR nothing can be saved ahead of time: every write that was answered is in the log, \
-             and on {disk} within a second. With --durability disk it is there before the answer"
+            "ERR not supported with durability 'interval': every acknowledged write is in the \
+             log, and synced to {disk} within a second. With --durability disk, writes are synced \
+             before the reply"
         ))),
         Some(Mode::Memory) => Err(refused(format!(
-            "ERR nothing can be saved ahead of time: every write that was answered is in the log, \
-             and on {disk} when the operating system writes it. With --durability disk it is there \
-             before the answer"
+            "ERR not supported with durability 'memory': every acknowledged write is in the log, \
+             and the operating system decides when it reaches {disk}. With --durability disk, \
+             writes are synced before the reply"
         ))),
         None => Err(refused(
-            "ERR there is nothing to save to: this server keeps its data in memory alone. Start it \
-             with --durability disk, interval or memory to keep a log",
+            "ERR not supported without persistence: this server has its data in memory only. \
+             Start it with --durability disk, interval or memory to keep a log",
         )),
     }
 }
@@ -407,7 +412,7 @@ fn role(call: &mut Call<'_>) -> Done {
 
 /// `FAILOVER`, `PSYNC`, `SYNC`.
 fn no_replicas(_: &mut Call<'_>) -> Done {
-    Err(refused("ERR this server neither has replicas nor is one"))
+    Err(refused("ERR not supported: this server has no replicas and cannot be one"))
 }
 
 /// `REPLICAOF host port`, `REPLICAOF NO ONE`.
@@ -470,7 +475,7 @@ fn acl_categories(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Whether this client may use `DEBUG`.
+/// Checks that this client may use `DEBUG`.
 fn permit_debug(call: &Call<'_>) -> Done {
     let is_local = || {
         let peer = call.session.facts.peer.parse();
@@ -533,5 +538,5 @@ fn debug_sleep(call: &mut Call<'_>) -> Done {
     Err(Undone::Begin(Job::Sleep(Duration::from_secs_f64(seconds))))
 }
 
-/// Longer waits are answered with `TRYAGAIN`.
+/// Longest sleep, in seconds. Requests that wait longer are answered with `TRYAGAIN`.
 const SLEEP_SECONDS_MAX: f64 = 4.5;

@@ -1,5 +1,5 @@
-//! `SLOWLOG`, and the same in Valkey's newer words: `COMMANDLOG`, which also knows of large requests
-//! and large replies. Those are not logged here: their logs are empty.
+//! `SLOWLOG`, and Valkey's newer `COMMANDLOG`, which also has logs of large requests and large
+//! replies. Those two logs are always empty here.
 
 use super::server::OPERATOR;
 use super::table::{Command, Keys, command, help};
@@ -9,38 +9,38 @@ use crate::operators::lock;
 pub(super) static SLOWLOG: &[Command] = &[
     command("slowlog|get", -2, OPERATOR, Keys::None, get).text(
         "2.2.12",
-        "O(N) of the number of entries",
-        "Returns slow commands.",
+        "O(N) where N is the number of entries",
+        "Returns entries of the slow log.",
     ),
     help("slowlog|help"),
     command("slowlog|len", 2, OPERATOR, Keys::None, len).text(
         "2.2.12",
         "O(1)",
-        "Counts slow commands.",
+        "Returns the number of entries in the slow log.",
     ),
     command("slowlog|reset", 2, OPERATOR, Keys::None, reset).text(
         "2.2.12",
-        "O(N) of the number of entries",
-        "Forgets slow commands.",
+        "O(N) where N is the number of entries",
+        "Clears the slow log.",
     ),
 ];
 
 pub(super) static COMMANDLOG: &[Command] = &[
     command("commandlog|get", 4, OPERATOR, Keys::None, get_of_kind).text(
         "8.1.0",
-        "O(N) of the number of entries",
-        "Returns slow commands.",
+        "O(N) where N is the number of entries",
+        "Returns entries of the slow log.",
     ),
     help("commandlog|help"),
     command("commandlog|len", 3, OPERATOR, Keys::None, len_of_kind).text(
         "8.1.0",
         "O(1)",
-        "Counts slow commands.",
+        "Returns the number of entries in the slow log.",
     ),
     command("commandlog|reset", 3, OPERATOR, Keys::None, reset_of_kind).text(
         "8.1.0",
-        "O(N) of the number of entries",
-        "Forgets slow commands.",
+        "O(N) where N is the number of entries",
+        "Clears the slow log.",
     ),
 ];
 
@@ -55,7 +55,7 @@ fn get(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// How many entries are wanted; -1: all.
+/// Parses the number of entries to return; -1 means all.
 fn parse_count(argument: &[u8]) -> Result<usize, Undone> {
     match parse_integer(argument) {
         Some(-1) => Ok(usize::MAX),
@@ -94,7 +94,7 @@ fn reset(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Whether an argument names the log of slow commands; else it names one that is empty.
+/// Returns whether an argument names the slow log. The other valid names refer to empty logs.
 fn is_slow(argument: &[u8]) -> Result<bool, Undone> {
     match &argument.to_ascii_lowercase()[..] {
         b"slow" => Ok(true),

@@ -15,59 +15,67 @@ pub(super) static FAMILY: Family = Family {
         command("delifeq", 3, WRITE | FAST, ONE, delifeq).text(
             "9.0.0",
             "O(1)",
-            "Deletes a key if it has this value.",
+            "Deletes a key if it has the given value.",
         ),
-        command("get", 2, READONLY | FAST, ONE, get).text("1.0.0", "O(1)", "Reads a value."),
+        command("get", 2, READONLY | FAST, ONE, get).text(
+            "1.0.0",
+            "O(1)",
+            "Returns the value of a key.",
+        ),
         command("getdel", 2, WRITE | FAST, ONE, getdel).text(
             "6.2.0",
             "O(1)",
-            "Reads a value and deletes the key.",
+            "Returns the value of a key and deletes the key.",
         ),
         command("getex", -2, WRITE | FAST, ONE, getex).text(
             "6.2.0",
             "O(1)",
-            "Reads a value and changes when it expires.",
+            "Returns the value of a key and changes its expiration time.",
         ),
         command("getset", 3, WRITE | DENYOOM | FAST, ONE, getset).text(
             "1.0.0",
             "O(1)",
-            "Writes a value and returns the one before.",
+            "Sets the value of a key and returns the old value.",
         ),
         command("mget", -2, READONLY | FAST, ALL, mget).text(
             "1.0.0",
-            "O(N) of the number of keys",
-            "Reads several values at one moment.",
+            "O(N) where N is the number of keys",
+            "Atomically returns the values of several keys.",
         ),
         command("mset", -3, WRITE | DENYOOM, PAIRS, mset).text(
             "1.0.1",
-            "O(N) of the number of keys",
-            "Writes several values at one moment.",
+            "O(N) where N is the number of keys",
+            "Atomically sets the values of several keys.",
         ),
         command("msetex", -4, WRITE | DENYOOM, Keys::CountedPairs, msetex).text(
             "9.1.0",
-            "O(N) of the number of keys",
-            "Writes several values that expire together.",
+            "O(N) where N is the number of keys",
+            "Atomically sets the values of several keys, with a common expiration time.",
         ),
         command("msetnx", -3, WRITE | DENYOOM, PAIRS, msetnx).text(
             "1.0.1",
-            "O(N) of the number of keys",
-            "Writes several values if none of the keys exists.",
+            "O(N) where N is the number of keys",
+            "Atomically sets the values of several keys if none of them exists.",
         ),
         command("psetex", 4, WRITE | DENYOOM, ONE, psetex).text(
             "2.6.0",
             "O(1)",
-            "Writes a value that lasts so many milliseconds.",
+            "Sets the value of a key and its time to live in milliseconds.",
         ),
-        command("set", -3, WRITE | DENYOOM, ONE, set).text("1.0.0", "O(1)", "Writes a value."),
+        command("set", -3, WRITE | DENYOOM, ONE, set).text(
+            "1.0.0",
+            "O(1)",
+            "Sets the value of a key.",
+        ),
         command("setex", 4, WRITE | DENYOOM, ONE, setex).text(
             "2.0.0",
             "O(1)",
-            "Writes a value that lasts so many seconds.",
+            "Sets the value of a key and its time to live in seconds.",
         ),
         command("setnx", 3, WRITE | DENYOOM | FAST, ONE, setnx).text(
             "1.0.0",
             "O(1)",
-            "Writes a value if the key does not exist.",
+            "Sets the value of a key if it does not exist.",
         ),
     ],
 };
@@ -152,7 +160,7 @@ fn set(call: &mut Call<'_>) -> Done {
     }
 }
 
-/// A blind write: it needs nothing of what the key held.
+/// Writes a value blindly, without reading the old record.
 fn put(call: &mut Call<'_>, value: &[u8], expiry: Option<UnixMillis>) -> Done {
     let key = call.key(1);
     call.engine.data().put(call.session.table, key, value, expiry)?;
@@ -182,7 +190,7 @@ fn set_reading_first(call: &mut Call<'_>, options: Options<'_>, now: UnixMillis)
     Ok(())
 }
 
-/// Gives a key a value, or none if it would be expired: then the result is `true`.
+/// Writes a value, or deletes the key if the new expiry has passed. Returns true if it deleted.
 fn write(
     changes: &mut Changes<'_>,
     at: usize,
@@ -198,7 +206,8 @@ fn write(
     is_expired
 }
 
-/// `MSETEX numkeys key value [key value ...] [NX | XX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`.
+/// `MSETEX numkeys key value [key value ...] [NX | XX] [EX s | PX ms | EXAT s | PXAT ms |
+/// KEEPTTL]`.
 fn msetex(call: &mut Call<'_>) -> Done {
     let count = parse_integer(call.args[1]).and_then(|count| u32::try_from(count).ok());
     let count = count.filter(|count| (1..=i32::MAX as u32).contains(count));

@@ -1,26 +1,26 @@
-//! The command table: what each command is called, how many arguments it takes, where its keys
-//! stand, and what carries it out. Everything that is said about commands elsewhere (arity errors,
-//! `COMMAND`, order on a connection, `CROSSSLOT`, what is refused in which state) is read from here.
+//! The command table: name, arity, key positions, flags and handler of each command. All other
+//! knowledge about commands (arity errors, `COMMAND`, order on a connection, `CROSSSLOT`, refusal
+//! by server state) is derived from this table.
 //!
-//! Each module of commands has a [`Family`]; the table is all of them.
+//! Each module of commands has a [`Family`]. The table contains all families.
 
 use super::{Call, Done, Refusal, parse_unsigned};
 use crate::operators::counts::COMMANDS_MAX;
 use std::sync::LazyLock;
 
-/// What carries a command out: writes one reply, or changes nothing and says why it cannot yet.
+/// The handler of a command: writes one reply, or changes nothing and returns the reason.
 pub(crate) type Handler = fn(&mut Call<'_>) -> Done;
 
-/// Where a command's keys stand among its arguments (the command's name is argument 0).
+/// The positions of a command's keys among its arguments (argument 0 is the command's name).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// It names no key and looks at none.
+    /// The command names no key and reads none.
     None,
-    /// From argument `first` to `last` (negative: counted from the end) in steps of `step`.
+    /// Arguments `first` to `last` in steps of `step`. A negative `last` counts from the end.
     At { first: u8, last: i8, step: u8 },
-    /// Argument 1 says how many keys follow it, each with its value.
+    /// Argument 1 is the number of keys. The keys follow it, each with a value.
     CountedPairs,
-    /// It looks at keys that it does not name: it runs alone on its connection.
+    /// The command reads keys that it does not name, so it runs alone on its connection.
     Unnamed,
 }
 
@@ -34,32 +34,32 @@ pub(super) const TWO: Keys = Keys::At { first: 1, last: 2, step: 1 };
 pub(super) const FROM_SECOND: Keys = Keys::At { first: 2, last: -1, step: 1 };
 /// All arguments are keys.
 pub(super) const ALL: Keys = Keys::At { first: 1, last: -1, step: 1 };
-/// Keys and values in turn.
+/// Keys and values alternate.
 pub(super) const PAIRS: Keys = Keys::At { first: 1, last: -1, step: 2 };
 
-/// Properties of a command, as `COMMAND` names them.
+/// Flags of a command, named as in `COMMAND`.
 pub(crate) mod flag {
     /// Changes data.
     pub(crate) const WRITE: u16 = 1;
     /// Only reads data.
     pub(crate) const READONLY: u16 = 1 << 1;
-    /// May need memory: refused when it is full.
+    /// May need memory: refused when memory is full.
     pub(crate) const DENYOOM: u16 = 1 << 2;
     /// For operators.
     pub(crate) const ADMIN: u16 = 1 << 3;
-    /// Not for scripts.
+    /// Not allowed in scripts.
     pub(crate) const NOSCRIPT: u16 = 1 << 4;
-    /// Answered also while data is being loaded.
+    /// Allowed while data is being loaded.
     pub(crate) const LOADING: u16 = 1 << 5;
-    /// Answered also by a stale replica.
+    /// Allowed on a stale replica.
     pub(crate) const STALE: u16 = 1 << 6;
-    /// Takes a short constant time.
+    /// Takes a short, constant time.
     pub(crate) const FAST: u16 = 1 << 7;
-    /// Answered before the client has said who it is.
+    /// Allowed before authentication.
     pub(crate) const NO_AUTH: u16 = 1 << 8;
-    /// Not within a transaction.
+    /// Not allowed within a transaction.
     pub(crate) const NO_MULTI: u16 = 1 << 9;
-    /// Answered also while something long is running.
+    /// Allowed while a long command is running.
     pub(crate) const ALLOW_BUSY: u16 = 1 << 10;
     /// Names of the flags, in the order of their bits.
     pub(crate) const NAMES: [&str; 11] = [
@@ -75,41 +75,41 @@ pub(crate) mod flag {
         "no_multi",
         "allow_busy",
     ];
-    /// What follows on its connection is parsed only after it has been executed.
+    /// Requests that follow on the connection are parsed only after this command was executed.
     pub(crate) const ALONE: u16 = 1 << 12;
-    /// Ends the collecting of a transaction.
+    /// Ends the collection of a transaction.
     pub(crate) const ENDS_MULTI: u16 = 1 << 13;
-    /// Also looks at keys in other tables than the connection's.
+    /// Also accesses keys in other tables than the connection's.
     pub(crate) const OTHER_TABLES: u16 = 1 << 14;
-    /// Can do harm to others: no flag of `COMMAND`, but a category.
+    /// May harm other clients. An ACL category, not a flag of `COMMAND`.
     pub(crate) const DANGEROUS: u16 = 1 << 15;
-    /// What commands have that are answered at any time.
+    /// Flags of commands that are always allowed.
     pub(crate) const ANYTIME: u16 = LOADING | STALE;
 }
 
-/// One command, or one subcommand.
+/// A command or a subcommand.
 pub(crate) struct Command {
-    /// In lower case; a subcommand's begins with its command's: `client|list`.
+    /// Name in lower case. A subcommand's name includes its command's: `client|list`.
     pub(crate) name: &'static str,
-    /// Number of arguments with the name; negative: at least so many.
+    /// Number of arguments including the name. A negative number is a minimum.
     pub(crate) arity: i8,
     /// Bits of [`flag`].
     pub(crate) flags: u16,
-    /// Where its keys stand.
+    /// Positions of the keys.
     pub(crate) keys: Keys,
-    /// What carries it out.
+    /// The function that executes the command.
     pub(crate) handler: Handler,
-    /// The version of Redis or Valkey that had it first; ours, if it is ours.
+    /// First version of Redis or Valkey with this command, or of Ballast for its own commands.
     pub(crate) since: &'static str,
-    /// How long it takes.
+    /// Time complexity, for `COMMAND DOCS`.
     pub(crate) complexity: &'static str,
-    /// What it does, in one line.
+    /// Description in one line, for `COMMAND DOCS` and `HELP`.
     pub(crate) summary: &'static str,
-    /// What argument 1 chooses from, if anything.
+    /// The subcommands, selected by argument 1.
     pub(crate) subcommands: &'static [Command],
 }
 
-/// A command without its text.
+/// Returns a command without its documentation.
 pub(super) const fn command(
     name: &'static str,
     arity: i8,
@@ -121,17 +121,17 @@ pub(super) const fn command(
     Command { name, arity, flags, keys, handler, since, complexity, summary, subcommands: &[] }
 }
 
-/// A command that only chooses among others.
+/// Returns a command that only has subcommands.
 pub(super) const fn container(name: &'static str, subcommands: &'static [Command]) -> Command {
     Command { subcommands, ..command(name, -2, 0, Keys::None, no_subcommand) }
 }
 
-/// Carries out what needs a subcommand and was given none.
+/// Refuses a command that was called without its subcommand.
 fn no_subcommand(_: &mut Call<'_>) -> Done {
     Err(Refusal::Arity.into())
 }
 
-/// A subcommand that lists the others of its command.
+/// Returns the `HELP` subcommand, which lists the other subcommands.
 pub(super) const fn help(name: &'static str) -> Command {
     command(name, 2, flag::ANYTIME, Keys::None, super::introspection::help).text(
         "5.0.0",
@@ -140,11 +140,11 @@ pub(super) const fn help(name: &'static str) -> Command {
     )
 }
 
-/// Commands that belong together.
+/// A group of related commands.
 pub(crate) struct Family {
-    /// As `COMMAND DOCS` calls the group.
+    /// Name of the group in `COMMAND DOCS`.
     pub(crate) group: &'static str,
-    /// The ACL category of its commands, beside those that follow from the flags; or none.
+    /// ACL category of the commands, in addition to those implied by flags, if any.
     pub(crate) category: Option<&'static str>,
     pub(crate) commands: &'static [Command],
 }
@@ -171,19 +171,19 @@ static FAMILIES: &[&Family] = &[
     &super::cluster::FAMILY,
 ];
 
-/// All commands with their families, ordered by name.
+/// Returns all commands with their families, sorted by name.
 pub(crate) fn commands() -> impl ExactSizeIterator<Item = (&'static Family, &'static Command)> {
     TABLE.commands.iter().copied()
 }
 
-/// Open addressing over the hash of the name.
+/// A hash table of commands by name, with open addressing.
 struct Table {
     commands: Vec<(&'static Family, &'static Command)>,
-    /// Places in `commands`, plus one; 0: empty.
+    /// Indices into `commands`, plus one; 0 marks an empty place.
     places: [u16; PLACES],
 }
 
-/// Several times as many as there are commands, so that nearly all are found at the first look.
+/// Size of the table: several times the number of commands, so that most lookups need one probe.
 const PLACES: usize = 1024;
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
@@ -203,17 +203,17 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     Table { commands, places }
 });
 
-/// FNV-1a of the name in lower case.
+/// Returns the FNV-1a hash of the name in lower case.
 fn hash(name: &[u8]) -> usize {
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(byte | 0x20)).wrapping_mul(0x0100_0193);
     let hash = name.iter().fold(0x811c_9dc5, step);
     (hash ^ hash >> 16) as usize % PLACES
 }
 
-/// All commands and subcommands in an order, found by where in memory they stand.
+/// A numbering of all commands and subcommands, looked up by the command's address.
 struct Numbers {
     commands: Vec<&'static Command>,
-    /// Open addressing: a number and one; 0: empty.
+    /// Open addressing: a command's number plus one; 0 marks an empty place.
     places: Box<[u16; NUMBER_PLACES]>,
 }
 
@@ -223,7 +223,7 @@ static NUMBERS: LazyLock<Numbers> = LazyLock::new(|| {
     let all =
         commands().flat_map(|(_, command)| std::iter::once(command).chain(command.subcommands));
     let mut numbers = Numbers { commands: all.collect(), places: Box::new([0; NUMBER_PLACES]) };
-    assert!(numbers.commands.len() <= COMMANDS_MAX, "there are too many commands to count");
+    assert!(numbers.commands.len() <= COMMANDS_MAX, "there are more commands than COMMANDS_MAX");
     for (number, command) in numbers.commands.iter().enumerate() {
         let mut place = Numbers::place(command);
         while numbers.places[place] != 0 {
@@ -244,7 +244,7 @@ impl Numbers {
         loop {
             let number = usize::from(self.places[place])
                 .checked_sub(1)
-                .unwrap_or_else(|| unreachable!("{} stands in the table", command.name));
+                .unwrap_or_else(|| unreachable!("{} is in the command table", command.name));
             if std::ptr::eq(self.commands[number], command) {
                 return number;
             }
@@ -253,20 +253,20 @@ impl Numbers {
     }
 }
 
-/// Longest name of a command in bytes.
+/// Longest name of a command, in bytes.
 const NAME_BYTES_MAX: usize = 32;
 
-/// Why there is no such command.
+/// The part of a request that names no command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unknown {
-    /// Nothing is called like argument 0.
+    /// No command has the name in argument 0.
     Command,
-    /// The command has no subcommand that is called like argument 1.
+    /// The command has no subcommand of the name in argument 1.
     Subcommand,
 }
 
 impl Command {
-    /// The command of this name, in any mixture of upper and lower case.
+    /// Returns the command of this name, ignoring case.
     pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
         if name.len() > NAME_BYTES_MAX {
             return None;
@@ -283,7 +283,7 @@ impl Command {
         }
     }
 
-    /// What a request with these first arguments calls: a subcommand, if the command has any.
+    /// Returns the command or subcommand that a request with these first arguments calls.
     #[inline]
     pub(crate) fn of(name: &[u8], argument: Option<&[u8]>) -> Result<&'static Command, Unknown> {
         let command = Command::find(name).ok_or(Unknown::Command)?;
@@ -295,46 +295,46 @@ impl Command {
         }
     }
 
-    /// Whether it names exactly one key.
+    /// Returns whether the command names exactly one key.
     pub(crate) fn names_one_key(&self) -> bool {
         self.keys == ONE
     }
 
-    /// Its number: the same as long as the program runs, below
+    /// Returns the command's number. It is constant while the program runs, and below
     /// [`crate::operators::counts::COMMANDS_MAX`].
     #[inline]
     pub(crate) fn number(&'static self) -> usize {
         NUMBERS.of(self)
     }
 
-    /// The command of this [`Command::number`].
+    /// Returns the command with this [`Command::number`].
     pub(crate) fn numbered(number: usize) -> Option<&'static Command> {
         NUMBERS.commands.get(number).copied()
     }
 
-    /// The subcommand of this name.
+    /// Returns the subcommand of this name.
     pub(crate) fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
         let is_it = |command: &&Command| command.last_name().as_bytes().eq_ignore_ascii_case(name);
         self.subcommands.iter().find(is_it)
     }
 
-    /// The name without that of the command that it belongs to.
+    /// Returns the name without that of the parent command.
     pub(crate) fn last_name(&self) -> &'static str {
         self.name.rsplit_once('|').map_or(self.name, |(_, last)| last)
     }
 
-    /// Whether all of these bits of [`flag`] are set.
+    /// Returns whether all of these bits of [`flag`] are set.
     pub(crate) fn has(&self, flags: u16) -> bool {
         self.flags & flags == flags
     }
 
-    /// Whether the command may be called with so many arguments, its name included.
+    /// Returns whether the command accepts this number of arguments, its name included.
     pub(crate) fn takes(&self, arguments: usize) -> bool {
         let least = usize::from(self.arity.unsigned_abs());
         if self.arity >= 0 { arguments == least } else { arguments >= least }
     }
 
-    /// Positions of its keys among so many arguments, of which `first` is argument 1.
+    /// Returns the key positions in a request of `arguments` arguments; `first` is argument 1.
     pub(crate) fn key_positions(
         &self,
         arguments: usize,
@@ -358,7 +358,7 @@ impl Command {
         (first..last + 1).step_by(step)
     }
 
-    /// The same with its text.
+    /// Returns the command with its documentation.
     pub(super) const fn text(
         self,
         since: &'static str,

@@ -1,7 +1,7 @@
 //! Transactions: commands that are collected, and take effect at one moment or not at all.
 //!
-//! The front end collects them ([`Transaction`]) and hands them to `EXEC`, which runs them on copies
-//! of their records (see [`crate::data`]). In a cluster all keys of a transaction lie in one slot.
+//! The front end collects them in a [`Transaction`]. `EXEC` runs them on copies of their records
+//! (see [`crate::data`]). In a cluster, all keys of a transaction are in one slot.
 
 use super::table::flag::{ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_MULTI, NOSCRIPT, WRITE};
 use super::table::{ALL, Family, Keys, command};
@@ -21,59 +21,59 @@ pub(super) static FAMILY: Family = Family {
     commands: &[
         command("discard", 1, CONTROL | FAST | ENDS_MULTI, Keys::Unnamed, discard).text(
             "2.0.0",
-            "O(N) of the number of commands",
-            "Forgets a transaction.",
+            "O(N) where N is the number of commands",
+            "Discards the queued transaction.",
         ),
         command("exec", 1, NOSCRIPT | ANYTIME | ENDS_MULTI, Keys::Unnamed, exec).text(
             "1.2.0",
-            "that of its commands",
-            "Carries a transaction out, at one moment.",
+            "sum of the complexities of its commands",
+            "Executes the transaction atomically.",
         ),
         command("multi", 1, CONTROL | FAST | NO_MULTI, Keys::None, multi).text(
             "1.2.0",
             "O(1)",
-            "Begins a transaction.",
+            "Starts a transaction.",
         ),
         command("unwatch", 1, CONTROL | FAST, Keys::Unnamed, unwatch).text(
             "2.2.0",
             "O(1)",
-            "Forgets which keys were watched.",
+            "Stops watching all keys.",
         ),
         command("watch", -2, CONTROL | FAST | NO_MULTI, ALL, watch).text(
             "2.2.0",
-            "O(N) of the number of keys",
-            "Makes the next transaction fail if one of the keys changes before it.",
+            "O(N) where N is the number of keys",
+            "Aborts the next transaction if one of the keys changes before EXEC.",
         ),
     ],
 };
 
 const CONTROL: u16 = NOSCRIPT | ANYTIME | ALLOW_BUSY;
 
-/// Commands between `MULTI` and `EXEC`.
+/// The commands between `MULTI` and `EXEC`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Transaction {
     requests: Vec<OwnedRequest>,
     bytes: usize,
-    /// In a cluster: that of the first key.
+    /// In a cluster, the slot of the first key.
     slot: Option<Slot>,
-    /// A command was refused when it was given: `EXEC` will refuse.
+    /// True if a command was refused when it was queued, so that `EXEC` will fail.
     is_broken: bool,
-    /// One of the commands changes data.
+    /// True if one of the commands changes data.
     writes: bool,
 }
 
-/// Keys whose change makes a transaction fail, and which version each had; `None`: it did not exist.
+/// Watched keys, with their versions (`None`: absent). A change makes a transaction fail.
 pub(crate) type Watched = BTreeMap<(TableId, Box<[u8]>), Option<Version>>;
 
 /// Most commands of a transaction, and most bytes of their requests.
 const REQUESTS_MAX: usize = 1 << 17;
 const BYTES_MAX: usize = 64 << 20;
 
-/// Times that a transaction is tried in one turn.
+/// Most attempts of a transaction in one turn.
 const TRIES: usize = 8;
 
 impl Transaction {
-    /// Adds a command, or says why it cannot be part of the transaction, which it breaks.
+    /// Adds a command, or returns why it is not allowed, which makes the transaction fail.
     pub(crate) fn add(
         &mut self,
         command: Result<&Command, String>,
@@ -94,12 +94,12 @@ impl Transaction {
         added
     }
 
-    /// A command that could not be added breaks the transaction.
+    /// Marks the transaction as failed, because a command could not be added.
     pub(crate) fn fail(&mut self) {
         self.is_broken = true;
     }
 
-    /// Returns how many commands have been collected.
+    /// Returns the number of collected commands.
     pub(crate) fn len(&self) -> usize {
         self.requests.len()
     }
@@ -118,7 +118,7 @@ impl Transaction {
         if !command.takes(request.len()) {
             return Err(Refusal::Arity.text(command).into_owned());
         }
-        // Looking at keys that nobody names, or at another database, is not done on copies.
+        // Copies contain only named keys of one database, so commands that need others are refused.
         let looks_around = command.keys == Keys::Unnamed && !command.has(ALONE);
         if command.has(NO_MULTI) || looks_around || command.name == "select" {
             let name = command.name;
@@ -136,7 +136,7 @@ impl Transaction {
                 return Err(CROSS_SLOT.text(command).into_owned());
             }
         }
-        // Clients go elsewhere with the whole transaction when its first key is not here.
+        // If its first key is not here, redirect the client with the whole transaction.
         match keys_named(command, request).next().and_then(|key| node.redirection(key)) {
             Some(moved) => Err(moved),
             None => Ok(()),
@@ -190,7 +190,7 @@ fn watch(call: &mut Call<'_>) -> Done {
     let versions: Vec<Option<Version>> =
         call.engine.worker.read(table, &keys, |records| records.iter().map(version).collect())?;
     for (key, version) in keys.iter().zip(versions) {
-        // The first look counts: what has changed since then has changed.
+        // The first `WATCH` of a key counts: it may have changed before the second.
         call.session.watched.entry((table, key.bytes.into())).or_insert(version);
     }
     call.ok()
@@ -213,7 +213,7 @@ fn exec(call: &mut Call<'_>) -> Done {
         }
         outcome => outcome,
     };
-    // One that is started again needs to know what was watched.
+    // A transaction that is restarted still needs its watched keys.
     if matches!(outcome, Ok(()) | Err(Undone::Refused(_))) {
         call.session.watched.clear();
     }
@@ -238,7 +238,7 @@ fn run(call: &mut Call<'_>, transaction: &Transaction) -> Done {
     outcome
 }
 
-/// Whether something has changed that was watched in another database than the transaction's.
+/// Returns whether a watched key has changed in another table than the transaction's.
 fn has_changed(call: &mut Call<'_>, watched: &Watched, table: TableId) -> Result<bool, Undone> {
     for ((its, key), before) in watched.iter().filter(|((its, _), _)| *its != table) {
         let key = Key { hash: call.engine.hash(key), bytes: key };
@@ -264,7 +264,7 @@ fn attempt_often(call: &mut Call<'_>, transaction: &Transaction, watched: &Watch
     Err(Undone::Stall(Stall::Contended))
 }
 
-/// The keys that are watched and then those that commands name, each once.
+/// Returns the watched keys, followed by those that commands name, each once.
 fn keys_of<'k>(
     call: &Call<'_>,
     transaction: &'k Transaction,
@@ -280,8 +280,8 @@ fn keys_of<'k>(
     each.map(|bytes| Key { hash: call.engine.hash(bytes), bytes }).collect()
 }
 
-/// Runs all commands once. The first keys are watched, and must have these versions. `false`: a
-/// record was changed by somebody else meanwhile, and nothing has happened.
+/// Runs all commands once. The first keys are watched and must have these versions. Returns false
+/// if a record was changed concurrently. In that case the attempt has no effect.
 fn attempt(
     call: &mut Call<'_>,
     transaction: &Transaction,
@@ -324,13 +324,13 @@ fn attempt(
     Ok(true)
 }
 
-/// A command of a transaction that has run, to be counted if all of them count.
+/// An executed command of a transaction. It is counted only if the transaction takes effect.
 struct Executed {
     command: &'static Command,
-    /// Its place in the transaction.
+    /// Position of the command in the transaction.
     place: usize,
     spent: Duration,
-    /// Where its reply begins.
+    /// Offset of the command's reply.
     reply: usize,
 }
 
@@ -359,7 +359,7 @@ impl Executed {
     }
 }
 
-/// The reply of all commands, which work on the engine's copies.
+/// Runs all commands on the engine's copies, and returns their replies.
 fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> (Vec<u8>, Vec<Executed>) {
     let mut replies = Vec::new();
     let mut executed = Vec::with_capacity(transaction.requests.len());
@@ -368,7 +368,7 @@ fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> (Vec<u8>, Vec<Exec
     for (place, request) in transaction.requests.iter().enumerate() {
         let request = request.request();
         let args: Vec<&[u8]> = request.iter().collect();
-        // Commands that are not known were refused when they were given.
+        // Unknown commands were refused when they were queued.
         let Ok(command) = Command::of(args[0], args.get(1).copied()) else { continue };
         let before = replies.len();
         let protocol = call.session.protocol;
@@ -388,7 +388,7 @@ fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> (Vec<u8>, Vec<Exec
             replies.truncate(before);
             let refusal = match undone {
                 Undone::Refused(refusal) => refusal,
-                // There is nothing to wait for on copies, and nobody to ask.
+                // Work on copies never has to wait, and a transaction cannot ask the coordinator.
                 Undone::Stall(_)
                 | Undone::Ask(_)
                 | Undone::Begin(_)

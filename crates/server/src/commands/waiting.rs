@@ -1,4 +1,4 @@
-//! `WAIT` and `WAITAOF`: answered when earlier writes of the connection are on enough servers.
+//! `WAIT` and `WAITAOF`: reply when this reactor's earlier writes are on enough servers.
 
 use super::numbers::parse_integer_within;
 use super::table::flag::ALONE;
@@ -16,29 +16,29 @@ pub(super) static FAMILY: Family = Family {
         command("wait", 3, ALONE, Keys::Unnamed, wait).text(
             "3.0.0",
             "O(1)",
-            "Waits until earlier writes are on so many other servers, and counts them.",
+            "Waits until other servers have earlier writes, and returns how many have them.",
         ),
         command("waitaof", 4, ALONE, Keys::Unnamed, wait_for_disks).text(
             "7.2.0",
             "O(1)",
-            "Waits until earlier writes are on the disks of so many servers, and counts them.",
+            "Waits until earlier writes are synced to disk, and returns on how many servers.",
         ),
     ],
 };
 
-/// How a request stands that waits for something that may not come.
+/// The history of a request that waits for an event that may never occur.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Past {
-    /// When it began to wait for other servers.
+    /// Time at which the request began to wait for replicas.
     pub(crate) began: Option<Instant>,
-    /// Somebody has said that it waits no longer.
+    /// Set when `CLIENT UNBLOCK` has ended the wait.
     pub(crate) unblocked: Option<Unblocked>,
-    /// Answers of the coordinator that it has got.
+    /// Number of answers received from the coordinator or the process.
     pub(crate) answers: usize,
 }
 
 impl Past {
-    /// The request waits for something from now on.
+    /// Records that the request begins to wait.
     pub(crate) fn note(&mut self, cause: Option<&Cause>, now: Instant) {
         if let Some(Cause::Replicas(_)) = cause {
             self.began.get_or_insert(now);
@@ -49,9 +49,9 @@ impl Past {
 /// The way in which `CLIENT UNBLOCK` ends a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unblocked {
-    /// It is answered as if its time were over.
+    /// Reply as if the time limit had passed.
     TimeOut,
-    /// It is answered with an error.
+    /// Reply with an error.
     Error,
 }
 
@@ -83,7 +83,7 @@ fn wait_for_disks(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// How long to wait; `None`: for ever.
+/// Parses a time limit; `None` means no limit.
 fn parse_timeout(text: &[u8]) -> Result<Option<Duration>, Refusal> {
     match parse_integer(text) {
         Some(0) => Ok(None),
@@ -93,11 +93,11 @@ fn parse_timeout(text: &[u8]) -> Result<Option<Duration>, Refusal> {
     }
 }
 
-/// The longest wait that fits into a moment.
+/// The longest wait that an `Instant` can represent.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Returns where earlier writes are, once that is enough or the time is over. In a transaction,
-/// which cannot wait, it is over at once.
+/// Returns the replication state of earlier writes, once it is sufficient or the time limit has
+/// passed. A transaction cannot wait, so its time limit passes at once.
 fn wait_until(
     call: &mut Call<'_>,
     patience: Option<Duration>,

@@ -1,4 +1,4 @@
-//! Commands that look at keys which they do not name.
+//! Commands that read keys which they do not name: scans, counts and flushes of whole tables.
 
 use super::glob::glob_matches;
 use super::table::flag::{DANGEROUS, FAST, READONLY, WRITE};
@@ -18,18 +18,18 @@ pub(super) static FAMILY: Family = Family {
     commands: &[
         command("keys", 2, READONLY | DANGEROUS, Keys::Unnamed, keys).text(
             "1.0.0",
-            "O(N) of the number of keys, over many turns",
+            "O(N) where N is the number of keys, executed incrementally",
             "Returns all keys of this server that match a pattern.",
         ),
         command("randomkey", 1, READONLY, Keys::Unnamed, randomkey).text(
             "1.0.0",
-            "O(1) if there are keys in most slots",
-            "Returns any key of this server.",
+            "O(1) if most slots contain keys",
+            "Returns a random key of this server.",
         ),
         command("scan", -2, READONLY, Keys::Unnamed, scan).text(
             "2.8.0",
-            "O(1) for each call, O(N) of the number of keys for a whole walk",
-            "Walks over the keys of this server.",
+            "O(1) per call, O(N) for a complete iteration where N is the number of keys",
+            "Iterates over the keys of this server.",
         ),
     ],
 };
@@ -41,39 +41,39 @@ pub(super) static TABLE_FAMILY: Family = Family {
         command("dbsize", 1, READONLY | FAST, Keys::Unnamed, dbsize).text(
             "1.0.0",
             "O(1)",
-            "Counts the keys of this server.",
+            "Returns the number of keys of this server.",
         ),
         command("flushall", -1, WRITE | DANGEROUS, Keys::Unnamed, flushall).text(
             "1.0.0",
-            "O(N) of the number of keys",
-            "Deletes every key of this server, in all databases.",
+            "O(N) where N is the number of keys",
+            "Deletes all keys of this server in all databases.",
         ),
         command("flushdb", -1, WRITE | DANGEROUS, Keys::Unnamed, flushdb).text(
             "1.0.0",
-            "O(N) of the number of keys",
-            "Deletes every key of this server, in the current database.",
+            "O(N) where N is the number of keys",
+            "Deletes all keys of this server in the current database.",
         ),
     ],
 };
 
-/// Buckets of one step, and most steps of one `SCAN`: a turn stays short however large COUNT is or
-/// however empty the table.
+/// Buckets per step and most steps of one `SCAN`. They bound a turn, however large `COUNT` is or
+/// however sparse the table.
 const STEP_BUCKETS: usize = 4;
 const STEPS_MAX: usize = 1024;
-/// Steps of a longer walk in one turn.
+/// Steps of a longer scan in one turn.
 const TURN_STEPS: usize = 32;
 
-/// `DBSIZE`: exact while nothing moves in or expires, approximate meanwhile.
+/// `DBSIZE`: exact, except that it is approximate while records arrive or expire.
 fn dbsize(call: &mut Call<'_>) -> Done {
     let records = call.engine.worker.table_records(call.session.table);
     call.reply.integer(records as i64);
     Ok(())
 }
 
-/// What Redis calls the types of values.
+/// Redis's names of value types.
 const TYPES: [&[u8]; 6] = [b"STRING", b"LIST", b"SET", b"ZSET", b"HASH", b"STREAM"];
 
-/// What `SCAN` was asked for.
+/// The options of `SCAN`.
 struct ScanOptions<'a> {
     pattern: Option<&'a [u8]>,
     count: usize,
@@ -111,8 +111,8 @@ impl<'a> ScanOptions<'a> {
     }
 }
 
-/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`. The cursor is the key hash at which
-/// the walk goes on, so it stays right whatever grows, shrinks or moves meanwhile.
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`. The cursor is the key hash at which the
+/// scan continues, so it stays valid while the table grows, shrinks or moves.
 fn scan(call: &mut Call<'_>) -> Done {
     let cursor = parse_unsigned(call.args[1]).ok_or_else(|| refused("ERR invalid cursor"))?;
     let options = ScanOptions::parse(&call.args[2..])?;
@@ -141,14 +141,14 @@ fn scan(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// A command on all keys that takes several turns.
+/// The state of a scan over all keys that takes several turns.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    /// Where it goes on.
+    /// Key hash at which the scan continues.
     next: KeyHash,
-    /// Whether it has come to the end once and begun again.
+    /// True if the scan has reached the end once and has started again.
     is_second: bool,
-    /// What it has found so far, as it is going to be sent.
+    /// The results so far, encoded as they will be sent.
     replies: Vec<u8>,
     count: usize,
 }
@@ -159,8 +159,8 @@ impl Walk {
     }
 }
 
-/// Goes on with a walk as far as one turn allows. `true`: it is at the end, or `f` says stop after
-/// a step.
+/// Continues a scan for at most one turn's share of steps. Returns true if it has reached the end,
+/// or if `stop` returns true after a step.
 fn walk_on(
     call: &mut Call<'_>,
     walk: &mut Walk,
@@ -180,7 +180,7 @@ fn walk_on(
     Ok(false)
 }
 
-/// `KEYS pattern`: what exists throughout is shown, the rest may be.
+/// `KEYS pattern`: returns keys that exist during the whole scan, and maybe others.
 fn keys(call: &mut Call<'_>) -> Done {
     let pattern = call.args[1];
     let mut walk = call.walk.take().unwrap_or_else(|| Walk::from(KeyHash(0)));
@@ -202,13 +202,13 @@ fn keys(call: &mut Call<'_>) -> Done {
     }
 }
 
-/// Remembers the walk until the command is executed again.
+/// Saves the scan until the command is executed again.
 fn leave(call: &mut Call<'_>, walk: Walk, undone: Undone) -> Done {
     *call.walk = Some(walk);
     Err(undone)
 }
 
-/// `RANDOMKEY`: one of the first keys behind a random hash.
+/// `RANDOMKEY`: returns one of the first keys after a random hash.
 fn randomkey(call: &mut Call<'_>) -> Done {
     if call.engine.worker.table_records(call.session.table) == 0 {
         call.reply.null();

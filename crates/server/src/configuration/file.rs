@@ -1,27 +1,27 @@
-//! The file of settings: one `name = value` per line, in TOML.
+//! The configuration file: one `name = value` per line, in TOML.
 
 use super::table::{SETTINGS, Setting};
 use super::text::Kind;
 use super::{Bytes, Configuration, Wrong};
 use toml_edit::{Document, DocumentMut, Item, Value};
 
-/// Why a file of settings cannot be used.
+/// The reason why a configuration file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
-    /// It is no TOML.
+    /// The file is not valid TOML.
     #[error("{0}")]
     NotToml(String),
-    /// One of its lines makes no sense.
+    /// A line has an unknown name or an invalid value.
     #[error("line {line}: {wrong}")]
     Line {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the error.
         wrong: Wrong,
     },
 }
 
-/// Sets what the file says; the rest stays as it is.
+/// Applies the settings in the file. Other settings stay unchanged.
 pub fn read_file(text: &str, configuration: &mut Configuration) -> Result<(), FileError> {
     let document = Document::parse(text).map_err(|error| FileError::NotToml(error.to_string()))?;
     for (name, item) in document.as_table().iter() {
@@ -35,18 +35,18 @@ pub fn read_file(text: &str, configuration: &mut Configuration) -> Result<(), Fi
 
 fn set(configuration: &mut Configuration, name: &str, item: &Item) -> Result<(), Wrong> {
     let setting = Setting::find(name)
-        .ok_or_else(|| format!("there is no setting '{name}' (see ballast.toml for all)"))?;
+        .ok_or_else(|| format!("unknown setting '{name}' (see ballast.toml for all settings)"))?;
     let value = match item {
         Item::Value(Value::String(text)) => text.value().clone(),
         Item::Value(Value::Integer(number)) => number.value().to_string(),
         Item::Value(Value::Boolean(yes)) => if *yes.value() { "yes" } else { "no" }.into(),
-        _ => return Err(format!("{name} must be a text, a number, true or false")),
+        _ => return Err(format!("{name} must be a string, a number, true or false")),
     };
     setting.set(configuration, &value).map_err(|wrong| format!("{name}: {wrong}"))
 }
 
-/// The file with these settings in it: what has changed is changed, what is missing and is not the
-/// default is added, and everything else, comments included, stays.
+/// Returns the file with these settings: changed settings are updated, missing ones are added
+/// unless they have their default, and everything else, comments included, stays.
 pub fn rewrite(text: &str, configuration: &Configuration) -> Result<String, FileError> {
     let mut before = Configuration::default();
     read_file(text, &mut before)?;
@@ -77,13 +77,13 @@ fn in_file(setting: &Setting, configuration: &Configuration) -> Value {
     }
 }
 
-/// A file in which everything stands, explained, as it is where nobody says otherwise.
+/// Returns an example file that lists and explains all settings with their defaults.
 pub fn example() -> String {
     let configuration = Configuration::default();
     let mut text = String::from(
-        "# Settings of a Ballast server, each with its default: 'ballast serve --config ballast.toml'.\n\
-         # What stands on the command line (--maxclients 100) overrides what stands here. Those marked\n\
-         # with a star can be changed while the server runs: CONFIG SET, then CONFIG REWRITE.\n",
+        "# Settings of a Ballast server with their defaults: 'ballast serve --config ballast.toml'.\n\
+         # Options on the command line (--maxclients 100) override this file. Settings marked with a\n\
+         # star can be changed at run time: CONFIG SET, then CONFIG REWRITE.\n",
     );
     for setting in SETTINGS {
         let star = if setting.when == super::When::Always { "* " } else { "" };
@@ -145,12 +145,12 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_file_is_said_with_its_line() {
         for (text, said) in [
-            ("port = 1\n\n# x\nnosuch = 1", "line 4: there is no setting 'nosuch'"),
+            ("port = 1\n\n# x\nnosuch = 1", "line 4: unknown setting 'nosuch'"),
             ("port = 1\nmaxclients = 'many'", "line 2: maxclients: argument couldn't be parsed"),
             ("port = 70000", "line 1: port: argument must be between 0 and 65535"),
-            ("port = [1]", "line 1: port must be a text, a number, true or false"),
-            ("[server]\nport = 1", "line 1: there is no setting 'server'"),
-            ("maxmemory = 0", "line 1: maxmemory: there is always a limit"),
+            ("port = [1]", "line 1: port must be a string, a number, true or false"),
+            ("[server]\nport = 1", "line 1: unknown setting 'server'"),
+            ("maxmemory = 0", "line 1: maxmemory: a memory limit is required"),
             ("port = ", "TOML parse error at line 1"),
         ] {
             let error = read(text).unwrap_err().to_string();

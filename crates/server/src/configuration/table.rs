@@ -1,27 +1,27 @@
-//! What settings there are.
+//! The table of all settings.
 
 use super::text::{Kind, Text, Wrong};
 use super::{Bytes, Configuration, REQUEST_BYTES_MAX};
 use types::limits::{REACTORS_MAX, VALUE_BYTES_MAX};
 
-/// When a setting can be changed.
+/// The time at which a setting can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// At any time, by `CONFIG SET`.
     Always,
-    /// Only when the server starts.
+    /// Only at the start of the server.
     AtStart,
 }
 
 /// One setting. See [`SETTINGS`].
 pub struct Setting {
-    /// As in the file, on the command line and for `CONFIG`.
+    /// Name in the file, on the command line and for `CONFIG`.
     pub name: &'static str,
-    /// Its other name, on the command line and for `CONFIG`; empty: none.
+    /// Second name, on the command line and for `CONFIG`; empty if there is none.
     pub alias: &'static str,
-    /// When it can be changed.
+    /// Time at which the setting can be changed.
     pub when: When,
-    /// What it means, in one paragraph.
+    /// Description in one paragraph.
     pub summary: &'static str,
     pub(super) kind: Kind,
     show: fn(&Configuration) -> String,
@@ -29,28 +29,28 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// The setting of this name.
+    /// Returns the setting of this name.
     pub fn find(name: &str) -> Option<&'static Setting> {
         SETTINGS.iter().find(|setting| setting.name.eq_ignore_ascii_case(name))
     }
 
-    /// The setting of this name, or that is also called like this.
+    /// Returns the setting of this name or alias.
     pub fn find_any(name: &str) -> Option<&'static Setting> {
         let is_it = |setting: &&Setting| setting.alias.eq_ignore_ascii_case(name);
         Setting::find(name).or_else(|| SETTINGS.iter().find(is_it).filter(|_| !name.is_empty()))
     }
 
-    /// Its value.
+    /// Returns the setting's value as text.
     pub fn show(&self, configuration: &Configuration) -> String {
         (self.show)(configuration)
     }
 
-    /// Sets it, or says what is wrong with the value and changes nothing.
+    /// Changes the setting. If the value is invalid, returns an error and changes nothing.
     pub fn set(&self, configuration: &mut Configuration, value: &str) -> Result<(), Wrong> {
         (self.set)(configuration, value)
     }
 
-    /// Whether it may be written without a value, which means `yes`.
+    /// Returns whether the setting can be given without a value, which means `yes`.
     pub fn is_switch(&self) -> bool {
         self.kind == Kind::YesNo
     }
@@ -79,40 +79,40 @@ const fn kind_of<T: Text>(_: fn(&Configuration) -> &T) -> Kind {
     T::KIND
 }
 
-/// All settings, in the order in which they are documented.
+/// All settings, in the order of the documentation.
 pub static SETTINGS: &[Setting] = &[
     setting!(
         "bind",
         AtStart,
         bind,
-        "Addresses to listen on, between blanks. One that begins with '-' may be missing on this machine; '*' stands for all. Other servers are met on the same addresses."
+        "Addresses to listen on, separated by spaces. An address with the prefix '-' may be missing on this machine; '*' stands for all. The port for other servers uses the same addresses."
     ),
-    setting!("port", AtStart, port, "Port for clients (the Redis protocol). 0: one that is free."),
+    setting!("port", AtStart, port, "Port for clients (Redis protocol). 0: any free port."),
     setting!(
         "cluster-port" or "bus-port", AtStart, cluster_port,
         "Port for other servers. 0: the client port + 10000."
     ),
     setting!(
         "cluster-announce-ip" or "announce", AtStart, announce,
-        "Host that clients and other servers reach this server under. Empty: the first address that it is bound to."
+        "Host name or address under which clients and other servers reach this server. Empty: the first address of 'bind'."
     ),
     setting!(
         "join",
         AtStart,
         join,
-        "Join the cluster of this coordinator, as HOST:PORT. Empty: the server is a store of its own."
+        "Coordinator of the cluster to join, as HOST:PORT. Empty: the server is stand-alone."
     ),
     setting!(
         "cluster-key-file",
         AtStart,
         cluster_key_file,
-        "File of the cluster key, which every server, the coordinator and 'ballast cluster' must have: 'ballast key FILE' makes one. It is read again when it changes. Empty: none, which is allowed where all addresses are those of this machine."
+        "File of the cluster key, the same for every server, the coordinator and 'ballast cluster': 'ballast key FILE' creates one. It is read again when it changes. Empty: no key, which is allowed only if all addresses are loopback addresses."
     ),
     setting!(
         "maxmemory" or "memory", AtStart, maxmemory,
-        "Memory for records and index together, as in 4gb. A full server refuses writes; nothing is evicted.",
+        "Memory for records and index together, as in 4gb. A full server refuses writes; records are never evicted.",
         |bytes: &Bytes| match bytes.0 {
-            0 => Err("there is always a limit: argument must be the memory to use".to_string()),
+            0 => Err("a memory limit is required: argument must be above 0".to_string()),
             _ => Ok(()),
         }
     ),
@@ -120,27 +120,27 @@ pub static SETTINGS: &[Setting] = &[
         "ready-memory",
         AtStart,
         ready_memory,
-        "Free memory to take from the operating system ahead of its use, so that neither a burst of writes nor arriving data waits for it. 0: an eighth of the memory."
+        "Free memory to prefault, so that bursts of writes and migrations do not wait for page faults. 0: an eighth of 'maxmemory'."
     ),
     setting!(
         "huge-pages",
         AtStart,
         huge_pages,
-        "Whether to ask the operating system for huge pages."
+        "Use huge pages if the operating system grants them."
     ),
     setting!(
         "durability",
         AtStart,
         durability,
-        "When a write counts as safe: 'memory' when the operating system has it (it survives the end of the process), 'interval' like that and once a second on the disk, 'disk' when it is on the disk, 'none' when it has been executed (nothing is kept). 'auto': interval for a server alone, none in a cluster. In a cluster other servers keep it, and all servers must say the same."
+        "When a write is acknowledged: 'memory' when it is in the operating system's memory (it survives the end of the process), 'interval' like 'memory', with a sync to disk once a second, 'disk' when it is synced to disk, 'none' when it is executed (nothing is persistent). 'auto': 'interval' for a stand-alone server, 'none' in a cluster. In a cluster the replicas are on other servers, and all servers must have the same value."
     ),
     setting!(
         "data-dir" or "dir",
         AtStart,
         data_dir,
-        "Folder in which a server keeps its log, or the logs of others if it is part of a cluster. It is made if it is not there. Each server has one of its own.",
+        "Folder for the log of a stand-alone server, or for replicas of other servers' logs in a cluster. It is created if it does not exist. Each server needs its own folder.",
         |folder: &String| match folder.is_empty() {
-            true => Err("argument must be the name of a folder".to_string()),
+            true => Err("argument must be the path of a folder".to_string()),
             false => Ok(()),
         }
     ),
@@ -148,41 +148,40 @@ pub static SETTINGS: &[Setting] = &[
         "replicas",
         AtStart,
         replicas,
-        "Servers of a cluster that keep each part of this one's log on their disks, if it is kept: fewer may fail at once without a loss. There must be more servers than that.",
+        "Number of other servers that store each segment of this server's log, unless durability is 'none'. No data is lost if fewer servers fail at once. The cluster needs more servers than this number.",
         |count: &u16| match count {
             1..=16 => Ok(()),
-            _ =>
-                Err("argument must be between 1 and 16; --durability none keeps nothing"
-                    .to_string()),
+            _ => Err("argument must be between 1 and 16; use --durability none for no replicas"
+                .to_string()),
         }
     ),
     setting!(
         "min-replicas-to-write" or "min-slaves-to-write", Always, min_replicas,
-        "Fewest other servers that must be able to keep a write of a log that others keep: with fewer, for more than a tenth of a second, it is refused with NOREPLICAS and not executed. More than 'replicas' means as many as that. 0: never refused; a write is answered when one other server has it. 'auto': one less than 'replicas', or than there would be if all members lived, but at least one; 0 when no other server lives, and this one keeps its log on its own disk."
+        "Minimum number of reachable backups for a write to a replicated log. With fewer for more than a tenth of a second, a write is refused with NOREPLICAS and not executed. Values above 'replicas' count as 'replicas'. 0: never refuse; a write is acknowledged when one backup has it. 'auto': one less than 'replicas', or one less than the backups there would be if all members were alive, but at least one; 0 when no other server is alive, and this server's log is on its own disk."
     ),
     setting!(
         "scrub-interval",
         AtStart,
         scrub_interval,
-        "Seconds after which what is kept for other servers is read again, to find out whether the disk still has it: what is damaged is made again while its owner has it in memory. Reads at most 16 MiB per second. 0: never."
+        "Seconds between two scrubs of a replica on this server's disk. A damaged replica is created again while the log's owner has the data in memory. Scrubbing reads at most 16 MiB per second. 0: never."
     ),
     setting!(
         "rack",
         AtStart,
         rack,
-        "What fails together with this server, by a name of your choice: its log is kept in other racks as far as there are any. Empty: it fails alone."
+        "Name of this server's failure domain, of your choice. Replicas of its log are placed in other racks if possible. Empty: a failure domain of its own."
     ),
     setting!(
         "strict-reads",
         AtStart,
         strict_reads,
-        "Whether replies about data wait until those who keep the log have confirmed, after the request was executed, that nobody else serves it. Then no read is stale even if the machine's clock stands still, as that of a virtual machine that is moved or paused; each takes some 20 ms longer. Only for a server whose log others keep."
+        "Delay replies to reads and writes until the backups confirm, after the request was executed, that no other server owns the data. Then no read is stale even if the machine's clock stops, as when a virtual machine is paused or moved. Each request takes about 20 ms longer. Only for a server with a replicated log."
     ),
     setting!(
         "reactors",
         AtStart,
         reactors,
-        "Reactors (threads that serve). 0: one for each processor that the server may use.",
+        "Number of reactors (threads that serve requests). 0: one per processor that the server may use.",
         |count: &u16| match usize::from(*count) <= REACTORS_MAX {
             true => Ok(()),
             false => Err(format!("argument must be between 0 and {REACTORS_MAX} inclusive")),
@@ -192,37 +191,37 @@ pub static SETTINGS: &[Setting] = &[
         "poll",
         AtStart,
         poll,
-        "How an idle reactor waits: 'adaptive' spins while that pays, 'busy' always, 'sleep' never."
+        "How an idle reactor waits: 'adaptive' spins while that is likely to save a sleep, 'busy' always spins, 'sleep' never spins."
     ),
     setting!(
         "driver",
         AtStart,
         driver,
-        "How sockets are served: 'uring' (fewer calls of the kernel), 'epoll' (works everywhere), or 'auto': io_uring where the system permits it."
+        "Network driver: 'uring' (fewer system calls), 'epoll' (works everywhere), or 'auto': io_uring if the system permits it, else epoll."
     ),
     setting!(
         "shared-cores",
         AtStart,
         shared_cores,
-        "Whether other processes need these processors too: then reactors do not spin, and offer them after each piece of background work."
+        "Share the processors with other processes: reactors do not spin, and yield after each quantum of background work."
     ),
     setting!(
         "protected-mode",
         Always,
         protected_mode,
-        "Whether a server without a password serves only clients on this machine."
+        "Serve only clients on this machine while no password is set."
     ),
     setting!(
         "requirepass",
         Always,
         requirepass,
-        "The password that clients must say first. Empty: none."
+        "Password that clients must send first. Empty: none."
     ),
     setting!(
         "maxclients",
         Always,
         maxclients,
-        "Connections of clients. Further ones are refused.",
+        "Maximum number of client connections. Further ones are refused.",
         |clients: &u32| match *clients {
             0 => Err("argument must be between 1 and 4294967295 inclusive".to_string()),
             _ => Ok(()),
@@ -232,19 +231,19 @@ pub static SETTINGS: &[Setting] = &[
         "timeout",
         Always,
         timeout,
-        "Seconds without a request after which a client is sent away. 0: never."
+        "Seconds without a request after which a client connection is closed. 0: never."
     ),
     setting!(
         "tcp-keepalive",
         AtStart,
         tcp_keepalive,
-        "Seconds of silence after which the system asks whether a client still lives. 0: never."
+        "Seconds without traffic before a TCP keepalive probe is sent to a client. 0: never."
     ),
     setting!(
         "client-query-buffer-limit",
         Always,
         query_limit,
-        "The largest request, at most 64mb. Counts for clients that connect from then on.",
+        "Largest request, at most 64mb. A change applies to new connections.",
         |bytes: &Bytes| match bytes.0 {
             1_048_576..=REQUEST_BYTES_MAX => Ok(()),
             _ => Err(format!("argument must be between 1048576 and {REQUEST_BYTES_MAX} inclusive")),
@@ -254,13 +253,13 @@ pub static SETTINGS: &[Setting] = &[
         "client-output-buffer-limit",
         Always,
         output_limit,
-        "'normal HARD SOFT SECONDS': a client is sent away when replies of HARD bytes wait for it, or of SOFT bytes for so many seconds. 0: no limit. Whatever the limits, a client that leaves more than 1 MiB is not read until it takes them."
+        "'normal HARD SOFT SECONDS': a client connection is closed when HARD bytes of unsent replies are pending, or SOFT bytes for SECONDS. 0: no limit. Independent of this setting, no requests are read from a client with more than 1 MiB of unsent replies."
     ),
     setting!(
         "proto-max-bulk-len",
         Always,
         bulk_bytes_max,
-        "The largest argument, at most the largest value. A request with a longer one is refused. Counts for clients that connect from then on.",
+        "Largest argument, at most the largest value. A request with a longer argument is refused. A change applies to new connections.",
         |bytes: &Bytes| match bytes.0 {
             16_384..=VALUE_BYTES_MAX => Ok(()),
             _ => Err(format!("argument must be between 16384 and {VALUE_BYTES_MAX} inclusive")),
@@ -270,13 +269,13 @@ pub static SETTINGS: &[Setting] = &[
         "slowlog-log-slower-than" or "commandlog-execution-slower-than",
         Always,
         slowlog_slower_than,
-        "Microseconds from which on a command is noted in the slow log. 0: all are. Negative: none is."
+        "Execution time in microseconds from which a command is recorded in the slow log. 0: all commands. Negative: none."
     ),
     setting!(
         "slowlog-max-len" or "commandlog-slow-execution-max-len",
         Always,
         slowlog_max_len,
-        "Entries that the slow log keeps.",
+        "Maximum number of entries in the slow log.",
         |entries: &u32| match *entries {
             0..=1_000_000 => Ok(()),
             _ => Err("argument must be between 0 and 1000000 inclusive".to_string()),
@@ -286,28 +285,28 @@ pub static SETTINGS: &[Setting] = &[
         "latency-monitor-threshold",
         Always,
         latency_threshold,
-        "Milliseconds from which on something that holds a reactor up is noted for LATENCY. 0: nothing is."
+        "Milliseconds from which an event that blocks a reactor is recorded for LATENCY. 0: none."
     ),
     setting!(
         "enable-debug-command",
         AtStart,
         debug_command,
-        "Who may use DEBUG: 'no' (nobody), 'local' (clients on this machine), 'yes'."
+        "Clients that may use DEBUG: 'no' (none), 'local' (those on this machine), 'yes' (all)."
     ),
     setting!(
         "metrics-port",
         AtStart,
         metrics_port,
-        "Port under which Prometheus finds the metrics, as http://HOST:PORT/metrics. 0: nowhere."
+        "Port for Prometheus metrics, as http://HOST:PORT/metrics. 0: none."
     ),
     setting!(
         "loglevel" or "log-level", AtStart, log_level,
-        "What the server says about itself: nothing, error, warning, notice, debug, trace. The environment's BALLAST_LOG overrides it."
+        "Log level: nothing, error, warning, notice, debug, trace. The environment variable BALLAST_LOG overrides it."
     ),
     setting!(
         "log-format",
         AtStart,
         log_format,
-        "How it says it: 'text', or 'json' with one object per line."
+        "Log format: 'text', or 'json' with one object per line."
     ),
 ];

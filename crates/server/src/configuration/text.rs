@@ -1,14 +1,14 @@
-//! Values of settings as text, and back.
+//! Conversion of settings between values and text.
 
 use runtime::Poll;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What is wrong with a value, in words that can follow its name.
+/// The error of an invalid value, worded so that it can follow the setting's name.
 pub type Wrong = String;
 
-/// How a value is written in the file.
+/// The form of a value in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Number,
@@ -16,14 +16,14 @@ pub(super) enum Kind {
     Text,
 }
 
-/// A value that can be read from text and shown as text.
+/// A value that can be parsed from text and formatted as text.
 pub(super) trait Text: Sized {
     const KIND: Kind = Kind::Text;
     fn read(text: &str) -> Result<Self, Wrong>;
     fn show(&self) -> String;
 }
 
-/// A number in a type that holds those of all settings.
+/// Parses an integer, in a type that can hold the values of all settings.
 fn whole_number(text: &str) -> Result<i128, Wrong> {
     text.parse().map_err(|_| "argument couldn't be parsed into an integer".to_string())
 }
@@ -90,7 +90,7 @@ impl Text for Duration {
     }
 }
 
-/// A number of bytes, which people write as in `64mb`.
+/// A number of bytes. Its text form may have a unit, as in `64mb`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub usize);
 
@@ -127,7 +127,7 @@ impl FromStr for Bytes {
 }
 
 impl Bytes {
-    /// As people write it, where that is exact.
+    /// Formats the number with a unit, if that is exact.
     pub(super) fn short(self) -> String {
         for (unit, bytes) in [("gb", 1 << 30), ("mb", 1 << 20), ("kb", 1 << 10)] {
             if self.0 >= bytes && self.0.is_multiple_of(bytes) {
@@ -138,12 +138,12 @@ impl Bytes {
     }
 }
 
-/// What of a client's unsent replies ends it.
+/// Limits on a client's unsent replies. A client that exceeds them is closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputLimit {
-    /// So many bytes end it at once. 0: none do.
+    /// Bytes at which the client is closed at once. 0: no limit.
     pub hard: usize,
-    /// So many bytes end it when they stay unsent for `soft_time`. 0: none do.
+    /// Bytes at which the client is closed if it exceeds them for `soft_time`. 0: no limit.
     pub soft: usize,
     /// See `soft`.
     pub soft_time: Duration,
@@ -161,9 +161,7 @@ impl Text for OutputLimit {
                 soft: Bytes::read(soft)?.0,
                 soft_time: Duration::read(seconds)?,
             }),
-            "replica" | "slave" | "pubsub" => {
-                Err("there are no clients but 'normal' ones to limit".into())
-            }
+            "replica" | "slave" | "pubsub" => Err("the only client class is 'normal'".into()),
             _ => Err("Invalid client class specified in buffer limit configuration.".into()),
         }
     }
@@ -173,18 +171,18 @@ impl Text for OutputLimit {
     }
 }
 
-/// Fewest other servers that must be able to keep a write.
+/// Fewest other servers that must be able to hold a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MinReplicas {
-    /// As follows from the number of replicas and of members.
+    /// Derived from the numbers of replicas and members.
     Auto,
-    /// So many.
+    /// A fixed number.
     Count(u16),
 }
 
 impl MinReplicas {
-    /// Returns how many that are, with so many replicas and members of the cluster, the dead ones that
-    /// nobody has removed among them.
+    /// Returns the number, given the configured replicas and the members of the cluster. Dead
+    /// members count until they are removed.
     pub(crate) fn count(self, replicas: u16, members: usize) -> usize {
         let replicas = usize::from(replicas);
         match self {
@@ -215,12 +213,12 @@ impl Text for MinReplicas {
 /// Addresses to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// Each with whether the server starts also where this machine does not have it.
+    /// Addresses, each with whether the server may start if the machine lacks it.
     pub addresses: Vec<(IpAddr, bool)>,
 }
 
 impl Bind {
-    /// One address.
+    /// Returns a list of one address.
     pub fn to(address: IpAddr) -> Bind {
         Bind { addresses: vec![(address, false)] }
     }
@@ -233,14 +231,14 @@ impl Text for Bind {
             let address = match word {
                 "*" => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 "::*" => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-                _ => word.parse().map_err(|_| format!("'{word}' is no address of a network"))?,
+                _ => word.parse().map_err(|_| format!("'{word}' is not an IP address"))?,
             };
             Ok((address, may_fail))
         };
         let addresses: Vec<_> =
             text.split_whitespace().map(address).collect::<Result<_, Wrong>>()?;
         match addresses.is_empty() {
-            true => Err("argument must be one address or more".into()),
+            true => Err("at least one address is required".into()),
             false => Ok(Bind { addresses }),
         }
     }
@@ -273,44 +271,44 @@ macro_rules! choices {
     )*};
 }
 
-/// Who may use `DEBUG`.
+/// Clients that may use `DEBUG`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DebugCommand {
-    /// Nobody.
+    /// No client.
     No,
     /// Clients on this machine.
     Local,
-    /// Everybody.
+    /// All clients.
     Yes,
 }
 
-/// How the network is met.
+/// The I/O driver for the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
-    /// By io_uring where that can be had, else by epoll.
+    /// io_uring if it is available, otherwise epoll.
     Auto,
-    /// By io_uring.
+    /// Always io_uring.
     Uring,
-    /// By epoll.
+    /// Always epoll.
     Epoll,
 }
 
-/// When a write counts as safe.
+/// The point from which a write counts as durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// As suits the server: alone by [`Durability::Interval`], in a cluster by [`Durability::None`].
+    /// [`Durability::Interval`] for a server alone, [`Durability::None`] in a cluster.
     Auto,
-    /// When it has been executed: nothing is kept.
+    /// After execution: no log is kept on disk.
     None,
-    /// When the system has it: it survives the end of the process.
+    /// When the operating system has the write. It survives the end of the process.
     Memory,
-    /// As with `Memory`; and once a second the disk has it.
+    /// As with `Memory`, plus a sync to disk once per second.
     Interval,
-    /// When the disk has it.
+    /// When the write is synced to disk.
     Disk,
 }
 
-/// What a server says about itself, from nothing to everything.
+/// The log level of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "their names say it")]
 pub enum LogLevel {
@@ -322,12 +320,12 @@ pub enum LogLevel {
     Trace,
 }
 
-/// How a server says it.
+/// The format of log messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Lines for people.
+    /// Plain text lines.
     Text,
-    /// One object of JSON per line.
+    /// One JSON object per line.
     Json,
 }
 

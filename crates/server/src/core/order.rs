@@ -1,7 +1,7 @@
-//! Order among clients: who is refused, sent away or paused, and who watches.
+//! Client limits: refusing, closing and pausing connections, and feeding `MONITOR`.
 //!
-//! Whatever looks at all clients does so in bounded steps, in the order of their numbers, and only
-//! if some setting asks for it.
+//! Any pass over all clients runs in bounded steps, in the order of client numbers, and only if a
+//! setting requires it.
 
 use super::{Connections, Core};
 use crate::Configuration;
@@ -11,28 +11,28 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use types::Instant;
 
-/// Clients that one look covers, and the pause between two looks, and between two rounds.
+/// Clients examined per step, the pause between two steps, and the pause between two passes.
 const LOOK_CLIENTS: usize = 256;
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 const ROUND_PAUSE: Duration = Duration::from_millis(500);
 
-/// Bytes that a connection with `MONITOR` may leave unsent, whatever the limits: nobody asks it
-/// whether it can take more.
+/// Most unsent bytes of a `MONITOR` connection, whatever the configured limits are. Its output is
+/// produced without regard to its backlog, so this is its only bound.
 const MONITOR_BACKLOG_MAX: usize = 32 << 20;
 
-/// Connections of one reactor about which there is something to remember.
+/// The connections of one reactor that need attention later.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// Those that are not read since all requests are paused.
+    /// Connections that are not read because all requests are paused (`CLIENT PAUSE`).
     pub(super) paused: Vec<ConnectionId>,
-    /// Those that said `MONITOR`.
+    /// Connections in `MONITOR` mode.
     watchers: Vec<ConnectionId>,
-    /// When clients are looked at next, and after which number.
+    /// Time of the next step over all clients, and the number of the client before it.
     look: Option<(Instant, u64)>,
 }
 
 impl Order {
-    /// A connection is shown all requests from now on.
+    /// Puts a connection into `MONITOR` mode, if it is not in it already.
     pub(super) fn watch(&mut self, connection: ConnectionId, node: &Node) {
         if !self.watchers.contains(&connection) {
             self.watchers.push(connection);
@@ -40,7 +40,7 @@ impl Order {
         }
     }
 
-    /// A connection is gone, or is an ordinary one again.
+    /// Drops a connection that was closed, or that has left `MONITOR` mode.
     pub(super) fn forget(&mut self, connection: ConnectionId, node: &Node) {
         let before = self.watchers.len();
         self.watchers.retain(|watcher| *watcher != connection);
@@ -51,7 +51,7 @@ impl Order {
     }
 }
 
-/// Why a client that has just connected is sent away.
+/// Returns the error for a newly connected client that must be refused, if any.
 pub(super) fn refusal(
     configuration: &Configuration,
     node: &Node,
@@ -82,7 +82,7 @@ const DENIED: &str = "-DENIED Running in protected mode because protected mode i
      for the default user, by requirepass.\r\n";
 
 impl Core {
-    /// What other reactors, or time, have brought about among the clients of this one.
+    /// Applies requests of other reactors to this reactor's clients, and ends an expired pause.
     pub(super) fn keep_order(&mut self, io: &mut impl Connections) {
         for connection in self.engine.node().operators.clients.take_killed(self.reactor) {
             io.close(connection);
@@ -96,7 +96,7 @@ impl Core {
         }
     }
 
-    /// Goes on with what a pause has held, if it is over.
+    /// Resumes the connections and requests that a pause has stopped, if the pause is over.
     fn end_pause(&mut self, io: &mut impl Connections) {
         let pause = &self.engine.node().operators.pause;
         let now = pause.at(self.now);
@@ -115,7 +115,7 @@ impl Core {
     fn show_requests(&mut self, io: &mut impl Connections) {
         let lines = self.engine.node().operators.monitors.take(self.reactor);
         for watcher in self.order.watchers.clone() {
-            // `RESET` has made it an ordinary client again.
+            // `RESET` has ended `MONITOR` mode.
             if !self.clients.get(&watcher).is_some_and(|client| client.is_monitor()) {
                 self.order.forget(watcher, self.engine.node());
                 continue;
@@ -129,7 +129,7 @@ impl Core {
         }
     }
 
-    /// Sends a client away that leaves more unsent than it may.
+    /// Closes a client whose unsent output exceeds `client-output-buffer-limit`.
     #[inline]
     pub(super) fn limit_output(&mut self, connection: ConnectionId, io: &mut impl Connections) {
         let limit = self.engine.configuration.output_limit;
@@ -144,12 +144,16 @@ impl Core {
         let is_too_long = since.is_some_and(|since| self.now.since(since) >= limit.soft_time);
         if (limit.hard > 0 && backlog > limit.hard) || is_too_long {
             self.engine.counts.overflowed.add(1);
-            tracing::warn!(client = client.id(), backlog, "a client does not take its replies");
+            tracing::warn!(
+                client = client.id(),
+                backlog,
+                "client output buffer limit exceeded, closing connection"
+            );
             io.close(connection);
         }
     }
 
-    /// When [`Core::look_at_clients`] or the end of a pause is due.
+    /// Returns when [`Core::look_at_clients`] or the end of a pause is due.
     pub(super) fn order_deadline(&self) -> Option<Instant> {
         let configuration = &self.engine.configuration;
         let is_needed = !configuration.timeout.is_zero() || configuration.output_limit.soft > 0;
@@ -163,7 +167,7 @@ impl Core {
         [look, pause.flatten()].into_iter().flatten().min()
     }
 
-    /// Looks at some clients: who is idle, or slow to take replies, is sent away.
+    /// Examines a bounded number of clients, and closes those that are idle or read too slowly.
     pub(super) fn look_at_clients(&mut self, io: &mut impl Connections) {
         self.end_pause(io);
         let timeout = self.engine.configuration.timeout;

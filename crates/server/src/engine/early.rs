@@ -1,4 +1,4 @@
-//! Priority pulls of one reactor: the records that its parked operations wait for.
+//! Priority pulls of one reactor, for the records that its parked operations wait for.
 
 use super::Engine;
 use super::outgoing::{Payload, Sending, To, Wake};
@@ -11,21 +11,21 @@ use store::{Arrival, Missing, TabletState};
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId, TableId};
 use wire::peer::{PeerMessage, PriorityReply};
 
-/// One reactor's part of one migration's early arrivals.
+/// The priority pulls of one reactor for one migration.
 pub(super) struct Early {
     machine: PriorityPulls,
     arrival: Arc<Arrival>,
-    /// Progress of each partition when the machine last heard of it.
+    /// Progress of each partition, as last reported to the machine.
     seen: Vec<Option<KeyHash>>,
     partitions: Vec<HashRange>,
     payloads: BTreeMap<Ticket, Payload>,
     next_ticket: u64,
-    /// Payloads whose replay met a busy leaf: where to go on.
+    /// Payloads with a replay that met a busy leaf, and the offset at which it continues.
     unfinished: Vec<(Ticket, usize)>,
 }
 
 impl Early {
-    /// What lies between the progress last seen and that of now.
+    /// Returns the ranges that the progress has passed since the last call.
     pub(super) fn passed(&mut self) -> Vec<HashRange> {
         let mut passed = Vec::new();
         for (partition, range) in self.partitions.iter().enumerate() {
@@ -58,7 +58,7 @@ impl Early {
 }
 
 impl Engine {
-    /// Asks for records that an operation misses. `false`: they are not missing any more.
+    /// Requests records that an operation misses. Returns `false` if they are no longer missing.
     pub fn pull_early(&mut self, now: Instant, table: TableId, missing: &Missing) -> bool {
         if !self.know_early(missing.migration, missing.hashes.first().copied()) {
             return false;
@@ -68,12 +68,12 @@ impl Engine {
         true
     }
 
-    /// A walk waits for the progress of a migration.
+    /// Lets a scan wait for the progress of a migration. Returns `false` if it is not in progress.
     pub fn want_progress(&mut self, migration: MigrationId, from: KeyHash) -> bool {
         self.know_early(migration, Some(from))
     }
 
-    /// Makes this reactor follow a migration into this server.
+    /// Makes this reactor track a migration to this server, if it is in progress.
     fn know_early(&mut self, migration: MigrationId, hash: Option<KeyHash>) -> bool {
         if self.early.contains_key(&migration) {
             return true;
@@ -112,7 +112,7 @@ impl Engine {
         true
     }
 
-    /// Lets something happen to this reactor's priority pulls, and carries out what they want.
+    /// Passes an event to this reactor's priority pulls, and applies their effects.
     pub(super) fn drive_early(&mut self, now: Instant, id: MigrationId, event: PriorityEvent) {
         let Some(early) = self.early.get_mut(&id) else { return };
         let mut effects = Outbox::new();
@@ -142,7 +142,7 @@ impl Engine {
         }
     }
 
-    /// The answer to a priority pull: somebody waits for it, so it is replayed at once.
+    /// Handles the answer to a priority pull. Operations wait for it, so it is replayed at once.
     pub(super) fn priority_replied(
         &mut self,
         now: Instant,
@@ -171,13 +171,13 @@ impl Engine {
                 self.drive_early(now, id, PriorityEvent::Replayed { ticket });
             }
             Err(error) => {
-                tracing::warn!(migration = %id, %error, "a priority pull's reply cannot be replayed");
+                tracing::warn!(migration = %id, %error, "cannot replay a priority pull's reply");
                 self.drive_early(now, id, PriorityEvent::ReplayFailed { ticket });
             }
         }
     }
 
-    /// Goes on where a busy leaf stopped a replay, and forgets migrations that are complete.
+    /// Resumes replays that met a busy leaf, and drops completed migrations.
     pub(super) fn poll_early(&mut self, now: Instant) {
         let unfinished: Vec<_> = self
             .early
@@ -197,7 +197,7 @@ impl Engine {
         self.node.reactors_missing.fetch_sub(before - self.early.len(), Ordering::Relaxed);
     }
 
-    /// Time has passed for the priority pulls.
+    /// Runs the priority pulls that are due.
     pub(super) fn tick_early(&mut self, now: Instant) {
         let due: Vec<_> = self
             .early

@@ -1,5 +1,5 @@
-//! The judgment of messages by their senders: what the number that a connection proved may say. See
-//! "Who may say what" in `docs/design/trust.md`.
+//! Authorization of messages between servers by their authenticated sender. See "Who may say
+//! what" in `docs/design/trust.md`.
 
 use super::Engine;
 use super::node::Machines;
@@ -8,37 +8,37 @@ use wire::control::Intent;
 use wire::peer::PeerMessage;
 use wire::replica::ReplicaId;
 
-/// Judgment of one message.
+/// Result of the authorization of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Its sender may say so.
+    /// The sender may send it.
     Entitled,
-    /// It is about a migration that nobody has told us of: early, or late.
+    /// The message concerns a migration that this server does not know: it is early or late.
     Unknown,
-    /// Its sender may not say so, and would not if it followed the protocol.
+    /// The sender may not send it, and would not if it followed the protocol.
     Denied,
 }
 
-/// Knowledge of a migration.
+/// Knowledge about a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// Between whom it is.
+    /// Both sides are known.
     Sides {
-        /// The server that owned the range.
+        /// Owner of the range before the migration.
         source: ServerId,
-        /// The server that will own it.
+        /// Owner of the range after the migration.
         target: ServerId,
     },
-    /// Its number: it ended before we knew more, and whoever asks is told so.
+    /// Only the number: the migration ended before this server heard more.
     Number,
-    /// Nothing.
+    /// The migration is unknown.
     Nothing,
 }
 
-/// Judges whether `from` may send `message` to `me`.
+/// Checks whether `from` may send `message` to `me`.
 ///
-/// Checks that are left to others are named with each message. Senders are compared here and
-/// nowhere else is too late: a machine that a message has reached may have taken part of it.
+/// The sender must be checked here, before the message reaches a machine, which may apply a part
+/// of it. Checks that are left to a later stage are named with each message.
 pub(super) fn judge(
     from: ServerId,
     me: ServerId,
@@ -59,11 +59,11 @@ pub(super) fn judge(
         PeerMessage::Released { replicas } | PeerMessage::Needed { replicas } => {
             about_log_of(me, replicas)
         }
-        // Backups give to everybody, but only of logs that the coordinator has had them fence.
+        // Any server may read, but a backup serves only logs that it has fenced.
         PeerMessage::RecoveryRead(_) => Verdict::Entitled,
-        // The recovery takes only what it asked this backup for.
+        // The recovery master accepts only replies to its own reads from this backup.
         PeerMessage::RecoveryReply(_) => Verdict::Entitled,
-        // They say that their sender is there, and nothing of anybody else.
+        // These only show that the sender is alive.
         PeerMessage::Ping | PeerMessage::Pong => Verdict::Entitled,
     }
 }
@@ -94,20 +94,19 @@ fn about_log_of(master: ServerId, replicas: &[ReplicaId]) -> Verdict {
 }
 
 impl Engine {
-    /// Judges a message that has arrived. One that its sender may not send is counted and logged:
-    /// it comes of a fault in that server, or of somebody who has the cluster's key and no right to
-    /// it.
+    /// Returns whether to process a message that has arrived. A denied message is counted and
+    /// logged. Its cause is a fault in the sender, or an attacker with the cluster's key.
     pub(super) fn may_say(&mut self, from: ServerId, message: &PeerMessage) -> bool {
         let me = self.node.me();
         let verdict = judge(from, me, message, |migration| known(&self.node.machines(), migration));
         if verdict == Verdict::Denied {
             self.denied += 1;
-            // The first, the second, the fourth and so on: whoever sends many does not fill the
-            // log.
+            // Only the first, second, fourth, eighth message and so on is logged, so that a
+            // sender of many messages cannot fill the log.
             if self.denied.is_power_of_two() {
                 let text = protocols::migration::peer(message).to_string();
                 let count = self.denied;
-                tracing::warn!(%from, count, text, "a server has sent what it is not entitled to");
+                tracing::warn!(%from, count, text, "message rejected: sender not entitled");
             }
         }
         verdict == Verdict::Entitled
@@ -206,7 +205,7 @@ mod tests {
             assert_eq!(verdicts(&messages, STRANGER, Known::Nothing), [Verdict::Unknown; 3]);
             assert_eq!(verdicts(&messages, OTHER, Known::Number), [Verdict::Entitled; 3]);
         }
-        // A side does not say what the other one has to say.
+        // A side may not send the messages of the other side.
         assert_eq!(verdicts(&of_source_messages(), OTHER, to_source), [Verdict::Denied; 3]);
         assert_eq!(verdicts(&of_target_messages(), OTHER, to_target), [Verdict::Denied; 3]);
     }

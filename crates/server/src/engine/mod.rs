@@ -1,14 +1,14 @@
-//! One reactor's part of a server, without sockets: the place where store and protocols meet.
+//! The part of a server that one reactor runs: it connects the store and the protocol machines.
 //!
-//! An engine has its reactor's way into the store ([`Engine::worker`]), on which commands run
-//! directly; it carries out what the machines of migrations want ([`source_side`], [`target_side`],
-//! [`early`]); and it does background work in bounded quanta. What goes to other servers, to the
-//! coordinator and to parked operations is left in [`Engine::out`].
+//! An engine owns the reactor's [`Worker`] ([`Engine::worker`]), on which commands run directly.
+//! It applies the effects of the migration machines ([`source_side`], [`target_side`], [`early`])
+//! and runs background work in bounded quanta. It leaves output for other servers, the
+//! coordinator and parked operations in [`Engine::out`].
 //!
-//! All that reactors share is in [`Node`]. The machines there are behind one lock, which messages
-//! and quanta take for well under a microsecond, and operations never.
+//! All state shared by reactors is in [`Node`]. One lock protects the machines there: messages
+//! and quanta hold it for well under a microsecond, and operations never take it.
 //!
-//! A simulator drives it as the shell does: turns, messages, quanta, time.
+//! The simulator drives an engine as the shell does: with turns, messages, quanta and time.
 //!
 //! [`source_side`]: self
 //! [`target_side`]: self
@@ -73,70 +73,70 @@ use work::Work;
 pub struct Engine {
     node: Arc<Node>,
     reactor: ReactorId,
-    /// This reactor's way into the store.
+    /// The reactor's handle to the store.
     pub worker: Worker,
-    /// What the transaction at hand works on.
+    /// Private copies of the records that the current transaction works on.
     pub(crate) staged: Option<Staged>,
-    /// What is to be done outside.
+    /// Output of this engine: messages, disk jobs and wakes.
     pub out: Outgoing,
-    /// The settings that this turn goes by.
+    /// Settings in effect for this turn.
     pub(crate) configuration: Arc<Configuration>,
-    /// What this reactor counts.
+    /// Counters of this reactor.
     pub(crate) counts: Arc<Counts>,
-    /// The operators' version that both are of.
+    /// Operators' version at which `configuration` and `counts` were read.
     operators_version: u64,
     stopwatch: Option<Stopwatch>,
     early: BTreeMap<MigrationId, Early>,
     pulls_to_serve: VecDeque<PullToServe>,
     priority_to_serve: Vec<(ServerId, PriorityToServe)>,
     flushes: VecDeque<Flush>,
-    /// Requests to the coordinator that ask for a flush, by number.
+    /// Numbers of the outstanding coordinator requests that ask for a flush.
     flushing: BTreeSet<u64>,
     next_request: u64,
-    /// The tablets' version that parked operations were last tried with.
+    /// Version of the tablets with which parked operations were last retried.
     tablets_version: u64,
-    /// Buffers of payloads, to be used again.
+    /// Payload buffers for reuse.
     buffers: Vec<Vec<u8>>,
-    /// When the first turn began.
+    /// Start of the first turn.
     started: Option<Instant>,
-    /// What keeps the log, if it is kept.
+    /// Local persistence of the log, if this server writes its own.
     keeper: Option<Arc<Keeper>>,
     saving: Saving,
-    /// What keeps the log on other servers, if they keep it.
+    /// Replication of the log to other servers, if enabled.
     replication: Option<Arc<Replication>>,
     master: Option<Master>,
     backups: BackupPart,
-    /// Messages to this server itself that have not been delivered.
+    /// Messages from this server to itself that are not delivered yet.
     to_itself: VecDeque<Sending>,
-    /// What masters of recoveries wait for.
+    /// Reads for recovery masters that are queued at, or running on, this server's disk.
     readings: Vec<Reading>,
-    /// Messages that their senders were not entitled to.
+    /// Number of messages dropped because their senders were not entitled to send them.
     denied: u64,
-    /// Data was shown or changed since [`Engine::take_data`]. Only noted where reads are strict.
+    /// Set, with strict reads, if data was used since the last [`Engine::take_data`].
     has_data: Cell<bool>,
-    /// Whether replies wait for what they tell of to be acknowledged.
+    /// Set while replies wait until their dependencies are acknowledged.
     holds: bool,
     cleaner: Cleaner,
     clock: ClockReader,
-    /// The census that goes on.
+    /// State of the load profile scan in progress.
     counting: Count,
 }
 
 /// Tells the time within a turn, for measurements.
 pub type Stopwatch = Box<dyn Fn() -> Instant>;
 
-/// Buffers kept for pulls' payloads: some more than one migration has in flight.
+/// Maximum number of pooled buffers: slightly more than one migration has in flight.
 const BUFFERS_MAX: usize = 32;
 
-/// Pause between two rounds of the walk that reclaims expired records, and the buckets of one.
-/// There is no pause while each round finds something: 300,000 keys stand in some 55,000 buckets,
-/// which then take half a second, 20 us of each millisecond.
+/// Pause between two rounds of the expiry scan, and the number of buckets per round. While every
+/// round finds expired records there is no pause. 300,000 keys occupy some 55,000 buckets, and
+/// their scan then takes half a second, at 20 us per millisecond.
 const EXPIRY_PAUSE: Duration = Duration::from_millis(100);
 const EXPIRY_BUCKETS: usize = 4_096;
 const EXPIRY_QUANTUM_BUCKETS: usize = 128;
 
 impl Engine {
-    /// The engine of one reactor. Each reactor has one, made on its own thread or before.
+    /// Makes the engine of one reactor, on the reactor's own thread or before that thread starts.
     pub fn new(node: Arc<Node>, reactor: ReactorId) -> Engine {
         let worker = node.store().worker(reactor);
         Engine {
@@ -179,23 +179,25 @@ impl Engine {
         self.stopwatch = Some(stopwatch);
     }
 
-    /// The time, for measurements alone; in a turn that began at `now`.
+    /// Returns the current time, in a turn that began at `now`. Most work uses the start of the
+    /// turn as its time. Measurements, leases and times to live must not: the process may have
+    /// been stopped within the turn.
     #[inline]
     pub(crate) fn read_stopwatch(&self, now: Instant) -> Instant {
         self.stopwatch.as_ref().map_or(now, |stopwatch| stopwatch())
     }
 
-    /// What all reactors share.
+    /// Returns the state that all reactors of the server share.
     pub fn node(&self) -> &Node {
         &self.node
     }
 
-    /// Which reactor's it is.
+    /// Returns the id of this engine's reactor.
     pub fn reactor(&self) -> ReactorId {
         self.reactor
     }
 
-    /// Where commands find records.
+    /// Returns the data that commands read and write: the store, or the copies of a transaction.
     #[inline]
     pub(crate) fn data(&mut self) -> Data<'_> {
         match &mut self.staged {
@@ -204,7 +206,7 @@ impl Engine {
         }
     }
 
-    /// What `INFO` says, in the sections that are wanted.
+    /// Returns the text of `INFO`, limited to the wanted sections.
     pub(crate) fn info(
         &self,
         now: Instant,
@@ -214,18 +216,18 @@ impl Engine {
         info::text(self, now, wall, is_wanted)
     }
 
-    /// How long it has run.
+    /// Returns the time since the first turn.
     pub(crate) fn uptime(&self, now: Instant) -> Duration {
         now.since(self.started.unwrap_or(now))
     }
 
-    /// The place of a key in the key space.
+    /// Returns the hash of a key, which is its place in the key space.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         key_hash(self.node.store().seed(), key)
     }
 
-    /// Begins a turn: takes over what other reactors have changed.
+    /// Begins a turn: applies changes that other reactors have made since the last one.
     pub fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
         self.started.get_or_insert(now);
         self.follow_operators();
@@ -249,7 +251,7 @@ impl Engine {
         }
     }
 
-    /// Takes over settings and counts that operators have replaced.
+    /// Reloads settings and counters that operators have replaced.
     pub(crate) fn follow_operators(&mut self) {
         let operators = &self.node.operators;
         if operators.version() != self.operators_version {
@@ -269,12 +271,12 @@ impl Engine {
         node.note_machines(&machines);
     }
 
-    /// The reactor is about to wait: nobody need wait for it.
+    /// Marks the reactor as asleep. Grace periods do not wait for a sleeping reactor.
     pub fn sleep(&mut self) {
         self.worker.sleep();
     }
 
-    /// A message from a server. `route` leads back on the connection that it came on.
+    /// Handles a message from a server. `route` leads back over the connection it arrived on.
     pub fn on_peer(
         &mut self,
         now: Instant,
@@ -287,8 +289,9 @@ impl Engine {
             return;
         }
         match message {
-            // A target that the coordinator misses may be given up there: it accepts nothing. What it has
-            // decided it says again: its source may be asked for that, or waits for it to go on alone.
+            // While disconnected from the coordinator, ignore new flips: the coordinator may
+            // already have given this target up. A target that has already decided repeats its
+            // answer, because the source may need it to make progress.
             PeerMessage::Flip(ref flip)
                 if !self.node.is_linked() && self.may_accept(flip.migration) => {}
             PeerMessage::Flip(flip) => {
@@ -326,17 +329,17 @@ impl Engine {
         }
     }
 
-    /// Whether a flip of this migration would be accepted here.
+    /// Returns whether the target of this migration can still accept a flip.
     fn may_accept(&self, migration: MigrationId) -> bool {
         let machines = self.node.machines();
         machines.targets.get(&migration).is_some_and(|side| side.machine.may_accept())
     }
 
-    /// A message from the coordinator. Answers go to the engine that asked: see
-    /// [`Engine::asked_by`].
+    /// Handles a message from the coordinator. The caller delivers an answer to the engine that
+    /// asked: see [`Engine::asked_by`].
     pub fn on_control(&mut self, now: Instant, message: FromCoordinator) {
         match message {
-            // The link's business.
+            // The control link handles these.
             FromCoordinator::Welcome { .. }
             | FromCoordinator::Rejected { .. }
             | FromCoordinator::Ping
@@ -386,7 +389,7 @@ impl Engine {
             FromCoordinator::FreeLog { log } if self.replication.is_some() => {
                 self.on_backup(now, BackupEvent::Recovered { log });
             }
-            // Who keeps no logs of others has nothing of them.
+            // A server without replication holds no replicas of other servers' logs.
             FromCoordinator::Fence { log } => {
                 let (first, replicas, clock) = (0, Vec::new(), UnixMillis(0));
                 let nothing = ToCoordinator::Fenced { log, first, replicas, clock, more: false };
@@ -403,7 +406,7 @@ impl Engine {
         }
     }
 
-    /// What was left in [`Outgoing::disk`] has been done.
+    /// Handles the completion of a job from [`Outgoing::disk`].
     pub fn on_disk(&mut self, now: Instant, done: DiskDone) {
         match done {
             DiskDone::Synced(synced) => self.on_synced(now, synced),
@@ -412,13 +415,13 @@ impl Engine {
         }
     }
 
-    /// The reactor whose engine asked this of the coordinator.
+    /// Returns the reactor that sent this request to the coordinator.
     pub fn asked_by(request: u64) -> ReactorId {
         ReactorId((request >> REQUEST_REACTOR_SHIFT) as u16)
     }
 
-    /// Asks the coordinator; [`Wake::Answer`] follows under the number returned. `None`: it cannot
-    /// be reached.
+    /// Sends a request to the coordinator and returns its number. [`Wake::Answer`] follows under
+    /// that number. Returns `None` if the coordinator is disconnected.
     pub(crate) fn ask(&mut self, ask: Ask) -> Option<u64> {
         if !self.node.is_linked() {
             return None;
@@ -432,8 +435,8 @@ impl Engine {
         Some(request)
     }
 
-    /// Has the process do something; [`Wake::Answer`] follows under the number returned. `None`:
-    /// there is no process.
+    /// Starts a job of the process and returns its number. [`Wake::Answer`] follows under that
+    /// number. Returns `None` if no process hosts this engine.
     pub(crate) fn begin(&mut self, job: Job) -> Option<u64> {
         let host = self.node.operators.host()?;
         self.next_request += 1;
@@ -448,7 +451,7 @@ impl Engine {
         }
     }
 
-    /// Whether [`Engine::quantum`] would find work.
+    /// Returns whether [`Engine::quantum`] would find work.
     pub fn has_background(&self) -> bool {
         if self.is_loading() {
             return self.can_load();
@@ -460,7 +463,7 @@ impl Engine {
             || self.may_clean()
     }
 
-    /// Does one bounded piece of background work. `false`: there was none.
+    /// Runs one bounded piece of background work. Returns `false` if there was none.
     pub fn quantum(&mut self, now: Instant) -> bool {
         let before = self.read_stopwatch(now);
         let done = self.background_work(now);
@@ -470,7 +473,7 @@ impl Engine {
         done.is_some()
     }
 
-    /// Does one bounded piece of background work, and says what it was for.
+    /// Runs one bounded piece of background work and returns its kind.
     fn background_work(&mut self, now: Instant) -> Option<Background> {
         if self.is_loading() {
             return (self.can_load() && self.load_piece(now)).then_some(Background::Import);
@@ -514,7 +517,7 @@ impl Engine {
         Some(Background::Import)
     }
 
-    /// When [`Engine::tick`] is due, if nothing happens before.
+    /// Returns the next time at which [`Engine::tick`] must run if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         let machines = self.node.machine_deadline.load(Ordering::Acquire);
         let machines = (machines != u64::MAX).then_some(Instant(machines));
@@ -532,7 +535,7 @@ impl Engine {
             .min()
     }
 
-    /// Time has passed.
+    /// Runs everything that is due.
     pub fn tick(&mut self, now: Instant) {
         if now.0 >= self.node.machine_deadline.load(Ordering::Acquire) {
             let node = self.node.clone();
@@ -544,12 +547,11 @@ impl Engine {
         }
         self.tick_early(now);
         self.tick_replication(now);
-        // As often as the walk has a step to make, at most.
         self.take_census(now);
         self.walk_expired(now);
     }
 
-    /// A step of the walk that reclaims expired records, table by table.
+    /// Runs one step of the scan that reclaims expired records, table by table.
     fn walk_expired(&mut self, now: Instant) {
         let Ok(mut walk) = self.node.expiry.try_lock() else { return };
         if now < walk.next {
@@ -594,17 +596,17 @@ impl Engine {
         buffer
     }
 
-    /// Whether a buffer would be allocated by the next quantum.
+    /// Returns whether the next quantum would have to allocate a buffer.
     pub fn wants_buffer(&self) -> bool {
         !self.pulls_to_serve.is_empty() && self.buffers.is_empty()
     }
 
-    /// A buffer that this engine has no use for.
+    /// Returns a pooled buffer that this engine does not need.
     pub fn spare_buffer(&mut self) -> Option<Vec<u8>> {
         if self.pulls_to_serve.is_empty() { self.buffers.pop() } else { None }
     }
 
-    /// Gives a payload's buffer back once it is not needed.
+    /// Returns a payload's buffer to the pool.
     pub fn give_buffer(&mut self, buffer: Vec<u8>) {
         if self.buffers.len() < BUFFERS_MAX {
             self.buffers.push(buffer);
@@ -612,8 +614,8 @@ impl Engine {
     }
 }
 
-/// Tombstones that one quantum drops.
+/// Maximum number of tombstones that one quantum reclaims.
 const SWEEP_MAX: usize = 256;
 
-/// A request's number begins with its reactor's, so that the answer finds back.
+/// Position of the reactor's id in a request number: the answer is routed by it.
 const REQUEST_REACTOR_SHIFT: u32 = 48;

@@ -1,4 +1,4 @@
-//! What all reactors of one server share, beside the store.
+//! State that all reactors of one server share, besides the store.
 
 use super::census::Census;
 use super::clock::ServerClock;
@@ -25,22 +25,22 @@ use types::{
 };
 use wire::control::{ClusterMap, HeldMigration, HeldState, HeldTablet, Holdings, Intent};
 
-/// Who a server is, told by the coordinator before it holds any data.
+/// Identity of a server, assigned by the coordinator before the server holds any data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The cluster.
+    /// Id of the cluster.
     pub cluster: ClusterId,
-    /// The server's number there.
+    /// Number of the server within the cluster.
     pub server: ServerId,
 }
 
-/// Who keeps a server's log.
+/// Persistence of a server's log.
 pub enum Keeping {
-    /// Nobody: what it holds is gone with it.
+    /// No persistence: all data is lost with the process.
     Nothing,
-    /// The server itself, which is alone.
+    /// Persistence on the disk of this server, which has no cluster.
     Alone(Arc<Keeper>),
-    /// Other servers.
+    /// Replication to other servers.
     Replicated(Arc<Replication>),
 }
 
@@ -52,73 +52,73 @@ pub struct Node {
     keeper: Option<Arc<Keeper>>,
     replication: Option<Arc<Replication>>,
     map: ArcSwap<ClusterMap>,
-    /// Servers of earlier maps that are dead, also those that the newest does not name any more.
+    /// All servers known to be dead, including those that the newest map no longer names.
     dead: Mutex<BTreeSet<ServerId>>,
-    /// Ranges that the newest map gives us beyond what we hold.
+    /// Ranges that the newest map assigns to this server and that it does not hold.
     grants: Mutex<Grants>,
-    /// Rises whenever tablets or map change, so that reactors try held operations again.
+    /// Version that rises whenever tablets or map change. Reactors then retry parked operations.
     tablets_version: AtomicU64,
-    /// Taken to change the tablets: read, change, publish.
+    /// Serializes changes of the tablets: read, change, publish.
     changing: Mutex<()>,
     machines: Mutex<Machines>,
     pub(super) clock: ServerClock,
     pub(super) work: WorkQueue,
-    /// Reactors that must begin a turn or splice before some machine goes on: machines that wait
-    /// for a grace period or a cut. Every turn looks here.
+    /// Number of machines that wait for reactors or backups. Read in every turn.
     pub(super) waiting_machines: AtomicUsize,
-    /// Those of them whom time alone lets go on: no reactor sleeps meanwhile. The others wait for the
-    /// backups, whose answers wake everybody.
+    /// Those of them that wait for reactors (a grace period, a splice). No reactor sleeps
+    /// meanwhile. The other machines wait for backups; their answers wake all reactors.
     pub(super) restless_machines: AtomicUsize,
-    /// Earliest deadline of any machine in nanoseconds; `u64::MAX`: none.
+    /// Earliest deadline of any machine, in nanoseconds; `u64::MAX` if there is none.
     pub(super) machine_deadline: AtomicU64,
-    /// Until when every range may be served, in nanoseconds: of one of them nobody has acknowledged
-    /// that its flip was accepted. `u64::MAX`: there is none.
+    /// Time until which all ranges may be served, in nanoseconds. It is limited while the
+    /// acceptance of some flip is unacknowledged; `u64::MAX` if there is no such flip.
     unacknowledged_until: AtomicU64,
-    /// What is replayed is replicated later: something is replayed, and nobody waits for that.
+    /// Set while recovery replays records and no client depends on their replication. Replication
+    /// of the replayed segments is then deferred.
     pub(super) keeps_recovered_back: AtomicBool,
-    /// Reactors with operations that wait for records.
+    /// Number of reactors with operations that wait for records.
     pub(super) reactors_missing: AtomicUsize,
-    /// The background's minimum share in percent.
+    /// Minimum share of a reactor's running time for background work, in percent.
     background_share: AtomicU8,
-    /// Whether the coordinator can be reached, kept by the link to it.
+    /// Set by the control link while the coordinator is connected.
     is_linked: Arc<AtomicBool>,
-    /// Whether the walk that reclaims expired records rests.
+    /// Set while the scan that reclaims expired records is disabled.
     pub(super) rests_expiry: AtomicBool,
     wake_all: OnceLock<Box<dyn Fn() + Send + Sync>>,
     pub(crate) operators: Operators,
-    /// When the background walk over all records, which reclaims expired ones, goes on, and where.
+    /// Position and next deadline of the scan that reclaims expired records.
     pub(super) expiry: Mutex<ExpiryWalk>,
     pub(super) census: Census,
     pub(super) recovery_counts: RecoveryCounts,
-    /// Ranges of which something is being forgotten that was replayed for nothing.
+    /// Ranges of abandoned recovery partitions while their records are being deleted, by epoch.
     pub(super) forgetting: Mutex<BTreeMap<OwnershipEpoch, HashRange>>,
 }
 
-/// Ranges that the newest map gives a server and that it does not hold.
+/// Ranges that the newest map assigns to this server and that it does not hold.
 #[derive(Debug, Default)]
 struct Grants {
-    /// They begin with the map that says that they are not born any more.
+    /// New ranges that no server has served yet. Each begins with the map that clears `is_born`.
     born: BTreeSet<(HashRange, OwnershipEpoch)>,
-    /// They are held by nobody that is known here.
+    /// Ranges that this server must not serve: it has no data for them.
     not_held: Vec<HashRange>,
 }
 
-/// The walk that reclaims expired records: one for all reactors, in steps.
+/// The scan that reclaims expired records. All reactors share it and run it in steps.
 #[derive(Debug, Default)]
 pub(super) struct ExpiryWalk {
     pub(super) table: u8,
     pub(super) cursor: u64,
     pub(super) next: Instant,
-    /// Buckets left to look at before the walk rests.
+    /// Number of buckets left in this round.
     pub(super) buckets_left: usize,
-    /// Records with an expiry that the walk has met in this table.
+    /// Records with an expiry time that the scan has met in this table.
     pub(super) met: Expiring,
-    /// Buckets to look at without finding anything expired before the walk rests again.
+    /// Number of buckets left to scan without a pause after the last expired record was found.
     pub(super) eager_left: usize,
 }
 
-/// The machines of all migrations and recoveries that this server has part in. One lock: a migration's messages
-/// are thousands a second at most, and operations never come here.
+/// The machines of all migrations and recoveries of this server, behind one lock. A migration
+/// receives a few thousand messages a second at most, and operations never take the lock.
 pub(super) struct Machines {
     cuts: Cuts,
     pub(super) sources: BTreeMap<MigrationId, SourceSide>,
@@ -128,39 +128,39 @@ pub(super) struct Machines {
 
 /// An attempt to freeze a range.
 pub(super) enum Freezing {
-    /// The range is served; this was written before and is to be safe first.
+    /// The range is served. Entries written before the attempt must be acknowledged first.
     CatchingUp { attempt: u32, before: Dependency },
     /// The range is frozen.
     Frozen { attempt: u32, range: HashRange, wait: FreezeWait },
 }
 
-/// What a freeze waits for.
+/// The event that a freeze waits for.
 pub(super) enum FreezeWait {
-    /// Every reactor to begin a turn: then nobody writes to the range any more.
+    /// Every reactor begins a turn. After that no operation writes to the range.
     Turns(GracePeriod),
-    /// What was written before to be safe: the target will show it to everybody.
+    /// All earlier writes are acknowledged: the target will show them to clients.
     Safety(Dependency),
 }
 
-/// How far a cut is.
+/// Stage of a cut (a commit point of a migration).
 pub(super) enum Cut {
-    /// These reactors have not spliced.
+    /// These reactors have not spliced their side logs yet.
     Splicing(BTreeSet<ReactorId>),
-    /// Everything that was written up to then is not safe yet.
+    /// The log's content at the time of the cut is not fully acknowledged yet.
     Securing(Dependency),
 }
 
-/// A source and what its driver must remember for it.
+/// The source machine of a migration with its driver's state.
 pub(super) struct SourceSide {
     pub(super) machine: Source,
     pub(super) intent: Option<Box<Intent>>,
-    /// The attempt to freeze that waits for something.
+    /// Current attempt to freeze the range.
     pub(super) freezing: Option<Freezing>,
-    /// Who serves the range, from the accepted flip until it is released here.
+    /// Range and its new owner, from the accepted flip until this server releases the range.
     pub(super) leaving: Option<(HashRange, ServerId)>,
 }
 
-/// A target and what its driver must remember for it.
+/// The target machine of a migration with its driver's state.
 pub(super) struct TargetSide {
     pub(super) machine: Target,
     pub(super) intent: Option<Box<Intent>>,
@@ -169,13 +169,13 @@ pub(super) struct TargetSide {
     pub(super) accepting: Option<GracePeriod>,
     pub(super) payloads: BTreeMap<Ticket, Payload>,
     pub(super) next_ticket: u64,
-    /// The cut that is going on.
+    /// Current cut.
     pub(super) cutting: Option<Cut>,
-    /// When the flip was accepted.
+    /// Time at which the flip was accepted.
     pub(super) since: Instant,
 }
 
-/// A tablet as others see it.
+/// Returns a tablet in the form that is reported to the coordinator.
 fn held(tablet: &Tablet) -> HeldTablet {
     let state = match tablet.state {
         TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => {
@@ -189,8 +189,8 @@ fn held(tablet: &Tablet) -> HeldTablet {
 }
 
 impl Node {
-    /// A server that holds no tablet. `is_linked` says at any time whether its coordinator can be
-    /// reached.
+    /// Makes a server that holds no tablet and persists nothing. `is_linked` is set by its owner
+    /// while the coordinator is connected.
     pub fn new(
         settings: Settings,
         identity: Identity,
@@ -200,7 +200,7 @@ impl Node {
         Node::keeping(settings, identity, store, Keeping::Nothing, is_linked)
     }
 
-    /// As [`Node::new`], of a server whose log is kept, or not.
+    /// Makes a server that holds no tablet and persists its log as `keeping` specifies.
     pub fn keeping(
         settings: Settings,
         identity: Identity,
@@ -253,147 +253,149 @@ impl Node {
         })
     }
 
-    /// How the server was started.
+    /// Returns the settings the server was started with.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// What can be changed while it runs.
+    /// Returns the settings that can change at run time.
     pub fn configuration(&self) -> Arc<Configuration> {
         self.operators.configuration()
     }
 
-    /// Changes the settings, all at once. Reactors see it in their next turn.
+    /// Replaces all settings at once. Reactors apply them in their next turn.
     pub fn configure(&self, configuration: Configuration) {
         self.operators.configure(configuration);
     }
 
-    /// What the process around it can do. Set once, before the first turn.
+    /// Sets the interface to the surrounding process. Called once, before the first turn.
     pub fn set_host(&self, host: Box<dyn Host>) {
         self.operators.set_host(host);
     }
 
-    /// What Prometheus reads, in its text format.
+    /// Returns the metrics in Prometheus's text format.
     pub fn metrics(&self, now: Instant) -> String {
         crate::operators::metrics::text(self, now)
     }
 
-    /// Tables that have records, and how many they had about a second ago.
+    /// Returns the tables that have records, with the number they had about a second ago.
     pub(crate) fn table_records(&self) -> impl Iterator<Item = (TableId, u64)> {
         self.census.tables()
     }
 
-    /// Starts or stops the walk that reclaims expired records.
+    /// Enables or disables the scan that reclaims expired records.
     pub(crate) fn set_active_expiry(&self, is_on: bool) {
         self.rests_expiry.store(!is_on, Ordering::Relaxed);
     }
 
-    /// Its data.
+    /// Returns the store.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// What keeps its log, if it is kept.
+    /// Returns the local persistence of the log, if this server writes its own.
     pub fn keeper(&self) -> Option<&Arc<Keeper>> {
         self.keeper.as_ref()
     }
 
-    /// What has its log kept by others, if they keep it.
+    /// Returns the replication of the log, if it is replicated.
     pub fn replication(&self) -> Option<&Arc<Replication>> {
         self.replication.as_ref()
     }
 
-    /// Operations that have waited for the right to be executed are tried again.
+    /// Makes reactors retry the operations that wait for permission to run.
     pub(super) fn serves_again(&self) {
         self.tablets_version.fetch_add(1, Ordering::Release);
         self.wake_all();
     }
 
-    /// What was kept is all there: the server serves.
+    /// Ends loading: all persisted records are in memory again, and the server begins to serve.
     pub(super) fn loaded(&self) {
         let records = self.store.usage().log.live_bytes;
-        tracing::info!(bytes = records, "everything that was kept is there again");
+        tracing::info!(bytes = records, "loading complete, all persisted records are in memory");
         self.tablets_version.fetch_add(1, Ordering::Release);
         self.wake_all();
     }
 
-    /// The server cannot go on: the process ends, and says why.
+    /// Ends the process because the server cannot continue.
     pub(super) fn fail(&self, reason: String) {
-        tracing::error!(reason, "the server cannot go on");
+        tracing::error!(reason, "the server cannot continue");
         if let Some(host) = self.operators.host() {
             host.fail(reason);
         }
     }
 
-    /// Others serve what the server holds: the process begins anew, as another server.
+    /// Restarts the process, which rejoins as a new member: other servers serve its ranges.
     pub(super) fn begin_anew(&self, reason: &str) {
-        tracing::error!(reason, "the server begins anew");
+        tracing::error!(reason, "rejoining as a new member");
         if let Some(host) = self.operators.host() {
             host.begin_anew(reason.to_owned());
         }
     }
 
-    /// Its number.
+    /// Returns the number of this server.
     pub fn me(&self) -> ServerId {
         self.identity.server
     }
 
-    /// Its cluster.
+    /// Returns the id of this server's cluster.
     pub fn cluster(&self) -> ClusterId {
         self.identity.cluster
     }
 
-    /// Whether clients see a Redis Cluster.
+    /// Returns whether the server presents itself to clients as a Redis Cluster node.
     pub fn is_cluster(&self) -> bool {
         self.settings.is_cluster
     }
 
-    /// The 40 digits by which clients know a server.
+    /// Returns the 40 hexadecimal digits that identify a server to clients.
     pub fn name_of(&self, server: ServerId) -> String {
         server.node_name(self.identity.cluster)
     }
 
-    /// The newest map.
+    /// Returns the newest map.
     pub fn map(&self) -> Arc<ClusterMap> {
         self.map.load_full()
     }
 
-    /// Rises whenever tablets or map have changed.
+    /// Returns the version of tablets and map, which rises whenever they change.
     pub fn tablets_version(&self) -> u64 {
         self.tablets_version.load(Ordering::Acquire)
     }
 
-    /// How to wake every reactor that sleeps. Set once, before the first turn.
+    /// Sets the function that wakes every sleeping reactor. Called once, before the first turn.
     pub fn set_wake_all(&self, wake_all: impl Fn() + Send + Sync + 'static) {
         if self.wake_all.set(Box::new(wake_all)).is_err() {
             unreachable!("reactors are started once");
         }
     }
 
-    /// Wakes every reactor that sleeps: there is something that each must see, or take.
+    /// Wakes every sleeping reactor, because each must see a change or may take some work.
     pub(crate) fn wake_all(&self) {
         if let Some(wake_all) = self.wake_all.get() {
             wake_all();
         }
     }
 
-    /// For a link that is not a [`crate::control::ControlLink`].
+    /// Records whether the coordinator is connected, for a link other than
+    /// [`crate::control::ControlLink`].
     pub fn set_linked(&self, is_linked: bool) {
         self.is_linked.store(is_linked, Ordering::Relaxed);
     }
 
-    /// Whether the coordinator can be reached.
+    /// Returns whether the coordinator is connected.
     pub fn is_linked(&self) -> bool {
         self.is_linked.load(Ordering::Relaxed)
     }
 
-    /// The background's minimum share of a reactor's running time, in percent.
+    /// Returns the minimum share of a reactor's running time for background work, in percent.
     pub fn background_share(&self) -> u8 {
         self.background_share.load(Ordering::Relaxed)
     }
 
-    /// Takes a map unless it is older than the one known, and serves what it newly gives us.
-    /// Returns the ranges that were born with us, for the coordinator to write down that we know.
+    /// Adopts a map unless it is older than the current one, and begins to serve newly assigned
+    /// ranges. Returns the new, never served ranges that the map assigns to this server, so that
+    /// the caller can confirm them to the coordinator.
     pub(super) fn adopt(&self, map: ClusterMap) -> BTreeSet<(HashRange, OwnershipEpoch)> {
         let known = self.map.load();
         if map.version < known.version {
@@ -416,8 +418,8 @@ impl Node {
         for range in grants.not_held.iter().filter(|range| !before.not_held.contains(range)) {
             tracing::error!(
                 %range,
-                "the coordinator says that this server owns a range that it does not hold: its file \
-                 may be older than the cluster, see 'ballast cluster status'. The range is not served"
+                "range not served: the coordinator assigns it to this server, which does not hold \
+                 it. Its file may be older than the cluster, see 'ballast cluster status'"
             );
         }
         drop(grants);
@@ -427,19 +429,19 @@ impl Node {
         births
     }
 
-    /// Redis's error for a slot that the map gives us and that we do not hold.
+    /// Returns the Redis error for a slot that the map assigns here and that is not held.
     fn not_held(&self, slot: Slot) -> Option<String> {
         let grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
         let mut ranges = grants.not_held.iter();
         ranges.any(|range| range.contains(slot.first_hash())).then(|| {
-            "CLUSTERDOWN Hash slot not served: the coordinator gives it to this server, which does \
-             not hold it"
+            "CLUSTERDOWN Hash slot not served: the coordinator assigns it to this server, which \
+             does not hold it"
                 .to_owned()
         })
     }
 
-    /// A server is dead when a map says so, and when it is in none any more: not everybody sees
-    /// every map.
+    /// Records dead servers: those that a map marks as dead, and those that a newer map omits,
+    /// because a server need not receive every map.
     fn note_deaths(&self, known: &ClusterMap, new: &ClusterMap) {
         let living: BTreeSet<ServerId> =
             new.servers.iter().filter(|server| !server.is_dead).map(|server| server.id).collect();
@@ -448,17 +450,17 @@ impl Node {
         self.dead.lock().unwrap_or_else(PoisonError::into_inner).extend(dead);
     }
 
-    /// Servers that will never come back under their numbers.
+    /// Returns the servers that will never rejoin under their numbers.
     pub(super) fn dead(&self) -> BTreeSet<ServerId> {
         self.dead.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the tablets and lets every reactor know.
+    /// Replaces the tablets and notifies every reactor.
     pub(super) fn change_tablets(&self, change: impl FnOnce(Vec<Tablet>) -> Vec<Tablet>) {
         self.change_tablets_if(|tablets| Some(change(tablets)));
     }
 
-    /// The same, if there is something to be changed.
+    /// Replaces the tablets, unless `change` returns `None`, and notifies every reactor.
     pub(super) fn change_tablets_if(
         &self,
         change: impl FnOnce(Vec<Tablet>) -> Option<Vec<Tablet>>,
@@ -472,7 +474,7 @@ impl Node {
         self.wake_all();
     }
 
-    /// What it holds, for a coordinator that has to find out.
+    /// Returns everything this server holds, for a coordinator that rebuilds its state.
     pub(super) fn holdings(&self) -> Holdings {
         let machines = self.machines();
         let sources = machines.sources.values().filter(|side| !side.machine.is_over());
@@ -499,7 +501,7 @@ impl Node {
         self.machines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Recomputes what every turn looks at, after machines have changed.
+    /// Recomputes the values that every turn reads, after machines have changed.
     pub(super) fn note_machines(&self, machines: &Machines) {
         let waiting = machines.sources.values().filter(|side| side.freezing.is_some()).count()
             + machines
@@ -540,25 +542,26 @@ impl Node {
         self.background_share.store(share, Ordering::Relaxed);
     }
 
-    /// A range begins to be served, which may be served until then if nobody acknowledges that.
+    /// Limits serving to the time before `until`, unless the flip is acknowledged.
     pub(super) fn limit_unacknowledged(&self, until: Instant) {
         self.unacknowledged_until.fetch_min(until.0, Ordering::AcqRel);
     }
 
-    /// Returns whether there is a range that may be served for a limited time only.
+    /// Returns whether some range may be served for a limited time only.
     #[inline]
     pub(super) fn is_limited(&self) -> bool {
         self.unacknowledged_until.load(Ordering::Acquire) != u64::MAX
     }
 
-    /// Returns whether a range is overdue: nobody has acknowledged in time that its flip was
-    /// accepted. Nothing is served until that range is suspended.
+    /// Returns whether the acceptance of some flip was not acknowledged in time. Nothing is
+    /// served until the range of that flip is suspended.
     pub fn is_overdue(&self, now: Instant) -> bool {
         now.0 >= self.unacknowledged_until.load(Ordering::Acquire)
     }
 
-    /// Redis's error for a key that is not ours: where it is, or that it is gone; `None` if nobody
-    /// is known to own it, or we are about to, or it is being recovered.
+    /// Returns the Redis error for a key that this server does not own: a redirection, or that
+    /// the slot is not served. Returns `None` if the request should wait: no owner is known, or
+    /// this server is about to become the owner, or the range is being recovered.
     pub fn redirection(&self, key: &[u8]) -> Option<String> {
         let slot = slot_of(key);
         let Some(owner) = self.owner_of(slot) else { return self.not_held(slot) };
@@ -567,10 +570,11 @@ impl Node {
         if server.is_dead {
             return self.not_served(slot, server.in_recovery);
         }
-        // Of a process that stood here before us, and may own the slot as far as is known: who is sent
-        // to its address, by us or by the source of its move, comes to us again.
+        // If the recorded owner is a previous process at this server's address, a MOVED to it
+        // would loop back here. The same holds for a previous process that is the target of a
+        // move: the source would redirect clients to it.
         let moves = map.moving.iter().filter(|(range, ..)| range.contains(slot.first_hash()));
-        // Without replication nobody declares it dead for long, and the source may serve all the time.
+        // Without replication a lost server is not declared dead soon, and the source may serve.
         let moves = moves.filter(|_| self.replication.is_some());
         let mut owners = moves.map(|(.., target)| *target).chain([owner]);
         if owners.any(|owner| self.is_former(&map, owner)) {
@@ -581,7 +585,7 @@ impl Node {
         Some(format!("MOVED {} {}:{}", slot.0, server.host, server.client_port))
     }
 
-    /// Whether this is another process that stood where we stand, and was not declared dead.
+    /// Returns whether `id` is an earlier process at this address, not declared dead yet.
     fn is_former(&self, map: &ClusterMap, id: ServerId) -> bool {
         let mut servers = map.servers.iter().filter(|server| server.id == id && id != self.me());
         let here = (&self.settings.host, self.settings.client_port);
@@ -590,7 +594,7 @@ impl Node {
 
     fn owner_of(&self, slot: Slot) -> Option<ServerId> {
         let hash = slot.first_hash();
-        // A flip that was accepted counts before the coordinator's map tells of it.
+        // An accepted flip takes effect before the coordinator's map shows it.
         let machines = self.machines();
         let mut leaving = machines.sources.values().filter_map(|side| side.leaving);
         if let Some((_, to)) = leaving.rfind(|(range, _)| range.contains(hash)) {
@@ -607,7 +611,7 @@ impl Node {
 }
 
 impl SourceSide {
-    /// Returns whether nothing but the backups lets it go on.
+    /// Returns whether only answers of the backups let the machine continue.
     fn is_catching_up(&self) -> bool {
         matches!(self.freezing, Some(Freezing::CatchingUp { .. }))
     }
@@ -623,7 +627,7 @@ impl Machines {
         }
     }
 
-    /// The source of a migration; one that knows nothing if there is none yet.
+    /// Returns the source machine of a migration, and makes an empty one if there is none.
     pub(super) fn source(&mut self, id: MigrationId) -> &mut SourceSide {
         if !self.sources.contains_key(&id) {
             let is_idle = |side: &SourceSide| side.intent.is_none() || side.machine.is_over();
@@ -637,7 +641,7 @@ impl Machines {
         })
     }
 
-    /// The target of a migration; one that knows nothing if there is none yet.
+    /// Returns the target machine of a migration, and makes an empty one if there is none.
     pub(super) fn target(&mut self, id: MigrationId) -> &mut TargetSide {
         if !self.targets.contains_key(&id) {
             let is_idle = |side: &TargetSide| side.intent.is_none() || side.machine.is_over();
@@ -657,7 +661,7 @@ impl Machines {
     }
 }
 
-/// Forgets the oldest of the machines that have nothing to do, once there are too many.
+/// Drops the oldest idle machine if there are too many.
 fn make_room<S>(sides: &mut BTreeMap<MigrationId, S>, is_idle: impl Fn(&S) -> bool) {
     let idle = sides.iter().filter(|(_, side)| is_idle(side)).map(|(id, _)| *id);
     let idle: Vec<_> = idle.collect();
@@ -666,14 +670,14 @@ fn make_room<S>(sides: &mut BTreeMap<MigrationId, S>, is_idle: impl Fn(&S) -> bo
     }
 }
 
-/// Machines kept on each side as the memory of how their migrations ended: what comes late is
-/// answered from them. A connection delivers in order, so nothing is as late as that.
+/// Maximum number of idle machines on each side. They remember how their migrations ended and
+/// answer late messages. A connection delivers in order, so no message is later than that.
 const IDLE_MACHINES_MAX: usize = 64;
 
-/// The background's minimum share while no migration asks for another (design: 10 %).
+/// Minimum background share in percent while no migration asks for another (design: 10 %).
 const BACKGROUND_SHARE: u8 = 10;
 
-/// And while a part is being recovered: nobody is answered there until it is.
+/// Minimum background share in percent during a recovery: clients of its ranges wait for it.
 const RECOVERY_SHARE: u8 = 50;
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! Whether a server serves, as its coordinator wants to know it ten times a second.
+//! Liveness of a server, which its coordinator checks ten times a second.
 //!
-//! The thread that answers the coordinator has nothing to do with serving: it would go on answering
-//! while a reactor hangs in a loop, behind a lock, or in a write to a disk that does not come back.
-//! So an answer says whether all reactors have begun a turn since an earlier question, or slept, in
-//! which case the kernel wakes them. That is what a grace period of the store tells, for one store
-//! per question and reactor, and nothing for an operation.
+//! The thread that answers the coordinator does not serve clients. It would continue to answer
+//! while a reactor hangs in a loop, behind a lock, or in a disk write that never returns. So each
+//! answer reports whether all reactors have begun a turn, or slept, since an earlier question
+//! (the kernel wakes sleeping reactors). A grace period of the store provides this: it costs one
+//! store per question and reactor, and nothing per operation.
 //!
-//! And what it holds, for a coordinator that has lost its file.
+//! This module also reports the server's holdings, for a coordinator that has lost its file.
 
 use super::Node;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use store::log::GracePeriod;
 use types::{Instant, UnixMillis};
 use wire::control::{ClusterMap, Holdings};
 
-/// Judges whether every reactor still begins turns.
+/// Liveness check: detects reactors that no longer begin turns.
 pub struct Pulse {
     node: Arc<Node>,
-    /// Begun with an earlier question. `None`: it is over.
+    /// Grace period begun by an earlier question; `None` if it is over.
     period: Option<GracePeriod>,
 }
 
 impl Pulse {
-    /// Of this server.
+    /// Makes the liveness check of a server.
     pub fn new(node: Arc<Node>) -> Pulse {
         Pulse { node, period: None }
     }
 
-    /// A question. Whether some reactor has neither begun a turn nor slept since an earlier one.
+    /// Returns whether some reactor has neither begun a turn nor slept since an earlier call.
     pub fn is_stalled(&mut self) -> bool {
         let store = self.node.store();
         self.period.take_if(|period| store.is_over(period));
@@ -36,14 +36,14 @@ impl Pulse {
         is_stalled
     }
 
-    /// The expiry clock; `None` before the first turn.
+    /// Returns the expiry clock; `None` before the first turn.
     pub fn clock(&self, now: Instant) -> Option<UnixMillis> {
         self.node.clock.read(now)
     }
 
-    /// The newest map, and what the server holds.
+    /// Returns the newest map and the server's holdings.
     pub fn holdings(&self) -> (Arc<ClusterMap>, Holdings) {
-        // The map last: what is in it is not older than what is held.
+        // The map is read last, so that it is not older than the holdings.
         let holdings = self.node.holdings();
         (self.node.map(), holdings)
     }
@@ -81,7 +81,10 @@ mod tests {
         let identity = Identity { cluster: ClusterId(1), server: ServerId(1) };
         let node = Node::new(settings, identity, store, Arc::default());
         let mut pulse = Pulse::new(node);
-        assert!(!pulse.is_stalled() && !pulse.is_stalled(), "who sleeps is woken when needed");
+        assert!(
+            !pulse.is_stalled() && !pulse.is_stalled(),
+            "a sleeping reactor is woken when needed"
+        );
         workers.iter_mut().for_each(|worker| worker.begin_turn(UnixMillis(1)));
         assert!(!pulse.is_stalled(), "both have begun a turn");
         workers[0].begin_turn(UnixMillis(2));
@@ -89,7 +92,7 @@ mod tests {
         workers[0].begin_turn(UnixMillis(3));
         assert!(pulse.is_stalled());
         workers[1].sleep();
-        assert!(!pulse.is_stalled(), "nobody has to wait for who sleeps");
+        assert!(!pulse.is_stalled(), "a sleeping reactor is not waited for");
         assert!(pulse.is_stalled(), "the first one is awake and has begun no turn");
     }
 }

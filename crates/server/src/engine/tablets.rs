@@ -9,7 +9,7 @@ use types::limits::TABLES_MAX;
 use types::{HashRange, OwnershipEpoch, ServerId, TableId, Tenure, UnixMillis};
 use wire::control::{ClusterMap, TabletInfo};
 
-/// Applies `change` to the parts of tablets that lie in `range`; what it makes `None` goes.
+/// Applies `change` to the parts of tablets in `range`. A part that becomes `None` is dropped.
 pub(super) fn carve(
     tablets: impl IntoIterator<Item = Tablet>,
     range: HashRange,
@@ -30,7 +30,7 @@ pub(super) fn carve(
     carved
 }
 
-/// Whether tablets under this epoch cover all of `range`, and all are being served.
+/// Returns whether serving tablets under this epoch cover all of `range`.
 pub(super) fn serves<'t>(
     tablets: impl IntoIterator<Item = &'t Tablet>,
     range: HashRange,
@@ -53,7 +53,7 @@ pub(super) fn serves<'t>(
     missing.is_empty()
 }
 
-/// Gives what lies in `range` this state.
+/// Sets the state of the tablets in `range`.
 pub(super) fn with_state(
     tablets: impl IntoIterator<Item = Tablet>,
     range: HashRange,
@@ -62,7 +62,7 @@ pub(super) fn with_state(
     carve(tablets, range, |tablet| Some(Tablet { state: state.clone(), ..tablet }))
 }
 
-/// What the coordinator's map says of a tablet of ours, as the store wants it.
+/// Returns the tablet that the store serves for an entry of the coordinator's map.
 pub(super) fn serving(info: &TabletInfo) -> Tablet {
     Tablet {
         range: info.range,
@@ -74,7 +74,7 @@ pub(super) fn serving(info: &TabletInfo) -> Tablet {
     }
 }
 
-/// The latest clock by which expiry has been judged in any part of the range.
+/// Returns the latest clock by which expiry has been judged in any part of the range.
 pub(super) fn clock_of<'t>(
     tablets: impl IntoIterator<Item = &'t Tablet>,
     range: HashRange,
@@ -84,40 +84,40 @@ pub(super) fn clock_of<'t>(
     inside.map(|tablet| tablet.clock.read(own)).max().unwrap_or(own)
 }
 
-/// Tenures by table; tables that the list does not name get tenure 0.
+/// Returns the tenures by table; tables that are not in the list get tenure 0.
 pub(super) fn tenures(list: &[Tenure]) -> [Tenure; TABLES_MAX] {
     let mut tenures = [Tenure(0); TABLES_MAX];
     tenures.iter_mut().zip(list).for_each(|(place, tenure)| *place = *tenure);
     tenures
 }
 
-/// Which ranges that a map gives a server may begin there without anything having arrived.
+/// Newly assigned ranges that a server may begin without receiving data.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MayBegin<'a> {
-    /// All: its own log, which was proved to be whole, has what belongs to them.
+    /// All ranges: the server's own log, which was proved to be complete, has their data.
     Any,
-    /// Those that an earlier map has said to be born, under the epoch that they had.
+    /// Ranges, with their epochs, that an earlier map assigned as born (never served).
     Born(&'a BTreeSet<(HashRange, OwnershipEpoch)>),
 }
 
-/// The outcome of a new map.
+/// Result of a new map.
 #[derive(Debug, Default)]
 pub(super) struct Adopted {
     pub(super) tablets: Vec<Tablet>,
-    /// Ranges that are born, which begin with the map that says that they are not any more.
+    /// Born ranges with their epochs. They begin with the map that clears `is_born`.
     pub(super) births: BTreeSet<(HashRange, OwnershipEpoch)>,
-    /// Ranges that are ours and that nobody holds, as far as we know.
+    /// Ranges that the map assigns to this server and that it does not hold.
     pub(super) not_held: Vec<HashRange>,
 }
 
-/// Takes over what a new map changes. A range that is ours and that we do not hold begins empty
-/// only if it was born with us, and the coordinator has written down that we know: another server
-/// may have served it else. Other tenures of what we hold are the business of [`renewed`].
+/// Applies a new map. A range that is assigned to this server but not held begins empty only if
+/// it was born here and the coordinator has recorded the confirmation. Otherwise another server
+/// may have served it. Changes of the tenures of held tablets are handled by [`renewed`].
 ///
-/// A range that we have recovered is ours, and served, when a map says so under its epoch, which is
-/// the recovery's number. What was ours before its other side died has the epoch of that time: a
-/// map that says so tells nothing new. One that we hold in another way than the map says is in the
-/// middle of a migration, and the migration's own messages decide.
+/// A recovered range is served when a map assigns it under the recovery's epoch, which is the
+/// recovery's number. If a migration of a range has lost its other side, the range still has its
+/// old epoch, so a map with that epoch changes nothing. A range held in any other state than in
+/// the map is in a migration; the messages of the migration decide.
 pub(super) fn adopt(
     mut tablets: Vec<Tablet>,
     map: &ClusterMap,
@@ -129,7 +129,7 @@ pub(super) fn adopt(
     let (mut births, mut not_held) = (BTreeSet::new(), Vec::new());
     for info in map.tablets.iter().filter(|info| info.owner == me) {
         let mut unknown = vec![info.range];
-        // Both may be thousands: only those that share a hash are looked at.
+        // Both lists may have thousands of elements, so only overlapping ones are compared.
         let from = tablets.partition_point(|tablet| tablet.range.last() < info.range.first());
         let sharing = tablets[from..].iter_mut();
         for tablet in sharing.take_while(|tablet| tablet.range.first() <= info.range.last()) {
@@ -160,8 +160,8 @@ pub(super) fn adopt(
     Adopted { tablets, births, not_held }
 }
 
-/// The tenures that the map gives a tablet of ours, and the tables for which they are others than
-/// those that the tablet has: whatever stands there under the old ones is void.
+/// Returns the tenures that the map assigns to a held tablet, and the tables with changed
+/// tenures. Data of those tables under the old tenures is void.
 pub(super) fn renewed(
     tablet: &Tablet,
     map: &ClusterMap,
@@ -197,7 +197,7 @@ mod tests {
         }
     }
 
-    /// The tablets of the first server after a map, if its log has what belongs to everything.
+    /// Returns the tablets of server 1 after a map, if its log has the data of every range.
     fn taken(tablets: Vec<Tablet>, map: &ClusterMap) -> Vec<Tablet> {
         adopt(tablets, map, ServerId(1), MayBegin::Any).tablets
     }
@@ -236,7 +236,7 @@ mod tests {
         assert!(!serves(&frozen, slots(10, 20), OwnershipEpoch(3)));
         assert!(serves(&frozen, slots(20, 99), OwnershipEpoch(3)));
         assert!(!serves(&frozen, slots(20, 99), OwnershipEpoch(2)), "another epoch");
-        assert!(!serves(&frozen, slots(20, 100), OwnershipEpoch(3)), "beyond what we have");
+        assert!(!serves(&frozen, slots(20, 100), OwnershipEpoch(3)), "beyond our range");
     }
 
     #[test]
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!((first.tablets.len(), &first.births), (0, &births));
         let begun = |map| adopt(Vec::new(), &map, me, MayBegin::Born(&births));
         assert_eq!(describe(&begun(born(false, 3)).tablets), ["slots 0-99 serving e3 n3"]);
-        // The same range of a later time is somebody else's history.
+        // The same range under a later epoch has another server's history.
         let later = begun(born(false, 4));
         assert_eq!((later.tablets.len(), later.not_held), (0, vec![slots(0, 99)]));
         let granted = adopt(Vec::new(), &born(false, 3), me, MayBegin::Born(&none));
@@ -305,15 +305,15 @@ mod tests {
         let adopted = |map| describe(&taken(recovering(7), &map));
         let waits = ["slots 10-19 recovering e7 n7"];
         assert_eq!(adopted(map(vec![info(0, 99, 2, 3)])), waits, "it is still the dead server's");
-        assert_eq!(adopted(map(vec![info(10, 19, 2, 8)])), waits, "it is somebody else's now");
+        assert_eq!(adopted(map(vec![info(10, 19, 2, 8)])), waits, "it has another owner now");
         assert_eq!(adopted(map(vec![info(10, 19, 1, 8)])), waits, "under another epoch");
         let ours = map(vec![info(0, 9, 2, 3), info(10, 19, 1, 7)]);
         assert_eq!(adopted(ours.clone()), ["slots 10-19 securing e7 n7"]);
-        // It was ours under this epoch before it had to be recovered.
+        // The range had this epoch before it had to be recovered.
         assert_eq!(describe(&taken(recovering(8), &ours)), waits);
     }
 
-    /// What [`adopt`] does, looking at every tablet for every piece of the map.
+    /// Does the same as [`adopt`], but compares every tablet with every entry of the map.
     fn adopt_naively(mut tablets: Vec<Tablet>, map: &ClusterMap, me: ServerId) -> Vec<Tablet> {
         for info in map.tablets.iter().filter(|info| info.owner == me) {
             let mut unknown = vec![info.range];
@@ -327,7 +327,7 @@ mod tests {
         tablets
     }
 
-    /// Pieces of the slots from 0 on, some of which are missing.
+    /// Returns ranges of slots from 0 on, with gaps.
     fn pieces(random: &mut fastrand::Rng) -> Vec<TabletInfo> {
         let mut first = 0;
         let mut pieces = Vec::new();

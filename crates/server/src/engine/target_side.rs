@@ -1,4 +1,4 @@
-//! Carries out what the targets of migrations want done on this server.
+//! Effects of migration targets on this server.
 
 use super::Engine;
 use super::node::{Cut, Machines, TargetSide};
@@ -19,7 +19,7 @@ use wire::control::Intent;
 use wire::peer::PullReply;
 
 impl Engine {
-    /// Lets something happen to a target, and carries out what it wants.
+    /// Passes an event to a target, and applies its effects.
     pub(super) fn drive_target(&mut self, now: Instant, id: MigrationId, event: TargetEvent) {
         let node = self.node.clone();
         let mut machines = node.machines();
@@ -64,8 +64,8 @@ impl Engine {
             TargetEffect::Suspend => self.hold_arrival(side, true),
             TargetEffect::Resume => self.hold_arrival(side, false),
             TargetEffect::Send { to, message } => self.out.send(to, message),
-            // The first pulls are work for whoever is idle, so that all reactors take part; each
-            // later one leaves from the reactor that made room for it.
+            // The first pulls go to the work queue, so that all idle reactors take part. Each
+            // later pull leaves from the reactor that made room for it.
             TargetEffect::Pull { to, pull } if spreads => self.node.work.push(Work::Pull(to, pull)),
             TargetEffect::Pull { to, pull } => {
                 self.out.send(to, wire::peer::PeerMessage::Pull(pull));
@@ -105,19 +105,19 @@ impl Engine {
         }
     }
 
-    /// Sets memory aside. A range is accepted only where nothing of it is left from before.
+    /// Reserves memory for the range. Refuses if the range has records of an earlier stay.
     fn reserve(&mut self, side: &mut TargetSide, bytes: u64) -> Result<(), String> {
         let Some(intent) = &side.intent else { return Err("no intent".to_owned()) };
         let store = self.node.store();
         let is_free =
             self.worker.is_empty(intent.range) && !self.node.is_being_forgotten(intent.range);
         if !is_free && !planted::is(Bug::OldCopyKept) {
-            return Err("the target still holds records of the range from an earlier stay".into());
+            return Err("the target still holds an earlier incarnation of the range".into());
         }
         let log = store.log();
         let reactors = u64::from(self.node.settings().reactors);
         let segments = 2 * reactors * log.segment_bytes() as u64;
-        // The number came from the source, by way of the coordinator.
+        // The coordinator forwards this number from the source, so it may be arbitrarily large.
         let wanted = bytes.saturating_add(bytes / 10).saturating_add(segments);
         match log.reserve(wanted) {
             Some(reservation) => {
@@ -135,7 +135,7 @@ impl Engine {
     fn accept(&mut self, side: &mut TargetSide, now: Instant, acceptance: Acceptance) {
         let Acceptance { intent, flip, partitions, until } = acceptance;
         let store = self.node.store();
-        // Before any reactor can serve the range.
+        // This must precede the publication of the tablet: then a reactor may serve it.
         self.node.limit_unacknowledged(until);
         store.raise_version(flip.version_floor);
         let arrival = Arc::new(Arrival::new(ArrivalPlan {
@@ -164,7 +164,7 @@ impl Engine {
         side.accepting = Some(self.node.store().grace_period());
     }
 
-    /// Holds all operations on the range, or serves it again.
+    /// Suspends all operations on the range, or serves it again.
     fn hold_arrival(&mut self, side: &TargetSide, is_suspended: bool) {
         let Some(arrival) = &side.arrival else { return };
         arrival.suspend(is_suspended);
@@ -172,15 +172,15 @@ impl Engine {
         if is_suspended {
             tracing::warn!(
                 %migration, %range,
-                "neither the source nor the coordinator has acknowledged that this range is ours: it \
-                 is not served until one of them does"
+                "range not served: neither the source nor the coordinator has confirmed yet that \
+                 this server owns it"
             );
         }
-        // Those that wait are tried again.
+        // Publishing the tablets makes reactors retry the waiting operations.
         self.node.change_tablets(|tablets| tablets);
     }
 
-    /// The coordinator has written down which flips were accepted.
+    /// Handles a new map, which acknowledges the flips that the coordinator has recorded.
     pub(super) fn acknowledge_flips(&mut self, now: Instant) {
         let node = self.node.clone();
         let (map, me) = (node.map(), node.me());
@@ -203,7 +203,7 @@ impl Engine {
     }
 
     fn finish(&mut self, side: &mut TargetSide) {
-        // If the source has died, nobody waits for these any more.
+        // If the source has died, these waits are obsolete.
         (side.accepting, side.cutting) = (None, None);
         let Some(arrival) = side.arrival.take() else { return };
         let migration = arrival.migration();
@@ -224,7 +224,7 @@ impl Engine {
         side.payloads.clear();
     }
 
-    /// The answer to a pull.
+    /// Handles the answer to a pull.
     pub(super) fn pull_replied(
         &mut self,
         now: Instant,
@@ -242,7 +242,7 @@ impl Engine {
         node.note_machines(&machines);
     }
 
-    /// Replays a bounded part of what a pull has brought.
+    /// Replays a bounded number of records from a pull's reply.
     pub(super) fn replay(&mut self, now: Instant, mut replay: Replay) {
         let batch = replay.payload.bytes();
         let done = self.worker.replay(&replay.arrival, batch, replay.from, REPLAY_ENTRIES);
@@ -262,13 +262,13 @@ impl Engine {
             }
             Err(error) => {
                 let (ReplayError::Corrupt(_) | ReplayError::OutOfMemory) = error;
-                tracing::warn!(migration = %id, %error, "a pull's reply cannot be replayed");
+                tracing::warn!(migration = %id, %error, "cannot replay a pull's reply");
                 self.drive_target(now, id, TargetEvent::ReplayFailed { partition, ticket });
             }
         }
     }
 
-    /// Goes on with flips whose grace period is over, and splices for cuts that are going on.
+    /// Resumes accepted flips after their grace periods, and splices for cuts in progress.
     pub(super) fn poll_targets(&mut self, machines: &mut Machines, now: Instant) {
         let store = self.node.store().clone();
         let mut events: BTreeMap<MigrationId, TargetEvent> = BTreeMap::new();
@@ -303,7 +303,7 @@ impl Engine {
         }
     }
 
-    /// Time has passed for the targets.
+    /// Runs the targets that are due.
     pub(super) fn tick_targets(&mut self, machines: &mut Machines, now: Instant) {
         let due: Vec<_> = machines
             .targets
@@ -316,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// Tells this reactor's priority pulls what the bulk has brought since they last heard.
+    /// Reports the progress since the last call to this reactor's priority pulls.
     pub(super) fn follow_progress(&mut self, now: Instant) {
         let mut passed: Vec<(MigrationId, HashRange)> = Vec::new();
         for (id, early) in &mut self.early {
@@ -340,5 +340,5 @@ impl TargetSide {
     }
 }
 
-/// Records that one quantum replays: 64 KiB of 160-byte entries, about 40 us.
+/// Maximum number of records that one quantum replays: 64 KiB of 160-byte entries, about 40 us.
 const REPLAY_ENTRIES: usize = 410;

@@ -1,4 +1,4 @@
-//! One client's connection: parses, executes, parks, answers in order.
+//! One client's connection: parses, executes and parks requests, and answers them in order.
 
 mod undone;
 
@@ -21,12 +21,11 @@ use std::sync::Arc;
 use types::{Instant, UnixMillis};
 use wire::control::Answer;
 
-/// Longest argument that only its request is refused for: `proto-max-bulk-len` of Valkey.
+/// Longest argument that is skipped and refused (Valkey's `proto-max-bulk-len`), in bytes.
 const SKIPPED_BYTES_MAX: usize = 512 << 20;
 
-/// Limits of what a connection may send: a request with an argument larger than any value passes by
-/// unread and is refused, up to the length that Redis knows. Who has not said the password may send
-/// little.
+/// Returns the limits of a connection's requests. Arguments larger than any value are skipped
+/// without buffering, and their request is refused. Unauthenticated clients have much lower limits.
 fn limits(configuration: &Configuration, is_authenticated: bool) -> RequestLimits {
     let all = RequestLimits {
         bulk_bytes_max: configuration.bulk_bytes_max.0,
@@ -44,19 +43,19 @@ fn limits(configuration: &Configuration, is_authenticated: bool) -> RequestLimit
     }
 }
 
-/// What every execution of a turn shares.
+/// State shared by all executions of one call.
 pub(crate) struct Turn<'t> {
     pub(crate) engine: &'t mut Engine,
     pub(crate) waits: &'t mut Waits,
     pub(crate) now: Instant,
     pub(crate) wall: UnixMillis,
     pub(crate) meter: Meter,
-    /// Whether nothing more has come behind the request at hand.
+    /// True if no more input follows the current request.
     pub(crate) is_last: bool,
 }
 
 impl<'t> Turn<'t> {
-    /// For requests of one connection, of which none has been looked at.
+    /// Returns the state for requests of one connection, before the first is executed.
     pub(crate) fn new(
         (engine, waits): (&'t mut Engine, &'t mut Waits),
         now: Instant,
@@ -66,22 +65,22 @@ impl<'t> Turn<'t> {
     }
 }
 
-/// What to do with the connection after some input.
+/// The result of processing some input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
-    /// Bytes of the input that are dealt with.
+    /// Bytes of the input that were processed.
     pub(crate) consumed: usize,
     pub(crate) next: Next,
 }
 
-/// How a connection goes on.
+/// The next state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// As before.
+    /// Continue to read.
     Read,
-    /// Too much is unfinished: no input until some of it is answered.
+    /// Too many requests are unfinished: read no input until some are answered.
     Pause,
-    /// Send what there is and close.
+    /// Send all output, then close.
     Close,
 }
 
@@ -90,35 +89,35 @@ pub(crate) struct Client {
     parser: RequestParser,
     conversation: Conversation,
     is_paused: bool,
-    /// Whether the parser's limits are those of a client that has said who it is.
+    /// True if the parser's limits are those of an authenticated client.
     is_trusted: bool,
-    /// Since when it leaves more replies than it may for long.
+    /// Start of the period during which the backlog has exceeded the soft output limit.
     pub(crate) over_limit_since: Option<Instant>,
 }
 
-/// A client without its parser, from which the request at hand is borrowed.
+/// A client without its parser, from which the current request borrows.
 struct Conversation {
     id: ConnectionId,
     session: Session,
     queue: Queue,
 }
 
-/// What becomes of a request while a transaction is being collected.
+/// The outcome of a request that arrives between `MULTI` and `EXEC`.
 enum Collected {
-    /// It is part of the transaction, or was refused; this is the reply.
+    /// The request was queued or refused, with this reply.
     Answered(Vec<u8>),
-    /// It ends the collecting, and is executed with what there is.
+    /// The request ends the collection, and is executed with the collected transaction.
     Over(Option<Transaction>),
 }
 
-/// How an execution went.
+/// The outcome of an execution.
 enum Outcome {
     Replied,
     Wait(Cause),
 }
 
 impl Client {
-    /// The client on this connection.
+    /// Creates the client of a new connection.
     pub(crate) fn new(
         id: ConnectionId,
         facts: Arc<Facts>,
@@ -135,28 +134,28 @@ impl Client {
         }
     }
 
-    /// Its number, never used twice.
+    /// Returns the client's number, which is never reused.
     pub(crate) fn id(&self) -> u64 {
         self.conversation.session.id()
     }
 
-    /// Whether it is not read since all requests are paused.
+    /// Returns whether the client is not read because all requests are paused.
     pub(crate) fn is_paused(&self) -> bool {
         self.is_paused
     }
 
-    /// Whether it is shown the requests of all.
+    /// Returns whether the client is in `MONITOR` mode.
     pub(crate) fn is_monitor(&self) -> bool {
         self.conversation.session.is_monitor
     }
 
-    /// Whether a request of it is under way, or it watches: it is not idle then.
+    /// Returns whether the client has an unfinished request or is in `MONITOR` mode, so not idle.
     pub(crate) fn is_busy(&self) -> bool {
         !self.conversation.queue.is_empty() || self.is_monitor()
     }
 
-    /// Deals with the complete requests at the front of `input`. Those of a client that does not
-    /// take its answers stay there: they are given again once enough of `out` has left.
+    /// Executes the complete requests at the front of `input`. Stops early while the client has too
+    /// much unread output. The rest of the input is passed again after enough of `out` was sent.
     pub(crate) fn receive(
         &mut self,
         input: &[u8],
@@ -220,14 +219,14 @@ impl Client {
         Received { consumed: input.len() - rest.len(), next }
     }
 
-    /// Bytes of input, counted from where it stopped, without which [`Client::receive`] can do
-    /// nothing more. 0: any may help.
+    /// Returns how many bytes beyond the point where [`Client::receive`] stopped must arrive before
+    /// another call makes progress. 0: any number may help.
     pub(crate) fn wanted(&self) -> usize {
         self.parser.wanted()
     }
 
-    /// Tries a waiting request again, with the coordinator's answer if that is what came, and then
-    /// everything that waited for its turn behind it.
+    /// Retries a parked request, with the coordinator's answer if there is one. Then executes all
+    /// requests that become runnable.
     pub(crate) fn retry(
         &mut self,
         number: u64,
@@ -240,12 +239,12 @@ impl Client {
         next
     }
 
-    /// Returns whether a request of it waits for other servers, however long that takes.
+    /// Returns whether a request waits for replicas without a time limit.
     pub(crate) fn waits_for_ever(&self) -> bool {
         self.conversation.queue.waits_for_ever()
     }
 
-    /// The request that waits for other servers is answered, as `CLIENT UNBLOCK` has it.
+    /// Ends the wait for replicas, if a request waits, in the way that `CLIENT UNBLOCK` asks for.
     pub(crate) fn unblock(
         &mut self,
         how: Unblocked,
@@ -260,13 +259,13 @@ impl Client {
         self.retry(number, None, turn, out)
     }
 
-    /// The client will send nothing more: what it has sent is still answered.
+    /// Processes the end of the client's input. Requests already received are still answered.
     pub(crate) fn end(&mut self) -> Next {
         self.conversation.session.closing = true;
         self.conversation.next()
     }
 
-    /// Gives up a request that has waited too long.
+    /// Answers a request that has waited too long with an error, or extends its wait.
     pub(crate) fn give_up(&mut self, number: u64, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Next {
         let next = self.conversation.give_up(number, turn, out);
         self.conversation.tell(self.is_paused, turn.now, 0);
@@ -275,7 +274,7 @@ impl Client {
 }
 
 impl Conversation {
-    /// How the connection goes on after what has been done.
+    /// Returns the connection's next state.
     fn next(&self) -> Next {
         match (self.session.closing, self.queue.is_empty()) {
             (true, true) => Next::Close,
@@ -285,14 +284,14 @@ impl Conversation {
         }
     }
 
-    /// Lets others know how it stands after so many requests.
+    /// Publishes the connection's state to other connections, after `requests` more requests.
     fn tell(&mut self, is_paused: bool, now: Instant, requests: u64) {
         self.session.is_blocked = is_paused || !self.queue.is_empty();
         self.session.is_waiting = self.queue.waiting_for_replicas().is_some();
         self.session.tell(now, requests);
     }
 
-    /// The stream makes no sense from here on: the error is the last reply.
+    /// Writes a protocol error as the last reply, since the stream cannot be parsed further.
     fn refuse(&mut self, text: &str, out: &mut Vec<u8>) {
         self.session.closing = true;
         let mut reply = Vec::new();
@@ -303,7 +302,7 @@ impl Conversation {
         }
     }
 
-    /// Answers a request that was too long to be kept.
+    /// Answers a request that was skipped because it is too long.
     fn passed_by(&mut self, text: &str, turn: &Turn<'_>, out: &mut Vec<u8>) {
         if let Some(transaction) = &mut self.session.collecting {
             transaction.fail();
@@ -364,8 +363,8 @@ impl Conversation {
         }
     }
 
-    /// A request between `MULTI` and `EXEC`. That nothing is executed before `EXEC` is, and that it
-    /// is known then what, lets a client send what follows it without waiting.
+    /// Processes a request between `MULTI` and `EXEC`. Nothing is executed before `EXEC`, and
+    /// parsing alone decides what is queued, so a client can send further requests without waiting.
     fn collect(&mut self, request: Request<'_>, turn: &Turn<'_>) -> Collected {
         let command = Command::of(request.name(), request.get(1));
         let ends = command
@@ -408,7 +407,7 @@ impl Conversation {
         kept.past.note(cause.as_ref(), turn.now);
         kept.is_alone = Command::of(request.name(), request.get(1))
             .is_ok_and(|command| command.has(flag::ALONE));
-        // What changes which replies are sent says so when it is executed.
+        // `CLIENT REPLY` and similar commands decide about their own reply when they are executed.
         kept.is_silent = !kept.is_alone && !self.session.takes_reply();
         let number = self.queue.push_waiting(Waiting {
             request: request.to_owned(),
@@ -455,7 +454,7 @@ impl Conversation {
         (self.session.table, self.session.protocol) = (waiting.table, waiting.protocol);
         let mut reply = Vec::new();
         let outcome = self.execute(request.request(), &mut kept, turn, &mut reply);
-        // Nothing was parsed behind a request that is alone: what it has chosen counts.
+        // Nothing was parsed after an `ALONE` command, so its table and protocol apply.
         if !kept.is_alone {
             (self.session.table, self.session.protocol) = current;
         }
@@ -487,15 +486,15 @@ impl Conversation {
         let is_paused = turn.engine.node().operators.pause.at(turn.now).is_some();
         let is_patient = matches!(waiting.cause, Some(Cause::Paused | Cause::Replicas(_)));
         if is_long || is_paused || is_patient {
-            // It waits for nobody, or for as long as an operator wants.
+            // The request makes progress, or the duration of its wait is intended.
             turn.waits.limit(ticket, turn.now);
             return self.next();
         }
         let mut reply = Vec::new();
         let is_silent = waiting.kept.is_silent;
         let text = match waiting.cause == Some(Cause::Memory) {
-            true => "TRYAGAIN No memory has come free in time, please try again",
-            false => "TRYAGAIN The data could not be reached in time, please try again",
+            true => "TRYAGAIN No memory became free in time, please try again",
+            false => "TRYAGAIN The data did not become available in time, please try again",
         };
         ReplyWriter::new(waiting.protocol, &mut reply).error(text);
         if is_silent {
@@ -510,7 +509,7 @@ impl Conversation {
         }
     }
 
-    /// Executes a request once. What it wrote before it had to wait is left in `out`.
+    /// Executes a request once. If it has to wait, `out` may contain partial output.
     fn execute(
         &mut self,
         request: Request<'_>,

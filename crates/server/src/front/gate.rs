@@ -1,4 +1,4 @@
-//! What stands before every command and behind it: may it be executed now, and what is counted.
+//! Admission and accounting of commands: checks before the execution, counters and timing after it.
 
 use super::client::Turn;
 use super::queue::Kept;
@@ -11,8 +11,8 @@ use std::time::Duration;
 use store::Stall;
 use types::Instant;
 
-/// Checks that a command that exists, with a sensible number of arguments, may be executed now.
-/// `kept` is what is known of the request from earlier attempts.
+/// Checks whether an existing command with a valid argument count may be executed now. `kept` is
+/// the state of the request from earlier attempts.
 #[inline]
 pub(super) fn admit(
     command: &Command,
@@ -26,7 +26,7 @@ pub(super) fn admit(
     {
         return Err(refused("NOAUTH Authentication required."));
     }
-    // A transaction is commands on data, whatever they are called to begin and to end it.
+    // `EXEC` and `WATCH` access data, although their flags are those of commands that do not.
     let needs_data = !command.has(flag::LOADING) || ["exec", "watch"].contains(&command.name);
     if turn.engine.is_loading() && needs_data {
         return Err(refused("LOADING Redis is loading the dataset in memory"));
@@ -61,8 +61,8 @@ fn refuse_write(why: &'static str, is_transaction: bool) -> Undone {
     }
 }
 
-/// A write waits for servers that could keep it, but not for long. What was executed is never refused,
-/// so this comes before.
+/// Makes a write wait for enough replicas for a short time, and then refuses it. The check comes
+/// before the execution, because an executed write must not be refused.
 #[cold]
 fn wait_for_replicas(past: Past, is_transaction: bool, now: Instant) -> Undone {
     let until = past.began.unwrap_or(now) + REPLICAS_PATIENCE;
@@ -72,8 +72,8 @@ fn wait_for_replicas(past: Past, is_transaction: bool, now: Instant) -> Undone {
     }
 }
 
-/// Counts a command that is not part of the transaction that is being collected, and why. `None`:
-/// there is no such command.
+/// Counts a command that was refused before execution, such as a skipped request or one refused
+/// within `MULTI`. `command` is `None` if there is no such command.
 #[cold]
 pub(super) fn count_refusal(command: Option<&'static Command>, text: &str, engine: &Engine) {
     engine.counts.error(text.as_bytes());
@@ -82,25 +82,25 @@ pub(super) fn count_refusal(command: Option<&'static Command>, text: &str, engin
     }
 }
 
-/// As Redis begins it, for clients that match on it.
+/// The error begins as in Redis, because clients match on it.
 const CANNOT_KEEP: &str = "MISCONF Errors writing to disk: writes are refused until it works again. \
                            See the server's log, and INFO persistence.";
 
-/// The same for a write that too few servers would get.
-const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write: fewer other servers can keep \
-                           it than min-replicas-to-write says. See INFO persistence.";
+/// The error for a write that fewer servers than `min-replicas-to-write` would receive.
+const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write: fewer backups are \
+                           reachable than min-replicas-to-write requires. See INFO persistence.";
 
-/// How long a write waits for other servers before it is executed: as long as it takes to go on without
-/// a backup that does not answer.
+/// Longest wait of a write for enough replicas before it is refused. It covers the time to replace
+/// a backup that does not respond.
 const REPLICAS_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Measures how long the commands of one connection take, one after another.
+/// Measures the execution times of consecutive commands of one connection.
 ///
-/// A reading of the clock costs as much as a tenth of a short command. So in a deep pipeline short
-/// commands are measured in groups, and each is said to have taken what they took on average.
+/// Reading the clock costs a tenth of a short command. In a deep pipeline, short commands are
+/// therefore measured in groups, and each counts with the group's average.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
-    /// When what is not accounted for has begun.
+    /// Start of the time that no command is charged with yet.
     since: Option<Instant>,
     /// Numbers of the commands since then.
     group: [u16; GROUP_MAX],
@@ -110,7 +110,7 @@ pub(crate) struct Meter {
 const GROUP_MAX: usize = 8;
 
 impl Meter {
-    /// A command begins. One that may take long is not measured together with others.
+    /// Begins to measure a command. A command that may be slow gets a group of its own.
     #[inline]
     fn begin(&mut self, command: &Command, engine: &Engine, now: Instant) {
         if self.since.is_none() {
@@ -120,7 +120,7 @@ impl Meter {
         }
     }
 
-    /// Accounts for the commands that were measured together. Returns what they took.
+    /// Charges the commands of the group with their average time. Returns the total.
     fn end_group(&mut self, engine: &Engine, now: Instant) -> Duration {
         let end = engine.read_stopwatch(now);
         let spent = self.since.replace(end).map_or(Duration::ZERO, |since| end.since(since));
@@ -132,7 +132,7 @@ impl Meter {
         spent
     }
 
-    /// Accounts for everything: what follows is not these commands' time.
+    /// Ends the group. The time after this call is charged to no command.
     pub(crate) fn finish(&mut self, engine: &Engine, now: Instant) {
         if self.len > 0 {
             self.end_group(engine, now);
@@ -141,7 +141,7 @@ impl Meter {
     }
 }
 
-/// Whether a command takes a short time whatever its arguments.
+/// Returns whether a command is fast whatever its arguments are.
 #[inline]
 fn is_short(command: &Command) -> bool {
     command.has(flag::FAST) || (command.has(flag::DENYOOM) && command.names_one_key())
@@ -153,18 +153,18 @@ pub(super) fn begin(command: &Command, turn: &mut Turn<'_>) {
     turn.meter.begin(command, turn.engine, turn.now);
 }
 
-/// A command that has been answered.
+/// An answered command.
 pub(super) struct Attempt<'a> {
     pub(super) command: &'static Command,
-    /// Its [`Command::number`].
+    /// The command's [`Command::number`].
     pub(super) number: usize,
     pub(super) args: &'a [&'a [u8]],
-    /// Whether it was tried at all.
+    /// True if the command passed admission.
     pub(super) is_admitted: bool,
 }
 
 impl Attempt<'_> {
-    /// Counts it.
+    /// Updates counters, `MONITOR` and `SLOWLOG` for the command.
     #[inline]
     pub(super) fn count(&self, reply: &[u8], session: &Session, turn: &mut Turn<'_>) {
         let engine = &*turn.engine;

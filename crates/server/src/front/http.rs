@@ -1,9 +1,9 @@
-//! Requests of a web browser, which are refused by closing the connection.
+//! HTTP requests, which are refused by closing the connection.
 //!
-//! A page can make a browser send an HTTP request to any port of the browser's own machine, with a
-//! body that the page chooses. Read as inline requests, the lines of the header are unknown commands
-//! and the lines of the body are executed. Every such request has a line that begins with `POST` or
-//! `Host:`, so a connection ends there, as in Redis since 3.2.7.
+//! A web page can make a browser send an HTTP request to any port of its own machine, with a body
+//! chosen by the page. Parsed as inline requests, the header lines are unknown commands and the
+//! body lines are executed. Every such request has a line that begins with `POST` or `Host:`, so
+//! the server closes the connection there, as Redis does since 3.2.7.
 
 use super::client::Turn;
 use crate::session::Session;
@@ -13,16 +13,15 @@ pub(super) fn is_request(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
-/// Ends the connection, and writes a warning into the log: one a minute, however many requests there
-/// are.
+/// Closes the connection and logs a warning, at most once per minute.
 #[cold]
 pub(super) fn refuse(session: &mut Session, turn: &Turn<'_>) {
     session.closing = true;
     if turn.engine.node().operators.attacks.is_due(turn.now) {
         tracing::warn!(
             client = session.facts.peer,
-            "possible security attack: a client sends POST or Host:, as a browser does that a web \
-             page uses to reach this server (cross-protocol scripting). Its connection is closed"
+            "possible security attack: client sent POST or Host: (cross-protocol scripting by a \
+             web page), closing connection"
         );
     }
 }

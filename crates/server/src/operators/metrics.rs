@@ -1,4 +1,4 @@
-//! What Prometheus reads: everything that `INFO` counts, in the text format of version 0.0.4.
+//! Metrics for Prometheus: all counters of `INFO`, in the text format of version 0.0.4.
 
 use super::counts::{self, Background, Counter, Counts, Summary};
 use crate::engine::{DiskCounts, Node, Replication, called, expired};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::Instant;
 
-/// The text of one scrape, at `now`.
+/// Returns the text of one scrape, at `now`.
 pub(crate) fn text(node: &Node, now: Instant) -> String {
     let mut page = Page::default();
     let counts = node.operators.counts();
@@ -17,18 +17,18 @@ pub(crate) fn text(node: &Node, now: Instant) -> String {
     reactors(&mut page, node, &counts);
     memory(&mut page, node, &counts);
     migrations(&mut page, node);
-    // Nothing where nobody else keeps the log: a dashboard finds each metric at each server.
+    // Without replication the values are 0, so that dashboards find each metric on each server.
     let replication = node.replication().map(|replication| &**replication);
     replicas(&mut page, replication);
     lease(&mut page, replication, now);
     page.0
 }
 
-/// The text as it grows.
+/// The text of a scrape under construction.
 #[derive(Debug, Default)]
 struct Page(String);
 
-/// What a metric is to Prometheus.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Counter,
@@ -37,7 +37,7 @@ enum Kind {
 }
 
 impl Page {
-    /// A metric begins: its values follow.
+    /// Writes the header of a metric. Its values follow.
     fn metric(&mut self, name: &str, kind: Kind, help: &str) {
         let kind = match kind {
             Kind::Counter => "counter",
@@ -49,7 +49,6 @@ impl Page {
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        // Writing into a String cannot fail.
         let _ = writeln!(self.0, "{line}");
     }
 
@@ -69,7 +68,7 @@ fn seconds(nanoseconds: u64) -> f64 {
 }
 
 fn server(page: &mut Page, node: &Node) {
-    page.metric("ballast_info", Kind::Gauge, "What the server is.");
+    page.metric("ballast_info", Kind::Gauge, "Version and identity of the server.");
     page.line(format_args!(
         "ballast_info{{version=\"{}\",server=\"{}\",cluster=\"{}\"}} 1",
         env!("CARGO_PKG_VERSION"),
@@ -84,10 +83,14 @@ fn server(page: &mut Page, node: &Node) {
     }
     page.gauge("ballast_resident_bytes", "Resident memory of the process.", usage.resident_bytes);
     let is_linked = u64::from(node.is_linked());
-    page.gauge("ballast_coordinator_linked", "Whether the coordinator can be reached.", is_linked);
+    page.gauge(
+        "ballast_coordinator_linked",
+        "1 if the coordinator is connected, else 0.",
+        is_linked,
+    );
     page.counter(
         "ballast_frames_too_long_total",
-        "Messages to servers that no frame can carry, and that were dropped.",
+        "Messages to servers dropped because they exceed the frame size limit.",
         node.operators.frames_too_long.load(Ordering::Relaxed),
     );
 }
@@ -96,44 +99,44 @@ fn clients(page: &mut Page, node: &Node, counts: &[Arc<Counts>]) {
     let sum = |counter: fn(&Counts) -> &Counter| -> u64 {
         counts.iter().map(|counts| counter(counts).read()).sum()
     };
-    page.gauge("ballast_clients", "Clients that are connected.", node.operators.clients.count());
+    page.gauge("ballast_clients", "Connected clients.", node.operators.clients.count());
     let blocked = node.operators.clients.sums().blocked;
-    page.gauge("ballast_clients_blocked", "Clients with a request that waits.", blocked);
+    page.gauge("ballast_clients_blocked", "Clients with a blocked request.", blocked);
     let max = u64::from(node.configuration().maxclients);
-    page.gauge("ballast_clients_max", "Clients that may be connected.", max);
+    page.gauge("ballast_clients_max", "Maximum number of connected clients.", max);
     let connections = sum(|counts| &counts.connections);
-    page.counter("ballast_connections_total", "Clients that have connected.", connections);
+    page.counter("ballast_connections_total", "Connections accepted.", connections);
     let refused = sum(|counts| &counts.refused);
-    page.counter("ballast_connections_refused_total", "Clients sent away at once.", refused);
+    page.counter("ballast_connections_refused_total", "Connections refused.", refused);
     let name = "ballast_clients_evicted_total";
-    page.metric(name, Kind::Counter, "Clients sent away, by reason.");
+    page.metric(name, Kind::Counter, "Client connections closed by a limit, by reason.");
     let output = sum(|counts| &counts.overflowed);
     page.line(format_args!("{name}{{reason=\"output\"}} {output}"));
     let timeout = sum(|counts| &counts.timed_out);
     page.line(format_args!("{name}{{reason=\"timeout\"}} {timeout}"));
     page.counter(
         "ballast_auth_failures_total",
-        "Wrong passwords.",
+        "Failed authentications.",
         sum(|counts| &counts.auth_failures),
     );
-    page.counter("ballast_requests_total", "Requests read.", sum(|counts| &counts.requests));
+    page.counter("ballast_requests_total", "Requests received.", sum(|counts| &counts.requests));
     page.counter(
         "ballast_requests_parked_total",
-        "Requests that had to wait for something.",
+        "Requests that had to wait.",
         sum(|counts| &counts.parked),
     );
     let hits = sum(|counts| &counts.hits);
     page.counter("ballast_keyspace_hits_total", "Reads that found a record.", hits);
     let misses = sum(|counts| &counts.misses);
-    page.counter("ballast_keyspace_misses_total", "Reads that found none.", misses);
-    page.metric("ballast_errors_total", Kind::Counter, "Errors answered, by their first word.");
+    page.counter("ballast_keyspace_misses_total", "Reads that found no record.", misses);
+    page.metric("ballast_errors_total", Kind::Counter, "Error replies, by error code.");
     for (kind, count) in counts::errors(counts) {
         let kind: String = kind.chars().filter(char::is_ascii_alphanumeric).collect();
         page.line(format_args!("ballast_errors_total{{kind=\"{kind}\"}} {count}"));
     }
 }
 
-/// The buckets of a histogram end at 1.024 us times powers of four.
+/// Number of histogram buckets. Bucket ends are 1.024 us times powers of four.
 const BUCKETS: usize = 12;
 
 fn commands(page: &mut Page, counts: &[Arc<Counts>]) {
@@ -144,8 +147,12 @@ fn commands(page: &mut Page, counts: &[Arc<Counts>]) {
             "Commands executed.",
             (|sum: &Summary| sum.calls) as fn(&Summary) -> u64,
         ),
-        ("ballast_command_failed_total", "Commands answered with an error.", |sum| sum.failed),
-        ("ballast_command_rejected_total", "Commands not even tried.", |sum| sum.rejected),
+        ("ballast_command_failed_total", "Commands that failed during execution.", |sum| {
+            sum.failed
+        }),
+        ("ballast_command_rejected_total", "Commands rejected before execution.", |sum| {
+            sum.rejected
+        }),
     ] {
         page.metric(name, Kind::Counter, help);
         for (command, sum) in &called {
@@ -154,7 +161,7 @@ fn commands(page: &mut Page, counts: &[Arc<Counts>]) {
         }
     }
     let name = "ballast_command_duration_seconds";
-    page.metric(name, Kind::Histogram, "Time that commands took on their reactor.");
+    page.metric(name, Kind::Histogram, "Execution time of commands on their reactor.");
     for (command, sum) in &called {
         let command = command.name;
         for power in 0..BUCKETS {
@@ -173,7 +180,7 @@ fn commands(page: &mut Page, counts: &[Arc<Counts>]) {
 fn reactors(page: &mut Page, node: &Node, counts: &[Arc<Counts>]) {
     let reactors = node.operators.host().map(|host| host.reactors()).unwrap_or_default();
     let name = "ballast_reactor_seconds_total";
-    page.metric(name, Kind::Counter, "What reactors spent their time on.");
+    page.metric(name, Kind::Counter, "Time of reactors, by kind of work.");
     for (number, spent) in reactors.iter().enumerate() {
         for (kind, nanoseconds) in [
             ("client", spent.work_ns),
@@ -185,25 +192,25 @@ fn reactors(page: &mut Page, node: &Node, counts: &[Arc<Counts>]) {
             page.line(format_args!("{name}{{reactor=\"{number}\",kind=\"{kind}\"}} {spent}"));
         }
     }
-    page.metric("ballast_reactor_turns_total", Kind::Counter, "Turns of reactors.");
+    page.metric("ballast_reactor_turns_total", Kind::Counter, "Event loop turns of reactors.");
     for (number, spent) in reactors.iter().enumerate() {
         let turns = spent.turns;
         page.line(format_args!("ballast_reactor_turns_total{{reactor=\"{number}\"}} {turns}"));
     }
-    page.metric("ballast_network_bytes_total", Kind::Counter, "Bytes over all connections.");
+    page.metric("ballast_network_bytes_total", Kind::Counter, "Network bytes of all connections.");
     let received: u64 = reactors.iter().map(|spent| spent.bytes_in).sum();
     page.line(format_args!("ballast_network_bytes_total{{direction=\"in\"}} {received}"));
     let sent: u64 = reactors.iter().map(|spent| spent.bytes_out).sum();
     page.line(format_args!("ballast_network_bytes_total{{direction=\"out\"}} {sent}"));
     let (time, quanta) = ("ballast_background_seconds_total", "ballast_background_quanta_total");
-    page.metric(time, Kind::Counter, "Time of background work, by what it is for.");
+    page.metric(time, Kind::Counter, "Time of background work, by kind.");
     for (number, counts) in counts.iter().enumerate() {
         for (kind, name) in Background::ALL {
             let spent = seconds(counts.background_ns(kind));
             page.line(format_args!("{time}{{reactor=\"{number}\",kind=\"{name}\"}} {spent}"));
         }
     }
-    page.metric(quanta, Kind::Counter, "Pieces of background work, by what they are for.");
+    page.metric(quanta, Kind::Counter, "Quanta of background work, by kind.");
     for (number, counts) in counts.iter().enumerate() {
         for (kind, name) in Background::ALL {
             let done = counts.quanta(kind);
@@ -215,7 +222,7 @@ fn reactors(page: &mut Page, node: &Node, counts: &[Arc<Counts>]) {
 fn memory(page: &mut Page, node: &Node, counts: &[Arc<Counts>]) {
     let usage = node.store().usage();
     let log = &usage.log;
-    page.metric("ballast_log_bytes", Kind::Gauge, "The log's memory, by what it is.");
+    page.metric("ballast_log_bytes", Kind::Gauge, "Memory of the log, by state.");
     for (state, bytes) in [
         ("total", log.total_bytes),
         ("free", log.free_bytes),
@@ -236,12 +243,12 @@ fn memory(page: &mut Page, node: &Node, counts: &[Arc<Counts>]) {
         page.line(format_args!("ballast_log_segments{{state=\"{state}\"}} {count}"));
     }
     page.gauge("ballast_index_bytes", "Memory of the index.", usage.index_bytes);
-    page.metric("ballast_records", Kind::Gauge, "Records, by database, about a second ago.");
+    page.metric("ballast_records", Kind::Gauge, "Records, by database, up to a second old.");
     for (table, records) in node.table_records() {
         page.line(format_args!("ballast_records{{db=\"{}\"}} {records}", table.0));
     }
     let gone = expired(node, counts);
-    page.counter("ballast_expired_records_total", "Records whose time had come.", gone);
+    page.counter("ballast_expired_records_total", "Expired records reclaimed.", gone);
 }
 
 fn migrations(page: &mut Page, node: &Node) {
@@ -249,20 +256,20 @@ fn migrations(page: &mut Page, node: &Node) {
     let me = node.me();
     let out = map.moving.iter().filter(|(_, source, _)| *source == me).count();
     let into = map.moving.iter().filter(|(_, _, target)| *target == me).count();
-    page.metric("ballast_migrations", Kind::Gauge, "Migrations that are under way.");
+    page.metric("ballast_migrations", Kind::Gauge, "Migrations in progress.");
     page.line(format_args!("ballast_migrations{{direction=\"out\"}} {out}"));
     page.line(format_args!("ballast_migrations{{direction=\"in\"}} {into}"));
     let share = u64::from(node.background_share());
-    page.gauge("ballast_background_share_percent", "Least share of background work.", share);
+    page.gauge("ballast_background_share_percent", "Minimum share of background work.", share);
 }
 
-/// Writes the metrics of replicas: those held for others, and those that this log lacks.
+/// Writes the metrics of replicas: those held for other servers, and those that this log lacks.
 fn replicas(page: &mut Page, replication: Option<&Replication>) {
     let (count, bytes) = replication.map(Replication::held).unwrap_or_default();
     page.gauge("ballast_replicas", "Replicas of segments of other servers' logs.", count as u64);
-    page.gauge("ballast_replica_bytes", "Bytes of segments in them, as far as is known.", bytes);
+    page.gauge("ballast_replica_bytes", "Known bytes of segments in these replicas.", bytes);
     let open = replication.map_or(0, |it| it.disk().open_files()) as u64;
-    page.gauge("ballast_replica_files_open", "Files open because replicas are written.", open);
+    page.gauge("ballast_replica_files_open", "Open files of replicas being written.", open);
     let short = replication.map_or(0, Replication::under_replicated) as u64;
     page.gauge(
         "ballast_segments_under_replicated",
@@ -270,28 +277,40 @@ fn replicas(page: &mut Page, replication: Option<&Replication>) {
         short,
     );
     let reach = replication.map_or(0, Replication::reach) as u64;
-    page.gauge("ballast_backups_reachable", "Other servers that get what is written next.", reach);
+    page.gauge("ballast_backups_reachable", "Backups that would receive the next write.", reach);
     let least = replication.map_or(0, Replication::reach_min) as u64;
-    page.gauge("ballast_backups_needed", "With fewer of them writes are refused.", least);
+    page.gauge(
+        "ballast_backups_needed",
+        "Minimum number of reachable backups. With fewer, writes are refused.",
+        least,
+    );
     let is_alone = replication.is_some_and(Replication::is_on_own_disk);
-    let help = "1: no other server lives, and this one's log is on its own disk only.";
+    let help = "1 if no other server is alive and the log is on this server's disk only, else 0.";
     page.gauge("ballast_log_on_own_disk_only", help, u64::from(is_alone));
     let count = |count: fn(&DiskCounts) -> u64| replication.map_or(0, |it| count(it.disk_counts()));
     let errors = count(DiskCounts::errors);
-    page.counter("ballast_disk_errors_total", "Operations of the disk that failed.", errors);
+    page.counter("ballast_disk_errors_total", "Failed disk operations.", errors);
     let scrubbed = count(DiskCounts::scrubbed_replicas);
-    page.counter("ballast_scrubbed_replicas_total", "Replicas read again and whole.", scrubbed);
+    page.counter(
+        "ballast_scrubbed_replicas_total",
+        "Replicas read by scrubbing and found intact.",
+        scrubbed,
+    );
     let bytes = count(DiskCounts::scrubbed_bytes);
-    page.counter("ballast_scrubbed_bytes_total", "Their bytes.", bytes);
+    page.counter(
+        "ballast_scrubbed_bytes_total",
+        "Bytes of the replicas found intact by scrubbing.",
+        bytes,
+    );
     let damaged = count(DiskCounts::damaged_replicas);
-    page.counter("ballast_damaged_replicas_total", "Replicas that the disk has lost.", damaged);
+    page.counter("ballast_damaged_replicas_total", "Replicas found damaged on disk.", damaged);
 }
 
-/// The backups' word, on which this server may serve.
+/// Writes the metrics of the read lease.
 fn lease(page: &mut Page, replication: Option<&Replication>, now: Instant) {
     let left = replication.map(|it| it.lease_left(now)).unwrap_or_default();
-    page.metric("ballast_lease_seconds", Kind::Gauge, "How much longer the read lease runs.");
+    page.metric("ballast_lease_seconds", Kind::Gauge, "Remaining time of the read lease.");
     page.line(format_args!("ballast_lease_seconds {}", left.as_secs_f64()));
     let lapses = replication.map_or(0, Replication::lease_lapses);
-    page.counter("ballast_lease_lapses_total", "How often the read lease has run out.", lapses);
+    page.counter("ballast_lease_lapses_total", "Expirations of the read lease.", lapses);
 }

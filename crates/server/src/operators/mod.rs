@@ -1,16 +1,16 @@
-//! What operators see and change while a server runs: its settings, who is connected, what was
-//! counted and what was slow. Shared by all reactors, beside the data path.
+//! State that operators see and change while a server runs: settings, clients, counters and slow
+//! commands. All reactors share it, beside the data path.
 //!
-//! - [`clients`]: who is connected, on which reactor, and who of them is to be sent away;
-//! - [`counts`]: what each reactor counts, of commands and beside them;
-//! - [`executions`]: what of a command is shown to those who monitor, and noted if it was slow;
-//! - [`slow`]: the slow log, and what `LATENCY` remembers;
-//! - [`pause`]: requests that wait because somebody said `CLIENT PAUSE`;
+//! - [`clients`]: connected clients by reactor, and those that must be closed;
+//! - [`counts`]: the counters of each reactor;
+//! - [`executions`]: executed commands, for `MONITOR` and the slow log;
+//! - [`slow`]: the slow log, and the samples of `LATENCY`;
+//! - [`pause`]: requests delayed by `CLIENT PAUSE`;
 //! - [`monitor`]: the lines of `MONITOR`;
-//! - [`host`]: what only the process can do.
+//! - [`host`]: services of the process.
 //!
-//! **Invariant:** a request looks here at words that change rarely, and writes only to what belongs
-//! to its reactor alone. Locks are taken when a client comes, goes, or asks.
+//! **Invariant:** a request reads only words here that rarely change, and writes only words of its
+//! own reactor. Locks are taken only when clients connect, disconnect, or use operator commands.
 
 pub(crate) mod clients;
 pub(crate) mod counts;
@@ -39,7 +39,7 @@ use types::{Instant, ReactorId, ServerId};
 pub(crate) struct Operators {
     configuration: ArcSwap<Configuration>,
     counts: Box<[ArcSwap<Counts>]>,
-    /// Rises when settings or counts are replaced: reactors look at it once per turn.
+    /// Version of settings and counters. Reactors check it once per turn.
     version: AtomicU64,
     pub(crate) clients: Clients,
     pub(crate) monitors: Monitors,
@@ -48,12 +48,12 @@ pub(crate) struct Operators {
     pub(crate) baseline: Mutex<Baseline>,
     pub(crate) slow_log: Mutex<SlowLog>,
     pub(crate) latency: Mutex<Latency>,
-    /// Slots whose move to another server was announced by `CLUSTER SETSLOT`, with the server.
+    /// Slots whose move was announced by `CLUSTER SETSLOT`, with the target.
     pub(crate) announced: Mutex<BTreeMap<u16, ServerId>>,
-    /// When an attack on a client's browser was told of in the log.
+    /// Rate limit for the log warning about HTTP requests.
     pub(crate) attacks: Occasions,
     host: OnceLock<Box<dyn Host>>,
-    /// Messages to servers that no frame can carry, and that were dropped.
+    /// Messages to servers that were dropped because they do not fit a frame.
     pub(crate) frames_too_long: Arc<AtomicU64>,
 }
 
@@ -77,7 +77,7 @@ impl Operators {
         }
     }
 
-    /// The settings as they are now.
+    /// Returns the current settings.
     pub(crate) fn configuration(&self) -> Arc<Configuration> {
         self.configuration.load_full()
     }
@@ -88,39 +88,39 @@ impl Operators {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// What a reactor counts from now on. It belongs to the reactor; everybody may read it.
+    /// Returns a reactor's current counters. Only that reactor writes them.
     pub(crate) fn counts_of(&self, reactor: ReactorId) -> Arc<Counts> {
         self.counts[usize::from(reactor.0)].load_full()
     }
 
-    /// What all reactors have counted since the last reset.
+    /// Returns the counters of all reactors since the last reset.
     pub(crate) fn counts(&self) -> Vec<Arc<Counts>> {
         self.counts.iter().map(ArcSwap::load_full).collect()
     }
 
-    /// Everything is counted from 0 again.
+    /// Resets all counters.
     pub(crate) fn reset_counts(&self) {
         self.counts.iter().for_each(|counts| counts.store(Arc::default()));
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Rises when settings or counts have been replaced.
+    /// Returns the version, which rises when settings or counters are replaced.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Says what the process can do. Once, before the first turn.
+    /// Sets the services of the process. Must be called once, before the first turn.
     pub(crate) fn set_host(&self, host: Box<dyn Host>) {
-        assert!(self.host.set(host).is_ok(), "a server has one host");
+        assert!(self.host.set(host).is_ok(), "the host of a server is set once");
     }
 
-    /// What the process can do; `None` in a simulation.
+    /// Returns the services of the process; `None` in a simulation.
     pub(crate) fn host(&self) -> Option<&dyn Host> {
         self.host.get().map(|host| &**host)
     }
 }
 
-/// Values that some numbers had when everything was counted from 0 again: those that others count.
+/// Values at the last reset of numbers that are counted elsewhere and cannot be reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Baseline {
     pub(crate) expired: u64,
@@ -128,17 +128,17 @@ pub(crate) struct Baseline {
     pub(crate) bytes_out: u64,
 }
 
-/// Something that is told of at most once a minute.
+/// A limit of one log message per minute.
 #[derive(Debug, Default)]
 pub(crate) struct Occasions {
-    /// When it may be told of again, in nanoseconds.
+    /// Time from which the next message is allowed, in nanoseconds.
     next: AtomicU64,
 }
 
 const OCCASIONS_PAUSE: Duration = Duration::from_secs(60);
 
 impl Occasions {
-    /// Returns whether it is to be told of now; then not again for a while.
+    /// Returns whether to log a message now. If so, the next one is allowed after a pause.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let next = (now + OCCASIONS_PAUSE).0;
         let pass = |before| (before <= now.0).then_some(next);
@@ -146,7 +146,7 @@ impl Occasions {
     }
 }
 
-/// A lock that nobody leaves broken: what is behind it makes sense after each change.
+/// Locks a mutex, ignoring poison: the protected data is valid after each single change.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

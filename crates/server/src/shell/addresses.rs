@@ -1,18 +1,18 @@
-//! Addresses of other servers, found without keeping a reactor waiting.
+//! Address lookup for other servers, without blocking a reactor.
 //!
-//! A server may announce a name instead of an address. Asking for a name can take many seconds, so
-//! each question is asked on a thread of its own; reactors only look at the answers. The last good
-//! answer is used until there is another one: a resolver that fails takes nothing away.
+//! A server may announce a host name instead of an address. A name lookup can take many seconds, so
+//! each one runs on a thread of its own, and reactors only read the results. The last successful
+//! result is used until the next one, so a failing resolver removes no address.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Finds the addresses of a name. May take long.
+/// Resolves a host name. May block for a long time.
 type Resolve = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
-/// The addresses of all hosts that this process has asked for. Shared by its reactors.
+/// The addresses of all hosts looked up by this process. Its reactors share them.
 pub struct AddressBook {
     resolve: Box<Resolve>,
     names: Mutex<BTreeMap<String, Name>>,
@@ -21,29 +21,29 @@ pub struct AddressBook {
 /// The state of one name.
 #[derive(Debug, Default)]
 struct Name {
-    /// The last good answer. The first one is tried first.
+    /// Addresses of the last successful lookup, in the order in which they are tried.
     addresses: Vec<IpAddr>,
-    /// A thread is asking.
+    /// True while a lookup is running.
     is_asked: bool,
 }
 
 impl AddressBook {
-    /// Creates a book that asks the system's resolver.
+    /// Creates an address book that uses the system's resolver.
     pub fn of_system() -> Arc<AddressBook> {
         AddressBook::new(|host| {
-            // The port does not matter, but the system's interface asks for one.
+            // The port is irrelevant, but the system's interface requires one.
             Ok((host, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
         })
     }
 
-    /// Creates a book that asks `resolve`.
+    /// Creates an address book that resolves names by `resolve`.
     pub fn new(
         resolve: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static,
     ) -> Arc<AddressBook> {
         Arc::new(AddressBook { resolve: Box::new(resolve), names: Mutex::default() })
     }
 
-    /// Returns the address of a host, if it is known by now. Begins to ask for a name that is new.
+    /// Returns the address of a host, if it is already known. Starts a lookup for a new name.
     pub fn look_up(self: &Arc<Self>, host: &str) -> Option<IpAddr> {
         if let Ok(address) = host.parse() {
             return Some(address);
@@ -56,8 +56,8 @@ impl AddressBook {
         None
     }
 
-    /// Notes that nobody could be reached at an address: another one of the host is tried next, and
-    /// its name is asked for again.
+    /// Records a failed connection to an address. The host's next address is tried next, and its
+    /// name is looked up again.
     pub fn failed(self: &Arc<Self>, host: &str, address: IpAddr) {
         let mut names = self.names();
         let Some(name) = names.get_mut(host) else { return };
@@ -78,7 +78,7 @@ impl AddressBook {
             book.answered(&host, answer);
         };
         if let Err(error) = std::thread::Builder::new().name("resolver".into()).spawn(asking) {
-            tracing::warn!(%error, "no thread can be started to find a server's address");
+            tracing::warn!(%error, "cannot start a thread to resolve a server's address");
             name.is_asked = false;
         }
     }
@@ -89,14 +89,16 @@ impl AddressBook {
         name.is_asked = false;
         match answer {
             Ok(addresses) if !addresses.is_empty() => {
-                // An address that has just failed need not come first again.
+                // If the set is unchanged, keep the order: a failed address stays last.
                 let is_known = name.addresses.iter().all(|known| addresses.contains(known));
                 if name.addresses.len() != addresses.len() || !is_known {
                     name.addresses = addresses;
                 }
             }
-            Ok(_) => tracing::warn!(host, "a server's name has no address: check the resolver"),
-            Err(error) => tracing::warn!(host, %error, "a server's address cannot be found"),
+            Ok(_) => {
+                tracing::warn!(host, "a server's name resolves to no address, check the resolver")
+            }
+            Err(error) => tracing::warn!(host, %error, "cannot resolve a server's address"),
         }
     }
 
@@ -113,7 +115,7 @@ mod tests {
     const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
     const TWO: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
-    /// A book whose resolver answers when the test says so: what it was asked, and its answers.
+    /// Returns a book with a resolver controlled by the test: its questions, and its answers.
     fn slow() -> (Arc<AddressBook>, Receiver<String>, Sender<io::Result<Vec<IpAddr>>>) {
         let (asked, questions) = channel();
         let (answers, given) = channel();
@@ -125,7 +127,7 @@ mod tests {
         (book, questions, answers)
     }
 
-    /// Waits until the book has taken an answer.
+    /// Waits until the book has processed its answer.
     fn until_idle(book: &AddressBook) {
         while book.names().values().any(|name| name.is_asked) {
             std::thread::yield_now();
@@ -139,7 +141,7 @@ mod tests {
             assert_eq!(book.look_up("one.example"), None);
         }
         assert_eq!(questions.recv().as_deref(), Ok("one.example"));
-        // Addresses are there meanwhile, without a question.
+        // A numeric address needs no lookup.
         assert_eq!(book.look_up("10.0.0.2"), Some(TWO));
         answers.send(Ok(vec![ONE])).expect("it waits");
         until_idle(&book);
@@ -179,7 +181,7 @@ mod tests {
         answers.send(Ok(vec![ONE, TWO])).expect("it waits");
         until_idle(&book);
         assert_eq!(book.look_up("two.example"), Some(TWO), "the same answer changes nothing");
-        // A failure of an address that was given up is none of the present one.
+        // A failure of an abandoned address does not affect the current one.
         book.failed("two.example", ONE);
         assert_eq!(book.look_up("two.example"), Some(TWO));
         answers.send(Ok(vec![ONE, TWO])).expect("it waits");

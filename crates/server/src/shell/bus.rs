@@ -1,9 +1,9 @@
-//! The connections between servers, as one reactor has them.
+//! The bus of one reactor: its connections to other servers.
 //!
-//! A reactor opens its own connections to a server when it first has something for it: one for
-//! bulk, one for priority traffic. Questions leave on them, and answers come back on the
-//! connection of their question. Every connection begins with a [handshake](handshake), of which
-//! this file only moves the messages; nothing else is read or sent before it is over.
+//! A reactor opens its own connections to a server when it first sends to it: one for bulk and one
+//! for priority traffic. Requests leave on them, and each reply returns on the connection of its
+//! request. Every connection begins with a [handshake](handshake). This module only transports the
+//! handshake's messages, and exchanges nothing else before it is complete.
 
 use super::addresses::AddressBook;
 use crate::engine::{Node, Payload, Route, Sending, To};
@@ -22,19 +22,19 @@ use wire::frame::{HEADER_BYTES, Header};
 use wire::handshake::{HANDSHAKE_BYTES_MAX, HANDSHAKE_MAX, HandshakeMessage, Purpose};
 use wire::peer::PeerMessage;
 
-/// Unsent bytes of a connection above which what is sent to it is dropped: the other side is
-/// stuck, and the protocols repeat what matters.
+/// Unsent bytes of a connection above which messages are dropped. The peer is stuck, and the
+/// protocols repeat important messages.
 const BACKLOG_MAX: usize = 64 << 20;
 
-/// A connection that is not there after this time is given up: what is sent next begins another
-/// one. The system alone would repeat a lost packet for two minutes.
+/// Time limit for connecting, after which the next message starts a new connection. The operating
+/// system alone would retry a lost packet for two minutes.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 
-/// Messages that may wait for a connection, whatever their size.
+/// Most messages that wait for a connection, whatever their size.
 const WAITING_MAX: usize = 65_536;
 
-/// Accepted connections at a time whose other side is not proven. The oldest gives way to another
-/// one: a handshake takes a server a millisecond.
+/// Most accepted connections with an incomplete handshake. A further one replaces the oldest. A
+/// handshake takes a server one millisecond.
 const UNPROVEN_MAX: usize = 256;
 
 /// The bus connections of one reactor.
@@ -43,36 +43,35 @@ pub(super) struct Bus {
     cluster: ClusterId,
     server: ServerId,
     links: BTreeMap<ConnectionId, Link>,
-    /// Connections that this reactor opened, by server and whether they are for priority traffic.
+    /// Connections that this reactor opened, by server and by priority.
     opened: BTreeMap<(ServerId, bool), ConnectionId>,
-    /// Accepted connections whose handshake is under way and when its time is over, in order of
-    /// time.
+    /// Accepted connections with an incomplete handshake and their deadlines, in order of time.
     accepted: VecDeque<(Instant, ConnectionId)>,
-    /// The same of those that this reactor opened.
+    /// The same for connections that this reactor opened.
     opening: VecDeque<(Instant, ConnectionId)>,
-    /// Connections that were begun, and when they are given up, in order of time.
+    /// Connections being established and their deadlines, in order of time.
     connecting: VecDeque<(Instant, ConnectionId)>,
     addresses: Arc<AddressBook>,
-    /// Messages that no frame can carry.
+    /// Counter of messages that were dropped because they do not fit a frame.
     too_long: Arc<AtomicU64>,
 }
 
 struct Link {
     state: State,
-    /// What to connect to, if we opened it.
+    /// Server and priority, if this reactor opened the connection.
     opened_to: Option<(ServerId, bool)>,
 }
 
 enum State {
-    /// Not established: where it leads.
+    /// Not established yet, with the address being tried.
     Connecting(IpAddr, Waiting),
-    /// Established: the other side is not proven.
+    /// Established, with an incomplete handshake.
     Proving(Box<Handshake>, Waiting),
     /// In use.
     Open(ServerId),
 }
 
-/// Messages to be sent once the other side is proven.
+/// Messages that wait for the end of the handshake.
 #[derive(Default)]
 struct Waiting {
     messages: Vec<(PeerMessage, Vec<u8>)>,
@@ -80,7 +79,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Adds a message, unless too much waits already.
+    /// Adds a message, unless too much is waiting already.
     fn push(&mut self, message: PeerMessage, payload: Vec<u8>) {
         if self.payload_bytes < BACKLOG_MAX && self.messages.len() < WAITING_MAX {
             self.payload_bytes += payload.len();
@@ -89,7 +88,7 @@ impl Waiting {
     }
 }
 
-/// A message that has arrived.
+/// A received message.
 pub(super) struct Arrived {
     pub(super) from: ServerId,
     pub(super) route: Route,
@@ -113,22 +112,21 @@ impl Bus {
         }
     }
 
-    /// Begins to look for the addresses of these servers, before there is something to send to
-    /// them.
+    /// Starts address lookups for all servers of the map, before there are messages for them.
     pub(super) fn foresee(&self, node: &Node) {
         for server in &node.map().servers {
             self.addresses.look_up(&server.host);
         }
     }
 
-    /// Begins the handshake of a connection to our bus port.
+    /// Begins the handshake of a connection accepted on the bus port.
     pub(super) fn accepted(&mut self, now: Instant, connection: ConnectionId, io: &mut Io) {
         let Some(nonce) = drawn(handshake::new_nonce()) else { return io.close(connection) };
         if self.accepted.len() >= UNPROVEN_MAX
             && let Some((_, oldest)) = self.accepted.pop_front()
         {
             tracing::warn!(
-                "{UNPROVEN_MAX} connections to the bus port are not proven: one is closed"
+                "{UNPROVEN_MAX} bus connections are unauthenticated, closing the oldest"
             );
             io.close(oldest);
         }
@@ -140,18 +138,18 @@ impl Bus {
         self.links.insert(connection, Link { state, opened_to: None });
     }
 
-    /// Returns when [`Bus::tick`] is due, if nothing happens before.
+    /// Returns when [`Bus::tick`] is due, if no event happens before.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let first = |queue: &VecDeque<(Instant, _)>| queue.front().map(|(until, _)| *until);
         [&self.accepted, &self.opening, &self.connecting].into_iter().filter_map(first).min()
     }
 
-    /// Closes connections that take too long to be there, or whose handshake does.
+    /// Closes connections that exceed the time limit for connecting or for the handshake.
     pub(super) fn tick(&mut self, now: Instant, io: &mut Io) {
         while let Some((_, connection)) = self.connecting.pop_front_if(|(until, _)| *until <= now) {
             let link = self.links.get(&connection);
             if link.is_some_and(|link| matches!(link.state, State::Connecting(..))) {
-                tracing::debug!("a connection to a server takes too long: given up");
+                tracing::debug!("connection attempt to a server timed out");
                 io.close(connection);
             }
         }
@@ -163,14 +161,14 @@ impl Bus {
         }
     }
 
-    /// Ends the wait for a connection's handshake.
+    /// Removes the deadline of a connection's handshake.
     fn forget_deadline(&mut self, connection: ConnectionId) {
         for queue in [&mut self.accepted, &mut self.opening] {
             queue.retain(|(_, waiting)| *waiting != connection);
         }
     }
 
-    /// Begins the handshake of a connection that we opened.
+    /// Begins the handshake of a connection that this reactor opened.
     pub(super) fn connected(&mut self, now: Instant, connection: ConnectionId, io: &mut Io) {
         let Some(link) = self.links.get_mut(&connection) else { return io.close(connection) };
         let Some((server, is_priority)) = link.opened_to else { return };
@@ -189,7 +187,7 @@ impl Bus {
         }
     }
 
-    /// A connection is gone. To whom it led, if we had opened it.
+    /// Forgets a closed connection. Returns its server, if this reactor had opened it.
     pub(super) fn closed(&mut self, connection: ConnectionId, node: &Node) -> Option<ServerId> {
         self.forget_deadline(connection);
         let link = self.links.remove(&connection)?;
@@ -205,7 +203,7 @@ impl Bus {
         Some(to.0)
     }
 
-    /// Sends a message. What cannot be sent is dropped: the protocols repeat what matters.
+    /// Sends a message, or drops it if that is impossible now. Important ones are repeated.
     pub(super) fn send(&mut self, sending: Sending, now: Instant, node: &Node, io: &mut Io) {
         let Sending { to, is_priority, message, payload } = sending;
         let connection = match to {
@@ -239,7 +237,7 @@ impl Bus {
         let (server, is_priority) = to;
         let map = node.map();
         let info = map.servers.iter().find(|info| info.id == server)?;
-        // Nothing is sent until the address is known: the protocols repeat what matters.
+        // Messages are dropped until the address is known.
         let address = self.addresses.look_up(&info.host)?;
         let class = if is_priority { Class::Priority } else { Class::Bus };
         let connection = io.connect(SocketAddr::new(address, info.bus_port), ConnectTag(0), class);
@@ -250,8 +248,8 @@ impl Bus {
         Some(connection)
     }
 
-    /// Takes the next message off a connection's input; `None`: it is not complete. After an error
-    /// the connection is to be closed.
+    /// Takes the next complete message off a connection's input, or returns `None`. After an error,
+    /// the caller must close the connection.
     pub(super) fn receive(
         &mut self,
         connection: ConnectionId,
@@ -293,8 +291,8 @@ impl Bus {
         }
     }
 
-    /// Takes the next message of a handshake. `false`: the connection ends when the refusal has
-    /// left.
+    /// Processes a message of the handshake. Returns false if the handshake failed: the connection
+    /// then closes after the refusal was sent.
     fn prove(
         &mut self,
         connection: ConnectionId,
@@ -334,9 +332,9 @@ impl Bus {
         Ok(true)
     }
 
-    /// Puts a message into a connection's output. One that no frame can carry is dropped: its size
-    /// is bounded where it is made, so this is a fault of ours, and no reason for the peer to lose
-    /// everything else that this server has.
+    /// Appends a message to a connection's output, or drops it if it does not fit a frame. Message
+    /// sizes are bounded where messages are built, so this is a bug here. The connection stays
+    /// open, because other messages depend on it.
     fn write(
         &self,
         connection: ConnectionId,
@@ -349,13 +347,13 @@ impl Bus {
             Ok(()) => io.send_owned(connection, payload),
             Err(error) => {
                 self.too_long.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(%error, "a message to a server was dropped: please report this");
+                tracing::error!(%error, "message to a server dropped, please report this");
             }
         }
     }
 }
 
-/// Takes a frame whose message was read off the input, and returns its payload.
+/// Takes a frame off the input and returns its payload. The caller has parsed the message.
 fn take_payload(header: &Header, input: &mut Input) -> Payload {
     if header.payload_bytes == 0 {
         input.consume(header.frame_bytes());
@@ -365,9 +363,11 @@ fn take_payload(header: &Header, input: &mut Input) -> Payload {
     Payload { buffer: input.take(header.frame_bytes()), start }
 }
 
-/// The system's random bytes, or a warning.
+/// Unwraps random bytes from the operating system, or logs an error.
 fn drawn<T>(random: io::Result<T>) -> Option<T> {
-    random.inspect_err(|error| tracing::error!(%error, "the system has no random bytes")).ok()
+    random
+        .inspect_err(|error| tracing::error!(%error, "cannot read random bytes from the system"))
+        .ok()
 }
 
 fn broken(corrupt: Corrupt) -> io::Error {

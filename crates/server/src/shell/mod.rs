@@ -1,7 +1,7 @@
-//! Puts the server's [core](crate::core) on a reactor: sockets, the bus, mail.
+//! Runs the server's [core](crate::core) on a reactor: sockets, the bus, messages from threads.
 //!
-//! All decisions are elsewhere. This file turns what the reactor brings into calls of the core,
-//! and what the engine leaves in its outbox into bytes.
+//! This module makes no decisions. It turns events of the reactor into calls of the core, and the
+//! engine's outbox into bytes.
 
 mod addresses;
 mod bus;
@@ -27,17 +27,17 @@ pub const CLIENT_PORT: Port = Port(0);
 /// The listener for other servers.
 pub const BUS_PORT: Port = Port(1);
 
-/// What other threads send to a reactor.
+/// A message from another thread to a reactor.
 #[derive(Debug)]
 pub enum Mail {
-    /// From the coordinator. See [`reactor_for`].
+    /// A message from the coordinator. See [`reactor_for`].
     Control(FromCoordinator),
-    /// The disk has done something for this reactor, or failed to.
+    /// The completion or failure of a disk job.
     Disk(DiskDone),
 }
 
-/// The reactor that a message of the coordinator goes to, of so many. An answer to what none of them
-/// has asked goes to the first, which ignores it.
+/// Returns the reactor that processes a message of the coordinator. The first reactor gets answers
+/// to unknown requests, and ignores them.
 pub fn reactor_for(message: &FromCoordinator, reactors: u16) -> ReactorId {
     match message {
         FromCoordinator::Answer { request, .. } => match Engine::asked_by(*request) {
@@ -69,7 +69,7 @@ pub fn reactor_for(message: &FromCoordinator, reactors: u16) -> ReactorId {
     }
 }
 
-/// How messages reach the coordinator.
+/// The function that sends messages to the coordinator.
 pub type ToControl = Arc<dyn Fn(ToCoordinator) + Send + Sync>;
 
 /// One reactor of a server.
@@ -77,14 +77,14 @@ pub struct Server {
     core: Core,
     bus: Bus,
     disk: DiskThread,
-    /// For reads, which nothing else should wait for. They take turns.
+    /// Threads for reads, so that other disk jobs do not wait for reads. They are used in turn.
     readers: [DiskThread; READERS],
     next_reader: usize,
     control: ToControl,
 }
 
 impl Server {
-    /// The service of one reactor, whose mailbox this is.
+    /// Creates the service of the reactor that owns `mailbox`.
     pub fn new(
         (node, addresses): (Arc<Node>, Arc<AddressBook>),
         reactor: ReactorId,
@@ -106,7 +106,7 @@ impl Server {
         }
     }
 
-    /// Sends what the engine has left.
+    /// Sends the messages and starts the disk jobs in the engine's outbox.
     fn carry_out(&mut self, io: &mut Io) {
         let now = self.core.now();
         for sending in std::mem::take(&mut self.core.engine.out.peers) {
@@ -117,7 +117,7 @@ impl Server {
         }
         for job in std::mem::take(&mut self.core.engine.out.disk) {
             match &job {
-                // Consecutive jobs concern the same replicas.
+                // Consecutive reads concern the same replicas, so one thread runs them.
                 DiskJob::Read(_) => self.readers[0].begin(job),
                 _ if job.is_reading() => {
                     self.next_reader = (self.next_reader + 1) % READERS;
@@ -153,7 +153,7 @@ impl Service for Server {
         error: io::Error,
         _io: &mut Io,
     ) {
-        tracing::debug!(%error, "a server cannot be reached");
+        tracing::debug!(%error, "cannot reach a server");
         self.bus.closed(connection, self.core.engine.node());
     }
 
@@ -176,7 +176,7 @@ impl Service for Server {
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "a bus connection is closed");
+                    tracing::warn!(%error, "bus connection failed, closing connection");
                     return io.close(connection);
                 }
             }
@@ -249,8 +249,8 @@ impl Service for Server {
     fn wake(&mut self) {}
 }
 
-/// Threads that read from the disk at the same time for one reactor.
+/// Concurrent disk reads per reactor.
 const READERS: usize = 4;
 
-/// A pull of the default size and the bucket that ends it.
+/// Bytes of a pull reply of default size, including the bucket that completes it.
 const PULL_BUFFER_BYTES: usize = 72 << 10;

@@ -1,23 +1,23 @@
-//! The thread that works with the disk for one reactor: that may take longer than any turn.
+//! The disk thread of a reactor, since disk operations may take longer than a turn.
 
 use super::Mail;
 use crate::engine::DiskJob;
 use runtime::Mailbox;
 use std::sync::mpsc::{Sender, channel};
 
-/// The thread that does the disk jobs of one reactor. The thread ends with its reactor.
+/// The thread that runs the disk jobs of one reactor. The thread ends with its reactor.
 pub(super) struct DiskThread {
     mailbox: Mailbox<Mail>,
     requests: Option<Sender<DiskJob>>,
 }
 
 impl DiskThread {
-    /// None yet: it is started when it is needed.
+    /// Returns a handle. The thread starts with the first job.
     pub(super) fn new(mailbox: Mailbox<Mail>) -> DiskThread {
         DiskThread { mailbox, requests: None }
     }
 
-    /// Has it done. [`Mail::Disk`] follows.
+    /// Runs a job on the thread. Its completion arrives as [`Mail::Disk`].
     pub(super) fn begin(&mut self, job: DiskJob) {
         if self.requests.is_none() {
             self.requests = self.start();
@@ -27,7 +27,7 @@ impl DiskThread {
             None => Some(job),
         };
         if let Some(job) = unsent {
-            // Slow is better than never.
+            // Without a thread, run the job here: the reactor stalls, but the job is done.
             self.mailbox.send(Mail::Disk(job.carry_out()));
         }
     }
@@ -43,7 +43,7 @@ impl DiskThread {
         match std::thread::Builder::new().name("disk".into()).spawn(run) {
             Ok(_) => Some(requests),
             Err(error) => {
-                tracing::warn!(%error, "no thread can be started: a reactor syncs its files itself");
+                tracing::warn!(%error, "cannot start a sync thread, the reactor syncs its files");
                 None
             }
         }

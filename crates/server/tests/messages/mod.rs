@@ -1,10 +1,10 @@
-//! A server that is told anything: each message could have been sent by a peer or a coordinator, in
-//! another order or another cluster. Called with random bytes by the test beside, and with those
-//! that a fuzzer has bred by a target of `fuzz/`.
+//! A server that receives arbitrary messages. Each could have been sent by a peer or a
+//! coordinator, in another order or in another cluster. A test beside calls this with random
+//! bytes, and a target of `fuzz/` with bytes bred by a fuzzer.
 //!
-//! The server holds a quarter of the slots and records in them, may have part in migrations and in
-//! a recovery, and keeps logs of others. Half of what it is told answers what it has asked, with a
-//! detail or two changed.
+//! The server holds a quarter of the slots, with records. It may take part in migrations and a
+//! recovery, and holds replicas of other servers' logs. Half of the messages are answers to its
+//! requests, with a detail or two changed.
 
 mod control;
 mod draw;
@@ -39,22 +39,22 @@ use wire::replica::{BootId, PieceWriter, ReplicaId};
 
 pub(crate) const CLUSTER: ClusterId = ClusterId(1);
 pub(crate) const ME: ServerId = ServerId(2);
-/// Declared dead by the first map.
+/// Server that the first map declares dead.
 pub(crate) const DEAD: ServerId = ServerId(4);
-/// Kinds of messages of peers, of a coordinator, and of its answers.
+/// Number of kinds of messages of peers, of a coordinator, and of its answers.
 const KINDS: [usize; 3] = [15, 23, 12];
 const REACTORS: u16 = 2;
 const MEMORY_BYTES: usize = 128 << 20;
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
 const KEYS: u64 = 60;
-/// Turns at one time, far more than any chain of what leads to what has.
+/// Maximum number of turns at one time: far more than the longest chain of causes and effects.
 const TURNS_MAX: usize = 2_000;
-/// Of each kind of question, so many of the last ones may be answered.
+/// Number of recent requests of each kind that may be answered.
 const ASKED_MAX: usize = 16;
-/// Far more than everything that the server holds, and less than any limit of a frame.
+/// Maximum payload: far more than all data of the server, and less than any limit of a frame.
 const PAYLOAD_MAX: usize = 1 << 20;
 
-/// Clients' connections.
+/// Connections of clients.
 #[derive(Default)]
 struct Sockets {
     outputs: BTreeMap<ConnectionId, Vec<u8>>,
@@ -72,7 +72,7 @@ impl Connections for Sockets {
     fn close_after_flush(&mut self, _connection: ConnectionId) {}
 }
 
-/// What the server has asked others.
+/// Requests that the server has sent to others.
 #[derive(Default)]
 struct Asked {
     pulls: Vec<Pull>,
@@ -86,13 +86,13 @@ struct World {
     sockets: Sockets,
     now: Instant,
     asked: Asked,
-    /// What has not been answered: said by which reactor, to whom, with so many bytes.
+    /// Unanswered messages with sending reactor, destination, and payload size in bytes.
     unanswered: Vec<(usize, ServerId, PeerMessage, u32)>,
-    /// Migrations that the server was told of.
+    /// Migrations that the server was informed of.
     intents: Vec<Intent>,
     told: Vec<ToCoordinator>,
     talk: Talk,
-    /// Replicas that the server keeps for others, as far as they have got.
+    /// Replicas that the server holds for others, with their writers' positions.
     writers: BTreeMap<ReplicaId, PieceWriter>,
     connections: u64,
     map_version: u64,
@@ -101,19 +101,19 @@ struct World {
     answer_kinds: Vec<Answer>,
 }
 
-/// What a server was told, and has said.
+/// Summary of the messages that a server has received and sent.
 #[derive(Default)]
 pub(crate) struct Talk {
-    /// How many messages it was told.
+    /// Number of messages received.
     pub(crate) told: usize,
-    /// Kinds of messages to other servers, by their numbers: one bit each.
+    /// Kinds of messages sent to other servers: one bit each, by the kind's number.
     pub(crate) to_peers: u32,
-    /// The same to the coordinator.
+    /// Kinds of messages sent to the coordinator, likewise.
     pub(crate) to_coordinator: u32,
 }
 
-/// Tells a server what the bytes say, and returns what became of it. Fails if it panics, or makes a
-/// message that no frame can carry.
+/// Sends a server the messages that the bytes encode, and returns a summary. Fails if the server
+/// panics, or makes a message that no frame can carry.
 pub(crate) fn tell_anything(data: &[u8]) -> Talk {
     let mut draw = Draw::new(data);
     let mut world = World::new();
@@ -133,7 +133,7 @@ pub(crate) fn tell_anything(data: &[u8]) -> Talk {
     world.talk
 }
 
-/// A message as its receiver gets it; `None`: it is refused when it is decoded.
+/// Returns a message as its receiver decodes it; `None` if decoding refuses it.
 fn sent<M: Serialize + DeserializeOwned>(message: &M) -> Option<M> {
     let mut bytes = Vec::new();
     frame::encode(message, 0, &mut bytes).ok()?;
@@ -197,7 +197,7 @@ impl World {
         world
     }
 
-    /// Puts records into what the server owns, without asking for its lease.
+    /// Puts records into the server's range, without a check of its lease.
     fn fill(&mut self) {
         self.turn(0);
         for number in 0..KEYS {
@@ -206,12 +206,12 @@ impl World {
             let key = store::Key { hash, bytes: &key };
             let table = types::TableId((number % 3) as u8);
             let value = vec![b'v'; 1 << (number % 12)];
-            // Those of other servers' quarters are refused.
+            // The store refuses keys of other servers' quarters.
             let _ = self.cores[0].engine.worker.put(table, key, &value, None);
         }
     }
 
-    /// Lets time pass, and then has turns until nothing is due: a reactor that found something due
+    /// Advances the time, and then runs turns until nothing is due. A reactor with something due
     /// in every turn would never sleep.
     fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
@@ -224,7 +224,7 @@ impl World {
                 return;
             }
         }
-        panic!("what is due is never done");
+        panic!("due work is never done");
     }
 
     fn turn(&mut self, reactor: usize) {
@@ -325,8 +325,8 @@ impl World {
     }
 }
 
-/// Nothing that the server says may be too long, or bring more than there is. Returns the number of
-/// the message's kind.
+/// Checks that a message of the server fits into a frame, and that its payload is not larger than
+/// the server's data. Returns the number of the message's kind.
 fn check_frame<M: Serialize>(message: &M, payload_bytes: usize) -> u8 {
     let mut bytes = Vec::new();
     if let Err(error) = frame::encode(message, payload_bytes, &mut bytes) {
@@ -360,7 +360,7 @@ fn server(id: ServerId, is_dead: bool) -> ServerInfo {
     }
 }
 
-/// Each of four servers owns a quarter; the fourth is dead.
+/// Returns a map in which each of four servers owns a quarter; the fourth is dead.
 fn first_map(is_born: bool) -> ClusterMap {
     let servers = (1..=4).map(|id| server(ServerId(id), ServerId(id) == DEAD)).collect();
     let tablet = |number: u16| TabletInfo {
@@ -374,8 +374,8 @@ fn first_map(is_born: bool) -> ClusterMap {
     ClusterMap { version: 1, cluster: CLUSTER, servers, tablets, moving: Vec::new() }
 }
 
-/// A migration that makes sense at the beginning: away from the server if the number is even, and to
-/// it else. Now and then something of it is changed.
+/// Returns a migration that is plausible at the beginning: away from the server if the number is
+/// even, else to it. Sometimes a field is changed.
 fn some_intent(draw: &mut Draw<'_>) -> Intent {
     let number = draw.below(6) as u64;
     let (source, target, range) = match number % 2 {

@@ -1,27 +1,28 @@
-//! Values that nothing tells apart are one value.
+//! Merging of values that no observation distinguishes.
 //!
-//! What a client can learn of a value is which one it is, where an outcome shows it or a swap asks for
-//! it, that there is one, and whether it may expire. So let two values differ that no outcome shows
-//! and no swap asks for, and that may both expire or both not: whatever order explains a history
-//! explains it also when one of them stands in the place of the other. Increments make values of
-//! values, which an outcome may show: where there are some, nothing is merged.
+//! A client can learn three things about a value: its identity, if an outcome shows the value or
+//! a swap asks for it; that there is a value; and if the value may expire. Take two values that
+//! no outcome shows and no swap asks for, and that either both may expire or both may not. An
+//! order that explains a history also explains it with one of them in place of the other.
+//! Increments compute new values that an outcome may show, so a history with increments merges
+//! nothing.
 
 use super::{Action, EXPIRING, Lives, Operation, Outcome, Value};
 use std::collections::BTreeSet;
 
-/// Stands for the values that nothing shows, without [`EXPIRING`].
+/// Replacement for all unobserved values, without [`EXPIRING`].
 const UNSEEN: u64 = !EXPIRING;
 
-/// Which values of a history can be told apart.
+/// Values of a history that can be distinguished.
 pub(super) enum Values {
-    /// All of them.
+    /// All values, since there are increments.
     Counted,
-    /// These; all others are alike.
+    /// These values; all others are equal to the checker.
     Seen(BTreeSet<u64>),
 }
 
 impl Values {
-    /// A value of which is known when it goes is like no other.
+    /// Collects the observed values. A value with a known expiry time is distinguishable, too.
     pub(super) fn of(operations: &[Operation], lives: &Lives) -> Values {
         let mut seen: BTreeSet<u64> = lives.keys().copied().collect();
         for operation in operations {
@@ -46,7 +47,7 @@ impl Values {
         Values::Seen(seen)
     }
 
-    /// The operations, with values that are alike made one.
+    /// Returns the operations with all other values merged into one.
     pub(super) fn merged(&self, operations: &[Operation]) -> Vec<Operation> {
         let merged = |operation: &Operation| Operation {
             action: self.action(operation.action),
@@ -79,11 +80,11 @@ impl Values {
     }
 }
 
-/// A value for people.
+/// Returns a value as text.
 pub(super) fn shown(value: Value) -> String {
     match value {
         None => "nothing".to_owned(),
-        Some(value) if value & !EXPIRING == UNSEEN => "a value that nobody saw".to_owned(),
+        Some(value) if value & !EXPIRING == UNSEEN => "an unseen value".to_owned(),
         Some(value) => value.to_string(),
     }
 }

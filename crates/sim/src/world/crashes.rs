@@ -1,9 +1,9 @@
-//! Servers that die, and processes that start again where they stood.
+//! Servers that die, and processes that start in their place.
 //!
-//! A server that dies takes its memory with it. In some runs it has kept its log, and the process
-//! that stands up in its place has all of it. In the others what it owned is lost, and stays lost; what it was about to give away or to take depends on how far that was. So some
-//! registers are *excused*: nobody has to answer for them any more. Who does answer must still be
-//! right, and everything else goes on as if nothing had happened.
+//! A server that dies loses its memory. If it has persisted its log, the next process at its
+//! place recovers all of it. Otherwise its ranges are lost for good; for a moving range it
+//! depends on the progress of the move. Lost registers are *excused*: they need not be answered
+//! any more. An answer must still be right, and everything else goes on as usual.
 
 use super::{Next, Part, SERVERS, World};
 use crate::failure::{Failure, Rule};
@@ -13,30 +13,29 @@ use store::TabletState;
 use types::{HashRange, Instant, MigrationId, ServerId};
 use wire::control::{MigrationReport, MigrationState};
 
-/// What has gone with servers that died.
+/// Losses through dead servers.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    /// Servers that have died, and where they stood.
+    /// Dead servers, with their places.
     pub(super) dead: BTreeMap<ServerId, usize>,
-    /// Ranges whose owner has died beyond doubt: whoever serves them serves an old copy.
+    /// Ranges that certainly died with their owner: a server that serves them serves an old copy.
     gone: Vec<HashRange>,
-    /// Registers that nobody has to answer for.
+    /// Registers that need not be answered.
     excused: BTreeSet<usize>,
-    /// Clients that had a flush refused, because its question to a coordinator that ended was lost:
-    /// what waited behind it on the connection has waited for as long.
+    /// Clients with a flush that failed because its question to a dead coordinator was lost.
+    /// Requests behind it on the connection waited for as long.
     stalled: BTreeSet<usize>,
-    /// Places whose disks have failed. Masters ask such a backup again after a pause only.
+    /// Places with failed disks. Masters ask such a backup again only after a pause.
     pub(super) failing: BTreeSet<usize>,
-    /// Places that stood still or were cut off from another one. Masters leave such a backup out for a
-    /// while as well.
+    /// Places that were paused or cut off. Masters avoid such a backup for a while as well.
     pub(super) silent: BTreeSet<usize>,
-    /// How many excused registers have come up to be read at the end.
+    /// Number of excused registers that were considered for the final reads.
     tried: usize,
-    /// Connections of servers that have died, which still carry what was sent before.
+    /// Connections of dead servers that still carry earlier messages.
     hanging: BTreeSet<ConnectionId>,
 }
 
-/// Registers that nobody has to answer for and that are read at the end nevertheless.
+/// Number of excused registers that the final reads include.
 const EXCUSED_READS: usize = 8;
 
 impl Losses {
@@ -44,16 +43,17 @@ impl Losses {
         self.excused.contains(&register)
     }
 
-    /// Whether a register is read at the end: of those that are lost a few will do, since each may
-    /// take five seconds.
+    /// Returns whether a register is read at the end. Only a few lost registers are read, since
+    /// each may take five seconds.
     pub(super) fn is_worth_reading(&mut self, register: usize) -> bool {
         let is_excused = self.is_excused(register);
         self.tried += usize::from(is_excused);
         !is_excused || self.tried <= EXCUSED_READS
     }
 
-    /// Returns whether a master may have no usable backup for a while: the disk of one has failed, and
-    /// the others have failed disks or were silent. Silence alone never takes away the last backup.
+    /// Returns whether a master may have no usable backup for a while: one disk has failed, and
+    /// the other backups have failed disks or were silent. Silence alone never takes away the
+    /// last backup.
     fn may_lack_backups(&self) -> bool {
         let are_out = self.failing.union(&self.silent).count() + 1 >= SERVERS;
         !self.failing.is_empty() && are_out
@@ -67,11 +67,11 @@ impl Losses {
         self.hanging.contains(&connection)
     }
 
-    /// Migrations that wait for ever: a side has died after the flip, or both have before it was
-    /// known how that ended; and those that are queued behind such.
+    /// Returns the migrations that wait for ever: a side has died after the flip, or both sides
+    /// have died before its outcome was known. Includes migrations that are queued behind such.
     pub(super) fn stuck(&self, reports: &[MigrationReport]) -> BTreeSet<MigrationId> {
         let mut stuck: Vec<(MigrationId, HashRange)> = Vec::new();
-        // Reports are newest first.
+        // The reports are sorted from newest to oldest.
         for report in reports.iter().rev() {
             let is_dead = |server: ServerId| self.dead.contains_key(&server);
             let is_stuck = match report.state {
@@ -95,24 +95,24 @@ impl Losses {
 }
 
 impl World {
-    /// The place of a server that lives.
+    /// Returns the place of a live server.
     pub(super) fn place(&self, id: ServerId) -> Option<usize> {
         self.servers.iter().position(|server| server.id == id && !server.is_dead)
     }
 
-    /// One of the servers that live.
+    /// Draws a live server.
     pub(super) fn some_server(&mut self) -> Option<usize> {
         let live: Vec<usize> = (0..SERVERS).filter(|&place| !self.servers[place].is_dead).collect();
         (!live.is_empty()).then(|| live[self.rng.usize(..live.len())])
     }
 
-    /// The process vanishes, with its memory and everything that was on its way to it; with its machine,
-    /// if that has lost its power.
+    /// Kills a process, and drops its memory and everything in transit to it. With `loses_power`,
+    /// its machine fails as well.
     pub(super) fn die(&mut self, place: usize, loses_power: bool) {
         if self.servers[place].is_dead {
             return;
         }
-        // Somebody has to be left to ask.
+        // At least one server must remain to be asked.
         if self.replicas() == 0 && self.servers.iter().filter(|server| !server.is_dead).count() < 2
         {
             return;
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// Clients that waited for the server hear nothing more; some of its last answers still come.
+    /// Breaks the clients' connections to a server; on some, its last replies still arrive.
     fn break_connections(&mut self, place: usize) {
         for (connection, last) in self.clients.connections_to(place) {
             let is_silent = self.rng.bool();
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// The coordinator hears that a connection has ended.
+    /// Notifies the coordinator that a connection has ended.
     pub(super) fn hang_up(&mut self, connection: ConnectionId) {
         let until = self.leaders.paused_until(connection);
         if until > self.now {
@@ -186,7 +186,7 @@ impl World {
         self.carry_out(effects);
     }
 
-    /// Another process starts at the address of one that died.
+    /// Starts another process at the address of a dead one.
     pub(super) fn start_again(&mut self, place: usize) {
         let ahead = self.servers[place].clock_ahead_millis;
         if !self.start_server(place) {
@@ -195,7 +195,7 @@ impl World {
         }
         self.servers[place].clock_ahead_millis = ahead;
         let id = self.servers[place].id;
-        self.trace.note(self.now, format_args!("{id} starts where one has died"));
+        self.trace.note(self.now, format_args!("{id} starts in place of a dead one"));
     }
 
     fn note_losses(&mut self, place: usize) {
@@ -209,19 +209,19 @@ impl World {
                 TabletState::Serving | TabletState::Securing(_) => {
                     self.losses.gone.push(tablet.range)
                 }
-                // The source may not know yet that the flip was accepted, and serve again.
+                // The source may not know yet that the flip was accepted, and may serve again.
                 TabletState::Arriving(arrival) if is_in_doubt(&reports, arrival.migration()) => {
                     for register in self.registers_in(tablet.range) {
                         self.clients.lose(self.now, register);
                     }
-                    // And under the epoch that it had.
+                    // The source then serves under its earlier epoch.
                     self.epochs.retain(|slot, _| !tablet.range.contains(slot.first_hash()));
                 }
                 TabletState::Arriving(_) => self.losses.gone.push(tablet.range),
                 TabletState::Frozen => {}
                 // The rest has arrived at the target, or is excused below.
                 TabletState::Leaving => continue,
-                // It was never its own: somebody else recovers it.
+                // The dead server never owned the range: another one recovers it.
                 TabletState::Recovering(_) => continue,
             }
             excused.push(tablet.range);
@@ -237,7 +237,7 @@ impl World {
         (0..SERVERS).for_each(|target| self.excuse_what_has_not_arrived(target, id));
     }
 
-    /// What only a source had that has died.
+    /// Excuses the registers of which only the dead source had the data.
     fn excuse_what_has_not_arrived(&mut self, target: usize, source: ServerId) {
         let wall = self.wall_at(target);
         let server = &mut self.servers[target];
@@ -267,7 +267,7 @@ impl World {
         inside.map(|(number, _)| number).collect()
     }
 
-    /// Nobody serves what died with its owner.
+    /// Checks that no server serves a range that died with its owner.
     pub(super) fn check_lost(&self, place: usize, served: &[HashRange]) -> Option<Failure> {
         let gone = &self.losses.gone;
         let old = served.iter().find_map(|a| gone.iter().find_map(|b| a.intersection(*b)))?;
@@ -275,8 +275,8 @@ impl World {
         Some(Rule::LostStaysLost.broken(format!("{id} serves {old}, whose owner has died")))
     }
 
-    /// While every server lives, none is away for long, and no master can lack all its backups, every
-    /// operation that was begun then is answered with data.
+    /// Checks a refusal: while every server lives, no outage is long, and no master can lack all
+    /// its backups, every operation that began meanwhile must be answered with data.
     pub(super) fn check_refused(
         &self,
         (client, since): (usize, Instant),
@@ -291,13 +291,14 @@ impl World {
         (!may_be_refused).then(|| Rule::Answered.broken(format!("register {register} is refused")))
     }
 
-    /// Whether a client would better look for another register: this one may never be answered.
+    /// Returns whether a client should choose another register, since this one may never be
+    /// answered.
     pub(super) fn is_avoided(&mut self, register: usize) -> bool {
         self.part == Part::Working && self.losses.is_excused(register) && self.rng.u32(..10) != 0
     }
 }
 
-/// Whether the coordinator does not know how a flip ended.
+/// Returns whether the coordinator does not know the outcome of the flip.
 fn is_in_doubt(reports: &[MigrationReport], migration: MigrationId) -> bool {
     let report = reports.iter().find(|report| report.migration == migration);
     report.is_none_or(|report| report.state == MigrationState::Preparing)

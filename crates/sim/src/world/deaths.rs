@@ -1,12 +1,12 @@
-//! Deaths where they are worst: right after a message of a protocol, several at a time, of all servers
-//! at once, and of machines with what their disks had not synced. For servers that keep each other's
-//! logs.
+//! Deaths of replicated servers at the worst moments: right after a protocol message, several at
+//! a time, all servers at once, and machines with everything that their disks had not synced.
 //!
-//! What a mode promises decides what a run may do. Whatever it is, processes may die in any number and
-//! order: their disks are there, with what the system had not written. In `disk` machines may, too. In
-//! the other modes a machine that loses its power takes what was not synced with it, and a replica is
-//! lost with each damaged block: so much is promised while fewer servers than replicas are down at
-//! once. Runs that have such accidents have one at a time, and the next one when everything is whole.
+//! The durability mode decides which accidents a run may have. In every mode processes may die in
+//! any number and order: their disks survive, with the bytes that the operating system had not
+//! written. In `disk`, machines may fail as well. In the other modes a machine that loses power
+//! loses its unsynced bytes, and a damaged block loses a replica; these modes promise durability
+//! only while fewer servers than replicas are down at once. Such accidents therefore happen one
+//! at a time, and the next one only when everything is whole again.
 
 use super::{Next, Part, SERVERS, World};
 use crate::settings::{Knob, Settings};
@@ -16,20 +16,21 @@ use store::TabletState;
 use wire::control::{FromCoordinator, ToCoordinator};
 use wire::peer::PeerMessage;
 
-/// What becomes of the servers of a run that keep each other's logs.
+/// Death settings of a run with replicated servers.
 #[derive(Debug, Default)]
 pub(super) struct Deaths {
-    /// After one message in so many, of those that change what is agreed on, somebody dies; 0: none.
+    /// One in this many messages that change agreed state triggers a death; 0: none.
     struck_one_in: u32,
-    /// One death in so many is followed by another one at once; 0: none.
+    /// One death in this many triggers another one shortly after; 0: none.
     twin_one_in: u32,
-    /// Nobody dies unless all others are whole; then it may be the machine, or its disk.
+    /// Set if servers die only while all others are whole; then machines and disks may fail as
+    /// well.
     pub(super) is_one_at_a_time: bool,
-    /// A disk has a damaged block.
+    /// Set once a disk has a damaged block.
     has_damage: bool,
 }
 
-/// What happens soon.
+/// Planned accident or repair.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Strike {
     Server(usize),
@@ -54,7 +55,7 @@ impl Deaths {
 }
 
 impl World {
-    /// Faults beside those of other runs.
+    /// Adds the faults that only replicated runs have.
     pub(super) fn add_faults_of_the_replicated(&mut self) {
         if self.replicas() == 0 {
             return;
@@ -76,7 +77,8 @@ impl World {
         }
     }
 
-    /// A message has been sent that changes what is agreed on: the next moment is a bad one to die.
+    /// May plan a death, since a message that changes agreed state was just sent between these
+    /// places.
     pub(super) fn tempt(&mut self, places: [usize; 2]) {
         let one_in = self.deaths.struck_one_in;
         let may_strike = one_in > 0
@@ -96,7 +98,7 @@ impl World {
         self.plan_in(soon, Next::Strike(strike));
     }
 
-    /// The same, of a message that goes to the coordinator or comes from there.
+    /// Does the same for a message to or from the coordinator.
     pub(super) fn tempt_any(&mut self, place: usize) {
         if self.deaths.struck_one_in > 0 {
             let other = (place + self.rng.usize(1..SERVERS)) % SERVERS;
@@ -113,7 +115,7 @@ impl World {
         }
     }
 
-    /// One of the run's deaths: of the process, or of its machine.
+    /// Kills a server as one of the run's faults: its process, or its machine.
     pub(super) fn crash(&mut self, place: usize) {
         if self.servers[place].is_dead || self.deaths.is_one_at_a_time && !self.is_whole() {
             return;
@@ -130,23 +132,23 @@ impl World {
         }
     }
 
-    /// Everybody dies at once; where writes wait for the disk, mostly for lack of power.
+    /// Kills all servers at once; in `disk`, mostly by a power failure.
     pub(super) fn black_out(&mut self) {
         let mode = self.kept.map(|keeps| keeps.mode());
         let loses_power = mode == Some(Mode::Disk) && self.rng.u32(..4) != 0;
-        self.trace.note(self.now, format_args!("everybody dies"));
+        self.trace.note(self.now, format_args!("all servers die"));
         (0..SERVERS).for_each(|place| self.die(place, loses_power));
         if self.rng.bool() {
             self.faults.retain(|fault| *fault != Knob::Blackout);
         }
     }
 
-    /// A server hears neither others nor the coordinator, and its clients do not know.
+    /// Cuts a server off from the coordinator and all servers, but not from its clients.
     pub(super) fn isolate(&mut self, place: usize) {
         let Some(connection) = self.servers[place].link.connection.take() else { return };
         let until = self.now + self.absence(1_000_000);
         let id = self.servers[place].id;
-        self.trace.note(self.now, format_args!("{id} hears nobody until {until}"));
+        self.trace.note(self.now, format_args!("{id} is cut off until {until}"));
         self.losses.silent.insert(place);
         self.servers[place].node.set_linked(false);
         self.hang_up(connection);
@@ -157,7 +159,7 @@ impl World {
         }
     }
 
-    /// A disk fails for a while; or it has damaged a block for good.
+    /// Lets a disk fail for a while, or damages a block of it for good.
     pub(super) fn trouble_disk(&mut self, place: usize) {
         if !self.deaths.is_one_at_a_time {
             let id = self.servers[place].id;
@@ -176,7 +178,7 @@ impl World {
         }
     }
 
-    /// Whether every server serves what it holds, and has all the replicas that it wants.
+    /// Returns whether every server serves its ranges and has all the replicas that it needs.
     pub(super) fn is_whole(&self) -> bool {
         let newest = self.servers.iter().map(|server| server.node.map().version).max();
         self.servers.iter().all(|server| {
@@ -198,7 +200,7 @@ impl World {
     }
 }
 
-/// Whether a message between servers changes what is agreed on.
+/// Returns whether a message between servers changes agreed state.
 pub(super) fn is_telling(message: &PeerMessage) -> bool {
     match message {
         PeerMessage::Append(append) => {
@@ -225,7 +227,7 @@ fn is_chain(append: &wire::peer::Append) -> bool {
     append.kind == wire::replica::ReplicaKind::Directory
 }
 
-/// Whether what a server says to the coordinator does.
+/// Returns whether a message from a server to the coordinator changes agreed state.
 pub(super) fn is_telling_up(message: &ToCoordinator) -> bool {
     match message {
         ToCoordinator::Prepared { .. }
@@ -258,7 +260,7 @@ pub(super) fn is_telling_up(message: &ToCoordinator) -> bool {
     }
 }
 
-/// Whether what the coordinator says to a server does.
+/// Returns whether a message from the coordinator to a server changes agreed state.
 pub(super) fn is_telling_down(message: &FromCoordinator) -> bool {
     match message {
         FromCoordinator::Prepare(_)

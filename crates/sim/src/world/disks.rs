@@ -1,4 +1,4 @@
-//! The disks of servers that keep their logs, and how they fail.
+//! Disks of servers that persist their logs, and their failures.
 
 use super::World;
 use crate::servers::{Folder, Keeps};
@@ -8,23 +8,23 @@ use server::engine::{Kept, Mode};
 use std::sync::Arc;
 use wire::replica::{BootId, HEADER_BYTES};
 
-/// The disk of one server, and the machine that it is in.
+/// Disk of one server, and the machine that contains it.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
     disk: MemoryDisk,
-    /// How often the machine was switched on again.
+    /// Number of reboots of the machine.
     boots: u8,
 }
 
 impl Disk {
-    /// What is on it.
+    /// Opens the contents for a new process.
     pub(super) fn open(&self, keeps: Keeps) -> Folder {
         self.mend();
         let boot = BootId([self.boots; 16]);
         let disk = Arc::new(self.disk.clone());
         match keeps {
             Keeps::Own(mode) => {
-                let kept = Kept::find(disk, boot).expect("what a server has kept is whole");
+                let kept = Kept::find(disk, boot).expect("a server's persisted log is complete");
                 Folder::Own(kept, mode)
             }
             Keeps::Others(plan, segment_bytes) => {
@@ -36,23 +36,23 @@ impl Disk {
 }
 
 impl Disk {
-    /// Copies what is on it, as a backup does.
+    /// Copies the contents, as a backup tool does.
     pub(super) fn copy(&self) -> Disk {
         Disk { disk: self.disk.copy(), boots: self.boots }
     }
 
-    /// Puts back what was on it when it was copied. The machine is the same.
+    /// Restores the contents of a copy. The machine stays the same.
     pub(super) fn bring_back(&mut self, copy: &Disk) {
         self.disk = copy.disk.copy();
     }
 
-    /// From now on it works.
+    /// Ends all failures of the disk.
     pub(super) fn mend(&self) {
         self.disk.set_faults(Faults::default());
     }
 
-    /// From now on it fails in some way.
-    /// Syncs fail only in `disk`: elsewhere a disk that does not keep what it took is one server down.
+    /// Makes the disk fail in a random way from now on. Syncs fail only in `disk`: in other modes
+    /// a disk that does not keep its data counts as a server that is down.
     pub(super) fn trouble(&self, rng: &mut Rng, mode: Mode) -> Faults {
         let none = Faults::default();
         let kinds = if mode == Mode::Disk { 3 } else { 2 };
@@ -60,8 +60,8 @@ impl Disk {
             0 => Faults { capacity: Some(0), ..none },
             1 => {
                 let after = rng.usize(..600);
-                // No draw of its own, which would make other runs of all seeds. A header that was
-                // cut short and stays is for an operator: no server starts on it.
+                // Not drawn: a further draw would change the runs of all seeds. A truncated
+                // header that cannot be removed needs an operator: no server starts on it.
                 let removals_fail = after % 2 == 1 && after >= HEADER_BYTES;
                 Faults { write_fails_after: Some(after), removals_fail, ..none }
             }
@@ -71,7 +71,7 @@ impl Disk {
         faults
     }
 
-    /// A bit of some file changes. Whether there was one to change.
+    /// Changes a bit of some file. Returns whether there was a bit to change.
     pub(super) fn damage(&self, rng: &mut Rng) -> bool {
         let files = self.disk.list().unwrap_or_default().into_iter();
         let mut files: Vec<_> = files.map(|file| (file, self.disk.contents(file).len())).collect();
@@ -86,8 +86,8 @@ impl Disk {
 }
 
 impl World {
-    /// What a server had in memory is gone with its process; or with its machine, and then with what
-    /// had not been synced.
+    /// Drops a server's memory with its process, or the unsynced bytes as well if its machine
+    /// fails.
     pub(super) fn lose_memory(&mut self, place: usize, loses_power: bool) {
         let id = self.servers[place].id;
         let Disk { disk, boots } = &mut self.disks[place];

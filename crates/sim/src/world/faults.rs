@@ -1,7 +1,8 @@
-//! What goes wrong beside messages: links break, servers are cut off from each other or stand still,
-//! clocks jump, the coordinator starts again.
+//! Faults beside those of messages: links break, servers are cut off from each other or paused,
+//! clocks jump, the coordinator restarts.
 //!
-//! Each run has some of these kinds and not others: faults that are always there hide each other.
+//! Each run has some of these kinds and not others, since faults that always happen hide each
+//! other.
 
 use super::{Next, Part, SERVERS, World};
 use crate::settings::{Knob, Settings};
@@ -10,7 +11,7 @@ use std::time::Duration;
 use types::Instant;
 use wire::control::SILENCE_MAX;
 
-/// What goes wrong, and in how many fifths of the runs.
+/// Kinds of faults, with the number of fifths of the runs that have them.
 const FAULTS: [(Knob, u32); 8] = [
     (Knob::Link, 2),
     (Knob::Cut, 2),
@@ -22,19 +23,19 @@ const FAULTS: [(Knob, u32); 8] = [
     (Knob::Crash, 1),
 ];
 
-/// How far a server's wall clock may be ahead of that of the world.
+/// Largest lead of a server's wall clock over the world's, in milliseconds.
 const SKEW_MAX_MILLIS: u64 = 5_000;
 
-/// How far it is, as a rule: so little that servers' clocks meet within seconds.
+/// Usual lead in milliseconds: so small that the servers' clocks converge within seconds.
 const SKEW_MILLIS: u64 = 200;
 
-/// The longest absence in microseconds: some more than the five seconds after which much happens.
+/// Longest outage in microseconds: somewhat more than the five-second timeouts.
 const ABSENCE_MAX: u64 = 8_000_000;
 
-/// Until when messages from one server to another get lost.
+/// For each pair of servers (sender first), the time until which messages get lost.
 pub(super) type Cuts = [[Instant; SERVERS]; SERVERS];
 
-/// The kinds that a run has.
+/// Draws the kinds of faults of a run.
 pub(super) fn draw(rng: &mut Rng, settings: &Settings) -> Vec<Knob> {
     let drawn = FAULTS.into_iter().filter(|&(_, often)| rng.u32(..5) < often);
     let mut drawn: Vec<Knob> = drawn.map(|(knob, _)| knob).collect();
@@ -43,7 +44,7 @@ pub(super) fn draw(rng: &mut Rng, settings: &Settings) -> Vec<Knob> {
 }
 
 impl World {
-    /// Clocks differ from the beginning on; everything else takes its time.
+    /// Starts the faults: clocks differ from the beginning, all others come later.
     pub(super) fn begin_faults(&mut self) {
         if self.faults.contains(&Knob::Clock) {
             let is_far = self.rng.u32(..3) == 0;
@@ -62,7 +63,7 @@ impl World {
         self.plan_in(delay, Next::Fault);
     }
 
-    /// One of the run's faults happens, and another one will.
+    /// Lets one of the run's faults happen, and plans the next one.
     pub(super) fn fault(&mut self) {
         if self.part != Part::Working || self.faults.is_empty() {
             return;
@@ -76,7 +77,7 @@ impl World {
             Knob::Restart => self.restart_coordinator(),
             Knob::Takeover => self.take_over(),
             Knob::Rollback => self.roll_back(place),
-            // It goes on by itself.
+            // The store fails at random by itself.
             Knob::Store => {}
             Knob::Blackout => self.black_out(),
             Knob::Island => self.isolate(place),
@@ -97,7 +98,7 @@ impl World {
             | Knob::Expiry => unreachable!("no fault"),
             Knob::Crash => {
                 self.crash(place);
-                // There are three servers only, and what one has lost no other one can lose.
+                // There are only three servers, and lost data cannot be lost twice.
                 if self.kept.is_none() && self.rng.u32(..3) != 0 {
                     self.faults.retain(|&fault| fault != Knob::Crash);
                 }
@@ -142,10 +143,11 @@ impl World {
     fn pause(&mut self, place: usize) {
         let until = self.now + self.absence(700_000);
         let id = self.servers[place].id;
-        self.trace.note(self.now, format_args!("{id} stands still until {until}"));
+        self.trace.note(self.now, format_args!("{id} pauses until {until}"));
         self.losses.silent.insert(place);
         self.servers[place].paused_until = until;
-        // Whoever says nothing for so long is taken for gone, and finds out when it goes on.
+        // A coordinator drops a server that is silent for so long; the server notices when it
+        // resumes.
         let silent = self.now + SILENCE_MAX;
         if let Some(connection) = self.servers[place].link.connection
             && silent < until
@@ -155,8 +157,8 @@ impl World {
         }
     }
 
-    /// How long something is away: usually at most so many microseconds, and in some runs for as
-    /// long as matters to those who wait for five seconds.
+    /// Draws the duration of an outage: usually up to `usual` microseconds, in some runs longer
+    /// than the five-second timeouts.
     pub(super) fn absence(&mut self, usual: u64) -> Duration {
         let is_long = self.slowness > 1 && self.rng.u32(..3) == 0 && self.part == Part::Working;
         let absence = self.micros(1_000..if is_long { ABSENCE_MAX } else { usual });

@@ -1,4 +1,4 @@
-//! The rules, and how a run comes to its end.
+//! Checks of the rules, and the end of a run.
 
 use super::faults::Cuts;
 use super::{Next, Part, REST_AGAIN, REST_MAX, World};
@@ -19,12 +19,12 @@ use types::{HashRange, Instant, MigrationId, UnixMillis};
 use wire::control::{Ask, MigrationReport, MigrationState};
 use wire::peer::{PeerMessage, PriorityAnswer};
 
-/// Times that a reactor may ask for what it was told not to be at the source: answers that come
-/// late are not heard, and what was on its way already comes once more.
+/// Maximal number of requests for a hash that the source reported as absent. Late answers are
+/// ignored, and requests in transit arrive once more.
 const ASKED_AGAIN_MAX: u32 = 5;
 
 impl World {
-    /// What the progress of this server has just passed must be here.
+    /// Checks that this server has everything that its progress has just passed.
     pub(super) fn check_progress(&mut self, place: usize) {
         let passed = self.servers[place].inspector.newly_passed(&self.workload.registers);
         if passed.is_empty() {
@@ -32,7 +32,7 @@ impl World {
         }
         let walls: Vec<_> = (0..self.servers.len()).map(|place| self.wall_at(place)).collect();
         for (migration, source, table, hash) in passed {
-            // What has expired by the target's clock may have been reclaimed there.
+            // The target may have reclaimed records that have expired by its clock.
             let clock = self.servers[place].node.store().latest_clock();
             let from = self.place(source);
             let is_there = from.is_some_and(|from| {
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// No hash is served by two servers. Looked at whenever a server's tablets have changed.
+    /// Checks that no two servers serve the same hash. Runs when a server's tablets have changed.
     pub(super) fn check_owners(&mut self, place: usize) {
         let version = self.servers[place].node.tablets_version();
         if std::mem::replace(&mut self.servers[place].tablets_version, version) == version {
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// A server's maps and a range's epochs only rise.
+    /// Checks that a server's map versions and a range's epochs only rise.
     fn check_rise(&mut self, place: usize) {
         let server = &self.servers[place];
         if server.is_dead {
@@ -81,7 +81,7 @@ impl World {
             self.failure = Some(Rule::MapsRise.broken(text));
         }
         *seen = map;
-        // Who was taken for dead may not know it yet.
+        // A server that was declared dead may not know it yet.
         if !server.may_serve(self.now) {
             return;
         }
@@ -102,7 +102,8 @@ impl World {
         }
     }
 
-    /// What a reactor was told not to exist at the source it does not ask for again and again.
+    /// Checks that a reactor does not repeatedly ask for hashes that its source reported as
+    /// absent.
     pub(super) fn check_asked(&mut self, reactor: (usize, usize), message: &PeerMessage) {
         let PeerMessage::PriorityPull(pull) = message else { return };
         for &(_, hash) in &pull.hashes {
@@ -116,7 +117,7 @@ impl World {
         }
     }
 
-    /// A reactor is told what its source has not.
+    /// Records the hashes that a reactor learns to be absent at its source.
     pub(super) fn note_told(&mut self, reactor: (usize, usize), inbound: &Inbound) {
         let Inbound::Peer(arrived) = inbound else { return };
         let PeerMessage::PriorityReply(reply) = &arrived.message else { return };
@@ -127,11 +128,11 @@ impl World {
         }
     }
 
-    /// The weather clears, and everything has to come to an end.
+    /// Ends all faults, and then repeatedly checks if everything has come to rest.
     pub(super) fn rest(&mut self) {
         let is_clearing = self.part == Part::Working;
         if is_clearing {
-            self.trace.note(self.now, format_args!("the weather clears"));
+            self.trace.note(self.now, format_args!("the faults end"));
             self.part = Part::Resting;
             self.worked = Some(self.now.since(Instant(0)));
             self.weather = Weather::fair();
@@ -141,7 +142,7 @@ impl World {
             self.end_former_leaders();
             self.rest_by = self.now + REST_MAX;
         }
-        // A list from before the links broke says nothing.
+        // A list from before the links broke proves nothing.
         let is_known = self.ask(Ask::List { task: None });
         if is_known {
             self.check_remembered();
@@ -149,7 +150,8 @@ impl World {
         let has_ended = is_known && self.unrest().is_empty();
         let is_at_rest = has_ended && self.clients.open().next().is_none();
         if is_clearing || self.part == Part::Resting && !is_at_rest {
-            // Clocks may run a twentieth slow, stand still while another catches up, and be behind.
+            // Clocks may run a twentieth slow, stand still while another one catches up, and lag
+            // behind.
             let longest = 2 * (EXPIRY_MAX_MILLIS + self.skew_max_millis + BEHIND_MAX_MILLIS);
             self.expired_by = self.now + Duration::from_millis(longest + 1);
         }
@@ -160,7 +162,7 @@ impl World {
                 self.clients.begin_last_reads();
                 (0..self.clients.count()).for_each(|client| self.think_soon(client));
             }
-            // Nothing is planned any more: the run ends.
+            // Nothing is planned any more, so the run ends.
             Part::Reading(next) if is_at_rest && next == self.closing.len() => {
                 return self.plan.clear();
             }
@@ -173,24 +175,24 @@ impl World {
         self.plan_in(REST_AGAIN, Next::Rest);
     }
 
-    /// Migrations and servers that have not come to their end, though they could.
+    /// Returns the migrations and servers that have not come to rest although they could.
     fn unrest(&self) -> Vec<(Rule, String)> {
         let stuck = self.losses.stuck(&self.migrations);
         let is_under_way = |report: &&MigrationReport| !is_over(report.state);
         let (lost, moving): (Vec<_>, Vec<_>) =
             self.migrations.iter().filter(is_under_way).partition(|r| stuck.contains(&r.migration));
         let moving = moving.iter().map(|report| (Rule::MigrationsEnd, format!("{report:?}")));
-        // A target that has not heard that its migration has ended keeps tombstones.
+        // A target that does not know the end of its migration keeps tombstones.
         let cannot_end = |range: HashRange| lost.iter().any(|report| report.range.covers(range));
         let unsettled =
             self.servers.iter().filter(|server| !server.is_settled(self.now, cannot_end));
         let unsettled = unsettled.map(|server| {
-            (Rule::ServersSettle, format!("{} is cut off, or holds what is moving", server.id))
+            (Rule::ServersSettle, format!("{} is cut off, or has a moving range", server.id))
         });
         moving.chain(unsettled).chain(self.unowned()).collect()
     }
 
-    /// Ranges whose owner is not there any more, though others keep what it held.
+    /// Returns a range with a dead owner, although replicas of the owner's log exist.
     fn unowned(&self) -> Option<(Rule, String)> {
         if self.kept.is_none_or(|keeps| keeps.replicas() == 0) {
             return None;
@@ -222,7 +224,8 @@ impl World {
         rule.broken(text)
     }
 
-    /// A range that moves as one has one clock from there on, the latest of its parts'.
+    /// Records by how much the clocks of a range's parts differ: the range moves with the latest
+    /// one.
     pub(super) fn note_clock_step(&mut self, source: usize, id: MigrationId, range: HashRange) {
         let store = self.servers[source].node.store();
         let tablets = store.tablets();
@@ -235,13 +238,14 @@ impl World {
         }
     }
 
-    /// By how much values may expire too early or too late.
+    /// Returns the time by which values may expire too early or too late.
     ///
-    /// Where clocks differ by little and every process lives, none expires early: its time counts
-    /// by the clock of its range, which goes on without a step wherever the range goes, unless it
-    /// is joined with another. A process that starts begins with its own wall clock; of several
-    /// ranges of a dead server the latest clock counts for all: if it had recovered one from a disk,
-    /// whose clock was behind by up to a second, what was written there loses that.
+    /// If clocks differ by little and no process dies, no value expires early: lifetimes count by
+    /// the clock of the range, which moves with it and makes a step only if the range is joined
+    /// with another. A process that starts begins with its own wall clock. All ranges of a dead
+    /// server continue with the latest of their clocks. If the server itself had recovered a
+    /// range from a disk, with a clock up to a second behind, values that were written there lose
+    /// that second.
     fn slack(&self) -> Slack {
         let skew = Duration::from_millis(self.skew_max_millis);
         let is_steady = !self.settings.is_replicated
@@ -251,12 +255,12 @@ impl World {
         let behind = Duration::from_millis(BEHIND_MAX_MILLIS);
         let again = if self.losses.dead.len() > 1 { behind } else { Duration::ZERO };
         let early = if is_steady { steps } else { skew + CLOCK_LEASE + again };
-        // A range's clock falls behind by the time that a flip takes, up to a second.
+        // A range's clock falls behind by the duration of a flip, which is up to a second.
         let late = skew + 4 * CLOCK_LEASE + behind;
         (early + Duration::from_millis(2), late)
     }
 
-    /// What clients saw, and what the servers hold at the end.
+    /// Checks the histories of the clients, and the final contents of the servers.
     pub(super) fn judge(&mut self) -> Option<Failure> {
         match self.clients.judge(self.slack()) {
             Some((register, Verdict::Violated(text))) => {
@@ -271,8 +275,8 @@ impl World {
         self.judge_servers()
     }
 
-    /// A walk over the servers finds every record that the last reads saw, each at one server, and
-    /// nothing else.
+    /// Checks that a scan over all servers finds exactly the records that the last reads saw,
+    /// each at one server.
     fn judge_servers(&mut self) -> Option<Failure> {
         let mut seen: BTreeMap<&[u8], u64> = BTreeMap::new();
         let mut unknown: BTreeSet<&[u8]> = BTreeSet::new();
@@ -284,7 +288,7 @@ impl World {
                 None if self.losses.is_excused(number) => unknown.extend(keys),
                 None => {
                     let key = String::from_utf8_lossy(&register.keys[0].1);
-                    return Some(Rule::Answered.broken(format!("nobody answers for {key}")));
+                    return Some(Rule::Answered.broken(format!("no server answers for {key}")));
                 }
             }
         }
@@ -298,7 +302,7 @@ impl World {
             for (key, value) in held {
                 if seen.remove(key.as_slice()) != Some(value) {
                     let key = String::from_utf8_lossy(&key);
-                    let text = format!("{} holds {value} for {key}: nobody reads it", server.id);
+                    let text = format!("{} holds {value} for {key}: no read sees it", server.id);
                     return Some(Rule::NothingStray.broken(text));
                 }
             }
@@ -309,7 +313,7 @@ impl World {
     }
 }
 
-/// A server's numbers are those that a walk finds, and it holds nothing outside of its ranges.
+/// Checks that a server's counts match a scan, and that it has no records outside its ranges.
 fn judge_counts(server: &mut Server, wall: UnixMillis) -> Result<Walk, Failure> {
     let id = server.id;
     let left = server.inspector.left_behind(wall);
@@ -321,7 +325,7 @@ fn judge_counts(server: &mut Server, wall: UnixMillis) -> Result<Walk, Failure> 
     let found = walk.held.len() as u64 + walk.others;
     if found != words && !(walk.may_bury && found < words) {
         let (held, others) = (walk.held.len(), walk.others);
-        let text = format!("{id} counts {words}, serves {held}, and holds {others} others");
+        let text = format!("{id} counts {words} records, serves {held}, and holds {others} others");
         return Err(Rule::CountsMatch.broken(text));
     }
     let (live, bytes) = (server.node.store().usage().log.live_bytes, walk.bytes);

@@ -1,9 +1,9 @@
-//! The coordinators of a run: the one that leads, and perhaps one that has not noticed that it does
-//! not lead any more.
+//! Coordinators of a run: the leading one, and perhaps one that has not noticed that it no longer
+//! leads.
 //!
-//! A coordinator whose store fails ends, as the real process does, after what it had to say before
-//! has left. Another one opens the store and goes on. So may one that opens the store although the
-//! first one has not ended but stands still: when that goes on, the store refuses its next change.
+//! If its store fails, a coordinator sends its pending messages and ends, as the real process
+//! does. Another one opens the store and continues. Another one may also open the store while the
+//! first one is paused. When the first one resumes, the store refuses its next change.
 
 use super::{Next, World};
 use crate::metadata::Metadata;
@@ -15,39 +15,39 @@ use std::collections::BTreeMap;
 use types::{ClusterId, Generation, Instant, ServerId};
 use wire::control::MigrationReport;
 
-/// One process that is a coordinator.
+/// One coordinator process.
 #[derive(Debug)]
 struct Leader {
     machine: Coordinator<Metadata>,
-    /// When it is called if nothing happens before.
+    /// Time of its next call if nothing happens before.
     due: Option<Instant>,
-    /// It stands still until then.
+    /// End of the current pause.
     paused_until: Instant,
-    /// It has opened an old copy of the store.
+    /// Set if it has opened an old copy of the store.
     is_of_copy: bool,
 }
 
-/// All of them.
+/// All coordinators of a run.
 #[derive(Debug)]
 pub(super) struct Leaders {
     identity: Identity,
     store: Metadata,
-    /// The store as it was copied last.
+    /// Latest copy of the store.
     pub(super) copy: Option<Metadata>,
-    /// The copy stands where the store should.
+    /// Set while new coordinators open the copy instead of the store.
     pub(super) is_rolled_back: bool,
     /// For a planted bug: no server need confirm the store.
     trusts_file: bool,
-    /// By number; the last one that opened the store has the highest.
+    /// Live coordinators by number; the last one that opened the store has the highest.
     alive: BTreeMap<u32, Leader>,
     opened: u32,
-    /// To whom each connection leads.
+    /// Number of the coordinator at the other end of each connection.
     connections: BTreeMap<ConnectionId, u32>,
-    /// One call of the store in so many fails while clients work; 0: none.
+    /// One call of the store in this many fails while clients work; 0: none.
     pub(super) trouble: u32,
 }
 
-/// When the world looks again for a coordinator that answers, in microseconds.
+/// Time until the world tries again to start a coordinator, in microseconds.
 const AGAIN: std::ops::Range<u64> = 10_000..200_000;
 
 impl Leaders {
@@ -72,12 +72,12 @@ impl Leaders {
         self.identity
     }
 
-    /// Another coordinator opens the store. `false`: the store fails.
+    /// Lets another coordinator open the store. Returns `false` if the store fails.
     fn open(&mut self, now: Instant) -> bool {
-        // Nobody else may have the same number, and a run is the same each time.
+        // A number of its own for each coordinator, and the same numbers in each run of the seed.
         let term = u64::from(self.opened) + 1;
         let drawn = Drawn { fresh: self.identity, term };
-        // Clocks are wrong by more than is let in, and everything has to come out right.
+        // Clocks differ by more than the limit allows; everything must still be correct.
         let (limits_skew, trusts_file) = (false, self.trusts_file);
         let settings = Settings { limits_skew, trusts_file, ..Settings::default() };
         let (store, is_of_copy) = match &self.copy {
@@ -94,17 +94,17 @@ impl Leaders {
         false
     }
 
-    /// The one that has opened the store last, if it is still there.
+    /// Returns the coordinator that opened the store last, if it still runs.
     pub(super) fn current(&self) -> Option<u32> {
         self.alive.contains_key(&self.opened).then_some(self.opened)
     }
 
-    /// What the newest coordinator knows of migrations.
+    /// Returns the newest coordinator's reports on migrations.
     pub(super) fn reports(&self) -> Vec<MigrationReport> {
         self.alive.values().next_back().map(|leader| leader.machine.reports()).unwrap_or_default()
     }
 
-    /// Whether this connection leads to the coordinator that leads.
+    /// Returns whether this connection leads to the leading coordinator.
     pub(super) fn is_current(&self, connection: ConnectionId) -> bool {
         !self.is_rolled_back && self.connections.get(&connection) == Some(&self.opened)
     }
@@ -114,8 +114,8 @@ impl Leaders {
         self.copy = Some(self.store.copy());
     }
 
-    /// Servers that would have to come before a coordinator on the copy changed anything, and the
-    /// number of the copy's newest transaction.
+    /// Returns the number of servers that a coordinator on the copy would wait for before any
+    /// change, and the number of the copy's newest transaction.
     pub(super) fn awaited_by_copy(&self, now: Instant) -> Option<(usize, u64)> {
         let copy = self.copy.as_ref()?;
         let drawn = Drawn { fresh: self.identity, term: 0 };
@@ -123,27 +123,27 @@ impl Leaders {
         Some((machine.awaited_servers(), copy.newest()))
     }
 
-    /// Those that have opened the copy.
+    /// Returns the coordinators that have opened the copy.
     pub(super) fn of_copy(&self) -> Vec<u32> {
         let of_copy = self.alive.iter().filter(|(_, leader)| leader.is_of_copy);
         of_copy.map(|(number, _)| *number).collect()
     }
 
-    /// Until when whoever has this connection stands still.
+    /// Returns the end of the pause of the coordinator at this connection.
     pub(super) fn paused_until(&self, connection: ConnectionId) -> Instant {
         let leader = self.connections.get(&connection).and_then(|number| self.alive.get(number));
         leader.map_or(Instant(0), |leader| leader.paused_until)
     }
 
-    /// Whether the store may fail from here on.
+    /// Turns failures of the store on or off.
     pub(super) fn set_trouble(&self, is_on: bool) {
         self.store.set_trouble(if is_on { self.trouble } else { 0 });
     }
 }
 
 impl World {
-    /// A connection of a server to the coordinator that leads; `None`: there is none. A process
-    /// that has no generation yet gets one.
+    /// Opens a connection of a server to the leading coordinator; `None` if there is none. A
+    /// process without a generation gets one.
     pub(super) fn open_connection(
         &mut self,
         number: Option<(ClusterId, ServerId)>,
@@ -153,7 +153,7 @@ impl World {
         self.connections += 1;
         let connection = ConnectionId(self.connections);
         self.leaders.connections.insert(connection, leader);
-        // The number of a process's first connection is nobody else's.
+        // The number of a process's first connection is unique.
         let generation = generation.unwrap_or(Generation(connection.0));
         let caller = Caller::Server { number, generation };
         let effects = self.coordinate(connection, Event::Opened { connection, caller });
@@ -161,7 +161,7 @@ impl World {
         Some(connection)
     }
 
-    /// Something happens to the coordinator at the other end of a connection, if it is still there.
+    /// Passes an event to the coordinator at the other end of a connection, if it still runs.
     pub(super) fn coordinate(&mut self, connection: ConnectionId, event: Event) -> Vec<Effect> {
         match self.leaders.connections.get(&connection) {
             Some(leader) => self.handle(*leader, event),
@@ -169,7 +169,7 @@ impl World {
         }
     }
 
-    /// Time has passed for a coordinator.
+    /// Handles the deadline of a coordinator.
     pub(super) fn tick_leader(&mut self, number: u32) {
         let Some(leader) = self.leaders.alive.get_mut(&number) else { return };
         if leader.due != Some(self.now) {
@@ -189,7 +189,7 @@ impl World {
         let Some(leader) = self.leaders.alive.get_mut(&number) else { return Vec::new() };
         let mut out = Outbox::new();
         if let Err(stopped) = leader.machine.handle(at, event, &mut out) {
-            self.trace.note(self.now, format_args!("coordinator {number} ends: {stopped}"));
+            self.trace.note(self.now, format_args!("coordinator {number} stops: {stopped}"));
             self.end_leader(number);
             return out.drain().collect();
         }
@@ -203,7 +203,7 @@ impl World {
         out.drain().collect()
     }
 
-    /// A coordinator is gone. Servers hear so after everything that it had sent them.
+    /// Ends a coordinator. Servers notice this after they have received all its messages.
     pub(super) fn end_leader(&mut self, number: u32) {
         self.leaders.alive.remove(&number);
         for place in 0..self.servers.len() {
@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// Another coordinator opens the store, unless one leads.
+    /// Lets another coordinator open the store, unless one leads.
     pub(super) fn lead(&mut self) {
         if self.leaders.current().is_some() {
             return;
@@ -236,20 +236,20 @@ impl World {
         self.plan_in(again, Next::Lead);
     }
 
-    /// The coordinator ends, and another one goes on with its store.
+    /// Ends the coordinator; another one continues with its store.
     pub(super) fn restart_coordinator(&mut self) {
         let Some(number) = self.leaders.current() else { return };
-        self.trace.note(self.now, format_args!("coordinator {number} is ended"));
+        self.trace.note(self.now, format_args!("coordinator {number} is stopped"));
         self.end_leader(number);
     }
 
-    /// Another coordinator takes over from one that stands still and does not know.
+    /// Pauses a coordinator without its knowledge, and lets another one take over.
     pub(super) fn take_over(&mut self) {
         let Some(number) = self.leaders.current() else { return };
         let until = self.now + self.micros(1_000..400_000);
         self.trace.note(
             self.now,
-            format_args!("coordinator {number} stands still until {until}, and another takes over"),
+            format_args!("coordinator {number} pauses until {until}, and another takes over"),
         );
         if !self.leaders.open(self.now) {
             return;
@@ -260,7 +260,8 @@ impl World {
         let effects = self.handle(self.leaders.opened, Event::Tick);
         self.carry_out(effects);
         for place in 0..self.servers.len() {
-            // Some find out soon, some when the old one has been silent for too long.
+            // Some servers notice soon, others when the old coordinator has been silent for too
+            // long.
             let later = self.micros(100..1_000_000);
             if let Some(connection) = self.servers[place].link.connection {
                 self.plan_in(later, Next::Sever(place, connection));
@@ -268,7 +269,7 @@ impl World {
         }
     }
 
-    /// Whoever does not lead any more ends: the run comes to its end.
+    /// Ends all coordinators that no longer lead, since the run comes to its end.
     pub(super) fn end_former_leaders(&mut self) {
         let leads = self.leaders.opened;
         let former: Vec<u32> =
@@ -276,7 +277,7 @@ impl World {
         former.into_iter().for_each(|number| self.end_leader(number));
     }
 
-    /// A link may have been made to a coordinator that has ended over it.
+    /// Breaks a new link if its coordinator ended while handling the first message.
     pub(super) fn note_linked(&mut self, place: usize, connection: ConnectionId) {
         let leader = self.leaders.connections.get(&connection);
         if !leader.is_some_and(|number| self.leaders.alive.contains_key(number)) {
@@ -285,7 +286,7 @@ impl World {
         }
     }
 
-    /// A server's link to a coordinator breaks, if it has not done so before.
+    /// Breaks a server's link to a coordinator, if it is not broken already.
     pub(super) fn sever(&mut self, place: usize, connection: ConnectionId) {
         if self.servers[place].link.connection != Some(connection) {
             return;

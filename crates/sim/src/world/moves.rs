@@ -1,4 +1,4 @@
-//! What operators ask for: moves of every kind, sensible and not, and that they be cancelled.
+//! Requests of operators: moves of every kind, sensible or not, and cancellations.
 
 use super::{Next, Part, SERVERS, World};
 use crate::failure::Rule;
@@ -8,11 +8,12 @@ use std::time::Duration;
 use types::ServerId;
 use wire::control::{Answer, Ask};
 
-/// One request in so many is for several ranges, names a source, or is followed by another at once.
+/// One request in this many has several ranges, names a source, or is followed by another at
+/// once.
 const SEVERAL_ONE_IN: u32 = 8;
 const NAMED_ONE_IN: u32 = 8;
 const BURST_ONE_IN: u32 = 6;
-/// One request in so many is to cancel.
+/// One request in this many is a cancellation.
 const CANCEL_ONE_IN: u32 = 20;
 
 impl World {
@@ -26,7 +27,7 @@ impl World {
             }
             _ => self.draw_move(),
         };
-        self.trace.note(self.now, format_args!("asked to {ask:?}"));
+        self.trace.note(self.now, format_args!("request: {ask:?}"));
         self.ask(ask);
         let is_burst = self.rng.u32(..BURST_ONE_IN) == 0;
         let usual = if self.settings.has(Knob::Moves) { 30_000 } else { 600_000 };
@@ -34,7 +35,8 @@ impl World {
         self.plan_in(pause * self.slowness, Next::Move);
     }
 
-    /// Ranges that may overlap each other and those under way, to a server that may have them.
+    /// Draws a move. Its ranges may overlap each other, running moves and the target's own
+    /// ranges.
     fn draw_move(&mut self) -> Ask {
         let target = self.servers[self.rng.usize(..SERVERS)].id;
         let several = self.rng.u32(..SEVERAL_ONE_IN) == 0;
@@ -45,19 +47,19 @@ impl World {
         Ask::Migrate { ranges, source, target, policy: draw_policy(&mut self.rng) }
     }
 
-    /// A server, or any.
+    /// Draws a server, or none.
     fn some_source(&mut self) -> Option<ServerId> {
         self.rng.bool().then(|| self.servers[self.rng.usize(..SERVERS)].id)
     }
 
-    /// What the world was answered itself.
+    /// Handles an answer to a question of the world itself.
     pub(super) fn note_answer(&mut self, answer: Answer) {
         match answer {
             Answer::Migrations(reports) => self.migrations = reports,
             Answer::Started(ids) => {
                 for id in &ids {
                     if !self.started.insert(*id) {
-                        let text = format!("{id} was the number of another move before");
+                        let text = format!("{id} was already the id of another move");
                         self.failure = Some(Rule::AsksAnswered.broken(text));
                     }
                 }
@@ -78,11 +80,11 @@ impl World {
         }
     }
 
-    /// A move that was granted and of which nobody knows any more.
+    /// Checks that the coordinator still knows every move that it has granted.
     pub(super) fn check_remembered(&mut self) {
         let is_known = |id| self.migrations.iter().any(|report| report.migration == id);
         if let Some(id) = self.started.iter().find(|&&id| !is_known(id)) {
-            let text = format!("{id} was granted, and nobody knows of it");
+            let text = format!("{id} was granted, but the coordinator does not know it");
             self.failure = Some(Rule::AsksAnswered.broken(text));
         }
     }

@@ -1,4 +1,4 @@
-//! Clients' jobs on their way to servers and back: requests as bytes, cut into pieces, and replies.
+//! Jobs of the clients: requests as bytes that are cut into pieces, and their replies.
 
 use super::{Next, Part, SERVERS, World};
 use crate::clients::{Expected, Open, State, Walk};
@@ -15,9 +15,9 @@ use server::core::ConnectionId;
 use store::TabletState;
 use types::{Instant, KeyHash, OwnershipEpoch, TableId};
 
-/// Beginning of jobs.
+/// Start of jobs.
 impl World {
-    /// A client looks what to do, and fills its free slots or some of them.
+    /// Lets a client start jobs in some or all of its free slots.
     pub(super) fn think(&mut self, client: usize) {
         self.clients.has_thought(client);
         let mut has_begun = false;
@@ -44,7 +44,7 @@ impl World {
         }
     }
 
-    /// Whether clients have nothing more to do.
+    /// Returns whether clients have nothing more to do.
     pub(super) fn is_closed(&self) -> bool {
         match self.part {
             Part::Working => false,
@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// Where something arrives a flush has most to do.
+    /// Prefers a server with an arriving range, where a flush has most to do.
     fn better_flushed(&mut self, place: usize) -> usize {
         let is_arriving = |server: &Server| {
             let tablets = server.node.store().tablets();
@@ -82,7 +82,8 @@ impl World {
 
     fn next_of_the_last(&mut self, mut next: usize) -> Option<Job> {
         while let Some(&job) = self.closing.get(next) {
-            // What counts or changes all, and what comes behind it, waits for what is before it.
+            // A job that counts or changes everything waits for all earlier jobs, and the next
+            // job for it.
             let is_barrier = |job: &Job| matches!(job, Job::Flush(_) | Job::Count(..));
             let before = next.checked_sub(1).map(|before| &self.closing[before]);
             let must_wait = is_barrier(&job) || before.is_some_and(is_barrier);
@@ -93,7 +94,7 @@ impl World {
             self.part = Part::Reading(next);
             let is_wanted = match job {
                 Job::Operation(register, _) => {
-                    // It may have been flushed since it was read before.
+                    // A flush may have emptied the register since its earlier read.
                     self.clients.forget_last_read(register);
                     self.losses.is_worth_reading(register)
                 }
@@ -135,9 +136,9 @@ impl World {
         self.ask_job(slot);
     }
 
-    /// Under which epoch a server serves a hash. A range that arrives counts when its target has said
-    /// that it has accepted: before that a reactor may still go by the picture that it took earlier,
-    /// and nobody can have heard that the range is there.
+    /// Returns the epoch under which a server serves a hash. An arriving range counts after its
+    /// target has announced that it accepted. Until then a reactor may still use its earlier
+    /// tablet map, and no client can know that the range is there.
     fn held(&self, place: usize, hash: KeyHash) -> Option<OwnershipEpoch> {
         let server = Some(&self.servers[place]).filter(|server| !server.is_dead)?;
         let tablets = server.node.store().tablets();
@@ -151,7 +152,7 @@ impl World {
         }
     }
 
-    /// Records that a server counts in a table.
+    /// Returns the number of records that a server counts in a table.
     fn count(&mut self, place: usize, table: TableId) -> u64 {
         let wall = self.wall_at(place);
         self.servers[place].inspector.look(wall, |worker| worker.table_records(table))
@@ -160,8 +161,8 @@ impl World {
 
 /// Requests.
 impl World {
-    /// Writes a job's request into the connection to where the client believes its register to be;
-    /// now and then elsewhere.
+    /// Writes a job's request into the connection to the believed owner of its register, or now
+    /// and then to another server.
     fn ask_job(&mut self, slot: usize) {
         let client = self.clients.client_of(slot);
         let (place, table) = match self.clients.job(slot).job {
@@ -201,7 +202,7 @@ impl World {
                 let writer = writer.argument(walk.cursor.to_string().as_bytes());
                 drop(writer.argument(b"COUNT").integer(20));
             }
-            (Job::Walk(_), state) => unreachable!("a walk remembers {state:?}"),
+            (Job::Walk(_), state) => unreachable!("a scan has another state than {state:?}"),
         }
         let job = open.job;
         let to = self.servers[place].id;
@@ -213,7 +214,8 @@ impl World {
         }
     }
 
-    /// Makes a transaction of some operations on pairs. `true`: all but its end has been written.
+    /// Turns some operations on pairs into transactions. Returns `true` if all but `EXEC` is
+    /// written.
     fn collect(&mut self, client: usize, place: usize, slot: usize) -> bool {
         let Job::Operation(register, action) = self.clients.job(slot).job else { return false };
         if self.rng.u32(..4) != 0 {
@@ -226,8 +228,7 @@ impl World {
         count > 0
     }
 
-    /// Makes the connection ready for a request on a table; now and then something else is asked
-    /// first.
+    /// Prepares the connection for a request on a table. Now and then sends an `ECHO` first.
     fn prepare(&mut self, client: usize, place: usize, table: TableId) {
         let reactors = self.servers[place].reactors.len();
         let (rng, echoes) = (&mut self.rng, &mut self.echoes);
@@ -246,7 +247,7 @@ impl World {
         }
     }
 
-    /// Sends what a client has written, each connection's in one piece or several, in order.
+    /// Sends the written requests of a client, in one or several pieces per connection, in order.
     fn flush_outputs(&mut self, client: usize) {
         for place in 0..SERVERS {
             let Some(connection) = self.clients.connection(client, place) else { continue };
@@ -273,7 +274,7 @@ impl World {
         }
     }
 
-    /// Bytes as they arrive: mostly together, sometimes cut anywhere.
+    /// Cuts bytes into pieces as they arrive: mostly one, sometimes cut anywhere.
     fn in_pieces(&mut self, bytes: Vec<u8>) -> Vec<Vec<u8>> {
         let mut pieces = vec![bytes];
         while self.rng.u32(..8) == 0 {
@@ -287,7 +288,7 @@ impl World {
         pieces
     }
 
-    /// Nobody listens where the job was to be sent.
+    /// Refuses a job since no process listens at the address.
     pub(super) fn refused(&mut self, slot: usize) {
         let client = self.clients.client_of(slot);
         if let Job::Operation(register, _) = self.clients.job(slot).job {
@@ -297,7 +298,7 @@ impl World {
         self.think_later(client);
     }
 
-    /// The job was not executed, and its client does something else.
+    /// Ends a job that was not executed; its client continues with another job.
     fn refuse(&mut self, slot: usize) {
         let (client, open) = (self.clients.client_of(slot), self.clients.job(slot));
         if let Job::Operation(register, _) = open.job
@@ -308,7 +309,7 @@ impl World {
         self.clients.refuse(self.now, slot);
     }
 
-    /// A connection is broken: what became of the jobs that were sent there, nobody knows.
+    /// Handles a broken connection: the outcome of the jobs that were sent on it is unknown.
     pub(super) fn broken(&mut self, id: ConnectionId) {
         let Some((client, slots)) = self.clients.disconnect(id) else { return };
         for slot in slots {
@@ -331,7 +332,7 @@ impl World {
 
 /// Replies.
 impl World {
-    /// A server has written something for a client.
+    /// Sends bytes from a server to a client.
     pub(super) fn send_reply(&mut self, id: ConnectionId, bytes: Vec<u8>) {
         let Some((client, place)) = self.clients.holder(id) else { return };
         for piece in self.in_pieces(bytes) {
@@ -346,7 +347,7 @@ impl World {
 
     pub(super) fn answered(&mut self, id: ConnectionId, bytes: Vec<u8>) {
         let Some((client, place)) = self.clients.holder(id) else { return };
-        let line = format_args!("{id} brings {} bytes", bytes.len());
+        let line = format_args!("{id} delivers {} bytes", bytes.len());
         self.trace.note_bytes(self.now, &[id.number()], &bytes, line);
         let Some(connection) = self.clients.connection(client, place) else { return };
         let mut input = std::mem::take(&mut connection.input);
@@ -382,7 +383,8 @@ impl World {
         }
     }
 
-    /// Whether this is what `MULTI` and what follows it is answered. Who is redirected remembers it.
+    /// Returns whether this is a valid reply to `MULTI` or a queued command. Records a
+    /// redirection.
     fn is_collected(&mut self, slot: usize, reply: &Reply<'_>) -> bool {
         let Reply::Error(text) = reply else {
             return matches!(reply, Reply::Simple(b"OK" | b"QUEUED"));
@@ -411,7 +413,7 @@ impl World {
                 match commands::read(&self.workload.registers[0], Action::Flush, reply) {
                     Said::Outcome(_) => self.flushed(slot, place),
                     Said::Refused => self.refuse(slot),
-                    // Whether it will still be done nobody knows.
+                    // It is unknown if the flush will still be executed.
                     Said::Later => {
                         self.losses.note_stalled(self.clients.client_of(slot));
                         self.clients.give_up_flush(self.now, slot);
@@ -426,7 +428,7 @@ impl World {
 
     fn nonsense(&mut self, slot: usize, said: &Said, reply: &Reply<'_>) {
         let job = self.clients.job(slot).job;
-        let text = format!("{} to {job:?}, that is {said:?}", commands::Shown(reply));
+        let text = format!("invalid reply {} to {job:?}: {said:?}", commands::Shown(reply));
         self.failure = Some(Rule::InOrder.broken(text));
     }
 
@@ -441,8 +443,9 @@ impl World {
                 if self.clients.hop(slot) {
                     self.ask_job(slot);
                 } else if self.losses.is_excused(register) {
-                    // Who stands where the owner has died sends it to whom the coordinator takes
-                    // for the owner, until that one can tell whom it has given the range to.
+                    // A process at the dead owner's address redirects to the owner that it finds
+                    // at the coordinator, until that owner knows its new range. A client may go
+                    // in circles meanwhile.
                     self.refuse(slot);
                 } else {
                     let job = self.clients.job(slot).job;
@@ -459,10 +462,10 @@ impl World {
         }
     }
 
-    /// A flush has been answered: what its server held under one epoch all the time is empty.
+    /// Ends a flush: the registers that its server held under one epoch all the time are empty.
     fn flushed(&mut self, slot: usize, place: usize) {
         let State::Flush(held) = &self.clients.job(slot).state else {
-            unreachable!("a flush remembers what was held")
+            unreachable!("a flush has the state of its registers")
         };
         let hash = |number: usize| self.workload.registers[number].keys[0].0;
         let is_held = |&(number, before): &(usize, Option<OwnershipEpoch>)| {
@@ -472,7 +475,7 @@ impl World {
         self.clients.end_flush(self.now, slot, &was_hit);
     }
 
-    /// A step of a walk.
+    /// Handles a step of a scan.
     fn walked(&mut self, slot: usize, place: usize, reply: &Reply<'_>) {
         let step = match reply {
             Reply::Error(text) => match commands::read_error(text) {
@@ -492,7 +495,7 @@ impl World {
             }
         }
         let State::Walk(walk) = &mut self.clients.job_mut(slot).state else {
-            unreachable!("a walk remembers where it is")
+            unreachable!("a scan has a cursor")
         };
         walk.found.extend(found);
         walk.cursor = cursor;
@@ -502,38 +505,39 @@ impl World {
         }
     }
 
-    /// What was there all the time, and was this server's all the time, must have been found.
+    /// Ends a scan. Registers that existed and belonged to this server all the time must be
+    /// found.
     fn end_walk(&mut self, slot: usize, place: usize) {
         let open = self.clients.finish(self.now, slot);
-        let Open { state: State::Walk(walk), .. } = open else { unreachable!("it was a walk") };
+        let Open { state: State::Walk(walk), .. } = open else { unreachable!("the job is a scan") };
         let missed = walk.expected.iter().find(|(number, hash, epoch)| {
             !walk.found.contains(number) && self.held(place, *hash) == Some(*epoch)
         });
         if let Some((number, hash, _)) = missed {
             let key = String::from_utf8_lossy(&self.workload.registers[*number].keys[0].1);
-            let text = format!("{} did not show {key}, {hash}", self.servers[place].id);
+            let text = format!("a scan of {} did not return {key}, {hash}", self.servers[place].id);
             self.failure = Some(Rule::WalksComplete.broken(text));
         }
     }
 
-    /// A server has told how many records it has, while nothing but reclaiming goes on.
+    /// Checks a server's count of records, at a time when only reclaiming changes it.
     fn counted(&mut self, slot: usize, (place, table): (usize, TableId), reply: &Reply<'_>) {
         let Reply::Integer(told) = *reply else {
             return self.nonsense(slot, &Said::Nonsense, reply);
         };
         let Open { state: State::Count(before), .. } = self.clients.finish(self.now, slot) else {
-            unreachable!("a count remembers how many there were")
+            unreachable!("a count has its earlier value")
         };
         let after = self.count(place, table);
         if told > before as i64 || told < after as i64 {
             let id = self.servers[place].id;
-            let text = format!("{id} says {told} for {table:?}, and has had {before} to {after}");
+            let text = format!("{id} reports {told} for {table:?}, but had {before} to {after}");
             self.failure = Some(Rule::CountsMatch.broken(text));
         }
     }
 }
 
-/// Cursor and keys of a step of a walk.
+/// Returns cursor and keys of a step of a scan.
 fn read_step<'a>(reply: &Reply<'a>) -> Option<(u64, Vec<&'a [u8]>)> {
     let Reply::Array(mut parts) = *reply else { return None };
     let (Some(Reply::Bulk(cursor)), Some(Reply::Array(keys))) = (parts.next(), parts.next()) else {
@@ -547,7 +551,7 @@ fn read_step<'a>(reply: &Reply<'a>) -> Option<(u64, Vec<&'a [u8]>)> {
     Some((cursor, keys.map(key).collect::<Option<Vec<_>>>()?))
 }
 
-/// What clients ask for once everything has come to rest.
+/// Returns the final jobs, which begin when everything has come to rest.
 pub(super) fn closing(rng: &mut Rng, workload: &Workload) -> Vec<Job> {
     let read = |number: usize| Job::Operation(number, Action::Read);
     let mut jobs: Vec<Job> = (0..workload.registers.len()).map(read).collect();
@@ -560,7 +564,7 @@ pub(super) fn closing(rng: &mut Rng, workload: &Workload) -> Vec<Job> {
     jobs
 }
 
-/// How many jobs each client has at a time.
+/// Draws the number of concurrent jobs of each client.
 pub(super) fn draw_depths(rng: &mut Rng, settings: &Settings) -> Vec<usize> {
     let most = [1, 4, 16][rng.usize(..3)];
     let most = if settings.has(Knob::Pipelines) { most } else { 1 };

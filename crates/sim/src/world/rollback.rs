@@ -1,17 +1,19 @@
-//! Folders that come back from a backup: a coordinator's, and then its newest one; or a server's.
+//! Rollback of persistent state: of the coordinator's store, which is later replaced by its
+//! newest version, or of a server's folder.
 //!
-//! That a store is old is noticed, not proved (`docs/design/identity.md`): it is believed if more
-//! than half of the servers that it waits for have heard of nothing newer. So a copy is put back
-//! only when too few are left that have not. What its coordinator does then must change nothing,
-//! and nothing that it has said may keep servers from going on with the newest store.
+//! That a store is old is noticed, not proved (`docs/design/identity.md`): a coordinator accepts
+//! it if more than half of the servers that it waits for have heard of nothing newer. The
+//! simulator therefore restores a copy only if fewer such servers are left. The coordinator on
+//! the copy must change nothing, and its messages must not keep servers from returning to the
+//! newest store.
 //!
-//! In runs in which one disk at a time may lose something, it is a server's folder instead.
+//! In runs in which one disk at a time may lose data, a server's folder is rolled back instead.
 
 use super::disks::Disk;
 use super::{Next, World};
 use crate::servers::Saved;
 
-/// An earlier copy of a server's folder.
+/// Earlier copy of a server's folder.
 #[derive(Debug)]
 pub(super) struct FolderCopy {
     place: usize,
@@ -20,7 +22,7 @@ pub(super) struct FolderCopy {
 }
 
 impl World {
-    /// Something is copied, or an earlier copy of it is put back.
+    /// Copies a store or folder, or restores an earlier copy.
     pub(super) fn roll_back(&mut self, place: usize) {
         match self.deaths.is_one_at_a_time {
             true => self.roll_back_folder(place),
@@ -28,14 +30,14 @@ impl World {
         }
     }
 
-    /// The folder of a server is copied; or the server dies, and the next process finds an earlier
-    /// copy: one disk has lost what came later, which a run may do to one disk at a time.
+    /// Copies the folder of a server; or kills the server and restores an earlier copy for the
+    /// next process. The disk loses later data, which a run may do to one disk at a time.
     fn roll_back_folder(&mut self, place: usize) {
         match self.folder_copy.take() {
             Some(copy) if self.is_whole() && !self.servers[copy.place].is_dead => {
                 let FolderCopy { place, disk, saved } = copy;
                 let id = self.servers[place].id;
-                self.trace.note(self.now, format_args!("an old copy of {id}'s folder is put back"));
+                self.trace.note(self.now, format_args!("an old copy of {id}'s folder is restored"));
                 self.die(place, false);
                 self.disks[place].bring_back(&disk);
                 self.saved[place] = saved;
@@ -48,7 +50,7 @@ impl World {
         }
     }
 
-    /// The store is copied; or a coordinator starts on an earlier copy.
+    /// Copies the store, or ends the coordinator so that the next one starts on an earlier copy.
     fn roll_back_store(&mut self) {
         if self.leaders.is_rolled_back {
             return;
@@ -56,7 +58,7 @@ impl World {
         if !self.may_roll_back() || self.rng.u32(..4) == 0 {
             return self.leaders.copy_store();
         }
-        self.trace.note(self.now, format_args!("an old copy of the store is put back"));
+        self.trace.note(self.now, format_args!("an old copy of the store is restored"));
         self.leaders.is_rolled_back = true;
         if let Some(number) = self.leaders.current() {
             self.end_leader(number);
@@ -66,8 +68,8 @@ impl World {
         self.plan_in(until, Next::BringBack);
     }
 
-    /// Returns whether those that have heard of nothing newer than the copy are too few to confirm
-    /// it.
+    /// Returns whether too few servers are left that could confirm the copy, because they have
+    /// heard of nothing newer.
     fn may_roll_back(&self) -> bool {
         let Some((awaited, newest)) = self.leaders.awaited_by_copy(self.now) else { return false };
         let is_behind =
@@ -76,15 +78,15 @@ impl World {
         marks.filter(|mark| is_behind(*mark)).count() < awaited
     }
 
-    /// An operator brings the newest store back.
+    /// Restores the newest store, as an operator would.
     pub(super) fn bring_back(&mut self) {
         if !std::mem::take(&mut self.leaders.is_rolled_back) {
             return;
         }
-        self.trace.note(self.now, format_args!("the newest store is brought back"));
+        self.trace.note(self.now, format_args!("the newest store is restored"));
         self.leaders.of_copy().into_iter().for_each(|number| self.end_leader(number));
         self.leaders.copy = None;
-        // Nobody may have opened the copy yet.
+        // Possibly no coordinator has opened the copy yet.
         self.plan_in(std::time::Duration::ZERO, Next::Lead);
     }
 }

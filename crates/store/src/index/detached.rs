@@ -1,4 +1,5 @@
-//! A slot's leaves taken out of the index whole, so that emptying a table costs nothing up front.
+//! The leaves of a slot, detached from the index as a whole. So flushing a table needs no work in
+//! advance.
 
 use super::{
     Contended, Index,
@@ -12,19 +13,18 @@ use crate::log::Turn;
 use std::sync::{Arc, atomic::Ordering};
 use types::Slot;
 
-/// What a slot held. Its words are visited in steps, and the memory is freed as they are: whoever
-/// has it drains it.
-#[must_use = "what is not drained is lost"]
+/// Former content of a slot. The holder drains its words in steps, which also frees the memory.
+#[must_use = "words that are not drained are lost"]
 pub struct DetachedLeaves {
     slab: Arc<Slab>,
-    /// What is left, the next last.
+    /// Remaining nodes, the next one last.
     nodes: Vec<Node>,
 }
 
 impl Index {
-    /// Takes all of the slot's leaves out; `None` if it has none. Who does so has made sure that
-    /// nobody inserts into the slot. Others may hold a leaf for a moment (the cleaner): then
-    /// nothing is taken out, and the same call may succeed later.
+    /// Detaches all leaves of the slot; returns `None` if it has none. The caller must ensure
+    /// that no thread inserts into the slot. Another thread (the cleaner) may hold a leaf
+    /// briefly: then the call detaches nothing and may be retried.
     pub fn detach_slot(
         &self,
         slot: Slot,
@@ -66,8 +66,8 @@ fn lock_all(cell: &Cell, depth: u32, turn: &Turn<'_>) -> bool {
 }
 
 impl DetachedLeaves {
-    /// Visits the words of the next leaves, of about this many buckets, and frees them. Returns
-    /// whether all have been visited.
+    /// Passes the words of the next leaves, of about `buckets` buckets, to `visit` and frees the
+    /// leaves. Returns whether all are drained.
     pub fn drain(&mut self, buckets: usize, turn: &Turn<'_>, mut visit: impl FnMut(Word)) -> bool {
         assert!(self.slab.vouches_for(turn), "a turn of another store");
         let mut seen = 0;

@@ -1,5 +1,5 @@
-//! Readers without locks against writers, explored by shuttle: between any two accesses to a cell
-//! another thread may come in.
+//! Lock-free readers against writers, explored by shuttle: another thread may run between any two
+//! accesses to a cell.
 
 use super::{
     world::{EVERYTHING, World, word_of},
@@ -10,13 +10,13 @@ use shuttle::{check_pct, check_random, thread};
 use std::ops::ControlFlow;
 use types::HashRange;
 
-/// Both random and priority-driven schedules.
+/// Runs a model under random and priority-driven schedules.
 fn explore(schedules: usize, model: fn()) {
     check_random(model, schedules);
     check_pct(model, schedules, 3);
 }
 
-/// Hashes of one slot whose tags differ from bit `shift` of the tag on.
+/// Returns a hash in one slot. Its tag differs from the others' from bit `shift` on.
 fn hash(number: u64, shift: u32) -> KeyHash {
     KeyHash(Slot(77).first_hash().0 | number << (26 + shift))
 }
@@ -33,7 +33,8 @@ fn insert(world: &World, reactor: &mut Participant, hash: KeyHash, number: u64) 
     }
 }
 
-/// What is there throughout is found and walked; what is never there is not found.
+/// Checks that records present throughout are found and walked, and that an absent one is not
+/// found.
 fn look(world: &World, reactor: &mut Participant, hashes: &[KeyHash], absent: KeyHash) {
     reactor.begin_turn();
     let turn = reactor.turn();
@@ -53,10 +54,11 @@ fn look(world: &World, reactor: &mut Participant, hashes: &[KeyHash], absent: Ke
         assert_eq!(found, Find::Hit(word), "a record is missed that was there throughout");
     }
     let found = world.index.find(absent, &turn, |_| true);
-    assert!(matches!(found, Find::Miss | Find::Contended), "what is not there is found");
+    assert!(matches!(found, Find::Miss | Find::Contended), "a missing record is found");
 }
 
-/// A reader while a writer inserts `added` records beside `kept` ones; tags differ from `shift` on.
+/// Runs a reader while a writer inserts `added` records beside `kept` ones; tags differ from
+/// `shift` on.
 fn grow_under_a_reader(kept: u64, added: u64, shift: u32) {
     let world = Arc::new(World::new(48 << 20, 2));
     let mut writer = world.participant(0);
@@ -74,7 +76,7 @@ fn grow_under_a_reader(kept: u64, added: u64, shift: u32) {
     for number in 0..added {
         insert(&world, &mut writer, hash(number * 2 + 3, shift), 1000 + number);
     }
-    reading.join().expect("the reader finds what it must");
+    reading.join().expect("the reader finds the records");
     let turn = writer.turn();
     assert_eq!(world.index.records(Slot(77), &turn), kept + added);
 }
@@ -87,14 +89,15 @@ fn a_reader_misses_nothing_while_a_leaf_grows() {
 
 #[test]
 fn a_reader_misses_nothing_while_a_leaf_is_divided() {
-    // Tags that share all but their last bits: no leaf is large enough, so it becomes directories.
+    // Tags that share all but their last bits: no leaf is large enough, so it becomes
+    // directories.
     explore(30, || grow_under_a_reader(13, 3, 2));
 }
 
 #[test]
 fn a_reader_misses_nothing_while_words_move_within_a_leaf() {
-    // At home in the second of four buckets, which is full: those of the first, which is full as
-    // well, make its words move on.
+    // These words have their home in the second of four buckets, which is full. Inserts into the
+    // first bucket, which is full as well, move them onward.
     explore(1000, || {
         let world = Arc::new(World::new(48 << 20, 2));
         let mut writer = world.participant(0);
@@ -111,7 +114,7 @@ fn a_reader_misses_nothing_while_words_move_within_a_leaf() {
             reader.sleep();
         });
         (8..14).for_each(|number| insert(&world, &mut writer, hash(number, 4), 1000 + number));
-        reading.join().expect("the reader finds what it must");
+        reading.join().expect("the reader finds the records");
     });
 }
 
@@ -122,7 +125,7 @@ fn a_reader_finds_what_is_removed_and_inserted_elsewhere_while_the_leaf_is_locke
         let mut writer = world.participant(0);
         let mut reader = world.participant(1);
         world.index.reserve(Slot(77), 20, &writer.turn()).expect("there is room");
-        // The ninth stands in the bucket after its home.
+        // The ninth word is in the bucket after its home.
         let hashes: Vec<KeyHash> = (0..9).map(|number| hash(number, 4)).collect();
         for (number, &hash) in hashes.iter().enumerate() {
             insert(&world, &mut writer, hash, number as u64);
@@ -136,12 +139,12 @@ fn a_reader_finds_what_is_removed_and_inserted_elsewhere_while_the_leaf_is_locke
             reader.sleep();
         });
         let turn = writer.turn();
-        let mut guard = world.index.lock(first.0, &turn).expect("nobody else locks");
+        let mut guard = world.index.lock(first.0, &turn).expect("no other thread locks");
         guard.remove(first.0, first.1, 8);
         guard.remove(last.0, last.1, 8);
         guard.insert(last.0, last.1, 8).expect("there is room");
         std::mem::drop(guard);
-        reading.join().expect("the reader finds what it must");
+        reading.join().expect("the reader finds the records");
     });
 }
 
@@ -197,7 +200,8 @@ fn two_records_that_change_together_are_seen_together() {
         });
         for number in 1..3 {
             let turn = writer.turn();
-            let locked = hashes.map(|hash| world.index.lock(hash, &turn).expect("nobody else"));
+            let locked =
+                hashes.map(|hash| world.index.lock(hash, &turn).expect("no other thread locks"));
             for (mut guard, hash) in locked.into_iter().zip(hashes) {
                 let (old, new) = (word_of(hash, number - 1), word_of(hash, number));
                 guard.replace(hash, (old, 8), (new, 8));

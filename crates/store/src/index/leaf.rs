@@ -1,23 +1,23 @@
 //! A leaf: buckets of words in hash order, with a header of 16 bytes.
 //!
-//! A word stands in its *home* bucket or in the one after it. The home is computed from the tag
-//! and the number of buckets alone, so that a leaf grows without reading a record. The last bucket
-//! has no bucket after it and gives two of its places to the header; so it is home to half as many
+//! A word is in its *home* bucket or in the one after it. The home depends only on the tag and
+//! the number of buckets, so that a leaf grows without reading a record. The last bucket has no
+//! bucket after it and gives two of its places to the header. So it is the home of half as many
 //! tags as the others.
 //!
-//! The header is a sequence (odd while a writer holds the leaf, and for ever once the leaf has
-//! been replaced by another) and the totals of what stands in the leaf.
+//! The header consists of a sequence and the totals of the leaf's content. The sequence is odd
+//! while a writer holds the leaf, and forever once the leaf has been replaced.
 //!
-//! When both buckets of a word are full, words make room by moving on from their home to the bucket
-//! after it, as far as there is one that can. Bringing words back home would win nothing unless
+//! When both buckets of a word are full, other words make room: they move from their home to the
+//! bucket after it, as far as one of them can. Moving words back home would win nothing unless
 //! records are removed, and would break the first invariant.
 //!
 //! Invariants:
-//! - a word stays in its place, or is copied from its home to the bucket after it before it is
-//!   removed at home. So who looks at the home first and at the next bucket then, without a lock,
-//!   meets every record that stays, though perhaps twice;
-//! - words change only while the sequence is odd. So a reader that saw the same even sequence
-//!   before and after knows that it saw everything.
+//! - A word stays in its place, or is copied from its home to the bucket after it before it is
+//!   removed at home. So a lock-free reader that reads the home first and the next bucket then
+//!   meets every record that stays, though perhaps twice.
+//! - Words change only while the sequence is odd. So a reader that saw the same even sequence
+//!   before and after has seen everything.
 
 use super::{
     bucket::{Bucket, Cell, NODE_BUCKETS_MAX, WORDS},
@@ -29,24 +29,25 @@ const HEADER_WORDS: usize = 2;
 const SEQUENCE: usize = WORDS - 2;
 const TOTALS: usize = WORDS - 1;
 
-/// The sequence of a leaf that was made locked.
+/// Sequence of a leaf that is created locked.
 const MADE_LOCKED: u64 = 1;
 
-/// A leaf as somebody within a turn sees it.
+/// A leaf as seen within a turn.
 #[derive(Clone, Copy)]
 pub(super) struct Leaf<'t> {
     buckets: &'t [Bucket],
-    /// Tag bits that all words of the leaf share: those that led here through directories.
+    /// Number of tag bits that all words of the leaf share: those decided by directories above
+    /// it.
     depth: u32,
 }
 
-/// What stands in a leaf.
+/// Totals of a leaf's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
-    /// Words that stand for an object.
+    /// Number of words that represent a record.
     pub(super) records: u64,
-    /// Bytes that they take in the log, as those who inserted them told. Exact over a whole slot;
-    /// a leaf that was divided gives each part its share by count, so a part may fall below zero.
+    /// Log bytes of all words, as reported at their insertion. Exact over a whole slot. A divided
+    /// leaf gives each part a share by count, so a part's bytes may fall below zero.
     pub(super) bytes: i64,
 }
 
@@ -55,12 +56,12 @@ impl<'t> Leaf<'t> {
         Leaf { buckets, depth }
     }
 
-    /// Words that a leaf of this many buckets can hold.
+    /// Returns the number of words that a leaf of this many buckets can hold.
     pub(super) const fn capacity(buckets: usize) -> usize {
         buckets * WORDS - HEADER_WORDS
     }
 
-    /// Makes the leaf empty and locked. Its memory may hold anything.
+    /// Makes the leaf empty and locked. Its memory may have any content.
     pub(super) fn clear(self) {
         for cell in self.buckets.iter().flat_map(|bucket| &bucket.cells) {
             cell.store(0);
@@ -68,14 +69,15 @@ impl<'t> Leaf<'t> {
         self.sequence_cell().store(MADE_LOCKED);
     }
 
-    /// The first word with the tag that `is_it` knows as its own.
+    /// Returns the first word with the tag that `is_it` accepts.
     #[inline]
     pub(super) fn find(self, tag: Tag, mut is_it: impl FnMut(Word) -> bool) -> Option<Word> {
         let home = self.home(tag);
         self.find_in(home, tag, &mut is_it).or_else(|| self.find_in(home + 1, tag, &mut is_it))
     }
 
-    /// Puts the words into the empty leaf. `false` if they do not fit: then some are missing.
+    /// Puts the words into the empty leaf. Returns `false` if they do not fit: then some are
+    /// missing.
     pub(super) fn fill(self, words: &[Word]) -> bool {
         // Words per bucket, so that most words need no search.
         let mut filled = [0u8; NODE_BUCKETS_MAX];
@@ -93,34 +95,34 @@ impl<'t> Leaf<'t> {
         })
     }
 
-    /// Puts the word into an empty place. `false` if there is none, nor can one be made.
+    /// Puts the word into an empty place. Returns `false` if there is none and none can be made.
     pub(super) fn place(self, word: Word) -> bool {
         self.place_raw(word.raw())
     }
 
-    /// Keeps a place for a word with this tag that will be inserted before the leaf is unlocked.
-    /// Readers take it to be empty. `false` as with [`Leaf::place`].
+    /// Holds a place for a word with this tag, which will be inserted before the leaf is
+    /// unlocked. Readers treat the place as empty. Returns `false` as [`Leaf::place`] does.
     pub(super) fn hold(self, tag: Tag) -> bool {
         self.place_raw(held(tag))
     }
 
-    /// Puts the word into a place that was kept for its tag. `false` if there is none.
+    /// Puts the word into a place that is held for its tag. Returns `false` if there is none.
     pub(super) fn place_held(self, word: Word) -> bool {
         let held = held(word.tag());
         let found = self.pair(self.home(word.tag())).find(|cell| cell.load() == held);
         found.inspect(|cell| cell.store(word.raw())).is_some()
     }
 
-    /// Gives up the places that were kept and not used.
+    /// Empties the places that are still held.
     pub(super) fn give_up_held(self) {
         let places = (0..self.buckets.len()).flat_map(|bucket| self.places(bucket));
         places.filter(|cell| is_held(cell.load())).for_each(|cell| cell.store(0));
     }
 
-    /// Puts `new`, or nothing, where `old` stands.
+    /// Replaces `old` by `new`, or removes it.
     ///
     /// # Panics
-    /// If `old` is not here: its leaf is locked by who says so.
+    /// If `old` is not here: the caller holds the leaf's lock and has just found it.
     pub(super) fn replace(self, old: Word, new: Option<Word>) {
         let home = self.home(old.tag());
         let cell = self.pair(home).find(|cell| cell.load() == old.raw());
@@ -128,7 +130,7 @@ impl<'t> Leaf<'t> {
         cell.store(new.map_or(0, Word::raw));
     }
 
-    /// The words that stand in the bucket, whatever their home.
+    /// Returns the words in the bucket, whatever their home.
     #[inline]
     pub(super) fn words_in(self, bucket: usize) -> impl Iterator<Item = Word> + use<'t> {
         self.places(bucket).iter().filter_map(|cell| Word::from_raw(cell.load()))
@@ -142,7 +144,7 @@ impl<'t> Leaf<'t> {
         &self.buckets[index]
     }
 
-    /// The buckets that a change of a word with this tag touches, as a rule.
+    /// Returns the buckets that a change of a word with this tag usually touches.
     #[inline]
     pub(super) fn touched_by(self, tag: Tag) -> impl Iterator<Item = &'t Bucket> {
         let home = self.home(tag);
@@ -150,7 +152,7 @@ impl<'t> Leaf<'t> {
         [Some(self.bucket(home)), next, Some(self.header())].into_iter().flatten()
     }
 
-    /// The bucket in which a word with this tag stands if there is room.
+    /// Returns the home bucket of a tag: the bucket of its words if there is room.
     #[inline]
     pub(super) fn home(self, tag: Tag) -> usize {
         let bits = TAG_BITS - self.depth;
@@ -158,26 +160,26 @@ impl<'t> Leaf<'t> {
         ((below * self.halves()) >> (bits + 1)) as usize
     }
 
-    /// The lowest tag whose home is this bucket or a later one; `None` if that is above every tag
-    /// of the leaf. `like` is any tag of the leaf.
+    /// Returns the lowest tag with a home at or after this bucket; `None` if that is above every
+    /// tag of the leaf. `like` is any tag of the leaf.
     pub(super) fn first_tag(self, home: usize, like: Tag) -> Option<Tag> {
         let bits = TAG_BITS - self.depth;
         let below = ((home as u64) << (bits + 1)).div_ceil(self.halves());
         (below < 1 << bits).then(|| Tag(like.0 >> bits << bits | below as u32))
     }
 
-    /// The highest tag that belongs into the leaf. `like` is any tag of the leaf.
+    /// Returns the highest tag that belongs to the leaf. `like` is any tag of the leaf.
     pub(super) fn last_tag(self, like: Tag) -> Tag {
         Tag(like.0 | ((1 << (TAG_BITS - self.depth)) - 1))
     }
 
-    /// The sequence as it stands: odd while words may change.
+    /// Returns the current sequence: odd while words may change.
     #[inline]
     pub(super) fn sequence(self) -> u64 {
         self.sequence_cell().load()
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     #[inline]
     pub(super) fn try_lock(self) -> bool {
         let sequence = self.sequence();
@@ -188,7 +190,7 @@ impl<'t> Leaf<'t> {
     #[inline]
     pub(super) fn unlock(self) {
         let sequence = self.sequence();
-        assert!(!sequence.is_multiple_of(2), "a leaf is unlocked that nobody had locked");
+        assert!(!sequence.is_multiple_of(2), "a leaf is unlocked that was not locked");
         self.sequence_cell().store(sequence + 1);
     }
 
@@ -197,7 +199,7 @@ impl<'t> Leaf<'t> {
         Totals { records: raw >> BYTES_BITS, bytes: (raw << RECORDS_BITS) as i64 >> RECORDS_BITS }
     }
 
-    /// Only the leaf's writer calls this.
+    /// Sets the totals. Only the leaf's writer may call this.
     pub(super) fn set_totals(self, totals: Totals) {
         let Totals { records, bytes } = totals;
         let fits = bytes << RECORDS_BITS >> RECORDS_BITS == bytes && records >> RECORDS_BITS == 0;
@@ -222,7 +224,7 @@ impl<'t> Leaf<'t> {
         while found != 0 {
             let place = found.trailing_zeros() as usize;
             found &= found - 1;
-            // Loaded once more: if it has changed since, what stands here is as good.
+            // Loaded again: if the word has changed since, the new one is equally valid.
             match Word::from_raw(cells[place].load()) {
                 Some(word) if word.tag() == tag && is_it(word) => return Some(word),
                 Some(_) | None => {}
@@ -241,7 +243,8 @@ impl<'t> Leaf<'t> {
         self.places(bucket).iter().find(|cell| cell.load() == 0)
     }
 
-    /// An empty place of the bucket, made if need be by moving a word on whose home it is.
+    /// Returns an empty place of the bucket. If necessary, moves a word that has its home here to
+    /// the next bucket.
     fn make_empty_in(self, bucket: usize) -> Option<&'t Cell> {
         self.empty_in(bucket).or_else(|| {
             let is_at_home = |cell: &&Cell| self.home(Tag::of_raw(cell.load())) == bucket;
@@ -253,12 +256,12 @@ impl<'t> Leaf<'t> {
         })
     }
 
-    /// The places of the home and of the bucket after it.
+    /// Returns the places of the home and of the bucket after it.
     fn pair(self, home: usize) -> impl Iterator<Item = &'t Cell> {
         self.places(home).iter().chain(self.places(home + 1))
     }
 
-    /// The places of a bucket; none past the last one.
+    /// Returns the places of a bucket; none past the last one.
     #[inline]
     fn places(self, bucket: usize) -> &'t [Cell] {
         let Some(found) = self.buckets.get(bucket) else { return &[] };
@@ -266,7 +269,7 @@ impl<'t> Leaf<'t> {
         &found.cells[..if is_last { WORDS - HEADER_WORDS } else { WORDS }]
     }
 
-    /// Widths of homes are counted in halves: the last bucket has one, the others two.
+    /// Returns the total width of all homes in halves: the last bucket has one, the others two.
     #[inline]
     fn halves(self) -> u64 {
         self.buckets.len() as u64 * 2 - 1

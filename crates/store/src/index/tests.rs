@@ -1,4 +1,4 @@
-//! The index against a sorted map, one thread.
+//! The index against a sorted map, single-threaded.
 
 use super::{
     world::{EVERYTHING, World, word_of},
@@ -8,21 +8,21 @@ use crate::{address::Address, log::Participant};
 use std::{collections::BTreeMap, ops::ControlFlow};
 use types::HashRange;
 
-/// A record is a hash and a number that stands in its word's address: two records may share the
-/// hash. The number also decides the bytes.
+/// A record: a hash and a number that its word stores as the address. Two records may share the
+/// hash. The number also determines the bytes.
 type Record = (KeyHash, u64);
 
 fn bytes_of(number: u64) -> u32 {
     24 + (number % 1000) as u32
 }
 
-/// The twin: per record the word that stands for it.
+/// The model: the word of each record.
 #[derive(Default)]
 struct Twin {
     words: BTreeMap<Record, Word>,
 }
 
-/// Both, and what is done to both.
+/// Index and model, which receive the same changes.
 struct Pair {
     world: World,
     participant: Participant,
@@ -36,12 +36,12 @@ impl Pair {
         Pair { world, participant, twin: Twin::default() }
     }
 
-    /// Addresses with this bit set are replacements.
+    /// Address bit that marks replacements.
     const REPLACED: u64 = 1 << 30;
 
     fn insert(&mut self, (hash, number): Record) -> Result<(), NoRoom> {
         let turn = self.participant.turn();
-        let mut guard = self.world.index.lock(hash, &turn).expect("nobody else locks");
+        let mut guard = self.world.index.lock(hash, &turn).expect("no other thread locks");
         assert!(guard.covers(hash));
         let word = word_of(hash, number);
         guard.insert(hash, word, bytes_of(number))?;
@@ -55,7 +55,7 @@ impl Pair {
         let new =
             Word::new(hash, kind, Address::from_units(word.address().units() ^ Self::REPLACED));
         let turn = self.participant.turn();
-        let mut guard = self.world.index.lock(hash, &turn).expect("nobody else locks");
+        let mut guard = self.world.index.lock(hash, &turn).expect("no other thread locks");
         assert_eq!(guard.find(hash, |found| found == *word), Some(*word));
         guard.replace(hash, (*word, bytes_of(number)), (new, bytes_of(number)));
         *word = new;
@@ -64,7 +64,7 @@ impl Pair {
     fn remove(&mut self, (hash, number): Record) {
         let Some(word) = self.twin.words.remove(&(hash, number)) else { return };
         let turn = self.participant.turn();
-        let mut guard = self.world.index.lock(hash, &turn).expect("nobody else locks");
+        let mut guard = self.world.index.lock(hash, &turn).expect("no other thread locks");
         guard.remove(hash, word, bytes_of(number));
     }
 
@@ -73,7 +73,8 @@ impl Pair {
         self.world.log.reclamation().collect(usize::MAX);
     }
 
-    /// The words of the range in the order of the twin, by walking in steps of this budget.
+    /// Returns the words of the range in the order of the model, by walking in steps of this
+    /// budget.
     fn walk(&self, range: HashRange, budget: WalkBudget) -> Vec<(KeyHash, Word)> {
         let turn = self.participant.turn();
         let mut words = Vec::new();
@@ -99,7 +100,7 @@ impl Pair {
     fn check_walk(&self, range: HashRange, budget: WalkBudget) {
         let mut walked = self.walk(range, budget);
         walked.sort_by_key(|(hash, word)| (*hash, word.address()));
-        // What shares its first 38 bits with an end of the range is met as well.
+        // Words that share their first 38 bits with an end of the range are met as well.
         let unseen = (1u64 << 26) - 1;
         let first = KeyHash(range.first().0 & !unseen);
         let last = KeyHash(range.last().0 | unseen);
@@ -127,7 +128,7 @@ impl Pair {
         }
     }
 
-    /// Every record is found, and none that is not there.
+    /// Checks that every record is found, and that an absent one is not.
     fn check_finds(&self) {
         let turn = self.participant.turn();
         for ((hash, _), word) in &self.twin.words {
@@ -148,14 +149,14 @@ fn random_budget(random: &mut fastrand::Rng) -> WalkBudget {
     WalkBudget { entries: random.usize(1..50), buckets: random.usize(1..50) }
 }
 
-/// Hashes of a few slots; `width` bits below the slot are random, the others zero.
+/// Returns a hash in a few slots: `width` bits below the slot are random, the others zero.
 fn random_record(random: &mut fastrand::Rng, slots: u16, width: u32) -> Record {
     let slot = Slot(random.u16(0..slots) * 5 + 7);
     let below = (random.u64(..) >> (64 - width)) << (50 - width);
     (KeyHash(slot.first_hash().0 | below), random.u64(0..1 << 20))
 }
 
-/// Hashes at random, dense enough for directories of directories.
+/// Random hashes, dense enough for directories of directories.
 #[test]
 fn random_changes_leave_the_index_like_its_sorted_twin() {
     for (seed, slots, width, steps) in

@@ -8,20 +8,20 @@ use wire::entry::{Body, Dead};
 
 const SCHEDULES: usize = 3_000;
 
-/// Both random and priority-driven schedules.
+/// Runs a model under random and priority-driven schedules.
 fn explore(model: fn()) {
     check_random(model, SCHEDULES);
     check_pct(model, SCHEDULES, 3);
 }
 
-/// Nothing to take back.
+/// An owner without items.
 struct NoMemory;
 
 impl Reclaim for NoMemory {
     fn reclaim(&self, _number: u64) {}
 }
 
-/// Things that are published one after the other; a thing is marked when it is freed.
+/// Items that are published one after the other; an item is marked when it is freed.
 struct Published {
     current: AtomicUsize,
     is_freed: Vec<AtomicBool>,
@@ -39,7 +39,7 @@ fn read_in_turns(reactor: &mut Participant, published: &Published, sleeps: bool)
         let seen = published.current.load(Ordering::SeqCst);
         thread::yield_now();
         let is_freed = published.is_freed[seen].load(Ordering::SeqCst);
-        assert!(!is_freed, "freed while a turn that found it goes on");
+        assert!(!is_freed, "freed within a turn that found it");
         if sleeps {
             reactor.sleep();
         }
@@ -114,7 +114,7 @@ fn a_grace_period_covers_every_turn_that_saw_the_world_before() {
     });
 }
 
-/// Of closing, dying and claiming, whichever comes last retires the segment, once.
+/// Closing, the last death and claiming race: the last of them retires the segment, once.
 #[test]
 fn a_dead_segment_is_retired_exactly_once() {
     explore(|| {
@@ -142,19 +142,19 @@ fn a_dead_segment_is_retired_exactly_once() {
         drop(head);
         killers.into_iter().for_each(|killer| killer.join().unwrap());
         cleaner.join().unwrap();
-        // The second one is what the head kept for deletes.
+        // The second one is the segment that the head reserved for deletes.
         assert_eq!(log.reclamation().waiting(), 2);
         log.reclamation().collect(usize::MAX);
         assert_eq!(log.usage().segments.free as usize, SEGMENTS_PER_REACTOR_MIN);
     });
 }
 
-/// A kept log with a closed segment of two entries, and an open one behind it.
+/// A durable log with a closed segment of two entries, and an open one behind it.
 struct Kept {
     log: Arc<Log>,
     head: Head,
     entries: [(Address, u32); 2],
-    /// In the open segment; it takes as many bytes as the second entry.
+    /// Entry in the open segment, as long as the second entry.
     behind: Address,
 }
 
@@ -177,7 +177,7 @@ impl Kept {
         Kept { log, head, entries: [small, first], behind: behind.0 }
     }
 
-    /// All that is written is stable.
+    /// Marks everything written as synced.
     fn save(&mut self) {
         let log = Arc::clone(&self.log);
         self.head.hand_out(&mut |unsaved| {
@@ -196,7 +196,7 @@ impl Kept {
     }
 }
 
-/// Walks a victim to its end, if there is one.
+/// Cleans a victim to its end, if there is one.
 fn visit(log: &Arc<Log>, reactor: &mut Participant) {
     reactor.begin_turn();
     if let Some(mut victim) = log.emptiest() {
@@ -209,8 +209,8 @@ fn visit(log: &Arc<Log>, reactor: &mut Participant) {
     reactor.sleep();
 }
 
-/// Of the end of a visit, the last death and the barrier, whichever comes last lets the segment go,
-/// once.
+/// The end of cleaning, the last death and the barrier race: the last of them releases the
+/// segment, once.
 #[test]
 fn a_segment_leaves_a_kept_log_exactly_once() {
     explore(|| {
@@ -229,7 +229,7 @@ fn a_segment_leaves_a_kept_log_exactly_once() {
         let mut dead = kept.dead();
         killers.into_iter().for_each(|killer| killer.join().unwrap());
         visitor.join().unwrap();
-        // If it was not worth it before it had died.
+        // In case the segment was not worth cleaning before its entries had died.
         visit(&kept.log, &mut kept.log.reclamation().participant(ReactorId(0)));
         dead.extend(kept.dead());
         assert_eq!(dead, [closed]);
@@ -238,7 +238,7 @@ fn a_segment_leaves_a_kept_log_exactly_once() {
     });
 }
 
-/// A tombstone that loses its word while the segment that it names goes is dead, once.
+/// A tombstone loses its word while the segment that it names leaves the log: it dies once.
 #[test]
 fn a_tombstone_dies_once_when_what_it_names_goes() {
     explore(|| {

@@ -1,16 +1,18 @@
-//! Which segments make up a durable log, and how a segment leaves it.
+//! The [`Ledger`]: the set of segments that make up a durable log, and the steps by which a
+//! segment leaves it.
 //!
-//! After a crash exactly the segments of the log's directory are read again. So a segment may be
-//! dropped from it only when nothing in it can matter any more:
-//! 1. a cleaner has walked all of it, and what is needed has been copied (*visited*);
-//! 2. nothing in it lives, tombstones included (see `pins.rs`);
-//! 3. everything written so far is stable, because what killed its entries is among that (the
-//!    *barrier*, taken when 1 and 2 hold);
-//! 4. the segments from which copies came into it have been dropped: a tombstone that names the copy
-//!    goes with it, while the original would still be read.
+//! After a crash exactly the segments in the segment manifest are read again. So the manifest may
+//! drop a segment only when these conditions hold:
+//! 1. A cleaner has processed all of it and copied everything needed (*visited*).
+//! 2. It has no live entries, tombstones included (see `pins.rs`).
+//! 3. Everything appended until then is synced, because that includes the entries that superseded
+//!    its entries. The *barrier* is the list of these positions, taken when 1 and 2 hold.
+//! 4. The segments from which entries were copied into it have been dropped. Otherwise a
+//!    tombstone that names the copy goes with it, while the original would still be read.
+//! 5. Its writer has sent all of it.
 //!
-//! Then the log says [`LogChange::Dead`]. When the directory has dropped the segment, and that is
-//! stable, [`Log::release`](super::Log::release) makes it free after a grace period.
+//! Then the log reports [`LogChange::Dead`]. When the manifest has dropped the segment and that
+//! is synced, [`Log::release`](super::Log::release) frees it after a grace period.
 #![forbid(unsafe_code)]
 
 use super::segment::{Content, Place, Position, Segments};
@@ -22,48 +24,48 @@ use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use types::SegmentId;
 
-/// What the log's directory must be told.
+/// A change that must be written to the segment manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogChange {
-    /// The segment is part of the log. Said in the order of numbers, and before any of its bytes
-    /// is handed out.
+    /// The segment was added to the log. Reported in the order of segment numbers, and before any
+    /// of its bytes is sent.
     Opened(SegmentId),
-    /// Nothing more will be written to it.
+    /// The segment is complete.
     Closed {
-        /// The segment.
+        /// Number of the segment.
         segment: SegmentId,
-        /// Its bytes.
+        /// Length in bytes.
         length: u32,
     },
-    /// Nothing in it is needed: it may be dropped, and then be released.
+    /// The segment is not needed: the manifest may drop it, and then it may be released.
     Dead(SegmentId),
 }
 
-/// The segments of the log.
+/// The segments of a durable log: the store's side of the segment manifest.
 pub(super) struct Ledger {
     state: Mutex<State>,
     has_changes: AtomicBool,
-    /// Segments visited and not released.
+    /// Number of segments that are visited and not released.
     ending: AtomicUsize,
 }
 
 struct State {
-    /// The highest number that was given or adopted.
+    /// Highest number that was assigned or adopted.
     last: SegmentId,
     places: BTreeMap<SegmentId, Place>,
     changes: Vec<LogChange>,
-    /// Segments from which copies came into this one.
+    /// Per segment, the segments from which entries were copied into it.
     origins: BTreeMap<SegmentId, BTreeSet<SegmentId>>,
     leaving: Vec<Leaving>,
-    /// Those of which [`LogChange::Dead`] was said.
+    /// Segments reported as [`LogChange::Dead`].
     dead: BTreeSet<SegmentId>,
 }
 
-/// A segment in which nothing lives.
+/// A segment without live entries that waits for its barrier.
 struct Leaving {
     segment: SegmentId,
     place: Place,
-    /// What has to be stable.
+    /// Positions that must be synced.
     barrier: Vec<Position>,
 }
 
@@ -83,7 +85,7 @@ impl Ledger {
         }
     }
 
-    /// Gives the segment in a place its number.
+    /// Assigns the next number to the segment in a place.
     pub(super) fn open(&self, segments: &Segments, place: Place, content: Content) {
         let mut state = self.lock();
         state.last = SegmentId(state.last.0 + 1);
@@ -93,7 +95,7 @@ impl Ledger {
         self.say(&mut state, LogChange::Opened(id));
     }
 
-    /// A segment read from the replicas, with the number that it has.
+    /// Adds a segment that was read from the replicas, with its existing number.
     pub(super) fn adopt(&self, segments: &Segments, place: Place, id: SegmentId) {
         let mut state = self.lock();
         state.last = state.last.max(id);
@@ -106,15 +108,15 @@ impl Ledger {
         self.say(&mut self.lock(), LogChange::Closed { segment, length });
     }
 
-    /// Asks the segment's writer to go on in another one.
+    /// Asks the segment's writer to continue in another one.
     pub(super) fn end(&self, segments: &Segments, segment: SegmentId) {
-        // Under the lock: its place cannot be another segment's before.
+        // Under the lock, so that the place cannot belong to another segment meanwhile.
         if let Some(place) = self.lock().places.get(&segment) {
             segments.set_ending(*place);
         }
     }
 
-    /// Copies from the one have come into the other.
+    /// Records that entries of one segment were copied into another.
     pub(super) fn note_origin(&self, into: SegmentId, from: SegmentId) {
         let mut state = self.lock();
         if state.places.contains_key(&from) {
@@ -122,12 +124,12 @@ impl Ledger {
         }
     }
 
-    /// Whether copies from the one stand in the other.
+    /// Returns whether entries of `from` were copied into `into`.
     pub(super) fn is_origin(&self, into: SegmentId, from: SegmentId) -> bool {
         self.lock().origins.get(&into).is_some_and(|origins| origins.contains(&from))
     }
 
-    /// Whether the segment would be read after a crash.
+    /// Returns whether the segment would be read after a crash.
     pub(super) fn contains(&self, segment: SegmentId) -> bool {
         self.lock().places.contains_key(&segment)
     }
@@ -136,33 +138,33 @@ impl Ledger {
         self.lock().places.get(&segment).copied()
     }
 
-    /// The segments that would be read after a crash, ascending.
+    /// Returns the segments that would be read after a crash, ascending.
     pub(super) fn all(&self) -> Vec<(SegmentId, Place)> {
         self.lock().places.iter().map(|(id, place)| (*id, *place)).collect()
     }
 
-    /// The lowest of them.
+    /// Returns the lowest of these segments.
     pub(super) fn lowest(&self) -> Option<SegmentId> {
         self.lock().places.keys().next().copied()
     }
 
-    /// The highest number that was given or adopted.
+    /// Returns the highest number that was assigned or adopted.
     pub(super) fn last(&self) -> SegmentId {
         self.lock().last
     }
 
-    /// A segment has been visited.
+    /// Counts a visited segment.
     pub(super) fn count_visited(&self) {
         self.ending.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Segments that will be free without further cleaning.
+    /// Returns the number of segments that become free without further cleaning.
     #[inline]
     pub(super) fn ending(&self) -> usize {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// Nothing lives in the segment, which has been visited.
+    /// Begins the removal of a visited segment without live entries.
     pub(super) fn begin_leaving(&self, segments: &Segments, place: Place) {
         let mut state = self.lock();
         let barrier = segments.barrier();
@@ -170,20 +172,20 @@ impl Ledger {
         self.report_dead(&mut state, segments);
     }
 
-    /// Something has become stable.
+    /// Reports the segments that meet all conditions as dead. Called after bytes were synced.
     pub(super) fn advance(&self, segments: &Segments) {
         if self.ending() > 0 {
             self.report_dead(&mut self.lock(), segments);
         }
     }
 
-    /// The directory has dropped the segment.
+    /// Removes a segment that the manifest has dropped.
     ///
     /// # Panics
-    /// If the log has not said that the segment is dead: our bug.
+    /// If the log has not reported the segment as dead: a bug of the caller.
     pub(super) fn release(&self, segments: &Segments, segment: SegmentId) -> Place {
         let mut state = self.lock();
-        assert!(state.dead.remove(&segment), "{segment} is released and was not said to be dead");
+        assert!(state.dead.remove(&segment), "{segment} is released, but was not reported dead");
         let place = state.places.remove(&segment).expect("a dead segment is the log's");
         state.origins.remove(&segment);
         for origins in state.origins.values_mut() {

@@ -1,25 +1,26 @@
-//! Log-structured memory: everything a client writes is an entry in a segment of the arena.
+//! Log-structured memory: every write of a client is an entry in a segment of the arena.
 //!
 //! - [`Log`]: the arena with all its segments, shared by the reactors;
-//! - [`Head`]: a reactor's place to append to; [`SideLog`]: the same for what a migration brings;
-//!   [`Survivors`]: the same for what the cleaner saves;
-//! - [`Reclamation`], [`Participant`], [`Turn`]: when memory may be used again;
-//! - [`VictimSegment`]: what the cleaner works on; [`Chunk`]: memory for the index.
+//! - [`Head`]: the append position of one reactor; [`SideLog`]: the same for records that arrive
+//!   or are recovered; [`Survivors`]: the same for the cleaner's copies;
+//! - [`Reclamation`], [`Participant`], [`Turn`]: the rules for reusing memory;
+//! - [`VictimSegment`]: the segment that a cleaner works on; [`Chunk`]: memory for the index.
 //!
-//! The one idea: bytes are written once, by one writer, and never changed until the whole segment
-//! is free again. So appending takes no lock, reading takes no copy, and freeing is by segment. The
-//! log does not know which entries live, only how many bytes of each segment: whoever takes an
-//! entry out of the index says so ([`Log::kill`]).
+//! The idea: one writer writes each byte once, and it does not change until the whole segment is
+//! free again. So appending takes no lock, reading takes no copy, and memory is freed by segment.
+//! The log knows how many bytes of each segment are live, but not which entries. The caller that
+//! removes an entry from the index marks it as dead ([`Log::kill`]).
 //!
-//! **Invariant:** the live bytes of a segment are those of its entries that nobody has killed.
-//! **Invariant:** memory is used again only when no turn that could have seen it goes on.
-//! **Invariant:** an ordinary writer never gets the last segments: some are kept for cleaning, one
-//! per head for deletes.
-//! **Invariant:** `unsafe` stands in `arena.rs`, `segment.rs` and `chunks.rs` only.
+//! Invariants:
+//! - The live bytes of a segment are the bytes of its entries that were not marked as dead.
+//! - Memory is reused only when every turn that could have seen its old content has ended.
+//! - An ordinary writer never gets the last segments: some are kept for cleaning, and one per
+//!   head for deletes.
+//! - Only `arena.rs`, `segment.rs` and `chunks.rs` contain `unsafe`.
 //!
-//! Left to others: which entry of a key is the current one (index), versions, tenures and the
-//! cleaner's copying (objects), when to clean and when to collect (reactors). Replication and the
-//! log directory come with durability. See `docs/design/log.md`.
+//! Outside this module: the current entry of a key (index); versions, incarnations and the
+//! cleaner's copying (objects); when to clean and when to collect (reactors); replication and the
+//! segment manifest (`server`, `protocols`). See `docs/design/log.md`.
 
 mod arena;
 mod chunks;
@@ -67,75 +68,76 @@ use types::{
 use unsaved::Backlog;
 use wire::entry::{Entry, NOTE_BYTES};
 
-/// Segments per reactor without which a server cannot work: the open one, the one kept for deletes,
-/// those kept for the cleaner, one that survivors stand in, and one for the index.
+/// Minimum number of segments per reactor: the open one, the one kept for deletes, those kept for
+/// the cleaner, one with survivors, and one for the index.
 const SEGMENTS_PER_REACTOR_MIN: usize = 6;
 
-/// With fewer full-size segments than this per reactor, segments are smaller: what each reactor
-/// holds open or keeps back stays below a sixteenth of the memory.
+/// Number of full-size segments per reactor below which segments are smaller. So each reactor's
+/// open and reserved segments stay below a sixteenth of the memory.
 const SEGMENTS_PER_REACTOR_PLENTY: usize = 64;
 
-/// Spare places of a durable log, by segments and by segments kept for cleaning: for what a few
-/// crashes in a row add, and for an index that has grown in another order.
+/// Spare places of a durable log: a part of its segments, and a multiple of the segments kept for
+/// cleaning. They absorb the growth from a few crashes in a row, and an index that grew in
+/// another order.
 const SPARE_DIVISOR: usize = 8;
 const SPARE_MORE: usize = 4;
 
-/// How large the log is and who uses it.
+/// Size and use of a log.
 #[derive(Clone, Copy, Debug)]
 pub struct LogConfig {
-    /// Memory for entries and index together; rounded down to whole segments.
+    /// Memory for entries and index together, in bytes; rounded down to whole segments.
     pub memory_bytes: usize,
-    /// Reactors that will take part, each with one head.
+    /// Number of reactors, each with one head.
     pub reactors: u16,
-    /// Whether to ask for huge pages.
+    /// Set if the log requests huge pages.
     pub huge_pages: bool,
-    /// Whether the log will be read after a crash: somebody takes what [`Log::take_changes`] and
-    /// the writers' `hand_out` give.
+    /// Set if the log is read again after a crash. The caller must then process
+    /// [`Log::take_changes`] and the writers' `hand_out`.
     pub durable: bool,
-    /// Size of a segment; `None`: by the memory that there is. Into less than
-    /// [`SEGMENT_BYTES_MIN`] not every entry fits that a client may write: for tests.
+    /// Segment size in bytes; `None` derives it from the memory size. Not every entry that a
+    /// client may write fits into less than [`SEGMENT_BYTES_MIN`]: such sizes are for tests.
     pub segment_bytes: Option<usize>,
 }
 
-/// Why there is no log.
+/// The reason why a log cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
-    /// The reactors' own segments would leave nothing for data.
-    #[error("{given} bytes of memory are too little for {reactors} reactors: at least {needed}")]
+    /// The reactors' own segments would leave no memory for data.
+    #[error("{given} bytes of memory are too few for {reactors} reactors: needs at least {needed}")]
     TooLittle {
-        /// What was given.
+        /// Memory given, in bytes.
         given: usize,
-        /// The least that works.
+        /// Minimum that works, in bytes.
         needed: usize,
-        /// For so many reactors.
+        /// Number of reactors.
         reactors: u16,
     },
     /// Addresses do not reach so far.
-    #[error("{given} bytes of memory are too much: at most {ARENA_BYTES_MAX}")]
+    #[error("{given} bytes of memory are too much: give at most {ARENA_BYTES_MAX}")]
     TooMuch {
-        /// What was given.
+        /// Memory given, in bytes.
         given: usize,
     },
     /// Segments cannot have this size.
     #[error(
-        "segments of {given} bytes: a power of two up to {SEGMENT_BYTES} is possible, and \
-         {SEGMENTS_PER_REACTOR_MIN} of them per reactor must fit into the memory"
+        "segments cannot have {given} bytes: use a power of two up to {SEGMENT_BYTES}, of which \
+         {SEGMENTS_PER_REACTOR_MIN} per reactor fit into the memory"
     )]
     SegmentBytes {
-        /// What was given.
+        /// Segment size given, in bytes.
         given: usize,
     },
-    /// The system does not give the address space.
-    #[error("the system refuses to map {bytes} bytes of memory: {error}")]
+    /// The operating system refuses the address space.
+    #[error("the operating system refuses to map {bytes} bytes of memory: {error}")]
     Refused {
-        /// What was asked for.
+        /// Bytes requested.
         bytes: usize,
-        /// What the system said.
+        /// Error of the operating system.
         error: rustix::io::Errno,
     },
 }
 
-/// There is no free segment for this purpose. Nothing was changed.
+/// Error of a request for a segment: no free segment for this purpose. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("out of memory")]
 pub struct OutOfMemory;
@@ -146,27 +148,27 @@ pub struct Log {
     reclamation: Reclamation,
     chunks: Chunks,
     reactors: u16,
-    /// What a log is that will be read after a crash.
+    /// State of a durable log; `None` if the log is not read after a crash.
     durable: Option<Durable>,
-    /// The last number given to a segment of a log that is not durable.
+    /// Last number given to a segment of a log that is not durable.
     last_id: AtomicU64,
-    /// Segments that the memory is worth; those in spare places come on top.
+    /// Number of segments that fit into the memory, without spare places.
     count: usize,
-    /// Below this many free segments the cleaner works.
+    /// Number of free segments below which the cleaner works.
     low: usize,
-    /// Free segments that a reservation was refused for want of, until one is granted or the
-    /// cleaner finds nothing more to do.
+    /// Number of free segments that a refused reservation or demand needs. Reset when a
+    /// reservation is granted or the cleaner finds no more victims.
     asked: AtomicUsize,
-    /// Where the next search for a victim begins.
+    /// Place at which the next search for a victim begins.
     search_from: AtomicU32,
-    /// Windows of the table that were searched in vain, one after the other.
+    /// Number of consecutive table windows without a victim.
     vain_searches: AtomicU32,
-    /// See [`Log::is_exhausted`].
+    /// Result of the last complete search for victims: see [`Log::is_exhausted`].
     is_exhausted: AtomicBool,
 }
 
 impl Log {
-    /// Maps the memory; touches none of it.
+    /// Creates a log and maps its memory without touching it.
     pub fn new(config: &LogConfig) -> Result<Arc<Log>, LogError> {
         let &LogConfig { memory_bytes: given, reactors, huge_pages, durable, .. } = config;
         let segment_bytes = segment_bytes_for(config)?;
@@ -198,59 +200,60 @@ impl Log {
         }))
     }
 
-    /// When memory may be used again.
+    /// Returns the reclamation, which decides when memory may be reused.
     #[inline]
     pub fn reclamation(&self) -> &Reclamation {
         &self.reclamation
     }
 
-    /// A place to append to: one per reactor. Keeps a segment back for deletes from now on; opens
-    /// its first segment when it is written to.
+    /// Returns a head: one per reactor. The head reserves a segment for deletes immediately and
+    /// opens its first segment at the first write.
     pub fn head(self: &Arc<Self>) -> Head {
         Head::new(Arc::clone(self))
     }
 
-    /// A side log without a reservation; see [`Reservation::side_log`].
+    /// Returns a side log without a reservation; see [`Reservation::side_log`].
     pub fn side_log(self: &Arc<Self>) -> SideLog {
         SideLog::new(Arc::clone(self), None, Some(Vec::new()))
     }
 
-    /// A side log whose segments do not wait for each other to be spliced.
+    /// Returns a side log for recovered records. Each of its full segments joins the log
+    /// immediately.
     pub fn side_log_of_recoveries(self: &Arc<Self>) -> SideLog {
         SideLog::new(Arc::clone(self), None, None)
     }
 
-    /// The same for what is not safe anywhere else.
+    /// Returns a side log for recovered records that are not durable anywhere else.
     pub fn side_log_of_unsettled(self: &Arc<Self>) -> SideLog {
         SideLog::of_writes(Arc::clone(self))
     }
 
-    /// Where a cleaner puts what lives: one per reactor. At most one victim at a time per
-    /// survivors: the segments kept for cleaning are counted on that.
+    /// Returns the cleaner's copy destination: one per reactor. Each may work on at most one
+    /// victim at a time; the number of segments kept for cleaning relies on this.
     pub fn survivors(self: &Arc<Self>) -> Survivors {
         Survivors::new(Arc::clone(self))
     }
 
-    /// The entry at an address that was found within the turn.
+    /// Returns the entry at an address that was found within the turn.
     #[inline(always)]
     pub fn entry<'t>(&self, address: Address, turn: &'t Turn<'_>) -> Entry<'t> {
         parse(self.segments.encoded(address, turn))
     }
 
-    /// The bytes of the entry at an address that was found within the turn, padding included.
+    /// Returns the encoded entry, with padding, at an address that was found within the turn.
     #[inline]
     pub fn encoded<'t>(&self, address: Address, turn: &'t Turn<'_>) -> &'t [u8] {
         self.segments.encoded(address, turn)
     }
 
-    /// Hints that the first `bytes` of the entry will be read soon.
+    /// Prefetches the first `bytes` of the entry.
     #[inline]
     pub fn prefetch(&self, address: Address, bytes: usize) {
         self.segments.prefetch(address, bytes);
     }
 
-    /// The entry at the address, with its padding `bytes` long, is dead: nobody who looks from now
-    /// on finds it. A closed segment without a live byte is retired at once.
+    /// Marks the entry at the address as dead. `bytes` is its length with padding. No search may
+    /// find the entry any more. A closed segment without live bytes is retired immediately.
     #[inline]
     pub fn kill(&self, address: Address, bytes: u32) {
         self.kill_in(self.segments.place_of(address), bytes);
@@ -263,31 +266,31 @@ impl Log {
         }
     }
 
-    /// The segment in which an entry stands.
+    /// Returns the number of the segment that contains an entry.
     #[inline]
     pub fn segment_of(&self, address: Address) -> SegmentId {
         self.segments.id(self.segments.place_of(address))
     }
 
-    /// Size of a segment.
+    /// Returns the size of a segment in bytes.
     #[inline]
     pub fn segment_bytes(&self) -> usize {
         self.segments.segment_bytes()
     }
 
-    /// Memory for entries and index together.
+    /// Returns the memory for entries and index together, in bytes.
     #[inline]
     pub(crate) fn total_bytes(&self) -> u64 {
         (self.count * self.segment_bytes()) as u64
     }
 
-    /// Most bytes that entries appended in one go may take together.
+    /// Returns the maximum total length of entries that are appended as a batch, in bytes.
     #[inline]
     pub fn batch_bytes_max(&self) -> usize {
         self.segment_bytes() - if self.is_durable() { NOTE_BYTES } else { 0 }
     }
 
-    /// How much memory is used for what. Looks at every segment: not for the data path.
+    /// Returns the memory usage. Scans all segments: not for the data path.
     pub fn usage(&self) -> Usage {
         let pinned_bytes = self.durable.as_ref().map_or(0, |durable| durable.pins.bytes());
         let total_bytes = self.total_bytes();
@@ -295,13 +298,14 @@ impl Log {
         Usage { total_bytes, pinned_bytes, ..usage }
     }
 
-    /// Whether so little is free that the cleaner should work.
+    /// Returns whether so little memory is free that the cleaner should work.
     #[inline]
     pub fn is_low(&self) -> bool {
         self.free_soon() < self.low()
     }
 
-    /// Segments that writers may have, or may have without further cleaning.
+    /// Returns the number of segments that ordinary writers may take, now or without further
+    /// cleaning.
     #[inline]
     fn free_soon(&self) -> usize {
         let ending = self.durable.as_ref().map_or(0, |durable| durable.ledger.ending());
@@ -312,20 +316,20 @@ impl Log {
         self.low.max(self.asked.load(Ordering::Relaxed))
     }
 
-    /// Whether an ordinary writer would get a segment.
+    /// Returns whether an ordinary writer would get a segment.
     #[inline]
     pub fn has_free(&self) -> bool {
         self.has_free_segments(1)
     }
 
-    /// Whether ordinary writers would get so many.
+    /// Returns whether ordinary writers would get `count` segments.
     #[inline]
     pub fn has_free_segments(&self, count: usize) -> bool {
         self.segments.ordinary() >= count
     }
 
-    /// As [`Log::has_free_segments`]; if not, the cleaner works until they would, or until it finds
-    /// nothing more: asking again can help.
+    /// Does the same as [`Log::has_free_segments`]. If the answer is no, the cleaner works until
+    /// there are enough segments or it finds no more victims: a retry can help.
     pub fn demand_segments(&self, count: usize) -> bool {
         let is_there = self.has_free_segments(count);
         if !is_there {
@@ -334,7 +338,7 @@ impl Log {
         is_there
     }
 
-    /// How much memory is missing, in percent: 0 while half of what the cleaner aims at is free, 100
+    /// Returns the memory shortage in percent: 0 while half of the cleaner's target is free, 100
     /// when nothing is.
     #[inline]
     pub fn shortage_percent(&self) -> u8 {
@@ -343,21 +347,22 @@ impl Log {
         (100 * missing / half) as u8
     }
 
-    /// Whether waiting brings no memory: it is all taken, and the cleaner has found that nothing
-    /// more can be won.
+    /// Returns whether waiting cannot free memory: all segments are taken, and the cleaner has
+    /// found nothing to win.
     #[inline]
     pub fn is_exhausted(&self) -> bool {
         self.is_exhausted.load(Ordering::Relaxed) && !self.has_free()
     }
 
-    /// Claims the closed segment with the fewest live bytes, if cleaning it is worth it.
+    /// Claims the closed segment with the fewest live bytes, if cleaning it is worthwhile.
     pub fn emptiest(self: &Arc<Self>) -> Option<VictimSegment> {
         let count = self.segments.count() as u32;
         let window = count.min(cleaner::SEARCH_SEGMENTS as u32);
         let from = self.search_from.fetch_add(window, Ordering::Relaxed) % count;
         let places = (0..window).map(|i| Place((from + i) % count));
         let free = self.free_soon();
-        // What is not safe yet may still be waited for where it stands.
+        // Unacknowledged bytes stay in place, because pending replies may refer to their
+        // position.
         let may_go =
             |place: &Place| !self.is_durable() || self.segments.is_wholly_acknowledged(*place);
         let places = places.filter(may_go);
@@ -385,15 +390,15 @@ impl Log {
         }
     }
 
-    /// What was searched in vain may be worth it now.
+    /// Resets the search results: segments that were not worth cleaning may be now.
     fn forget_searches(&self) {
         self.vain_searches.store(0, Ordering::Relaxed);
         self.is_exhausted.store(false, Ordering::Relaxed);
     }
 
-    /// Sets free segments aside for `bytes` of side logs; `None` if there are not so many. One
+    /// Reserves free segments for `bytes` of side logs; `None` if there are not enough. One
     /// segment per reactor is left to the writers. After a refusal the cleaner works until there
-    /// are so many, however much is free already: asking again can help.
+    /// are enough, however much is free already: a retry can help.
     pub fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
         let count = usize::try_from(bytes.div_ceil(self.segment_bytes() as u64)).ok()?;
         let margin = usize::from(self.reactors);
@@ -403,33 +408,34 @@ impl Log {
         is_there.then(|| Reservation::new(Arc::clone(self), count))
     }
 
-    /// Whether so many segments would be free if nothing dead took any room.
+    /// Returns whether `count` segments would be free if dead entries took no room.
     fn could_free(&self, count: usize) -> bool {
         let Usage { total_bytes, live_bytes, chunk_bytes, segment_bytes, .. } = self.usage();
         let room = total_bytes.saturating_sub(live_bytes + chunk_bytes);
         count as u64 <= room / segment_bytes
     }
 
-    /// Whether the turn is one of this log's reactors': what it finds in the arena stays there.
+    /// Returns whether the turn belongs to a reactor of this log. Only then do found entries stay
+    /// valid during the turn.
     #[inline]
     pub(crate) fn vouches_for(&self, turn: &Turn<'_>) -> bool {
         turn.keeps(&*self.segments)
     }
 
-    /// Takes 64 KiB for the index, zeroed.
+    /// Takes a zeroed chunk of 64 KiB for the index.
     pub fn take_chunk(&self) -> Option<Chunk> {
         self.chunks.take(&self.segments)
     }
 
-    /// Takes a chunk back that nobody reads any more.
+    /// Returns a chunk to the log. No reader may use it any more.
     pub fn give_chunk(&self, chunk: Chunk) {
         self.chunks.give(&self.segments, chunk);
     }
 
-    /// Looks at the `within` segments that will be opened next and touches the pages of the first
-    /// `most` that need it, so that no reactor pays for them; returns how many it touched. For a
-    /// helper thread: each takes a millisecond or more. Where the system cannot do that, nothing
-    /// happens, and the pages come when they are used.
+    /// Touches pages ahead of use: checks the `within` segments that will be opened next, and
+    /// touches the first `most` that are not resident. Returns the number of touched segments.
+    /// For a helper thread, because each takes a millisecond or more. Does nothing on a system
+    /// that does not support it.
     pub fn prepare_segments(&self, within: usize, most: usize) -> usize {
         self.segments.prepare(within, most)
     }
@@ -442,13 +448,14 @@ impl Log {
         open
     }
 
-    /// Makes an open segment part of the log: its first bytes are about to be written.
+    /// Adds an open segment to the log, before its first byte is written.
     fn begin(&self, mut open: OpenSegment, content: Content) -> OpenSegment {
         match &self.durable {
             Some(durable) => {
                 durable.ledger.open(&self.segments, open.place(), content);
                 match content {
-                    // Room for the note that what lives in it needs when it is copied.
+                    // Reserves space for the copy-origin note that a cleaner adds when it copies
+                    // the segment.
                     Content::Writes => open.keep_free(NOTE_BYTES),
                     Content::Copies => {}
                 }
@@ -461,14 +468,14 @@ impl Log {
         open
     }
 
-    /// Its writer is done with a segment.
+    /// Closes a full segment of a head.
     fn end(&self, full: OpenSegment, backlog: &mut Backlog) {
         let place = full.place();
         self.seal(full, backlog);
         self.close(place, SegmentState::Open);
     }
 
-    /// Nothing will be written to the segment any more; it is not to be cleaned yet.
+    /// Marks a segment as complete, but not yet available for cleaning.
     fn seal(&self, full: OpenSegment, backlog: &mut Backlog) {
         if let Some(durable) = &self.durable {
             durable.ledger.close(full.id(), full.written());
@@ -482,7 +489,7 @@ impl Log {
         }
     }
 
-    /// An open segment that was never begun is free again.
+    /// Frees an open segment that was never added to the log.
     fn discard(&self, open: OpenSegment) {
         self.segments.discard(open.place());
         self.retire(open.place());
@@ -501,7 +508,7 @@ impl Log {
         }
     }
 
-    /// Nothing lives in the segment, and nothing in it is to be saved.
+    /// Retires a segment without live entries, or begins its removal from a durable log.
     fn give_up(&self, place: Place) {
         match &self.durable {
             Some(durable) => durable.ledger.begin_leaving(&self.segments, place),
@@ -516,7 +523,7 @@ impl Log {
     }
 }
 
-/// The size of a segment.
+/// Returns the size of a segment in bytes.
 fn segment_bytes_for(config: &LogConfig) -> Result<usize, LogError> {
     let &LogConfig { memory_bytes: given, reactors, segment_bytes, .. } = config;
     assert!((1..=REACTORS_MAX).contains(&usize::from(reactors)), "{reactors} reactors");
@@ -543,7 +550,7 @@ impl fmt::Debug for Log {
     }
 }
 
-/// An entry in our own memory.
+/// Parses an entry in the arena, which is always valid.
 #[inline]
 fn parse(encoded: &[u8]) -> Entry<'_> {
     Entry::parse(encoded).expect("an entry in the log is as it was written")

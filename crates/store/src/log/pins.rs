@@ -1,10 +1,11 @@
-//! Tombstones that must stay: each as long as the segment of the version that it keeps dead would be
-//! read after a crash.
+//! Pins: tombstones that must stay, because the segment of the version that they supersede would
+//! still be read after a crash.
 //!
-//! Such a tombstone is pinned: its bytes count as live in the segment that it stands in, the *holder*,
-//! until the dead version's segment is gone. Only tombstones that no index word points at are pinned;
-//! the others live by their word. Which tombstone is which nobody keeps: the cleaner finds no word
-//! for it, and the dead version's segment is still there.
+//! A pinned tombstone counts as live in its own segment, the *holder*, until the superseded
+//! version's segment has left the log. Only tombstones without an index word are pinned; the
+//! others are live by their word. Pins are counted in bytes per pair of segments. There is no
+//! list of tombstones: the cleaner finds that no word points at a tombstone, and that the
+//! superseded version's segment is still there.
 #![forbid(unsafe_code)]
 
 use super::segment::Place;
@@ -14,14 +15,14 @@ use types::SegmentId;
 
 const SHARDS: usize = 16;
 
-/// Bytes per holder.
+/// Pinned bytes per holder.
 type Holders = BTreeMap<Place, u32>;
 
-/// Which segments hold tombstones for the sake of which others.
+/// Pinned bytes by superseded segment and holder.
 pub(super) struct Pins {
-    /// By the dead version's segment.
+    /// By the superseded version's segment.
     shards: [Mutex<BTreeMap<SegmentId, Holders>>; SHARDS],
-    /// Of tombstones that are needed as long as any segment up to this one is there.
+    /// Pins of tombstones that are needed while any segment up to this one is in the log.
     up_to: Mutex<BTreeMap<SegmentId, Holders>>,
 }
 
@@ -33,8 +34,8 @@ impl Pins {
         }
     }
 
-    /// Pins bytes of the holder if the dead version's segment `is_here`, which is asked in the
-    /// same moment.
+    /// Pins bytes of the holder if the superseded version's segment `is_here`. The check runs
+    /// under the same lock.
     pub(super) fn pin(
         &self,
         dead: Pin,
@@ -50,11 +51,12 @@ impl Pins {
         is_here
     }
 
-    /// Ends the pin of so many bytes of the holder. `false`: they were not pinned any more.
+    /// Removes the pin of `bytes` in the holder. Returns `false` if they were not pinned any
+    /// more.
     pub(super) fn unpin(&self, dead: Pin, holder: Place, bytes: u32) -> bool {
         let mut pins = self.of(dead);
         let Some(holders) = pins.get_mut(&dead.segment()) else { return false };
-        let pinned = holders.get_mut(&holder).expect("what has no word is pinned by its holder");
+        let pinned = holders.get_mut(&holder).expect("an entry without an index word is pinned");
         *pinned = pinned.checked_sub(bytes).expect("no more is unpinned than was pinned");
         if *pinned == 0 {
             holders.remove(&holder);
@@ -62,12 +64,12 @@ impl Pins {
         true
     }
 
-    /// Ends all pins for the sake of a segment that is gone; returns what they held.
+    /// Removes all pins on a segment that has left the log, and returns them.
     pub(super) fn release(&self, gone: SegmentId) -> Holders {
         self.of(Pin::At(gone)).remove(&gone).unwrap_or_default()
     }
 
-    /// Ends all pins for the sake of segments that are not there.
+    /// Removes all pins on segments that are not in the log, and returns them.
     pub(super) fn release_absent(&self, is_here: impl Fn(SegmentId) -> bool) -> Holders {
         let mut released = Holders::new();
         for shard in &self.shards {
@@ -82,7 +84,7 @@ impl Pins {
         released
     }
 
-    /// Ends all pins for the sake of segments up to numbers below the lowest that is there.
+    /// Removes all "up to" pins on segments below the lowest one in the log, and returns them.
     pub(super) fn release_below(&self, lowest: Option<SegmentId>) -> Holders {
         let mut pins = lock(&self.up_to);
         let needed = lowest.map_or_else(BTreeMap::new, |lowest| pins.split_off(&lowest));
@@ -92,7 +94,7 @@ impl Pins {
         released
     }
 
-    /// All that is pinned.
+    /// Returns the total of pinned bytes.
     pub(super) fn bytes(&self) -> u64 {
         let all = self.shards.iter().chain(std::iter::once(&self.up_to));
         let sum = |pins: &Mutex<BTreeMap<SegmentId, Holders>>| {
@@ -113,12 +115,12 @@ impl Pins {
     }
 }
 
-/// For the sake of which segments a tombstone stays.
+/// Condition under which a tombstone must stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pin {
-    /// Of this one.
+    /// While this segment is in the log.
     At(SegmentId),
-    /// Of any up to this one.
+    /// While any segment up to this one is in the log.
     UpTo(SegmentId),
 }
 

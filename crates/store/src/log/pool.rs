@@ -1,56 +1,58 @@
-//! The free segments, and for whom they are kept.
+//! The pool of free segments, and the parts of it that are kept for special purposes.
 //!
-//! Freeing memory needs memory: the cleaner copies what lives before it frees a segment. So the
-//! pool keeps one segment per cleaning reactor and one more that nobody else gets, and refills
-//! these before it gives ordinary takers anything. (A pass over one victim fills at most one fresh
-//! segment, since all that lives in a segment fits into one: whoever cleans needs no second one
-//! before it has given one back.) What migrations have reserved is set aside in the same way.
+//! Freeing memory needs memory: the cleaner copies live entries before it frees a segment. So the
+//! pool keeps one segment per cleaning reactor and one more for cleaning only, and refills these
+//! before ordinary writers get any. One pass over a victim fills at most one fresh segment, since
+//! the live entries of a segment fit into one. So a cleaner needs no second segment before it has
+//! returned one. Segments reserved for migrations are set aside in the same way.
 //!
-//! **After a crash** there may be more segments than before it: those that were about to be free, and
-//! nothing has been set aside yet. So the arena of a durable log has spare places behind the memory
-//! that it may use. Only segments of before a crash come into them, and these first; as long as they
-//! are used, writers get so many segments less. So a log that fitted before a crash fits after it, and
-//! the cleaner finds its segments. (A server that crashes again and again before it has cleaned anything
-//! uses them up in the end, and needs more memory once.)
+//! **After a crash** there may be more segments than before it: some were about to be freed, and
+//! no segments were kept yet. So the arena of a durable log has spare places behind its
+//! configured memory. Only segments from before a crash use them, and they are filled first.
+//! While they are in use, writers get that many segments less. So a log that fitted before a
+//! crash fits after it, and the cleaner still finds its segments. (A server that crashes
+//! repeatedly before it has cleaned anything uses up the spare places, and then needs more memory
+//! once.)
 //!
-//! Segments are counted, not marked: which free segment a taker gets does not matter, except that
-//! one that has been touched already is better than one whose pages are still to come.
+//! Segments are counted, not marked. It does not matter which free segment a writer gets, except
+//! that one with resident pages is better than an untouched one.
 #![forbid(unsafe_code)]
 
 use super::segment::Place;
 
-/// For what a segment is taken, hence how deep the taker may reach.
+/// Purpose of a segment, which decides how many free segments must remain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Writes of clients, chunks of the index, side logs without a reservation.
     Ordinary,
-    /// Survivors of the cleaner.
+    /// The cleaner's survivors.
     Cleaning,
-    /// A side log with a reservation: [`Pool::reserve`] came before.
+    /// A side log with a reservation, which requires a prior [`Pool::reserve`].
     Reserved,
-    /// Segments of before a crash: nothing is served before they are here.
+    /// Segments from before a crash; the server does not serve clients until all are adopted.
     Adoption,
 }
 
-/// Free segments.
+/// The free segments.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// The last one is taken first: given back lately, so its pages are there.
+    /// Free places. The last one is taken first: it was freed most recently, so its pages are
+    /// resident.
     free: Vec<Place>,
-    /// Promised to reservations and not taken yet; never more than are free.
+    /// Segments promised to reservations and not taken yet; never more than are free.
     reserved: usize,
-    /// How many the cleaner finds when nobody else gets one.
+    /// Number of segments that only the cleaner may take.
     kept_for_cleaning: usize,
-    /// Places from here on are spare.
+    /// First spare place.
     first_spare: Place,
     spare: Vec<Place>,
-    /// Spare places that are used, as far as they count against the writers.
+    /// Number of used spare places, which reduce the segments of ordinary writers.
     debt: usize,
     is_adopting: bool,
 }
 
 impl Pool {
-    /// All places from 0 to `places - 1`, the lowest first.
+    /// Creates a pool of the places from 0 to `places - 1`, the lowest first.
     pub(super) fn new(places: u32, kept_for_cleaning: usize) -> Pool {
         Pool {
             free: (0..places).rev().map(Place).collect(),
@@ -63,24 +65,25 @@ impl Pool {
         }
     }
 
-    /// So many spare places more, behind the others.
+    /// Adds `count` spare places behind the others.
     pub(super) fn with_spare(mut self, count: u32) -> Pool {
         let first = self.first_spare.0;
         self.spare = (first..first + count).rev().map(Place).collect();
         self
     }
 
-    /// Places from here on are spare.
+    /// Returns the first spare place.
     pub(super) fn first_spare(&self) -> Place {
         self.first_spare
     }
 
-    /// While segments of before a crash are adopted, the index may grow as if none were spare.
+    /// Begins or ends adoption. During adoption the index may grow as if no spare place were in
+    /// use.
     pub(super) fn set_adopting(&mut self, is_adopting: bool) {
         self.is_adopting = is_adopting;
     }
 
-    /// One free segment, if the purpose may have one.
+    /// Takes a free segment, if the purpose permits it.
     pub(super) fn take(&mut self, purpose: Purpose) -> Option<Place> {
         let may_have = match purpose {
             Purpose::Ordinary => self.ordinary() > 0,
@@ -98,7 +101,7 @@ impl Pool {
         may_have.then(|| self.free.pop().expect("no more is promised than is free"))
     }
 
-    /// Takes a segment back.
+    /// Returns a segment to the pool.
     pub(super) fn give(&mut self, place: Place) {
         if place < self.first_spare {
             self.free.push(place);
@@ -108,7 +111,8 @@ impl Pool {
         }
     }
 
-    /// Sets `count` aside; whether they are there. Leaves `margin` for ordinary takers.
+    /// Reserves `count` segments and returns whether there are enough. Leaves `margin` for
+    /// ordinary writers.
     pub(super) fn reserve(&mut self, count: usize, margin: usize) -> bool {
         let is_there = count.checked_add(margin).is_some_and(|needed| needed <= self.ordinary());
         if is_there {
@@ -117,19 +121,19 @@ impl Pool {
         is_there
     }
 
-    /// Ends the setting aside of `count` that were not taken.
+    /// Returns `count` reserved segments that were not taken.
     pub(super) fn unreserve(&mut self, count: usize) {
         assert!(count <= self.reserved, "more is returned than was reserved");
         self.reserved -= count;
     }
 
-    /// How many an ordinary taker could have.
+    /// Returns the number of segments that ordinary writers may take.
     pub(super) fn ordinary(&self) -> usize {
         let debt = if self.is_adopting { 0 } else { self.debt };
         self.free.len().saturating_sub(self.reserved + self.kept_for_cleaning + debt)
     }
 
-    /// The places that are taken next, in that order.
+    /// Returns the free places in the order in which they will be taken.
     pub(super) fn next(&self) -> impl Iterator<Item = Place> {
         self.free.iter().rev().copied()
     }
@@ -147,7 +151,7 @@ mod tests {
         assert_eq!(pool.take(Purpose::Ordinary), None);
         let survivors = pool.take(Purpose::Cleaning).unwrap();
         pool.give(survivors);
-        assert_eq!(pool.take(Purpose::Ordinary), None, "what comes back refills the reserve");
+        assert_eq!(pool.take(Purpose::Ordinary), None, "returned segments refill the reserve");
         pool.give(Place(0));
         assert!(pool.take(Purpose::Ordinary).is_some());
     }
@@ -164,7 +168,7 @@ mod tests {
         pool.give(Place(7));
         assert_eq!(pool.ordinary(), 3);
         let taken = std::iter::from_fn(|| pool.take(Purpose::Cleaning));
-        assert!(taken.eq((1..6).map(Place)), "a spare place is nobody else's");
+        assert!(taken.eq((1..6).map(Place)), "a spare place has no other owner");
     }
 
     #[test]

@@ -1,25 +1,25 @@
-//! Segments: their states, their live bytes, and who may touch which of their bytes.
+//! Segments: their states, their live bytes, and the rules for access to their bytes.
 //!
 //! ```text
 //!  Free ──▶ Open ─────────┐           ┌──▶ Retired ──(grace period)──▶ Free
 //!   ▲  └──▶ Side ──splice─┴─▶ Closed ─┤       ▲
-//!   │                          ▲      └──▶ Cleaning (claimed; back to Closed if something lives)
+//!   │                          ▲      └──▶ Cleaning (claimed; back to Closed if live bytes remain)
 //!   └──▶ Chunks ──▶ Free       └──────────────┘
 //! ```
 //!
-//! A durable log's segment takes a longer way: Cleaning ──▶ Visited ──▶ Leaving ──▶ Retired. It is
-//! visited when a cleaner has walked all of it, leaves when nothing in it lives, and is retired
-//! when the log's directory has dropped it (`ledger.rs`).
+//! A segment of a durable log has two more states: Cleaning ──▶ Visited ──▶ Leaving ──▶ Retired.
+//! It is visited when a cleaner has processed all of it, is leaving when it has no live bytes,
+//! and is retired when the segment manifest has dropped it (`ledger.rs`).
 //!
-//! **Who may touch which bytes.** A segment's bytes below `written` never change until it is free
-//! again; those above belong to the one [`OpenSegment`] that stands for it. So a writer needs no
-//! lock and a reader no copy. Readers learn an address from the index, which is stored (release)
-//! after the entry was written and loaded (acquire) before it is read; a segment becomes free only
-//! through [`Reclamation`](super::Reclamation), when no reader's turn can have found it.
+//! **Access to bytes.** The bytes below `written` do not change until the segment is free again.
+//! The bytes above belong exclusively to its [`OpenSegment`]. So a writer needs no lock and a
+//! reader no copy. Readers get an address from the index. The index word is stored (release)
+//! after the entry was written and loaded (acquire) before it is read. A segment becomes free
+//! only through [`Reclamation`](super::Reclamation), after every turn that can have found it.
 //!
-//! **Live bytes.** The writer counts what it writes, everybody counts what dies: live = written -
-//! dead. State and dead bytes share one word, so that of "the last entry died" and "the segment
-//! was closed" whichever comes second sees the other, and exactly one retires the segment.
+//! **Live bytes.** The writer counts written bytes, and all threads count dead bytes: live =
+//! written - dead. State and dead bytes share one word. So the later of "the last entry died" and
+//! "the segment was closed" sees the earlier one, and exactly one of them retires the segment.
 
 use super::{
     arena::{Arena, HugePages},
@@ -38,35 +38,35 @@ use std::{ptr::NonNull, slice, sync::Arc};
 use types::SegmentId;
 use wire::entry::{HEADER_BYTES, encoded_bytes_of};
 
-/// Which piece of the arena: it holds one segment after another.
+/// Index of a segment-sized part of the arena. It holds one segment after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place(pub(super) u32);
 
-/// What a segment is doing. The numbers stand in the word that counts its dead bytes.
+/// State of a segment. The numbers are stored in the word that counts the dead bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentState {
-    /// Nobody's.
+    /// Unused.
     Free = 0,
     /// A head appends to it.
     Open = 1,
-    /// Part of a side log: its entries live, and it is not the log's yet.
+    /// Part of a side log: its entries are live, but it has not joined the log yet.
     Side = 2,
-    /// Written to its end. Its live bytes only fall.
+    /// Completely written. Its live bytes only fall.
     Closed = 3,
-    /// Claimed by a cleaner, which copies what lives.
+    /// Claimed by a cleaner, which copies the live entries.
     Cleaning = 4,
-    /// Nothing in it lives; it waits until no reader can see it.
+    /// Without live entries; waits until no reader can see it.
     Retired = 5,
-    /// Cut into chunks for the index; holds no entries.
+    /// Divided into chunks for the index; holds no entries.
     Chunks = 6,
-    /// Of a durable log: a cleaner has walked all of it and saved what is needed.
+    /// Durable log only: a cleaner has processed all of it and copied everything needed.
     Visited = 7,
-    /// Of a durable log: visited, and nothing in it lives. It may still be read after a crash.
+    /// Durable log only: visited and without live entries. It may still be read after a crash.
     Leaving = 8,
 }
 
 impl SegmentState {
-    /// How many states there are.
+    /// Number of states.
     pub(super) const COUNT: usize = 9;
 
     const ALL: [SegmentState; SegmentState::COUNT] = [
@@ -82,7 +82,7 @@ impl SegmentState {
     ];
 }
 
-/// State (high half) and dead bytes (low half) of a segment, changed as one.
+/// State (high half) and dead bytes (low half) of a segment, updated atomically together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Word(u64);
 
@@ -100,51 +100,52 @@ impl Word {
     }
 }
 
-/// What is known of one segment: a cache line that everybody counts the dead in, and one that
-/// hardly changes but while the segment is open.
+/// Metadata of a segment: one cache line in which all threads count dead bytes, and one that
+/// changes only while the segment is open.
 #[repr(align(64))]
 struct Segment {
     word: AtomicU64,
-    /// [`SegmentId`] of what stands here; 0: nothing has been written since it was free.
+    /// Number of the segment at this place; 0 if nothing was written since it was free.
     id: AtomicU64,
-    /// `written` as it was when the segment was closed; 0 before.
+    /// Value of `written` when the segment was closed; 0 before.
     length: AtomicU32,
-    /// Bytes from the beginning that have been touched, except those of the open segment.
+    /// Touched bytes from the beginning, except those of the open segment.
     touched: AtomicU32,
-    /// Whether the bytes may be other than zero.
+    /// Set if bytes may be nonzero.
     is_used: AtomicBool,
-    /// Whether its writer has handed out all of it, and that it is closed.
+    /// Set if the writer has sent all bytes and the end of the segment.
     is_handed_out: AtomicBool,
     tail: Tail,
 }
 
-/// How far a segment is written and safe.
+/// Progress of a segment: appended, sent, acknowledged, synced.
 #[repr(align(64))]
 pub(super) struct Tail {
-    /// Bytes written. Only the writer stores it.
+    /// Appended bytes. Only the writer stores this.
     pub(super) written: AtomicU32,
-    /// Bytes that the replicas have.
+    /// Bytes that the replicas have acknowledged.
     pub(super) acknowledged: AtomicU32,
-    /// Bytes that the replicas have for good.
+    /// Bytes that the replicas have synced.
     pub(super) stable: AtomicU32,
-    /// Bytes that have been given to the replicas, or were read from them. Only the writer stores it.
+    /// Bytes that were sent to the replicas or read from them. Only the writer stores this.
     handed_out: AtomicU32,
-    /// Whether what is written here is safe somewhere else until it is here.
+    /// Set if the contents are durable elsewhere until they are durable here.
     pub(super) is_copy: AtomicBool,
-    /// Whether its writer has been asked to go on in another segment.
+    /// Set if the writer has been asked to continue in another segment.
     is_ending: AtomicBool,
 }
 
-/// What a segment is filled with.
+/// Kind of entries that a segment receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// What clients write.
+    /// Writes of clients.
     Writes,
-    /// What is safe somewhere else until it is here: survivors, records that arrive.
+    /// Entries that are durable elsewhere until they are durable here: survivors, arriving
+    /// records.
     Copies,
 }
 
-/// A place in a segment up to which something is to be safe.
+/// A position in a segment for which a caller awaits durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) place: Place,
@@ -152,39 +153,40 @@ pub(super) struct Position {
     pub(super) end: u32,
 }
 
-/// What a scan sees of a segment.
+/// A snapshot of a segment's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Glance {
     pub(super) state: SegmentState,
     pub(super) written: u32,
     pub(super) dead: u32,
-    /// Bytes of it that are resident, as far as we know.
+    /// Resident bytes, as far as known.
     pub(super) touched: u32,
 }
 
 impl Glance {
     pub(super) fn live(&self) -> u32 {
-        // A free or chunked segment has no entries; the two loads are not one, so never below 0.
+        // Free segments and chunk segments have no entries. The two values are loaded separately,
+        // so the difference saturates at 0.
         self.written.saturating_sub(self.dead)
     }
 }
 
-/// All segments of a server with the memory that they stand in.
+/// All segments of a server, with their memory.
 pub(super) struct Segments {
     arena: Arena,
     /// Base-2 logarithm of the segment size.
     shift: u32,
     table: Box<[Segment]>,
     pool: Mutex<Pool>,
-    /// `pool.ordinary()`, for those who ask often.
+    /// Cached `pool.ordinary()`, for frequent readers.
     ordinary: CachePadded<AtomicUsize>,
-    /// Places from here on are spare (see `pool.rs`).
+    /// First spare place (see `pool.rs`).
     first_spare: Place,
     is_durable: bool,
 }
 
 impl Segments {
-    /// `arena` is cut into segments of `1 << shift` bytes.
+    /// Divides `arena` into segments of `1 << shift` bytes.
     pub(super) fn new(arena: Arena, shift: u32, pool: Pool, is_durable: bool) -> Segments {
         let places = u32::try_from(arena.bytes() >> shift).expect("arenas end at 2 TiB");
         let table = (0..places).map(|_| Segment {
@@ -231,7 +233,7 @@ impl Segments {
         self.arena.huge_pages()
     }
 
-    /// Free segments that ordinary takers may have. One relaxed load.
+    /// Returns the number of free segments that ordinary writers may take. One relaxed load.
     #[inline]
     pub(super) fn ordinary(&self) -> usize {
         self.ordinary.load(Ordering::Relaxed)
@@ -261,45 +263,45 @@ impl Segments {
         Glance { state: word.state(), written, dead: word.dead(), touched }
     }
 
-    /// The bytes of the entry at `address`, padding included. An address that `append` gave out and
-    /// that was found within the turn; anything else is our bug.
+    /// Returns the encoded entry at `address`, with padding. `append` must have returned the
+    /// address, and the caller must have found it within the turn.
     #[inline(always)]
     pub(super) fn encoded<'t>(&self, address: Address, turn: &'t Turn<'_>) -> &'t [u8] {
         assert!(turn.keeps(self), "a turn of another store");
         debug_assert!(self.is_written(address), "{address:?} is not written");
         let start = self.arena.at(address.bytes(), HEADER_BYTES);
-        // SAFETY: in the arena, by `at`, which is mapped and initialized while the turn lives,
-        // since the turn keeps these segments. An entry stands there in full below `written`, and
-        // does not change while the turn lasts (see "Who may touch which bytes").
+        // SAFETY: `at` checks that the range is in the arena, which is mapped and initialized
+        // while the turn lives, since the turn keeps these segments. A complete entry is below
+        // `written`, and does not change while the turn lasts (see "Access to bytes").
         let header: &'t [u8; HEADER_BYTES] = unsafe { start.cast().as_ref() };
         let bytes = encoded_bytes_of(header);
         let start = self.arena.at(address.bytes(), bytes);
-        // SAFETY: as above, for all bytes of the entry: its own header tells how many.
+        // SAFETY: as above, for all bytes of the entry: its own header contains the length.
         unsafe { slice::from_raw_parts(start.as_ptr(), bytes) }
     }
 
-    /// What has been handed out of a segment, which is the log's at some moment of the turn.
+    /// Returns the sent bytes of a segment that belongs to the log at some moment of the turn.
     pub(super) fn handed_out<'p>(&self, place: Place, turn: &Turn<'p>) -> &'p [u8] {
         assert!(turn.keeps(self), "a turn of another store");
         let length = self.segment(place).tail.handed_out.load(Ordering::Acquire) as usize;
         let start = self.arena.at((place.0 as usize) << self.shift, length);
-        // SAFETY: in the arena, by `at`, which the turn's participant keeps for as long as it is
-        // borrowed; it begins no other turn meanwhile. Bytes that were handed out are written, and
-        // do not change while the turn lasts: their writer changes only what was not handed out
-        // (see "Who may touch which bytes", and `OpenSegment::revise`).
+        // SAFETY: `at` checks that the range is in the arena. The turn's participant keeps the
+        // arena for as long as it is borrowed, and begins no other turn meanwhile. Sent bytes are
+        // written and do not change while the turn lasts: their writer changes only bytes that
+        // were not sent (see "Access to bytes", and `OpenSegment::revise`).
         unsafe { slice::from_raw_parts(start.as_ptr(), length) }
     }
 
-    /// Asks for the first `bytes` of the entry to be brought near, into the second-level cache: the
-    /// first level has few places for lines under way. (Measured by `store_bench`, collect with
-    /// huge pages: 50 ns per record, 55 into the first level.)
+    /// Prefetches the first `bytes` of the entry into the second-level cache, because the first
+    /// level supports few outstanding lines. (Measured by `store_bench`, collect with huge pages:
+    /// 50 ns per record, 55 into the first level.)
     #[inline]
     pub(super) fn prefetch(&self, address: Address, bytes: usize) {
         let start = self.arena.at(address.bytes(), HEADER_BYTES).as_ptr();
         #[cfg(target_arch = "x86_64")]
         for line in 0..lines_of(start as usize, bytes) {
             use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-            // SAFETY: a prefetch reads nothing that could be seen, and it cannot fault.
+            // SAFETY: a prefetch has no visible effect, and it cannot fault.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(line * LINE_BYTES).cast()) };
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -312,7 +314,7 @@ impl Segments {
         offset < written.load(Ordering::Acquire) as usize
     }
 
-    /// Takes a free segment for `purpose` and opens it as `state`.
+    /// Takes a free segment for `purpose` and opens it in `state`.
     pub(super) fn open(
         self: &Arc<Self>,
         purpose: Purpose,
@@ -332,21 +334,21 @@ impl Segments {
         })
     }
 
-    /// Gives an open segment its number, before its first byte is written.
+    /// Assigns a number to an open segment, before its first byte is written.
     pub(super) fn name(&self, place: Place, id: SegmentId, content: Content) {
         let segment = self.segment(place);
         segment.tail.is_copy.store(content == Content::Copies, Ordering::Relaxed);
         segment.id.store(id.0, Ordering::Release);
     }
 
-    /// Free again without having been written to. The caller retires it.
+    /// Ends the use of an open segment that was not written to. The caller retires it.
     pub(super) fn discard(&self, place: Place) {
         assert!(self.glance(place).written == 0, "{place:?} has been written to");
         self.change(place, SegmentState::Open, SegmentState::Retired);
     }
 
-    /// The writer is done with the segment. Returns whether nothing in it lives: the caller then
-    /// retires it, and nobody else does.
+    /// Closes a segment that its writer has completed. Returns whether it has no live bytes. Then
+    /// the caller must retire it, and no other thread does.
     #[must_use]
     pub(super) fn close(&self, place: Place, from: SegmentState) -> bool {
         let segment = self.segment(place);
@@ -357,7 +359,7 @@ impl Segments {
         self.retires_if_dead(place)
     }
 
-    /// Counts bytes as dead. Returns whether the caller is to retire the segment, as for `close`.
+    /// Counts bytes as dead. Returns whether the caller must retire the segment, as `close` does.
     #[inline]
     #[must_use]
     pub(super) fn kill(&self, place: Place, bytes: u32) -> bool {
@@ -380,7 +382,7 @@ impl Segments {
         }
     }
 
-    /// Claims a closed segment for cleaning; whether it was still closed.
+    /// Claims a closed segment for cleaning. Returns whether it was still closed.
     pub(super) fn claim(&self, place: Place) -> bool {
         let word = &self.segment(place).word;
         let claimed = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
@@ -391,44 +393,45 @@ impl Segments {
         claimed.is_ok()
     }
 
-    /// Ends a claim. Returns whether the caller is to retire the segment, as for `close`.
+    /// Ends a claim. Returns whether the caller must retire the segment, as `close` does.
     #[must_use]
     pub(super) fn unclaim(&self, place: Place) -> bool {
         self.change(place, SegmentState::Cleaning, SegmentState::Closed);
         self.retires_if_dead(place)
     }
 
-    /// Ends a claim for good: all that is needed has been saved. Returns as `close` does.
+    /// Completes cleaning: everything needed has been copied. Returns the same as `close`.
     #[must_use]
     pub(super) fn end_visit(&self, place: Place) -> bool {
         self.change(place, SegmentState::Cleaning, SegmentState::Visited);
         self.retires_if_dead(place)
     }
 
-    /// The directory has dropped the segment. The caller retires it.
+    /// Moves a segment that the manifest has dropped to the retired state. The caller retires it.
     pub(super) fn end_leaving(&self, place: Place) {
         self.change(place, SegmentState::Leaving, SegmentState::Retired);
     }
 
-    /// Takes a free segment to be cut into chunks. Returns also whether it is still all zero.
+    /// Takes a free segment for chunks. Returns also whether it is still zeroed.
     pub(super) fn take_for_chunks(&self) -> Option<(Place, bool)> {
         let place = self.take(Purpose::Ordinary, SegmentState::Chunks)?;
         let was_used = self.segment(place).is_used.swap(true, Ordering::Relaxed);
         Some((place, !was_used))
     }
 
-    /// The first `bytes` of a segment of chunks have been handed out.
+    /// Records that the first `bytes` of a segment have been touched.
     pub(super) fn touch(&self, place: Place, bytes: u32) {
         self.segment(place).touched.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// A segment of chunks without a used chunk is free at once: its user has waited already.
+    /// Frees a segment without used chunks immediately: the chunks' user has already waited for
+    /// readers.
     pub(super) fn give_chunks(&self, place: Place) {
         self.change(place, SegmentState::Chunks, SegmentState::Free);
         self.give(place);
     }
 
-    /// Sets free segments aside for a migration; whether they are there.
+    /// Reserves free segments for a migration. Returns whether there are enough.
     pub(super) fn reserve(&self, count: usize, margin: usize) -> bool {
         let mut pool = self.lock_pool();
         let is_there = pool.reserve(count, margin);
@@ -436,27 +439,28 @@ impl Segments {
         is_there
     }
 
-    /// Segments of before a crash are being adopted, or no more.
+    /// Begins or ends the adoption of segments from before a crash.
     pub(super) fn set_adopting(&self, is_adopting: bool) {
         let mut pool = self.lock_pool();
         pool.set_adopting(is_adopting);
         self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
     }
 
-    /// Ends the setting aside of segments that were not taken.
+    /// Returns reserved segments that were not taken.
     pub(super) fn unreserve(&self, count: usize) {
         let mut pool = self.lock_pool();
         pool.unreserve(count);
         self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
     }
 
-    /// Touches the first `most` of the next `within` free segments that are not resident yet; how
-    /// many.
+    /// Touches the first `most` of the next `within` free segments that are not resident. Returns
+    /// how many were touched.
     pub(super) fn prepare(&self, within: usize, most: usize) -> usize {
         let next: Vec<Place> = self.lock_pool().next().take(within).collect();
         let bytes = self.segment_bytes();
         let is_missing = |place: &Place| self.glance(*place).touched < bytes as u32;
-        // Somebody may take such a segment meanwhile: populating disturbs no content.
+        // Another thread may take such a segment meanwhile: populating does not change its
+        // content.
         let populate = |place: &Place| {
             let done = self.arena.populate((place.0 as usize) << self.shift, bytes);
             if done {
@@ -468,7 +472,7 @@ impl Segments {
         missing.filter(|place| populate(place)).count()
     }
 
-    /// `length` bytes of the arena, for a chunk.
+    /// Returns a pointer to `length` bytes of the arena, for a chunk.
     pub(super) fn memory(&self, place: Place, offset: usize, length: usize) -> NonNull<u8> {
         self.arena.at(((place.0 as usize) << self.shift) + offset, length)
     }
@@ -478,17 +482,17 @@ impl Segments {
         &self.segment(place).tail
     }
 
-    /// Asks the segment's writer to go on in another one.
+    /// Asks the segment's writer to continue in another one.
     pub(super) fn set_ending(&self, place: Place) {
         self.segment(place).tail.is_ending.store(true, Ordering::Relaxed);
     }
 
-    /// Whether its writer is done with it, and has handed out all of it.
+    /// Returns whether the writer has closed the segment and sent all of it.
     pub(super) fn is_handed_out(&self, place: Place) -> bool {
         self.segment(place).is_handed_out.load(Ordering::Acquire)
     }
 
-    /// Bytes from the segment's beginning to the address.
+    /// Returns the offset of the address in its segment.
     #[inline]
     pub(super) fn offset(&self, address: Address) -> u32 {
         (address.bytes() & (self.segment_bytes() - 1)) as u32
@@ -501,7 +505,7 @@ impl Segments {
 
     fn take(&self, purpose: Purpose, state: SegmentState) -> Option<Place> {
         if purpose == Purpose::Ordinary && self.ordinary() == 0 {
-            // A full server is asked again and again: no lock for that.
+            // A full server checks this repeatedly, so it must not take the lock.
             return None;
         }
         let mut pool = self.lock_pool();
@@ -518,7 +522,7 @@ impl Segments {
         self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
     }
 
-    /// From one state to another, keeping the dead bytes; a free segment has none.
+    /// Changes the state and keeps the dead bytes, which are reset for a free segment.
     fn change(&self, place: Place, from: SegmentState, to: SegmentState) {
         let update = |now| {
             let now = Word(now);
@@ -530,8 +534,8 @@ impl Segments {
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update).expect("it always updates");
     }
 
-    /// Closed and without a live byte becomes retired, for exactly one caller. Of a durable log:
-    /// visited becomes leaving.
+    /// Changes a closed segment without live bytes to retired, for exactly one caller. In a
+    /// durable log it changes a visited segment to leaving.
     fn retires_if_dead(&self, place: Place) -> bool {
         let segment = self.segment(place);
         let length = segment.length.load(Ordering::Relaxed);
@@ -551,7 +555,7 @@ impl Segments {
 
 const LINE_BYTES: usize = 64;
 
-/// Cache lines that so many bytes from this address on touch.
+/// Returns the number of cache lines that `bytes` from this address on touch.
 #[inline]
 fn lines_of(start: usize, bytes: usize) -> usize {
     (start % LINE_BYTES + bytes).div_ceil(LINE_BYTES)
@@ -574,19 +578,19 @@ impl Reclaim for Segments {
     }
 }
 
-/// The one writer of a segment that is open or part of a side log.
+/// The exclusive writer of a segment that is open or part of a side log.
 pub(super) struct OpenSegment {
     segments: Arc<Segments>,
     place: Place,
     base: NonNull<u8>,
-    /// Most bytes that are written.
+    /// Limit of appended bytes.
     capacity: usize,
     written: usize,
-    /// Bytes that have been given to the replicas.
+    /// Bytes that were sent to the replicas.
     handed_out: usize,
 }
 
-// SAFETY: whoever owns it is the segment's only writer, on whatever thread; `base` points into the
+// SAFETY: the owner is the segment's only writer, on whatever thread; `base` points into the
 // arena, which `segments` keeps.
 unsafe impl Send for OpenSegment {}
 
@@ -595,22 +599,22 @@ impl OpenSegment {
         self.place
     }
 
-    /// Bytes that still fit.
+    /// Returns the number of bytes that still fit.
     #[inline]
     pub(super) fn space(&self) -> usize {
         self.capacity - self.written
     }
 
-    /// Lets `write` fill the next `bytes`, a multiple of 8, and returns where they stand.
+    /// Lets `write` fill the next `bytes`, a multiple of 8, and returns their address.
     ///
     /// # Panics
-    /// If they do not fit: our bug, since callers ask for `space` first.
+    /// If they do not fit: a bug of the caller, which must check `space` first.
     #[inline]
     pub(super) fn append(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) -> Address {
         assert!(bytes <= self.space() && bytes.is_multiple_of(ADDRESS_UNIT));
-        // SAFETY: `written + bytes` lies within the segment, by the assertion. Bytes from `written`
-        // on are this writer's alone: no address in there has been given out since the segment was
-        // free, and a segment becomes free only when nobody can read it.
+        // SAFETY: `written + bytes` lies within the segment, by the assertion. Bytes from
+        // `written` on are exclusive to this writer: no address in there was returned since the
+        // segment was free, and a segment becomes free only when no reader can access it.
         let out = unsafe { slice::from_raw_parts_mut(self.base.add(self.written).as_ptr(), bytes) };
         write(out);
         let offset = self.written;
@@ -620,32 +624,31 @@ impl OpenSegment {
         self.segments.address(self.place, offset)
     }
 
-    /// Lets `change` change the last entry appended, which nobody has been told of.
+    /// Lets `change` modify the last appended entry, which is not visible to any reader.
     ///
     /// # Panics
-    /// If it has been handed out, or stands in another segment: our bug.
+    /// If it has been sent, or is in another segment: a bug of the caller.
     pub(super) fn revise(&mut self, last: Address, change: impl FnOnce(&mut [u8])) {
         assert!(self.segments.place_of(last) == self.place);
         let offset = self.segments.offset(last) as usize;
         assert!(self.handed_out <= offset && offset < self.written);
         let length = self.written - offset;
-        // SAFETY: these bytes were written by this writer, and are still its alone: their address
-        // has been given out to its caller only, who takes it back.
+        // SAFETY: this writer wrote these bytes, and they are still exclusive to it: only its
+        // caller knows their address, and the caller discards it.
         let entry = unsafe { slice::from_raw_parts_mut(self.base.add(offset).as_ptr(), length) };
         change(entry);
     }
 
-    /// Bytes written so far.
+    /// Returns the number of appended bytes.
     pub(super) fn written(&self) -> u32 {
         self.written as u32
     }
 
-    /// Lets `write` fill the whole segment, which nothing was written to, and say how much of it
-    /// counts as written.
+    /// Lets `write` fill the whole unwritten segment and return the number of valid bytes.
     pub(super) fn fill(&mut self, write: impl FnOnce(&mut [u8]) -> usize) {
         assert!(self.written == 0, "a segment that has been written to is filled");
         let bytes = self.segments.segment_bytes();
-        // SAFETY: all of the segment, and this writer's alone: as in `append`.
+        // SAFETY: all of the segment, exclusive to this writer: as in `append`.
         let out = unsafe { slice::from_raw_parts_mut(self.base.as_ptr(), bytes) };
         self.written = write(out);
         assert!(self.written <= bytes, "{} bytes in a segment of {bytes}", self.written);
@@ -653,59 +656,60 @@ impl OpenSegment {
         written.store(self.written as u32, Ordering::Release);
     }
 
-    /// The number under which it is part of the log.
+    /// Returns the segment's number in the log.
     #[inline]
     pub(super) fn id(&self) -> SegmentId {
         self.segments.id(self.place)
     }
 
-    /// Keeps so many bytes at the end free.
+    /// Reserves `bytes` at the end.
     pub(super) fn keep_free(&mut self, bytes: usize) {
         self.capacity -= bytes;
     }
 
-    /// Whether something has been written that was not handed out.
+    /// Returns whether appended bytes have not been sent.
     #[inline]
     pub(super) fn has_unsaved(&self) -> bool {
         self.handed_out != self.written
     }
 
-    /// Where what was not handed out begins, and its bytes.
+    /// Returns the offset of the first unsent byte, and all unsent bytes.
     pub(super) fn unsaved(&self) -> (u32, &[u8]) {
         let length = self.written - self.handed_out;
-        // SAFETY: these bytes lie below `written`: they were written by this writer, do not change,
-        // and stay while it exists: the segment is not given up before it is handed out.
+        // SAFETY: these bytes lie below `written`: this writer wrote them, and they do not
+        // change. They stay valid while the writer exists, since a segment is not released before
+        // it is sent.
         let bytes =
             unsafe { slice::from_raw_parts(self.base.add(self.handed_out).as_ptr(), length) };
         (self.handed_out as u32, bytes)
     }
 
-    /// All that is written counts as handed out.
+    /// Marks all appended bytes as sent.
     pub(super) fn set_handed_out(&mut self) {
         self.advance_handed_out(self.written - self.handed_out);
     }
 
-    /// So many more bytes count as handed out.
+    /// Marks `bytes` more as sent.
     pub(super) fn advance_handed_out(&mut self, bytes: usize) {
         self.handed_out += bytes;
-        assert!(self.handed_out <= self.written, "more is handed out than was written");
+        assert!(self.handed_out <= self.written, "more bytes are handed out than were written");
         let handed_out = &self.segments.segment(self.place).tail.handed_out;
         handed_out.store(self.handed_out as u32, Ordering::Release);
     }
 
-    /// Whether the replicas have all that was handed out.
+    /// Returns whether the replicas have acknowledged all sent bytes.
     pub(super) fn is_acknowledged(&self) -> bool {
         let (place, segment, end) = (self.place, self.id(), self.handed_out as u32);
         self.segments.is_acknowledged(&Position { place, segment, end })
     }
 
-    /// Whether nothing more is to be written to it.
+    /// Returns whether the writer must continue in another segment.
     #[inline]
     pub(super) fn is_ending(&self) -> bool {
         self.segments.segment(self.place).tail.is_ending.load(Ordering::Relaxed)
     }
 
-    /// As [`OpenSegment::set_handed_out`], and that it is closed.
+    /// Marks all bytes and the end of the segment as sent.
     pub(super) fn set_closed_handed_out(&mut self) {
         self.set_handed_out();
         self.segments.segment(self.place).is_handed_out.store(true, Ordering::Release);

@@ -1,4 +1,4 @@
-//! The log against a naive twin, one thread at a time and many at once.
+//! The log against a naive model, single-threaded and multi-threaded.
 
 use super::*;
 use crate::log::reclamation::Participant;
@@ -36,7 +36,7 @@ fn bytes_of(entry: &Entry<'_>) -> u32 {
     entry.encoded_bytes() as u32
 }
 
-/// Lets two turns of every participant pass, so that all that is retired is freed.
+/// Lets every participant begin two turns, so that all retired items are freed.
 fn settle(log: &Log, participants: &mut [Participant]) {
     for _ in 0..3 {
         participants.iter_mut().for_each(Participant::begin_turn);
@@ -164,7 +164,7 @@ fn a_refused_reservation_makes_the_cleaner_work_until_it_can_be_granted() {
         log.kill(head.append_one(&entry).unwrap(), bytes_of(&entry));
     }
     assert!(!log.is_low(), "nearly a third is free");
-    // What cleaning a segment comes to, without the copies.
+    // Cleaning of a segment, without the copies.
     let mut clean = || {
         let Some(victim) = log.emptiest() else { return false };
         let (there, elsewhere) = live.iter().partition(|&&at| log.segment_of(at) == victim.id());
@@ -176,16 +176,16 @@ fn a_refused_reservation_makes_the_cleaner_work_until_it_can_be_granted() {
     };
     let wanted = 7 * log.segment_bytes() as u64;
     assert!(log.reserve(wanted).is_none());
-    assert!(log.is_low(), "somebody needs more than is free");
+    assert!(log.is_low(), "an operation needs more than is free");
     let victims = (0..20).take_while(|_| log.is_low() && clean()).count();
     assert!((1..8).contains(&victims), "no more is cleaned than is needed: {victims}");
     let granted = log.reserve(wanted).unwrap();
     assert!(log.reserve(wanted).is_none());
     while clean() {}
-    assert!(!log.is_low(), "what cannot be found is not looked for for ever");
+    assert!(!log.is_low(), "the search for space ends");
     drop(granted);
     assert!(log.reserve(1 << 40).is_none());
-    assert!(!log.is_low(), "nobody looks for what cannot be there");
+    assert!(!log.is_low(), "no search for space that cannot exist");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_side_log_keeps_its_segments_until_it_is_spliced() {
     let addresses: Vec<Address> =
         (0..4).map(|_| side.append_encoded(&encoded, Tenure(5)).unwrap()).collect();
     assert_eq!(side.bytes(), 4 * encoded.len() as u64);
-    assert_eq!(log.usage().free_bytes, free, "what was reserved was not free");
+    assert_eq!(log.usage().free_bytes, free, "reserved space was not free");
     let turn = reactors[0].turn();
     let read = Entry::parse_checked(log.encoded(addresses[0], &turn)).unwrap().0;
     assert_eq!(read, Entry { tenure: Tenure(5), ..entry });
@@ -261,7 +261,7 @@ fn chunks_are_zeroed_apart_and_their_segments_come_back() {
         assert_eq!(bases.len(), 100);
         assert!(bases.iter().all(|base| base % Chunk::BYTES == 0));
         for chunk in &chunks {
-            // SAFETY: the chunk is ours alone, mapped, and initialized.
+            // SAFETY: the chunk is exclusive to this test, mapped, and initialized.
             let bytes =
                 unsafe { std::slice::from_raw_parts_mut(chunk.base().as_ptr(), Chunk::BYTES) };
             assert!(bytes.iter().all(|&byte| byte == 0));
@@ -326,7 +326,7 @@ fn a_victim_must_yield_the_more_the_more_is_free() {
 fn a_full_log_of_entries_that_leave_long_tails_is_not_cleaned_for_ever() {
     let mut twin = Twin::new(16, 1);
     twin.fill(SEGMENT_BYTES_MIN * 3 / 10, u64::MAX);
-    assert!(!twin.log.is_exhausted(), "nobody has searched");
+    assert!(!twin.log.is_exhausted(), "no search has run");
     assert!(!twin.clean(0), "three entries fit into a segment, before and after");
     assert!(twin.log.is_exhausted());
     let (_, (address, bytes, _)) = twin.records.pop_first().expect("it is full");
@@ -347,7 +347,7 @@ fn what_was_cleaned_and_is_not_free_yet_can_be_waited_for() {
     assert!(twin.log.has_free());
 }
 
-/// What the log should hold: key → its entry's place and value.
+/// Expected content of the log: key → address and value of its entry.
 struct Twin {
     log: Arc<Log>,
     heads: Vec<Head>,
@@ -355,7 +355,7 @@ struct Twin {
     reactors: Vec<Participant>,
     side: Option<SideLog>,
     records: BTreeMap<u64, (Address, u32, Vec<u8>)>,
-    /// Keys by place, as the index would tell the cleaner.
+    /// Keys by address, as the index would report them to the cleaner.
     by_address: BTreeMap<Address, u64>,
     chunks: Vec<Chunk>,
     version: u64,
@@ -389,7 +389,8 @@ impl Twin {
         self.by_address.insert(address, key);
     }
 
-    /// Writes one key after the other, and the first again, until no memory is left.
+    /// Writes the keys one after the other, beginning again at the first, until memory is
+    /// exhausted.
     fn fill(&mut self, length: usize, keys: u64) {
         let value = vec![1; length];
         for number in 0.. {
@@ -438,7 +439,7 @@ impl Twin {
         }
     }
 
-    /// Deletes must never fail.
+    /// Deletes a key, which must never fail.
     fn delete(&mut self, rng: &mut Rng, keys: u64) {
         let key = rng.u64(..keys);
         let Some((address, bytes, _)) = self.records.remove(&key) else { return };
@@ -452,7 +453,7 @@ impl Twin {
         self.log.kill(at, bytes_of(&tombstone));
     }
 
-    /// Cleans one victim; false if there was none or no room.
+    /// Cleans one victim. Returns `false` if there was none or no room.
     fn clean(&mut self, reactor: usize) -> bool {
         let Some(mut victim) = self.log.emptiest() else { return false };
         let turn = self.reactors[reactor].turn();
@@ -534,7 +535,7 @@ fn the_log_holds_what_its_twin_holds() {
     }
 }
 
-/// Overwrites uniformly at random while `live_percent` of the arena lives: the worst case for a
+/// Overwrites uniformly at random while `live_percent` of the arena is live: the worst case for a
 /// cleaner. Returns bytes copied per byte written.
 fn overwrite_under_pressure(live_percent: usize) -> f64 {
     let (segments, overwrites) = (50, 30_000);
@@ -576,7 +577,7 @@ struct Words {
     places: Vec<(AtomicU64, Mutex<()>)>,
 }
 
-/// What one thread of the stress test uses.
+/// State of one thread of the stress test.
 struct Stress<'a> {
     log: &'a Arc<Log>,
     words: &'a Words,
@@ -599,7 +600,7 @@ impl Stress<'_> {
         }
     }
 
-    /// Puts `to` in place of what is there and kills that.
+    /// Replaces a key's address by `to` and marks the old entry as dead.
     fn replace(&self, key: usize, to: u64) {
         let old = self.words.places[key].0.swap(to, Ordering::AcqRel);
         if old != NO_ENTRY {

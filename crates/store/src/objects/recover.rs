@@ -1,14 +1,15 @@
-//! Entering the log of before a crash into the indexes.
+//! Restart: enters the log of the time before a crash into the indexes.
 //!
-//! Segments come in any order, and any worker enters any of them. By version the newest entry of a key
-//! stays; of equal versions the tombstone, so that one that a cleaner derived from an object wins over
-//! what the object replaced; of two copies the one that a cleaner made. Tombstones stay in the index
-//! until all segments have been entered.
+//! Segments come in any order, and any worker enters any of them. The newest version of a key
+//! wins. At equal versions the tombstone wins, because the cleaner may have derived it from an
+//! object to supersede that object's predecessor. Of an original and its copy, the copy wins.
+//! Tombstones stay in the index until all segments have been entered.
 //!
-//! A crash can lose the middle of a key's history: of a value written by one worker, overwritten by
-//! another, only the second may have reached the disk. The second names the first and nothing else; if
-//! the first is not there, whatever it kept dead is kept dead by nobody ([`Worker::finish_recovery`]
-//! finds such *lost links* and mends them).
+//! A crash can lose the middle of a key's history. Example: one worker writes a value, another
+//! overwrites it, and only the second write reaches the disk. The second entry names the first as
+//! the one that it replaces, and only that. If the first is missing, the versions that it
+//! superseded are no longer kept superseded. [`Worker::finish_recovery`] finds such *lost links*
+//! and mends them.
 
 use super::expected::Seen;
 use super::store::Store;
@@ -28,20 +29,20 @@ use wire::entry::{Body, Dead, Entry, Location};
 /// Entries parsed ahead of the one that is entered.
 const WINDOW: usize = 32;
 
-/// Why a segment cannot be entered.
+/// The reason why a segment cannot be entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoverError {
-    /// What was read is no log.
+    /// The bytes are not a valid log.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// There is no memory for the index.
-    #[error("no memory for the records that were there before the crash")]
+    /// No memory for the index.
+    #[error("not enough memory for the recovered records")]
     OutOfMemory,
 }
 
 /// An entry of an adopted segment.
 struct Read<'t> {
-    /// `None`: it counts for nothing.
+    /// Table of the entry; `None` if the entry is void.
     table: Option<TableId>,
     hash: KeyHash,
     entry: Entry<'t>,
@@ -49,7 +50,7 @@ struct Read<'t> {
     bytes: u32,
 }
 
-/// The farthest place of a segment that an entry names.
+/// Per segment, the farthest offset that an entry names.
 type Named = BTreeMap<SegmentId, u32>;
 
 /// One step of entering a segment.
@@ -63,9 +64,9 @@ struct Entering<'t> {
 }
 
 impl Worker {
-    /// Enters the entries of an adopted segment into the indexes, from an offset on, at most so
-    /// many. Returns where to go on; `None`: it has been entered to its end. Nobody operates on
-    /// the store meanwhile; several workers may enter segments.
+    /// Enters at most `entries_max` entries of an adopted segment into the indexes, starting at
+    /// `offset`. Returns where to resume; `None` at the segment's end. No operation may run
+    /// meanwhile; several workers may enter segments.
     pub fn recover(
         &mut self,
         segment: SegmentId,
@@ -73,8 +74,8 @@ impl Worker {
         entries_max: usize,
     ) -> Result<Option<u32>, RecoverError> {
         let turn = self.participant.turn();
-        // Not those of the turn: it may have begun before the ranges to be loaded were published, and
-        // an entry outside of every tablet counts for nothing.
+        // Not the turn's tablets: the turn may have begun before the recovered ranges were
+        // published, and an entry outside every tablet is void.
         let tablets = self.store.tablets();
         let (store, tablets) = (&*self.store, &*tablets);
         let (named, seen) = (Named::new(), Seen::default());
@@ -85,9 +86,9 @@ impl Worker {
         next
     }
 
-    /// When all segments have been entered: mends lost links, and takes the tombstones' words out,
-    /// from `cursor` on (0 at first), in a bounded step. Returns where to go on; `None`: the store
-    /// can be used.
+    /// Mends lost links and removes the tombstones' index words, after all segments have been
+    /// entered. One call is a bounded step from `cursor` on (0 at first). Returns where to
+    /// resume; `None` when the store is ready.
     pub fn finish_recovery(
         &mut self,
         cursor: KeyHash,
@@ -112,7 +113,7 @@ impl Worker {
         Ok(next)
     }
 
-    /// Takes the words of tombstones out of a range of one table. Returns where to go on.
+    /// Removes the tombstones' words from a range of one table. Returns where to resume.
     fn close_recovered_graves(
         &mut self,
         table: TableId,
@@ -139,8 +140,9 @@ impl Worker {
         next
     }
 
-    /// Whatever an entry may have kept dead that names what is not there any more, a tombstone keeps
-    /// dead as long as any segment of before the crash is there.
+    /// Mends lost links. An entry that names a missing entry gets a tombstone, which supersedes
+    /// the same versions as the missing one did. The tombstone stays as long as any segment from
+    /// before the crash is in the log.
     fn mend_lost_links(&mut self) -> Result<(), OutOfMemory> {
         let lost = self.store.log.lost_links();
         if lost.is_empty() || planted::is(Bug::LostLinkIgnored) {
@@ -185,8 +187,8 @@ impl<'t> Entering<'t> {
                     Ok(()) => {}
                     Err(Stall::OutOfMemory) => return Err(RecoverError::OutOfMemory),
                     Err(_) => {
-                        // Another worker is at the leaf. What came before it is entered again,
-                        // which must not count twice: so only from here on.
+                        // Another worker holds the leaf. Resume at this entry: entering earlier
+                        // ones again would count them twice.
                         let at = read.address;
                         return Ok(Some(self.store.log.location_of(at).offset));
                     }
@@ -197,7 +199,7 @@ impl<'t> Entering<'t> {
         Ok((!entries.is_at_end()).then_some(entries.offset() as u32))
     }
 
-    /// Parses the next entries and asks for their buckets.
+    /// Parses the next entries and prefetches their buckets.
     fn fill(
         &mut self,
         (first, entries): (Address, &mut EntryReader<'t>),
@@ -229,7 +231,8 @@ impl<'t> Entering<'t> {
         Ok(())
     }
 
-    /// Asks for what may stand under the same keys already. The buckets are here by now.
+    /// Prefetches the entries that may have the same keys. Their buckets are expected to be in
+    /// the cache.
     fn prefetch_rivals(&self, window: &[Read<'t>]) {
         for read in window {
             if let Some(table) = read.table {
@@ -238,12 +241,12 @@ impl<'t> Entering<'t> {
         }
     }
 
-    /// Points the index at the entry unless something newer is there.
+    /// Points the index at the entry unless a newer one is present.
     fn enter(&self, read: &Read<'t>) -> Result<(), Stall> {
         let &Read { table, hash, ref entry, address, bytes } = read;
         let Some(table) = table else {
             match entry.body {
-                // Pinned as every tombstone without a word, so that the cleaner need not guess.
+                // Pinned, as every tombstone without a word. So the cleaner can rely on the pin.
                 Body::Tombstone { dead } => self.store.log.bury(address, bytes, dead),
                 Body::Object { .. } | Body::CopiesOf(_) => self.store.log.kill(address, bytes),
             }
@@ -277,13 +280,13 @@ impl<'t> Entering<'t> {
     }
 }
 
-/// The table of an entry, if its stay is not over.
+/// Returns the table of an entry, if its incarnation is current.
 fn table_of(tablets: &TabletMap, hash: KeyHash, tenure: Tenure) -> Option<TableId> {
     let tenures = &tablets.at(hash)?.tenures;
     tenures.iter().position(|&of_table| of_table == tenure).map(|table| TableId(table as u8))
 }
 
-/// What the entry says that it replaced or removed.
+/// Returns the location of the entry that this one replaced or removed.
 fn named_by(entry: &Entry<'_>) -> Option<Location> {
     match entry.body {
         Body::Object { replaces, .. } => replaces,
@@ -292,7 +295,7 @@ fn named_by(entry: &Entry<'_>) -> Option<Location> {
     }
 }
 
-/// Where an adopted segment stands in memory, and its entries from an offset on.
+/// Returns the address of an adopted segment, and its entries from an offset on.
 fn entries_of<'t>(
     store: &'t Store,
     segment: SegmentId,

@@ -1,10 +1,10 @@
-//! Replay: what was read elsewhere is put into the index, unless something newer is here.
+//! Replay: inserts records that another server sent, unless a newer version is present.
 //!
-//! It is read in a batch of a migration (this file), or in the log of a dead server
-//! (`replay_log.rs`). Half of the cost of a migration is here, so: a window of records is parsed and
-//! their buckets asked for before the first one is inserted, the run of a batch tells the slot so
-//! that only the hash within it is computed, and a leaf stays locked while the next record belongs
-//! to it.
+//! The records come from a batch of a migration (this file) or from the log of a dead server
+//! (`replay_log.rs`). Half of the cost of a migration is here, so three things are optimized:
+//! - A window of records is parsed and their buckets are prefetched before the first insertion.
+//! - The run of a batch gives the slot, so only the hash within the slot is computed.
+//! - A leaf stays locked while the next record belongs to it.
 
 use super::arrival::{Arrival, Progress};
 use super::leaves::HeldLeaf;
@@ -25,45 +25,47 @@ use wire::Corrupt;
 use wire::batch::{BatchEntry, BatchReader};
 use wire::entry::{Body, Dead, Entry};
 
-/// Records parsed ahead of the one that is inserted. Measured by `store_bench`; 8 to 32 are alike.
+/// Records parsed ahead of the one that is inserted. Measured by `store_bench`; 8 to 32 perform
+/// alike.
 const WINDOW: usize = 16;
 
-/// How far a quantum of replay came.
+/// Result of a quantum of replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// Where in the batch to go on; `None`: it has been replayed to its end.
+    /// Offset in the batch at which to resume; `None` at its end.
     pub next: Option<usize>,
-    /// Records put into the index.
+    /// Number of records inserted into the index.
     pub records: u64,
-    /// Their bytes in the log.
+    /// Bytes of these records in the log.
     pub bytes: u64,
-    /// Records that were not needed.
+    /// Number of records that were not needed.
     pub dropped: u64,
 }
 
-/// Why a batch cannot be replayed.
+/// The reason why a batch cannot be replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
-    /// Its bytes are damaged.
+    /// The bytes of the batch are damaged.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// There is no memory for it. What has been replayed of it does no harm if it is tried again.
-    #[error("no memory for the records that arrive")]
+    /// No memory for the records. The caller may retry: records that were already replayed are
+    /// dropped.
+    #[error("not enough memory for the replayed records")]
     OutOfMemory,
 }
 
-/// How much has been replayed so far.
+/// Totals of replay so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplayCounters {
-    /// Records put into the index by replay.
+    /// Number of records inserted into the index by replay.
     pub records: u64,
-    /// Their bytes in the log.
+    /// Bytes of these records in the log.
     pub bytes: u64,
-    /// Records that replay did not need: a newer version was here, or they had arrived before.
+    /// Number of records not needed, because a newer version or the record itself was present.
     pub dropped: u64,
 }
 
-/// The same, counted by all workers.
+/// Totals of replay, updated by all workers.
 #[derive(Debug, Default)]
 pub(super) struct ReplayCounts {
     records: AtomicU64,
@@ -88,8 +90,8 @@ impl ReplayCounts {
 }
 
 impl Worker {
-    /// Replays a batch from an offset on, at most so many records. Stops early at a leaf that
-    /// somebody else keeps locked; `from` is 0 or what an earlier call returned as `next`.
+    /// Replays at most `entries_max` records of a batch, starting at offset `from`. Stops early
+    /// at a leaf that another thread keeps locked. `from` is 0 or the `next` of an earlier call.
     pub fn replay(
         &mut self,
         arrival: &Arc<Arrival>,
@@ -126,7 +128,7 @@ impl Worker {
         result.map(|next| Replayed { next, ..done })
     }
 
-    /// What this worker has replayed of a migration joins the log.
+    /// Splices this worker's side log of a migration into the log.
     pub fn splice(&mut self, migration: MigrationId) {
         let is_it = |(cause, _): &(Cause, SideLog)| *cause == Cause::Migration(migration);
         if let Some(at) = self.side_logs.iter().position(is_it) {
@@ -134,7 +136,8 @@ impl Worker {
         }
     }
 
-    /// When nothing is being recovered any more, the last segment of what was becomes an ordinary one.
+    /// Closes the side logs of recoveries when no range is recovering any more: their last
+    /// segments become ordinary ones.
     pub(super) fn end_recoveries(&mut self) {
         let is_recovering = |tablet: &Tablet| matches!(tablet.state, TabletState::Recovering(_));
         if self.tablets.iter().any(is_recovering) {
@@ -148,7 +151,7 @@ impl Worker {
         }
     }
 
-    /// What was replayed of migrations that are over, however they ended, joins the log.
+    /// Splices the side logs of migrations that have ended, however they ended.
     pub(super) fn end_arrivals(&mut self) {
         let tablets = &self.tablets;
         let is_over = |(cause, _): &mut (Cause, SideLog)| match *cause {
@@ -167,7 +170,7 @@ impl Worker {
         }
     }
 
-    /// Bytes that this worker has replayed of a migration and not spliced.
+    /// Returns the bytes that this worker has replayed for a migration and not spliced.
     pub fn side_bytes(&self, migration: MigrationId) -> u64 {
         let is_it = |(cause, _): &&(Cause, SideLog)| *cause == Cause::Migration(migration);
         self.side_logs.iter().find(is_it).map_or(0, |(_, side_log)| side_log.bytes())
@@ -197,24 +200,24 @@ fn side_log_of<'s>(
     &mut side_logs[at].1
 }
 
-/// For whom records are replayed.
+/// Range for which records are replayed.
 #[derive(Clone, Copy)]
 pub(super) enum Bringer<'t> {
-    /// A range that arrives.
+    /// A range that a migration delivers.
     Arrival(&'t Arc<Arrival>),
-    /// A range that is recovered.
+    /// A range that is being recovered.
     Recovery {
-        /// Of which part.
+        /// Recovery of the range.
         recovery: &'t Arc<Recovery>,
-        /// Whether the dead server's log has it for whoever reads it next.
+        /// Set if the dead server's log holds the record durably, for any later reader.
         is_settled: bool,
     },
 }
 
-/// Where records are read.
+/// Origin of the records.
 pub(super) trait Source<'b> {
-    /// Parses the next records, at most so many, and asks for what their insertion touches. None:
-    /// there are no more.
+    /// Parses at most `count` records and prefetches the memory that their insertion touches. An
+    /// empty window means the end.
     fn fill(
         &mut self,
         place: &Destination<'_>,
@@ -222,11 +225,11 @@ pub(super) trait Source<'b> {
         window: &mut Vec<Parsed<'b>>,
     ) -> Result<(), Corrupt>;
 
-    /// Where to go on; `None`: at the end.
+    /// Returns the offset at which to resume; `None` at the end.
     fn next_offset(&self) -> Option<usize>;
 }
 
-/// Where records go.
+/// Destination of the records.
 #[derive(Clone, Copy)]
 pub(super) struct Destination<'t> {
     pub(super) store: &'t Store,
@@ -239,14 +242,14 @@ pub(super) struct Destination<'t> {
 struct Replay<'t, 's> {
     place: Destination<'t>,
     side_log: &'s mut SideLog,
-    /// Where the record before this one belonged.
+    /// Decision for the previous record; most records share it with the one before.
     stay: Option<Stay<'t>>,
     done: Replayed,
-    /// Tombstones of a recovery that have been put into the index.
+    /// Tombstones of a recovery that this quantum has put into the index.
     buried: Vec<(TableId, KeyHash)>,
 }
 
-/// A range of one table in which records are wanted, or not.
+/// A range of one table with the decision whether its records are wanted.
 #[derive(Clone, Copy)]
 struct Stay<'t> {
     table: TableId,
@@ -254,21 +257,21 @@ struct Stay<'t> {
     wanted: Option<Wanted<'t>>,
 }
 
-/// What is done with the records that are wanted.
+/// Treatment of wanted records.
 #[derive(Clone, Copy)]
 struct Wanted<'t> {
     view: View<'t>,
     limit: Limit<'t>,
-    /// Under which they are stored.
+    /// Incarnation that is written into the stored records.
     tenure: Tenure,
 }
 
-/// How long records are wanted.
+/// Condition that ends the need for records.
 #[derive(Clone, Copy)]
 enum Limit<'t> {
-    /// Until the progress has passed them.
+    /// The progress has passed the record's hash.
     Progress(Progress<'t>),
-    /// Until everything has been replayed.
+    /// The recovery has replayed everything.
     Recovery(&'t Recovery),
 }
 
@@ -282,15 +285,15 @@ impl Limit<'_> {
     }
 }
 
-/// A record that has been parsed.
+/// A parsed record.
 #[derive(Clone, Copy)]
 pub(super) struct Parsed<'b> {
-    /// `None`: it counts for nothing.
+    /// Table of the record; `None` if the record is to be dropped.
     pub(super) table: Option<TableId>,
     pub(super) hash: KeyHash,
     pub(super) entry: Entry<'b>,
     pub(super) encoded: &'b [u8],
-    /// Where it begins in its source.
+    /// Start offset of the record in its source.
     pub(super) offset: usize,
 }
 
@@ -331,15 +334,15 @@ impl<'b> Source<'b> for Batch<'b> {
     }
 }
 
-/// Why a quantum of replay ends before its budget.
+/// Reason for ending a quantum of replay before its budget is used.
 enum Halt {
-    /// The leaf of the record at this offset is locked.
+    /// Another thread holds the leaf of the record at this offset.
     At(usize),
     Failed(ReplayError),
 }
 
 impl<'t> Replay<'t, '_> {
-    /// Returns where to go on.
+    /// Replays up to `entries_max` records. Returns where to resume.
     fn run<'b>(
         &mut self,
         source: &mut impl Source<'b>,
@@ -357,7 +360,8 @@ impl<'t> Replay<'t, '_> {
             if !planted::is(Bug::VersionsGoBack) {
                 self.place.store.raise_version(highest.unwrap_or(Version(0)));
             }
-            // For one window only: a client that wants the leaf waits for less than a microsecond.
+            // Held for one window only: a client that needs the leaf waits less than a
+            // microsecond.
             let mut held = HeldLeaf::none();
             for parsed in &window {
                 match self.insert(parsed, &mut held) {
@@ -387,7 +391,7 @@ impl<'t> Replay<'t, '_> {
         let found = view.find_locked(leaf, Key { hash, bytes: entry.key });
         let is_old = matches!(&found, Found::Here(word, here)
             if rank(here.version, word.kind()) >= rank(entry.version, kind));
-        // Judged under the lock: what has been swept must not come back.
+        // Checked under the lock: a record must not return after its tombstone was reclaimed.
         if is_old || limit.has_passed(hash) {
             self.done.dropped += 1;
             return Ok(());
@@ -416,17 +420,18 @@ impl<'t> Replay<'t, '_> {
         Ok(())
     }
 
-    /// A tombstone stands in the index; its leaf is locked.
+    /// Records a tombstone that was put into the index. Its leaf is locked.
     fn note_buried(&mut self, table: TableId, hash: KeyHash) {
         match self.place.bringer {
             Bringer::Arrival(arrival) => arrival.note_buried(table, hash),
-            // Nothing is swept before all is replayed.
+            // Tombstones of a recovery are reclaimed only after everything has been replayed.
             Bringer::Recovery { .. } => self.buried.push((table, hash)),
         }
     }
 
-    /// Appends the record as it came, unless it names what it replaced, which means nothing in
-    /// this log, or replaces what must be kept dead here. Returns where, and how many bytes it takes.
+    /// Appends the record and returns its address and length. The encoded bytes are copied
+    /// unchanged where possible. The entry is encoded anew if it names a version that it replaced
+    /// in the source's log, or if it replaces a version in this log that must stay superseded.
     #[inline]
     fn append(
         &mut self,
@@ -460,7 +465,7 @@ impl<'t> Replay<'t, '_> {
         }
     }
 
-    /// What is done with a record of this hash; `None`: it is not wanted any more.
+    /// Returns the treatment of a record; `None` if it is not wanted any more.
     #[inline]
     fn wanted(&mut self, table: TableId, hash: KeyHash) -> Option<Wanted<'t>> {
         match self.stay {

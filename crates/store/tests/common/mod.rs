@@ -1,4 +1,4 @@
-//! What the tests of the store share: a server in a box, and moves between two of them.
+//! Shared helpers of the store tests: a server in a box, and moves between two servers.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -21,16 +21,16 @@ pub(crate) const NOW: UnixMillis = UnixMillis(1_000_000);
 pub(crate) struct Server {
     pub(crate) store: Arc<Store>,
     pub(crate) worker: Worker,
-    /// Given to the next turn.
+    /// Time passed to the next turn.
     pub(crate) now: UnixMillis,
-    /// Given to the tablet that is published next.
+    /// Clock of the tablet that is published next.
     pub(crate) clock: RangeClock,
 }
 
 pub(crate) type Answer = Result<Option<Vec<u8>>, Stall>;
 
 impl Server {
-    /// One that serves everything.
+    /// Creates a server that serves the whole key space.
     pub(crate) fn serving() -> Server {
         Server::with_memory(64 << 20)
     }
@@ -41,7 +41,7 @@ impl Server {
         server
     }
 
-    /// One that holds nothing.
+    /// Creates a server without tablets.
     pub(crate) fn new(memory_bytes: usize) -> Server {
         let store = store(memory_bytes, 1);
         let worker = store.worker(ReactorId(0));
@@ -101,7 +101,7 @@ impl Server {
         self.worker.put(TABLE, key, value.as_bytes(), expiry)
     }
 
-    /// Whether there was a record.
+    /// Deletes a record. Returns whether it existed.
     pub(crate) fn delete(&mut self, name: &str) -> Result<bool, Stall> {
         self.remove(name, Need::Records)
     }
@@ -119,7 +119,7 @@ impl Server {
         })
     }
 
-    /// Adds one to a number in decimal digits; what is not there counts as 0.
+    /// Increments a number in decimal digits; an absent record counts as 0.
     pub(crate) fn increment(&mut self, name: &str) -> Result<u64, Stall> {
         let key = self.key(name);
         self.turn();
@@ -130,7 +130,7 @@ impl Server {
         })
     }
 
-    /// SET with NX: whether it was set.
+    /// Executes SET with NX. Returns whether the value was set.
     pub(crate) fn set_if_absent(&mut self, name: &str, value: &str) -> Result<bool, Stall> {
         let key = self.key(name);
         self.turn();
@@ -152,7 +152,7 @@ impl Server {
         })
     }
 
-    /// All that a pull of everything brings.
+    /// Returns the batches of a pull of everything.
     pub(crate) fn collect(&mut self, bytes_max: usize) -> Vec<Vec<u8>> {
         let mut batches = Vec::new();
         let mut cursor = Some(KeyHash(0));
@@ -165,7 +165,7 @@ impl Server {
         batches
     }
 
-    /// What a priority pull of this key brings.
+    /// Returns the result of a priority pull of this key.
     pub(crate) fn collect_key(&mut self, name: &str) -> Vec<u8> {
         let hash = self.key(name).hash;
         let mut batch = Vec::new();
@@ -188,12 +188,12 @@ impl Server {
         self.worker.table_records(TABLE)
     }
 
-    /// What the log counts as live, as the index counts it, and as a walk finds it.
+    /// Checks that the log and the index count the same live bytes.
     pub(crate) fn check_live_bytes(&mut self) {
         self.turn();
         let counted = self.store.usage().log.live_bytes;
         let indexed = self.worker.range_bytes(HashRange::ALL);
-        assert_eq!(counted, indexed, "the log and the index disagree about what lives");
+        assert_eq!(counted, indexed, "the log and the index disagree about live bytes");
     }
 }
 
@@ -228,7 +228,7 @@ pub(crate) fn value(text: &str) -> Answer {
     Ok(Some(text.as_bytes().to_vec()))
 }
 
-/// Two servers, and a move of everything from one to the other, step by step.
+/// Two servers, and a step-by-step move of everything from one to the other.
 pub(crate) struct Move {
     pub(crate) source: Server,
     pub(crate) target: Server,
@@ -236,7 +236,7 @@ pub(crate) struct Move {
 }
 
 impl Move {
-    /// The flip: the source has what `fill` put there, the target has nothing and serves.
+    /// Executes the flip. The source has the records from `fill`; the target is empty and serves.
     pub(crate) fn flip(fill: impl FnOnce(&mut Server)) -> Move {
         let mut source = Server::serving();
         fill(&mut source);
@@ -261,14 +261,14 @@ impl Move {
         Move { source, target, arrival }
     }
 
-    /// Replays everything; the progress stays where it is.
+    /// Replays everything; the progress does not change.
     pub(crate) fn replay_all(&mut self) {
         for batch in self.source.collect(500) {
             self.target.replay(&self.arrival, &batch);
         }
     }
 
-    /// Answers a priority pull for this key.
+    /// Answers a priority pull of this key.
     pub(crate) fn priority_pull(&mut self, name: &str) {
         let batch = self.source.collect_key(name);
         if batch.is_empty() {
@@ -278,14 +278,14 @@ impl Move {
         }
     }
 
-    /// The progress passes everything.
+    /// Advances the progress past everything.
     pub(crate) fn advance_all(&mut self) {
         for partition in 0..4 {
             self.arrival.advance(partition, None);
         }
     }
 
-    /// The rest of the move, to its end. Returns source and target.
+    /// Completes the move. Returns source and target.
     pub(crate) fn finish(mut self) -> (Server, Server) {
         self.replay_all();
         self.advance_all();
@@ -303,7 +303,7 @@ impl Move {
         (self.source, self.target)
     }
 
-    /// What an operation on these keys waits for.
+    /// Returns the stall of an operation that needs these keys.
     pub(crate) fn missing(&self, names: &[&str]) -> Stall {
         let mut hashes: Vec<_> = names.iter().map(|name| self.target.key(name).hash).collect();
         hashes.sort();

@@ -1,4 +1,4 @@
-//! One case each.
+//! One case per test.
 
 use crate::common::{NOW, TABLE, key, tablet};
 use crate::disk::{Disk, config};
@@ -66,7 +66,7 @@ impl Server {
         dependency.is_some_and(|dependency| !self.store.log().is_acknowledged(&dependency))
     }
 
-    /// Everything that was saved is there again.
+    /// Restarts the server after a crash. All saved data is recovered.
     fn crash(mut self) -> Server {
         let (store, workers) =
             self.disk.recover(config(64 << 20, 4 << 20, 1), (serving(), NOW), |_| {});
@@ -74,9 +74,9 @@ impl Server {
     }
 }
 
-/// The reactor's turn began before the coordinator's map came, which another reactor took in meanwhile
-/// (simulator seeds 1795372805243 and 1795369544711 of ede026c: a tombstone was entered as if it were
-/// of no table, so the value that it deletes came back).
+/// The reactor's turn began before the coordinator's map arrived, which another reactor adopted
+/// meanwhile (simulator seeds 1795372805243 and 1795369544711 of ede026c: a tombstone was entered
+/// as if it belonged to no table, so the value that it deletes came back).
 #[test]
 fn a_turn_that_began_before_the_tablets_were_published_recovers_by_them_all_the_same() {
     let mut server = Server::new();
@@ -121,7 +121,7 @@ fn replies_wait_for_what_they_show() {
     let written = server.workers[0].take_dependency().unwrap();
     assert!(!server.store.log().is_acknowledged(&written));
     assert_eq!(server.get("a").as_deref(), Some("1"));
-    assert!(server.waits(), "a read shows what is not safe");
+    assert!(server.waits(), "a read shows a value that is not durable");
     server.save();
     assert!(server.store.log().is_acknowledged(&written));
     assert!(server.get("a").is_some() && !server.waits());
@@ -143,7 +143,7 @@ fn a_copy_does_not_leave_the_log_before_its_original() {
 
 #[test]
 fn a_write_that_was_refused_is_not_there_after_a_crash() {
-    // Short records of a few slots: leaves cannot grow while the open segment has room.
+    // Short records in a few slots: leaves cannot grow while the open segment has room.
     let small = || config(16 * SMALL, SMALL, 1);
     let mut disk = Disk::default();
     let (store, mut workers) = disk.recover(small(), (serving(), NOW), |_| {});
@@ -189,7 +189,8 @@ fn a_server_that_was_full_has_room_again_for_what_is_overwritten() {
                 while disk.release_one(&store) {}
             }
         }
-        // Two thirds of what heads and cleaners do not keep back live, with the index.
+        // Two thirds of the memory that heads and cleaners do not reserve is live, including the
+        // index.
         assert!(written > 20_000, "{written} writes of {length} bytes");
     }
 }
@@ -304,13 +305,13 @@ fn what_is_not_acknowledged_can_be_asked_for() {
     assert!(server.store.log().is_acknowledged(&before));
     assert!(server.store.log().unacknowledged(Among::Everything).is_none());
     server.set("b", "1");
-    assert!(server.store.log().is_acknowledged(&before), "what came later does not count");
+    assert!(server.store.log().is_acknowledged(&before), "later appends do not count");
     assert!(server.store.log().unacknowledged(Among::Everything).is_some());
 }
 
 #[test]
 fn a_replayed_entry_that_was_refused_is_not_there_after_a_crash() {
-    // As for writes: the log has room while the index has not.
+    // As for writes: the log has room while the index has none.
     let small = || config(16 * SMALL, SMALL, 1);
     let mut disk = Disk::default();
     let old = Tenure(90);
@@ -399,7 +400,7 @@ fn what_only_one_replica_of_a_dead_log_has_is_not_shown_before_it_is_safe_here()
     for bytes in &unsettled {
         worker.replay_unsettled(&recovery, bytes, 0, 1).unwrap();
     }
-    // All of a log is read once more, with what is known of it.
+    // The whole log is replayed again as settled.
     for bytes in unsettled.iter().chain([&encoded("settled", object)]) {
         worker.replay_log(&recovery, bytes, 0, 1).unwrap();
     }

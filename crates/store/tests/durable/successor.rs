@@ -1,5 +1,5 @@
-//! A server that does not come back: another one recovers its log, in parts and in any order, and the
-//! world goes on with that one.
+//! A server that does not come back: another one recovers its log, in parts and in any order, and
+//! the test continues with that server.
 
 use super::{Scale, World, name, number, tenures};
 use crate::common::TABLE;
@@ -14,19 +14,20 @@ use store::{
 use types::limits::TABLES_MAX;
 use types::{HashRange, KeyHash, OwnershipEpoch};
 
-/// Steps of replay that end for want of memory, one after the other, before the store is too small.
+/// Maximum number of consecutive replay steps that fail for lack of memory, before the store
+/// counts as too small.
 const REFUSED_MAX: usize = 20;
 
-/// What is left to be done, and may never be done again, when the log has been replayed.
+/// Remaining work after the log has been replayed, and late messages that must have no effect.
 #[derive(Default)]
 pub(super) struct Remains {
-    /// Recoveries that are not swept.
+    /// Recoveries with tombstones that are not reclaimed.
     sweeping: Vec<Arc<Recovery>>,
-    /// What is sent again, too late.
+    /// Pieces that arrive again, too late.
     late: Vec<Piece>,
 }
 
-/// A stretch of the dead server's log on its way to one part.
+/// A stretch of the dead server's log to be replayed into one recovery partition.
 #[derive(Clone)]
 struct Piece {
     recovery: Arc<Recovery>,
@@ -35,7 +36,7 @@ struct Piece {
 }
 
 impl World {
-    /// Another server takes over what the disk holds.
+    /// Lets another server recover the contents of the disk.
     pub(super) fn be_succeeded(&mut self, left: &Disk) {
         let mut twin = Twin::new(self.scale, left, self.tenure, self.now);
         let old_tenure = self.tenure;
@@ -54,7 +55,7 @@ impl World {
             self.abandon();
         }
         if self.rng.bool() {
-            // The words of what is swept go when that is stable.
+            // The index words of reclaimed tombstones go when these are synced.
             (0..10).for_each(|_| {
                 self.settle_recovery(0);
                 self.rest();
@@ -68,7 +69,7 @@ impl World {
         }
     }
 
-    /// One to three parts, under tenures that nobody has had.
+    /// Begins one to three recovery partitions, under new incarnations.
     fn begin_recovery(&mut self, old_tenure: u64) -> Vec<Arc<Recovery>> {
         self.tenure += TABLES_MAX as u64;
         let ranges = HashRange::ALL.divide(self.rng.usize(1..=3));
@@ -94,7 +95,8 @@ impl World {
         parts
     }
 
-    /// Replays pieces in any order, while everything else goes on. `false`: it was given up.
+    /// Replays pieces in any order, interleaved with other work. Returns `false` if the recovery
+    /// was abandoned.
     fn replay_all(&mut self, mut pieces: Vec<Piece>) -> bool {
         let gives_up_at = if self.rng.u8(..4) == 0 { self.rng.usize(..=pieces.len()) } else { 0 };
         let mut refused = 0;
@@ -126,7 +128,7 @@ impl World {
         true
     }
 
-    /// What else happens to a range that is being recovered.
+    /// Executes other work while a range is being recovered.
     fn go_on_beside(&mut self, at: usize) {
         match self.rng.u32(..40) {
             0..4 => {
@@ -146,13 +148,13 @@ impl World {
                 let name = name(self.key_of());
                 let hashed = self.hashed(&name);
                 let read = self.workers[at].read_one(TABLE, hashed, |_| ());
-                assert_eq!(read, Err(Stall::Held), "what is there is not known");
+                assert_eq!(read, Err(Stall::Held), "the content is not known yet");
             }
             _ => {}
         }
     }
 
-    /// Everything that was replayed goes.
+    /// Removes everything that was replayed.
     fn abandon(&mut self) {
         self.store.publish(TabletMap::default());
         (0..self.workers.len()).for_each(|at| self.turn(at));
@@ -164,7 +166,7 @@ impl World {
         self.check_bytes();
     }
 
-    /// What was replayed is safe, and served.
+    /// Makes the replayed records durable, and serves them.
     fn serve(&mut self) {
         for worker in &mut self.workers {
             self.disk.save(&self.store, worker, || true);
@@ -175,7 +177,7 @@ impl World {
         (0..self.workers.len()).for_each(|at| self.turn(at));
     }
 
-    /// Sweeps a bit of what has been recovered, and has some of it come once more.
+    /// Reclaims some tombstones of the recoveries.
     fn sweep_some(&mut self, parts: &[Arc<Recovery>]) {
         for recovery in parts {
             let at = self.rng.usize(..self.workers.len());
@@ -184,7 +186,7 @@ impl World {
         }
     }
 
-    /// Goes on with what a recovery has left.
+    /// Continues with the remaining work of a recovery.
     pub(super) fn settle_recovery(&mut self, at: usize) {
         let parts = self.remains.sweeping.clone();
         self.sweep_some(&parts);
@@ -197,7 +199,7 @@ impl World {
     }
 }
 
-/// Every stretch for every part, some of them twice.
+/// Returns every stretch for every recovery partition, some of them twice.
 fn pieces(parts: &[Arc<Recovery>], stretches: &[Arc<Vec<u8>>], rng: &mut Rng) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for recovery in parts {
@@ -210,7 +212,7 @@ fn pieces(parts: &[Arc<Recovery>], stretches: &[Arc<Vec<u8>>], rng: &mut Rng) ->
     pieces
 }
 
-/// What the dead server would have, had it come back.
+/// The server that would have come back from the same disk.
 struct Twin {
     workers: Vec<Worker>,
 }

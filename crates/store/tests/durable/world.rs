@@ -1,9 +1,9 @@
-//! A durable store, its disk, and a naive twin that knows which values a key may have after a crash.
+//! A durable store, its disk, and a naive model of the values that a key may have after a crash.
 //!
-//! Everything happens on one thread, in an order drawn from a seed: writes, deletes and reads by
-//! several workers, handing out, syncing, cleaning, dropping, releasing, the clock, flushes. At
-//! any moment the process is killed or the power is cut, and the world goes on with what the disk holds:
-//! the same server, or another one that recovers its log (`successor.rs`).
+//! Everything runs on one thread, in an order drawn from a seed: writes, deletes and reads by
+//! several workers, sending, syncing, cleaning, dropping, releasing, the clock, flushes. At any
+//! moment the process is killed or the power fails. The test then continues with the contents of
+//! the disk: the same server restarts, or another one recovers its log (`successor.rs`).
 
 #[path = "successor.rs"]
 mod successor;
@@ -20,32 +20,32 @@ use types::{HashRange, KeyHash, OwnershipEpoch, SegmentId, Tenure, UnixMillis};
 
 const SEGMENT_BYTES: usize = 64 << 10;
 
-/// How a world is made.
+/// Parameters of a world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     pub(crate) reactors: u16,
     pub(crate) segments: usize,
     pub(crate) keys: usize,
     pub(crate) value_bytes_max: usize,
-    /// The higher, the longer it takes until the next crash.
+    /// Average distance of crashes: a higher value means fewer crashes.
     pub(crate) calm: u8,
-    /// One value in so many expires.
+    /// Divisor of the share of values with an expiry.
     pub(crate) expiring: u8,
-    /// Whether another server may recover the log. What takes many crashes of the same log to go wrong
-    /// is found where none does.
+    /// Set if another server may recover the log. Bugs that need many crashes of the same log are
+    /// found only without successors.
     pub(crate) has_successors: bool,
 }
 
-/// What a write left under its key.
+/// State of a key after a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
-    /// The value's number and its expiry; `None`: the key was deleted.
+    /// Number of the value and its expiry; `None` if the key was deleted.
     value: Option<(u64, Option<UnixMillis>)>,
-    /// What the reply waited for, by segment.
+    /// Positions for which the reply waited, by segment.
     needs: Vec<(SegmentId, u32)>,
 }
 
-/// The states of a key since the last one that cannot be lost: that one first.
+/// States of a key, beginning with the last one that cannot be lost.
 type History = Vec<State>;
 
 pub(crate) struct World {
@@ -64,7 +64,7 @@ pub(crate) struct World {
     pub(crate) written: u64,
 }
 
-/// Two keys that are only ever written together.
+/// Two keys that are only written together.
 const TWINS: [usize; 2] = [0, 1];
 
 impl World {
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// One random step.
+    /// Executes one random step.
     pub(crate) fn step(&mut self) {
         let at = self.rng.usize(..self.workers.len());
         let now = self.now;
@@ -122,8 +122,8 @@ impl World {
         }
     }
 
-    /// What a reactor does when it has nothing to do, until nothing changes: a server that has been
-    /// idle for a while must have room again.
+    /// Runs the background work of an idle reactor many times: a server that has been idle for a
+    /// while must have room again.
     pub(crate) fn rest(&mut self) {
         for _ in 0..60 {
             for at in 0..self.workers.len() {
@@ -143,8 +143,8 @@ impl World {
         self.workers[at].begin_turn(self.now);
     }
 
-    /// A tenth of the keys is written again and again; the others in some phases only, so that
-    /// segments get old in which much lives.
+    /// Chooses a key. A tenth of the keys is written frequently; the others are written mainly in
+    /// some phases, so that old segments with many live entries exist.
     fn key_of(&mut self) -> usize {
         let is_hot_phase = self.numbers % 1000 < 600;
         let hot = if is_hot_phase { 250 } else { 100 };
@@ -198,7 +198,7 @@ impl World {
         let needs = self.needs(at);
         if let Ok(seen) = &result {
             self.check_seen(key, *seen, &needs);
-            // Else there was nothing, and nothing was done.
+            // Otherwise the key did not exist, and nothing changed.
             if !needs.is_empty() {
                 self.note(key, State { value: None, needs });
             }
@@ -206,7 +206,7 @@ impl World {
         self.count(&result);
     }
 
-    /// Writes what depends on what is there.
+    /// Writes a value after reading the previous one.
     fn increment(&mut self, at: usize) {
         let key = self.key_of();
         let (new, bytes) = self.next_value();
@@ -254,7 +254,8 @@ impl World {
         self.check_seen(key, seen, &needs);
     }
 
-    /// What a worker's operation saw is what the last write left, and waits for it.
+    /// Checks that an operation saw the state of the last write, and that its reply waits for
+    /// that write.
     fn check_seen(&mut self, key: usize, seen: Option<u64>, needs: &[(SegmentId, u32)]) {
         let clock = self.store.clock();
         let Some(last) = self.histories.get(&key).and_then(|history| history.last()) else {
@@ -262,8 +263,9 @@ impl World {
             return;
         };
         assert_eq!(seen, last.value_at(clock), "key {key}");
-        // A reply that waits for less may leave although what it shows can be lost.
-        // (The last of them is the write itself; before it come what it replaced and the like.)
+        // If the reply waited for less, it could reveal a value that can still be lost. (The last
+        // position is the write itself; earlier ones are its dependencies, such as the replaced
+        // entry.)
         if let Some((segment, end)) = last.needs.last() {
             let is_safe = self.disk.has(*segment, *end);
             let waits = needs.iter().any(|(of, to)| of == segment && to >= end);
@@ -279,7 +281,7 @@ impl World {
         }
     }
 
-    /// Everything goes, under a new tenure.
+    /// Flushes everything, under a new incarnation.
     fn flush(&mut self) {
         self.store.publish(tablets(self.tenure, true));
         let all = 0..self.workers.len();
@@ -315,7 +317,7 @@ impl World {
         }
     }
 
-    /// Two workers write the same key, one right after the other; returns the second.
+    /// Lets two workers write the same key in succession; returns the second worker.
     fn race(&mut self) -> usize {
         let [first, second] = [(); 2].map(|()| self.rng.usize(..self.workers.len()));
         let key = self.key_of();
@@ -325,20 +327,21 @@ impl World {
         second
     }
 
-    /// One worker writes, another overwrites it, and only the second is on the disk.
+    /// Lets one worker write and another overwrite the same key, with only the second write on
+    /// the disk.
     fn lose_a_link(&mut self) {
         let second = self.race();
         self.disk.save(&self.store, &mut self.workers[second], || true);
     }
 
-    /// The process ends, and another goes on with what is on the disk.
+    /// Ends the process and continues with the contents of the disk.
     pub(crate) fn crash(&mut self) {
         self.crashes += 1;
         if self.rng.bool() {
             self.lose_a_link();
         }
         if self.disk.directory.len() > self.scale.segments {
-            // So many crashes in a row that nothing was cleaned between them.
+            // Many crashes in a row: nothing was cleaned between them.
             self.rest();
         }
         let is_power_cut = self.rng.bool();
@@ -374,7 +377,7 @@ impl World {
         (self.store, self.workers) = self.disk.recover(self.scale.config(), serving, order);
     }
 
-    /// The states of which one must be there after a crash.
+    /// Returns the states of which one must be present after a crash.
     fn kept(&self, history: &History, is_power_cut: bool) -> Vec<State> {
         let is_kept = |state: &State| {
             state.needs.iter().all(|(segment, end)| match is_power_cut {
@@ -395,7 +398,7 @@ impl World {
         let hashed = self.hashed(&name);
         let read = |record: Option<store::Record<'_>>| record.map(|record| number(record.value));
         let seen = self.workers[0].read_one(TABLE, hashed, read).unwrap();
-        assert!(self.workers[0].take_dependency().is_none(), "what was recovered is safe");
+        assert!(self.workers[0].take_dependency().is_none(), "recovered records are durable");
         let clock = self.store.clock();
         let found = states.iter().rev().find(|state| state.value_at(clock) == seen);
         let Some(found) = found else {
@@ -406,12 +409,16 @@ impl World {
         self.histories.insert(key, vec![State { value, needs: Vec::new() }]);
     }
 
-    /// What the log counts as live is what the index points at, and what is pinned.
+    /// Checks that the log's live bytes are those of the index and of the pins.
     pub(crate) fn check_bytes(&mut self) {
         self.turn(0);
         let usage = self.store.usage().log;
         let indexed = self.workers[0].range_bytes(HashRange::ALL);
-        assert_eq!(usage.live_bytes, indexed + usage.pinned_bytes, "what lives is counted wrongly");
+        assert_eq!(
+            usage.live_bytes,
+            indexed + usage.pinned_bytes,
+            "live bytes are counted wrongly"
+        );
     }
 
     fn hashed<'n>(&self, name: &'n [u8]) -> store::Key<'n> {
@@ -435,7 +442,7 @@ impl World {
     fn note(&mut self, key: usize, state: State) {
         let history = self.histories.entry(key).or_default();
         history.push(state);
-        // What is stable cannot be lost: what was before is forgotten.
+        // A synced state cannot be lost: earlier ones are forgotten.
         let disk = &self.disk;
         let is_stable = |state: &State| {
             state.needs.iter().all(|(segment, end)| disk.has_stable(*segment, *end))
@@ -457,7 +464,7 @@ impl State {
 
 impl Disk {
     fn has(&self, segment: SegmentId, end: u32) -> bool {
-        // What was dropped is not needed any more.
+        // A dropped segment is not needed any more.
         let has = |replica: &Replica| replica.bytes.len() >= end as usize;
         self.gone.contains(&segment) || self.segments.get(&segment).is_some_and(has)
     }
@@ -469,7 +476,7 @@ impl Disk {
 }
 
 impl Scale {
-    /// Different ones for different seeds.
+    /// Returns parameters that depend on the seed.
     pub(crate) fn of(seed: u64) -> Scale {
         Scale {
             reactors: 1 + (seed % 3) as u16,
@@ -495,7 +502,7 @@ fn number(value: &[u8]) -> u64 {
     u64::from_le_bytes(*value.first_chunk().expect("values begin with their number"))
 }
 
-/// By table, from this one on.
+/// Returns the incarnations of all tables, starting with this number.
 pub(crate) fn tenures(first: u64) -> [Tenure; TABLES_MAX] {
     std::array::from_fn(|table| Tenure(first + table as u64))
 }

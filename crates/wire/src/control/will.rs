@@ -1,34 +1,34 @@
-//! What the ranges of a server would cost whoever recovers them.
+//! The load profile of a server's ranges, by which the coordinator divides them after its death.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use types::{SLOT_COUNT, Slot};
 
-/// Most shares of a will: a part is off by less than 1/256 of the whole.
+/// Maximum number of shares: the error of a part is then below 1/256 of the total load.
 pub const WILL_SHARES_MAX: usize = 512;
 
-/// How the load of a server is spread over slots, in shares of about equal load. RAMCloud's word for
-/// what a master leaves to those who recover it ("Fast Crash Recovery in RAMCloud", §3.9).
+/// The load profile of a server over slots, in shares of about equal load. RAMCloud calls it the
+/// *will* of a master ("Fast Crash Recovery in RAMCloud", §3.9).
 ///
-/// The unit of load is up to who says it: only shares count.
+/// The sender chooses the unit of load, because only proportions count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<WillShare>", into = "Vec<WillShare>")]
 pub struct Will {
     shares: Vec<WillShare>,
 }
 
-/// A run of slots, over which the load counts as spread evenly.
+/// A run of slots over which the load is assumed to be uniform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WillShare {
     /// The first slot.
     pub first: Slot,
-    /// The last one.
+    /// The last slot.
     pub last: Slot,
-    /// Of all of them together.
+    /// The load of all slots together.
     pub load: u64,
 }
 
-/// The shares make up no will.
+/// An error: the shares do not form a valid load profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadWill;
 
@@ -36,8 +36,8 @@ impl fmt::Display for BadWill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "a will has at most {WILL_SHARES_MAX} shares, in ascending order and without overlap, \
-             and their loads add up to less than 2^64"
+            "a load profile has at most {WILL_SHARES_MAX} ranges, in ascending order and without \
+             overlap, and their loads add up to less than 2^64"
         )
     }
 }
@@ -45,14 +45,16 @@ impl fmt::Display for BadWill {
 impl std::error::Error for BadWill {}
 
 impl Will {
-    /// The will of a server with these loads, slot by slot from the first on.
+    /// Creates the load profile of a server from the loads of consecutive slots, starting at slot
+    /// 0.
     ///
     /// # Panics
-    /// If there are more loads than slots, or they add up to 2^64 or more.
+    /// If there are more loads than slots, or the sum of the loads is 2^64 or more.
     pub fn of(loads: &[u64]) -> Will {
         assert!(loads.len() <= usize::from(SLOT_COUNT), "{} slots", loads.len());
         let total: u64 = loads.iter().sum();
-        // Two neighbors have more than this together, so that there are less than twice as many.
+        // Two neighboring shares together exceed this, which bounds their number by
+        // `WILL_SHARES_MAX`.
         let most = total / (WILL_SHARES_MAX as u64 / 2 - 1) + 1;
         let mut shares: Vec<WillShare> = Vec::new();
         for (slot, &load) in loads.iter().enumerate().filter(|(_, load)| **load > 0) {
@@ -68,17 +70,17 @@ impl Will {
         Will { shares }
     }
 
-    /// In ascending order. What lies in none has no load.
+    /// Returns the shares, ascending. Slots outside of all shares have no load.
     pub fn shares(&self) -> &[WillShare] {
         &self.shares
     }
 
-    /// The load of all slots.
+    /// Returns the load of all slots together.
     pub fn total(&self) -> u64 {
         self.shares.iter().map(|share| share.load).sum()
     }
 
-    /// The load of each slot.
+    /// Returns the load of each slot.
     pub fn slots(&self) -> Vec<u64> {
         let mut loads = vec![0; usize::from(SLOT_COUNT)];
         for &WillShare { first, last, load } in &self.shares {
@@ -113,7 +115,7 @@ impl From<Will> for Vec<WillShare> {
 mod tests {
     use super::*;
 
-    /// Loads from 0 to a million, most of them small.
+    /// Returns random loads from 0 to a million, most of them small.
     fn random_loads(seed: u64) -> Vec<u64> {
         let mut state = seed;
         let mut draw = |below: u64| {

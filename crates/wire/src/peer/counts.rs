@@ -1,4 +1,4 @@
-//! How many records a range holds, slot by slot: what a source tells with a flip.
+//! The number of records of a range per slot, which a source sends with a flip.
 
 use crate::frame::MESSAGE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
@@ -6,13 +6,13 @@ use std::fmt;
 use types::limits::TABLES_MAX;
 use types::{SLOT_COUNT, Slot, TableId};
 
-/// Records per table and slot. The total is exact; of a slot, counts up to 4,095 are, and higher
-/// ones are rounded up by less than 1/2,048: its receiver makes the slot's leaf at that size.
+/// Number of records per table and slot. The total is exact. The count of a slot is exact up to
+/// 4,095, and otherwise rounded up by less than 1/2,048. The receiver sizes leaves by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Encoded", into = "Encoded")]
 pub struct RecordCounts {
     total: u64,
-    /// In ascending order of table.
+    /// The counts of each table, in ascending order of table.
     tables: Vec<TableCounts>,
 }
 
@@ -24,7 +24,7 @@ struct TableCounts {
     counts: Vec<Count>,
 }
 
-/// A count in two bytes: 12 bits of it, and how many lower ones are left out.
+/// A count in two bytes: 12 bits of mantissa, and the number of omitted lower bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Count(u8, u8);
 
@@ -32,12 +32,12 @@ const MANTISSA_BITS: u32 = 12;
 const MANTISSA_MAX: u32 = (1 << MANTISSA_BITS) - 1;
 const EXPONENT_MAX: u32 = (1 << (16 - MANTISSA_BITS)) - 1;
 
-/// A total, and by table the first slot and the counts from there on.
+/// The total, and per table the first slot and the counts from there on.
 type Encoded = (u64, Vec<TableCounts>);
 
-/// Total and number of tables; table, slot and number of counts with each.
+/// Maximum bytes of the total, the number of tables, and the header of each table.
 const HEADERS_BYTES: usize = 10 + 1 + TABLES_MAX * (1 + 3 + 3);
-/// The other fields of the message take less.
+/// Upper bound of the bytes of the message's other fields.
 const REST: usize = 1 << 10;
 
 const _: () = assert!(
@@ -45,22 +45,20 @@ const _: () = assert!(
         <= MESSAGE_BYTES_MAX
 );
 
-/// The lists are not as a source makes them.
+/// An error: the lists violate the order or the slot range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadCounts;
 
 impl fmt::Display for BadCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "counts of records come once per table, in ascending order, for slots there are",
-        )
+        f.write_str("record counts come once per table, in ascending order, for existing slots")
     }
 }
 
 impl std::error::Error for BadCounts {}
 
 impl RecordCounts {
-    /// The counts of these slots, which come in ascending order by table and slot, each once.
+    /// Creates the counts of these slots, which must ascend by table and slot without duplicates.
     ///
     /// # Panics
     /// If they do not.
@@ -85,12 +83,12 @@ impl RecordCounts {
         RecordCounts { total, tables }
     }
 
-    /// All records.
+    /// Returns the total number of records.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The records of a slot, rounded up.
+    /// Returns the number of records in a slot, rounded up.
     pub fn in_slot(&self, table: TableId, slot: Slot) -> u32 {
         let place = self.tables.binary_search_by_key(&table, |of_table| of_table.table);
         let count = place.ok().and_then(|place| {

@@ -1,8 +1,8 @@
-//! What holds for any bytes whatever: called with random ones by the tests beside, and with ones
-//! that a fuzzer has bred by the targets of `fuzz/`.
+//! Properties that hold for arbitrary bytes. The tests in this folder call them with random
+//! bytes, and the targets of `fuzz/` with bytes from a fuzzer.
 //!
-//! Random bytes hardly ever have a right checksum. Each check looks at the bytes as they are, and
-//! then again with the checksums put right, as a peer with a bug would send them.
+//! Random bytes hardly ever have a valid checksum. Each check therefore examines the bytes as
+//! they are, and again with corrected checksums, as a faulty peer would send them.
 
 #![allow(dead_code, reason = "each fuzz target uses one of the checks")]
 
@@ -22,7 +22,7 @@ use wire::{
     },
 };
 
-/// Any bytes are a frame of each kind of message, or not. Returns in how many ways they are.
+/// Checks the bytes as a frame of each kind of message. Returns the number of kinds that decode.
 pub(crate) fn frames(data: &[u8]) -> usize {
     if let Some((header, rest)) = data.split_first_chunk()
         && let Ok(header) = Header::parse(header)
@@ -35,17 +35,17 @@ pub(crate) fn frames(data: &[u8]) -> usize {
     message::<PeerMessage>(data) + message::<ToCoordinator>(data) + message::<FromCoordinator>(data)
 }
 
-/// A message that can be read is written and read again without a change.
+/// Checks that a message that decodes can be encoded and decoded again without a change.
 fn message<M: Serialize + DeserializeOwned + Debug>(bytes: &[u8]) -> usize {
     let Some(message) = read_framed::<M>(bytes) else { return 0 };
     let mut written = Vec::new();
-    frame::encode(&message, 0, &mut written).expect("what was read can be written");
+    frame::encode(&message, 0, &mut written).expect("a message that was read can be written");
     let again = read_framed::<M>(&written[frame::HEADER_BYTES..]);
     assert_eq!(format!("{:?}", Some(message)), format!("{again:?}"));
     1
 }
 
-/// Reads a message behind a header that fits it.
+/// Decodes a message after prepending a matching header.
 fn read_framed<M: DeserializeOwned>(message: &[u8]) -> Option<M> {
     let mut framed = b"BLST".to_vec();
     framed.extend_from_slice(&(message.len() as u32).to_le_bytes());
@@ -56,7 +56,7 @@ fn read_framed<M: DeserializeOwned>(message: &[u8]) -> Option<M> {
     header.message(message).ok()
 }
 
-/// Any bytes are an entry, or not. Returns whether they are.
+/// Checks the bytes as an entry. Returns whether they are one.
 pub(crate) fn entry(data: &[u8]) -> bool {
     let _ = Entry::parse_checked(data);
     let Some(bytes) = whole_entry(data) else { return false };
@@ -71,7 +71,7 @@ pub(crate) fn entry(data: &[u8]) -> bool {
     true
 }
 
-/// Copies bytes that have the shape of an entry, with padding and the right checksum.
+/// Copies bytes that have the shape of an entry, with padding and a valid checksum.
 fn whole_entry(data: &[u8]) -> Option<Vec<u8>> {
     let entry = Entry::parse(data).ok()?;
     let mut bytes = data.to_vec();
@@ -82,7 +82,7 @@ fn whole_entry(data: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Bytes of an entry without its padding.
+/// Returns the bytes of an entry without its padding.
 fn entry_end(entry: &Entry<'_>) -> usize {
     use wire::entry::Body;
     let rest = match entry.body {
@@ -94,9 +94,9 @@ fn entry_end(entry: &Entry<'_>) -> usize {
     HEADER_BYTES + entry.key.len() + rest
 }
 
-/// Any bytes are a batch, up to the first error. Entries made of the bytes come back from a batch
-/// as they went, and a change to the batch is either noticed or harmless. Returns the number of
-/// entries made.
+/// Checks the bytes as a batch, up to the first error. Entries made of the bytes must survive a
+/// round trip through a batch, and a change to the batch must be detected or harmless. Returns
+/// the number of entries made.
 pub(crate) fn batch(data: &[u8]) -> usize {
     read_batch(data);
     let mut bytes = Vec::new();
@@ -107,7 +107,7 @@ pub(crate) fn batch(data: &[u8]) -> usize {
         let (table, slot) = (TableId(piece[0] % 3), Slot(u16::from(piece[1] % 3)));
         let Ok((parsed, taken)) = Entry::parse_checked(&entry) else { continue };
         if matches!(parsed.body, wire::entry::Body::CopiesOf(_)) {
-            // A batch has none.
+            // A batch contains no notes.
             continue;
         }
         entry.truncate(taken);
@@ -129,11 +129,11 @@ pub(crate) fn batch(data: &[u8]) -> usize {
     sent.len()
 }
 
-/// Reads to the end: no more than is there, and nothing behind an error.
+/// Reads to the end. Checks that no extra bytes are read, and nothing after an error.
 fn read_batch(bytes: &[u8]) {
     let (mut taken, mut is_over) = (0, false);
     for read in BatchReader::new(bytes) {
-        assert!(!is_over, "reading goes on after an error");
+        assert!(!is_over, "reading continues after an error");
         match read {
             Ok(read) => {
                 taken += read.encoded.len();
@@ -145,7 +145,7 @@ fn read_batch(bytes: &[u8]) {
     assert!(taken <= bytes.len(), "{taken} bytes of entries in a batch of {}", bytes.len());
 }
 
-/// The header of a replica of a segment of at most `segment_bytes`.
+/// Returns the header of a replica of a segment of at most `segment_bytes`.
 pub(crate) fn replica_header(segment_bytes: u32) -> ReplicaHeader {
     let (log, segment, epoch) = (ServerId(3), SegmentId(0x0a_0b0c_0d0e), ReplicaEpoch(1));
     let id = ReplicaId { log, segment, epoch };
@@ -153,7 +153,7 @@ pub(crate) fn replica_header(segment_bytes: u32) -> ReplicaHeader {
     ReplicaHeader { format: ReplicaFormat::CURRENT, cluster, id, kind, segment_bytes, boot }
 }
 
-/// Reads pieces that come `step` bytes at a time: what is in them, and why they end.
+/// Reads pieces `step` bytes at a time. Returns their content and the end of the replica.
 pub(crate) fn read_pieces(header: &ReplicaHeader, bytes: &[u8], step: usize) -> (Vec<u8>, ReadEnd) {
     let mut reader = PieceReader::new(header);
     let mut out = Vec::new();
@@ -167,9 +167,9 @@ pub(crate) fn read_pieces(header: &ReplicaHeader, bytes: &[u8], step: usize) -> 
     (out, end)
 }
 
-/// Any bytes are the header of a replica, of a piece, and pieces, or not. Pieces made of the bytes
-/// come back as they went, and a change to them is either noticed or harmless. Returns the number
-/// of pieces made.
+/// Checks the bytes as a replica header, a piece header, and pieces. Pieces made of the bytes
+/// must survive a round trip, and a change to them must be detected or harmless. Returns the
+/// number of pieces made.
 pub(crate) fn replica(data: &[u8]) -> usize {
     if let Ok((header, order)) = ReplicaHeader::parse(data) {
         assert_eq!(header.encode(order), data[..replica::HEADER_BYTES]);

@@ -1,17 +1,17 @@
-//! What a dead server owned, divided among those who recover it.
+//! Division of a dead server's ranges among recovery masters.
 
 use super::wills::Loads;
 use std::cmp::Reverse;
 use types::HashRange;
 use types::ServerId;
 
-/// Parts that cover the ranges, each with its master. A range is divided into so many parts of
-/// equal load as its share of all comes to, rounded up; the heaviest first, each part goes to
-/// whoever has least.
+/// Divides ranges into recovery partitions, and assigns each to a recovery master.
 ///
-/// So one range becomes one part per master, and many ranges become hardly more than they are:
-/// tablets are never merged, and if each were divided among all, a few deaths would use them up.
-/// `room` says by how many they may become more.
+/// A range becomes as many partitions of equal load as its share of the total load requires,
+/// rounded up. The heaviest partition goes first, to the least loaded master. One range thus
+/// becomes one partition per master, and many ranges become hardly more. Tablets are never
+/// merged; dividing each range among all masters would exhaust their number after a few deaths.
+/// `room` limits the number of additional ranges.
 pub(super) fn divide(
     loads: &Loads,
     ranges: &[HashRange],
@@ -21,7 +21,7 @@ pub(super) fn divide(
     let total: u128 = ranges.iter().map(|&range| loads.of(range)).sum();
     let mut parts = Vec::new();
     for &range in ranges {
-        // A load is below 2^115: there may be 8,192 masters.
+        // A load is below 2^115, and there may be 8,192 masters.
         let wanted = (masters.len() as u128 * loads.of(range)).div_ceil(total) as usize;
         let count = wanted.min(slots(range)).min(room + 1);
         room -= count - 1;
@@ -32,19 +32,19 @@ pub(super) fn divide(
     }
     let mut shares: Vec<(u128, ServerId)> = masters.iter().map(|&master| (0, master)).collect();
     let mut given: Vec<(HashRange, ServerId)> = parts.iter().map(|&p| (p, masters[0])).collect();
-    // Of those that are about equal the first: the order of ranges and masters decides.
+    // Partitions of about equal load keep their order, so the result is deterministic.
     let mut by_load: Vec<usize> = (0..parts.len()).collect();
     by_load.sort_by_key(|&part| Reverse((loads.of(parts[part]) * 256 + total / 2) / total));
     for part in by_load {
         let least = shares.iter_mut().min_by_key(|(load, _)| *load);
-        let (share, master) = least.expect("somebody takes the parts");
+        let (share, master) = least.expect("at least one recovery master takes partitions");
         *share += loads.of(parts[part]);
         given[part].1 = *master;
     }
     given
 }
 
-/// Into how many parts the range can be divided without dividing a slot.
+/// Returns the number of partitions that a range allows without splitting a slot.
 fn slots(range: HashRange) -> usize {
     let (first, last) = range.slots();
     if range.is_whole_slots() { usize::from(last.0 - first.0) + 1 } else { 1 }
@@ -75,7 +75,11 @@ mod tests {
     fn check(ranges: &[HashRange], parts: &[(HashRange, ServerId)]) {
         let width = |range: HashRange| u128::from(range.last().0 - range.first().0) + 1;
         let covered: u128 = parts.iter().map(|part| width(part.0)).sum();
-        assert_eq!(covered, ranges.iter().map(|&range| width(range)).sum(), "all is handed out");
+        assert_eq!(
+            covered,
+            ranges.iter().map(|&range| width(range)).sum(),
+            "all ranges are assigned"
+        );
         for (at, (part, _)) in parts.iter().enumerate() {
             assert!(ranges.iter().any(|range| range.covers(*part)), "within one range");
             assert!(!parts[..at].iter().any(|(other, _)| other.overlaps(*part)), "once");

@@ -1,23 +1,24 @@
-//! What a dead server owned comes to be served by others, from the replicas of its log.
+//! Recovery of a dead server's ranges by other servers, from the replicas of its log.
 //!
-//! Rules 4 and 7 to 13 of `docs/design/replication.md`, the coordinator's side:
+//! This is the coordinator's side of rules 4 and 7 to 13 of `docs/design/replication.md`:
 //!
-//! 1. Whoever is connected is told to take nothing more for the log, and says what it holds.
-//! 2. The directory is read from one of them, and proves that the log is whole (`evidence.rs`).
-//! 3. When the read lease of the dead server is over, everything that it owns is handed out
-//!    (`dividing.rs`), in parts of equal load (`wills.rs`): a part is a range, a server, a new epoch
-//!    and new tenures.
-//! 4. Who has replayed its part says so, and becomes the owner.
-//! 5. Who has all of it in a log of its own says that, and depends on the dead server's no more.
-//! 6. When nothing depends on the log any more, everybody frees it.
+//! 1. Every connected server is asked to fence the log, and reports its replicas.
+//! 2. The segment manifest is read from one of them; with it the completeness check runs
+//!    (`evidence.rs`).
+//! 3. When the dead server's read lease is over, its ranges are assigned (`dividing.rs`) in
+//!    recovery partitions of equal load (`wills.rs`). A partition is a range, a recovery master,
+//!    a new epoch and new incarnations.
+//! 4. A recovery master reports that it has replayed its partition, and becomes the owner.
+//! 5. It reports that its own log has all of the partition, which then no longer depends on the
+//!    dead server's log.
+//! 6. When nothing depends on the log any more, every server frees its replicas.
 //!
-//! Written down are the dead server, the parts that were handed out, what operators have given up,
-//! and whether it is time to free. Steps 1 and 2 are made again by a coordinator that starts again.
-//! What is demanded of whom follows from both (`demands.rs`).
+//! The store contains the dead server, the assigned partitions, accepted losses, and the freeing
+//! stage. A restarted coordinator repeats steps 1 and 2. The open demands follow from both
+//! (`demands.rs`).
 //!
-//! What lies in a migration that is under way is not handed out while it is undecided who owns it,
-//! or while its source is about to release it. What a migration was moving when a side died is told
-//! of in `lineage.rs`.
+//! A range inside a running migration is not assigned while its owner is undecided, or while its
+//! source is about to release it. `lineage.rs` covers ranges that were moving when a side died.
 
 mod demands;
 mod dividing;
@@ -48,18 +49,18 @@ use wire::control::{
 };
 use wire::replica::ReplicaEpoch;
 
-/// How a master names its part: whose it was, its range, its epoch.
+/// A recovery master's name for its partition: the dead server, the range, the epoch.
 type PartKey = (ServerId, HashRange, OwnershipEpoch);
 
-/// A server that has handed a part back is not given another one for so long; ...
+/// First backoff after a server hands a partition back.
 const REFUSED_AGAIN: Duration = Duration::from_secs(1);
 
-/// ... for twice as long each time, until it has recovered one, and at most for this time. Whoever
-/// lacks memory reads a good part of the log before it knows.
+/// Longest backoff. It doubles each time until the server has recovered a partition, because a
+/// server short of memory reads much of the log before it notices.
 const REFUSED_AGAIN_MAX: Duration = Duration::from_secs(8);
 
 impl<S: MetaStore> Coordinator<S> {
-    /// A master's chain has come to this segment.
+    /// Records the newest segment of a master's manifest log, and confirms it to the master.
     pub(super) fn chain(
         &mut self,
         at: Moment,
@@ -78,7 +79,7 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// Step 1: a backup is fenced.
+    /// Step 1: records the report of a fenced backup.
     pub(super) fn fenced(
         &mut self,
         at: Moment,
@@ -92,7 +93,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// A backup cannot read a replica that it has told of.
+    /// Excludes a replica that its backup reported but cannot read.
     pub(super) fn damaged(
         &mut self,
         server: ServerId,
@@ -106,7 +107,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Step 2: pieces of the directory.
+    /// Step 2: takes pieces of the manifest.
     pub(super) fn directory_read(
         &mut self,
         log: ServerId,
@@ -127,8 +128,8 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Step 4: the part changes its owner. Until that one's own log has everything, the dead one's
-    /// is needed, and what happens if it dies before is told of in `lineage.rs`.
+    /// Step 4: makes the recovery master the owner of its partition. The dead server's log is
+    /// needed until the new owner's log has everything; `lineage.rs` covers its death before that.
     pub(super) fn replayed(
         &mut self,
         at: Moment,
@@ -138,8 +139,8 @@ impl<S: MetaStore> Coordinator<S> {
         let Some((recovery, part)) = self.part_of(server, (dead, range, epoch)) else {
             return Ok(());
         };
-        // What a migration was moving, or had moved, is served when it is safe: nothing is in the
-        // hands of two migrations.
+        // A range of a migration is served only once it is durable: no range may belong to two
+        // migrations.
         let mut under_way = self.ledger.migrations().values().filter(|m| m.is_under_way());
         if part.lineage.is_some() || under_way.any(|m| m.range.overlaps(range)) {
             return Ok(());
@@ -167,7 +168,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.commit(at, edit)
     }
 
-    /// Step 5: nothing that the part's owner has depends on the dead server's log.
+    /// Step 5: the partition's owner no longer depends on the dead server's log.
     pub(super) fn recovered(
         &mut self,
         at: Moment,
@@ -199,19 +200,19 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// Whether what the server owns under this epoch shares a hash with the range.
+    /// Returns whether a tablet of this server and epoch overlaps the range.
     fn owns(&self, server: ServerId, range: HashRange, epoch: OwnershipEpoch) -> bool {
         let mut tablets = self.ledger.tablets().values();
         tablets.any(|it| it.range.overlaps(range) && (it.owner, it.epoch) == (server, epoch))
     }
 
-    /// The master of a part owns it from here on.
+    /// Makes a partition's recovery master its owner.
     fn hand_part_over(&mut self, edit: &mut Edit, (recovery, part): (&Recovery, &Part)) {
         let Part { range, master: owner, epoch, tenures, lineage } = part.clone();
         self.pauses.remove(&owner);
         let before = self.tablet_around(range).owner;
         let may_lose = before == recovery.dead || (lineage.is_some() && before == owner);
-        assert!(may_lose, "{range} was handed out twice");
+        assert!(may_lose, "{range} was assigned twice");
         self.cut_out(edit, range);
         edit.put_tablet(Tablet { range, owner, epoch, tenures, is_born: false });
         if let Some(recovery) = recovery.with_parts(|other| other.epoch != epoch) {
@@ -219,7 +220,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// The part is for somebody else.
+    /// Takes a partition back from a recovery master, for another server.
     pub(super) fn not_recovered(
         &mut self,
         at: Moment,
@@ -229,10 +230,10 @@ impl<S: MetaStore> Coordinator<S> {
     ) -> Result<(), Stopped> {
         let Some((recovery, _)) = self.part_of(server, part) else { return Ok(()) };
         let (dead, range, epoch) = part;
-        tracing::warn!(%server, %dead, %range, reason, "a part was handed back");
+        tracing::warn!(%server, %dead, %range, reason, "recovery partition handed back");
         self.leave_in_peace(at, server);
         if self.recovery_masters().is_empty() {
-            tracing::error!(%dead, reason, "nobody can take what a dead server held");
+            tracing::error!(%dead, reason, "no server can take over the ranges of a dead server");
         }
         if let Some(evidence) = self.evidence.get_mut(&dead) {
             reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
@@ -245,8 +246,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.commit(at, edit)
     }
 
-    /// A server has handed something back. All that it hands back of what it was given at a time
-    /// counts once.
+    /// Starts a server's backoff. Returned partitions count once during one backoff.
     fn leave_in_peace(&mut self, at: Moment, server: ServerId) {
         if self.refusals.get(&server).is_none_or(|until| *until <= at.now) {
             let pause = self.pauses.get(&server).map_or(REFUSED_AGAIN, |last| *last * 2);
@@ -256,7 +256,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Step 6: a backup has freed what it held of the log.
+    /// Step 6: records that a backup has freed its replicas of the log.
     pub(super) fn log_freed(&mut self, server: ServerId, log: ServerId) {
         let stage = self.ledger.recoveries().get(&log).map(|recovery| &recovery.stage);
         if let Some(RecoveryStage::Freeing) = stage
@@ -266,7 +266,8 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// A backup asks about a log that it was not told to free, maybe because it was away.
+    /// Answers a backup that asks about a log which it was not asked to free, possibly because it
+    /// was away.
     pub(super) fn is_needed(&mut self, server: ServerId, log: ServerId, out: &mut Outbox) {
         let was_given = log < self.ledger.counters().server;
         let lives = self.ledger.servers().get(&log).is_some_and(|record| !record.fenced);
@@ -275,7 +276,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Goes on with what there is of a log.
+    /// Continues without missing parts of a log, on an operator's decision.
     pub(super) fn accept_loss(
         &mut self,
         at: Moment,
@@ -286,12 +287,12 @@ impl<S: MetaStore> Coordinator<S> {
             return Ok(Answer::Refused(format!("{dead} is not being recovered")));
         };
         let RecoveryStage::Recovering { parts, loss } = &recovery.stage else {
-            return Ok(Answer::Refused(format!("everything of {dead} is served")));
+            return Ok(Answer::Refused(format!("all ranges of {dead} are served")));
         };
         let (mut loss, parts) = (loss.clone(), parts.clone());
         match self.recovery_report(recovery).loss() {
             Some(missing) if missing != *named => {
-                let reason = format!("what is missing of the log of {dead} is: {missing}");
+                let reason = format!("the missing part of the log of {dead} is: {missing}");
                 return Ok(Answer::Refused(reason));
             }
             Some(_) | None => {}
@@ -307,11 +308,11 @@ impl<S: MetaStore> Coordinator<S> {
                 0
             }
             Proof::Collecting | Proof::ReadingDirectory | Proof::Whole => {
-                let reason = format!("nothing is known to be missing of the log of {dead}");
+                let reason = format!("no part of the log of {dead} is known to be missing");
                 return Ok(Answer::Refused(reason));
             }
         };
-        tracing::warn!(%dead, segments = count, "an operator goes on without a part of a log");
+        tracing::warn!(%dead, segments = count, "operator accepted the loss of a part of a log");
         let mut edit = self.ledger.edit();
         let stage = RecoveryStage::Recovering { parts, loss };
         edit.put_recovery(Recovery { stage, ..recovery.clone() });
@@ -320,10 +321,10 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(Answer::LossAccepted(count))
     }
 
-    /// Takes every recovery as far as it can go.
+    /// Advances every recovery as far as possible.
     pub(super) fn advance_recoveries(&mut self, at: Moment) -> Result<(), Stopped> {
         self.refusals.retain(|_, until| *until > at.now);
-        // Of all first: what one hands out may need the log of another.
+        // All leases first: one recovery may need another one's log.
         self.evidence.values_mut().for_each(|evidence| evidence.pass(at.now));
         let dead: Vec<ServerId> = self.ledger.recoveries().keys().copied().collect();
         if dead.is_empty() {
@@ -354,7 +355,7 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// Step 3: everything that can be handed out is.
+    /// Step 3: assigns everything that can be assigned.
     fn hand_out(&mut self, at: Moment, recovery: Recovery) -> Result<(), Stopped> {
         let is_ready = |estate: &Estate| self.may_be_handed_out(&self.logs_of(estate));
         let mut estates = self.estates(&recovery);
@@ -384,7 +385,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.commit(at, edit)
     }
 
-    /// Which server gets what. Nobody gets what it may not, nor what there is nobody for.
+    /// Assigns ranges to permitted recovery masters. Ranges without any stay unassigned.
     fn divided(&self, dead: ServerId, estates: &[Estate]) -> Vec<(HashRange, ServerId)> {
         let masters = self.recovery_masters();
         let loads = Loads::new(self.ledger.wills().get(&dead).map(|noted| &noted.will));
@@ -414,7 +415,7 @@ impl<S: MetaStore> Coordinator<S> {
         divided
     }
 
-    /// Whether each of these logs is whole, and its master serves nothing more.
+    /// Returns whether each of these logs is complete and its master's lease is over.
     fn may_be_handed_out(&self, logs: &[ServerId]) -> bool {
         logs.iter().all(|dead| {
             let recovery = self.ledger.recoveries().get(dead);
@@ -430,7 +431,7 @@ impl<S: MetaStore> Coordinator<S> {
         tablets.filter(move |tablet| tablet.owner == server).map(|tablet| tablet.range)
     }
 
-    /// Who can take a part: what it recovers has to outlive it.
+    /// Returns the servers that can recover a partition: their own logs must be replicated.
     fn recovery_masters(&self) -> Vec<ServerId> {
         let can = |server: &&Server| server.keeps_log() && self.can_be_asked(server.id);
         self.ledger.servers().values().filter(can).map(|server| server.id).collect()
@@ -440,7 +441,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.connection_of(server).is_some() && !self.refusals.contains_key(&server)
     }
 
-    /// Whether something that the server had can still come from its log only.
+    /// Returns whether some data is available only from the dead server's log.
     fn is_log_needed(&self, dead: ServerId) -> bool {
         let mut under_way = self.ledger.migrations().values().filter(|m| m.is_under_way());
         self.owned_by(dead).next().is_some()
@@ -448,7 +449,7 @@ impl<S: MetaStore> Coordinator<S> {
                 && !planted::is(Bug::FreedWhileDependedOn)
     }
 
-    /// Whether nobody who may come back holds anything of the log.
+    /// Returns whether every living server has freed its replicas or is permanently absent.
     fn is_freed(&self, at: Moment, dead: ServerId) -> bool {
         let is_gone = |server| self.given_up_at(server).is_some_and(|by| by <= at.now);
         let has_freed = |server| self.evidence.get(&dead).is_some_and(|e| e.has_freed(server));
@@ -463,7 +464,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// `None`: nothing of the log is needed any more.
+    /// Returns the facts for the completeness check. `None`: the log is no longer needed.
     fn judged<'r>(&self, recovery: &'r Recovery) -> Option<Judged<'r>> {
         let RecoveryStage::Recovering { loss, .. } = &recovery.stage else { return None };
         let connected = self.connections.values().copied().flatten().collect();
@@ -484,14 +485,14 @@ impl<S: MetaStore> Coordinator<S> {
         Some((recovery.clone(), part.clone()))
     }
 
-    /// The tablet in which a part lies.
+    /// Returns the tablet that contains a partition.
     fn tablet_around(&self, range: HashRange) -> &Tablet {
         let up_to = self.ledger.tablets().range(..=range.first());
         let tablet = up_to.last().map(|(_, tablet)| tablet).filter(|t| t.range.covers(range));
-        tablet.expect("a part lies within one tablet")
+        tablet.expect("a recovery partition lies within one tablet")
     }
 
-    /// All recoveries, in order of the dead servers' numbers.
+    /// Returns reports of all recoveries, in order of the dead servers' numbers.
     pub fn recoveries(&self) -> Vec<RecoveryReport> {
         self.ledger.recoveries().values().map(|recovery| self.recovery_report(recovery)).collect()
     }
@@ -515,7 +516,7 @@ impl<S: MetaStore> Coordinator<S> {
         }
     }
 
-    /// Also those that are served before they are safe.
+    /// Returns the assigned partitions, including served-before-durable ranges.
     fn parts_under_way(&self, recovery: &Recovery) -> Vec<(HashRange, ServerId)> {
         let parts = recovery.parts().iter().map(|part| (part.range, part.master));
         let of_dead = self.ledger.migrations().values().filter(|m| m.source == recovery.dead);
@@ -532,7 +533,7 @@ impl<S: MetaStore> Coordinator<S> {
         let is_read =
             !self.parts_under_way(recovery).is_empty() || self.is_half_of_a_lineage(recovery.dead);
         let state = match self.proof(recovery) {
-            // Nothing more is needed of the log until migrations go on.
+            // The log is not needed until migrations proceed.
             _ if !rest && !is_read => RecoveryState::WaitingForMigrations,
             Proof::Collecting => RecoveryState::Collecting,
             Proof::ReadingDirectory => RecoveryState::ReadingDirectory,

@@ -1,4 +1,4 @@
-//! What a backup knows of replicas that take nothing any more.
+//! Tests of a backup's replicas that accept no more bytes.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn what_was_found_takes_nothing_and_stays_whole() {
         BackupEvent::Measured { replica, length: 80, stable: 80, clock: UnixMillis(7) },
         &mut out,
     );
-    // A master believes that it speaks to the process that stood here before.
+    // A master that has not heard of the earlier process's death sends an append to its address.
     for from in [0, 80, 96] {
         let asked =
             Asked { replica, from, to: 120, is_last: false, sent: at, clock: UnixMillis(0) };
@@ -50,7 +50,7 @@ fn what_was_found_takes_nothing_and_stays_whole() {
     assert_eq!(backup.kept(log).collect::<Vec<_>>(), [(replica, 80, 80)]);
 }
 
-/// Replicas of two logs that were found, and the machine that was told so.
+/// Creates a backup that has found `count` replicas in each of two logs.
 fn with_found(count: u64) -> (Backup, Vec<ReplicaId>) {
     let mut backup = Backup::new();
     let id = |log, segment| ReplicaId {
@@ -68,7 +68,7 @@ fn with_found(count: u64) -> (Backup, Vec<ReplicaId>) {
     (backup, ids)
 }
 
-/// Returns the replicas that the machine wants measured after this event.
+/// Returns the replicas that the backup wants measured after this event.
 fn measured_after(backup: &mut Backup, event: BackupEvent) -> Vec<ReplicaId> {
     let mut out = Outbox::new();
     backup.handle(Instant(1), event, &mut out);
@@ -86,7 +86,7 @@ fn what_was_found_is_read_one_by_one_and_in_haste_when_its_log_is_fenced() {
     let mut busy = measured_after(&mut backup, BackupEvent::Tick);
     assert_eq!(busy, ids[..1]);
     busy.extend(measured_after(&mut backup, BackupEvent::Fence { log: ServerId(2) }));
-    assert_eq!(busy[1..], ids[10..13], "first what is awaited");
+    assert_eq!(busy[1..], ids[10..13], "awaited replicas come first");
     let mut reports = 0;
     while let Some(replica) = busy.pop() {
         let mut out = Outbox::new();
@@ -137,7 +137,7 @@ fn what_cannot_be_read_counts_as_not_there_and_what_nobody_needs_is_not_read() {
 const HOUR: std::time::Duration = std::time::Duration::from_secs(3600);
 const LENGTH: u32 = 1 << 20;
 
-/// A backup that scrubs every hour, with two replicas of a master that lives.
+/// Creates a backup that scrubs every hour, with two replicas of a living master.
 fn scrubbing() -> (Backup, [ReplicaId; 2]) {
     let mut backup = Backup::scrubbing(Some(HOUR));
     let ids = [1, 2].map(|segment| ReplicaId {
@@ -163,7 +163,7 @@ fn scrubbing() -> (Backup, [ReplicaId; 2]) {
     (backup, ids)
 }
 
-/// Returns the effects of an event, except questions about needs.
+/// Returns the effects of an event, except questions to masters.
 fn effects(backup: &mut Backup, now: Instant, event: BackupEvent) -> Vec<BackupEffect> {
     let mut out = Outbox::new();
     backup.handle(now, event, &mut out);
@@ -181,7 +181,7 @@ fn each_replica_is_read_again_once_per_interval_and_slowly() {
         assert_eq!(effects(&mut backup, now, BackupEvent::Tick), [], "one at a time");
         let whole = |replica| BackupEvent::Scrubbed { replica, found: Scrubbed::Whole(LENGTH) };
         assert_eq!(effects(&mut backup, now, whole(ids[0])), []);
-        // A mebibyte at 16 MiB per second.
+        // One MiB at 16 MiB per second.
         let second = now + std::time::Duration::from_millis(63);
         assert_eq!(effects(&mut backup, now, BackupEvent::Tick), []);
         assert_eq!(effects(&mut backup, second, BackupEvent::Tick), scrub(ids[1]));
@@ -200,7 +200,7 @@ fn a_replica_that_the_disk_has_lost_is_given_up_and_its_master_told_until_it_rel
         let complaint = BackupEffect::Complain(Appended { replica, sent: Instant(5), result });
         let expected = [BackupEffect::GiveUp { replica }, complaint.clone()];
         assert_eq!(effects(&mut backup, now, BackupEvent::Scrubbed { replica, found }), expected);
-        // The message may have been lost.
+        // The message may have been lost, so the backup repeats it.
         let later = now + UNHEARD_MAX;
         assert!(effects(&mut backup, later, BackupEvent::Tick).contains(&complaint));
         let release = BackupEvent::Release { log: ServerId(1), replicas: vec![replica] };
@@ -222,7 +222,7 @@ fn what_could_not_be_tried_is_tried_again_and_what_is_fenced_or_gone_is_left_alo
     let minute = now + std::time::Duration::from_secs(60);
     let again = effects(&mut backup, minute, BackupEvent::Tick);
     assert_eq!(again, [BackupEffect::Scrub { replica }]);
-    // Nobody could make it again: what there is of it stays.
+    // No living master could make the replica again, so the backup keeps it.
     effects(&mut backup, minute, BackupEvent::Fence { log: ServerId(1) });
     let damaged = BackupEvent::Scrubbed { replica, found: Scrubbed::Damaged };
     assert_eq!(effects(&mut backup, minute, damaged), []);
@@ -251,7 +251,7 @@ fn the_clock_of_a_master_goes_on_until_its_log_is_fenced() {
         BackupEvent::Append { from: log, asked, payload: None }
     };
     assert_eq!(handle(begin, told(5_000)), 5_000);
-    assert_eq!(handle(begin + second, told(4_000)), 5_000, "an append that comes late");
+    assert_eq!(handle(begin + second, told(4_000)), 5_000, "a late append");
     assert_eq!(handle(begin + 3 * second, BackupEvent::Fence { log }), 8_000);
     assert_eq!(handle(begin + 9 * second, BackupEvent::Fence { log }), 8_000, "once");
 }

@@ -1,16 +1,15 @@
-//! Tests of everything that operators and clients see of a server beside replies to data commands.
+//! Tests of everything beside data commands that operators and clients see of a server.
 //! Expectations were recorded from Valkey 9.1.2.
 
 use super::*;
 
-/// The value of a field of `INFO`.
+/// Returns the value of a field of `INFO`.
 fn info(world: &mut World, client: &mut Asking, field: &str) -> String {
     let text = world.ask(client, "INFO everything");
     let found = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     found.unwrap_or_else(|| panic!("{field} is not in {text}")).trim_end().to_string()
 }
 
-/// Asks line after line, and returns the last reply.
 fn ask_all(world: &mut World, client: &mut Asking, lines: &[&str]) -> String {
     let mut last = String::new();
     for line in lines {
@@ -127,14 +126,14 @@ fn a_pause_of_writes_holds_transactions_that_write_and_no_others() {
     assert_eq!(world.answer(&writer), "*1\r\n+OK\r\n");
 }
 
-/// Hits, misses and expired keys so far.
+/// Returns the hits, misses and expired keys so far.
 fn found(world: &mut World) -> [i64; 3] {
     let mut asker = world.connect(77, 0, HERE);
     ["keyspace_hits", "keyspace_misses", "expired_keys"]
         .map(|field| info(world, &mut asker, field).parse().unwrap())
 }
 
-/// Hits, misses and expired keys that a command counts.
+/// Returns the hits, misses and expired keys that a command adds.
 fn found_by(world: &mut World, client: &mut Asking, line: &str) -> [i64; 3] {
     let before = found(world);
     world.ask(client, line);
@@ -198,7 +197,7 @@ fn keys_that_are_read_count_as_hits_or_misses() {
         if line.contains(" DB ") {
             continue;
         }
-        // The same within a transaction, which counts when it takes effect.
+        // Repeat within a transaction, which counts when it takes effect.
         let mut world = World::new(Configuration::default());
         let mut client = world.connect(1, 0, HERE);
         ask_all(&mut world, &mut client, &["SET k v", "MULTI"]);
@@ -213,7 +212,7 @@ fn statistics_begin_from_zero_after_a_reset() {
     let mut client = world.connect(1, 0, HERE);
     ask_all(&mut world, &mut client, &["SET k v PX 1", "SET l v", "EXPIRE l -1", "GET l"]);
     assert_eq!(info(&mut world, &mut client, "expired_keys"), "1");
-    // The requests that follow in the same turn count already.
+    // Requests that follow in the same turn are counted after the reset.
     world.ask(&mut client, "CONFIG RESETSTAT\r\nGET no");
     assert_eq!(info(&mut world, &mut client, "expired_keys"), "0");
     assert_eq!(info(&mut world, &mut client, "keyspace_misses"), "1");
@@ -302,13 +301,13 @@ fn settings_are_known_by_all_their_names_and_say_why_they_have_one_value() {
     for (line, refusal) in [
         ("maxmemory 1gb", ""),
         ("maxmemory 1073741824 appendonly no", ""),
-        ("maxmemory 2gb", "it counts when the server starts, and is '1073741824'"),
-        ("maxmemory 0", "there is always a limit"),
+        ("maxmemory 2gb", "it takes effect only when the server starts, and is '1073741824'"),
+        ("maxmemory 0", "a memory limit is required"),
         ("maxmemory-policy noeviction", ""),
-        ("maxmemory-policy allkeys-lru", "always 'noeviction' here: nothing is ever evicted"),
-        ("appendonly yes", "always 'no' here: the setting 'durability' chooses it"),
+        ("maxmemory-policy allkeys-lru", "always 'noeviction': records are never evicted"),
+        ("appendonly yes", "always 'no': the setting 'durability' determines it"),
         ("notify-keyspace-events \"\"", ""),
-        ("notify-keyspace-events KEA", "always '' here: there are no subscribers to notify"),
+        ("notify-keyspace-events KEA", "always '': keyspace notifications are not supported"),
     ] {
         let reply = world.ask(&mut client, &format!("CONFIG SET {line}"));
         assert!(
@@ -388,7 +387,7 @@ fn what_is_not_persisted_is_told_so() {
     let mut client = world.connect(1, 0, HERE);
     for line in ["SAVE", "BGSAVE", "BGREWRITEAOF"] {
         let reply = world.ask(&mut client, line);
-        assert!(reply.starts_with("-ERR there is nothing to save to: "), "{line}: {reply}");
+        assert!(reply.starts_with("-ERR not supported without persistence: "), "{line}: {reply}");
     }
     assert_eq!(world.ask(&mut client, "BGSAVE x"), "-ERR syntax error\r\n");
     ask_all(&mut world, &mut client, &["CONFIG RESETSTAT", "SET a 1", "INCR a", "GET a"]);
@@ -425,7 +424,7 @@ fn groups_of_slots_are_asked_for_one_after_another() {
         (Answer::Started(vec![MigrationId(2)]), "+OK\r\n"),
         (
             Answer::Refused("no room".into()),
-            "-ERR no room (the 1 groups of slots before that one are being moved)\r\n",
+            "-ERR no room (the migration of the 1 preceding groups of slots has started)\r\n",
         ),
     ] {
         assert_eq!(world.ask(&mut client, &line), "");

@@ -1,4 +1,6 @@
-//! The log directory and the replicas that it is written to, one after the other.
+//! Segment manifest of a log on this server's own disk, and the replicas it is written to.
+//!
+//! The manifest (log directory in the on-disk format) is itself a log, in a chain of segments.
 
 use super::{File, Keeper, Mode, header_of};
 use backup::Replica;
@@ -12,29 +14,29 @@ use types::SegmentId;
 use wire::directory::Content;
 use wire::replica::{PieceWriter, ReplicaHeader, ReplicaId, ReplicaKind, Stamp};
 
-/// Segments of the chain are numbered from here, so that no number is one of the log's as well.
+/// First number of manifest segments. Numbers of the log's own segments are lower.
 pub(super) const CHAIN: u64 = 1 << 63;
 
-/// How far the chain has got, or a part of it: segment and length there.
+/// A position in the manifest log: segment and length there.
 type Position = (SegmentId, u32);
 
-/// The log directory on this server's own disk.
+/// The segment manifest of the log on this server's own disk.
 pub(super) struct Chain {
     directory: Directory,
     header: ReplicaHeader,
-    /// Replicas that earlier processes have made of the log's segments.
+    /// Replicas of the log's segments that earlier processes have made.
     earlier: BTreeMap<SegmentId, ReplicaId>,
-    /// The chain's current segment; `None`: there was no way yet to begin one.
+    /// Current manifest segment; `None` until one could be begun.
     current: Option<Current>,
-    /// The number of the next segment of the chain.
+    /// Number of the next manifest segment.
     next: u64,
-    /// Segments that have been opened and have no replica yet.
+    /// Opened segments of the log that have no replica yet.
     opening: VecDeque<SegmentId>,
-    /// Replicas that wait for their segments' writers.
+    /// New replicas that their segments' writers have not taken yet.
     fresh: BTreeMap<SegmentId, Arc<Replica>>,
-    /// Replicas of segments that the directory will not name any more once what is pending is written.
+    /// Replicas of removed segments, until their removal is written to the manifest.
     dropped: Vec<ReplicaId>,
-    /// Replicas that go when the chain is stable up to the place beside.
+    /// Replicas to free once the manifest is durable up to the position.
     leaving: VecDeque<(Position, ReplicaId)>,
 }
 
@@ -46,8 +48,9 @@ struct Current {
 }
 
 impl Chain {
-    /// Goes on with a directory, in a new segment of the chain with this number. The `old` replicas
-    /// go when that is stable; `earlier` are those of the directory's segments.
+    /// Continues a manifest in a new manifest segment with the number `next`. The `old` replicas
+    /// are freed once that segment is durable; `earlier` are the replicas of the manifest's
+    /// segments.
     pub(super) fn new(
         directory: Directory,
         next: u64,
@@ -68,11 +71,11 @@ impl Chain {
         }
     }
 
-    /// A segment of the log was opened or may leave.
+    /// Records a change of the log's segments.
     pub(super) fn note(&mut self, change: LogChange, store: &Store) {
         match change {
             LogChange::Opened(segment) => self.opening.push_back(segment),
-            // What it holds is known to who writes it.
+            // The segment's writer knows its content, and seals it with [`Chain::close`].
             LogChange::Closed { .. } => {}
             LogChange::Dead(segment) => {
                 self.drop(segment);
@@ -81,7 +84,7 @@ impl Chain {
         }
     }
 
-    /// The segment is no part of the log any more.
+    /// Removes a segment from the manifest.
     pub(super) fn drop(&mut self, segment: SegmentId) {
         if let Some(unopened) = self.opening.iter().position(|opening| *opening == segment) {
             self.opening.remove(unopened);
@@ -93,15 +96,15 @@ impl Chain {
         self.dropped.push(self.earlier.remove(&segment).unwrap_or(ours));
     }
 
-    /// The segment is whole and stable.
+    /// Seals a segment that is complete and durable.
     pub(super) fn close(&mut self, segment: SegmentId, content: Content) {
-        // It may have left already.
+        // The segment may have left the log already.
         if self.directory.contains(segment) {
             self.directory.close(segment, content);
         }
     }
 
-    /// Writes down what is pending. What could not be written is written the next time.
+    /// Writes pending changes to the manifest. After an error, the next call writes them again.
     pub(super) fn write(&mut self, keeper: &Keeper, stamp: Stamp) -> io::Result<()> {
         self.open_replicas(keeper)?;
         match &mut self.current {
@@ -116,7 +119,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Begins a segment of the chain, which is stable when this returns.
+    /// Begins a manifest segment, which is durable when this returns.
     pub(super) fn begin_and_sync(&mut self, keeper: &Keeper, stamp: Stamp) -> io::Result<()> {
         self.write(keeper, stamp)?;
         if let Some((_, replica)) = self.to_sync() {
@@ -127,8 +130,8 @@ impl Chain {
         Ok(())
     }
 
-    /// A segment has its replica before the directory names it: one that is named and has none has
-    /// lost it.
+    /// Creates replicas of opened segments, before the manifest registers them. So a registered
+    /// segment without a replica has lost it.
     fn open_replicas(&mut self, keeper: &Keeper) -> io::Result<()> {
         while let Some(segment) = self.opening.front().copied() {
             let replica = keeper.replicas.create(header_of(self.header, segment))?;
@@ -139,18 +142,18 @@ impl Chain {
         Ok(())
     }
 
-    /// The replica of a segment that the directory names by now, for the segment's writer.
+    /// Returns the new replica of a registered segment, for the segment's writer.
     pub(super) fn take_fresh(&mut self, segment: SegmentId) -> Option<Arc<Replica>> {
         self.fresh.remove(&segment)
     }
 
-    /// Begins the next segment of the chain.
+    /// Begins the next manifest segment.
     fn begin(&mut self, keeper: &Keeper, stamp: Stamp) -> io::Result<()> {
         let number = SegmentId(CHAIN | self.next);
         let kind = ReplicaKind::Directory;
         let replica =
             keeper.replicas.create(ReplicaHeader { kind, ..header_of(self.header, number) })?;
-        // A number is not used twice, whatever comes of it.
+        // A number is never used twice, even if this attempt fails.
         self.next += 1;
         let pieces = PieceWriter::new(replica.identity());
         let mut current = Current { number, replica, pieces, stable: 0 };
@@ -163,7 +166,7 @@ impl Chain {
         Ok(())
     }
 
-    /// What is pending has been written.
+    /// Applies the effects of a successful write of all pending changes.
     fn settle(&mut self, keeper: &Keeper) {
         let Some(current) = &mut self.current else { return };
         let position = current.position();
@@ -174,27 +177,27 @@ impl Chain {
         self.free(keeper);
     }
 
-    /// Frees the replicas that nothing stable names.
+    /// Frees the replicas that no durable part of the manifest names.
     fn free(&mut self, keeper: &Keeper) {
         let Some(stable) = self.current.as_ref().map(|it| (it.number, it.stable)) else { return };
-        // What the current segment says counts when its snapshot is stable.
+        // The current manifest segment counts once its snapshot is durable.
         while stable.1 > 0
             && let Some((_, replica)) = self.leaving.pop_front_if(|(at, _)| *at <= stable)
         {
             if let Err(error) = keeper.replicas.free(replica) {
-                tracing::warn!(%error, "a replica that is not needed any more cannot be freed");
+                tracing::warn!(%error, "cannot free an unused replica");
             }
         }
     }
 
-    /// What has to be synced for everything written to be stable.
+    /// Returns the file to sync to make all of the manifest durable, if it is not yet.
     pub(super) fn to_sync(&self) -> Option<(File, Arc<Replica>)> {
         let current = self.current.as_ref()?;
         let is_stable = current.stable == current.position().1;
         (!is_stable).then(|| (File::Chain(current.number), current.replica.clone()))
     }
 
-    /// A segment of the chain is stable up to this length.
+    /// Records that a manifest segment is durable up to this length.
     pub(super) fn synced(&mut self, number: SegmentId, length: u32, keeper: &Keeper) {
         if let Some(current) = &mut self.current
             && current.number == number

@@ -1,11 +1,11 @@
-//! What was kept comes back: the segments that the directory names are read into memory, and their
-//! entries entered into the index, by all reactors, in any order.
+//! Recovery of a persisted log at start. All reactors read the segments that the manifest names
+//! into memory, and insert their entries into the index, in any order.
 //!
-//! 1. [`Kept::find`] looks what there is, before there is a server.
-//! 2. [`Kept::keep`] makes it this server's: all segments that the directory names must be there.
-//! 3. When the coordinator has said what is ours, each quantum reads a segment or enters a part of
-//!    one. Of every key the highest version counts, so the order does not matter.
-//! 4. When all have been entered, tombstones leave the index, and the server serves.
+//! 1. [`Kept::find`] examines the disk, before there is a server.
+//! 2. [`Kept::keep`] takes the log over for this server. All segments in the manifest must exist.
+//! 3. Once the coordinator has assigned ranges, each quantum reads a segment or inserts a part of
+//!    one. The highest version of a key wins, so the order does not matter.
+//! 4. Finally, tombstones are removed from the index, and the server serves.
 
 use super::chain::{CHAIN, Chain};
 use super::{Acknowledgments, Keeper, Mode};
@@ -23,116 +23,115 @@ use wire::replica::{
     BootId, End, ReadEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind, Stamp,
 };
 
-/// Entries entered by one quantum: half a millisecond. Nobody is served meanwhile but those who ask
-/// how far it is.
+/// Maximum number of entries that one quantum inserts, in half a millisecond. Meanwhile the
+/// server answers only commands that need no data.
 const QUANTUM_ENTRIES: usize = 2048;
 
-/// Buckets looked at by one quantum when tombstones leave the index.
+/// Maximum number of buckets that one quantum scans for tombstones.
 const QUANTUM_BUCKETS: usize = 1024;
 
-/// Why a server cannot start with what it finds. The texts are for operators.
+/// Reason why a server cannot start from the content of its disk. The texts are for operators.
 #[derive(Debug, thiserror::Error)]
 pub enum KeptError {
-    /// The disk does not let us.
+    /// The disk cannot be read or written.
     #[error("{what}: {error}")]
     Disk {
-        /// What was tried.
+        /// Attempted operation.
         what: String,
-        /// What the system said.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// There are replicas of several logs.
+    /// The folder has replicas of several servers' logs.
     #[error(
-        "the folder holds the logs of several servers ({first} and {second}): give each server a \
-         folder of its own"
+        "the data directory contains the logs of several servers ({first} and {second}): give each \
+         server a data directory of its own"
     )]
     Mixed {
-        /// One of them.
+        /// One of the servers.
         first: ServerId,
         /// Another one.
         second: ServerId,
     },
-    /// There are replicas of logs of several clusters.
+    /// The folder has replicas of several clusters' logs.
     #[error(
-        "the folder holds logs of several clusters ({first} and {second}): move what does not belong \
-         here away"
+        "the data directory contains logs of several clusters ({first} and {second}): move the \
+         files of the other cluster away"
     )]
     Clusters {
-        /// One of them.
+        /// One of the clusters.
         first: ClusterId,
         /// Another one.
         second: ClusterId,
     },
-    /// Files cannot be read, so that nobody knows what is in them.
+    /// Some files have an unreadable header, so their content is unknown.
     #[error(
         "{number} cannot be read ({why}), nor can {more} more files. If another version of ballast \
-         wrote them start that one; if the disk is damaged bring the folder back from a copy"
+         wrote them, start that version; if the disk is damaged, restore the files from a copy"
     )]
     Unreadable {
-        /// The first of them.
+        /// First unreadable file.
         number: FileNumber,
-        /// The reason.
+        /// Reason.
         why: Corrupt,
-        /// How many there are beside it.
+        /// Number of further unreadable files.
         more: usize,
     },
-    /// There are segments and no directory that says which of them count.
+    /// The folder has segments but no manifest that names the current ones.
     #[error(
-        "the folder holds {segments} segments of a log and no whole log directory: it is damaged. \
-         Bring it back from a copy, or begin anew with an empty folder"
+        "the data directory contains {segments} segments of a log but no complete segment \
+         manifest: it is damaged. Restore it from a copy, or start with an empty data directory"
     )]
     NoDirectory {
-        /// Segments that were found.
+        /// Number of segments found.
         segments: usize,
     },
-    /// The directory names segments that are not there.
+    /// Segments that the manifest names are missing.
     #[error(
-        "the log directory names {count} segments that are not there, the first of them {first}: \
-         the folder is incomplete. Bring it back from a copy, or begin anew with an empty folder"
+        "the segment manifest names {count} segments that are missing, the first of them {first}: \
+         the data directory is incomplete. Restore it from a copy, or start with an empty one"
     )]
     Missing {
-        /// How many.
+        /// Number of missing segments.
         count: usize,
-        /// One of them.
+        /// One of the missing segments.
         first: SegmentId,
     },
-    /// A segment is not what the directory says.
+    /// The content of a segment differs from its record in the manifest.
     #[error(
-        "segment {segment} of the log is damaged: {how}. What is there was left as it is; bring the \
-         folder back from a copy, or begin anew with an empty folder"
+        "segment {segment} of the log is damaged: {how}. Its file was left unchanged; restore the \
+         data directory from a copy, or start with an empty data directory"
     )]
     Damaged {
-        /// Which.
+        /// Damaged segment.
         segment: SegmentId,
-        /// In what way.
+        /// Kind of damage.
         how: String,
     },
     /// The memory is too small for the log.
     #[error(
-        "the log has more segments than the memory has room for ({segments} of {segment_bytes} bytes each): give more with \
-         --memory"
+        "the log has more segments than fit into memory ({segments} of {segment_bytes} bytes \
+         each): increase --memory"
     )]
     Memory {
-        /// Segments of the log.
+        /// Number of segments of the log.
         segments: usize,
-        /// Bytes of each.
+        /// Size of a segment, in bytes.
         segment_bytes: usize,
     },
 }
 
-/// What was found on a disk, before a server has made it its own.
+/// Persisted log found on a disk, before a server has taken it over.
 pub struct Kept {
     replicas: Replicas,
     headers: BTreeMap<SegmentId, ReplicaHeader>,
 }
 
 impl Kept {
-    /// Looks what there is. `boot` names this run of the machine.
+    /// Examines the disk. `boot` identifies the current run of the machine.
     pub fn find(disk: Arc<dyn Disk>, boot: BootId) -> Result<Kept, KeptError> {
-        let wrong = |error| KeptError::Disk { what: "the folder cannot be read".into(), error };
+        let wrong = |error| KeptError::Disk { what: "cannot read the replicas".into(), error };
         let Opened { replicas, unreadable } = Replicas::open(disk, boot).map_err(wrong)?;
-        // The newest segment of the chain may be among them: what the others say is not to be
-        // trusted.
+        // The newest manifest segment may be unreadable, so the other ones cannot be trusted.
         if let [Unreadable { number, why }, rest @ ..] = &unreadable[..] {
             let (number, why, more) = (*number, *why, rest.len());
             return Err(KeptError::Unreadable { number, why, more });
@@ -147,23 +146,23 @@ impl Kept {
         if let (Some(first), Some(second)) = (clusters.next(), clusters.next()) {
             return Err(KeptError::Clusters { first, second });
         }
-        // Of two replicas of a segment the later one counts.
+        // If a segment has two replicas, the later one counts.
         let headers = headers.into_iter().map(|header| (header.id.segment, header)).collect();
         Ok(Kept { replicas, headers })
     }
 
-    /// Whose log it is; `None`: there is nothing.
+    /// Returns the cluster and server that wrote the log; `None` if there is no log.
     pub fn owner(&self) -> Option<(ClusterId, ServerId)> {
         self.headers.values().next().map(|header| (header.cluster, header.id.log))
     }
 
-    /// Bytes of a segment of this log, if there is one.
+    /// Returns the size of this log's segments, in bytes, if there is a segment.
     pub fn segment_bytes(&self) -> Option<usize> {
         let mut data = self.headers.values().filter(|header| header.kind == ReplicaKind::Data);
         data.next().map(|header| header.segment_bytes as usize)
     }
 
-    /// Goes on with it as this server, whose segments have so many bytes.
+    /// Takes the log over for this server, and begins a new manifest segment.
     pub fn keep(
         self,
         (cluster, server): (ClusterId, ServerId),
@@ -204,16 +203,15 @@ impl Kept {
             is_failing: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
         };
-        // From here on there is always a directory, whatever happens: a folder that has segments and
-        // none has lost it.
+        // From here on there is always a manifest: a folder with segments and none has lost it.
         let begun = keeper.chain().begin_and_sync(&keeper, stamp);
-        let what = "the log directory cannot be written".into();
+        let what = "cannot write the segment manifest".into();
         begun.map_err(|error| KeptError::Disk { what, error })?;
         Ok(keeper)
     }
 
-    /// The directory, from the newest segment of its chain that begins with a whole snapshot, and
-    /// the version counter and expiry clock of its last piece.
+    /// Reads the manifest from the newest manifest segment that begins with a complete snapshot.
+    /// Returns it with the version counter and expiry clock of its last piece.
     fn directory(&self) -> Result<(Directory, Stamp), KeptError> {
         let chain = self.headers.values().filter(|it| it.kind == ReplicaKind::Directory);
         for header in chain.rev() {
@@ -222,7 +220,7 @@ impl Kept {
             let read = self.replicas.read(header.id, |body| bodies.push(body.to_vec()));
             let end = read.map_err(|error| damaged(error.to_string()))?;
             if bodies.is_empty() {
-                // It was begun, and nothing has relied on it.
+                // This manifest segment was begun and never relied on.
                 continue;
             }
             self.check(header, &end)?;
@@ -238,8 +236,8 @@ impl Kept {
         }
     }
 
-    /// Checks that every segment has a replica. A loss of power can take one away that was new: then
-    /// nothing of it had been synced.
+    /// Checks that every segment has a replica. A loss of power can remove a new replica; then
+    /// none of its bytes had been synced, and the segment is dropped.
     fn with_all(
         &self,
         mut directory: Directory,
@@ -260,62 +258,62 @@ impl Kept {
     }
 }
 
-/// What is missing behind the end of a replica must not have been synced.
+/// Checks that bytes missing at the end of a replica can only be bytes that were not synced.
 fn check_end(header: &ReplicaHeader, end: &ReadEnd, boot: BootId) -> Result<(), KeptError> {
     let power_was_lost = header.boot != boot;
     if end.is_damaged(power_was_lost) {
         return Err(KeptError::Damaged {
             segment: header.id.segment,
-            how: format!("what stands at byte {} of its file is not what was written", end.place),
+            how: format!("its file has invalid data at byte {}", end.place),
         });
     }
     if power_was_lost && end.end != End::Clean {
         tracing::warn!(
             segment = header.id.segment.0,
             length = end.length,
-            "the machine went down before the disk had everything: what was written to this \
-             segment in the last moments is lost"
+            "the machine went down before all writes were synced: the last writes to this segment \
+             are lost"
         );
     }
     Ok(())
 }
 
-/// How far loading is.
+/// Progress of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Segments of the log.
+    /// Number of segments of the log.
     pub segments: usize,
-    /// Of these, whose entries are in the index.
+    /// Number of segments with all entries in the index.
     pub entered: usize,
-    /// Bytes that have been entered.
+    /// Number of bytes of the entries in the index.
     pub bytes: u64,
 }
 
-/// What is still to be loaded.
+/// State of loading.
 pub(in crate::engine) struct Loading {
     is_on: AtomicBool,
     segments: usize,
-    /// Bytes of those whose length the directory tells.
+    /// Total bytes of the segments with a length in the manifest.
     expected_bytes: u64,
     entered: AtomicUsize,
     bytes: AtomicU64,
-    /// What reactors are busy with now.
+    /// Queues of the remaining work.
     state: Mutex<State>,
     headers: BTreeMap<SegmentId, ReplicaHeader>,
 }
 
 struct State {
     to_read: VecDeque<(SegmentId, Option<Content>)>,
-    /// Segments that have been read, with where their next entry stands.
+    /// Segments in memory, with the offset of the next entry to insert.
     to_enter: VecDeque<(SegmentId, u32)>,
-    /// Pieces that some reactor is busy with.
+    /// Number of pieces of work in progress on any reactor.
     busy: usize,
-    /// Where tombstones are still to be taken out of the index; `None`: nowhere.
+    /// Position of the scan that removes tombstones from the index; `None` once it is complete.
     sweep: Option<KeyHash>,
     stamp: Stamp,
 }
 
-/// A piece of work.
+/// A piece of loading work.
 enum Piece {
     Read(SegmentId, Option<Content>),
     Enter(SegmentId, u32),
@@ -346,7 +344,7 @@ impl Loading {
         }
     }
 
-    /// Whether something is still to be loaded.
+    /// Returns whether loading is incomplete.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Acquire)
@@ -366,7 +364,7 @@ impl Loading {
 
     fn take(&self) -> Option<Piece> {
         let mut state = self.state();
-        // What is in memory first: so no more segments wait than there are reactors.
+        // Segments in memory come first, so at most one per reactor waits there.
         let piece = if let Some((segment, from)) = state.to_enter.pop_front() {
             Piece::Enter(segment, from)
         } else if let Some((segment, content)) = state.to_read.pop_front() {
@@ -382,12 +380,12 @@ impl Loading {
 }
 
 impl Engine {
-    /// Whether a quantum would find something to load.
+    /// Returns whether a quantum may load. Loading begins with the first map.
     pub(in crate::engine) fn can_load(&self) -> bool {
         self.is_loading() && self.node.map().version > 0
     }
 
-    /// Loads a piece. What goes wrong ends the process: nobody is served with less than there was.
+    /// Loads one piece. Any error ends the process: a server must not serve with records missing.
     pub(in crate::engine) fn load_piece(&mut self, now: Instant) -> bool {
         let Some(keeper) = self.keeper.clone() else { return false };
         let Some(piece) = keeper.loading.take() else { return false };
@@ -438,19 +436,19 @@ impl Engine {
         match content {
             Some(content) if content != found => {
                 return Err(damaged(format!(
-                    "the log directory says that it holds {} bytes with the checksum {:08x}, and \
-                     its file has {} with {:08x}",
+                    "the segment manifest records {} bytes with the checksum {:08x}, but its file \
+                     has {} with {:08x}",
                     content.length, content.crc, found.length, found.crc
                 )));
             }
             Some(_) => {}
             None => {
                 check_end(&header, &end, keeper.replicas.boot())?;
-                // It gets nothing more; from here on it is what the directory says that it is.
+                // The segment receives no more bytes: sync it and seal it with this content.
                 if keeper.mode != Mode::Memory {
                     let synced = keeper.replicas.sync(header.id);
                     synced.map_err(|error| KeptError::Disk {
-                        what: format!("segment {segment} of the log cannot be written to the disk"),
+                        what: format!("cannot sync segment {segment} of the log"),
                         error,
                     })?;
                 }

@@ -1,12 +1,12 @@
-//! A server that keeps its log: what its segments get is written to replicas, and the log directory
-//! says which segments count. See `docs/design/durability.md`.
+//! Local persistence: a server writes its own log to replicas on its disk. The segment manifest
+//! (log directory) records which segments belong to the log. See `docs/design/durability.md`.
 //!
-//! - [`Keeper`]: what all reactors share: the replicas, the directory, and whether it works;
-//! - [`saving`](self): one reactor's part: hands out what its turn has appended;
-//! - [`loading`](self): what was kept comes back when a server starts.
+//! - [`Keeper`]: state shared by all reactors: replicas, manifest, health of the disk;
+//! - [`saving`](self): one reactor's writer, which persists the bytes appended in each turn;
+//! - [`loading`](self): recovery of the persisted log when a server starts.
 //!
-//! Writing happens in the turn, in [`Engine::commit`]. What may take long, [`Sync`], is left in the
-//! engine's outbox: the shell does it on a thread of its own, a simulator when it likes.
+//! Writes happen within the turn, in [`Engine::commit`]. A [`Sync`] may take long, so the engine
+//! leaves it in its outbox: the shell runs it on a separate thread, the simulator at any time.
 
 mod chain;
 mod loading;
@@ -27,19 +27,20 @@ use wire::replica::{ReplicaHeader, ReplicaId};
 
 pub(super) use saving::Saving;
 
-/// When a write is acknowledged, and when it is stable. See `docs/design/durability.md`.
+/// Durability mode of a log: when a write is acknowledged, and when it is durable (`stable` in
+/// identifiers). See `docs/design/durability.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Both when the system has it.
+    /// Acknowledged and durable once the operating system has the bytes.
     Memory,
-    /// Acknowledged when the system has it, stable when the disk has it: within about a second.
+    /// Acknowledged once the operating system has the bytes, durable once synced, in about 1 s.
     Interval,
-    /// Both when the disk has it.
+    /// Acknowledged and durable once the bytes are synced.
     Disk,
 }
 
 impl Mode {
-    /// As settings and `INFO` call it.
+    /// Returns the name of the mode in settings and `INFO`.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Memory => "memory",
@@ -49,60 +50,61 @@ impl Mode {
     }
 }
 
-/// What all reactors of a server share that keeps its log.
+/// Local persistence of a server's log, shared by all its reactors.
 pub struct Keeper {
     mode: Mode,
     replicas: Replicas,
     chain: Mutex<Chain>,
     pub(super) loading: Loading,
     pub(super) acknowledgments: Acknowledgments,
-    /// Whether the last attempt to write failed.
+    /// Set if the last attempt to write failed.
     is_failing: AtomicBool,
-    /// Whether a sync has failed: what the disk has is not known any more.
+    /// Set once a sync has failed: the content of the disk is unknown from then on.
     is_broken: AtomicBool,
 }
 
-/// How reactors that hold replies learn that more was acknowledged.
+/// Notifies reactors with pending replies that more bytes are acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledgments {
-    /// Rises when more was acknowledged.
+    /// Version that rises when more bytes are acknowledged.
     count: AtomicU64,
-    /// Reactors that hold replies.
+    /// Number of reactors with pending replies.
     holders: AtomicUsize,
 }
 
 impl Acknowledgments {
-    /// More has been acknowledged: whether other reactors must be woken for it than the caller, who
-    /// holds replies or does not.
+    /// Records that more bytes are acknowledged. Returns whether reactors other than the caller
+    /// have pending replies and must be woken.
     pub(super) fn tell(&self, caller_holds: bool) -> bool {
-        // In one order with `Engine::note_held`, which looks here once more afterwards.
+        // Sequentially consistent with `Engine::note_held`. Its caller reads the count once more
+        // afterwards, so it cannot miss a rise.
         self.count.fetch_add(1, Ordering::SeqCst);
         self.holders.load(Ordering::SeqCst) > usize::from(caller_holds)
     }
 }
 
-/// Files to be synced, in this order.
+/// Job that syncs files, in this order.
 #[derive(Debug)]
 pub struct Sync {
     files: Vec<(File, Arc<Replica>)>,
 }
 
-/// What came of a [`Sync`].
+/// Result of a [`Sync`].
 #[derive(Debug)]
 pub struct Synced {
     files: Vec<(File, io::Result<u32>)>,
 }
 
-/// What is kept in a file.
+/// Content of a file that is to be synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum File {
-    /// A segment of the directory's chain, by its number there.
+    /// A segment of the manifest log, by its number there.
     Chain(SegmentId),
     Segment(SegmentId),
 }
 
 impl Sync {
-    /// Does it. May take milliseconds, and seconds on a busy disk.
+    /// Runs the sync. This may take milliseconds, and seconds on a busy disk.
     pub fn carry_out(self) -> Synced {
         let mut files = Vec::with_capacity(self.files.len());
         for (file, replica) in self.files {
@@ -110,7 +112,7 @@ impl Sync {
             let has_failed = synced.is_err();
             files.push((file, synced));
             if has_failed {
-                // What comes later counts only together with what comes before.
+                // A file counts as synced only together with all earlier ones.
                 break;
             }
         }
@@ -119,17 +121,17 @@ impl Sync {
 }
 
 impl Keeper {
-    /// How it keeps what it keeps.
+    /// Returns the durability mode.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// How far loading is; `None`: everything is there.
+    /// Returns the progress of loading; `None` once everything is loaded.
     pub fn progress(&self) -> Option<Progress> {
         self.loading.progress()
     }
 
-    /// Whether writes can be kept.
+    /// Returns whether writes can be persisted at the moment.
     pub fn is_working(&self) -> bool {
         !self.is_failing.load(Ordering::Relaxed) && !self.is_broken.load(Ordering::Relaxed)
     }
@@ -138,13 +140,13 @@ impl Keeper {
         self.chain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What came of an attempt to write.
+    /// Records the result of an attempt to write, and returns whether it succeeded.
     fn note(&self, result: io::Result<()>) -> bool {
         let is_new = |has_failed: bool| self.is_failing.swap(has_failed, Ordering::Relaxed);
         match result {
             Ok(()) => {
                 if self.is_failing.load(Ordering::Relaxed) && is_new(false) {
-                    tracing::warn!("what clients write can be kept again");
+                    tracing::warn!("the log can be written again, accepting writes");
                 }
                 true
             }
@@ -152,7 +154,7 @@ impl Keeper {
                 if !is_new(true) {
                     tracing::error!(
                         %error,
-                        "what clients write cannot be kept: writes are refused until it can"
+                        "cannot write the log: refusing writes until the disk works again"
                     );
                 }
                 false
@@ -160,19 +162,20 @@ impl Keeper {
         }
     }
 
-    /// A sync has failed: the system may have dropped what it could not write, and says so once.
+    /// Stops acknowledging after a failed sync. The operating system may have dropped the
+    /// unwritten data, and reports that only once.
     fn give_up(&self, error: &io::Error) {
         if !self.is_broken.swap(true, Ordering::Relaxed) {
             tracing::error!(
                 %error,
-                "the disk has failed: nothing more is acknowledged. Restart the server when the \
-                 disk is well; what was acknowledged before is read from it then"
+                "disk sync failed, acknowledging no more writes. Restart the server when the disk \
+                 works again; it then reads everything that was acknowledged from this disk"
             );
         }
     }
 
-    /// The segments of the log have changed: says so in the directory. Afterwards what stands in
-    /// them may be written.
+    /// Writes changes of the log's segments to the manifest. Once this returns `true`, the bytes
+    /// of newly registered segments may be written.
     fn follow(&self, store: &Store) -> bool {
         let mut chain = self.chain();
         for change in store.log().take_changes() {
@@ -184,41 +187,41 @@ impl Keeper {
     }
 }
 
-/// The same with another segment.
+/// Returns the header with another segment number.
 fn header_of(header: ReplicaHeader, segment: SegmentId) -> ReplicaHeader {
     ReplicaHeader { id: ReplicaId { segment, ..header.id }, ..header }
 }
 
 impl Engine {
-    /// Whether what was kept is still being read: only what needs no data is answered.
+    /// Returns whether the log is being loaded. Only commands that need no data are served then.
     #[inline]
     pub(crate) fn is_loading(&self) -> bool {
         self.keeper.as_ref().is_some_and(|keeper| keeper.loading.is_on())
     }
 
-    /// Whether writes cannot be kept at the moment.
+    /// Returns whether writes cannot be persisted at the moment.
     #[inline]
     pub(crate) fn cannot_keep(&self) -> bool {
         self.keeper.as_ref().is_some_and(|keeper| !keeper.is_working())
     }
 
-    /// What the operations since the last call depend on, if that is not acknowledged.
+    /// Returns the unacknowledged entries that the operations since the last call depend on.
     #[inline]
     pub(crate) fn take_dependency(&mut self) -> Option<store::log::Dependency> {
         self.worker.take_dependency()
     }
 
-    /// Whether all of it is acknowledged.
+    /// Returns whether all entries of the dependency are acknowledged.
     pub(crate) fn is_acknowledged(&self, dependency: &store::log::Dependency) -> bool {
         self.node.store().log().is_acknowledged(dependency)
     }
 
-    /// Rises whenever more was acknowledged.
+    /// Returns a version that rises whenever more bytes are acknowledged.
     pub(crate) fn acknowledgments(&self) -> u64 {
         self.acknowledgments_of_log().map_or(0, |it| it.count.load(Ordering::SeqCst))
     }
 
-    /// Whether this reactor holds replies: then it is woken when more was acknowledged.
+    /// Records whether this reactor has pending replies, to wake it for acknowledgments.
     pub(crate) fn note_held(&mut self, holds: bool) {
         let was_holding = std::mem::replace(&mut self.holds, holds);
         if let Some(Acknowledgments { holders, .. }) = self.acknowledgments_of_log()

@@ -1,4 +1,4 @@
-//! One reactor's part in keeping the log: what its turn has appended is handed out in pieces.
+//! Local persistence on one reactor: writes the bytes that each turn has appended, in pieces.
 
 use super::{File, Keeper, Mode, Sync, Synced};
 use crate::engine::Engine;
@@ -14,21 +14,21 @@ use types::{Instant, SegmentId};
 use wire::directory::Content;
 use wire::replica::{PieceWriter, Stamp};
 
-/// How long what was written may be on no disk, in [`Mode::Interval`]. The second is Redis's.
+/// Longest time that written bytes stay unsynced in [`Mode::Interval`]. The second is Redis's.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Pause before what could not be written is tried again.
+/// Pause before a failed write is retried.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// The segments that one reactor writes, or has written and that are not stable yet.
+/// Segments that this reactor writes, or that it has written and that are not durable yet.
 #[derive(Default)]
 pub(in crate::engine) struct Saving {
     segments: BTreeMap<SegmentId, Segment>,
-    /// A [`Sync`] is under way.
+    /// Set while a [`Sync`] is in progress.
     is_syncing: bool,
-    /// When the next one begins.
+    /// Time at which the next sync begins.
     next_sync: Option<Instant>,
-    /// When writing is tried again.
+    /// Time at which a failed write is retried.
     again: Option<Instant>,
 }
 
@@ -50,23 +50,23 @@ impl Segment {
 }
 
 impl Saving {
-    /// When [`Engine::commit`] has something to do again.
+    /// Returns the next time at which [`Engine::commit`] has work to do.
     pub(in crate::engine) fn next_deadline(&self) -> Option<Instant> {
         [self.next_sync.filter(|_| !self.is_syncing), self.again].into_iter().flatten().min()
     }
 
-    /// Returns whether all that was written is on the disk, and nothing waits to be written again.
+    /// Returns whether all appended bytes are durable, and no write has to be retried.
     pub(in crate::engine) fn is_all_stable(&self) -> bool {
         self.again.is_none() && self.to_sync().next().is_none()
     }
 
-    /// Writes what a segment has got.
+    /// Writes the new bytes of a segment to its replica.
     fn save(&mut self, unsaved: &Unsaved<'_>, to: &Destination<'_>) -> io::Result<()> {
         let segment = match self.segments.get_mut(&unsaved.segment) {
             Some(segment) => segment,
             None => {
                 let replica = to.keeper.chain().take_fresh(unsaved.segment);
-                let replica = replica.ok_or_else(|| io::Error::other("no replica was made yet"))?;
+                let replica = replica.ok_or_else(|| io::Error::other("no replica is ready yet"))?;
                 let pieces = PieceWriter::new(replica.identity());
                 let fresh = Segment { replica, pieces, stable: 0, is_closed: false };
                 self.segments.entry(unsaved.segment).or_insert(fresh)
@@ -92,7 +92,7 @@ impl Saving {
         Ok(())
     }
 
-    /// Segments that are whole and stable. They are not this reactor's business any more.
+    /// Removes and returns the closed and durable segments.
     fn take_done(&mut self) -> Vec<(SegmentId, Content)> {
         let is_done =
             |_: &SegmentId, segment: &mut Segment| segment.is_closed && segment.is_stable();
@@ -106,27 +106,27 @@ impl Saving {
     }
 }
 
-/// What came of handing out.
+/// Result of writing the appended bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum HandedOut {
-    /// There was nothing.
+    /// There were no new bytes.
     Nothing,
     All,
-    /// Not everything could be written: it is tried again.
+    /// Some bytes could not be written; the write is retried.
     Failed,
 }
 
-/// Where what is appended goes.
+/// Destination of appended bytes.
 struct Destination<'k> {
     keeper: &'k Keeper,
     log: &'k Log,
-    /// Not below any version in what is handed out.
+    /// Version and expiry clock of the pieces, not below those of any entry in them.
     stamp: Stamp,
 }
 
 impl Engine {
-    /// Hands out what has been appended since the last call, and has the disk follow when it is due. To be called before
-    /// any output of the turn leaves.
+    /// Writes the bytes appended since the last call, and queues a sync when one is due. The
+    /// caller must call this before it sends any output of the turn.
     #[inline]
     pub(crate) fn commit(&mut self, now: Instant) {
         if let Some(keeper) = self.keeper.clone() {
@@ -152,7 +152,7 @@ impl Engine {
         }
     }
 
-    /// Writes what this reactor's segments have got.
+    /// Writes the new bytes of this reactor's segments.
     fn hand_out(&mut self, keeper: &Keeper) -> HandedOut {
         let store = self.node.store().clone();
         let to = Destination { keeper, log: store.log(), stamp: store.stamp() };
@@ -172,7 +172,7 @@ impl Engine {
         if keeper.note(result) { HandedOut::All } else { HandedOut::Failed }
     }
 
-    /// Says in the directory which segments are whole.
+    /// Seals complete and durable segments in the manifest.
     fn close_done(&mut self, keeper: &Keeper) {
         let done = self.saving.take_done();
         if !done.is_empty() {
@@ -201,7 +201,7 @@ impl Engine {
             };
             self.saving.next_sync = Some(now + pause);
         }
-        // Memory is free again when what made it dead is stable.
+        // Memory of dead entries is reusable once the entries that superseded them are durable.
         let is_due = self.saving.next_sync.is_some_and(|at| at <= now);
         if is_due || self.node.store().log().is_low() {
             self.begin_sync(keeper);
@@ -209,7 +209,7 @@ impl Engine {
     }
 
     fn begin_sync(&mut self, keeper: &Keeper) {
-        // The directory first: data that is on the disk must be in a segment that it names.
+        // The manifest comes first: synced data must belong to a segment that the manifest names.
         let files: Vec<_> =
             keeper.chain().to_sync().into_iter().chain(self.saving.to_sync()).collect();
         self.saving.next_sync = None;
@@ -219,7 +219,7 @@ impl Engine {
         }
     }
 
-    /// Files have been synced, or not.
+    /// Handles the result of a sync.
     pub(in crate::engine) fn on_synced(&mut self, now: Instant, synced: Synced) {
         let Some(keeper) = self.keeper.clone() else { return };
         let keeper = &keeper;

@@ -1,4 +1,4 @@
-//! What recovery masters want done: tablets that begin and go, reads, replays.
+//! Effects of recovery masters: tablets that begin and end, reads, replays.
 
 use super::reading::Asker;
 use super::{RecoverySide, ReplayLog, Voided, Wait};
@@ -52,7 +52,7 @@ impl Engine {
                     && !std::mem::replace(&mut side.is_refused, true)
                 {
                     side.lacks_room = reason == NO_ROOM;
-                    tracing::warn!(part = %side.machine.name(), reason, "a part is handed back");
+                    tracing::warn!(part = %side.machine.name(), reason, "partition handed back");
                 }
                 self.out.control.push(message);
             }
@@ -61,7 +61,7 @@ impl Engine {
         }
     }
 
-    /// A part begins only where nothing is left from an earlier stay, and with some room.
+    /// Begins a partition, unless its range has records of an earlier stay, or memory is short.
     pub(super) fn begin_recovery(
         &mut self,
         side: &mut RecoverySide,
@@ -73,10 +73,10 @@ impl Engine {
         let range = side.machine.name().range;
         let store = self.node.store();
         if store.tablets().iter().any(|tablet| tablet.range.overlaps(range)) {
-            return Err("the server holds a part of the range".to_owned());
+            return Err("the server already serves a part of the range".to_owned());
         }
         if !self.worker.is_empty(range) || self.node.is_being_forgotten(range) {
-            return Err("the server still holds records of the range from an earlier stay".into());
+            return Err("the server still holds an earlier incarnation of the range".into());
         }
         if !self.has_room() {
             side.waits = Some(Wait::Room { until: now + ROOM_WAIT, replays: Vec::new() });
@@ -86,7 +86,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the part's tablet. It is replayed when every reactor knows of that.
+    /// Publishes the partition's tablet. Replay starts when every reactor has seen it.
     fn publish_part(&mut self, side: &mut RecoverySide) {
         let PartName { range, epoch, .. } = side.machine.name();
         let old_tenures = side.logs.iter().map(|log| log.old_tenures.clone()).collect();
@@ -108,14 +108,14 @@ impl Engine {
         side.waits = Some(Wait::Begin(self.node.store().grace_period(), Voided::nothing()));
     }
 
-    /// Whether clients find memory to write when a part has got some more. If not the cleaner works
-    /// for it.
+    /// Returns whether enough memory is left for clients' writes if a partition takes some more.
+    /// If not, the cleaner is asked for it.
     fn has_room(&self) -> bool {
         let segments = usize::from(self.node.settings().reactors) + 1;
         self.node.store().log().demand_segments(segments)
     }
 
-    /// Goes on with a part that has been waiting for memory.
+    /// Resumes a partition that waits for memory, if there is some or the time is over.
     pub(super) fn poll_room(
         &mut self,
         side: &mut RecoverySide,
@@ -165,19 +165,19 @@ impl Engine {
         if !planted::is(Bug::VersionsGoBack) {
             self.node.store().raise_version(Version(version.0.saturating_add(UNREAD_VERSIONS)));
         }
-        // Whoever has replayed something for it has said so: all of it is counted here.
+        // All replays of the partition have completed, so this covers all of its entries.
         let all = unacknowledged(self.node.store(), Among::Everything);
         side.waits = all.map(Wait::Secure);
     }
 
-    /// Nothing depends on the dead server's log any more.
+    /// Ends a recovery: the partition does not depend on the dead server's log any more.
     fn finish_recovery(&mut self, side: &mut RecoverySide, now: Instant) {
         let Some(recovery) = side.recovery.take() else { return };
         let replayed_at = side.replayed_at.unwrap_or(now);
         tracing::info!(
             part = %side.machine.name(),
             safe_ms = now.since(replayed_at).as_millis(),
-            "a part is safe"
+            "recovery partition durable"
         );
         self.node.recovery_counts.recovered(recovery.counters());
         self.node.change_tablets(|tablets| {
@@ -196,7 +196,7 @@ impl Engine {
         side.waits = Some(Wait::Sweep(self.node.store().grace_period(), recovery));
     }
 
-    /// Takes the tablet away; what was replayed is forgotten.
+    /// Removes the tablet, and begins to delete the replayed records.
     fn abandon(&mut self, side: &mut RecoverySide) {
         side.waits = None;
         side.is_queued = false;
@@ -204,7 +204,7 @@ impl Engine {
         let PartName { range, epoch, .. } = side.machine.name();
         self.node.recovery_counts.given_up(recovery.counters());
         if side.keeps {
-            // It stays as it is, and waits for another attempt.
+            // The tablet stays as it is, and waits for another attempt.
             return;
         }
         self.node.forgetting().insert(epoch, range);
@@ -223,7 +223,7 @@ impl Engine {
         self.node.work.push(Work::ForgetReplayed { epoch, range, cursor });
     }
 
-    /// Replays a bounded part of what a backup has sent.
+    /// Replays a bounded number of entries from a backup's reply.
     pub(in crate::engine) fn replay_log(&mut self, now: Instant, mut replay: ReplayLog) {
         let entries = replay.payload.bytes();
         let (recovery, from) = (&replay.recovery, replay.from);
@@ -241,7 +241,7 @@ impl Engine {
                 MasterEvent::Replayed { ticket }
             }
             Err(error) => {
-                tracing::warn!(recovery = ?replay.recovery, %error, "entries cannot be replayed");
+                tracing::warn!(recovery = ?replay.recovery, %error, "cannot replay log entries");
                 let why = match error {
                     ReplayError::OutOfMemory => ReplayFailure::OutOfMemory,
                     ReplayError::Corrupt(_) => ReplayFailure::Corrupt,
@@ -253,14 +253,14 @@ impl Engine {
         self.drive_recovery(now, epoch, event);
     }
 
-    /// A step of taking out the tombstones of a part that is served.
+    /// Runs one step of reclaiming the tombstones of a recovered partition.
     pub(in crate::engine) fn sweep_recovered(&mut self, recovery: Arc<Recovery>) {
         if self.worker.sweep_recovery(&recovery, crate::engine::SWEEP_MAX) {
             self.node.work.push(Work::SweepRecovery(recovery));
         }
     }
 
-    /// A step of forgetting what was replayed for nothing.
+    /// Runs one step of deleting the records of an abandoned partition.
     pub(in crate::engine) fn forget_replayed(
         &mut self,
         epoch: OwnershipEpoch,
@@ -276,13 +276,13 @@ impl Engine {
     }
 }
 
-/// How long a part waits for memory before somebody else is asked.
+/// Maximum time that a partition waits for memory before it is handed back.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
-/// Entries that one quantum replays: as with a migration, about 40 us.
+/// Maximum number of entries that one quantum replays: about 40 us, as with a migration.
 const REPLAY_ENTRIES: usize = 410;
 
-/// Versions that the dead server may have drawn beyond those that were read: another replica of an
-/// open segment may be longer, and be read when this log is recovered once more. 64 reactors with
-/// four open segments of 8 MiB, full of entries of 32 bytes, are 67 million.
+/// Upper bound for the number of versions that the dead server may have drawn above those read. A
+/// longer replica of an open segment may be read when this log is recovered once more. 64
+/// reactors with four open segments of 8 MiB each, full of entries of 32 bytes, make 67 million.
 const UNREAD_VERSIONS: u64 = 1 << 32;

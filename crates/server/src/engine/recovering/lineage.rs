@@ -1,9 +1,10 @@
-//! Parts of which this server has something already: the living side of a migration whose other side
-//! has died recovers what was moving, with what it holds.
+//! Recovery partitions of a migration that has lost one side. The surviving side recovers the
+//! moving range, and combines it with the records it holds.
 //!
-//! The source takes back what the target did not have: its frozen copy counts on, with what the target
-//! has written. The target gets what had not arrived from the source's log; what had is served on.
-//! Until a part is complete nobody is answered from it: any record in it may be an old one.
+//! The source takes back the records that the target did not have. Its frozen copy remains valid,
+//! together with the target's writes. The target reads the records that had not arrived from the
+//! source's log, and continues to serve those that had. Until a partition is complete, no
+//! operation on it is answered, because any of its records may be outdated.
 
 use super::{RecoverySide, Voided, Wait};
 use crate::engine::Engine;
@@ -16,7 +17,7 @@ use store::{RangeClock, Recovery, RecoveryPlan, Tablet, TabletState, Worker};
 use types::limits::TABLES_MAX;
 use types::{HashRange, Instant, KeyHash, MigrationId, TableId};
 
-/// Buckets that one step empties.
+/// Maximum number of buckets that one step empties.
 const VOID_BUCKETS: usize = 64;
 
 impl Voided {
@@ -24,7 +25,7 @@ impl Voided {
         Voided { tables: Vec::new(), from: KeyHash(0) }
     }
 
-    /// Drops some of it. Whether nothing is left.
+    /// Deletes some of the void records. Returns whether none is left.
     pub(super) fn drop_some(&mut self, worker: &mut Worker, range: HashRange) -> bool {
         let Some(table) = self.tables.last().copied() else { return true };
         let first = self.from.max(range.first());
@@ -41,8 +42,8 @@ impl Voided {
 }
 
 impl Engine {
-    /// The other side of migrations of this range has died. What moved is nobody's until it has been
-    /// recovered.
+    /// Ends migrations of this range after the death of their other side. The moving records are
+    /// not served until they are recovered.
     pub(super) fn end_migrations_of(
         &mut self,
         machines: &mut Machines,
@@ -69,7 +70,7 @@ impl Engine {
         self.node.change_tablets(|tablets| carve(tablets, range, without_source));
     }
 
-    /// Operations on a range that is arriving wait.
+    /// Makes operations on an arriving range wait.
     fn suspend(&self, range: HashRange) {
         self.node.change_tablets(|tablets| {
             carve(tablets, range, |tablet| match &tablet.state {
@@ -83,7 +84,7 @@ impl Engine {
         });
     }
 
-    /// Begins a part with what is here of it.
+    /// Begins a partition in a range that this server already holds in part.
     pub(super) fn begin_with_what_is_here(
         &mut self,
         side: &mut RecoverySide,
@@ -103,7 +104,7 @@ impl Engine {
             }
         }
         if !unknown.is_empty() {
-            return Err("the server does not hold what was moving".to_owned());
+            return Err("the server does not hold the range that was moving".to_owned());
         }
         let old_tenures = side.logs.iter().map(|log| log.old_tenures.clone()).collect();
         let plan = RecoveryPlan { number: epoch.0, range, old_tenures };
@@ -137,14 +138,15 @@ impl Engine {
     }
 }
 
-/// A tablet that waits for a part to be begun. It keeps its epoch, under which it may be ours: no map
-/// must take it for recovered.
+/// Makes a tablet wait for a partition that is about to begin. The tablet keeps its epoch, under
+/// which it may already belong to this server. Its recovery number equals no epoch, so no map
+/// marks it as recovered.
 fn suspended(tablet: Tablet) -> Tablet {
     let plan = RecoveryPlan { number: u64::MAX, range: tablet.range, old_tenures: Vec::new() };
     Tablet { state: TabletState::Recovering(Arc::new(Recovery::new(plan))), ..tablet }
 }
 
-/// What returns from a target that has died.
+/// Suspends a tablet that the source takes back from a dead target.
 fn without_source(tablet: Tablet) -> Option<Tablet> {
     match tablet.state {
         TabletState::Leaving | TabletState::Frozen => Some(suspended(tablet)),

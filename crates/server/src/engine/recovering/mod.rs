@@ -1,21 +1,26 @@
-//! Carries out what recovery masters want done on this server, one for each part of a dead server's
-//! ranges that was handed to it.
+//! Recovery of dead servers' ranges on this server: drives one recovery master for each recovery
+//! partition (part) that the coordinator has assigned to it.
 //!
-//! - [`effects`](self): tablets that begin and go, reads, replays;
-//! - [`reading`](self): what this server's disk has of dead servers' logs;
-//! - [`counts`](self): what operators see of both sides.
+//! - [`effects`](self): tablets that begin and end, reads, replays;
+//! - [`lineage`](self): partitions of a migration that has lost one side;
+//! - [`reading`](self): reads from this server's replicas of dead servers' logs;
+//! - [`extent`](self): the estimated size of a partition;
+//! - [`counts`](self): counters of both sides for operators.
 //!
-//! The tablet of a part is *recovering* from the beginning until the coordinator's map makes it ours
-//! under the part's epoch (`tablets.rs`), and from then on *securing*, until what was replayed is safe
-//! and the coordinator knows that; what is replayed goes into the reactors' side logs, one for
-//! all parts. What is not to be ours is forgotten.
+//! The tablet of a partition is *recovering* until the coordinator's map assigns it to this
+//! server under the partition's epoch (`tablets.rs`). From then on it is *securing*: served
+//! before it is durable, until its replayed records are replicated and the coordinator knows
+//! that. Replayed records go into one side log per reactor, shared by all partitions. If another
+//! server becomes the owner, they are deleted.
 //!
-//! Few parts are replayed at a time, in the order of their epochs: each has reads under way and replies
-//! that wait. Where memory is short a part waits for the cleaner before it is handed back.
+//! Few partitions are replayed at a time, in order of their epochs, because each has reads in
+//! progress and replies that wait. When memory is short, a partition waits for the cleaner before
+//! it is handed back.
 //!
-//! **Invariant:** nothing is read before every reactor has taken up the tablet: a reactor that did not
-//! know of it would drop what it replays.
-//! **Invariant:** nothing begins in a range of which an earlier attempt is still being forgotten.
+//! **Invariant:** no read starts before every reactor has begun a turn with the new tablet. A
+//! reactor that did not know the tablet would drop the records it replays.
+//! **Invariant:** no partition begins in a range while records of an earlier attempt there are
+//! being deleted.
 
 mod counts;
 mod effects;
@@ -45,67 +50,67 @@ use types::{
 use wire::control::{ClusterMap, RecoveryLog, RecoveryPart, ToCoordinator};
 use wire::peer::RecoveryReply;
 
-/// A recovery master and what its driver must remember for it.
+/// A recovery master with its driver's state.
 pub(super) struct RecoverySide {
     pub(super) machine: Master,
-    /// Whose entries count, and under which tenures.
+    /// Logs to read, with the tenures of valid entries.
     logs: Vec<RecoveryLog>,
-    /// By table: under which is written here.
+    /// Tenures of new entries, by table.
     tenures: Vec<Tenure>,
-    /// What is here counts, too.
+    /// Set if records that this server already holds are valid, too.
     keeps: bool,
-    /// The latest time by which the dead can have judged expiry in the range.
+    /// Latest clock by which the dead server can have judged expiry in the range.
     clock_floor: UnixMillis,
     recovery: Option<Arc<Recovery>>,
-    /// It may not begin before others have been replayed.
+    /// Set while the partition waits for others to be replayed.
     is_queued: bool,
     waits: Option<Wait>,
     payloads: BTreeMap<Ticket, Payload>,
     next_ticket: u64,
-    /// Whom the machine knows to be dead.
+    /// Servers that the machine knows to be dead.
     dead: BTreeSet<ServerId>,
     extent: Extent,
-    /// Whether it was said that the part is handed back.
+    /// Set once the partition has been handed back.
     is_refused: bool,
     since: Instant,
     replayed_at: Option<Instant>,
     is_served: bool,
-    /// It is, since it does not fit into this server's memory.
+    /// Set if it was handed back because it does not fit into this server's memory.
     lacks_room: bool,
 }
 
-/// What a part waits for.
+/// The event that a partition waits for.
 enum Wait {
-    /// For every reactor to know of its tablet, and then for what is void of these tables to go.
+    /// Every reactor begins a turn with the tablet; then the void records are deleted.
     Begin(GracePeriod, Voided),
-    /// For everything that was written for it to be safe.
+    /// All entries written for the partition are acknowledged.
     Secure(Dependency),
-    /// For every reactor to know that it depends on nothing any more.
+    /// Every reactor begins a turn after the partition's last dependency has ended.
     Sweep(GracePeriod, Arc<Recovery>),
-    /// For memory, to begin or to replay these, each with whether it is settled.
+    /// Memory becomes free, to begin or to replay these payloads (`true`: settled).
     Room { until: Instant, replays: Vec<(Ticket, bool)> },
 }
 
-/// Parts that are replayed at a time.
+/// Maximum number of partitions that are replayed at a time.
 const REPLAYED_MAX: usize = 4;
 
-/// What a server keeps of a range and does not count any more: of these tables, from a hash on.
+/// Records of a range that are void: those of these tables, from a hash on.
 #[derive(Debug)]
 struct Voided {
     tables: Vec<TableId>,
     from: KeyHash,
 }
 
-/// A reply on its way into the store.
+/// A backup's reply that is being replayed into the store.
 #[derive(Debug)]
 pub(super) struct ReplayLog {
     recovery: Arc<Recovery>,
     epoch: OwnershipEpoch,
     ticket: Ticket,
-    /// Whether the dead server's log has it for whoever reads it next.
+    /// Set if every known replica of the log has the entries, so that later readers find them.
     is_settled: bool,
     payload: Payload,
-    /// Bytes of the payload that are dealt with.
+    /// Number of payload bytes already replayed.
     from: usize,
 }
 
@@ -136,12 +141,12 @@ impl RecoverySide {
         self.machine.name().range.contains(hash)
     }
 
-    /// Whether reactors must look here in each turn.
+    /// Returns whether reactors must poll this partition in each turn.
     pub(super) fn is_waiting(&self) -> bool {
         self.waits.is_some()
     }
 
-    /// Whether that is all that it waits for.
+    /// Returns whether it waits for backups only.
     pub(super) fn waits_for_backups(&self) -> bool {
         matches!(self.waits, Some(Wait::Secure(_)))
     }
@@ -150,7 +155,7 @@ impl RecoverySide {
         self.machine.is_over() && self.waits.is_none()
     }
 
-    /// The map shows that it is ours.
+    /// Records that the map assigns the partition to this server.
     fn note_served(&mut self, now: Instant) {
         let Some(replayed_at) = self.replayed_at else { return };
         if !std::mem::replace(&mut self.is_served, true) {
@@ -159,12 +164,12 @@ impl RecoverySide {
                 records = self.counters().records,
                 replay_ms = replayed_at.since(self.since).as_millis(),
                 told_ms = now.since(replayed_at).as_millis(),
-                "a part is served"
+                "recovery partition served"
             );
         }
     }
 
-    /// Whether segments are read for it.
+    /// Returns whether segments are being read and replayed.
     fn is_being_replayed(&self) -> bool {
         self.recovery.is_some() && self.replayed_at.is_none()
     }
@@ -181,9 +186,10 @@ impl RecoverySide {
     }
 }
 
-/// Whether what has been replayed waits to be replicated until everything is: that serves clients
-/// sooner, and until then the dead server's log has it. Not if a part is served only when it is safe,
-/// or lacks memory, which is not freed meanwhile.
+/// Returns whether replication of replayed records is deferred until all are replayed. Deferring
+/// serves clients sooner, and meanwhile the dead server's log has the records. Exceptions are
+/// partitions that are served only when durable, and those that lack memory: dead entries free no
+/// memory before they are replicated.
 pub(super) fn keeps_recovered_back<'s>(sides: impl Iterator<Item = &'s RecoverySide>) -> bool {
     let mut is_replaying = false;
     for side in sides {
@@ -201,13 +207,12 @@ impl Node {
         self.forgetting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether something of the range is being forgotten that was replayed for nothing.
+    /// Returns whether replayed records in the range are still being deleted.
     pub(super) fn is_being_forgotten(&self, range: HashRange) -> bool {
         self.forgetting().values().any(|other| other.overlaps(range))
     }
 
-    /// Redis's error for a slot whose owner is dead; `None` if its clients may wait for others to
-    /// recover it.
+    /// Returns the Redis error for a slot of a dead owner; `None` if clients may wait.
     pub(super) fn not_served(&self, slot: Slot, in_recovery: bool) -> Option<String> {
         let hash = slot.first_hash();
         let machines = self.machines();
@@ -215,12 +220,12 @@ impl Node {
         let why = match parts.any(|side| side.lacks_room && side.covers(hash)) {
             true => NO_ROOM,
             false if in_recovery => return None,
-            false => "nobody recovers yet what it held",
+            false => "no server recovers its data yet",
         };
         Some(format!("CLUSTERDOWN Hash slot not served: its server died, and {why}"))
     }
 
-    /// The section `Recovery` of `INFO`.
+    /// Returns the fields of the section `Recovery` of `INFO`.
     pub(super) fn recovery_fields(&self) -> Vec<(String, String)> {
         let machines = self.machines();
         let sides = || machines.recoveries.values();
@@ -251,12 +256,12 @@ impl Node {
 }
 
 impl Engine {
-    /// The coordinator hands a part to this server, or says once more where it can be read.
+    /// Handles a partition from the coordinator, or a newer list of the replicas to read.
     pub(super) fn recover(&mut self, now: Instant, part: Box<RecoveryPart>) {
         let Some(name) = PartName::of(&part) else { return };
         let PartName { dead, range, epoch } = name;
         if self.replication.is_none() {
-            let reason = "this server's log is not kept by others".to_owned();
+            let reason = "this server does not replicate its log".to_owned();
             let refusal = ToCoordinator::NotRecovered { dead, range, epoch, reason };
             return self.out.control.push(refusal);
         }
@@ -268,7 +273,7 @@ impl Engine {
             .map(|(other, _)| *other)
             .filter(|other| *other != epoch)
             .collect();
-        // What was handed out before this was handed back, or taken away.
+        // A partition of this range with an older epoch was handed back, or reassigned.
         if others.iter().all(|other| *other < epoch) {
             for other in others {
                 self.drive_recovery_in(
@@ -279,7 +284,7 @@ impl Engine {
                 );
             }
             let new = || {
-                tracing::info!(%dead, %range, %epoch, "a part of a dead server's ranges is recovered");
+                tracing::info!(%dead, %range, %epoch, "recovering a partition of a dead server");
                 RecoverySide::new(now, name, &part)
             };
             if part.keeps && !machines.recoveries.contains_key(&epoch) {
@@ -295,7 +300,7 @@ impl Engine {
         node.note_machines(&machines);
     }
 
-    /// The coordinator's map tells who is dead, and whose the parts are.
+    /// Passes deaths and ownership changes in the coordinator's map to the recovery masters.
     pub(super) fn follow_map_of_recoveries(&mut self, now: Instant) {
         let node = self.node.clone();
         let mut machines = node.machines();
@@ -325,7 +330,7 @@ impl Engine {
         }
     }
 
-    /// The coordinator knows that a part of ours is safe.
+    /// Handles the coordinator's confirmation that a partition of this server is durable.
     pub(super) fn part_kept(&mut self, now: Instant, range: HashRange, epoch: OwnershipEpoch) {
         let node = self.node.clone();
         let mut machines = node.machines();
@@ -336,7 +341,7 @@ impl Engine {
         node.note_machines(&machines);
     }
 
-    /// Lets something happen to all masters.
+    /// Passes an event to all recovery masters.
     fn tell_recoveries(&mut self, now: Instant, event: &MasterEvent) {
         let node = self.node.clone();
         let mut machines = node.machines();
@@ -383,7 +388,7 @@ impl Engine {
         }
     }
 
-    /// Begins parts that have been waiting for others.
+    /// Begins queued partitions.
     fn begin_in_turn(&mut self, machines: &mut Machines, now: Instant) {
         let sides = machines.recoveries.values();
         let mut replayed = sides.filter(|side| side.is_being_replayed()).count();
@@ -402,7 +407,7 @@ impl Engine {
         }
     }
 
-    /// A backup has answered a read.
+    /// Handles a backup's reply to a read.
     pub(super) fn recovery_replied(
         &mut self,
         now: Instant,
@@ -416,7 +421,7 @@ impl Engine {
             let is_of_part = |log: &RecoveryLog| log.dead == reply.replica.log;
             side.machine.name().range == reply.range && side.logs.iter().any(is_of_part)
         };
-        // The youngest, if there was another one for the same range before.
+        // The newest partition counts, if there was an earlier one for the same range.
         let asker = machines.recoveries.iter_mut().rfind(|(_, side)| is_asker(side));
         let Some((&epoch, side)) = asker else { return self.give_buffer(payload.buffer) };
         self.node.recovery_counts.received(payload.bytes().len());
@@ -440,8 +445,8 @@ impl Engine {
         node.note_machines(&machines);
     }
 
-    /// Does this reactor's part of what masters wait for, and goes on with those that need not wait
-    /// any more.
+    /// Does this reactor's share of awaited work, and resumes masters that need not wait any
+    /// more.
     pub(super) fn poll_recoveries(&mut self, machines: &mut Machines, now: Instant) {
         let waiting = machines.recoveries.iter().filter(|(_, side)| side.is_waiting());
         let waiting: Vec<OwnershipEpoch> = waiting.map(|(epoch, _)| *epoch).collect();
@@ -486,7 +491,7 @@ impl Engine {
         Vec::new()
     }
 
-    /// Time has passed for the masters.
+    /// Runs the recovery masters that are due.
     pub(super) fn tick_recoveries(&mut self, machines: &mut Machines, now: Instant) {
         let is_due = |side: &RecoverySide| side.machine.next_deadline().is_some_and(|at| at <= now);
         let due = machines.recoveries.iter().filter(|(_, side)| is_due(side));
@@ -496,8 +501,9 @@ impl Engine {
     }
 }
 
-/// Whether a part is ours, if its range has a new owner: epochs rise. Until then it may be ours under
-/// an older one, if we are the target of a migration whose source has died.
+/// Returns whether this server owns a partition, once its range has a new owner: epochs rise.
+/// Before that, this server may own the range under an older epoch, as the target of a migration
+/// from a dead source.
 fn decision(map: &ClusterMap, part: PartName, me: ServerId) -> Option<bool> {
     let inside = || map.tablets.iter().filter(|tablet| tablet.range.overlaps(part.range));
     let is_decided = inside().any(|tablet| tablet.epoch >= part.epoch);

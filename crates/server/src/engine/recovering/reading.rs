@@ -1,7 +1,7 @@
-//! What this server's disk has of dead servers' logs, for those who recover them.
+//! Reads of dead servers' logs on this server's disk, for recovery masters.
 //!
-//! A read waits for the disk, and looks at each entry: it is left in the engine's outbox, as a
-//! [`ReadJob`]. A master may ask this server that it stands on itself.
+//! A read waits for the disk and examines every entry, so it is left in the engine's outbox as a
+//! [`ReadJob`]. A recovery master may also read from its own server.
 
 use crate::engine::outgoing::{DiskJob, Payload, Sending, To};
 use crate::engine::{Engine, Route};
@@ -16,22 +16,22 @@ use wire::control::ToCoordinator;
 use wire::peer::{PeerMessage, RecoveryNext, RecoveryRead, RecoveryReply};
 use wire::replica::ReplicaId;
 
-/// Bytes of entries in one reply: 3,000 of 160 bytes, which are replayed in 1 ms.
+/// Maximum bytes of entries in one reply: 3,000 entries of 160 bytes, which are replayed in 1 ms.
 const REPLY_BYTES: usize = 512 << 10;
 
-/// Questions that the disk is busy with at a time, of one reactor: 64 MiB of buffers.
+/// Maximum number of reads in progress per reactor: 64 MiB of buffers.
 const READINGS_MAX: usize = 128;
 
-/// Who wants to know.
+/// Requester of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// A master on this server.
+    /// A recovery master on this server.
     Here,
-    /// One on the server at the other end.
+    /// A recovery master on the server at the other end of the connection.
     There(Route),
 }
 
-/// A question that the disk is busy with.
+/// A read in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) struct Reading {
     asker: Asker,
@@ -39,7 +39,7 @@ pub(in crate::engine) struct Reading {
     since: Instant,
 }
 
-/// Reads entries of a replica.
+/// Disk job that reads entries of a replica.
 pub struct ReadJob {
     disk: Arc<Replicas>,
     seed: HashSeed,
@@ -47,12 +47,12 @@ pub struct ReadJob {
     buffer: Vec<u8>,
 }
 
-/// What came of a [`ReadJob`].
+/// Result of a [`ReadJob`].
 pub struct ReadDone {
     reading: Reading,
     next: RecoveryNext,
     entries: Vec<u8>,
-    /// The disk has lost it, or what stands there was never written.
+    /// Set if the disk has lost the replica, or returns data that was never written.
     is_damaged: bool,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Debug for ReadDone {
 }
 
 impl ReadJob {
-    /// Does it. May take as long as the disk needs for a segment.
+    /// Runs the read. This may take as long as the disk needs for a segment.
     pub fn carry_out(self) -> ReadDone {
         let ReadJob { disk, seed, reading, buffer: mut entries } = self;
         let next = disk.entries(&reading.read, &seed, REPLY_BYTES, &mut entries);
@@ -79,7 +79,7 @@ impl ReadJob {
         let next = next.unwrap_or_else(|error| {
             is_damaged = error.kind() != ErrorKind::NotFound;
             if is_damaged {
-                tracing::warn!(%error, "a replica of a dead server's log cannot be read");
+                tracing::warn!(%error, "cannot read a replica of a dead server's log");
             }
             entries.clear();
             RecoveryNext::Missing
@@ -89,7 +89,7 @@ impl ReadJob {
 }
 
 impl Engine {
-    /// A master asks what this server has. It is told nothing about a log that is still written to.
+    /// Handles a recovery master's read. A log that is not fenced is not readable.
     pub(in crate::engine) fn recovery_read_arrived(
         &mut self,
         now: Instant,
@@ -102,11 +102,11 @@ impl Engine {
     pub(super) fn read_for(&mut self, now: Instant, asker: Asker, read: RecoveryRead) {
         let Some(replication) = self.replication.clone() else { return };
         let is_same = |busy: &Reading| (busy.asker, busy.read) == (asker, read);
-        // Who asks again is waiting, and nothing is sped up by that.
+        // A repeated request is already being served.
         if !replication.is_log_fenced(read.replica.log) || self.readings.iter().any(is_same) {
             return;
         }
-        // Each has a buffer. What is not read now is asked for again.
+        // Each read has a buffer. The requester repeats a read that is dropped here.
         if self.readings.len() >= READINGS_MAX {
             return;
         }
@@ -117,7 +117,7 @@ impl Engine {
         self.out.disk.push(DiskJob::Read(ReadJob { disk, seed, reading, buffer }));
     }
 
-    /// The disk has read something.
+    /// Handles the result of a read.
     pub(in crate::engine) fn on_read(&mut self, now: Instant, done: ReadDone) {
         let ReadDone { reading, next, entries, is_damaged } = done;
         self.readings.retain(|busy| *busy != reading);
@@ -140,7 +140,7 @@ impl Engine {
         }
     }
 
-    /// Tells the coordinator of a replica that cannot be read, or has become shorter than was said.
+    /// Reports an unreadable replica, or one shorter than reported, to the coordinator.
     fn judge_replica(&mut self, replica: ReplicaId, next: RecoveryNext, is_damaged: bool) {
         let Some(replication) = &self.replication else { return };
         let is_short = match next {
@@ -154,7 +154,7 @@ impl Engine {
         }
     }
 
-    /// A connection on which answers may have been on their way has ended.
+    /// Handles the end of a connection on which replies may have been lost.
     pub(in crate::engine) fn recovery_connection_lost(
         &mut self,
         now: Instant,

@@ -1,8 +1,8 @@
-//! What this server takes, keeps and frees for the logs of others.
+//! The backup role of this server: it takes, stores and frees replicas of other servers' logs.
 //!
-//! The machine that decides is shared by all reactors; a reactor locks it for a fraction of a
-//! microsecond per message, and has the disk work outside of the lock: the machine lets one piece per
-//! replica be with the disk at a time. Answers leave on the connection of their question.
+//! All reactors share the machine that decides, and lock it for a fraction of a microsecond per
+//! message. Disk work runs outside the lock: the machine allows one piece per replica in
+//! progress. An answer leaves on the connection of its request.
 
 use super::backup_jobs::{
     BackupDone, BackupJob, DirectoryRead, Done, Piece, Work, give_up, not_begun,
@@ -24,34 +24,34 @@ use wire::control::{
 use wire::peer::{Append, PeerMessage};
 use wire::replica::{ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId};
 
-/// How long what was taken may be on no disk, in [`Mode::Interval`]. The second is Redis's.
+/// Longest time that taken bytes stay unsynced in [`Mode::Interval`]. The second is Redis's.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What all reactors share.
+/// Backup state shared by all reactors.
 pub(super) struct BackupSide {
     machine: Backup,
     /// Replicas that take pieces.
     open: BTreeMap<ReplicaId, Arc<Replica>>,
 }
 
-/// What one reactor knows of the replicas whose pieces come to it.
+/// Backup state of one reactor, for the replicas with pieces that arrive here.
 #[derive(Default)]
 pub(in crate::engine) struct BackupPart {
     routes: Routes,
-    /// Replicas that have taken more than the disk has, and when it is to follow.
+    /// Replicas with unsynced bytes, and the time of their next sync.
     unsynced: BTreeMap<ReplicaId, Arc<Replica>>,
     sync_at: Option<Instant>,
     is_syncing: bool,
     next_ticket: u64,
-    /// The pieces of the directory that the coordinator is reading, as long as it has not got all.
+    /// Pieces of the manifest that the coordinator is reading, until it has received all of them.
     directory: Option<(ReplicaId, Vec<Vec<u8>>)>,
 }
 
-/// A piece whose message is being dealt with.
+/// The piece of the message being handled.
 type Staged = Option<(Ticket, Piece)>;
 
 impl BackupSide {
-    /// With everything that was found on the disk, of which only headers have been read.
+    /// Registers all replicas found on the disk. Only their headers have been read so far.
     pub(super) fn new(disk: &Replicas, scrub: Option<Duration>) -> BackupSide {
         let mut machine = Backup::scrubbing(scrub);
         for replica in disk.ids() {
@@ -65,7 +65,7 @@ impl BackupSide {
     }
 }
 
-/// As much of the pieces, from one place on, as one message carries; and where the rest begins.
+/// Returns as much of the pieces from `first` on as fits into a message, and the rest's position.
 fn directory_part(
     pieces: &[Vec<u8>],
     first: DirectoryPlace,
@@ -89,7 +89,7 @@ fn directory_part(
 }
 
 impl Engine {
-    /// A master has sent an append.
+    /// Handles a master's append.
     pub(in crate::engine) fn append_arrived(
         &mut self,
         now: Instant,
@@ -108,7 +108,7 @@ impl Engine {
             sent: append.sent,
             clock: append.clock,
         };
-        // Whoever else sends it is told nothing.
+        // Only the log's master may append; other senders get no answer.
         if from != append.replica.log {
             return self.give_buffer(payload.buffer);
         }
@@ -137,7 +137,7 @@ impl Engine {
         });
     }
 
-    /// A master does not need replicas any more.
+    /// Handles a master's release of replicas.
     pub(in crate::engine) fn release_arrived(
         &mut self,
         now: Instant,
@@ -147,7 +147,7 @@ impl Engine {
         self.on_backup(now, BackupEvent::Release { log, replicas });
     }
 
-    /// Something has happened to the backup, other than an append.
+    /// Passes an event other than an append to the backup's machine.
     pub(in crate::engine) fn on_backup(&mut self, now: Instant, event: BackupEvent) {
         if let Some(replication) = self.replication.clone() {
             self.drive_backup(&replication, now, event, (None, None));
@@ -176,7 +176,7 @@ impl Engine {
         }
     }
 
-    /// What follows at once.
+    /// Applies an effect. Returns the event that results at once, if any.
     fn carry_out_backup(
         &mut self,
         replication: &Replication,
@@ -238,7 +238,7 @@ impl Engine {
         None
     }
 
-    /// Begins a replica, at once if a file is ready.
+    /// Begins a replica: at once if a prepared file is available, else as a job.
     fn begin_replica(
         &mut self,
         replication: &Replication,
@@ -246,8 +246,9 @@ impl Engine {
         header: ReplicaHeader,
         first: Option<Piece>,
     ) -> Option<BackupEvent> {
-        // The directory names a segment when its replicas have been begun. Where that is to survive a
-        // loss of power, so must they.
+        // The manifest registers a segment once its replicas have begun. If the manifest must
+        // survive a loss of power, so must the replicas: a job begins them and waits for the
+        // disk.
         let begun = match replication.plan.mode {
             Mode::Memory => replication.disk.create_at_once(header),
             Mode::Interval | Mode::Disk => Ok(None),
@@ -285,7 +286,7 @@ impl Engine {
     ) -> BackupEvent {
         let open = replication.backup().open.get(&id).cloned();
         let (Some(replica), Some(piece)) = (open, piece) else {
-            return self.spoil(replication, id, "it was not begun by this process");
+            return self.spoil(replication, id, "this process did not create the replica");
         };
         let taken: Result<(), AppendError> = replica.append(&piece.header, piece.payload.bytes());
         self.give_buffer(piece.payload.buffer);
@@ -298,8 +299,8 @@ impl Engine {
         }
     }
 
-    /// A replica can take nothing more. What was acknowledged of it is there: while the directory says
-    /// that its segment is open, a recovery may rest on it.
+    /// Stops a replica that can take no more bytes. Its acknowledged bytes stay on the disk: a
+    /// recovery may need them until the segment is sealed in the manifest.
     fn stop(
         &mut self,
         replication: &Replication,
@@ -308,14 +309,14 @@ impl Engine {
         why: &str,
     ) -> BackupEvent {
         let replica = open.id();
-        tracing::warn!(%replica, why, "a replica takes nothing more");
+        tracing::warn!(%replica, why, "replica accepts no more data");
         replication.disk_counts.note_error();
         replication.backup().open.remove(&replica);
         self.backups.unsynced.remove(&replica);
         BackupEvent::Stopped { replica, length, stable: open.stable() }
     }
 
-    /// A replica has taken a piece, or was begun.
+    /// Records that a replica has taken a piece, or has begun.
     fn taken(
         &mut self,
         replication: &Replication,
@@ -337,9 +338,9 @@ impl Engine {
         BackupEvent::Taken { replica, length, stable }
     }
 
-    /// Nobody knows what a replica has, so it must not be found at the next start.
+    /// Discards a replica with unknown content, so that the next start does not find it.
     fn spoil(&mut self, replication: &Replication, replica: ReplicaId, why: &str) -> BackupEvent {
-        tracing::warn!(%replica, why, "a replica is given up");
+        tracing::warn!(%replica, why, "replica discarded");
         replication.disk_counts.note_error();
         replication.backup().open.remove(&replica);
         self.backups.unsynced.remove(&replica);
@@ -347,8 +348,8 @@ impl Engine {
         BackupEvent::Failed { replica }
     }
 
-    /// What a failed sync was to make stable may be lost. Where only what is stable is acknowledged,
-    /// the rest is there.
+    /// Handles a failed sync: the bytes it covered may be lost. Bytes synced earlier are intact,
+    /// which is enough if only those were acknowledged.
     fn not_synced(
         &mut self,
         replication: &Replication,
@@ -357,7 +358,7 @@ impl Engine {
     ) -> Option<BackupEvent> {
         let open = replication.backup().open.get(&replica).cloned();
         match replication.plan.mode {
-            // Another reactor may have been told before.
+            // `None` if an event on another reactor has closed the replica before.
             Mode::Disk => open.map(|open| self.stop(replication, &open, open.stable(), why)),
             Mode::Memory | Mode::Interval => Some(self.spoil(replication, replica, why)),
         }
@@ -387,7 +388,7 @@ impl Engine {
         }
     }
 
-    /// The disk is done with something.
+    /// Handles the result of a disk job.
     pub(in crate::engine) fn on_backup_done(&mut self, now: Instant, done: BackupDone) {
         let Some(replication) = self.replication.clone() else { return };
         let replication = &replication;
@@ -436,7 +437,7 @@ impl Engine {
         self.sync_backups(replication, now);
     }
 
-    /// Nothing was heard of these for long: their master is asked, or the coordinator if it is gone.
+    /// Asks the master, or the coordinator if that is dead, whether silent replicas are needed.
     fn ask_about(&mut self, log: ServerId, replicas: Vec<ReplicaId>) {
         let map = self.node.map();
         let is_alive = map.servers.iter().any(|server| server.id == log && !server.is_dead);
@@ -446,7 +447,7 @@ impl Engine {
         }
     }
 
-    /// Tells the coordinator what there is of a log that is fenced.
+    /// Reports the replicas of a fenced log to the coordinator.
     fn report_kept(&mut self, replication: &Replication, log: ServerId) {
         let of_earlier_boots = replication.written_before_this_boot(log);
         let info = |(id, length, _): (ReplicaId, u32, u32)| ReplicaInfo {
@@ -475,7 +476,7 @@ impl Engine {
         }
     }
 
-    /// Has a replica of a log's directory read, to be sent to the coordinator from one place on.
+    /// Reads a replica of a log's manifest, and sends it to the coordinator from `first` on.
     pub(in crate::engine) fn read_directory(
         &mut self,
         log: ServerId,
@@ -484,7 +485,7 @@ impl Engine {
     ) {
         let read = DirectoryRead { log, replica, first };
         match self.replication.clone() {
-            // The log is fenced: what was read of it a moment ago has not changed.
+            // The log is fenced, so the pieces read a moment ago have not changed.
             Some(_) if self.backups.directory.as_ref().is_some_and(|it| it.0 == read.id()) => {
                 self.report_directory(read);
             }
@@ -498,8 +499,7 @@ impl Engine {
         self.report_directory(read);
     }
 
-    /// Sends as much of the directory that was read last as a message takes. The coordinator asks
-    /// for the rest.
+    /// Sends as much of the manifest as fits into a message. The coordinator asks for the rest.
     fn report_directory(&mut self, read: DirectoryRead) {
         let Some((_, all)) = self.backups.directory.take() else { return };
         let DirectoryRead { log, replica, first } = read;
@@ -510,7 +510,7 @@ impl Engine {
         self.out.control.push(ToCoordinator::DirectoryRead { log, replica, first, bodies, next });
     }
 
-    /// Time has passed for what this server keeps.
+    /// Runs the parts of the backup that are due.
     pub(super) fn tick_backup(&mut self, replication: &Replication, now: Instant) {
         self.sync_backups(replication, now);
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);

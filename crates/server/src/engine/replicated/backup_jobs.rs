@@ -1,8 +1,8 @@
-//! What the disk has to do for the replicas of others: to begin, sync and free them, and to make files
-//! ready. It may take long, so a reactor leaves it to others and is told what came of it.
+//! Disk jobs for replicas of other servers' logs: begin, sync, read and free replicas, and
+//! prepare files. A job may take long, so the reactor queues it and receives the result later.
 //!
-//! **Invariant:** of a replica whose beginning is said to have found no room nothing will be found at
-//! the next start: its segment goes on without it.
+//! **Invariant:** if the start of a replica is reported as refused for lack of room, the next
+//! process start finds nothing of it. The segment continues without this replica.
 
 use crate::engine::Payload;
 use ::backup::{Blocks, Replica, Replicas};
@@ -13,7 +13,7 @@ use types::{SegmentId, ServerId, UnixMillis};
 use wire::control::DirectoryPlace;
 use wire::replica::{PIECE_HEADER_BYTES, ReplicaEpoch, ReplicaHeader, ReplicaId};
 
-/// Files that are ready for replicas: several masters may go on to other segments at a time.
+/// Number of files prepared for new replicas, because several masters may begin segments at once.
 const FILES_READY: usize = 4;
 
 /// A piece of a replica, on its way to the disk.
@@ -22,40 +22,40 @@ pub(super) struct Piece {
     pub(super) payload: Payload,
 }
 
-/// Work for the disk that may take long.
+/// Disk work that may take long.
 pub struct BackupJob {
     pub(super) disk: Arc<Replicas>,
     pub(super) work: Work,
 }
 
-/// What there is to do.
+/// Kinds of disk work.
 pub(super) enum Work {
     Begin {
         header: ReplicaHeader,
         first: Option<Piece>,
     },
-    /// Make files ready for segments of this size.
+    /// Prepare files for segments of this size.
     Prepare {
         segment_bytes: u32,
     },
     Sync(Vec<(ReplicaId, Arc<Replica>)>),
     Free(ReplicaId),
-    /// Find out what a replica of an earlier process has.
+    /// Measure a replica of an earlier process.
     Measure(ReplicaId),
     ReadDirectory(DirectoryRead),
-    /// Find out whether the disk still has a replica.
+    /// Check that the disk still has a replica's data.
     Scrub(ReplicaId),
-    /// Make sure that a replica is not found again.
+    /// Make sure that a later start does not find a replica.
     GiveUp(ReplicaId),
 }
 
-/// A part of a log's directory that the coordinator wants to know.
+/// A coordinator's request for a part of a log's manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DirectoryRead {
     pub(super) log: ServerId,
-    /// In which replica of a segment of the chain.
+    /// Replica of a manifest segment.
     pub(super) replica: (SegmentId, ReplicaEpoch),
-    /// Where the part begins.
+    /// Position of the part's first byte.
     pub(super) first: DirectoryPlace,
 }
 
@@ -65,28 +65,28 @@ impl DirectoryRead {
     }
 }
 
-/// What came of a [`BackupJob`].
+/// Result of a [`BackupJob`].
 pub struct BackupDone(pub(super) Done);
 
-/// What came of each kind of work.
+/// Result of each kind of work.
 pub(super) enum Done {
     Begun(ReplicaId, Result<Arc<Replica>, NotBegun>),
     Synced(Vec<(ReplicaId, Result<u32, String>)>),
     Freed(ReplicaId),
     Prepared,
-    /// Bytes of its segment, and the latest expiry clock in its pieces; `None`: what stands there
-    /// is not what was written.
+    /// Bytes of the segment in the replica, and the latest expiry clock in its pieces; `None` if
+    /// the replica is damaged or unreadable.
     Measured(ReplicaId, Option<(u32, UnixMillis)>),
-    /// All pieces of the directory; none if it cannot be read.
+    /// All pieces of the manifest segment; none if it cannot be read.
     DirectoryRead(DirectoryRead, Vec<Vec<u8>>),
     Scrubbed(ReplicaId, Scrubbed),
     GivenUp,
 }
 
-/// Why a replica was not begun.
+/// Failure to begin a replica.
 pub(super) struct NotBegun {
     why: String,
-    /// Nothing of it is on the disk, so that it will not be found at the next start.
+    /// Set if nothing of the replica is on the disk, so that the next start does not find it.
     is_nothing_left: bool,
 }
 
@@ -98,9 +98,9 @@ impl std::fmt::Debug for BackupJob {
             Work::Sync(replicas) => write!(f, "sync {} replicas", replicas.len()),
             Work::Free(replica) => write!(f, "free {replica}"),
             Work::Measure(replica) => write!(f, "measure {replica}"),
-            Work::ReadDirectory(read) => write!(f, "read the directory {}", read.id()),
+            Work::ReadDirectory(read) => write!(f, "read the manifest {}", read.id()),
             Work::Scrub(replica) => write!(f, "scrub {replica}"),
-            Work::GiveUp(replica) => write!(f, "give up {replica}"),
+            Work::GiveUp(replica) => write!(f, "discard {replica}"),
         }
     }
 }
@@ -116,15 +116,15 @@ impl std::fmt::Debug for BackupDone {
                 write!(f, "measured {replica}: {length}")
             }
             Done::Measured(replica, None) => write!(f, "{replica} cannot be read"),
-            Done::DirectoryRead(read, _) => write!(f, "read the directory {}", read.id()),
+            Done::DirectoryRead(read, _) => write!(f, "read the manifest {}", read.id()),
             Done::Scrubbed(replica, found) => write!(f, "scrubbed {replica}: {found:?}"),
-            Done::GivenUp => f.write_str("gave up a replica"),
+            Done::GivenUp => f.write_str("discarded a replica"),
         }
     }
 }
 
 impl BackupJob {
-    /// Returns whether it only reads, so that what is written need not wait for it.
+    /// Returns whether the job only reads. Jobs that write need not wait for it.
     pub fn is_reading(&self) -> bool {
         match self.work {
             Work::Measure(_) | Work::ReadDirectory(_) | Work::Scrub(_) => true,
@@ -136,7 +136,7 @@ impl BackupJob {
         }
     }
 
-    /// Does it. May take milliseconds, and seconds on a busy disk.
+    /// Runs the job. This may take milliseconds, and seconds on a busy disk.
     pub fn carry_out(self) -> BackupDone {
         BackupDone(match self.work {
             Work::Begin { header, first } => {
@@ -145,7 +145,7 @@ impl BackupJob {
             Work::Prepare { segment_bytes } => {
                 let made = self.disk.prepare(segment_bytes, FILES_READY, Blocks::Promised);
                 if let Err(error) = made {
-                    tracing::warn!(%error, "no file can be made for replicas");
+                    tracing::warn!(%error, "cannot preallocate a replica file");
                 }
                 Done::Prepared
             }
@@ -168,7 +168,7 @@ impl BackupJob {
             Work::ReadDirectory(read) => {
                 let bodies = self.disk.bodies(read.id()).map(|(bodies, _)| bodies);
                 let bodies = bodies.unwrap_or_else(|error| {
-                    tracing::warn!(%error, "a log directory cannot be read");
+                    tracing::warn!(%error, "cannot read a segment manifest");
                     Vec::new()
                 });
                 Done::DirectoryRead(read, bodies)
@@ -185,7 +185,7 @@ fn begin(
 ) -> Result<Arc<Replica>, NotBegun> {
     let replica = match disk.create(header) {
         Ok(replica) => replica,
-        // What a process before has left there, and cannot be read, is not touched.
+        // An earlier process has left an unreadable replica here. It must not be touched.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             return Err(NotBegun { why: error.to_string(), is_nothing_left: false });
         }
@@ -199,17 +199,18 @@ fn begin(
     Ok(replica)
 }
 
-/// Takes back what there is of a replica whose beginning has failed.
+/// Removes the rest of a replica that could not be begun.
 pub(super) fn not_begun(disk: &Replicas, replica: ReplicaId, why: &str) -> NotBegun {
     NotBegun { why: why.to_owned(), is_nothing_left: give_up(disk, replica) }
 }
 
 impl NotBegun {
-    /// If nothing is left the segment goes on without this backup. A header that is left would be
-    /// found as an original that lacks what was acknowledged since, so the segment has to end.
+    /// Returns the event for the backup's machine. If nothing is left, the segment continues
+    /// without this backup. A remaining header would be found as an original that lacks later
+    /// acknowledged bytes, so the segment must end.
     pub(super) fn event(&self, replica: ReplicaId) -> BackupEvent {
         let NotBegun { why, is_nothing_left } = self;
-        tracing::warn!(%replica, why, is_nothing_left, "a replica cannot be begun");
+        tracing::warn!(%replica, why, is_nothing_left, "cannot create a replica");
         match is_nothing_left {
             true => BackupEvent::Full { replica },
             false => BackupEvent::Failed { replica },
@@ -217,18 +218,17 @@ impl NotBegun {
     }
 }
 
-/// Whether nothing is left of the replica, for good.
+/// Removes a replica. Returns whether nothing is left of it, even after a loss of power.
 pub(super) fn give_up(disk: &Replicas, replica: ReplicaId) -> bool {
     let given_up = disk.give_up(replica);
     if let Err(error) = &given_up {
-        tracing::warn!(%replica, %error, "what was given up may be found at the next start");
+        tracing::warn!(%replica, %error, "cannot discard a replica, the next start may find it");
     }
     given_up.is_ok()
 }
 
-/// Reads a replica that an earlier process has written. Returns how long it is and up to
-/// where its pieces say that the expiry clock was; `None`: what cannot be read is as good as not
-/// there.
+/// Reads a replica that an earlier process has written. Returns its length and the latest expiry
+/// clock in its pieces, or `None` if it is damaged or unreadable: such a replica is not used.
 fn measure(disk: &Replicas, replica: ReplicaId) -> Option<(u32, UnixMillis)> {
     match disk.measure(replica) {
         Ok((boot, end)) if !end.is_damaged(boot != disk.boot()) => {
@@ -236,34 +236,33 @@ fn measure(disk: &Replicas, replica: ReplicaId) -> Option<(u32, UnixMillis)> {
         }
         Ok((_, end)) => tracing::warn!(
             %replica,
-            "what stands at byte {} of its file is not what was written: it is not used",
+            "replica has invalid data at byte {} of its file, not using it",
             end.place
         ),
-        Err(error) => tracing::warn!(%replica, %error, "it cannot be read"),
+        Err(error) => tracing::warn!(%replica, %error, "cannot read a replica"),
     }
     None
 }
 
-/// Reads a replica that is kept for a master which lives. It is whole up to where its pieces are,
-/// since this process has written it.
+/// Rereads a replica of a living master. This process wrote it, so all pieces must be intact.
 fn scrub(disk: &Replicas, replica: ReplicaId) -> Scrubbed {
     match disk.scrub(replica) {
         Ok(Ok(end)) => Scrubbed::Whole(end.length),
         Ok(Err(error)) => {
-            tracing::warn!(%replica, %error, "a replica cannot be read any more: it is replaced");
+            tracing::warn!(%replica, %error, "replica can no longer be read, replacing it");
             Scrubbed::Damaged
         }
         Err(error) => {
-            tracing::warn!(%replica, %error, "a replica cannot be read now: it is tried again");
+            tracing::warn!(%replica, %error, "cannot read a replica now, trying again later");
             Scrubbed::Unknown
         }
     }
 }
 
-/// The replica is not needed any more.
+/// Frees a replica that is not needed any more.
 fn free(disk: &Replicas, replica: ReplicaId) {
     if let Err(error) = disk.free(replica) {
-        tracing::warn!(%error, "a replica that is not needed any more cannot be freed");
+        tracing::warn!(%error, "cannot free an unused replica");
     }
 }
 
@@ -275,7 +274,7 @@ mod tests {
     use wire::replica::{BootId, PieceWriter, ReplicaFormat, ReplicaKind, Stamp};
 
     const SEGMENT_BYTES: u32 = 1 << 16;
-    /// A header can be written, the first piece cannot.
+    /// File size at which the header can be written, and the first piece cannot.
     const NO_PIECE: usize = 4096;
 
     fn header() -> ReplicaHeader {

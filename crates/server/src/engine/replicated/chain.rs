@@ -1,15 +1,15 @@
-//! The log directory of a server whose log others keep: what it says, where it stands, and what
-//! follows once it is safe.
+//! The segment manifest of a replicated log (the log directory in the on-disk format): its
+//! content and its own segments (the chain). Notifications follow once an entry is safe.
 //!
-//! Whoever changes the directory leaves that with the chain, and whom to tell when it counts. The
-//! first reactor writes it down: one body at a time, with all that was left meanwhile, so that a
-//! change waits for one round trip of the change before at most.
+//! A reactor that changes the manifest queues the change here, with a notification for the time
+//! at which it counts. The first reactor writes one body at a time, with all changes queued
+//! meanwhile. So a change waits for at most one round trip of the change before it.
 //!
-//! It is written to every segment of the chain that the coordinator may know, and to the next one
-//! from its beginning on ([`Manifest`]): a coordinator that is away stops nothing.
+//! Each body goes to every manifest segment that the coordinator may know, and to the next one
+//! from its beginning on ([`Manifest`]). So nothing stops while the coordinator is away.
 //!
-//! What the directory says of new segments counts when it is acknowledged. What lets replicas go
-//! (that a segment is whole, or no part of the log) counts when no crash can take it back.
+//! The registration of a new segment counts when it is acknowledged. A change that lets replicas
+//! go (the segment is sealed, or has left the log) counts when no crash can undo it.
 
 use super::master::{Pieces, Sender, mixed};
 use super::{CHAIN_REACTOR, Letter, Plan, Replication};
@@ -27,34 +27,34 @@ use wire::directory::Content;
 use wire::peer::PeerMessage;
 use wire::replica::ReplicaKind;
 
-/// The log directory on the disks of others, and those to tell when an entry is safe.
+/// The replicated segment manifest, and the notifications that wait for its entries.
 pub(super) struct Chain {
     directory: Directory,
     replicator: Replicator,
     pieces: Pieces,
-    /// The segments that live, and whom to tell of what once they say it.
+    /// The manifest segments in use, and the notifications that wait for their acknowledgment.
     manifest: Manifest<Notice>,
-    /// What stands in the chain's segments that are kept by anybody.
+    /// Content of the manifest segments that have replicas.
     bytes: BTreeMap<SegmentId, Vec<u8>>,
-    /// Bytes of a full segment.
+    /// Size of a full segment, in bytes.
     segment_bytes: usize,
-    /// Of the last one begun.
+    /// Number of the last manifest segment begun.
     next: u64,
-    /// The chain must go on in another segment.
+    /// Set if the manifest must continue in another segment.
     must_begin: bool,
-    /// Whom to tell of what once it is written down.
+    /// Notifications for changes that are not written yet.
     unwritten: Vec<Notice>,
-    /// What other reactors have heard for the chain's replicator.
+    /// Events from other reactors for the manifest's replicator.
     letters: Vec<ReplicatorEvent>,
     short: usize,
     misplaced: Misplaced,
 }
 
-/// What a reactor is told when the directory says so for good.
+/// Notification to a reactor that a change of the manifest is safe.
 struct Notice {
     reactor: ReactorId,
     event: ReplicatorEvent,
-    /// Whether a crash must not take it back.
+    /// Set if a crash must not undo the change.
     must_be_stable: bool,
 }
 
@@ -90,7 +90,7 @@ impl Chain {
         self.misplaced
     }
 
-    /// The segment of which it is known that the coordinator has noted it.
+    /// Returns the newest manifest segment that the coordinator is known to have confirmed.
     pub(super) fn noted(&self) -> Option<SegmentId> {
         self.replicator.last_listed()
     }
@@ -99,27 +99,27 @@ impl Chain {
         self.replicator.next_deadline()
     }
 
-    /// For the replicator, when its reactor comes to it.
+    /// Queues an event for the replicator, until its reactor drives it.
     pub(super) fn post(&mut self, event: ReplicatorEvent) {
         self.letters.push(event);
     }
 
-    /// All of a segment's backups have begun it: it is named.
+    /// Registers a segment: all its backups have begun a replica.
     pub(super) fn open(&mut self, segment: SegmentId, reactor: ReactorId) {
         self.directory.open(segment);
         self.notify(reactor, ReplicatorEvent::Listed { segment }, false);
     }
 
-    /// All of a segment's backups have all of it.
+    /// Seals a segment: all its backups have all its bytes.
     pub(super) fn close(&mut self, segment: SegmentId, content: Content, reactor: ReactorId) {
-        // It may have left already.
+        // The segment may have left the log already.
         if self.directory.contains(segment) {
             self.directory.close(segment, content);
             self.notify(reactor, ReplicatorEvent::CloseListed { segment }, true);
         }
     }
 
-    /// A segment is no part of the log any more. `false`: it was not named.
+    /// Removes a segment that has left the log. Returns `false` if it was not registered.
     pub(super) fn leave_out(&mut self, segment: SegmentId, reactor: ReactorId) -> bool {
         let is_named = self.directory.contains(segment);
         if is_named {
@@ -133,7 +133,7 @@ impl Chain {
         self.unwritten.push(Notice { reactor, event, must_be_stable });
     }
 
-    /// Writes down what is pending, if nothing is under way. What follows for the replicator.
+    /// Writes pending changes unless a write is in progress. Returns events for the replicator.
     fn write(&mut self, seed: u64) -> Vec<ReplicatorEvent> {
         let is_idle = self.manifest.is_idle();
         let is_long = is_idle && self.directory.wants_segment() && !self.manifest.has_successor();
@@ -148,10 +148,10 @@ impl Chain {
         events
     }
 
-    /// Writes what is pending to every living segment.
+    /// Writes pending changes to every manifest segment in use.
     fn write_body(&mut self) -> Vec<ReplicatorEvent> {
         let Some(body) = self.directory.body() else { return Vec::new() };
-        // The first segment begins with all of it.
+        // The first manifest segment begins with a snapshot of all changes.
         let is_none = self.bytes.is_empty();
         if is_none || !self.manifest.has_room(body.len(), self.segment_bytes) {
             return Vec::new();
@@ -168,8 +168,8 @@ impl Chain {
         appended.collect()
     }
 
-    /// Begins the next segment of the chain. What had no room in those before stands in its snapshot,
-    /// and counts when the coordinator knows it.
+    /// Begins the next manifest segment. Its snapshot includes changes for which the earlier
+    /// segments had no room. These count once the coordinator has confirmed the segment.
     fn begin(&mut self, seed: u64) -> Vec<ReplicatorEvent> {
         self.must_begin = false;
         self.next += 1;
@@ -190,7 +190,7 @@ impl Chain {
         given_up.chain([opened]).collect()
     }
 
-    /// What is written down by now counts when all living segments have it.
+    /// Lets the notifications of written changes wait for all manifest segments in use.
     fn note_written(&mut self) {
         for notice in std::mem::take(&mut self.unwritten) {
             let must_be_stable = notice.must_be_stable;
@@ -198,7 +198,7 @@ impl Chain {
         }
     }
 
-    /// These segments of the chain are not needed any more.
+    /// Drops manifest segments that are not needed any more.
     fn forget(&mut self, segments: &[SegmentId]) {
         for segment in segments {
             self.bytes.remove(segment);
@@ -208,7 +208,7 @@ impl Chain {
 }
 
 impl Engine {
-    /// Lets something happen to the chain, writes down what is pending, and carries out what is wanted.
+    /// Passes an event to the manifest's replicator, writes changes, and applies all effects.
     pub(super) fn drive_chain(
         &mut self,
         replication: &Replication,
@@ -221,7 +221,7 @@ impl Engine {
         let seed = u64::from(self.node.me().0) << 40 ^ now.0;
         chain.segment_bytes = self.node.store().log().segment_bytes();
         loop {
-            // What is written goes to the segments that live when everything before it has happened.
+            // Write only after all events, so that the body goes to the segments in use then.
             if events.is_empty() {
                 events.extend(chain.write(seed));
             }
@@ -265,21 +265,21 @@ impl Engine {
             }
             ReplicatorEffect::Lease { until } => self.set_lease(replication, now, until),
             ReplicatorEffect::Announce { segment } => {
-                // One that was given up must never be known to the coordinator.
+                // The coordinator must never learn of a manifest segment that was given up.
                 if chain.manifest.announced(segment) {
                     self.out.control.push(ToCoordinator::Chain { number: segment });
                 }
             }
             ReplicatorEffect::Probe { backup } => self.probe(backup),
             ReplicatorEffect::Silent { backup } => {
-                tracing::warn!(%backup, "a backup of the log directory does not answer");
+                tracing::warn!(%backup, "backup of the segment manifest does not respond");
             }
             ReplicatorEffect::Suspect { backup } => {
                 self.out.control.push(ToCoordinator::Suspect { server: backup });
             }
             ReplicatorEffect::Fenced => replication.fence(&self.node),
             ReplicatorEffect::Name { .. } | ReplicatorEffect::Whole { .. } => {
-                unreachable!("said of the log's own segments")
+                unreachable!("only the replicator of log segments has this effect")
             }
         }
     }
@@ -300,7 +300,7 @@ impl Engine {
         }
     }
 
-    /// Until when operations may be executed.
+    /// Sets the end of the read lease.
     fn set_lease(&mut self, replication: &Replication, now: Instant, until: Option<Instant>) {
         let until = until.map_or(0, |until| until.0);
         let before = replication.lease.swap(until, Ordering::AcqRel);
@@ -310,12 +310,12 @@ impl Engine {
         if before == 0 && until > 0 {
             self.node.serves_again();
         } else if until > before && self.configuration.strict_reads {
-            // Replies wait for this on every reactor.
+            // On every reactor, replies may wait for this heartbeat.
             self.node.wake_all();
         }
     }
 
-    /// What the directory says for good.
+    /// Delivers the notifications of changes that are safe now.
     fn tell(&mut self, replication: &Replication, now: Instant, notices: Vec<Notice>) {
         let mut has_others = false;
         for Notice { reactor, event, .. } in notices {
@@ -331,9 +331,9 @@ impl Engine {
         }
     }
 
-    /// The coordinator has written down how far the chain has got.
+    /// Handles the coordinator's confirmation of a manifest segment.
     pub(in crate::engine) fn chain_noted(&mut self, now: Instant, number: SegmentId) {
-        assert_eq!(self.reactor, CHAIN_REACTOR, "what the coordinator says goes to one reactor");
+        assert_eq!(self.reactor, CHAIN_REACTOR, "the coordinator's replies go to one reactor");
         if let Some(replication) = self.replication.clone() {
             let event = ReplicatorEvent::Listed { segment: number };
             self.drive_chain(&replication, now, Some(event));

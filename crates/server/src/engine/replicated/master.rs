@@ -1,8 +1,8 @@
-//! One reactor's part of keeping the log: its replicator, and the pieces that it sends.
+//! Replication of the segments that one reactor writes: its replicator, and the pieces it sends.
 //!
-//! The replicator deals in lengths. What makes them bytes is here: a piece's bytes are read from its
-//! segment in memory, and its header is made by the replica's own writer, which remembers how the
-//! last piece began so that it can be made once more.
+//! The replicator deals in lengths, and this module supplies the bytes. It reads a piece's bytes
+//! from the segment in memory. A writer per replica makes the piece's header, and remembers the
+//! beginning of the last piece so that the piece can be sent again.
 
 use super::{CHAIN_REACTOR, Letter, Plan, Replication, candidates, lock, own_disk};
 use crate::configuration::MinReplicas;
@@ -21,22 +21,22 @@ use wire::directory::Content;
 use wire::peer::{Append, AppendResult, Appended, PeerMessage, Refusal};
 use wire::replica::{Identity, PIECE_HEADER_BYTES, PieceWriter, ReplicaId, ReplicaKind, Stamp};
 
-/// The replicator of one reactor and the pieces that it sends.
+/// The replicator of one reactor, with the pieces that it sends.
 pub(in crate::engine) struct Master {
     replicator: Replicator,
     pieces: Pieces,
-    /// The map that its replicator was told of.
+    /// Version of the last map that the replicator was given.
     map: u64,
     dead: BTreeSet<ServerId>,
-    /// A segment was asked to end, and has to be handed out once more.
+    /// Set if a segment was ended, so that its appended bytes must be collected once more.
     has_ended: bool,
-    /// What this turn has handed out, to be told to the replicator.
+    /// Buffer of events for the replicator about the bytes appended in this turn.
     handed_out: Vec<ReplicatorEvent>,
-    /// Fewest backups that a write must get.
+    /// Minimum number of backups that must receive a write.
     reach_min: usize,
 }
 
-/// What makes the headers of the pieces of many replicas.
+/// Header writers for the pieces of many replicas.
 #[derive(Default)]
 pub(super) struct Pieces {
     writers: BTreeMap<(SegmentId, ServerId), Writer>,
@@ -44,23 +44,23 @@ pub(super) struct Pieces {
 
 struct Writer {
     replica: ReplicaId,
-    /// At the beginning of the last piece, and at its end.
+    /// State at the beginning of the last piece, and at its end.
     before: PieceWriter,
     after: PieceWriter,
 }
 
-/// What all messages of one log have in common.
+/// Fields that all messages of one log have in common.
 #[derive(Clone, Copy)]
 pub(super) struct Sender {
     pub(super) cluster: ClusterId,
     pub(super) kind: ReplicaKind,
     pub(super) segment_bytes: u32,
-    /// Not below any version in what is sent.
+    /// Upper bounds of the versions and expiry clocks in the bytes sent so far.
     pub(super) stamp: Stamp,
 }
 
 impl Pieces {
-    /// The header of a piece of these bytes; `None` if it has none.
+    /// Returns the header of a piece with these bytes; `None` for a piece without bytes.
     fn header(
         &mut self,
         backup: ServerId,
@@ -83,12 +83,12 @@ impl Pieces {
         if piece.from == writer.after.length() {
             writer.before = writer.after;
         }
-        assert_eq!(piece.from, writer.before.length(), "{piece} goes on where another one ended");
+        assert_eq!(piece.from, writer.before.length(), "{piece} begins where another one ended");
         writer.after = writer.before;
         Some(writer.after.next(bytes, piece.stable, sender.stamp))
     }
 
-    /// What a closed segment holds that has been sent to its end.
+    /// Returns the content of a closed segment that has been sent completely.
     fn content(&self, segment: SegmentId) -> Option<Content> {
         let writers = self.writers.range((segment, ServerId(0))..=(segment, ServerId(u32::MAX)));
         let longest = writers.map(|(_, writer)| writer.after).max_by_key(PieceWriter::length)?;
@@ -99,7 +99,7 @@ impl Pieces {
         self.writers.retain(|(of, _), _| *of != segment);
     }
 
-    /// Sends a piece whose bytes are these.
+    /// Sends a piece with these bytes.
     pub(super) fn send(
         &mut self,
         (backup, piece): (ServerId, &Piece),
@@ -149,19 +149,19 @@ impl Master {
         self.replicator.next_deadline()
     }
 
-    /// Returns how many backups get what is written next.
+    /// Returns the number of backups that receive the next write.
     pub(in crate::engine) fn reach(&self) -> usize {
         self.replicator.reach()
     }
 
-    /// Returns how many other servers hold all that was handed out.
+    /// Returns how many other servers hold all bytes that the replicator knows of.
     pub(in crate::engine) fn holders(&self) -> Holders {
         self.replicator.holders()
     }
 }
 
 impl Engine {
-    /// Tells the replicators what has happened since the last call, and carries out what they want.
+    /// Reports all changes since the last call to the replicators, and applies their effects.
     pub(super) fn replicate(&mut self, replication: &Replication, now: Instant) {
         if replication.is_fenced.load(Ordering::Relaxed) {
             return;
@@ -181,13 +181,13 @@ impl Engine {
         }
     }
 
-    /// Returns whether a write would get fewer backups than it must.
+    /// Returns whether a write would get fewer backups than required.
     #[inline]
     pub(crate) fn lacks_replicas(&self) -> bool {
         self.master.as_ref().is_some_and(|master| master.reach() < master.reach_min)
     }
 
-    /// Settings or members have changed: so may the number of backups that a write must get.
+    /// Recomputes the required number of backups, after a change of settings or members.
     pub(in crate::engine) fn update_reach_min(&mut self) {
         let Some(replication) = &self.replication else { return };
         let (wanted, members) = (replication.plan().replicas, self.node.map().servers.len());
@@ -202,7 +202,7 @@ impl Engine {
         }
     }
 
-    /// Who lives, and who does not.
+    /// Reports changes of the living and dead servers to the replicators.
     fn follow_map(&mut self, replication: &Replication, now: Instant) {
         let map = self.node.map();
         let Some(master) = &mut self.master else { return };
@@ -226,8 +226,8 @@ impl Engine {
         }
     }
 
-    /// What has become of the log's segments. That there are new ones is learned when they are
-    /// handed out, by whom they are written.
+    /// Processes segment state changes. New segments are discovered later, with their first
+    /// bytes.
     fn follow_log(&mut self, replication: &Replication) {
         let log = self.node.store().clone();
         for change in log.log().take_changes() {
@@ -240,7 +240,7 @@ impl Engine {
                         self.node.wake_all();
                     }
                 }
-                // It never held anything.
+                // The segment was never written to.
                 None => log.log().release(segment),
             }
         }
@@ -255,8 +255,8 @@ impl Engine {
         }
     }
 
-    /// Nothing in a segment of ours is needed any more: its memory is free, and its replicas are as
-    /// soon as no directory names them.
+    /// Removes a segment without live entries from the log. Its memory is free at once. Its
+    /// replicas are released when the manifest no longer names the segment.
     fn end_segment(&mut self, replication: &Replication, now: Instant, segment: SegmentId) {
         self.drive_master(replication, now, ReplicatorEvent::Leaving { segment });
         self.node.store().log().release(segment);
@@ -268,7 +268,7 @@ impl Engine {
         }
     }
 
-    /// Tells the replicator what this reactor's segments have got.
+    /// Reports the bytes appended to this reactor's segments to the replicator.
     fn hand_out_pieces(&mut self, replication: &Replication, now: Instant) {
         let Some(master) = &mut self.master else { return };
         let mut events = std::mem::take(&mut master.handed_out);
@@ -282,7 +282,7 @@ impl Engine {
             let (segment, length) = (unsaved.segment, unsaved.from + unsaved.bytes.len() as u32);
             let is_new = unsaved.from == 0 && !replicator.contains(segment);
             if is_new && length == 0 {
-                // Nobody has written to it, and nobody will.
+                // The segment was closed while empty, and stays so.
                 return true;
             }
             if is_new {
@@ -305,7 +305,7 @@ impl Engine {
         }
     }
 
-    /// Lets something happen to this reactor's replicator, and carries out what it wants.
+    /// Passes an event to this reactor's replicator, and applies its effects.
     pub(super) fn drive_master(
         &mut self,
         replication: &Replication,
@@ -324,14 +324,14 @@ impl Engine {
         for effect in effects.drain() {
             has_acknowledged |= self.carry_out_master(replication, effect);
         }
-        // A freeze or a cut may wait for that, too.
+        // A freeze or a cut may wait for the acknowledgment as well.
         let is_waited_for = self.node.waiting_machines.load(Ordering::Acquire) > 0;
         if has_acknowledged && (replication.acknowledgments.tell(self.holds) || is_waited_for) {
             self.node.wake_all();
         }
     }
 
-    /// Whether more is acknowledged now.
+    /// Applies an effect. Returns whether more bytes are acknowledged or durable now.
     fn carry_out_master(&mut self, replication: &Replication, effect: ReplicatorEffect) -> bool {
         let store = self.node.store().clone();
         match effect {
@@ -373,14 +373,14 @@ impl Engine {
             }
             ReplicatorEffect::Probe { backup } => self.probe(backup),
             ReplicatorEffect::Silent { backup } => {
-                tracing::warn!(%backup, "a backup does not answer: others take its place");
+                tracing::warn!(%backup, "backup does not respond, replacing it");
             }
             ReplicatorEffect::Suspect { backup } => {
                 self.out.control.push(ToCoordinator::Suspect { server: backup });
             }
             ReplicatorEffect::Fenced => replication.fence(&self.node),
             ReplicatorEffect::Lease { .. } | ReplicatorEffect::Announce { .. } => {
-                unreachable!("the chain's business")
+                unreachable!("only the replicator of the manifest has this effect")
             }
         }
         false
@@ -394,14 +394,14 @@ impl Engine {
             segment_bytes: store.log().segment_bytes() as u32,
             stamp: store.stamp(),
         };
-        // What has left memory is not sent any more: the replicator has been told so before.
+        // A released segment is not sent any more; its replicator was notified before.
         let bytes = self.worker.read_segment(piece.replica.segment, piece.from, piece.to);
         if let (Some(bytes), Some(master)) = (bytes, &mut self.master) {
             master.pieces.send((backup, piece), bytes, &sender, &mut self.out);
         }
     }
 
-    /// A backup has answered an append.
+    /// Handles a backup's answer to an append.
     pub(in crate::engine) fn appended(&mut self, now: Instant, backup: ServerId, answer: Appended) {
         let Some(replication) = self.replication.clone() else { return };
         let is_chain = answer.replica.segment.0 >= super::CHAIN;
@@ -409,7 +409,7 @@ impl Engine {
         if let AppendResult::Refused(Refusal::Failed) = answer.result
             && !is_chain
         {
-            // A backup that has not been asked does not know which reactor wants to know.
+            // An unrequested report may arrive on a reactor that does not write the segment.
             let owner = replication.owners().get(&answer.replica.segment).copied();
             if let Some(owner) = owner.filter(|owner| *owner != self.reactor) {
                 replication.post(owner, Letter::Event(event));
@@ -423,13 +423,13 @@ impl Engine {
         }
     }
 
-    /// A server asks whether this one is there.
+    /// Answers a server's probe.
     pub(in crate::engine) fn pinged(&mut self, route: Route) {
         let (to, message) = (To::Back(route), PeerMessage::Pong);
         self.out.peers.push(Sending { to, is_priority: false, message, payload: Vec::new() });
     }
 
-    /// A server is there, which this reactor had asked.
+    /// Handles a server's answer to a probe of this reactor.
     pub(in crate::engine) fn heard(&mut self, now: Instant, backup: ServerId) {
         let Some(replication) = self.replication.clone() else { return };
         if lock(&replication.asked_for).remove(&backup) {
@@ -442,7 +442,7 @@ impl Engine {
         }
     }
 
-    /// The coordinator does not hear a server, and asks whether it is reached from here.
+    /// Probes a server for the coordinator, which does not hear from it.
     pub(in crate::engine) fn ask_for_coordinator(&mut self, server: ServerId) {
         let Some(replication) = self.replication.clone() else { return };
         if server != self.node.me() {
@@ -451,12 +451,12 @@ impl Engine {
         }
     }
 
-    /// What both replicators say of a backup that does not answer.
+    /// Probes a backup that does not answer a replicator.
     pub(super) fn probe(&mut self, backup: ServerId) {
         self.out.send(backup, PeerMessage::Ping);
     }
 
-    /// A backup has freed replicas, of whomever's segments.
+    /// Handles a backup's report that it has freed replicas, which any reactor may have written.
     pub(in crate::engine) fn released(&mut self, backup: ServerId, replicas: Vec<ReplicaId>) {
         let Some(replication) = self.replication.clone() else { return };
         let event = ReplicatorEvent::Released { backup, replicas };
@@ -465,8 +465,8 @@ impl Engine {
         self.node.wake_all();
     }
 
-    /// A backup asks whether replicas are needed. Each reactor knows of the segments that it writes,
-    /// and what nobody knows is needed by nobody.
+    /// Handles a backup's question whether replicas are needed. Each reactor knows about the
+    /// segments that it writes. A replica that no reactor knows is not needed.
     pub(in crate::engine) fn needed(
         &mut self,
         now: Instant,
@@ -499,7 +499,7 @@ impl Engine {
         }
     }
 
-    /// Time has passed for this reactor's replicators.
+    /// Runs the replicators of this reactor that are due.
     pub(in crate::engine) fn tick_replication(&mut self, now: Instant) {
         let Some(replication) = self.replication.clone() else { return };
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -512,7 +512,8 @@ impl Engine {
         self.tick_backup(&replication, now);
     }
 
-    /// When [`Engine::tick_replication`] is due, if nothing happens before.
+    /// Returns the next time at which [`Engine::tick_replication`] must run if no other event
+    /// comes first.
     pub(in crate::engine) fn replication_deadline(&self) -> Option<Instant> {
         let replication = self.replication.as_ref()?;
         let is_first = self.reactor == CHAIN_REACTOR;
@@ -523,8 +524,9 @@ impl Engine {
     }
 }
 
-/// Bits in which every bit of `seed` has a part (Steele, Lea and Flood, *Fast splittable pseudorandom
-/// number generators*, OOPSLA 2014): who keeps a segment need not be unforeseeable.
+/// Hashes `seed` so that every output bit depends on every input bit (Steele, Lea and Flood,
+/// *Fast splittable pseudorandom number generators*, OOPSLA 2014). The choice of backups may be
+/// predictable.
 pub(super) fn mixed(seed: u64) -> u64 {
     let a = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let b = (a ^ a >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,19 +1,20 @@
-//! A server of a cluster that keeps its log on the disks of others, and theirs on its own. See
-//! `docs/design/replication.md`.
+//! Replication: a server of a cluster writes its log to other servers' disks, and holds replicas
+//! of their logs on its own. See `docs/design/replication.md`.
 //!
-//! - [`Replication`]: what all reactors share;
-//! - [`master`](self): one reactor's part: places and sends what its segments get;
-//! - [`chain`](self): the log directory's own segments, and the read lease that hangs on them;
+//! - [`Replication`]: state shared by all reactors;
+//! - [`master`](self): the replicator of one reactor, which places and sends segment bytes;
+//! - [`chain`](self): the segment manifest, and the read lease that depends on its backups;
 //! - [`own_disk`](self): the log of the last living server, on its own disk;
-//! - [`backup`](self): what this server takes, keeps and frees for the logs of others;
-//! - [`backup_jobs`](self): what of that the disk does meanwhile;
-//! - [`routes`](self): where answers about those replicas go;
-//! - [`counts`](self): what people see of the disk.
+//! - [`backup`](self): the replicas that this server holds for other servers;
+//! - [`backup_jobs`](self): the disk work for those replicas;
+//! - [`routes`](self): the connections for answers about those replicas;
+//! - [`counts`](self): counters of the disk, for operators.
 //!
-//! The machines are `protocols::replication`. Each reactor drives a replicator for the segments that
-//! it writes; the first one drives the chain's, too. What one has to tell another is put into its
-//! [`Inbox`]. The disk is touched in the turn for pieces of replicas that exist; whatever may take
-//! long is left in the engine's outbox, as a [`BackupJob`].
+//! The machines are in `protocols::replication`. Each reactor drives a replicator for the
+//! segments that it writes; the first reactor also drives the one of the manifest. Reactors
+//! notify each other through an [`Inbox`]. Within a turn, only pieces of existing replicas are
+//! written to disk. All work that may take long is left in the engine's outbox, as a
+//! [`BackupJob`].
 
 mod backup;
 mod backup_jobs;
@@ -46,18 +47,17 @@ use wire::replica::ReplicaId;
 pub(super) use backup::BackupPart;
 pub(super) use master::Master;
 
-/// Segments of the chain are numbered from here, so that no number is one of the log's as well.
+/// First number of manifest segments. Numbers of the log's own segments are lower.
 const CHAIN: u64 = 1 << 63;
 
-/// How a server's log is kept by others.
+/// Parameters of the replication of a server's log.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// When a write is acknowledged.
+    /// Durability mode: determines when a write is acknowledged.
     pub mode: Mode,
-    /// Replicas of each segment, at least one.
+    /// Number of replicas of each segment, at least one.
     pub replicas: u16,
-    /// How often what is kept for others is read again, to find out whether the disk still has it.
-    /// `None`: never.
+    /// Interval of the scrub, which rereads held replicas to detect damage. `None`: never.
     pub scrub: Option<Duration>,
 }
 
@@ -74,36 +74,36 @@ impl Plan {
 pub struct Replication {
     plan: Plan,
     pub(super) acknowledgments: Acknowledgments,
-    /// What stands on this server's disk.
+    /// Replicas on this server's disk.
     disk: Arc<Replicas>,
     backup: Mutex<BackupSide>,
     disk_counts: DiskCounts,
     chain: Mutex<Chain>,
-    /// Whether the chain has something for the first reactor to do.
+    /// Set if the manifest has work for the first reactor.
     chain_waits: AtomicBool,
-    /// Who writes, or has written, each segment of this log.
+    /// The reactor that writes, or has written, each segment of this log.
     owners: Mutex<BTreeMap<SegmentId, ReactorId>>,
     inboxes: Box<[Inbox]>,
-    /// Until when operations may be executed, in nanoseconds.
+    /// End of the read lease, in nanoseconds: operations may run until then.
     lease: AtomicU64,
-    /// How often that time passed before the backups' next word.
+    /// Number of times the lease ran out before the backups renewed it.
     lease_lapses: AtomicU64,
     is_fenced: AtomicBool,
-    /// Servers of which the coordinator wants to know whether they answer.
+    /// Servers that the coordinator wants this server to probe.
     asked_for: Mutex<BTreeSet<ServerId>>,
-    /// By reactor: segments with fewer replicas than wanted.
+    /// Number of under-replicated segments, by reactor.
     short: Box<[AtomicUsize]>,
-    /// By reactor: backups that get what is written next.
+    /// Number of backups that receive the next write, by reactor.
     reach: Box<[AtomicUsize]>,
-    /// Fewest that a write must get.
+    /// Minimum number of backups that must receive a write.
     reach_min: AtomicUsize,
-    /// No other server lives: the log is kept on this server's own disk.
+    /// Set if no other server lives: the log is on this server's own disk.
     is_on_own_disk: AtomicBool,
-    /// By reactor: replicas that were placed against the rules about racks.
+    /// Number of replicas placed against the rack rules, by reactor.
     misplaced: Box<[MisplacedCounts]>,
 }
 
-/// One reactor's [`Misplaced`], for whoever asks.
+/// The [`Misplaced`] of one reactor, readable by others.
 #[derive(Default)]
 struct MisplacedCounts {
     with_master: AtomicUsize,
@@ -117,7 +117,7 @@ impl MisplacedCounts {
     }
 }
 
-/// What others have to tell a reactor.
+/// Messages from other reactors to a reactor.
 #[derive(Default)]
 struct Inbox {
     letters: Mutex<Vec<Letter>>,
@@ -125,16 +125,16 @@ struct Inbox {
 }
 
 enum Letter {
-    /// For its replicator.
+    /// For the reactor's replicator.
     Event(ReplicatorEvent),
-    /// Nothing in the segment is needed any more.
+    /// No entry of the segment is needed any more.
     Dead(SegmentId),
 }
 
 impl Replication {
-    /// Of a server with this number, whose disk holds these replicas.
+    /// Makes the replication of server `me`, with the replicas on its disk.
     pub fn new(plan: Plan, me: ServerId, reactors: u16, disk: Replicas) -> Replication {
-        assert!(plan.replicas > 0, "a log that nobody keeps is not replicated");
+        assert!(plan.replicas > 0, "a replicated log needs at least one replica");
         let disk = Arc::new(disk);
         Replication {
             plan,
@@ -158,60 +158,59 @@ impl Replication {
         }
     }
 
-    /// How it is kept.
+    /// Returns the parameters.
     pub fn plan(&self) -> Plan {
         self.plan
     }
 
-    /// What this server keeps of others.
+    /// Returns the replicas that this server holds on its disk.
     pub fn disk(&self) -> &Arc<Replicas> {
         &self.disk
     }
 
-    /// Returns whether a replica was believed to have more than this many bytes of its segment.
+    /// Returns whether the backup's machine expects more than `length` bytes in a replica.
     pub(super) fn is_short(&self, replica: ReplicaId, length: u32) -> bool {
         self.backup().machine().length(replica).is_some_and(|expected| length < expected)
     }
 
-    /// How many replicas are held for others, and how many bytes of segments they have.
+    /// Returns the number of replicas held for other servers, and their total bytes.
     pub fn held(&self) -> (usize, u64) {
         self.backup().machine().totals()
     }
 
-    /// How much longer operations may be executed; nothing if the lease has run out.
+    /// Returns the remaining time of the lease; zero if it has run out.
     pub fn lease_left(&self, now: Instant) -> Duration {
         Duration::from_nanos(self.lease.load(Ordering::Acquire).saturating_sub(now.0))
     }
 
-    /// How often the lease has run out since the server began to serve.
+    /// Returns the number of times the lease ran out since the server began to serve.
     pub fn lease_lapses(&self) -> u64 {
         self.lease_lapses.load(Ordering::Relaxed)
     }
 
-    /// Returns the counts of the disk.
+    /// Returns the counters of the disk.
     pub fn disk_counts(&self) -> &DiskCounts {
         &self.disk_counts
     }
 
-    /// Whether nothing more is taken for this log.
+    /// Returns whether this backup has fenced a log: it takes nothing more for it.
     pub(super) fn is_log_fenced(&self, log: ServerId) -> bool {
         self.backup().machine().is_fenced(log)
     }
 
-    /// Segments of this log with fewer replicas than wanted.
+    /// Returns the number of under-replicated segments of this log.
     pub fn under_replicated(&self) -> usize {
         let data: usize = self.short.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         data + self.chain().short()
     }
 
-    /// Returns how many other servers get what is written next, on the reactor where these are
-    /// fewest.
+    /// Returns the lowest number, of all reactors, of other servers that receive the next write.
     pub fn reach(&self) -> usize {
         let reach = self.reach.iter().map(|reach| reach.load(Ordering::Relaxed));
         reach.min().unwrap_or_default()
     }
 
-    /// Returns how many it must get, or it is refused.
+    /// Returns the minimum of that number. Writes are refused below it.
     pub fn reach_min(&self) -> usize {
         self.reach_min.load(Ordering::Relaxed)
     }
@@ -223,8 +222,8 @@ impl Replication {
         }
     }
 
-    /// Replicas of this log that stand in this server's rack, or with another one of their segment,
-    /// since there was no other place: how many were begun there.
+    /// Returns the number of replicas of this log that were placed against the rack rules: in
+    /// this server's rack, or in the rack of another replica of the same segment.
     pub fn misplaced(&self) -> Misplaced {
         let mut all = self.chain().misplaced();
         for counts in &self.misplaced {
@@ -234,8 +233,8 @@ impl Replication {
         all
     }
 
-    /// Replicas of a log that a loss of power may have made shorter than this server has said they were.
-    /// None, if it waits for its disk before it says anything.
+    /// Returns the replicas of a log that a loss of power may have made shorter than this server
+    /// has reported. There are none in a mode that syncs before it acknowledges.
     fn written_before_this_boot(&self, log: ServerId) -> BTreeSet<ReplicaId> {
         let is_possible = match self.plan.mode {
             Mode::Memory | Mode::Interval => true,
@@ -246,17 +245,17 @@ impl Replication {
         earlier.map(|header| header.id).collect()
     }
 
-    /// The segment of the chain that the coordinator has noted, as far as is known here.
+    /// Returns the newest manifest segment that the coordinator is known to have confirmed.
     pub(super) fn noted_chain(&self) -> Option<SegmentId> {
         self.chain().noted()
     }
 
-    /// Logs of which the disk has something, and the last segment of each one's chain among that.
+    /// Returns the logs with replicas on this disk, and the last manifest segment of each.
     pub(super) fn kept_logs(&self) -> Vec<(ServerId, Option<SegmentId>)> {
         self.disk.chains()
     }
 
-    /// Whether operations may be executed: nobody else serves what this server holds.
+    /// Returns whether operations may run: no other server serves the ranges of this one.
     pub fn is_leased(&self, now: Instant) -> bool {
         now.0 < self.lease.load(Ordering::Acquire) || planted::is(Bug::ZombieServes)
     }
@@ -273,7 +272,7 @@ impl Replication {
         lock(&self.owners)
     }
 
-    /// Tells a reactor something, which it reads when it hands out the next time.
+    /// Sends a message to a reactor, which reads it at its next commit.
     fn post(&self, to: ReactorId, letter: Letter) {
         let inbox = &self.inboxes[usize::from(to.0)];
         lock(&inbox.letters).push(letter);
@@ -292,7 +291,7 @@ impl Replication {
         if has_letters { std::mem::take(&mut *lock(&inbox.letters)) } else { Vec::new() }
     }
 
-    /// The chain has something to do, which its reactor does in its next turn.
+    /// Schedules work on the manifest for the next turn of its reactor.
     fn call_chain(&self, node: &Node, caller: ReactorId) {
         self.chain_waits.store(true, Ordering::Release);
         if caller != CHAIN_REACTOR {
@@ -300,7 +299,7 @@ impl Replication {
         }
     }
 
-    /// The coordinator takes this server for dead: what it holds is served by others.
+    /// Stops serving, because the coordinator has declared this server dead.
     fn fence(&self, node: &Node) {
         if !self.is_fenced.swap(true, Ordering::AcqRel) {
             self.lease.store(0, Ordering::Release);
@@ -309,20 +308,21 @@ impl Replication {
     }
 }
 
-/// Who drives the chain.
+/// The reactor that drives the manifest.
 const CHAIN_REACTOR: ReactorId = ReactorId(0);
 
-const FENCED: &str = "the cluster has taken this server for dead, and others serve what it held: it \
-                      was cut off, or stood still, for too long";
+const FENCED: &str = "the cluster has declared this server dead, and other servers serve its \
+                      ranges: it was disconnected, or did not respond, for too long";
 
-/// Returns the servers that can keep replicas for `me` by a map, and the rack of that one. If it
-/// `is_last` that is its own disk.
+/// Returns the candidate backups of `me` by a map, and the rack of `me`. The only candidate of
+/// the last server (`is_last`) is its own disk.
 fn candidates(map: &ClusterMap, me: ServerId, is_last: bool) -> (Rack, Vec<Candidate>) {
     let living = || map.servers.iter().filter(|server| !server.is_dead);
     let racks: BTreeSet<&str> =
         living().map(|it| &*it.rack).filter(|rack| !rack.is_empty()).collect();
     let rack_of = |server: &wire::control::ServerInfo| {
-        // Who names none stands alone. Numbers of servers are far below half of what there is.
+        // A server without a rack is its own failure domain. The high bit keeps its id apart from
+        // rack indices: server numbers are far below 2^31.
         let named = racks.iter().position(|rack| *rack == server.rack);
         Rack(named.map_or(server.id.0 | 1 << 31, |at| at as u32))
     };
@@ -341,10 +341,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
-    /// Whether operations on data must wait: others may serve what this server holds.
+    /// Returns whether operations must wait, because another server may serve this one's ranges.
     ///
-    /// The clock is read here, after the request was received: a process that has stood still in
-    /// between must not serve by what it knew before.
+    /// The clock is read here, after the request was received. A process that was stopped in
+    /// between must not serve by an outdated lease.
     #[inline]
     pub(crate) fn lacks_lease(&self, now: Instant) -> bool {
         match &self.replication {
@@ -359,7 +359,7 @@ impl Engine {
         self.configuration.strict_reads && self.replication.is_some()
     }
 
-    /// A request has been admitted that shows or changes data.
+    /// Records that a request that reads or changes data was admitted.
     #[inline]
     pub(crate) fn note_data(&self) {
         if self.is_strict() {
@@ -367,28 +367,28 @@ impl Engine {
         }
     }
 
-    /// Returns when the requests since the last call had been executed, if their replies must wait
-    /// for a beat that is sent after that.
+    /// Returns the time after the execution of all requests since the last call. Their replies
+    /// must wait for a heartbeat sent after that time. `None`: no reply has to wait.
     #[inline]
     pub(crate) fn take_data(&self, now: Instant) -> Option<Instant> {
         (self.has_data.get() && self.has_data.replace(false)).then(|| self.read_stopwatch(now))
     }
 
-    /// Returns whether a beat that was sent after `executed` has been acknowledged: nobody else served
-    /// what this server holds before that was sent.
+    /// Returns whether a heartbeat that was sent after `executed` has been acknowledged. If so,
+    /// no other server served this one's ranges before that heartbeat was sent.
     pub(crate) fn is_confirmed(&self, executed: Instant) -> bool {
         let until = self.lease_until().unwrap_or(0);
         until > executed.0.saturating_add(LEASE.as_nanos() as u64)
     }
 
-    /// Returns the end of the lease, which moves with every beat that is acknowledged; `None`: no
-    /// reply waits for that.
+    /// Returns the end of the lease, in nanoseconds, which rises with every acknowledged
+    /// heartbeat. Returns `None` if replies do not wait for it.
     pub(crate) fn lease_until(&self) -> Option<u64> {
         let replication = self.replication.as_ref().filter(|_| self.configuration.strict_reads)?;
         Some(replication.lease.load(Ordering::Acquire))
     }
 
-    /// A connection to a server has ended: what was sent to it may be lost.
+    /// Handles the end of a connection to a server. Messages sent on it may be lost.
     pub fn connection_lost(&mut self, now: Instant, to: ServerId) {
         self.recovery_connection_lost(now, to);
         if let Some(replication) = self.replication.clone() {

@@ -1,8 +1,7 @@
-//! The last living server keeps its log on its own disk: it is a backup of itself.
+//! The last living server keeps its log on its own disk, as a backup of itself.
 //!
-//! Its replicator and the backup's machine are those of a server with others, and speak to each
-//! other by the same messages. These are delivered here, within the turn, and never reach a socket.
-//! See `docs/design/solo.md`.
+//! Its replicator and its backup machine work as with other servers, and exchange the same
+//! messages. This module delivers them within the turn. See `docs/design/solo.md`.
 
 use super::Replication;
 use crate::engine::outgoing::Sending;
@@ -12,33 +11,35 @@ use std::sync::atomic::Ordering;
 use types::{Instant, ServerId};
 use wire::control::ClusterMap;
 
-/// Bytes of pieces that a turn takes for this server's own log before it leaves the rest to the
-/// next one: as many as a backup takes of a copy in one turn (1 ms). Clients wait for that.
+/// Maximum bytes of pieces that a turn delivers to this server itself; the rest waits for the
+/// next turn. A backup takes as much of a copy in one turn (1 ms), while its clients wait.
 const BYTES_PER_TURN: usize = 256 << 10;
 
-/// Returns whether no other server lives, and one has lived that was in the cluster with `me`. The
-/// first server of a cluster waits for others: its log is to be on their disks from the beginning.
+/// Returns whether `me` is the only living server, and has been in a cluster with another one.
+/// The first server of a cluster is not the last one: it waits for others, so that its log is on
+/// their disks from the beginning.
 pub(super) fn is_last(map: &ClusterMap, me: ServerId, dead: &BTreeSet<ServerId>) -> bool {
     let mut living = map.servers.iter().filter(|server| !server.is_dead).map(|server| server.id);
     !dead.is_empty() && living.next() == Some(me) && living.next().is_none()
 }
 
 impl Replication {
-    /// Returns whether this server's log is kept on its own disk, since no other server lives.
+    /// Returns whether this server's log is on its own disk because no other server lives.
     pub fn is_on_own_disk(&self) -> bool {
         self.is_on_own_disk.load(Ordering::Relaxed)
     }
 
-    /// Sets it. Each reactor calls this when it sees a new map; only a change is logged.
+    /// Records whether the log is on this server's own disk. Each reactor calls this when it sees
+    /// a new map; only a change is logged.
     pub(super) fn set_on_own_disk(&self, is_last: bool) {
         let before = self.is_on_own_disk.swap(is_last, Ordering::Relaxed);
         match (before, is_last) {
             (false, true) => tracing::warn!(
-                "no other server lives: this one keeps its log on its own disk only. Start another \
-                 one: until it has joined and has copies, what is written is lost with this disk"
+                "no other server is alive, keeping the log on this disk only. Start another \
+                 server: until it has joined and has copies, new writes are lost with this disk"
             ),
             (true, false) => tracing::info!(
-                "another server lives: what stands on this disk only is copied to others"
+                "another server is alive, copying data that is only on this disk to other servers"
             ),
             (false, false) | (true, true) => {}
         }
@@ -46,7 +47,7 @@ impl Replication {
 }
 
 impl Engine {
-    /// As [`Engine::replicate`], and delivers what this server sends to itself.
+    /// Runs [`Engine::replicate`], and delivers the messages that this server sends to itself.
     pub(in crate::engine) fn replicate_all(&mut self, replication: &Replication, now: Instant) {
         self.replicate(replication, now);
         let mut room = BYTES_PER_TURN;
@@ -55,14 +56,15 @@ impl Engine {
         }
     }
 
-    /// Returns whether there was something. The next call delivers what has come of it.
+    /// Delivers messages of this server to itself. Returns whether there were any; then the
+    /// caller must call again, because the delivery may have produced more.
     fn deliver_to_itself(&mut self, now: Instant, room: &mut usize) -> bool {
         let me = self.node.me();
         if self.out.peers.iter().any(|sending| sending.to.is_here(me)) {
             self.to_itself.extend(self.out.peers.extract_if(.., |sending| sending.to.is_here(me)));
         }
         let mut has_delivered = false;
-        // Questions and answers are few, and do not wait behind the pieces of the next turn alone.
+        // Messages without a payload are few, and do not count against the limit.
         let fits = |sending: &mut Sending, room: usize| room > 0 || sending.payload.is_empty();
         while let Some(sending) = self.to_itself.pop_front_if(|sending| fits(sending, *room)) {
             let Sending { message, payload, .. } = sending;
@@ -74,7 +76,7 @@ impl Engine {
         has_delivered
     }
 
-    /// Returns when the rest is delivered that had to be left, if there is any: at once.
+    /// Returns the time at which undelivered messages are delivered, if there are any: at once.
     pub(super) fn own_disk_deadline(&self) -> Option<Instant> {
         (!self.to_itself.is_empty()).then_some(Instant(0))
     }
@@ -112,7 +114,7 @@ mod tests {
         assert!(!is_last(&[], &[2]), "no map has come yet");
         assert!(!is_last(&[(2, false), (3, false)], &[1]));
         assert!(is_last(&[(2, true), (3, false)], &[2]));
-        assert!(is_last(&[(3, false)], &[1, 2]), "nobody asks for the dead any more");
+        assert!(is_last(&[(3, false)], &[1, 2]), "dead servers do not count");
         assert!(!is_last(&[(2, true), (4, false)], &[2, 3]), "it is not one of them itself");
     }
 

@@ -1,4 +1,4 @@
-//! Requests that were not executed: each gets a reply that says why, or waits.
+//! Commands that were not executed: each gets an error reply, or its request is parked.
 
 use super::{Conversation, Outcome, Turn};
 use crate::commands::{Command, Refusal, Undone};
@@ -44,7 +44,7 @@ impl Conversation {
             Undone::Begin(job) => match turn.engine.begin(job) {
                 Some(request) => Outcome::Wait(Cause::Answer(request)),
                 None => {
-                    reply.error("ERR there is no process to do this");
+                    reply.error("ERR not supported: there is no process to run this job");
                     Outcome::Replied
                 }
             },
