@@ -1,41 +1,42 @@
-//! Strings as `DUMP` writes them: the type, the value in the encoding of Redis's RDB files, the
-//! version of that encoding, and a checksum over all of it.
+//! The format of `DUMP`: the type, the value in the encoding of Redis's RDB files, the version of
+//! that encoding, and a checksum over all of it.
 //!
-//! A value that is a small integer is written as one, as Redis does. Values are not compressed, but
-//! compressed ones are read.
+//! A value that is a small integer is encoded as one, as in Redis. Values are written without
+//! compression, but compressed ones can be read.
 
+use crc_fast::CrcAlgorithm;
 use types::limits::VALUE_BYTES_MAX;
 
-/// The version that Valkey 9 writes.
+/// The RDB version that Valkey 9 writes.
 const VERSION: u16 = 80;
 const TYPE_STRING: u8 = 0;
-/// Bytes of version and checksum.
+/// Size of version and checksum, in bytes.
 const FOOTER_BYTES: usize = 10;
 
-/// In the first byte's upper two bits: how a length is written.
+/// Length encodings, in the upper two bits of the first byte.
 const LENGTH_6: u8 = 0;
 const LENGTH_14: u8 = 1;
 const LENGTH_LONG: u8 = 2;
 const LENGTH_32: u8 = 0x80;
 const LENGTH_64: u8 = 0x81;
-/// First bytes of what is no length.
+/// First bytes of encodings other than a plain string.
 const INTEGER_8: u8 = 0xc0;
 const INTEGER_16: u8 = 0xc1;
 const INTEGER_32: u8 = 0xc2;
 const COMPRESSED: u8 = 0xc3;
 
-/// Why a dump is not taken.
+/// The reason why a dump is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unreadable {
-    /// Too short, too new, or damaged.
+    /// The dump is too short, too new, or damaged.
     Footer,
-    /// It is not a string.
+    /// The dump contains another type than a string.
     OtherType,
-    /// The checksum is right, and yet it makes no sense.
+    /// The checksum is correct, but the encoding is invalid.
     Body,
 }
 
-/// The value as a dump.
+/// Encodes a value as a dump.
 pub(super) fn dump(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len() + 6 + FOOTER_BYTES);
     out.push(TYPE_STRING);
@@ -52,7 +53,7 @@ pub(super) fn dump(value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The value in a dump.
+/// Decodes the value of a dump.
 pub(super) fn restore(dump: &[u8]) -> Result<Vec<u8>, Unreadable> {
     let split = dump.len().checked_sub(FOOTER_BYTES).ok_or(Unreadable::Footer)?;
     let (signed, checksum) = dump.split_at(split + 2);
@@ -68,7 +69,7 @@ pub(super) fn restore(dump: &[u8]) -> Result<Vec<u8>, Unreadable> {
     }
 }
 
-/// The number that the value is the canonical text of, if it has at most 32 bits.
+/// Returns the number that the value represents in canonical form, if it fits 32 bits.
 fn small_integer(value: &[u8]) -> Option<i32> {
     i32::try_from(super::parse_integer(value)?).ok()
 }
@@ -100,7 +101,7 @@ fn put_length(length: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// A string in any encoding. What follows it is not looked at.
+/// Decodes a string in any encoding. Ignores trailing bytes.
 fn read_string(bytes: &[u8]) -> Option<Vec<u8>> {
     let number = |number: i32| Some(itoa::Buffer::new().format(number).as_bytes().to_vec());
     match bytes {
@@ -119,7 +120,7 @@ fn read_string(bytes: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// A length that a value may have, and what follows it.
+/// Decodes a length up to the maximum value size. Also returns the remaining bytes.
 fn read_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (&first, rest) = bytes.split_first()?;
     let (length, rest) = match (first >> 6, first) {
@@ -141,60 +142,13 @@ fn read_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     (length <= VALUE_BYTES_MAX).then_some((length, rest))
 }
 
-/// LZF: runs of bytes as they are, and references to what has been written.
-fn decompress(mut packed: &[u8], length: usize) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(length);
-    while let [control, rest @ ..] = packed {
-        packed = rest;
-        if *control < 0x20 {
-            let (run, rest) = packed.split_at_checked(usize::from(*control) + 1)?;
-            packed = rest;
-            out.extend_from_slice(run);
-        } else {
-            let mut count = usize::from(control >> 5);
-            if count == 7 {
-                let (more, rest) = packed.split_first()?;
-                packed = rest;
-                count += usize::from(*more);
-            }
-            let (low, rest) = packed.split_first()?;
-            packed = rest;
-            let distance = (usize::from(control & 0x1f) << 8 | usize::from(*low)) + 1;
-            let start = out.len().checked_sub(distance)?;
-            // The copy may reach into itself.
-            for at in start..start + count + 2 {
-                out.push(out[at]);
-            }
-        }
-        if out.len() > length {
-            return None;
-        }
-    }
-    (out.len() == length).then_some(out)
+/// Unpacks LZF: runs of bytes as they are, and references to bytes that were unpacked before.
+fn decompress(packed: &[u8], length: usize) -> Option<Vec<u8>> {
+    lzf::decompress(packed, length).ok().filter(|value| value.len() == length)
 }
 
-/// The polynomial of Jones, reflected.
-const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
-
-static TABLE: [u64; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut remainder = byte as u64;
-        let mut bit = 0;
-        while bit < 8 {
-            remainder = remainder >> 1 ^ if remainder & 1 == 1 { POLYNOMIAL } else { 0 };
-            bit += 1;
-        }
-        table[byte] = remainder;
-        byte += 1;
-    }
-    table
-};
-
-/// CRC-64 of Redis.
 fn crc64(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |crc, byte| TABLE[usize::from(crc as u8 ^ byte)] ^ crc >> 8)
+    crc_fast::checksum(CrcAlgorithm::Crc64Redis, bytes)
 }
 
 #[cfg(test)]
