@@ -7,6 +7,8 @@ use coordinator::ConnectionId;
 use server::Cuts;
 use server::engine::{Engine, Identity, Keeping, Kept, Mode, Node, Plan, Pulse, Replication};
 use server::host::{Host, Job, Usage};
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,6 +21,9 @@ const REACTORS: u16 = 2;
 
 /// Client port of the first server; the others follow.
 const FIRST_PORT: u16 = 7000;
+
+/// The world's time, which reactors read within their turns.
+pub(crate) type SharedTime = Rc<Cell<Instant>>;
 
 pub(crate) struct Server {
     pub(crate) id: ServerId,
@@ -172,12 +177,19 @@ pub(crate) fn join(
     }
 }
 
+/// Creates one reactor's engine, which reads the world's time within its turns.
+fn engine(node: &Arc<Node>, reactor: ReactorId, time: SharedTime) -> Engine {
+    let mut engine = Engine::new(Arc::clone(node), reactor);
+    engine.set_time_within_turn(Box::new(move || time.get()));
+    engine
+}
+
 impl Server {
     pub(crate) fn new(
         place: usize,
         identity: Identity,
         (seed, memory_bytes): (u64, usize),
-        folder: Option<Folder>,
+        (folder, time): (Option<Folder>, &SharedTime),
         link: ConnectionId,
     ) -> Server {
         let config = StoreConfig {
@@ -220,7 +232,7 @@ impl Server {
         node.set_linked(true);
         let has_ended = Arc::new(AtomicBool::new(false));
         node.set_host(Box::new(Process { has_ended: has_ended.clone() }));
-        let engines = (0..REACTORS).map(|r| Engine::new(Arc::clone(&node), ReactorId(r)));
+        let engines = (0..REACTORS).map(|r| engine(&node, ReactorId(r), Rc::clone(time)));
         let reactors = engines.map(Reactor::new).collect();
         let inspector = Inspector::new(store.worker(ReactorId(REACTORS)));
         let generation = Generation(link.0);

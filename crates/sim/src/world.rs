@@ -23,7 +23,7 @@ use crate::failure::{Failure, Report, Rule};
 use crate::network::Weather;
 use crate::planted::Planted;
 use crate::reactor::{Inbound, Outbound, Reactor, Surroundings};
-use crate::servers::{Keeps, Saved, Server};
+use crate::servers::{Keeps, Saved, Server, SharedTime};
 use crate::settings::{Knob, Settings};
 use crate::trace::Trace;
 use crate::workload::{Job, Workload};
@@ -137,6 +137,8 @@ enum Part {
 
 struct World {
     now: Instant,
+    /// The same time, for reactors that read the clock within a turn.
+    time: SharedTime,
     rng: Rng,
     settings: Settings,
     weather: Weather,
@@ -293,6 +295,7 @@ impl World {
         let leisure = [1, 5, 25][rng.usize(..3)];
         let mut world = World {
             now: Instant(0),
+            time: SharedTime::new(Instant(0).into()),
             rng,
             settings,
             weather,
@@ -372,7 +375,7 @@ impl World {
         self.saved[place] = Some(Saved { number: (who.cluster, server), mark });
         let kept = self.kept.map(|keeps| self.disks[place].open(keeps));
         let about = (identity.seed, self.memory_bytes);
-        let server = Server::new(place, who, about, kept, connection);
+        let server = Server::new(place, who, about, (kept, &self.time), connection);
         match self.servers.get_mut(place) {
             Some(before) => *before = server,
             None => self.servers.push(server),
@@ -436,6 +439,7 @@ impl World {
         while self.failure.is_none() {
             let Some(((at, _), next)) = self.plan.pop_first() else { break };
             self.now = at;
+            self.time.set(at);
             self.happen(next);
         }
         if self.failure.is_none() {

@@ -183,6 +183,7 @@ impl<'a> Call<'a> {
         if planted::is(Bug::LifeFromWallClock) {
             return self.wall;
         }
+        self.engine.refresh_clock(self.now);
         let worker = &self.engine.worker;
         let clocks = keys.iter().map(|key| worker.clock_at(key.hash));
         clocks.max().unwrap_or_else(|| worker.store().clock())

@@ -363,7 +363,7 @@ impl Executed {
 fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> (Vec<u8>, Vec<Executed>) {
     let mut replies = Vec::new();
     let mut executed = Vec::with_capacity(transaction.requests.len());
-    let mut begun = call.engine.read_stopwatch(call.now);
+    let mut begun = call.engine.time_within_turn(call.now);
     ReplyWriter::new(call.session.protocol, &mut replies).array(transaction.requests.len());
     for (place, request) in transaction.requests.iter().enumerate() {
         let request = request.request();
@@ -398,7 +398,7 @@ fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> (Vec<u8>, Vec<Exec
             };
             ReplyWriter::new(protocol, &mut replies).error(refusal.text(command).as_bytes());
         }
-        let end = call.engine.read_stopwatch(call.now);
+        let end = call.engine.time_within_turn(call.now);
         executed.push(Executed { command, place, spent: end.since(begun), reply: before });
         begun = end;
     }

@@ -1,8 +1,8 @@
-//! The server's expiry clock, which its reactors share: `protocols::clock` says how it runs.
+//! The server's expiry clock, shared by its reactors. `protocols::clock` defines how it runs.
 //!
-//! The first reactor leads it, ten times a second, or whenever the coordinator tells the reference.
-//! How it runs from there on is a [`Line`] that every reactor has a copy of, so that a turn costs
-//! one load and no lock; the line is taken anew when its number has changed.
+//! The first reactor steers the clock ten times a second, or whenever the coordinator sends a
+//! reference. In between the clock follows a [`Line`], of which every reactor has a copy. So a
+//! turn costs one load and no lock; a reactor copies the line again when its number has changed.
 
 use super::{Engine, Node};
 use protocols::clock::{ExpiryClock, Line};
@@ -11,26 +11,26 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use types::{Instant, ReactorId, UnixMillis};
 
-/// Pause between two looks at the server's own wall clock.
+/// Interval at which the clock is compared with the server's own wall clock.
 const LEAD_EVERY: Duration = Duration::from_millis(100);
 
-/// The reactor that leads the clock.
+/// The reactor that steers the clock.
 const LEADER: ReactorId = ReactorId(0);
 
-/// The clock of a server, from its first turn on.
+/// The expiry clock of a server, from its first turn on.
 #[derive(Debug, Default)]
 pub(super) struct ServerClock {
-    /// `None` before the first turn.
+    /// State of the clock; `None` before the first turn.
     machine: Mutex<Option<ExpiryClock>>,
-    /// Rises with every change of the machine. 0 before the first turn.
+    /// Number of changes of the line; 0 before the first turn.
     number: AtomicU64,
 }
 
-/// One reactor's copy of the line by which the clock runs.
+/// One reactor's copy of the line that the clock follows.
 #[derive(Debug)]
 pub(super) struct ClockReader {
     line: Line,
-    /// Number of the change that the line is of.
+    /// Number of the change that produced the line.
     number: u64,
     next_lead: Instant,
 }
@@ -47,7 +47,7 @@ impl ServerClock {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the clock, which begins with the wall clock if there was no turn before.
+    /// Changes the clock. It starts at the wall clock if there was no turn before.
     fn change(&self, now: Instant, wall: UnixMillis, change: impl FnOnce(&mut ExpiryClock)) {
         let mut machine = self.machine();
         let clock = machine.get_or_insert_with(|| ExpiryClock::new(now, wall));
@@ -58,21 +58,20 @@ impl ServerClock {
         }
     }
 
-    /// The clock; `None` before the first turn.
+    /// Returns the clock; `None` before the first turn.
     pub(super) fn read(&self, now: Instant) -> Option<UnixMillis> {
         Some(self.machine().as_ref()?.line().read(now))
     }
 
-    /// The wall clocks' reference less the clock, if they differ by so much that the clock does not
-    /// follow.
+    /// Returns reference minus clock, in milliseconds, while that is too large to follow.
     pub(super) fn doubt_millis(&self, now: Instant) -> Option<i64> {
         self.machine().as_ref()?.doubt_millis(now)
     }
 }
 
 impl Engine {
-    /// The expiry clock of this turn. A server alone is led by its own wall clock here; a member of
-    /// a cluster by the reference of all, which the coordinator tells.
+    /// Returns the expiry clock of this turn. A server alone steers it by its own wall clock
+    /// here, a member of a cluster by the coordinator's reference.
     #[inline]
     pub(super) fn turn_clock(&mut self, now: Instant, wall: UnixMillis) -> UnixMillis {
         let reader = &mut self.clock;
@@ -81,6 +80,13 @@ impl Engine {
             self.lead_clock(now, wall, is_due);
         }
         self.clock.line.read(now)
+    }
+
+    /// Advances the store's clock to the current time, in a turn that began at `turn`. If the
+    /// process was stopped within the turn, a request may have been sent long after `turn`.
+    pub(crate) fn refresh_clock(&self, turn: Instant) {
+        let now = self.time_within_turn(turn);
+        self.node.store().raise_clock(self.clock.line.read(now));
     }
 
     #[cold]
@@ -109,7 +115,7 @@ impl Engine {
         }
     }
 
-    /// The coordinator tells what the members' wall clocks agree on.
+    /// Steers the clock by the reference that the members' wall clocks agree on.
     pub(super) fn lead_clock_from_afar(&mut self, now: Instant, reference: UnixMillis) {
         if self.node.is_cluster() {
             self.node.clock.change(now, reference, |clock| clock.lead_from_afar(now, reference));
@@ -118,14 +124,13 @@ impl Engine {
 }
 
 impl Node {
-    /// Difference of what the wall clocks agree on and the expiry clock, in ms, while the clock
-    /// does not follow since it is too much; else 0.
+    /// Returns the reference minus the expiry clock, in milliseconds, while the difference is too
+    /// large for the clock to follow; else 0.
     pub(super) fn clock_doubt(&self, now: Instant) -> i64 {
         self.clock.doubt_millis(now).unwrap_or(0)
     }
 
-    /// An earlier process under this server's log has judged expiry by this time: the clock goes on
-    /// from there.
+    /// Advances the clock to the time that an earlier process of this log had reached.
     pub(super) fn resume_clock(&self, now: Instant, at: UnixMillis) {
         self.clock.change(now, at, |clock| clock.raise(now, at));
         self.store().raise_clock(at);

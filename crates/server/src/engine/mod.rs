@@ -85,7 +85,7 @@ pub struct Engine {
     pub(crate) counts: Arc<Counts>,
     /// Operators' version at which `configuration` and `counts` were read.
     operators_version: u64,
-    stopwatch: Option<Stopwatch>,
+    time: Option<TimeWithinTurn>,
     early: BTreeMap<MigrationId, Early>,
     pulls_to_serve: VecDeque<PullToServe>,
     priority_to_serve: Vec<(ServerId, PriorityToServe)>,
@@ -122,8 +122,8 @@ pub struct Engine {
     counting: Count,
 }
 
-/// Tells the time within a turn, for measurements.
-pub type Stopwatch = Box<dyn Fn() -> Instant>;
+/// Reads the monotonic clock within a turn, possibly long after the turn began.
+pub type TimeWithinTurn = Box<dyn Fn() -> Instant>;
 
 /// Maximum number of pooled buffers: slightly more than one migration has in flight.
 const BUFFERS_MAX: usize = 32;
@@ -147,7 +147,7 @@ impl Engine {
             configuration: node.operators.configuration(),
             counts: node.operators.counts_of(reactor),
             operators_version: node.operators.version(),
-            stopwatch: None,
+            time: None,
             early: BTreeMap::new(),
             pulls_to_serve: VecDeque::new(),
             priority_to_serve: Vec::new(),
@@ -174,17 +174,17 @@ impl Engine {
         }
     }
 
-    /// How this thread measures. Without it, what happens within a turn takes no time.
-    pub fn set_stopwatch(&mut self, stopwatch: Stopwatch) {
-        self.stopwatch = Some(stopwatch);
+    /// Sets how this thread reads the clock within a turn. Without it, a turn takes no time.
+    pub fn set_time_within_turn(&mut self, time: TimeWithinTurn) {
+        self.time = Some(time);
     }
 
     /// Returns the current time, in a turn that began at `now`. Most work uses the start of the
     /// turn as its time. Measurements, leases and times to live must not: the process may have
     /// been stopped within the turn.
     #[inline]
-    pub(crate) fn read_stopwatch(&self, now: Instant) -> Instant {
-        self.stopwatch.as_ref().map_or(now, |stopwatch| stopwatch())
+    pub(crate) fn time_within_turn(&self, now: Instant) -> Instant {
+        self.time.as_ref().map_or(now, |time| time())
     }
 
     /// Returns the state that all reactors of the server share.
@@ -295,9 +295,9 @@ impl Engine {
             PeerMessage::Flip(ref flip)
                 if !self.node.is_linked() && self.may_accept(flip.migration) => {}
             PeerMessage::Flip(flip) => {
-                // The turn may have begun long before: a machine that stood still since then has
-                // promised nothing any more.
-                let now = self.read_stopwatch(now);
+                // The turn may have begun long before. A process that was stopped since then must
+                // not rely on a promise that has expired.
+                let now = self.time_within_turn(now);
                 let (id, flip) = (flip.migration, Box::new(flip));
                 self.drive_target(now, id, TargetEvent::Flip { from, flip });
             }
@@ -465,10 +465,10 @@ impl Engine {
 
     /// Runs one bounded piece of background work. Returns `false` if there was none.
     pub fn quantum(&mut self, now: Instant) -> bool {
-        let before = self.read_stopwatch(now);
+        let before = self.time_within_turn(now);
         let done = self.background_work(now);
         if let Some(kind) = done {
-            self.counts.background(kind, self.read_stopwatch(now).since(before));
+            self.counts.background(kind, self.time_within_turn(now).since(before));
         }
         done.is_some()
     }

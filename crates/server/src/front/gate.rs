@@ -114,7 +114,7 @@ impl Meter {
     #[inline]
     fn begin(&mut self, command: &Command, engine: &Engine, now: Instant) {
         if self.since.is_none() {
-            self.since = Some(engine.read_stopwatch(now));
+            self.since = Some(engine.time_within_turn(now));
         } else if self.len > 0 && !is_short(command) {
             self.end_group(engine, now);
         }
@@ -122,7 +122,7 @@ impl Meter {
 
     /// Charges the commands of the group with their average time. Returns the total.
     fn end_group(&mut self, engine: &Engine, now: Instant) -> Duration {
-        let end = engine.read_stopwatch(now);
+        let end = engine.time_within_turn(now);
         let spent = self.since.replace(end).map_or(Duration::ZERO, |since| end.since(since));
         let each = spent / self.len.max(1) as u32;
         for number in &self.group[..self.len] {

@@ -95,7 +95,7 @@ impl Server {
         let bus = Bus::new(&node, addresses, credentials);
         let mut engine = Engine::new(node, reactor);
         let clock = Clock::new();
-        engine.set_stopwatch(Box::new(move || clock.now()));
+        engine.set_time_within_turn(Box::new(move || clock.now()));
         Server {
             core: Core::new(engine),
             bus,

@@ -30,6 +30,31 @@ fn a_time_to_live_counts_from_the_clock_that_judges_it() {
 }
 
 #[test]
+fn a_time_to_live_does_not_begin_before_its_request_was_sent() {
+    let mut world = World::new(Configuration::default());
+    let mut client = world.connect(1, 0, HERE);
+    // The process is stopped for a second within the turn that reads the request.
+    let stopped_until = world.now + SECOND;
+    world.cores[0].engine.set_time_within_turn(Box::new(move || stopped_until));
+    for (key, set) in [
+        ("a", "SET a v PX 500"),
+        ("b", "SET b v\r\nPEXPIRE b 500"),
+        ("c", "MULTI\r\nSET c v PX 500\r\nEXEC"),
+    ] {
+        world.ask(&mut client, set);
+        assert_eq!(world.ask(&mut client, &format!("PTTL {key}")), ":500\r\n", "{set}");
+    }
+    world.pass(SECOND + Duration::from_millis(400));
+    for key in ["a", "b", "c"] {
+        assert_eq!(world.ask(&mut client, &format!("GET {key}")), VALUE, "{key}");
+    }
+    world.pass(Duration::from_millis(100));
+    for key in ["a", "b", "c"] {
+        assert_eq!(world.ask(&mut client, &format!("GET {key}")), NIL, "{key}");
+    }
+}
+
+#[test]
 fn a_wall_clock_that_jumps_a_day_ahead_and_back_kills_no_key() {
     let mut world = World::new(Configuration::default());
     let mut client = world.connect(1, 0, HERE);
@@ -62,7 +87,7 @@ fn an_absolute_expiry_is_of_the_wall_clock_and_a_relative_one_is_not() {
     let at = world.wall().0 + 5_000;
     assert_eq!(world.ask(&mut client, &format!("SET a v PXAT {at}")), OK);
     assert_eq!(world.ask(&mut client, "PEXPIRETIME a"), format!(":{at}\r\n"));
-    // It stays ahead: after ten seconds the expiry clock follows in one step.
+    // If the wall clock stays ahead, the expiry clock follows in one step after ten seconds.
     world.wall_ahead = DAY;
     assert_eq!(world.ask(&mut client, "SET b v EX 3600"), OK);
     world.pass(9 * SECOND);
@@ -86,7 +111,7 @@ fn a_lock_never_has_two_holders_whatever_the_wall_clock_does() {
         let (mut taken, mut stands) = (None::<Instant>, false);
         for _ in 0..500 {
             match random.u32(..20) {
-                // A jump that stays for ten seconds would be followed.
+                // The expiry clock would follow a jump that lasts ten seconds.
                 0 => world.wall_ahead = random.i64(-DAY..DAY),
                 1 => world.wall_ahead = random.i64(-900..900),
                 2 => stands = !stands,
@@ -98,7 +123,7 @@ fn a_lock_never_has_two_holders_whatever_the_wall_clock_does() {
                 if world.ask(client, "SET lock v NX PX 200") != OK {
                     continue;
                 }
-                // The clock runs up to a twentieth fast or slow.
+                // The expiry clock may run up to a twentieth fast or slow.
                 let held = taken.map(|since| world.now.since(since).as_millis());
                 assert!(
                     held.is_none_or(|ms| (190..=222).contains(&ms)),

@@ -348,8 +348,8 @@ impl Engine {
     #[inline]
     pub(crate) fn lacks_lease(&self, now: Instant) -> bool {
         match &self.replication {
-            None => self.node.is_limited() && self.node.is_overdue(self.read_stopwatch(now)),
-            Some(replication) => !replication.is_leased(self.read_stopwatch(now)),
+            None => self.node.is_limited() && self.node.is_overdue(self.time_within_turn(now)),
+            Some(replication) => !replication.is_leased(self.time_within_turn(now)),
         }
     }
 
@@ -371,7 +371,7 @@ impl Engine {
     /// must wait for a heartbeat sent after that time. `None`: no reply has to wait.
     #[inline]
     pub(crate) fn take_data(&self, now: Instant) -> Option<Instant> {
-        (self.has_data.get() && self.has_data.replace(false)).then(|| self.read_stopwatch(now))
+        (self.has_data.get() && self.has_data.replace(false)).then(|| self.time_within_turn(now))
     }
 
     /// Returns whether a heartbeat that was sent after `executed` has been acknowledged. If so,
