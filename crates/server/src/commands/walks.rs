@@ -218,10 +218,11 @@ fn randomkey(call: &mut Call<'_>) -> Done {
     let seed = [call.now.0, call.session.id(), call.session.draws].map(u64::to_le_bytes);
     let random = call.engine.hash(seed.as_flattened());
     let mut walk = call.walk.take().unwrap_or_else(|| Walk::from(random));
-    // Each of those found in one step is as likely as the others.
+    // Reservoir sampling over one step.
+    let mut draw = fastrand::Rng::with_seed(random.0);
     let found = |walk: &mut Walk, key: &[u8]| {
         walk.count += 1;
-        if random.0.is_multiple_of(walk.count as u64) {
+        if draw.u64(..walk.count as u64) == 0 {
             walk.replies = key.to_vec();
         }
     };

@@ -438,3 +438,23 @@ fn groups_of_slots_are_asked_for_one_after_another() {
         assert_eq!(world.answer(&client), reply);
     }
 }
+
+#[test]
+fn keys_of_one_slot_are_equally_likely_for_randomkey() {
+    let mut world = World::new(Configuration::default());
+    let mut client = world.connect(1, 0, HERE);
+    world.ask(&mut client, "MSET {a}0 v {a}1 v {a}2 v {a}3 v");
+    // The table's records are counted once a second.
+    world.pass(Duration::from_secs(3));
+    // A request may take several turns.
+    let ask = |_| {
+        let reply = world.ask(&mut client, "RANDOMKEY");
+        world.pass(Duration::from_millis(1));
+        reply
+    };
+    let replies: String = (0..4_000).map(ask).collect();
+    let counts = ["{a}0", "{a}1", "{a}2", "{a}3"].map(|key| replies.matches(key).count());
+    let all: usize = counts.iter().sum();
+    let is_fair = |count: &usize| (all / 5..all * 3 / 10).contains(count);
+    assert!(all > 800 && counts.iter().all(is_fair), "{counts:?}");
+}
