@@ -1,13 +1,13 @@
-//! What must hold when a part is handed out, after every step, and in the end.
+//! Checks at every assignment of a recovery partition, after every step, and at the end.
 
 use super::*;
 
 impl History {
-    /// A part is handed out: its dead owner must not be able to serve or to count anything, and
-    /// all that counted must be there.
+    /// Checks an assigned recovery partition: its dead owner can neither serve nor acknowledge
+    /// anything, and all acknowledged segments are present.
     pub(super) fn judge(&mut self, connection: ConnectionId, part: &RecoveryPart) {
         let seed = self.seed;
-        let to = self.machine_at(connection).expect("parts go to who is there");
+        let to = self.machine_at(connection).expect("partitions go to live servers");
         let reports = self.world.coordinator().recoveries();
         let parts = reports.iter().filter(|report| report.dead == dead_of(part));
         let found = parts.flat_map(|report| &report.parts).find(|(range, _)| *range == part.range);
@@ -19,7 +19,7 @@ impl History {
         for report in self.world.coordinator().reports() {
             let is_undecided = report.state == MigrationState::Preparing;
             let overlaps = is_undecided && report.range.overlaps(part.range);
-            assert!(!overlaps, "seed {seed}: {} is handed out in {report:?}", part.range);
+            assert!(!overlaps, "seed {seed}: {} is assigned in {report:?}", part.range);
         }
         for tenure in &part.tenures {
             let held = self.tenures.entry(*tenure).or_insert(receiver);
@@ -29,7 +29,7 @@ impl History {
         assert_eq!(part.segments.len() as u32, part.segments_total);
     }
 
-    /// Whether the tenure was not given with another part.
+    /// Returns whether the incarnation was not assigned with another partition.
     fn handed(&mut self, tenure: Tenure, epoch: OwnershipEpoch) -> bool {
         *self.part_tenures.entry(tenure).or_insert(epoch) == epoch
     }
@@ -56,8 +56,8 @@ impl History {
         }
     }
 
-    /// Until when a master serves, at most: rule 6. While a segment of the chain is being told
-    /// of, its backups and those of the one before have to answer.
+    /// Returns the latest end of a master's read lease (rule 6). While a next manifest segment is
+    /// being announced, the backups of both must answer.
     pub(super) fn lease_end(&self, machine: usize) -> Instant {
         let (_, process) = self.machines[machine].as_ref().unwrap();
         let me = process.id.unwrap();
@@ -65,10 +65,10 @@ impl History {
         let backups = chain.1.iter().chain(process.log.next.iter().flat_map(|next| &next.1));
         let ends =
             backups.map(|&backup| match (&self.machines[backup], self.leases.get(&(backup, me))) {
-                // Whoever runs there now answers under another number.
+                // The machine's current process answers under another number.
                 (_, Some(fenced)) => *fenced + LEASE,
                 (None, None) => self.world.now(),
-                // Its successor knows nothing of this log.
+                // Its successor does not know this log.
                 (Some(_), None) if !self.disks[backup].contains_key(&(me, true, chain.0)) => {
                     Instant(0)
                 }
@@ -96,7 +96,7 @@ impl History {
                 let known = self.epochs.insert(slot, now).unwrap_or(now);
                 assert!(known.0 <= tablet.epoch, "seed {seed}: the epoch of {slot} falls");
                 let is_renewed = known.0 == tablet.epoch && known.1 != now.1;
-                // It was given and flushed in one step.
+                // Assigned and flushed in one step.
                 let is_flushed = known.0 != tablet.epoch && self.holds_otherwise(slot, tablet);
                 if is_renewed || is_flushed {
                     self.note_flush(slot);
@@ -110,15 +110,16 @@ impl History {
         self.check_parts(&map);
     }
 
-    /// Whether the slot's owner holds it under this epoch already, but under another tenure.
+    /// Returns whether the slot's owner already holds it under this epoch, with another
+    /// incarnation.
     fn holds_otherwise(&self, slot: u16, tablet: &TabletInfo) -> bool {
         let machine = self.process_of(tablet.owner).and_then(|at| self.machines[at].as_ref());
         let held = machine.and_then(|(_, process)| process.held.get(&slot));
         held.is_some_and(|h| h.epoch == tablet.epoch && h.tenure != tablet.tenures[0])
     }
 
-    /// A hash that a dead server owns is in one part at most; no other one is in any, but what its
-    /// owner keeps.
+    /// Checks that each hash of a dead server is in at most one partition. Any other hash is in a
+    /// partition only if its owner keeps it.
     fn check_parts(&self, map: &ClusterMap) {
         let mut seen: Vec<HashRange> = Vec::new();
         for report in self.world.coordinator().recoveries() {

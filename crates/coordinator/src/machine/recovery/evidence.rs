@@ -1,13 +1,14 @@
-//! What is known of a dead server's log: who holds which replicas, and what its directory says.
+//! Replica inventory of a dead server's log, and the check that the log is complete.
 //!
-//! All of it was heard, and none is written down: a coordinator that starts again asks again, and
-//! backups that are fenced stay so.
+//! The inventory is never persisted. A restarted coordinator asks again, and fenced backups stay
+//! fenced.
 //!
-//! The proof (rule 8 of `docs/design/replication.md`): the directory is that of the chain's segment
-//! that was noted last, of which so many replicas were fenced as its number tells, and each segment
-//! that it names is held by somebody who is there. A closed one with the length that it had; an open
-//! one with any, since while the directory calls a segment open each of its replicas has everything
-//! that was acknowledged.
+//! The completeness check (rule 8 of `docs/design/replication.md`) has two conditions:
+//! - The segment manifest is read from the newest recorded segment of the manifest log. As many
+//!   replicas of that segment must be fenced as its number requires.
+//! - A connected backup holds each segment in the manifest. A closed segment counts only with its
+//!   recorded length. An open segment counts with any length: while the manifest calls it open,
+//!   each of its original replicas has every acknowledged byte.
 
 use crate::records::AcceptedLoss;
 use planted::Bug;
@@ -22,57 +23,57 @@ use wire::control::{DirectoryPlace, PLACES_MAX, RecoverySegment, ReplicaInfo, Re
 use wire::directory::Content;
 use wire::replica::ReplicaEpoch;
 
-/// From the moment at which as many backups of the chain were fenced as it takes until their master
-/// serves nothing more:
-/// the read lease of 100 ms, and a twentieth for clocks that run unevenly.
+/// Wait after the required number of manifest backups are fenced, until their master serves
+/// nothing more: the read lease of 100 ms, plus a twentieth for clocks that run unevenly.
 pub(super) const LEASE_WAIT: Duration = Duration::from_millis(105);
 
-/// Replicas of one log that one backup is believed to hold: 8 TiB of it, and far more than a disk has
+/// Most replicas of one log that a backup is believed to hold: 8 TiB, far more than a disk has
 /// files.
 const REPLICAS_OF_LOG_MAX: usize = 1 << 20;
 
-/// Longest time that the dead server's expiry clock can have gained since it was last told to any
-/// backup of the chain: its lease has run out by then.
+/// Longest time by which the dead server's expiry clock can have advanced since any manifest
+/// backup last received it; its lease has expired by then.
 const CLOCK_WAIT: Duration = protocols::replication::timing::CLOCK_LEASE;
 
 /// A replica's segment and epoch.
 type ReplicaName = (SegmentId, ReplicaEpoch);
 
-/// What was heard of one log.
+/// The replica inventory of one log (evidence for the completeness check).
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
     holders: BTreeMap<ServerId, Holder>,
     directory: Option<Directory>,
     reading: Option<Reading>,
-    /// Replicas that could not be read. The same server does not get them back; a process that is
-    /// started on its disk again is another one, and tells what it finds.
+    /// Replicas that could not be read. They stay excluded for that server. A process restarted
+    /// on its disk is another server and reports its own inventory.
     unreadable: BTreeSet<(ServerId, ReplicaName)>,
     lease: Lease,
-    /// The latest expiry clock that a backup has heard of.
+    /// The latest expiry clock of the dead server that any backup has received.
     clock: UnixMillis,
     freed: BTreeSet<ServerId>,
-    /// Why a part was last handed back.
+    /// Reason given with the last returned recovery partition.
     pub(super) refusal: String,
 }
 
-/// What one backup has said.
+/// The inventory reported by one backup.
 #[derive(Debug, Default)]
 struct Holder {
-    /// Lengths of replicas of the log's segments.
+    /// Lengths of replicas of the log's segments, in bytes.
     replicas: BTreeMap<ReplicaName, u32>,
-    /// Lengths of replicas of the chain's segments.
+    /// Lengths of replicas of the manifest log's segments, in bytes.
     chain: BTreeMap<ReplicaName, u32>,
-    /// Those of both that a loss of power may have shortened.
+    /// Replicas of both kinds that a power loss may have truncated. The flag marks the manifest
+    /// log.
     short: BTreeSet<(bool, ReplicaName)>,
-    /// Replicas told of in the messages of the report that is coming in; `None`: one is missing.
+    /// Replicas listed so far in the messages of the current report. `None`: a message is missing.
     told: Option<u32>,
-    /// Whether it has said everything.
+    /// The backup has reported its complete inventory.
     is_whole: bool,
 }
 
 impl Holder {
-    /// Takes a message of a report. The report is whole when its last message has come behind all
-    /// those before; else the backup is asked once more.
+    /// Applies one message of a report. The report is complete when its last message follows all
+    /// earlier ones; otherwise the backup is asked again.
     fn take(&mut self, report: FencedReport<'_>) {
         let FencedReport { first, replicas, clock: _, more } = report;
         for replica in replicas {
@@ -92,31 +93,31 @@ impl Holder {
     }
 }
 
-/// One message of what a fenced backup holds.
+/// One message of a fenced backup's inventory report.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FencedReport<'r> {
-    /// Replicas that the messages before had.
+    /// Number of replicas in the preceding messages of the report.
     pub(crate) first: u32,
     pub(crate) replicas: &'r [ReplicaInfo],
-    /// The latest expiry clock that the backup has heard of.
+    /// The latest expiry clock that the backup has received.
     pub(crate) clock: UnixMillis,
     /// Another message follows.
     pub(crate) more: bool,
 }
 
-/// The replica of the directory that is being read.
+/// The manifest replica that is being read.
 #[derive(Debug)]
 struct Reading {
     backup: ServerId,
     replica: ReplicaName,
     length: u32,
     bodies: Vec<Vec<u8>>,
-    /// The last body goes on.
+    /// The last body is incomplete.
     is_cut: bool,
 }
 
 impl Reading {
-    /// What is here already.
+    /// Returns the position up to which the replica has been read.
     fn place(&self) -> DirectoryPlace {
         match self.bodies.last().filter(|_| self.is_cut) {
             Some(last) => {
@@ -138,52 +139,53 @@ impl Reading {
     }
 }
 
-/// Whether the dead server, should it live, may still serve reads.
+/// State of the dead server's read lease: it may still serve reads if it is in fact alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Lease {
-    /// Too few backups of the chain are known to be fenced.
+    /// Too few manifest backups are known to be fenced.
     #[default]
     Held,
     Until(Instant),
     Over,
 }
 
-/// What the evidence is judged by.
+/// The facts against which the inventory is checked.
 pub(super) struct Judged<'l> {
-    /// The chain's segment that was noted last.
+    /// Newest recorded segment of the manifest log.
     pub(super) chain: Option<SegmentId>,
     pub(super) loss: &'l AcceptedLoss,
-    /// Replicas of each segment of the log, if there were servers for them.
+    /// Intended number of replicas of each segment of the log.
     pub(super) replicas: usize,
-    /// Who can be asked and read from.
+    /// Servers that can be asked and read from.
     pub(super) connected: BTreeSet<ServerId>,
 }
 
-/// Whether the log is whole.
+/// Result of the completeness check.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// Somebody who is connected has not said what it holds.
+    /// A connected server has not reported its inventory.
     Collecting,
-    /// The directory has not been read.
+    /// The segment manifest has not been read.
     ReadingDirectory,
-    /// Nobody has the directory.
+    /// No connected server has a complete manifest.
     DirectoryMissing,
-    /// Nobody has these.
+    /// No connected server has these segments.
     SegmentsMissing(Vec<SegmentId>),
     Whole,
 }
 
-/// What is to be asked of whom to know more of the directory.
+/// The next request for reading the manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DirectoryQuestion {
     pub(crate) backup: ServerId,
     pub(crate) replica: ReplicaName,
-    /// What is here already.
+    /// Position from which to read.
     pub(crate) first: DirectoryPlace,
 }
 
 impl Evidence {
-    /// A backup says that it is fenced, and what it holds. `chain` is the segment noted last.
+    /// Records a fenced backup's inventory report. `chain` is the newest recorded segment of the
+    /// manifest log.
     pub(super) fn fenced(
         &mut self,
         now: Instant,
@@ -199,29 +201,29 @@ impl Evidence {
         }
     }
 
-    /// A backup cannot read a replica that it has told of. Returns whether that is news.
+    /// Excludes a reported replica that its backup cannot read. Returns whether that is new.
     pub(super) fn damaged(&mut self, backup: ServerId, replica: ReplicaName) -> bool {
-        // Nobody has so many, and whoever says so is believed no more.
+        // More reports than this are implausible and are ignored.
         let is_new = self.unreadable.len() < REPLICAS_OF_LOG_MAX
             && self.unreadable.insert((backup, replica));
         if is_new {
             let segment = replica.0;
-            tracing::warn!(%backup, %segment, "a replica cannot be read: it is left out");
+            tracing::warn!(%backup, %segment, "unreadable replica excluded from recovery");
         }
         is_new
     }
 
-    /// The dead server has judged expiry by no later clock than this.
+    /// Returns an upper bound of the clocks by which the dead server has judged expiry.
     pub(super) fn clock_floor(&self) -> UnixMillis {
         UnixMillis(self.clock.0.saturating_add(CLOCK_WAIT.as_millis() as u64))
     }
 
-    /// Whether the backup has said everything that it holds.
+    /// Returns whether the backup has reported its complete inventory.
     pub(super) fn has_answered(&self, backup: ServerId) -> bool {
         self.holders.get(&backup).is_some_and(|holder| holder.is_whole)
     }
 
-    /// A backup is dead. Returns whether it held anything.
+    /// Drops the inventory of a dead backup. Returns whether it held any replica.
     pub(super) fn forget(&mut self, backup: ServerId) -> bool {
         if self.reading.as_ref().is_some_and(|reading| reading.backup == backup) {
             self.reading = None;
@@ -229,7 +231,7 @@ impl Evidence {
         self.holders.remove(&backup).is_some_and(|holder| !holder.replicas.is_empty())
     }
 
-    /// A backup holds nothing of the log any more.
+    /// Records that a backup holds nothing of the log any more.
     pub(super) fn freed(&mut self, backup: ServerId) {
         self.freed.insert(backup);
     }
@@ -238,7 +240,7 @@ impl Evidence {
         self.freed.contains(&backup)
     }
 
-    /// Time has passed.
+    /// Ends the lease if its time is over.
     pub(super) fn pass(&mut self, now: Instant) {
         if let Lease::Until(end) = self.lease
             && end <= now
@@ -247,7 +249,7 @@ impl Evidence {
         }
     }
 
-    /// When the lease will be over, if that is known and has not passed.
+    /// Returns the end of the lease, if it is known and not recorded as over.
     pub(super) fn lease_end(&self) -> Option<Instant> {
         match self.lease {
             Lease::Until(end) => Some(end),
@@ -255,21 +257,22 @@ impl Evidence {
         }
     }
 
-    /// Whether the dead server serves nothing any more. Without a chain it never did; and who goes
-    /// on without the directory has to know what became of the backups that had it.
+    /// Returns whether the dead server can no longer serve reads. Without a recorded manifest
+    /// segment it never had a lease. An operator who accepts the loss of the manifest must know
+    /// that its backups are gone.
     pub(super) fn is_lease_over(&self, judged: &Judged<'_>) -> bool {
         judged.chain.is_none()
             || self.lease == Lease::Over
             || (self.lease == Lease::Held && judged.loss.directory)
     }
 
-    /// Whether everybody who is there has said everything.
+    /// Returns whether every connected server has reported its complete inventory.
     fn is_collected(&self, judged: &Judged<'_>) -> bool {
         judged.connected.iter().all(|&server| self.has_answered(server))
     }
 
-    /// The longest replica of the directory that is there and has not shown itself as damaged, if it
-    /// has everything that counted.
+    /// Returns the longest readable manifest replica on a connected server, if it contains every
+    /// acknowledged entry.
     fn best_directory(&self, judged: &Judged<'_>) -> Option<(u32, ServerId, ReplicaName)> {
         let holders = self.holders.iter().filter(|(server, _)| judged.connected.contains(server));
         let chain = judged.chain?;
@@ -283,10 +286,12 @@ impl Evidence {
         (self.counted(chain, judged)? <= longest.0).then_some(longest)
     }
 
-    /// A length of the directory in which everything stands that counted. Of as many backups as a
-    /// recovery must fence, whichever these are, the longest replica has all of that. One that may
-    /// have been shortened does not count among them, unless all replicas are there, or an operator
-    /// does without. `None`: there are fewer of them.
+    /// Returns a manifest length that includes every acknowledged entry, in bytes.
+    ///
+    /// A recovery must fence `fences(chain)` backups. Among any that many, the longest replica
+    /// contains every acknowledged entry, so the length of that rank, counted from the shortest,
+    /// suffices. A replica that may be truncated is not counted, unless all replicas are present
+    /// or an operator has accepted the loss. `None`: too few replicas are known.
     fn counted(&self, chain: SegmentId, judged: &Judged<'_>) -> Option<u32> {
         let all = self.lengths(chain, true);
         let wanted = Quorum::of_segment(chain).map_or(judged.replicas, |quorum| quorum.replicas);
@@ -297,8 +302,8 @@ impl Evidence {
         lengths.get(fences(chain) - 1).copied()
     }
 
-    /// The lengths of a chain's segment at all who have it, in ascending order; perhaps without replicas
-    /// that may be short.
+    /// Returns each holder's length of a manifest segment, in ascending order; `with_short`
+    /// includes replicas that may be truncated.
     fn lengths(&self, chain: SegmentId, with_short: bool) -> Vec<u32> {
         let length = |holder: &Holder| {
             let replicas = holder.chain.range(all_of(chain));
@@ -310,8 +315,8 @@ impl Evidence {
         lengths
     }
 
-    /// What must be asked to read the directory, when nobody who could have a longer one is waited
-    /// for.
+    /// Returns the next read request for the manifest, once no server that might hold a longer
+    /// replica is waited for.
     pub(super) fn directory_question(&self, judged: &Judged<'_>) -> Option<DirectoryQuestion> {
         if self.directory.is_some() {
             return None;
@@ -322,13 +327,13 @@ impl Evidence {
             let Reading { backup, replica, .. } = *reading;
             return Some(DirectoryQuestion { backup, replica, first: reading.place() });
         }
-        // Any replica will do; the longest names segments that the others do not know of yet.
+        // Any sufficient replica will do; the longest also lists the newest segments.
         let may_begin = self.is_collected(judged) || self.lease == Lease::Over;
         let (_, backup, replica) = self.best_directory(judged).filter(|_| may_begin)?;
         Some(DirectoryQuestion { backup, replica, first: DirectoryPlace::default() })
     }
 
-    /// Some pieces of the directory, as asked for by `question`.
+    /// Processes an answer to `question`: consecutive pieces of the manifest.
     pub(super) fn directory_read(
         &mut self,
         question: DirectoryQuestion,
@@ -343,7 +348,7 @@ impl Evidence {
             self.reading = Some(Reading { backup, replica, length, bodies, is_cut });
         }
         let Some(reading) = &mut self.reading else { return };
-        // No piece is empty: such an answer would make no progress, however often it came.
+        // No piece is empty: an answer with one would never make progress.
         let is_unreadable = bodies.is_empty() || bodies.iter().any(Vec::is_empty);
         reading.take(bodies, next);
         let bytes: usize = reading.bodies.iter().map(Vec::len).sum();
@@ -354,20 +359,20 @@ impl Evidence {
         let read = Directory::read(reading.bodies.iter().map(|body| &body[..]));
         self.reading = None;
         match read {
-            // Less than it was said to have would be the directory of an earlier time. More was
-            // written by a disk that has failed since, and may count or not.
+            // A shorter result would be an earlier state of the manifest. A longer one contains
+            // entries written by a disk that failed later; they may count or not.
             Ok(directory) if bytes >= length => self.directory = Some(directory),
             Ok(_) | Err(_) => {
-                tracing::warn!(%backup, segment = %replica.0, "a log directory cannot be read");
+                tracing::warn!(%backup, segment = %replica.0, "cannot read a segment manifest");
                 self.unreadable.insert((backup, replica));
             }
         }
     }
 
-    /// The segments that make up the log, if that is known.
+    /// Returns the segments that make up the log, if they are known.
     fn named(&self, judged: &Judged<'_>) -> Option<Vec<(SegmentId, Option<Content>)>> {
         if judged.chain.is_none() {
-            // Nothing counted yet.
+            // Nothing in the log has been acknowledged.
             return Some(Vec::new());
         }
         if let Some(directory) = &self.directory {
@@ -384,26 +389,40 @@ impl Evidence {
         })
     }
 
-    /// Whether the directory is the same for whoever reads it next, as far as is known: everybody who
-    /// is there has said what it holds, and all replicas of the chain's segment have the same length.
+    /// Returns whether every later reader will find the same manifest: all connected servers have
+    /// reported, and so many of them have the longest replica of the manifest segment that each
+    /// later recovery reads one of these. A replica on a server that is away may be shorter, and
+    /// be the only one that is left later.
     fn is_directory_settled(&self, judged: &Judged<'_>) -> bool {
         let Some(chain) = judged.chain else { return true };
-        let replicas = self.holders.values().flat_map(|holder| holder.chain.range(all_of(chain)));
-        let lengths: BTreeSet<u32> = replicas.map(|(_, length)| *length).collect();
-        self.is_collected(judged) && self.directory.is_some() && lengths.len() == 1
+        let needed = Quorum::of_segment(chain).map_or(judged.replicas, |quorum| quorum.needed);
+        let lengths = self.lengths(chain, true);
+        let longest = lengths.last().copied();
+        let agreeing = lengths.iter().filter(|length| Some(**length) == longest).count();
+        let is_longest_read = self.best_directory(judged).map(|best| best.0) == longest;
+        let is_read = self.directory.is_some() && is_longest_read;
+        self.is_collected(judged) && is_read && agreeing >= needed
     }
 
-    /// What of a segment everybody finds who reads the log once more. See [`RecoverySegment::settled`].
-    fn settled(&self, (segment, content): (SegmentId, Option<Content>)) -> u32 {
+    /// Returns the length of a segment that every later reader of the log finds. See
+    /// [`RecoverySegment::settled`].
+    fn settled(
+        &self,
+        (segment, content): (SegmentId, Option<Content>),
+        judged: &Judged<'_>,
+    ) -> u32 {
         if let Some(content) = content {
             return content.length;
         }
         let original = (segment, ReplicaEpoch::default());
-        let lengths = self.holders.values().filter_map(|holder| holder.replicas.get(&original));
-        lengths.min().copied().unwrap_or(0)
+        let originals = self.holders.values().filter_map(|holder| holder.replicas.get(&original));
+        let lengths: Vec<u32> = originals.copied().collect();
+        // An original on a server that is away may be shorter.
+        let are_all_known = lengths.len() >= judged.replicas;
+        lengths.into_iter().min().filter(|_| are_all_known).unwrap_or(0)
     }
 
-    /// Where the segment can be read, in the order in which that should be tried.
+    /// Returns the replicas from which the segment can be read, in order of preference.
     fn places(
         &self,
         (segment, content): (SegmentId, Option<Content>),
@@ -416,8 +435,8 @@ impl Evidence {
                 replicas.filter(move |(name, _)| !self.unreadable.contains(&(backup, **name)));
             readable.map(move |(&(_, epoch), &length)| ReplicaPlace { backup, epoch, length })
         });
-        // Of an open segment a copy may lack what was acknowledged: only originals count. Without the
-        // directory nobody knows which are open.
+        // A copy of an open segment may lack acknowledged bytes, so only originals count. Without
+        // the manifest no segment is known to be open.
         let is_right = |place: &ReplicaPlace| match content {
             _ if planted::is(Bug::StaleReplicaUsed) => true,
             Some(content) => place.length == content.length,
@@ -428,7 +447,7 @@ impl Evidence {
             self.leave_out_the_short(segment, &mut places, judged);
             places.sort_by_key(|place| std::cmp::Reverse(place.length));
         } else if !places.is_empty() {
-            // Neighbors are read from different backups.
+            // Adjacent segments are read from different backups.
             let first = (segment.0 % places.len() as u64) as usize;
             places.rotate_left(first);
         }
@@ -436,8 +455,8 @@ impl Evidence {
         places
     }
 
-    /// Of an open segment every original has what was acknowledged, but for those that a loss of power
-    /// has shortened. These count only if all originals are there, or an operator does without.
+    /// Removes truncated originals of an open segment, which may lack acknowledged bytes. They
+    /// count only if all originals are present, or an operator has accepted the loss.
     fn leave_out_the_short(
         &self,
         segment: SegmentId,
@@ -475,14 +494,14 @@ impl Evidence {
         }
     }
 
-    /// The segments of a log that is whole, with where to read them. What was given up is not
-    /// among them, unless it has turned up.
+    /// Returns the segments of a complete log, with the replicas to read. Segments that were
+    /// given up are included only if they have turned up.
     pub(super) fn segments(&self, log: ServerId, judged: &Judged<'_>) -> Vec<RecoverySegment> {
         let named = self.named(judged).unwrap_or_default();
         let is_settled = self.is_directory_settled(judged);
         let segment = |named: (SegmentId, Option<Content>)| {
             let places = self.places(named, judged);
-            let settled = if is_settled { self.settled(named) } else { 0 };
+            let settled = if is_settled { self.settled(named, judged) } else { 0 };
             let (segment, content) = named;
             let segment = RecoverySegment { log, segment, content, places, settled };
             (!segment.places.is_empty()).then_some(segment)
@@ -491,7 +510,7 @@ impl Evidence {
     }
 }
 
-/// The names of all replicas of a segment.
+/// Returns the range of names of all replicas of a segment.
 fn all_of(segment: SegmentId) -> RangeInclusive<ReplicaName> {
     (segment, ReplicaEpoch(0))..=(segment, ReplicaEpoch(u32::MAX))
 }
