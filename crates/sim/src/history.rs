@@ -1,29 +1,38 @@
-//! Whether what clients saw can have happened: linearizability, register by register.
+//! Linearizability checker: decides, register by register, whether the observations of the
+//! clients are possible.
 //!
-//! A register is one key, or a pair of keys that is only written as a whole. Its operations are
-//! followed in real time. A *configuration* is a value that the register may have, together with
-//! the open operations that have taken effect already; the checker keeps every possible one. When
-//! an operation returns, it must have taken effect: configurations in which it cannot have, with
-//! the outcome that it reported, die. If none is left, no order explains the history.
+//! A register is one key, or a pair of keys that is only written as a whole. The checker follows
+//! its operations in real time. A *configuration* is a possible value of the register, together
+//! with the open operations that have already taken effect; the checker keeps every possible
+//! configuration. An operation that returns must have taken effect. Configurations in which it
+//! cannot have taken effect with the reported outcome are removed. If none is left, no order
+//! explains the history.
 //!
-//! Requests of one connection take effect in the order in which they were sent: a configuration in
-//! which a later one has and an earlier one has not does not exist. This is both a rule that is checked
-//! and what keeps the configurations of clients that pipeline few.
+//! Requests of one connection take effect in the order in which they were sent. No configuration
+//! contains a later request without the earlier ones. This is a rule that is checked, and it also
+//! keeps the number of configurations of pipelining clients small.
 //!
-//! An operation whose client gave up stays open for ever: it may take effect at any later time, or
-//! never. Those that do the same are one *group*, of which it only counts how many have taken effect.
-//! Of two configurations that differ only in these counts, the one that has nowhere more can do all
-//! that the other can, and stands for both. What has taken effect in all configurations is forgotten.
+//! An operation that its client gave up stays open for ever: it may take effect at any later
+//! time, or never. Operations of this kind with the same action form one *group*, of which the
+//! checker only counts how many have taken effect. If two configurations differ only in these
+//! counts, and the first has no greater count, then the first can do all that the second can, and
+//! replaces it. Operations that have taken effect in all configurations are no longer counted.
 //!
-//! A value that no outcome ever shows, and no swap asks for, is like any other such value: nothing
-//! that was observed tells them apart. All of them are one value to the checker (`values.rs`). So the
-//! writes of an outage, of which nobody knows what became, are one group.
+//! An *uncertain* flush may or may not have emptied the register. At any time until it ends, the
+//! checker may assume that it did nothing, so it makes this assumption as late as possible. If
+//! several uncertain flushes are open, the checker lets the one that ends first empty the
+//! register: the others can still do so later. Uncertain flushes with later requests on their
+//! connection are followed individually.
 //!
-//! A server that dies takes what it held with it. From such a *loss* on the register may have any
-//! value that it may ever have had: who lost it may find an old copy, nobody can find a new one.
+//! No observation distinguishes between values that no outcome shows and no swap asks for. The
+//! checker merges all of them into one value (`values.rs`). The writes of an outage, with their
+//! unknown outcomes, are therefore one group.
 //!
-//! An instant has few open operations, so the configurations are few; if they are many after all,
-//! the verdict is [`Verdict::GaveUp`], never a silent pass.
+//! A server that dies takes its data with it. After such a *loss* the register may have any value
+//! that it has ever had: its readers may find an old copy, but never a newer value.
+//!
+//! Few operations are open at any instant, so there are few configurations. If there are too
+//! many, the verdict is [`Verdict::GaveUp`], never a silent pass.
 
 mod values;
 
@@ -32,109 +41,110 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use values::Values;
 
-/// What a client wants of a register.
+/// Operation of a client on a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Its value.
+    /// Returns the value.
     Read,
-    /// Whether it has one.
+    /// Returns whether there is a value.
     Probe,
-    /// It has this value.
+    /// Sets this value.
     Write(u64),
-    /// It has this value, and loses it some time afterwards.
+    /// Sets this value, which expires some time later.
     WriteExpiring(u64),
-    /// It has this value if it had none.
+    /// Sets this value if there is none.
     WriteIfAbsent(u64),
-    /// It has the second value if it had the first.
+    /// Sets the second value if the first one is current.
     Swap(u64, u64),
-    /// It has this value; tell which one it had.
+    /// Sets this value and returns the previous one.
     Exchange(u64),
-    /// One more than before; none counts as 0.
+    /// Adds one and returns the result; no value counts as 0.
     Increment,
-    /// It has no value; tell whether it had one.
+    /// Removes the value and returns whether there was one.
     Delete,
-    /// It has no value; tell which one it had.
+    /// Removes the value and returns it.
     Take,
-    /// It has no value, like all of its table, if this server owned it all the time; perhaps, if
-    /// not.
+    /// Removes all values of the table of the register. Certain only if the server owned the
+    /// register from beginning to end.
     Flush,
 }
 
-/// What the client was told.
+/// Result that the client received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The value.
+    /// The value, or none.
     Value(Option<u64>),
-    /// It was done.
+    /// The action was executed.
     Done,
-    /// Whether it was done.
+    /// True if a value was found, the condition held, or the flush certainly emptied the
+    /// register.
     Applied(bool),
     /// The new value.
     Number(u64),
 }
 
-/// Where an operation was executed: on which connection, and as which request on it.
+/// Connection on which an operation was executed, and its position there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The connection.
+    /// Number of the connection.
     pub connection: u64,
-    /// Rises with every request.
+    /// Number of the request, which rises with every request of a connection.
     pub request: u64,
 }
 
-/// One finished operation. Moments are positions in the order of all beginnings and ends.
+/// Finished operation. Moments are positions in the order of all beginnings and ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// Who.
+    /// Number of the client.
     pub client: usize,
-    /// When it was begun.
+    /// Moment at which the client began the operation.
     pub begun: u64,
-    /// When its outcome was known, or the client gave up.
+    /// Moment at which the client received the outcome or gave up.
     pub ended: u64,
-    /// Where it was executed in the end.
+    /// Place of the last attempt.
     pub place: Place,
-    /// What was wanted.
+    /// Requested action.
     pub action: Action,
-    /// What came of it. `None`: the client gave up, and nobody knows.
+    /// Reported outcome. `None`: the client gave up, and the outcome is unknown.
     pub outcome: Option<Outcome>,
 }
 
-/// Whether a history can have happened.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// In some order, yes.
+    /// Some order explains the history.
     Linearizable,
-    /// In no order. The text shows the operation that cannot be explained and those around it.
+    /// No order explains the history. The text shows the unexplained operation and those around
+    /// it.
     Violated(String),
-    /// There were too many possibilities to follow.
+    /// There were too many configurations.
     GaveUp,
 }
 
-/// Operations that will be answered and may be open at a time: they are bits of a word.
+/// Maximal number of open operations that will be answered: each is one bit of a word.
 pub const OPEN_MAX: usize = 64;
 
-/// Configurations looked at for one return before the checker gives up.
+/// Number of configurations of one return after which the checker gives up.
 const CONFIGURATIONS_MAX: usize = 100_000;
 
 type Value = Option<u64>;
 
-/// Places of open operations.
+/// Set of open operations, one bit for each place.
 type Places = u64;
 
-/// How many of each group of operations that were given up have taken effect. Groups of which none
-/// has need not be there.
+/// Number of operations of each group that have taken effect. Trailing zeros may be missing.
 type Counts = Vec<u32>;
 
-/// What the register may hold, which open operations that will be answered have taken effect, and
-/// how many of those that were given up.
+/// Value of the register, open operations (to be answered) that have taken effect, and counts of
+/// operations that were given up and have taken effect.
 type Configuration = (Value, Places, Counts);
 
-/// All that is possible.
+/// All possible configurations.
 #[derive(Clone, Debug)]
 struct Possible(BTreeSet<Configuration>);
 
 impl Possible {
-    /// Adds a configuration, unless another one stands for it.
+    /// Adds a configuration, unless a known one can do all that the new one can.
     fn add(&mut self, new: Configuration) -> bool {
         let (value, taken, given) = &new;
         let from = (*value, *taken, Counts::new());
@@ -151,7 +161,7 @@ fn is_nowhere_more(counts: &[u32], than: &[u32]) -> bool {
     counts.iter().enumerate().all(|(group, &one)| one <= count(than, group))
 }
 
-/// The counts with one more of a group.
+/// Returns the counts with one more for this group.
 fn one_more(counts: &[u32], group: usize) -> Counts {
     let mut counts = counts.to_vec();
     counts.resize(counts.len().max(group + 1), 0);
@@ -159,21 +169,21 @@ fn one_more(counts: &[u32], group: usize) -> Counts {
     counts
 }
 
-/// Values that are written to expire carry this bit.
+/// Marker bit of values that are written to expire.
 pub const EXPIRING: u64 = 1 << 50;
 
-/// Between which moments values that were written to expire go: not before the first, and whatever
-/// begins behind the last finds them gone. Of others nothing is known but that they do not come
-/// back.
+/// Time range in which each expiring value disappears: not before the first moment, and
+/// operations that begin after the last moment do not find it. A value without an entry may
+/// disappear at any time, but does not come back.
 pub type Lives = BTreeMap<u64, RangeInclusive<u64>>;
 
-/// Returns whether the register may lose this value by itself. It never gets it back.
+/// Returns whether the register may lose this value by itself. It never gets the value back.
 fn may_expire(value: Value) -> bool {
     value.is_some_and(|value| value & EXPIRING != 0)
 }
 
-/// Judges the history of one register that had no value at first, and that was lost at these
-/// moments. Where it was lost nothing is known of when values expire: an old copy may be found.
+/// Checks the history of one register that has no value at first and was lost at `losses`. After
+/// any loss, expiry times are unknown, since an old copy may be found.
 pub fn check(operations: &[Operation], losses: &[u64], lives: &Lives) -> Verdict {
     let no_lives = Lives::new();
     let lives = if losses.is_empty() { lives } else { &no_lives };
@@ -192,6 +202,7 @@ pub fn check(operations: &[Operation], losses: &[u64], lives: &Lives) -> Verdict
     let mut check = Check {
         told: operations,
         operations: Values::of(operations, lives).merged(operations),
+        succeeded: succeeded(operations),
         lives,
         now: 0,
         open: Vec::new(),
@@ -213,7 +224,7 @@ pub fn check(operations: &[Operation], losses: &[u64], lives: &Lives) -> Verdict
     Verdict::Linearizable
 }
 
-/// What happens at a moment.
+/// Event at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Begins(usize),
@@ -221,28 +232,30 @@ enum What {
     Loss,
 }
 
-/// A history on its way.
+/// Check in progress.
 struct Check<'h> {
-    /// As clients told it.
+    /// Operations as the clients reported them.
     told: &'h [Operation],
-    /// The same, with values merged that nothing tells apart.
+    /// The same operations, with indistinguishable values merged.
     operations: Vec<Operation>,
-    /// Open operations that will be answered, each at a place of its own.
+    /// Uncertain flushes that end after a later request on their connection has begun.
+    succeeded: BTreeSet<usize>,
+    /// Open operations that will be answered; the index is the place (the bit).
     open: Vec<Option<usize>>,
     given_up: Vec<Group>,
     possible: Possible,
-    /// Values that the register may have had so far, if it is going to be lost.
+    /// Values that the register may have had so far; only collected if there are losses.
     ever: Option<BTreeSet<Value>>,
     lives: &'h Lives,
-    /// The moment that is being judged.
+    /// Moment that is being checked.
     now: u64,
 }
 
-/// Operations that were given up and do the same.
+/// Operations that were given up and have the same action.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     action: Action,
-    /// How many were begun and have not taken effect in all configurations.
+    /// Operations that were begun and have not taken effect in all configurations.
     begun: u32,
 }
 
@@ -267,19 +280,19 @@ impl Check<'_> {
         self.lives.get(&value?)
     }
 
-    /// Returns whether a value that expires may have gone by now.
+    /// Returns whether an expiring value may have disappeared by now.
     fn may_be_gone(&self, value: Value) -> bool {
         self.life(value).is_none_or(|life| *life.start() <= self.now)
     }
 
-    /// Values whose time is over for certain are gone for whatever begins now. `false`: too many
-    /// possibilities.
+    /// Removes certainly expired values, for operations that begin now. Returns `false` if there
+    /// are too many configurations.
     fn expire_overdue(&mut self) -> bool {
         let is_overdue = |value: Value| self.life(value).is_some_and(|life| *life.end() < self.now);
         if !self.possible.0.iter().any(|(value, ..)| is_overdue(*value)) {
             return true;
         }
-        // An operation that has begun before may have met them.
+        // Operations that are already open may have seen the values.
         let Some(all) = self.closure(0) else { return false };
         let mut left = Possible(BTreeSet::new());
         for (value, taken, given) in all.0 {
@@ -289,7 +302,7 @@ impl Check<'_> {
         true
     }
 
-    /// From now on an operation may take effect of which nobody will hear.
+    /// Adds an operation that may take effect at any time from now on and is never answered.
     fn give_up(&mut self, action: Action) {
         let is_alike = |group: &&mut Group| group.action == action;
         if let Some(group) = self.given_up.iter_mut().find(is_alike) {
@@ -301,7 +314,7 @@ impl Check<'_> {
         }
     }
 
-    /// An operation is answered, so it has taken effect.
+    /// Handles the answer to an operation, which therefore has taken effect.
     fn end(&mut self, operation: usize) -> Verdict {
         let place = self.open.iter().position(|open| *open == Some(operation));
         let place = place.expect("an operation begins before it ends");
@@ -322,7 +335,7 @@ impl Check<'_> {
         Verdict::Linearizable
     }
 
-    /// Forgets what was given up and has taken effect in all configurations.
+    /// Removes operations that were given up and have taken effect in all configurations.
     fn forget_certain(&mut self) {
         for group in 0..self.given_up.len() {
             let counts = self.possible.0.iter().map(|(_, _, given)| count(given, group));
@@ -335,10 +348,13 @@ impl Check<'_> {
         }
     }
 
-    /// Everything that can come of what is possible now, up to where the operation at `last` has
-    /// taken effect. `None`: too much.
+    /// Returns everything that can follow from the possible configurations, up to the point where
+    /// the operation at `last` has taken effect. Returns `None` if there are too many
+    /// configurations.
     fn closure(&self, last: Places) -> Option<Possible> {
         let open: Vec<(Places, &Operation)> = self.open().collect();
+        let uncertain = open.iter().filter(|(_, operation)| is_uncertain(operation));
+        let uncertain = uncertain.fold(0, |places, (bit, _)| places | bit);
         let mut all = Possible(BTreeSet::new());
         let mut next: VecDeque<Configuration> = self.possible.0.iter().cloned().collect();
         while let Some((value, taken, given)) = next.pop_front() {
@@ -350,10 +366,17 @@ impl Check<'_> {
                 next.push_back((None, taken, given.clone()));
             }
             for &(bit, operation) in &open {
-                if taken & bit == 0 && is_next_on_connection(operation, taken, &open) {
-                    let values = after(value, operation).into_iter().flatten();
-                    next.extend(values.map(|after| (after, taken | bit, given.clone())));
+                let may_be_next =
+                    taken & bit == 0 && is_next_on_connection(operation, taken | uncertain, &open);
+                if !may_be_next || is_uncertain(operation) && bit != last {
+                    continue;
                 }
+                let taken = taken | bit | uncertain & earlier_on_connection(operation, &open);
+                let values = after(value, operation).into_iter().flatten();
+                next.extend(values.map(|after| (after, taken, given.clone())));
+            }
+            for bit in value.iter().flat_map(|_| self.flushes_to_try(taken, &open)) {
+                next.push_back((None, taken | bit, given.clone()));
             }
             next.extend(self.late(value, &given).map(|(after, given)| (after, taken, given)));
             if all.0.len() > CONFIGURATIONS_MAX {
@@ -363,7 +386,24 @@ impl Check<'_> {
         Some(all)
     }
 
-    /// What comes of those that were given up, and change something now.
+    /// Returns the uncertain flushes that must be tried now: the others lead to no result that
+    /// these do not reach as well.
+    fn flushes_to_try(&self, taken: Places, open: &[(Places, &Operation)]) -> Vec<Places> {
+        let may_be_next = |(bit, operation): &&(Places, &Operation)| {
+            taken & bit == 0
+                && is_uncertain(operation)
+                && is_next_on_connection(operation, taken, open)
+        };
+        let is_succeeded = |bit: Places| {
+            self.open[bit.trailing_zeros() as usize].is_some_and(|it| self.succeeded.contains(&it))
+        };
+        let next = open.iter().filter(may_be_next);
+        let (mut to_try, others): (Vec<_>, Vec<_>) = next.partition(|(bit, _)| is_succeeded(*bit));
+        to_try.extend(others.into_iter().min_by_key(|(_, operation)| operation.ended));
+        to_try.into_iter().map(|(bit, _)| bit).collect()
+    }
+
+    /// Returns the results of operations that were given up, and that would change the value now.
     fn late(&self, value: Value, given: &[u32]) -> impl Iterator<Item = (Value, Counts)> {
         self.given_up.iter().enumerate().filter_map(move |(place, group)| {
             let after = effect(value, group.action);
@@ -377,12 +417,12 @@ impl Check<'_> {
         open.filter_map(|(place, open)| Some((1 << place, &self.operations[(*open)?])))
     }
 
-    /// Who held the register is gone.
+    /// Handles the loss of the server that held the register.
     fn lose(&mut self) -> Verdict {
         let Some(all) = self.closure(0) else { return Verdict::GaveUp };
         let ever = self.ever.as_mut().expect("losses are known from the beginning on");
         ever.extend(all.0.iter().map(|&(value, _, _)| value));
-        // What has taken effect is lost, and need not do so again.
+        // The effects are lost; the operations need not take effect again.
         let taken: BTreeSet<(Places, Counts)> =
             all.0.into_iter().map(|(_, taken, given)| (taken, given)).collect();
         for (taken, given) in taken {
@@ -394,14 +434,14 @@ impl Check<'_> {
     }
 }
 
-/// The configuration, where so many of a group are forgotten.
+/// Returns the configuration with the count of this group reduced by `certain`.
 fn less((value, taken, mut given): Configuration, group: usize, certain: u32) -> Configuration {
     given[group] -= certain;
     given.truncate(given.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1));
     (value, taken, given)
 }
 
-/// What is left of an action when nobody hears of its outcome.
+/// Returns the equivalent of an action without a known outcome.
 fn as_given_up(action: Action) -> Action {
     match action {
         Action::Exchange(new) => Action::Write(new),
@@ -417,21 +457,41 @@ fn as_given_up(action: Action) -> Action {
     }
 }
 
-/// Whether all that came before it on its connection, and were executed, have taken effect.
+/// Returns whether all earlier executed operations on its connection have taken effect.
 fn is_next_on_connection(
     operation: &Operation,
     taken: Places,
     open: &[(Places, &Operation)],
 ) -> bool {
-    let is_before = |other: &Operation| {
-        other.place.connection == operation.place.connection
-            && other.place.request < operation.place.request
-    };
-    open.iter().all(|&(bit, other)| taken & bit != 0 || !is_before(other))
+    earlier_on_connection(operation, open) & !taken == 0
 }
 
-/// What can have taken effect and changes nothing, whatever it meets, has: nothing becomes
-/// impossible by that, and of all the orders in which reads can be thought one is left.
+fn earlier_on_connection(operation: &Operation, open: &[(Places, &Operation)]) -> Places {
+    let earlier = open.iter().filter(|(_, other)| is_earlier(other.place, operation.place));
+    earlier.fold(0, |places, (bit, _)| places | bit)
+}
+
+fn is_earlier(one: Place, other: Place) -> bool {
+    one.connection == other.connection && one.request < other.request
+}
+
+/// Returns whether the operation is a flush that may or may not have emptied the register.
+fn is_uncertain(operation: &Operation) -> bool {
+    (operation.action, operation.outcome) == (Action::Flush, Some(Outcome::Applied(false)))
+}
+
+/// Returns the uncertain flushes that end after a later request on their connection has begun.
+fn succeeded(operations: &[Operation]) -> BTreeSet<usize> {
+    let flushes = operations.iter().enumerate().filter(|(_, operation)| is_uncertain(operation));
+    let is_succeeded = |flush: &Operation| {
+        let mut others = operations.iter().filter(|other| is_earlier(flush.place, other.place));
+        others.any(|other| other.begun < flush.ended)
+    };
+    flushes.filter(|(_, flush)| is_succeeded(flush)).map(|(place, _)| place).collect()
+}
+
+/// Lets all operations take effect that can do so and change nothing, whatever the value. This
+/// excludes no possibility, and leaves only one of all possible orders of reads.
 fn settle(value: Value, mut taken: Places, open: &[(Places, &Operation)]) -> Places {
     let may_be_taken = |taken: Places, bit: Places, operation: &Operation| {
         taken & bit == 0
@@ -445,7 +505,7 @@ fn settle(value: Value, mut taken: Places, open: &[(Places, &Operation)]) -> Pla
     taken
 }
 
-/// Whether the operation, with this outcome, has changed nothing.
+/// Returns whether the operation, with this outcome, has changed nothing.
 fn changes_nothing(operation: &Operation) -> bool {
     let Some(outcome) = operation.outcome else { return false };
     matches!(
@@ -459,8 +519,8 @@ fn changes_nothing(operation: &Operation) -> bool {
     )
 }
 
-/// The values that there may be once an operation has taken effect, and was answered; none if it
-/// cannot have.
+/// Returns the values that are possible once an operation has taken effect with its outcome; none
+/// if it cannot have taken effect.
 fn after(value: Value, operation: &Operation) -> [Option<Value>; 2] {
     let effect = effect(value, operation.action);
     let only = |is_so: bool| [is_so.then_some(effect), None];
@@ -480,7 +540,7 @@ fn after(value: Value, operation: &Operation) -> [Option<Value>; 2] {
     }
 }
 
-/// What an action makes of a value.
+/// Returns the value after an action.
 fn effect(value: Value, action: Action) -> Value {
     match action {
         Action::Read | Action::Probe => value,
@@ -493,7 +553,7 @@ fn effect(value: Value, action: Action) -> Value {
     }
 }
 
-/// Operations shown before the one that cannot be explained.
+/// Number of operations that are shown before the unexplained one.
 const SHOWN_BEFORE: usize = 12;
 
 fn describe(operations: &[Operation], culprit: usize, possible: &Possible) -> String {
@@ -521,7 +581,7 @@ impl fmt::Display for Operation {
         let who = format!("client {client}, request {request} of connection {connection}");
         match outcome {
             Some(outcome) => write!(f, "[{begun}-{ended}] {who}: {action:?} = {outcome:?}"),
-            None => write!(f, "[{begun}-] {who}: {action:?}, given up at {ended}"),
+            None => write!(f, "[{begun}-] {who}: {action:?}, abandoned at {ended}"),
         }
     }
 }

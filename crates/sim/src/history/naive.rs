@@ -1,7 +1,7 @@
-//! A checker that is slow and plain, and whether the other one says the same.
+//! Slow and simple twin of the checker, and a test that both give the same verdicts.
 //!
-//! It knows every operation by itself, and follows every set of those that have taken effect: nothing is
-//! merged, counted, forgotten or taken early.
+//! The twin follows each operation individually, and every possible set of operations that have
+//! taken effect. It merges, counts, discards and takes nothing early.
 
 use super::{
     Action, EXPIRING, Lives, Operation, Outcome, Place, Value, Verdict, What, after, check, effect,
@@ -9,7 +9,7 @@ use super::{
 };
 use std::collections::BTreeSet;
 
-/// A value, and which of the open operations have taken effect.
+/// Value of the register, and the open operations that have taken effect.
 type Plain = (Value, BTreeSet<usize>);
 
 struct Naive<'h> {
@@ -61,7 +61,7 @@ impl Naive<'_> {
         !self.possible.is_empty()
     }
 
-    /// Everything that can come of what is possible.
+    /// Adds everything that can follow from the possible states.
     fn close(&mut self) {
         let mut next: Vec<Plain> = self.possible.iter().cloned().collect();
         while let Some((value, taken)) = next.pop() {
@@ -101,7 +101,7 @@ fn without(mut taken: BTreeSet<usize>, operation: usize) -> BTreeSet<usize> {
     taken
 }
 
-/// What comes later on a connection is not begun before what comes earlier.
+/// Makes requests on one connection begin in their order.
 fn begin_in_order(operations: &mut [Operation]) {
     operations.sort_unstable_by_key(|operation| operation.place);
     for later in 1..operations.len() {
@@ -113,7 +113,7 @@ fn begin_in_order(operations: &mut [Operation]) {
     operations.sort_unstable_by_key(|operation| operation.client);
 }
 
-/// A register on which operations really take effect, one at a time.
+/// Register on which operations take effect for real, one at a time.
 struct Real {
     random: fastrand::Rng,
     value: Value,
@@ -122,10 +122,10 @@ struct Real {
 }
 
 impl Real {
-    /// A history that can have happened, and the moments of losses.
+    /// Returns a possible history, and the moments of losses.
     fn history(&mut self, count: usize) -> (Vec<Operation>, Vec<u64>) {
         let mut operations: Vec<Operation> = Vec::new();
-        // When each takes effect: no moment is used twice.
+        // Moments at which the operations take effect; no moment is used twice.
         let mut effects: Vec<(u64, Option<usize>)> = Vec::new();
         let counts = self.random.u8(..4) == 0;
         for client in 0..count {
@@ -157,7 +157,7 @@ impl Real {
         self.next += 1;
         let new = self.next;
         let old = 1 + self.random.u64(..new);
-        match self.random.u8(..12) {
+        match self.random.u8(..14) {
             0..2 => Action::Read,
             2 => Action::Probe,
             3..5 => Action::Write(new),
@@ -167,11 +167,12 @@ impl Real {
             8 => Action::Exchange(new),
             9 if counts => Action::Increment,
             9 | 10 => Action::Delete,
-            _ => [Action::Take, Action::Flush][self.random.usize(..2)],
+            11 => Action::Take,
+            _ => Action::Flush,
         }
     }
 
-    /// What the client is told, if it has not given up.
+    /// Executes an action and returns its outcome, or `None` if the client has given up.
     fn execute(&mut self, action: Action) -> Option<Outcome> {
         if may_expire(self.value) && self.random.bool() {
             self.value = None;
@@ -191,7 +192,7 @@ impl Real {
         (self.random.u8(..3) > 0).then_some(outcome)
     }
 
-    /// Tells some client something else.
+    /// Falsifies one outcome.
     fn lie(&mut self, operations: &mut [Operation]) {
         let at = self.random.usize(..operations.len());
         let shown = 1 + self.random.u64(..self.next);

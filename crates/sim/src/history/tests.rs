@@ -1,4 +1,4 @@
-//! Histories that can have happened, and such that cannot.
+//! Histories that are possible, and histories that are not.
 
 use super::*;
 
@@ -125,7 +125,7 @@ fn a_value_whose_time_is_known_goes_within_it() {
         let verdict = verdict(&[read(moments, seen)]);
         assert_eq!(verdict == Verdict::Linearizable, is_good, "{moments:?} {seen:?}: {verdict:?}");
     }
-    // One that was begun in time may still meet it, and tell of it later.
+    // A read that began in time may still see the value, and may report it later.
     let late = [(2, 15, 30, Action::Read, Outcome::Value(Some(value))), read((22, 23), None)];
     assert_eq!(verdict(&late), Verdict::Linearizable);
 }
@@ -158,6 +158,21 @@ fn a_flush_that_may_have_missed_a_register_has_done_so_or_not_for_good() {
     let back = [write, flush(false), read(5, None), read(7, Some(1))];
     assert!(is_violated(&history(&back)));
     assert!(is_violated(&history(&[write, flush(true), read(5, Some(1))])));
+}
+
+#[test]
+fn many_flushes_at_a_time_are_followed_to_the_end() {
+    let mut lines: Vec<_> = (0..40)
+        .map(|client| (client, client as u64, 1_000, Action::Flush, Outcome::Applied(false)))
+        .collect();
+    for at in (100..200).step_by(4) {
+        lines.push((50, at, at + 1, Action::Write(at), Outcome::Done));
+        lines.push((50, at + 2, at + 3, Action::Probe, Outcome::Applied(at % 8 == 0)));
+    }
+    assert_eq!(history(&lines), Verdict::Linearizable);
+    // Each flush empties the register at most once.
+    lines.drain(..30);
+    assert!(is_violated(&history(&lines)));
 }
 
 #[test]
@@ -206,7 +221,10 @@ fn writes_of_which_nobody_saw_anything_are_counted_however_many_there_are() {
     let deletes: Vec<_> = (0..300).map(delete).collect();
     assert_eq!(with_losses(&[&writes[..], &deletes].concat(), &[]), Verdict::Linearizable);
     let one_less = [&writes[1..], &deletes].concat();
-    assert!(is_violated(&with_losses(&one_less, &[])), "one of them found what nobody wrote");
+    assert!(
+        is_violated(&with_losses(&one_less, &[])),
+        "one of them found a value that was not written"
+    );
 }
 
 #[test]
