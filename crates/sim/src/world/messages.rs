@@ -1,5 +1,5 @@
-//! Messages between servers, and between servers and the coordinator: sent, tampered with by planted
-//! bugs, and handed over.
+//! Messages between servers, and between servers and the coordinator: sending, changes by planted
+//! bugs, and delivery.
 
 use super::deaths::{is_telling, is_telling_down, is_telling_up};
 use super::{Next, World};
@@ -7,6 +7,7 @@ use crate::planted::{self, Planted};
 use crate::reactor::{Inbound, Outbound};
 use coordinator::{ConnectionId, Event};
 use protocols::migration::{peer, to_coordinator};
+use protocols::replication::timing::SILENT_AFTER;
 use server::engine::{Route, Sending, To};
 use server::shell::reactor_for;
 use std::time::Duration;
@@ -23,7 +24,7 @@ impl World {
             Outbound::Control(message) => self.send_up(place, message),
             Outbound::Bytes(connection, bytes) => self.send_reply(connection, bytes),
             Outbound::Disk(job) => {
-                // Now and then a disk takes its time.
+                // Now and then a disk is slow.
                 let is_busy = self.rng.u32(..20) == 0;
                 let delay = self.micros(20..if is_busy { 100_000 } else { 2_000 });
                 self.plan_in(delay, Next::Disk(place, reactor, Box::new(job)));
@@ -34,7 +35,7 @@ impl World {
     fn send(&mut self, place: usize, reactor: usize, sending: Sending) {
         let Sending { to, mut message, mut payload, .. } = sending;
         let (to, to_reactor) = match to {
-            // The connection ends with the process at its other end.
+            // A connection ends with the process at its other end.
             To::Back(route) => match self.place(ServerId((route.0 >> 16) as u32)) {
                 Some(to) => (to, (route.0 & 0xffff) as usize),
                 None => return,
@@ -57,6 +58,9 @@ impl World {
         let copies = self.weather.copies(&mut self.rng, &message);
         let copies = if is_cut { Vec::new() } else { copies };
         self.note_message((place, to), &message, &payload, &copies);
+        if is_of_log(&message) && copies.iter().all(|delay| *delay > SILENT_AFTER / 2) {
+            self.losses.silent.extend([place, to]);
+        }
         if is_telling(&message) {
             self.tempt([place, to]);
         }
@@ -84,7 +88,7 @@ impl World {
     ) {
         let (one, other) = (self.servers[from].id, self.servers[to].id);
         let mut bytes = Vec::new();
-        // The product would drop and report it; the simulator calls it a fault.
+        // The product drops and logs such a message; the simulator treats it as a failure.
         if let Err(error) = wire::frame::encode(message, payload.len(), &mut bytes) {
             panic!("{error}: {}", peer(message));
         }
@@ -93,8 +97,9 @@ impl World {
         self.trace.note_bytes(self.now, &[from as u64, to as u64], &bytes, line);
     }
 
-    /// Where a message arrives that is sent to a server. Who connects sends at once, before it has
-    /// heard who listens: a process that stands where another one has died gets such messages.
+    /// Returns the place at which a message to a server arrives. A sender that connects sends
+    /// before it knows the peer's identity, so a process at a dead server's address may get the
+    /// message.
     fn place_called(&mut self, id: ServerId) -> Option<usize> {
         let lives = self.place(id);
         if lives.is_some() || self.rng.bool() {
@@ -104,7 +109,7 @@ impl World {
         (!self.servers[*place].is_dead).then_some(*place)
     }
 
-    /// What planted bugs make of a message to a server.
+    /// Applies the planted bugs that change a message between servers.
     fn tamper_sent(&mut self, message: &mut PeerMessage, payload: &mut Vec<u8>) {
         match self.settings.planted {
             Some(Planted::FloorNotRaised) => planted::without_floor(message),
@@ -174,7 +179,7 @@ impl World {
             self.show_clock(place, question);
         }
         if let FromCoordinator::Rejected { is_fenced: true, .. } = message {
-            // It holds what another server serves: the process ends.
+            // Another server serves the ranges of this one, so the process ends.
             return self.die(place, false);
         }
         let Some(message) = self.tamper_down(place, message) else { return };
@@ -188,7 +193,7 @@ impl World {
         self.wake(place, reactor);
     }
 
-    /// A server hears of a transaction of its coordinator, and saves that.
+    /// Saves the mark of a transaction that the coordinator reports to a server.
     fn note_mark(&mut self, place: usize, mark: Mark) {
         if let Some(saved) = &mut self.saved[place]
             && saved.mark.is_none_or(|known| mark.is_after(&known))
@@ -197,7 +202,7 @@ impl World {
         }
     }
 
-    /// The link's own thread does, when the process does not stand still.
+    /// Answers a ping as the link's own thread does, unless the process is paused.
     fn answer_ping(&mut self, place: usize, connection: ConnectionId) {
         let server = &mut self.servers[place];
         let until = server.paused_until;
@@ -209,10 +214,10 @@ impl World {
         self.send_up(place, ToCoordinator::Pong { is_stalled });
     }
 
-    /// The link's own thread does, as with pings.
+    /// Answers a clock question as the link's own thread does, unless the process is paused.
     fn show_clock(&mut self, place: usize, question: ClockQuestion) {
         if self.servers[place].paused_until > self.now {
-            // It is asked again.
+            // The coordinator asks again.
             return;
         }
         let (now, wall) = (self.now, self.wall_at(place));
@@ -221,7 +226,7 @@ impl World {
         self.send_up(place, ToCoordinator::Clock(reading));
     }
 
-    /// What planted bugs make of a message from the coordinator.
+    /// Applies the planted bugs that change a message from the coordinator.
     fn tamper_down(&mut self, place: usize, message: FromCoordinator) -> Option<FromCoordinator> {
         match (self.settings.planted, message) {
             (Some(Planted::NeverNotKept), FromCoordinator::Decide { migration })
@@ -252,5 +257,11 @@ impl World {
     }
 }
 
-/// After this time a planted bug takes a pull for answered: as long as the real code waits.
+/// Time after which a planted bug treats a pull as answered; the real code waits as long.
 const PULL_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Returns whether a master hears by this message from a backup, or the backup from the master. One
+/// that is lost or late may make the backup look silent.
+fn is_of_log(message: &PeerMessage) -> bool {
+    matches!(message, PeerMessage::Append(_) | PeerMessage::Appended(_))
+}
