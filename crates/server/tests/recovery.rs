@@ -1,5 +1,5 @@
-//! A server that recovers a part of what a dead one held, from replicas on its own disk and on another
-//! server's. That other server is played: it takes every append, and has some replicas.
+//! A server recovers a recovery partition of a dead server from replicas on its own disk and on
+//! another server's. The test plays that server: it takes every append.
 
 use backup::{MemoryDisk, Replicas};
 use runtime::ConnectionId;
@@ -18,10 +18,10 @@ use types::{
     Tenure, UnixMillis, Version, slot_of,
 };
 use wire::control::{
-    ClusterMap, FromCoordinator, RecoveryLog, RecoveryPart, RecoverySegment, ReplicaPlace,
-    ServerInfo, TabletInfo, ToCoordinator, Will,
+    ClusterMap, DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, FromCoordinator, RecoveryLog,
+    RecoveryPart, RecoverySegment, ReplicaPlace, ServerInfo, TabletInfo, ToCoordinator, Will,
 };
-use wire::directory::Content;
+use wire::directory::{Content, DirectoryEntry};
 use wire::entry::{Body, Dead, Entry};
 use wire::peer::{Append, AppendResult, Appended, PeerMessage, RecoveryRead, RecoveryReply};
 use wire::replica::{
@@ -34,10 +34,12 @@ const ME: ServerId = ServerId(2);
 const OTHER: ServerId = ServerId(3);
 const OLD: Tenure = Tenure(5);
 const SEGMENT_BYTES: u32 = 1 << 20;
+/// Number of a manifest segment.
+const DIRECTORY: u64 = 1 << 63;
 const REACTORS: u16 = 2;
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
 
-/// Clients' connections.
+/// Connections of clients.
 #[derive(Default)]
 struct Sockets {
     outputs: BTreeMap<ConnectionId, Vec<u8>>,
@@ -60,14 +62,14 @@ struct World {
     cores: Vec<Core>,
     sockets: Sockets,
     now: Instant,
-    /// What the other server has of the dead one's log.
+    /// The other server's replicas of the dead server's log.
     other: Replicas,
-    /// What was told to the coordinator of parts, each once.
+    /// Messages about partitions to the coordinator, without repetitions.
     told: Vec<String>,
     connections: u64,
-    /// The other server answers nothing that is appended to segments.
+    /// Set if the other server does not answer appends to data segments.
     is_slow: bool,
-    /// The last one.
+    /// Last load profile sent to the coordinator.
     will: Option<Will>,
 }
 
@@ -79,16 +81,20 @@ fn id(segment: u64) -> ReplicaId {
     ReplicaId { log: DEAD, segment: SegmentId(segment), epoch: ReplicaEpoch(0) }
 }
 
-/// Writes a replica; its content is what a directory would say.
-fn write(disk: &Replicas, segment: u64, entries: &[(u64, &str, Option<&str>)]) -> Content {
-    let header = ReplicaHeader {
+fn header(disk: &Replicas, segment: u64, kind: ReplicaKind) -> ReplicaHeader {
+    ReplicaHeader {
         format: ReplicaFormat::CURRENT,
         cluster: CLUSTER,
         id: id(segment),
-        kind: ReplicaKind::Data,
+        kind,
         segment_bytes: SEGMENT_BYTES,
         boot: disk.boot(),
-    };
+    }
+}
+
+/// Writes a replica, and returns its content as a manifest would record it.
+fn write(disk: &Replicas, segment: u64, entries: &[(u64, &str, Option<&str>)]) -> Content {
+    let header = header(disk, segment, ReplicaKind::Data);
     let replica = disk.create(header).expect("room for a replica");
     let mut writer = PieceWriter::new(replica.identity());
     for &(version, key, value) in entries {
@@ -119,7 +125,7 @@ fn server(id: ServerId, is_dead: bool) -> ServerInfo {
     }
 }
 
-/// The maps by which we get everything, under this epoch.
+/// Returns the maps that assign all slots to this server as never served, under this epoch.
 fn born(epoch: u64) -> [FromCoordinator; 2] {
     [true, false].map(|is_born| map_of((2, ME), epoch, Tenure(4), is_born))
 }
@@ -150,12 +156,12 @@ fn map_of(
     })
 }
 
-/// The part is safe for the coordinator.
+/// Returns the coordinator's confirmation that the partition is durable.
 fn kept(epoch: u64) -> FromCoordinator {
     FromCoordinator::Kept { range: HashRange::ALL, epoch: OwnershipEpoch(epoch) }
 }
 
-/// The whole key space is one part.
+/// Returns a partition that is the whole key space.
 fn part(epoch: u64, segments: &[(u64, Content, ServerId)]) -> FromCoordinator {
     let segment = |&(segment, content, backup): &(u64, Content, ServerId)| RecoverySegment {
         log: DEAD,
@@ -178,7 +184,7 @@ fn part(epoch: u64, segments: &[(u64, Content, ServerId)]) -> FromCoordinator {
 }
 
 impl World {
-    /// A server on whose disk these replicas are; the other one has those.
+    /// Makes a server with the replicas `mine`, and another one with `other`.
     fn new(mine: Replicas, other: Replicas) -> World {
         let settings = Settings {
             host: "here".to_owned(),
@@ -222,13 +228,13 @@ impl World {
         world
     }
 
-    /// The coordinator says something.
+    /// Delivers a message of the coordinator.
     fn hear(&mut self, message: FromCoordinator) {
         self.cores[0].on_control(message);
         self.pass(20);
     }
 
-    /// So many milliseconds pass, with some turns of every reactor in each.
+    /// Advances the time by `millis` milliseconds, with some turns of every reactor in each.
     fn pass(&mut self, millis: u64) {
         for _ in 0..4 * millis {
             self.now = self.now + Duration::from_micros(250);
@@ -261,10 +267,10 @@ impl World {
         }
     }
 
-    /// What the other server says.
+    /// Returns the other server's answer.
     fn answer(&self, sending: Sending) -> Option<(PeerMessage, Vec<u8>)> {
         match sending.message {
-            // Of segments; the chain's keep the read lease.
+            // Appends of manifest segments are always answered: they renew the read lease.
             PeerMessage::Append(Append { kind: ReplicaKind::Data, .. }) if self.is_slow => None,
             PeerMessage::Append(Append { replica, from, sent, .. }) => {
                 let length = from + sending.payload.len() as u32;
@@ -274,7 +280,7 @@ impl World {
             PeerMessage::RecoveryRead(read) => {
                 let seed = HashSeed::new(1);
                 let mut entries = Vec::new();
-                // In replies of a few entries.
+                // Short replies of a few entries each.
                 let next = self.other.entries(&read, &seed, 100, &mut entries).ok()?;
                 let RecoveryRead { replica, range, from } = read;
                 let reply = RecoveryReply { replica, range, from, next };
@@ -305,7 +311,7 @@ impl World {
         }
     }
 
-    /// What a client is answered, on a connection of its own.
+    /// Sends a request on a new connection, and returns the reply.
     fn ask(&mut self, line: &str) -> String {
         self.connections += 1;
         let reactor = self.connections as usize % self.cores.len();
@@ -326,7 +332,7 @@ impl World {
 #[test]
 fn a_part_is_read_from_all_disks_and_served_when_the_map_says_so() {
     let (mine, other) = (disk(), disk());
-    // The tombstone comes before what it has killed, and an overwrite before what it replaced.
+    // The tombstone precedes the record it deletes, and an overwrite the record it replaces.
     let first = write(&mine, 1, &[(9, "gone", None), (8, "twice", Some("new"))]);
     let entries: Vec<_> =
         [(1, "one", Some("1")), (2, "gone", Some("x")), (3, "twice", Some("old"))]
@@ -338,7 +344,7 @@ fn a_part_is_read_from_all_disks_and_served_when_the_map_says_so() {
     assert_eq!(world.told, ["e7 replayed", "e7 recovered"]);
     assert!(matches!(world.states()[..], [TabletState::Recovering(_)]));
     let mut asked = world.ask("GET one");
-    assert_eq!(asked, "", "nobody is answered yet");
+    assert_eq!(asked, "", "no client is answered yet");
     world.hear(map(2, ME, 7, Tenure(7)));
     assert!(matches!(world.states()[..], [TabletState::Securing(_)]));
     world.hear(kept(7));
@@ -385,7 +391,7 @@ fn what_is_handed_back_is_forgotten_and_can_be_recovered_later() {
     let mut world = World::new(mine, other);
     let wrong = Content { crc: second.crc ^ 1, ..second };
     world.hear(part(7, &[(1, first, ME), (2, wrong, OTHER)]));
-    let reason = "e7 not recovered: seg2 of log s1 cannot be read: s3 has something else";
+    let reason = "e7 not recovered: seg2 of log s1 cannot be read: s3 has other content";
     assert_eq!(world.told, [reason]);
     assert!(world.states().is_empty(), "there is no tablet any more");
     assert!(world.cores[0].engine.worker.is_empty(HashRange::ALL), "nor any record");
@@ -415,7 +421,7 @@ fn what_is_held_already_is_not_recovered() {
     let mut world = World::new(disk(), disk());
     born(1).into_iter().for_each(|map| world.hear(map));
     world.hear(part(7, &[]));
-    assert_eq!(world.told, ["e7 not recovered: the server holds a part of the range"]);
+    assert_eq!(world.told, ["e7 not recovered: the server already serves a part of the range"]);
     assert!(matches!(world.states()[..], [TabletState::Serving]));
 }
 
@@ -441,4 +447,41 @@ fn a_server_says_what_its_ranges_would_cost() {
         "three records of 1000 bytes, and 256 each: {one}"
     );
     assert!((257..400).contains(&other), "a small one: {other}");
+}
+
+/// Reading a manifest on the reactor delayed heartbeats of other masters. The read also began
+/// anew for each part that fits into a message.
+#[test]
+fn a_directory_is_read_by_the_disk_thread_and_once_for_all_parts() {
+    let mine = disk();
+    let entry = DirectoryEntry::Open { segment: SegmentId(1) };
+    let body = wire::directory::encode(&vec![entry; DIRECTORY_BYTES_PER_MESSAGE / 4]);
+    let pieces = 3;
+    let replica = mine.create(header(&mine, DIRECTORY, ReplicaKind::Directory)).expect("room");
+    let mut writer = PieceWriter::new(replica.identity());
+    for _ in 0..pieces {
+        let piece = writer.next(&body, 0, Stamp::default());
+        replica.append(&piece, &body).expect("room for a piece");
+    }
+    let mut world = World::new(mine, disk());
+    let (mut jobs, mut parts, mut read) = (0, 0, 0);
+    let mut next = Some(DirectoryPlace::default());
+    while let Some(first) = next.take() {
+        let replica = (SegmentId(DIRECTORY), ReplicaEpoch(0));
+        let core = &mut world.cores[0];
+        core.on_control(FromCoordinator::ReadDirectory { log: DEAD, replica, first });
+        for job in std::mem::take(&mut core.engine.out.disk) {
+            assert!(core.engine.out.control.is_empty(), "the reactor has read it");
+            jobs += 1;
+            core.on_disk(job.carry_out());
+        }
+        let told = std::mem::take(&mut core.engine.out.control);
+        let [ToCoordinator::DirectoryRead { bodies, next: rest, .. }] = &told[..] else {
+            panic!("{told:?}");
+        };
+        parts += 1;
+        read += bodies.iter().map(Vec::len).sum::<usize>();
+        next = *rest;
+    }
+    assert_eq!((jobs, parts, read), (1, 2, pieces * body.len()));
 }
