@@ -1,6 +1,6 @@
-//! Rules of the code that neither the compiler nor clippy can check: which crate may use which,
-//! where `unsafe` and clocks may stand, how long files and functions may be, what a panic must say,
-//! and that documents lead to files that exist.
+//! Code rules that neither the compiler nor clippy can check: dependencies between crates, places
+//! of `unsafe` and clocks, lengths of files and functions, messages of panics, and links from
+//! documents to files.
 //!
 //! The lists below are the rules. `docs/architecture.md` gives the reasons.
 
@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Which of our crates each crate may use. Tests and examples may use more.
+/// The workspace crates that each crate may use. Tests and examples may use more.
 const MAY_USE: [(&str, &[&str]); 15] = [
     ("types", &[]),
     ("planted", &[]),
+    ("measure", &[]),
     ("wire", &["types"]),
     ("store", &["types", "planted", "wire"]),
     ("backup", &["types", "wire"]),
@@ -34,7 +35,6 @@ const MAY_USE: [(&str, &[&str]); 15] = [
         ],
     ),
     ("coordinator", &["types", "planted", "wire", "protocols", "handshake"]),
-    ("client", &["types", "wire", "resp", "protocols"]),
     (
         "sim",
         &[
@@ -47,10 +47,9 @@ const MAY_USE: [(&str, &[&str]); 15] = [
             "protocols",
             "server",
             "coordinator",
-            "client",
         ],
     ),
-    ("bench", &["types", "resp", "client"]),
+    ("bench", &["types", "resp"]),
     (
         "ballast",
         &[
@@ -64,26 +63,25 @@ const MAY_USE: [(&str, &[&str]); 15] = [
             "runtime",
             "server",
             "coordinator",
-            "client",
             "sim",
             "bench",
         ],
     ),
 ];
 
-/// Outside crates that meet the operating system, and who may use them.
+/// External crates that access the operating system, and the crates that may use them.
 const MEETS_THE_SYSTEM: [(&str, &[&str]); 7] = [
     ("getrandom", &["handshake"]),
     ("io-uring", &["runtime"]),
     ("libc", &[]),
     ("mio", &[]),
     ("redb", &["coordinator"]),
-    // `store` maps memory and does nothing else with it.
+    // `store` only maps memory with it.
     ("rustix", &["store", "runtime", "bench", "ballast"]),
     ("tokio", &["server", "coordinator", "bench", "ballast"]),
 ];
 
-/// The only files in which `unsafe` may stand. Each argues for every block, and has a naive twin.
+/// The only files that may contain `unsafe`. Each justifies every block, and has a naive twin.
 const UNSAFE_FILES: [&str; 6] = [
     "crates/runtime/src/descriptors.rs",
     "crates/runtime/src/driver/ring.rs",
@@ -93,7 +91,7 @@ const UNSAFE_FILES: [&str; 6] = [
     "crates/store/src/log/segment.rs",
 ];
 
-/// Where clocks may be read and threads may sleep. Everywhere else time comes in as an argument.
+/// Places that may read clocks and sleep. All other code gets the time as an argument.
 const READS_CLOCKS: [&str; 7] = [
     "crates/ballast/",
     "crates/bench/",
@@ -104,7 +102,7 @@ const READS_CLOCKS: [&str; 7] = [
     "crates/store/examples/",
 ];
 
-/// Crates that read what others send: there not even our own invariants may end the process
+/// Crates that parse bytes from outside. There, not even a violated invariant may end the process
 /// without a reviewed reason.
 const READS_OUTSIDE_BYTES: [&str; 6] = ["backup", "handshake", "resp", "runtime", "server", "wire"];
 
@@ -135,7 +133,7 @@ fn crates_use_only_what_the_architecture_allows() {
     none(&wrong);
 }
 
-/// Else a server that is built for use could have places for bugs.
+/// Otherwise a production server could contain planted bugs.
 #[test]
 fn only_the_simulator_can_plant_bugs_and_only_if_it_is_asked_to() {
     let mut wrong = Vec::new();
@@ -227,8 +225,8 @@ fn only_the_shells_read_clocks_and_sleep() {
     none(&wrong);
 }
 
-/// A failed `unwrap` tells nobody anything. `expect` is an assertion: its text is the reason why it
-/// holds. In crates that read outside bytes each one carries a lint's reason as well.
+/// A failed `unwrap` gives no reason. `expect` is an assertion, and its text is the reason why it
+/// holds. In crates that parse bytes from outside, each one also needs a lint's reason.
 #[test]
 fn nothing_panics_without_saying_why() {
     let mut wrong = Vec::new();
@@ -285,7 +283,7 @@ fn documents_lead_to_files_that_exist() {
     none(&wrong);
 }
 
-/// The rules above are worth what these find.
+/// Tests the checks themselves.
 #[test]
 fn the_checks_see_what_they_look_for() {
     for (line, begins) in [
@@ -316,12 +314,12 @@ fn the_checks_see_what_they_look_for() {
 
 /// One file of Rust code.
 struct Source {
-    /// From the workspace's root.
+    /// Path from the workspace's root.
     path: String,
     text: String,
-    /// Lines before its module of tests.
+    /// Lines before the file's test module.
     code_lines: usize,
-    /// It is a test, a benchmark, or what those share.
+    /// True for tests, benchmarks, and their shared code.
     is_test: bool,
 }
 
@@ -336,22 +334,22 @@ impl Source {
         Source { path, text, code_lines, is_test }
     }
 
-    /// Its lines with their numbers.
+    /// Returns the lines with their numbers.
     fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text.lines().enumerate().map(|(at, line)| (at + 1, line))
     }
 
-    /// Its lines without comments.
+    /// Returns the lines without comments.
     fn all_code(&self) -> impl Iterator<Item = (usize, &str)> {
         self.lines().filter(|(_, line)| !line.trim_start().starts_with("//"))
     }
 
-    /// As [`Source::all_code`], up to its tests.
+    /// Returns the lines of [`Source::all_code`] before the tests.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         self.all_code().take_while(|(number, _)| *number <= self.code_lines)
     }
 
-    /// Where each function begins, and how many lines it has, signature and end included.
+    /// Returns the first line of each function, and its number of lines from signature to end.
     fn functions(&self) -> Vec<(usize, usize)> {
         let lines: Vec<&str> = self.text.lines().take(self.code_lines).collect();
         let mut found = Vec::new();
@@ -367,13 +365,13 @@ impl Source {
     }
 }
 
-/// Whether a line begins a function.
+/// Returns whether a line begins a function.
 fn is_function(code: &str) -> bool {
     let is_before = |word: &&str| word.starts_with("pub") || ["const", "async"].contains(word);
     code.split(' ').find(|word| !is_before(word)) == Some("fn")
 }
 
-/// The name of the module of tests that these lines begin with.
+/// Returns the name of the test module that these lines begin with.
 fn test_module<'l>(lines: &[&'l str]) -> Option<&'l str> {
     let is_gate =
         |line: &str| line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test");
@@ -382,7 +380,7 @@ fn test_module<'l>(lines: &[&'l str]) -> Option<&'l str> {
     declared.strip_prefix("mod ").map(|name| name.trim_end_matches([';', '{', ' ']))
 }
 
-/// Every file of Rust code, in order.
+/// Returns every file of Rust code, in order.
 fn sources() -> Vec<Source> {
     let mut paths = Vec::new();
     collect(Path::new("crates"), "rs", &mut paths);
@@ -395,7 +393,7 @@ fn sources() -> Vec<Source> {
     sources
 }
 
-/// Where the bodies of a file's test modules may stand.
+/// Returns the possible paths of a file's test modules.
 fn test_module_files(source: &Source) -> Vec<String> {
     let lines: Vec<&str> = source.text.lines().collect();
     let names = (0..lines.len()).filter_map(|at| test_module(&lines[at..]));
@@ -403,7 +401,7 @@ fn test_module_files(source: &Source) -> Vec<String> {
     names.map(|name| format!("{own}/{name}.rs")).collect()
 }
 
-/// Per crate what its manifest depends on, development left out.
+/// Returns the dependencies of each crate's manifest, without development dependencies.
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let mut manifests = Vec::new();
     collect(Path::new("crates"), "toml", &mut manifests);
@@ -422,7 +420,7 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
         .collect()
 }
 
-/// Every document, in order.
+/// Returns every document, in order.
 fn documents() -> Vec<String> {
     let mut paths: Vec<String> = ["README.md"]
         .iter()
@@ -433,7 +431,7 @@ fn documents() -> Vec<String> {
     paths
 }
 
-/// Targets of links that lead to files.
+/// Returns the targets of links to files.
 fn links(text: &str) -> Vec<String> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     let files = targets.map(|(target, _)| target).filter(|target| !target.contains("://"));
@@ -441,7 +439,7 @@ fn links(text: &str) -> Vec<String> {
     without_place.filter(|target| !target.is_empty()).map(str::to_owned).collect()
 }
 
-/// Files of ours that a text names: words that begin with one of our folders and end like a file.
+/// Returns workspace files named in a text: words that begin with one of its folders.
 fn named_files(text: &str) -> Vec<String> {
     let is_inside = |c: char| c.is_ascii_alphanumeric() || "/_-.".contains(c);
     text.split(|c: char| !is_inside(c))
@@ -452,14 +450,14 @@ fn named_files(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether the argument of `expect` is a reason: a name of one, or a sentence.
+/// Returns whether the argument of `expect` is a reason: the name of a constant, or a sentence.
 fn says_why(argument: &str) -> bool {
     let is_name = argument.starts_with(|c: char| c.is_ascii_uppercase());
     let words = argument.trim_start_matches('"').split('"').next().unwrap_or_default();
     is_name || argument.is_empty() || words.split_whitespace().count() >= 3
 }
 
-/// All files below a folder with this ending, in order.
+/// Collects all files below a folder with this ending, in order.
 fn collect(folder: &Path, ending: &str, into: &mut Vec<String>) {
     let entries = fs::read_dir(workspace().join(folder)).into_iter().flatten().flatten();
     let mut names: Vec<PathBuf> = entries.map(|entry| folder.join(entry.file_name())).collect();

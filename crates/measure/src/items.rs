@@ -1,0 +1,194 @@
+//! Types, functions and assertions of the product, tests aside.
+
+use crate::sources::Source;
+use std::collections::BTreeMap;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Attribute, FnArg, Item, Pat, Signature, Type, Visibility};
+
+/// A struct, enum, union, trait or alias.
+#[derive(Debug)]
+pub(crate) struct NamedType {
+    pub(crate) name: String,
+    /// Visible outside its crate, as far as its own visibility says.
+    pub(crate) is_public: bool,
+    /// Fields of a struct; 0 for others.
+    pub(crate) fields: usize,
+}
+
+/// The items of all product files.
+#[derive(Debug, Default)]
+pub(crate) struct Items {
+    pub(crate) types: Vec<NamedType>,
+    /// Functions that destructure a tuple parameter.
+    pub(crate) tuples: Vec<String>,
+    /// By crate and type: methods, and free functions whose first parameter is the type.
+    pub(crate) methods: BTreeMap<(String, String), usize>,
+    /// Calls that ask a server for its optional keeper, replication or master.
+    pub(crate) look_ups: usize,
+    /// By path: lines of test modules inside the file.
+    test_lines: BTreeMap<String, usize>,
+    /// By path.
+    assertions: BTreeMap<String, usize>,
+}
+
+impl Items {
+    pub(crate) fn of(sources: &[Source]) -> Items {
+        let mut items = Items::default();
+        for source in sources.iter().filter(|source| source.is_product) {
+            let mut visitor = Visitor { source, items: &mut items, owner: None };
+            visitor.visit_file(&source.syntax);
+        }
+        items.types.retain(|one| !one.name.is_empty());
+        items
+    }
+
+    /// Lines of a file without its test modules.
+    pub(crate) fn product_lines(&self, source: &Source) -> usize {
+        let tests = self.test_lines.get(&source.path).copied().unwrap_or(0);
+        source.text.lines().count().saturating_sub(tests)
+    }
+
+    pub(crate) fn assertions_of(&self, source: &Source) -> usize {
+        self.assertions.get(&source.path).copied().unwrap_or(0)
+    }
+}
+
+struct Visitor<'s> {
+    source: &'s Source,
+    items: &'s mut Items,
+    /// The type whose methods are visited.
+    owner: Option<String>,
+}
+
+impl Visitor<'_> {
+    fn count_method(&mut self, of: String) {
+        let key = (self.source.krate.clone(), of);
+        *self.items.methods.entry(key).or_default() += 1;
+    }
+
+    fn note_type(&mut self, name: &syn::Ident, visibility: &Visibility, fields: usize) {
+        let is_public = matches!(visibility, Visibility::Public(_));
+        self.items.types.push(NamedType { name: name.to_string(), is_public, fields });
+    }
+
+    fn note_function(&mut self, signature: &Signature) {
+        let takes_tuple = signature.inputs.iter().any(|input| match input {
+            FnArg::Typed(typed) => matches!(*typed.pat, Pat::Tuple(_)),
+            FnArg::Receiver(_) => false,
+        });
+        if takes_tuple {
+            self.items.tuples.push(format!("{}: {}", self.source.path, signature.ident));
+        }
+    }
+}
+
+/// Returns whether an item is compiled for tests only.
+fn is_test(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("test")
+            || attribute.path().is_ident("cfg")
+                && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
+    })
+}
+
+fn attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Fn(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        Item::Mod(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Enum(item) => &item.attrs,
+        Item::Const(item) => &item.attrs,
+        Item::Use(item) => &item.attrs,
+        _ => &[],
+    }
+}
+
+/// The name of a type behind references.
+fn type_name(of: &Type) -> Option<String> {
+    match of {
+        Type::Path(path) => path.path.segments.last().map(|segment| segment.ident.to_string()),
+        Type::Reference(reference) => type_name(&reference.elem),
+        _ => None,
+    }
+}
+
+const ASSERTIONS: [&str; 6] =
+    ["assert", "assert_eq", "assert_ne", "debug_assert", "debug_assert_eq", "debug_assert_ne"];
+
+const OPTIONAL_PARTS: [&str; 3] = ["keeper", "replication", "master"];
+
+impl<'ast> Visit<'ast> for Visitor<'_> {
+    fn visit_item(&mut self, item: &'ast Item) {
+        if is_test(attributes(item)) {
+            let span = item.span();
+            let lines = span.end().line - span.start().line + 1;
+            *self.items.test_lines.entry(self.source.path.clone()).or_default() += lines;
+            return;
+        }
+        match item {
+            Item::Struct(it) => self.note_type(&it.ident, &it.vis, it.fields.len()),
+            Item::Enum(it) => self.note_type(&it.ident, &it.vis, 0),
+            Item::Union(it) => self.note_type(&it.ident, &it.vis, 0),
+            Item::Trait(it) => self.note_type(&it.ident, &it.vis, 0),
+            Item::Type(it) => self.note_type(&it.ident, &it.vis, 0),
+            Item::Fn(it) => {
+                self.note_function(&it.sig);
+                let first = it.sig.inputs.first();
+                if let Some(FnArg::Typed(typed)) = first
+                    && let Some(name) = type_name(&typed.ty)
+                {
+                    self.count_method(name);
+                }
+            }
+            _ => {}
+        }
+        visit::visit_item(self, item);
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        let before = self.owner.take();
+        self.owner = item.trait_.is_none().then(|| type_name(&item.self_ty)).flatten();
+        visit::visit_item_impl(self, item);
+        self.owner = before;
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
+        if is_test(&function.attrs) {
+            return;
+        }
+        if let Some(owner) = self.owner.clone() {
+            self.count_method(owner);
+        }
+        self.note_function(&function.sig);
+        visit::visit_impl_item_fn(self, function);
+    }
+
+    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        if call.path.segments.last().is_some_and(|it| ASSERTIONS.iter().any(|one| it.ident == one))
+        {
+            *self.items.assertions.entry(self.source.path.clone()).or_default() += 1;
+        }
+        visit::visit_macro(self, call);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        let is_look_up = call.args.is_empty() && OPTIONAL_PARTS.iter().any(|it| call.method == it);
+        if is_look_up && self.source.path.contains("/engine/") {
+            self.items.look_ups += 1;
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_expr_field(&mut self, field: &'ast syn::ExprField) {
+        let is_look_up = match &field.member {
+            syn::Member::Named(name) => OPTIONAL_PARTS.iter().any(|it| name == it),
+            syn::Member::Unnamed(_) => false,
+        };
+        if is_look_up && self.source.path.contains("/engine/") {
+            self.items.look_ups += 1;
+        }
+        visit::visit_expr_field(self, field);
+    }
+}
