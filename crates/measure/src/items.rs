@@ -39,7 +39,6 @@ impl Items {
             let mut visitor = Visitor { source, items: &mut items, owner: None };
             visitor.visit_file(&source.syntax);
         }
-        items.types.retain(|one| !one.name.is_empty());
         items
     }
 

@@ -42,7 +42,7 @@ type ReplicaName = (SegmentId, ReplicaEpoch);
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
     holders: BTreeMap<ServerId, Holder>,
-    directory: Option<Directory>,
+    manifest: Option<ReadManifest>,
     reading: Option<Reading>,
     /// Replicas that could not be read. They stay excluded for that server. A process restarted
     /// on its disk is another server and reports its own inventory.
@@ -103,6 +103,14 @@ pub(crate) struct FencedReport<'r> {
     pub(crate) clock: UnixMillis,
     /// Another message follows.
     pub(crate) more: bool,
+}
+
+/// The segment manifest as one of its replicas contains it.
+#[derive(Debug)]
+struct ReadManifest {
+    directory: Directory,
+    /// Length of that replica, in bytes.
+    length: u32,
 }
 
 /// The manifest replica that is being read.
@@ -318,7 +326,7 @@ impl Evidence {
     /// Returns the next read request for the manifest, once no server that might hold a longer
     /// replica is waited for.
     pub(super) fn directory_question(&self, judged: &Judged<'_>) -> Option<DirectoryQuestion> {
-        if self.directory.is_some() {
+        if self.manifest.is_some() {
             return None;
         }
         if let Some(reading) = &self.reading
@@ -361,7 +369,9 @@ impl Evidence {
         match read {
             // A shorter result would be an earlier state of the manifest. A longer one contains
             // entries written by a disk that failed later; they may count or not.
-            Ok(directory) if bytes >= length => self.directory = Some(directory),
+            Ok(directory) if bytes >= length => {
+                self.manifest = Some(ReadManifest { directory, length: length as u32 });
+            }
             Ok(_) | Err(_) => {
                 tracing::warn!(%backup, segment = %replica.0, "cannot read a segment manifest");
                 self.unreadable.insert((backup, replica));
@@ -375,8 +385,8 @@ impl Evidence {
             // Nothing in the log has been acknowledged.
             return Some(Vec::new());
         }
-        if let Some(directory) = &self.directory {
-            return Some(directory.segments().collect());
+        if let Some(manifest) = &self.manifest {
+            return Some(manifest.directory.segments().collect());
         }
         let is_given_up = judged.loss.directory
             && self.is_collected(judged)
@@ -392,16 +402,16 @@ impl Evidence {
     /// Returns whether every later reader will find the same manifest: all connected servers have
     /// reported, and so many of them have the longest replica of the manifest segment that each
     /// later recovery reads one of these. A replica on a server that is away may be shorter, and
-    /// be the only one that is left later.
+    /// be the only one that is left later. The manifest that was read must be that longest one:
+    /// its backup may have died since, or a longer replica may have turned up.
     fn is_directory_settled(&self, judged: &Judged<'_>) -> bool {
         let Some(chain) = judged.chain else { return true };
         let needed = Quorum::of_segment(chain).map_or(judged.replicas, |quorum| quorum.needed);
         let lengths = self.lengths(chain, true);
         let longest = lengths.last().copied();
         let agreeing = lengths.iter().filter(|length| Some(**length) == longest).count();
-        let is_longest_read = self.best_directory(judged).map(|best| best.0) == longest;
-        let is_read = self.directory.is_some() && is_longest_read;
-        self.is_collected(judged) && is_read && agreeing >= needed
+        let read = self.manifest.as_ref().map(|manifest| manifest.length);
+        self.is_collected(judged) && read.is_some() && read == longest && agreeing >= needed
     }
 
     /// Returns the length of a segment that every later reader of the log finds. See
@@ -440,7 +450,7 @@ impl Evidence {
         let is_right = |place: &ReplicaPlace| match content {
             _ if planted::is(Bug::StaleReplicaUsed) => true,
             Some(content) => place.length == content.length,
-            None => place.epoch == ReplicaEpoch::default() || self.directory.is_none(),
+            None => place.epoch == ReplicaEpoch::default() || self.manifest.is_none(),
         };
         let mut places: Vec<ReplicaPlace> = replicas.filter(is_right).collect();
         if content.is_none() {
@@ -518,6 +528,7 @@ fn all_of(segment: SegmentId) -> RangeInclusive<ReplicaName> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::directory::{DirectoryEntry, encode};
 
     #[test]
     fn an_answer_without_progress_ends_the_reading_of_a_directory() {
@@ -544,5 +555,52 @@ mod tests {
             evidence.directory_read(question, (bodies, next));
             assert_eq!(evidence.reading.is_some(), goes_on);
         }
+    }
+
+    #[test]
+    fn a_manifest_whose_backup_is_gone_is_not_settled_by_shorter_replicas() {
+        let replicas = 2;
+        let chain = Quorum::of_log(replicas, 3).segment(1);
+        let name = (chain, ReplicaEpoch::default());
+        let segment = SegmentId(4);
+        let bodies = [
+            encode(&[DirectoryEntry::Snapshot { segments: Vec::new() }]),
+            encode(&[DirectoryEntry::Open { segment }]),
+            encode(&[DirectoryEntry::Open { segment: SegmentId(5) }]),
+        ];
+        let lengths: Vec<u32> =
+            (0..=3).map(|count| bodies[..count].concat().len() as u32).collect();
+        let replica = |(segment, epoch), is_directory, length| ReplicaInfo {
+            segment,
+            epoch,
+            is_directory,
+            length,
+            may_be_short: false,
+        };
+        let original = replica((segment, ReplicaEpoch::default()), false, 8);
+        let mut evidence = Evidence::default();
+        let mut judged = Judged {
+            chain: Some(chain),
+            loss: &AcceptedLoss::default(),
+            replicas,
+            connected: BTreeSet::new(),
+        };
+        for (backup, length) in [(1, lengths[3]), (2, lengths[2]), (3, lengths[2])] {
+            let backup = ServerId(backup);
+            let replicas = [original, replica(name, true, length)];
+            let clock = UnixMillis(0);
+            let report = FencedReport { first: 0, replicas: &replicas, clock, more: false };
+            evidence.fenced(Instant(0), backup, report, Some(chain));
+            judged.connected.insert(backup);
+        }
+        let question = evidence.directory_question(&judged).expect("the manifest can be read");
+        assert_eq!(question.backup, ServerId(1), "the longest replica is read");
+        evidence.directory_read(question, (bodies.to_vec(), None));
+        evidence.forget(question.backup);
+        judged.connected.remove(&question.backup);
+        let settled = |segment: RecoverySegment| (segment.segment, segment.settled);
+        let segments: Vec<_> =
+            evidence.segments(ServerId(9), &judged).into_iter().map(settled).collect();
+        assert_eq!(segments, [(segment, 0)]);
     }
 }
