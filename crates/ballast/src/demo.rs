@@ -18,7 +18,7 @@ use bench::run::Wiring;
 use bench::scenario::{Load, Scenario};
 use bench::workload::Mix;
 use clap::Args;
-use server::configuration::Bytes;
+use front::configuration::Bytes;
 use std::path::{Path, PathBuf};
 use types::Slot;
 

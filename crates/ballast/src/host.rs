@@ -1,15 +1,18 @@
 //! The process around a server: resource usage, configuration file, jobs, and shutdown.
 
 use anyhow::Context;
-use runtime::{Counts, DriverKind, Mailboxes};
-use server::Configuration;
-use server::host::{Host, Job, Usage};
-use server::shell::{Mail, reactor_for};
+use front::Configuration;
+use front::host::{Host, Job, Usage};
+use node::Supervisor;
+use node::reactor_for;
+use runtime::{DriverKind, Mailboxes};
+use server::shell::Mail;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
+use types::ReactorCounts;
 use wire::control::{Answer, FromCoordinator};
 
 /// An event that the main thread waits for.
@@ -28,7 +31,7 @@ pub(crate) enum Event {
 pub(crate) struct Process {
     pub(crate) file: Option<PathBuf>,
     pub(crate) mailboxes: Mailboxes<Mail>,
-    pub(crate) counts: Box<dyn Fn() -> Vec<Counts> + Send + Sync>,
+    pub(crate) counts: Box<dyn Fn() -> Vec<ReactorCounts> + Send + Sync>,
     pub(crate) driver: DriverKind,
     pub(crate) events: Sender<Event>,
 }
@@ -38,7 +41,7 @@ impl Host for Process {
         usage()
     }
 
-    fn reactors(&self) -> Vec<Counts> {
+    fn reactors(&self) -> Vec<ReactorCounts> {
         (self.counts)()
     }
 
@@ -64,22 +67,27 @@ impl Host for Process {
         let _ = self.events.send(Event::ShutDown);
     }
 
-    fn fail(&self, reason: String) {
-        // A closed channel means that the process is already ending.
-        let _ = self.events.send(Event::Failed(reason));
-    }
-
-    fn begin_anew(&self, reason: String) {
-        // A closed channel means that the process is already ending.
-        let _ = self.events.send(Event::Fenced(reason));
-    }
-
     fn file(&self) -> Option<String> {
         self.file.as_ref().map(|file| file.display().to_string())
     }
 
     fn driver(&self) -> &'static str {
         self.driver.name()
+    }
+}
+
+/// Reports the node's decision to end, or to restart as a new member, to the main thread.
+pub(crate) struct EventSupervisor(pub(crate) Sender<Event>);
+
+impl Supervisor for EventSupervisor {
+    fn fail(&self, reason: String) {
+        // A closed channel means that the process is already ending.
+        let _ = self.0.send(Event::Failed(reason));
+    }
+
+    fn begin_anew(&self, reason: String) {
+        // A closed channel means that the process is already ending.
+        let _ = self.0.send(Event::Fenced(reason));
     }
 }
 
@@ -105,7 +113,7 @@ fn sleep(duration: Duration) {
 /// Replaces a file atomically: readers, also after a crash, find either the old or the new file,
 /// complete.
 fn rewrite(file: &Path, configuration: &Configuration) -> anyhow::Result<()> {
-    let text = server::configuration::rewrite(&fs::read_to_string(file)?, configuration)?;
+    let text = front::configuration::rewrite(&fs::read_to_string(file)?, configuration)?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let name = file.file_name().context("the path has no file name")?.to_string_lossy();

@@ -24,8 +24,8 @@ mod settings_arguments;
 mod signals;
 
 use clap::{Parser, Subcommand};
-use server::Configuration;
-use server::configuration::{LogFormat, LogLevel};
+use front::Configuration;
+use front::configuration::{LogFormat, LogLevel};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 

@@ -5,20 +5,20 @@ use crate::coordinator_command::{self, Embedded};
 use crate::data_folder::{BackupFolder, DataFolder};
 use crate::descriptors;
 use crate::folder_mark::Use;
-use crate::host::{Event, Process};
+use crate::host::{Event, EventSupervisor, Process};
 use crate::metrics;
 use crate::saved::Saver;
 use crate::settings_arguments::SettingArguments;
 use crate::signals;
 use anyhow::{Context, bail};
 use clap::Args;
+use front::configuration::{Driver, Durability};
+use front::{Configuration, Operators};
 use handshake::Credentials;
+use node::{Identity, Keeping, Mode, Node, Plan, Pulse, Replication, Settings, reactor_for};
 use runtime::{Class, Clock, Config, DriverKind, Listener, Reactors};
-use server::configuration::{Driver, Durability};
 use server::control::ControlLink;
-use server::engine::{Identity, Keeping, Mode, Node, Plan, Pulse, Replication};
-use server::shell::{AddressBook, BUS_PORT, CLIENT_PORT, Mail, Server, ToControl, reactor_for};
-use server::{Configuration, Settings};
+use server::shell::{AddressBook, BUS_PORT, CLIENT_PORT, Mail, Server, Shared, ToControl};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -90,18 +90,25 @@ pub(crate) fn run(
         memory_bytes: configuration.maxmemory.0,
         reactors: config.reactors,
         is_cluster: !configuration.join.is_empty(),
-        cuts: server::Cuts::default(),
+        cuts: node::Cuts::default(),
     };
     let seed = HashSeed::new(number);
     let (store, keeping) = store(&configuration, config.reactors, folder, (identity, seed))?;
     let node = Node::keeping(settings, identity, store.clone(), keeping, link.connected());
-    node.configure(configuration.clone());
+    let operators = Arc::new(Operators::new(config.reactors));
+    operators.configure(&node, configuration.clone());
     keep_memory_ready(store, ready_bytes(&configuration))?;
-    start_metrics(&configuration, &node)?;
-    let reactors = start(&config, listeners, &node, (link.clone(), credentials))?;
+    start_metrics(&configuration, &node, &operators)?;
+    let shared = Shared {
+        node: node.clone(),
+        operators: operators.clone(),
+        addresses: AddressBook::of_system(),
+    };
+    let reactors = start(&config, listeners, shared, link.clone(), credentials)?;
     link.watch(Pulse::new(node.clone()));
     signals::watch(events.clone())?;
-    node.set_host(Box::new(Process {
+    node.set_supervisor(Box::new(EventSupervisor(events.clone())));
+    operators.set_host(Box::new(Process {
         file: arguments.settings.file.clone(),
         mailboxes: reactors.mailboxes().clone(),
         counts: Box::new(reactors.watch()),
@@ -338,12 +345,17 @@ fn ready_bytes(configuration: &Configuration) -> usize {
     }
 }
 
-fn start_metrics(configuration: &Configuration, node: &Arc<Node>) -> anyhow::Result<()> {
+fn start_metrics(
+    configuration: &Configuration,
+    node: &Arc<Node>,
+    operators: &Arc<Operators>,
+) -> anyhow::Result<()> {
     if configuration.metrics_port != 0 {
         let address = configuration.bind.addresses[0].0;
         let address = SocketAddr::new(address, configuration.metrics_port);
-        let (node, clock) = (node.clone(), Clock::new());
-        let address = metrics::start(address, move || node.metrics(clock.now()))?;
+        let (node, operators, clock) = (node.clone(), operators.clone(), Clock::new());
+        let page = move || front::operators::metrics::text(&node, &operators, clock.now());
+        let address = metrics::start(address, page)?;
         tracing::info!(%address, "metrics endpoint ready");
     }
     Ok(())
@@ -512,14 +524,15 @@ fn first_answer(
 fn start(
     config: &Config,
     listeners: Vec<Listener>,
-    node: &Arc<Node>,
-    (link, credentials): (Arc<ControlLink>, Credentials),
+    shared: Shared,
+    link: Arc<ControlLink>,
+    credentials: Credentials,
 ) -> anyhow::Result<Reactors<Mail>> {
     let control: ToControl = Arc::new(move |message| link.send(message));
-    let shared = (node.clone(), AddressBook::of_system());
+    let node = shared.node.clone();
     let reactors = Reactors::start(config, listeners, move |reactor, mailboxes| {
         let mailbox = mailboxes.of(reactor).clone();
-        Server::new(shared.clone(), reactor, control.clone(), mailbox, credentials.clone())
+        Server::new(&shared, reactor, control.clone(), mailbox, credentials.clone())
     })
     .with_context(|| match config.driver {
         Some(DriverKind::Uring) => "io_uring is not available: omit --driver uring",

@@ -8,14 +8,14 @@
 //! compare rows, not absolute values.
 
 use runtime::{
-    Class, Clock, Closed, Config, ConnectTag, ConnectionId, Input, Io, Listener, Opened, Poll,
-    Port, Reactors, Service,
+    Class, Clock, Closed, Config, ConnectTag, Input, Io, Listener, Opened, Port, Reactors, Service,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use types::{ConnectionId, PollPolicy};
 use types::{Instant, UnixMillis};
 
 const MESSAGE_BYTES: usize = 64;
@@ -101,13 +101,13 @@ fn main() {
         let load = Load { connections, pipeline };
         println!("{connections} connections, {pipeline} in flight each");
         blocking(load, time);
-        for poll in [Poll::Sleep, Poll::Adaptive, Poll::Busy] {
+        for poll in [PollPolicy::Sleep, PollPolicy::Adaptive, PollPolicy::Busy] {
             reactor(poll, load, time);
         }
     }
 }
 
-fn reactor(poll: Poll, load: Load, time: Duration) {
+fn reactor(poll: PollPolicy, load: Load, time: Duration) {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = Listener::bind(any, Port(0), Class::Client).expect("a free port");
     let address = listener.address();
@@ -123,8 +123,13 @@ fn reactor(poll: Poll, load: Load, time: Duration) {
 
 /// Measures a reactor that spins without a connection.
 fn empty_turns(time: Duration) {
-    let config =
-        Config { reactors: 1, poll: Poll::Busy, cores_shared: false, pin: false, driver: None };
+    let config = Config {
+        reactors: 1,
+        poll: PollPolicy::Busy,
+        cores_shared: false,
+        pin: false,
+        driver: None,
+    };
     let cpu_ns = Arc::new(AtomicU64::new(0));
     let shared = Arc::clone(&cpu_ns);
     let make =
@@ -143,8 +148,13 @@ fn bulk(frame_bytes: usize, time: Duration) {
     let mut stream = TcpStream::connect(listener.address()).expect("it listens");
     let cpu_ns = Arc::new(AtomicU64::new(0));
     let shared = Arc::clone(&cpu_ns);
-    let config =
-        Config { reactors: 1, poll: Poll::Sleep, cores_shared: false, pin: false, driver: None };
+    let config = Config {
+        reactors: 1,
+        poll: PollPolicy::Sleep,
+        cores_shared: false,
+        pin: false,
+        driver: None,
+    };
     let frame_of = Some(frame_bytes);
     let make =
         move |_, _| Echo { frame_bytes: frame_of, cpu_ns: Arc::clone(&shared), told: Instant(0) };

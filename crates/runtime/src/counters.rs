@@ -5,49 +5,23 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use types::ReactorCounts;
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($($name:ident),* $(,)?) => {
         /// The live counters of one reactor.
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter),* }
 
-        /// A snapshot of one reactor's counters.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counts { $($(#[$doc])* pub $name: u64),* }
-
         impl Counters {
-            pub(crate) fn read(&self) -> Counts {
-                Counts { $($name: self.$name.read()),* }
+            pub(crate) fn read(&self) -> ReactorCounts {
+                ReactorCounts { $($name: self.$name.read()),* }
             }
         }
     };
 }
 
-counters! {
-    /// Turns of the loop, including idle ones.
-    turns,
-    /// Quanta of background work.
-    quanta,
-    /// Times the reactor blocked.
-    sleeps,
-    /// Nanoseconds spent on priority connections.
-    priority_ns,
-    /// Nanoseconds spent on all other input, mail, timers and output.
-    work_ns,
-    /// Nanoseconds spent on background work.
-    background_ns,
-    /// Nanoseconds spent idle, spinning or blocked.
-    waiting_ns,
-    /// Connections accepted for this reactor.
-    accepted,
-    /// Connections that have ended.
-    closed,
-    /// Bytes received.
-    bytes_in,
-    /// Bytes sent.
-    bytes_out,
-}
+counters! { turns, quanta, sleeps, priority_ns, work_ns, background_ns, waiting_ns, accepted, closed, bytes_in, bytes_out }
 
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
@@ -63,15 +37,5 @@ impl Counter {
 
     pub(crate) fn add_time(&self, spent: Duration) {
         self.add(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX));
-    }
-}
-
-impl Counts {
-    /// Returns the fraction of the time since `earlier` in which the reactor was busy, from 0 to 1.
-    pub fn utilization_since(&self, earlier: &Counts) -> f64 {
-        let busy = |counts: &Counts| counts.priority_ns + counts.work_ns + counts.background_ns;
-        let busy = busy(self).saturating_sub(busy(earlier)) as f64;
-        let waiting = self.waiting_ns.saturating_sub(earlier.waiting_ns) as f64;
-        if busy + waiting > 0.0 { busy / (busy + waiting) } else { 0.0 }
     }
 }

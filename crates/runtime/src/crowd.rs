@@ -6,8 +6,8 @@
 //! sends their replies. A client that is alone must never wait for others. A crowd therefore
 //! means different connections, one after the other, each served a moment ago.
 
-use crate::connection::ConnectionId;
 use std::time::Duration;
+use types::ConnectionId;
 use types::Instant;
 
 /// Different connections that make a crowd. Twice the number that is waited for, so that enough

@@ -5,18 +5,15 @@
 //! ignores requests, so a late reply needs no special case in the service.
 
 use crate::buffers::Buffers;
-use crate::connection::{Class, ConnectTag, ConnectionId};
+use crate::connection::{Class, ConnectTag};
 use crate::input::Input;
 use crate::output::Output;
 use crate::service::Closed;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use types::ConnectionId;
 use types::ReactorId;
-
-/// Unsent output in bytes above which a client is congested: it sends requests faster than it
-/// reads replies. It is not read, and the service leaves further requests in the input
-/// ([`Io::is_congested`]).
-pub const CLIENT_BACKLOG_MAX: usize = 1 << 20;
+use types::limits::CLIENT_BACKLOG_MAX;
 
 /// Phase in the life of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -37,15 +37,13 @@ mod sync;
 mod turns;
 
 pub use clock::Clock;
-pub use connection::{Class, ConnectTag, ConnectionId, Port};
-pub use counters::Counts;
+pub use connection::{Class, ConnectTag, Port};
 pub use cpus::cpu_count;
 pub use descriptors::spawn_without_descriptors;
 pub use driver::DriverKind;
 pub use input::Input;
-pub use io::{CLIENT_BACKLOG_MAX, Io};
+pub use io::Io;
 pub use mailbox::{Mailbox, Mailboxes};
 pub use reactors::{Config, Reactors};
 pub use service::{Closed, Opened, Service};
 pub use socket::{ListenError, Listener, UNACKNOWLEDGED_MAX, limit_unacknowledged};
-pub use turns::Poll;

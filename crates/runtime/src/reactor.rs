@@ -11,7 +11,7 @@
 //!   The reactor does not wait while any of them is non-empty.
 
 use crate::clock::Clock;
-use crate::connection::{Class, ConnectionId, TURN_BYTES_MAX};
+use crate::connection::{Class, TURN_BYTES_MAX};
 use crate::counters::Counters;
 use crate::crowd::Crowd;
 use crate::driver::{Accepted, Driver, Event, Received, Sent};
@@ -24,6 +24,7 @@ use crate::turns::{Idle, Turns};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+use types::ConnectionId;
 use types::Instant;
 
 /// Most connections of a class served in one turn before priority traffic is polled again and the

@@ -1,6 +1,6 @@
 //! All reactors of a process: starting, stopping, and reading their counters.
 
-use crate::counters::{Counters, Counts};
+use crate::counters::Counters;
 use crate::cpus;
 use crate::driver::epoll::{Epoll, EventWaker};
 use crate::driver::uring::{self, Uring};
@@ -10,13 +10,14 @@ use crate::placement::{Load, Placement};
 use crate::reactor::{Parts, Reactor};
 use crate::service::Service;
 use crate::socket::Listener;
-use crate::turns::{Poll, Turns};
+use crate::turns::Turns;
 use crossbeam_utils::CachePadded;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use types::ReactorId;
 use types::limits::REACTORS_MAX;
+use types::{PollPolicy, ReactorCounts};
 
 /// The configuration of the reactors.
 #[derive(Clone, Debug)]
@@ -24,7 +25,7 @@ pub struct Config {
     /// Number of reactors, from 1 to [`REACTORS_MAX`].
     pub reactors: u16,
     /// Waiting policy of an idle reactor.
-    pub poll: Poll,
+    pub poll: PollPolicy,
     /// Other threads need these cores too (more threads than cores, or a client on the same
     /// machine). `Adaptive` then does not spin, and reactors yield the core after every
     /// background quantum.
@@ -43,7 +44,7 @@ impl Config {
         let cpus = cpus::cpu_count().min(REACTORS_MAX) as u16;
         let reactors = reactors.unwrap_or(cpus).clamp(1, REACTORS_MAX as u16);
         let cores_shared = reactors > cpus;
-        let (poll, pin) = (Poll::default(), reactors == cpus);
+        let (poll, pin) = (PollPolicy::default(), reactors == cpus);
         Config { reactors, poll, cores_shared, pin, driver: None }
     }
 }
@@ -103,12 +104,12 @@ impl<M: Send + 'static> Reactors<M> {
     }
 
     /// Returns the current counters of each reactor.
-    pub fn counts(&self) -> Vec<Counts> {
+    pub fn counts(&self) -> Vec<ReactorCounts> {
         self.counters.iter().map(|counters| counters.read()).collect()
     }
 
     /// Returns a function that reads the counters, for callers that must not own the reactors.
-    pub fn watch(&self) -> impl Fn() -> Vec<Counts> + Send + Sync + use<M> {
+    pub fn watch(&self) -> impl Fn() -> Vec<ReactorCounts> + Send + Sync + use<M> {
         let counters = self.counters.clone();
         move || counters.iter().map(|counters| counters.read()).collect()
     }

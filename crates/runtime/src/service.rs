@@ -12,11 +12,12 @@
 //!   or, if the service closes it before, `closed`.
 //! - `sleep` and `wake` alternate, and no other method is called between them.
 
-use crate::connection::{ConnectTag, ConnectionId, Port};
+use crate::connection::{ConnectTag, Port};
 use crate::input::Input;
 use crate::io::Io;
 use std::io;
 use std::net::SocketAddr;
+use types::ConnectionId;
 use types::{Instant, UnixMillis};
 
 /// The origin of a connection.

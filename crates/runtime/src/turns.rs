@@ -14,19 +14,7 @@
 //! the spin (p99 of a round trip with two cores for both: 105 us without, 9 us with).
 
 use std::time::Duration;
-use types::Instant;
-
-/// A reactor's waiting policy when it is idle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Poll {
-    /// Always spins: the lowest latency, and a core at 100 %.
-    Busy,
-    /// Spins while that is cheaper than waking, then blocks.
-    #[default]
-    Adaptive,
-    /// Blocks at once.
-    Sleep,
-}
+use types::{Instant, PollPolicy};
 
 /// The next action of an idle reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +43,7 @@ const SPIN_PAUSE: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_micros(200);
 
 pub(crate) struct Turns {
-    poll: Poll,
+    poll: PollPolicy,
     /// Threads outnumber cores: a spinning reactor may occupy the core of the thread that it
     /// waits for.
     cores_shared: bool,
@@ -68,7 +56,7 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    pub(crate) fn new(poll: Poll, cores_shared: bool) -> Turns {
+    pub(crate) fn new(poll: PollPolicy, cores_shared: bool) -> Turns {
         let pause = nanoseconds(PAUSE_MAX);
         Turns { poll, cores_shared, credit: 0, pause, idle_since: None }
     }
@@ -115,10 +103,10 @@ impl Turns {
     pub(crate) fn idle(&mut self, now: Instant, is_crowded: bool) -> Idle {
         let since = *self.idle_since.get_or_insert(now);
         match self.poll {
-            Poll::Busy => Idle::Spin,
-            Poll::Adaptive | Poll::Sleep if is_crowded => Idle::Gather,
-            Poll::Sleep => Idle::Block,
-            Poll::Adaptive => {
+            PollPolicy::Busy => Idle::Spin,
+            PollPolicy::Adaptive | PollPolicy::Sleep if is_crowded => Idle::Gather,
+            PollPolicy::Sleep => Idle::Block,
+            PollPolicy::Adaptive => {
                 let pays = self.pause < nanoseconds(SPIN_PAUSE) && !self.cores_shared;
                 let recently = now.since(since) < 2 * SPIN_PAUSE;
                 if pays && recently { Idle::Spin } else { Idle::Block }
@@ -137,8 +125,8 @@ impl Turns {
     /// Returns whether to yield the core between two looks of a spin.
     pub(crate) fn yields_while_spinning(&self) -> bool {
         match self.poll {
-            Poll::Busy => false,
-            Poll::Adaptive | Poll::Sleep => true,
+            PollPolicy::Busy => false,
+            PollPolicy::Adaptive | PollPolicy::Sleep => true,
         }
     }
 

@@ -5,13 +5,14 @@
 mod common;
 
 use common::{ECHO, Told, expect, frame, send, server_on};
-use runtime::{DriverKind, Poll};
+use runtime::DriverKind;
 use rustix::net::{self, AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
+use types::PollPolicy;
 
 const DRIVER: DriverKind = DriverKind::Epoll;
 const WAITING: usize = 20;
@@ -24,7 +25,7 @@ fn without_descriptors_new_clients_are_refused_and_old_ones_served() {
 }
 
 fn refuse_and_serve(driver: DriverKind) {
-    let server = server_on(driver, 1, Poll::Sleep);
+    let server = server_on(driver, 1, PollPolicy::Sleep);
     let mut steady = server.client();
     server.opened();
     let sockets: Vec<_> = (0..WAITING)

@@ -4,9 +4,9 @@
 mod common;
 
 use common::{frame, send, server};
-use runtime::Poll;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
+use types::PollPolicy;
 
 const DRIVER: runtime::DriverKind = runtime::DriverKind::Epoll;
 const IS_CHILD: &str = "RUNTIME_TEST_IS_CHILD";
@@ -29,7 +29,7 @@ fn a_panic_in_a_service_ends_the_process_and_says_so() {
 }
 
 fn panic_in_the_service() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     let mut client = server.client();
     // The service does not know this operation, and panics.
     send(&mut client, &frame(b'?', &[]));

@@ -7,8 +7,8 @@
 
 use crate::history::{self, Action, Lives, Operation, Outcome, Place, Verdict};
 use crate::workload::{Job, TABLE, expiry_millis};
+use front::core::ConnectionId;
 use resp::{ReplyLimits, ReplyParser};
-use server::core::ConnectionId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;

@@ -4,9 +4,11 @@
 //! the core, in the order of a turn.
 
 use crate::planted::{self, Planted};
-use server::core::{ConnectionId, Connections, Core};
-use server::engine::{DiskDone, DiskJob, Engine, Payload, Route, Sending, Wake};
+use front::Operators;
+use front::core::{ConnectionId, Connections, Core};
+use node::{DiskDone, DiskJob, Engine, Payload, Route, Sending, Wake};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use store::Worker;
 use types::{HashRange, Instant, KeyHash, ServerId, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
@@ -127,9 +129,9 @@ pub(crate) struct Surroundings<'t> {
 }
 
 impl Reactor {
-    pub(crate) fn new(engine: Engine) -> Reactor {
+    pub(crate) fn new(engine: Engine, operators: Arc<Operators>) -> Reactor {
         Reactor {
-            core: Core::new(engine),
+            core: Core::new(engine, operators),
             inbox: VecDeque::new(),
             due: Instant(0),
             is_begun: false,
@@ -148,7 +150,7 @@ impl Reactor {
     pub(crate) fn begin_turn(&mut self, now: Instant, wall: UnixMillis, planted: Option<Planted>) {
         self.core.begin_turn(now, wall);
         if planted == Some(Planted::HeldForgotten) {
-            self.core.engine.out.wakes.retain(|wake| *wake != Wake::Tablets);
+            self.core.engine_mut().out.wakes.retain(|wake| *wake != Wake::Tablets);
         }
         self.is_begun = true;
     }
@@ -236,10 +238,10 @@ impl Reactor {
     ) {
         match (around.planted, message) {
             (Some(Planted::ProgressOnReceipt), PeerMessage::PullReply(reply)) => {
-                planted::advance_on_receipt(&self.core.engine.worker, reply);
+                planted::advance_on_receipt(&self.core.engine().worker, reply);
             }
             (Some(Planted::LateReplyInserted), PeerMessage::PriorityReply(_)) => {
-                planted::insert_regardless(&mut self.core.engine.worker, payload);
+                planted::insert_regardless(&mut self.core.engine_mut().worker, payload);
             }
             _ => {}
         }
@@ -248,7 +250,7 @@ impl Reactor {
     /// Hands over the engine's outgoing messages and jobs. Returns whether there were messages to
     /// servers.
     fn carry_out(&mut self, around: &mut Surroundings<'_>) -> bool {
-        let outgoing = &mut self.core.engine.out;
+        let outgoing = &mut self.core.engine_mut().out;
         around.out.extend(outgoing.control.drain(..).map(Outbound::Control));
         around.out.extend(outgoing.disk.drain(..).map(Outbound::Disk));
         let has_work = !outgoing.peers.is_empty();

@@ -4,9 +4,9 @@ use crate::inspect::Inspector;
 use crate::reactor::Reactor;
 use backup::Replicas;
 use coordinator::ConnectionId;
-use server::Cuts;
-use server::engine::{Engine, Identity, Keeping, Kept, Mode, Node, Plan, Pulse, Replication};
-use server::host::{Host, Job, Usage};
+use front::Operators;
+use node::Cuts;
+use node::{Engine, Identity, Keeping, Kept, Mode, Node, Plan, Pulse, Replication, Supervisor};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -114,37 +114,13 @@ struct Process {
     has_ended: Arc<AtomicBool>,
 }
 
-impl Host for Process {
-    fn usage(&self) -> Usage {
-        Usage::default()
-    }
-
-    fn reactors(&self) -> Vec<server::host::Counts> {
-        Vec::new()
-    }
-
-    fn begin(&self, request: u64, job: Job) {
-        unreachable!("no client of a run requests {job:?}, as {request}");
-    }
-
-    fn shut_down(&self) {
-        unreachable!("no client of a run requests a shutdown");
-    }
-
+impl Supervisor for Process {
     fn fail(&self, reason: String) {
         panic!("{reason}");
     }
 
     fn begin_anew(&self, _reason: String) {
         self.has_ended.store(true, Ordering::Relaxed);
-    }
-
-    fn file(&self) -> Option<String> {
-        None
-    }
-
-    fn driver(&self) -> &'static str {
-        "none"
     }
 }
 
@@ -203,7 +179,7 @@ impl Server {
         };
         let store = Store::new(config).expect("there is enough memory for a small store");
         let Join { host, client_port, bus_port, .. } = join(place, None, 0, None);
-        let settings = server::Settings {
+        let settings = node::Settings {
             host,
             client_port,
             bus_port,
@@ -231,9 +207,10 @@ impl Server {
         node.set_wake_all(move || flag.store(true, Ordering::Relaxed));
         node.set_linked(true);
         let has_ended = Arc::new(AtomicBool::new(false));
-        node.set_host(Box::new(Process { has_ended: has_ended.clone() }));
+        node.set_supervisor(Box::new(Process { has_ended: has_ended.clone() }));
         let engines = (0..REACTORS).map(|r| engine(&node, ReactorId(r), Rc::clone(time)));
-        let reactors = engines.map(Reactor::new).collect();
+        let operators = Arc::new(Operators::new(REACTORS));
+        let reactors = engines.map(|engine| Reactor::new(engine, operators.clone())).collect();
         let inspector = Inspector::new(store.worker(ReactorId(REACTORS)));
         let generation = Generation(link.0);
         let link = Link { connection: Some(link), up: Instant(0), down: Instant(0) };

@@ -34,8 +34,8 @@ use disks::Disk;
 use fastrand::Rng;
 use faults::Cuts;
 use leaders::Leaders;
+use node::{DiskJob, Identity, Mode, Plan};
 use rollback::FolderCopy;
-use server::engine::{DiskJob, Identity, Mode, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{
@@ -99,10 +99,10 @@ enum Next {
     Up(ConnectionId, Box<ToCoordinator>),
     Down(usize, ConnectionId, Box<FromCoordinator>),
     /// Reply bytes of a server arrive at a client.
-    Answer(server::core::ConnectionId, Vec<u8>),
+    Answer(front::core::ConnectionId, Vec<u8>),
     Think(usize),
     /// A client notices that its connection is broken.
-    Broken(server::core::ConnectionId),
+    Broken(front::core::ConnectionId),
     /// The job of this slot is refused, since no process listens at its server's address.
     Refused(usize),
     Move,

@@ -9,12 +9,15 @@
 
 #![forbid(unsafe_code)]
 
+mod connection;
 mod hash;
 mod ids;
 pub mod limits;
 mod range;
+mod reactor;
 mod time;
 
+pub use connection::ConnectionId;
 pub use hash::{
     HashSeed, KeyHash, SLOT_COUNT, Slot, hash_tag, key_hash, key_hash_in_slot, slot_of,
 };
@@ -23,4 +26,5 @@ pub use ids::{
     ServerId, TableId, Tenure, Version,
 };
 pub use range::HashRange;
+pub use reactor::{PollPolicy, ReactorCounts};
 pub use time::{Instant, UnixMillis};

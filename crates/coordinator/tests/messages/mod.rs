@@ -1,7 +1,7 @@
 //! A coordinator with arbitrary messages. Half of them answer its demands, with one or two
 //! details changed. Usually a connection sends only messages that its process may send.
 
-#[path = "../../../server/tests/messages/draw.rs"]
+#[path = "../../../front/tests/messages/draw.rs"]
 mod draw;
 
 use crate::support::{IDENTITY, Storage, World};

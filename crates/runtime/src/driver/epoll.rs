@@ -7,7 +7,7 @@
 
 use super::{Accepted, Driver, Event, Received, Sent};
 use crate::buffers::Buffers;
-use crate::connection::{Class, ConnectionId};
+use crate::connection::Class;
 use crate::mailbox::Wake;
 use crate::output::Output;
 use crate::socket::{self, Listener};
@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
+use types::ConnectionId;
 
 /// Most events returned by one system call; more wait for the next.
 const EVENTS_MAX: usize = 256;

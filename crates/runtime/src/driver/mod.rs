@@ -13,13 +13,14 @@ mod ring;
 pub(crate) mod uring;
 
 use crate::buffers::Buffers;
-use crate::connection::{Class, ConnectionId, Port};
+use crate::connection::{Class, Port};
 use crate::output::Output;
 use crate::socket::Listener;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+use types::ConnectionId;
 
 /// The available network drivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

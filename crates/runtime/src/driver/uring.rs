@@ -24,7 +24,7 @@ use super::epoll::{Epoll, EventWaker};
 use super::ring::{Completion, Operation, Outcome, Ring};
 use super::{Driver, Event, Received, Sent};
 use crate::buffers::{BUFFER_BYTES, Buffers};
-use crate::connection::{Class, ConnectionId};
+use crate::connection::Class;
 use crate::output::Output;
 use crate::socket::{self, Listener};
 use rustix::event::PollFlags;
@@ -35,6 +35,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
+use types::ConnectionId;
 
 /// Untaken bytes of one connection above which receiving stops.
 const PENDING_BYTES_MAX: usize = 4 * BUFFER_BYTES;

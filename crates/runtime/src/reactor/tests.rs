@@ -7,13 +7,13 @@ use crate::input::Input;
 use crate::mailbox::{Mailbox, Mailboxes, Wake};
 use crate::output::Output;
 use crate::socket::Listener;
-use crate::turns::Poll;
 use crossbeam_utils::CachePadded;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use types::PollPolicy;
 use types::{ReactorId, UnixMillis};
 
 type Log = Rc<RefCell<Vec<String>>>;
@@ -228,7 +228,7 @@ impl World {
             inbox,
             placement: Placement::new(ReactorId(0), loads, mailboxes),
             counters: Arc::default(),
-            turns: Turns::new(Poll::Sleep, false),
+            turns: Turns::new(PollPolicy::Sleep, false),
         });
         World { reactor, mailbox, log }
     }

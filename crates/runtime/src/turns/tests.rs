@@ -10,7 +10,7 @@ struct Virtual {
 
 impl Virtual {
     fn new() -> Virtual {
-        let turns = Turns::new(Poll::Adaptive, false);
+        let turns = Turns::new(PollPolicy::Adaptive, false);
         Virtual { turns, now: Instant(1_000_000_000), quanta: Vec::new() }
     }
 
@@ -132,7 +132,7 @@ fn a_quantum_that_ran_too_long_is_paid_back() {
 
 #[test]
 fn a_turn_stops_serving_when_a_quantum_is_owed_but_never_at_once() {
-    let mut turns = Turns::new(Poll::Adaptive, false);
+    let mut turns = Turns::new(PollPolicy::Adaptive, false);
     let now = Instant(0);
     assert_eq!(turns.serve_until(now, 10), now + micros(300), "30 us are a tenth of 300 us");
     assert_eq!(turns.serve_until(now, 40), now + micros(75));
@@ -144,7 +144,7 @@ fn a_turn_stops_serving_when_a_quantum_is_owed_but_never_at_once() {
 
 #[test]
 fn adaptive_spins_while_pauses_are_short_and_gives_up_when_nothing_comes() {
-    let mut turns = Turns::new(Poll::Adaptive, false);
+    let mut turns = Turns::new(PollPolicy::Adaptive, false);
     let mut now = Instant(0);
     assert_eq!(turns.idle(now, false), Idle::Block, "nothing is known yet");
     for _ in 0..20 {
@@ -167,9 +167,11 @@ fn adaptive_spins_while_pauses_are_short_and_gives_up_when_nothing_comes() {
 
 #[test]
 fn on_shared_cores_only_busy_spins() {
-    for (poll, expected) in
-        [(Poll::Busy, Idle::Spin), (Poll::Adaptive, Idle::Block), (Poll::Sleep, Idle::Block)]
-    {
+    for (poll, expected) in [
+        (PollPolicy::Busy, Idle::Spin),
+        (PollPolicy::Adaptive, Idle::Block),
+        (PollPolicy::Sleep, Idle::Block),
+    ] {
         let mut turns = Turns::new(poll, true);
         for now in 0..50 {
             turns.idle(Instant(now * 1000), false);

@@ -3,13 +3,14 @@
 #![allow(dead_code)] // each test file uses its part
 
 use runtime::{
-    Class, Closed, Config, ConnectTag, ConnectionId, DriverKind, Input, Io, Listener, Mailboxes,
-    Opened, Poll, Port, Reactors, Service,
+    Class, Closed, Config, ConnectTag, DriverKind, Input, Io, Listener, Mailboxes, Opened, Port,
+    Reactors, Service,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
+use types::{ConnectionId, PollPolicy};
 use types::{Instant, ReactorId, UnixMillis};
 
 /// Returns the frame.
@@ -163,12 +164,12 @@ pub(crate) const CLIENTS: Port = Port(1);
 pub(crate) const BUS: Port = Port(2);
 
 /// Starts reactors on the driver under test in this file.
-pub(crate) fn server(reactors: u16, poll: Poll) -> Server {
+pub(crate) fn server(reactors: u16, poll: PollPolicy) -> Server {
     server_on(crate::DRIVER, reactors, poll)
 }
 
 /// Starts reactors on a driver. If the system refuses io_uring, prints a line and uses epoll.
-pub(crate) fn server_on(driver: DriverKind, reactors: u16, poll: Poll) -> Server {
+pub(crate) fn server_on(driver: DriverKind, reactors: u16, poll: PollPolicy) -> Server {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let clients = Listener::bind(any, CLIENTS, Class::Client).expect("a free port");
     let bus = Listener::bind(any, BUS, Class::Bus).expect("a free port");

@@ -1,13 +1,14 @@
 //! Tests of connections opened by a service, and of mail from other threads.
 
 use crate::common::{BUS, ECHO, Mail, Told, expect, frame, send, server};
-use runtime::{ConnectTag, Opened, Poll};
+use runtime::{ConnectTag, Opened};
 use std::net::TcpListener;
+use types::PollPolicy;
 use types::ReactorId;
 
 #[test]
 fn a_service_connects_to_a_server_and_both_sides_learn_of_it() {
-    let (ours, other) = (server(1, Poll::Sleep), server(1, Poll::Sleep));
+    let (ours, other) = (server(1, PollPolicy::Sleep), server(1, PollPolicy::Sleep));
     let mailbox = ours.reactors.mailboxes().of(ReactorId(0));
     mailbox.send(Mail::Connect(other.bus, ConnectTag(42)));
     let Told::Opened(connection, Opened::Connected { tag }) = ours.next() else {
@@ -26,7 +27,7 @@ fn a_service_connects_to_a_server_and_both_sides_learn_of_it() {
 
 #[test]
 fn a_connection_that_is_refused_is_told_once() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     let unused = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = unused.local_addr().expect("it is bound");
     drop(unused);
@@ -44,7 +45,7 @@ fn a_connection_that_is_refused_is_told_once() {
 
 #[test]
 fn an_address_that_cannot_be_reached_is_a_failure_and_no_panic() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     let mailbox = server.reactors.mailboxes().of(ReactorId(0));
     // The system refuses port 0 and a broadcast address at once.
     for (number, address) in ["127.0.0.1:0", "255.255.255.255:1"].into_iter().enumerate() {
@@ -59,7 +60,7 @@ fn an_address_that_cannot_be_reached_is_a_failure_and_no_panic() {
 fn mail_of_many_threads_wakes_the_reactor_and_none_is_lost() {
     const SENDERS: u64 = 4;
     const ROUNDS: u64 = 5_000;
-    let server = server(2, Poll::Sleep);
+    let server = server(2, PollPolicy::Sleep);
     std::thread::scope(|scope| {
         for sender in 0..SENDERS {
             let mailboxes = server.reactors.mailboxes().clone();
@@ -85,7 +86,7 @@ fn mail_of_many_threads_wakes_the_reactor_and_none_is_lost() {
 
 #[test]
 fn mail_to_a_waiting_reactor_is_read_at_once_every_time() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     let mailbox = server.reactors.mailboxes().of(ReactorId(0));
     for number in 0..2_000 {
         mailbox.send(Mail::Number(number));
@@ -96,7 +97,7 @@ fn mail_to_a_waiting_reactor_is_read_at_once_every_time() {
 
 #[test]
 fn mail_about_a_connection_that_has_gone_is_harmless() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     let mailbox = server.reactors.mailboxes().of(ReactorId(0));
     let mut gone = server.client();
     let connection = server.opened();

@@ -5,13 +5,14 @@ use crate::common::{
     DROP, ECHO, FLOOD, Mail, PAUSE, QUIT, Told, WHERE, connect, expect, expect_end, frame, send,
     server,
 };
-use runtime::{Closed, Poll};
+use runtime::Closed;
 use std::io::Read;
 use std::net::Shutdown;
+use types::PollPolicy;
 
 #[test]
 fn a_request_is_answered() {
-    for poll in [Poll::Sleep, Poll::Adaptive, Poll::Busy] {
+    for poll in [PollPolicy::Sleep, PollPolicy::Adaptive, PollPolicy::Busy] {
         let server = server(1, poll);
         let mut client = server.client();
         for round in 0..100u32 {
@@ -25,7 +26,7 @@ fn a_request_is_answered() {
 
 #[test]
 fn pipelined_requests_are_answered_in_order_however_they_are_cut() {
-    let server = server(1, Poll::Adaptive);
+    let server = server(1, PollPolicy::Adaptive);
     let mut client = server.client();
     let mut random = fastrand::Rng::with_seed(7);
     let mut bytes = Vec::new();
@@ -51,7 +52,7 @@ fn pipelined_requests_are_answered_in_order_however_they_are_cut() {
 
 #[test]
 fn large_frames_arrive_whole_from_clients_and_from_servers() {
-    let server = server(1, Poll::Adaptive);
+    let server = server(1, PollPolicy::Adaptive);
     for address in [server.clients, server.bus] {
         let mut client = connect(address);
         let mut random = fastrand::Rng::with_seed(1);
@@ -71,7 +72,7 @@ fn large_frames_arrive_whole_from_clients_and_from_servers() {
 
 #[test]
 fn large_frames_one_after_the_other_arrive_however_they_are_cut() {
-    let server = server(1, Poll::Adaptive);
+    let server = server(1, PollPolicy::Adaptive);
     let mut random = fastrand::Rng::with_seed(3);
     let mut clients: Vec<_> = (0..20).map(|_| server.client()).collect();
     for round in 0..30 {
@@ -88,7 +89,7 @@ fn large_frames_one_after_the_other_arrive_however_they_are_cut() {
 
 #[test]
 fn who_sends_no_more_still_gets_its_answers() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     let mut client = server.client();
     let request = frame(ECHO, &[3; 10_000]);
     send(&mut client, &request);
@@ -104,7 +105,7 @@ fn who_sends_no_more_still_gets_its_answers() {
 
 #[test]
 fn a_reset_closes_one_connection_and_disturbs_no_other() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     let mut steady = server.client();
     let victim = server.client();
     let (_, reset) = (server.opened(), server.opened());
@@ -121,7 +122,7 @@ fn a_reset_closes_one_connection_and_disturbs_no_other() {
 
 #[test]
 fn the_last_answer_leaves_before_the_connection_is_closed() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     for size in [1, 3 << 20] {
         let mut client = server.client();
         let farewell = frame(QUIT, &vec![9; size]);
@@ -136,7 +137,7 @@ fn the_last_answer_leaves_before_the_connection_is_closed() {
 
 #[test]
 fn the_service_can_close_at_once() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     let mut client = server.client();
     send(&mut client, &frame(DROP, &[]));
     expect_end(&mut client);
@@ -146,7 +147,7 @@ fn the_service_can_close_at_once() {
 
 #[test]
 fn who_does_not_take_the_last_answer_is_cut_off() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     let mut client = server.client();
     send(&mut client, &frame(QUIT, &vec![0; 32 << 20]));
     assert!(matches!(server.next_event(), Told::Closed(_, Closed::TooSlow)));
@@ -155,7 +156,7 @@ fn who_does_not_take_the_last_answer_is_cut_off() {
 
 #[test]
 fn a_slow_reader_is_not_read_until_it_has_taken_its_answers() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     let mut slow = server.client();
     let mut steady = server.client();
     // The first answers fill the client's socket. The other requests fill the server's socket and
@@ -180,7 +181,7 @@ fn a_slow_reader_is_not_read_until_it_has_taken_its_answers() {
 
 #[test]
 fn requests_left_over_by_a_congested_client_are_answered_though_nothing_more_arrives() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     let mut client = server.client();
     let flood = frame(FLOOD, &(512u32 << 10).to_le_bytes());
     send(&mut client, &flood.repeat(40));
@@ -210,7 +211,7 @@ fn take(client: &mut std::net::TcpStream, count: usize) -> Vec<u8> {
 
 #[test]
 fn a_paused_connection_is_not_read_and_goes_on_where_it_stopped() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     let mut client = server.client();
     let opened = server.opened();
     let request = frame(ECHO, b"after the pause");
@@ -228,7 +229,7 @@ fn a_paused_connection_is_not_read_and_goes_on_where_it_stopped() {
 
 #[test]
 fn a_paused_client_can_send_what_the_sockets_hold_and_gets_all_its_answers_later() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     let mut client = server.client();
     let opened = server.opened();
     send(&mut client, &frame(PAUSE, &[]));
@@ -248,7 +249,7 @@ fn a_paused_client_can_send_what_the_sockets_hold_and_gets_all_its_answers_later
 /// Waiting for several requests must end even if fewer arrive.
 #[test]
 fn a_crowd_of_clients_is_answered_and_so_is_who_is_left_of_it() {
-    let server = server(1, Poll::Adaptive);
+    let server = server(1, PollPolicy::Adaptive);
     let mut clients: Vec<_> = (0..32).map(|_| server.client()).collect();
     for round in 0..500u32 {
         let request = frame(ECHO, &round.to_le_bytes());
@@ -266,7 +267,7 @@ fn a_crowd_of_clients_is_answered_and_so_is_who_is_left_of_it() {
 
 #[test]
 fn a_paused_connection_whose_peer_has_gone_is_closed() {
-    let server = server(1, Poll::Sleep);
+    let server = server(1, PollPolicy::Sleep);
     let mut client = server.client();
     let opened = server.opened();
     send(&mut client, &frame(PAUSE, &[]));
@@ -280,7 +281,7 @@ fn a_paused_connection_whose_peer_has_gone_is_closed() {
 
 #[test]
 fn connections_are_spread_evenly_over_the_reactors() {
-    let server = server(3, Poll::Sleep);
+    let server = server(3, PollPolicy::Sleep);
     let mut clients: Vec<_> = (0..12).map(|_| server.client()).collect();
     let mut counts = [0; 3];
     for client in &mut clients {
@@ -293,7 +294,7 @@ fn connections_are_spread_evenly_over_the_reactors() {
 
 #[test]
 fn stopping_sends_what_there_is_and_closes_every_connection() {
-    let server = server(2, Poll::Adaptive);
+    let server = server(2, PollPolicy::Adaptive);
     let mut clients: Vec<_> = (0..4).map(|_| server.client()).collect();
     for client in &mut clients {
         send(client, &frame(FLOOD, &(4u32 << 20).to_le_bytes()));
@@ -313,7 +314,7 @@ fn stopping_sends_what_there_is_and_closes_every_connection() {
 
 #[test]
 fn a_storm_of_connections_that_misbehave_disturbs_nobody() {
-    let server = server(2, Poll::Adaptive);
+    let server = server(2, PollPolicy::Adaptive);
     let mut steady = server.client();
     std::thread::scope(|scope| {
         for seed in 0..3 {

@@ -5,10 +5,11 @@
 //! request. Every connection begins with a [handshake](handshake). This module only transports the
 //! handshake's messages, and exchanges nothing else before it is complete.
 
+use super::Shared;
 use super::addresses::AddressBook;
-use crate::engine::{Node, Payload, Route, Sending, To};
 use handshake::{Accepting, Credentials, Handshake, Opening, SERVED_BY_SERVERS, Step};
-use runtime::{Class, ConnectTag, ConnectionId, Input, Io};
+use node::{Node, Payload, Route, Sending, To};
+use runtime::{Class, ConnectTag, Input, Io};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -16,6 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use types::ConnectionId;
 use types::{ClusterId, Instant, ServerId};
 use wire::Corrupt;
 use wire::frame::{HEADER_BYTES, Header};
@@ -97,7 +99,8 @@ pub(super) struct Arrived {
 }
 
 impl Bus {
-    pub(super) fn new(node: &Node, addresses: Arc<AddressBook>, credentials: Credentials) -> Bus {
+    pub(super) fn new(shared: &Shared, credentials: Credentials) -> Bus {
+        let Shared { node, operators, addresses } = shared;
         Bus {
             credentials,
             cluster: node.cluster(),
@@ -107,8 +110,8 @@ impl Bus {
             accepted: VecDeque::new(),
             opening: VecDeque::new(),
             connecting: VecDeque::new(),
-            addresses,
-            too_long: node.operators.frames_too_long.clone(),
+            addresses: addresses.clone(),
+            too_long: operators.frames_too_long.clone(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Runs the server's [core](crate::core) on a reactor: sockets, the bus, messages from threads.
+//! Runs the server's [core](front::core) on a reactor: sockets, the bus, messages from threads.
 //!
 //! This module makes no decisions. It turns events of the reactor into calls of the core, and the
 //! engine's outbox into bytes.
@@ -11,15 +11,16 @@ mod syncing;
 pub use addresses::AddressBook;
 pub use disk::FileDisk;
 
-use crate::core::Core;
-use crate::engine::{DiskDone, DiskJob, Engine, Node};
 use bus::Bus;
+use front::Operators;
+use front::core::{Connections, Core};
 use handshake::Credentials;
-use runtime::{Clock, Closed, ConnectTag, ConnectionId, Input, Io, Mailbox, Opened, Port, Service};
+use node::{DiskDone, DiskJob, Engine, Node};
+use runtime::{Clock, Closed, ConnectTag, Input, Io, Mailbox, Opened, Port, Service};
 use std::io;
 use std::sync::Arc;
 use syncing::DiskThread;
-use types::{Instant, ReactorId, UnixMillis};
+use types::{ConnectionId, Instant, ReactorId, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
 
 /// The listener for clients.
@@ -30,47 +31,25 @@ pub const BUS_PORT: Port = Port(1);
 /// A message from another thread to a reactor.
 #[derive(Debug)]
 pub enum Mail {
-    /// A message from the coordinator. See [`reactor_for`].
+    /// A message from the coordinator. See [`node::reactor_for`].
     Control(FromCoordinator),
     /// The completion or failure of a disk job.
     Disk(DiskDone),
 }
 
-/// Returns the reactor that processes a message of the coordinator. The first reactor gets answers
-/// to unknown requests, and ignores them.
-pub fn reactor_for(message: &FromCoordinator, reactors: u16) -> ReactorId {
-    match message {
-        FromCoordinator::Answer { request, .. } => match Engine::asked_by(*request) {
-            asker if asker.0 < reactors => asker,
-            _ => ReactorId(0),
-        },
-        FromCoordinator::Welcome { .. }
-        | FromCoordinator::Rejected { .. }
-        | FromCoordinator::Map(_)
-        | FromCoordinator::Measure { .. }
-        | FromCoordinator::Prepare(_)
-        | FromCoordinator::Start(_)
-        | FromCoordinator::Decide { .. }
-        | FromCoordinator::Outcome { .. }
-        | FromCoordinator::Forget { .. }
-        | FromCoordinator::Finished { .. }
-        | FromCoordinator::ChainNoted { .. }
-        | FromCoordinator::Fence { .. }
-        | FromCoordinator::ReadDirectory { .. }
-        | FromCoordinator::Recover(_)
-        | FromCoordinator::Kept { .. }
-        | FromCoordinator::FreeLog { .. }
-        | FromCoordinator::Ping
-        | FromCoordinator::Clock(_)
-        | FromCoordinator::Witness { .. }
-        | FromCoordinator::Describe
-        | FromCoordinator::Mark(_)
-        | FromCoordinator::Waiting { .. } => ReactorId(0),
-    }
-}
-
 /// The function that sends messages to the coordinator.
 pub type ToControl = Arc<dyn Fn(ToCoordinator) + Send + Sync>;
+
+/// The parts of a server that all of its reactors share.
+#[derive(Clone)]
+pub struct Shared {
+    /// The server without sockets.
+    pub node: Arc<Node>,
+    /// The state that operators see and change.
+    pub operators: Arc<Operators>,
+    /// The addresses of other servers.
+    pub addresses: Arc<AddressBook>,
+}
 
 /// One reactor of a server.
 pub struct Server {
@@ -86,18 +65,18 @@ pub struct Server {
 impl Server {
     /// Creates the service of the reactor that owns `mailbox`.
     pub fn new(
-        (node, addresses): (Arc<Node>, Arc<AddressBook>),
+        shared: &Shared,
         reactor: ReactorId,
         control: ToControl,
         mailbox: Mailbox<Mail>,
         credentials: Credentials,
     ) -> Server {
-        let bus = Bus::new(&node, addresses, credentials);
-        let mut engine = Engine::new(node, reactor);
+        let bus = Bus::new(shared, credentials);
+        let mut engine = Engine::new(shared.node.clone(), reactor);
         let clock = Clock::new();
         engine.set_time_within_turn(Box::new(move || clock.now()));
         Server {
-            core: Core::new(engine),
+            core: Core::new(engine, shared.operators.clone()),
             bus,
             disk: DiskThread::new(mailbox.clone()),
             readers: std::array::from_fn(|_| DiskThread::new(mailbox.clone())),
@@ -109,13 +88,13 @@ impl Server {
     /// Sends the messages and starts the disk jobs in the engine's outbox.
     fn carry_out(&mut self, io: &mut Io) {
         let now = self.core.now();
-        for sending in std::mem::take(&mut self.core.engine.out.peers) {
-            self.bus.send(sending, now, self.core.engine.node(), io);
+        for sending in std::mem::take(&mut self.core.engine_mut().out.peers) {
+            self.bus.send(sending, now, self.core.engine().node(), io);
         }
-        for message in std::mem::take(&mut self.core.engine.out.control) {
+        for message in std::mem::take(&mut self.core.engine_mut().out.control) {
             (self.control)(message);
         }
-        for job in std::mem::take(&mut self.core.engine.out.disk) {
+        for job in std::mem::take(&mut self.core.engine_mut().out.disk) {
             match &job {
                 // Consecutive reads concern the same replicas, so one thread runs them.
                 DiskJob::Read(_) => self.readers[0].begin(job),
@@ -129,6 +108,36 @@ impl Server {
     }
 }
 
+/// The sockets of a reactor, as a core uses them.
+struct Sockets<'i>(&'i mut Io);
+
+impl Connections for Sockets<'_> {
+    #[inline]
+    fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8> {
+        self.0.output(connection)
+    }
+
+    fn resume_reading(&mut self, connection: ConnectionId) {
+        self.0.resume_reading(connection);
+    }
+
+    fn pause_reading(&mut self, connection: ConnectionId) {
+        self.0.pause_reading(connection);
+    }
+
+    fn close_after_flush(&mut self, connection: ConnectionId) {
+        self.0.close_after_flush(connection);
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        self.0.close(connection);
+    }
+
+    fn backlog(&self, connection: ConnectionId) -> usize {
+        self.0.output_backlog(connection)
+    }
+}
+
 impl Service for Server {
     type Mail = Mail;
 
@@ -139,7 +148,7 @@ impl Service for Server {
     fn opened(&mut self, connection: ConnectionId, how: Opened, io: &mut Io) {
         match how {
             Opened::Accepted { port: CLIENT_PORT, peer } => {
-                self.core.open(connection, peer.to_string(), io);
+                self.core.open(connection, peer.to_string(), &mut Sockets(io));
             }
             Opened::Accepted { .. } => self.bus.accepted(self.core.now(), connection, io),
             Opened::Connected { .. } => self.bus.connected(self.core.now(), connection, io),
@@ -154,7 +163,7 @@ impl Service for Server {
         _io: &mut Io,
     ) {
         tracing::debug!(%error, "cannot reach a server");
-        self.bus.closed(connection, self.core.engine.node());
+        self.bus.closed(connection, self.core.engine().node());
     }
 
     fn foresee(&mut self, inputs: &mut dyn Iterator<Item = &[u8]>) {
@@ -162,7 +171,7 @@ impl Service for Server {
     }
 
     fn received(&mut self, connection: ConnectionId, input: &mut Input, io: &mut Io) {
-        if let Some(consumed) = self.core.receive(connection, input.bytes(), io) {
+        if let Some(consumed) = self.core.receive(connection, input.bytes(), &mut Sockets(io)) {
             input.consume(consumed);
             if !input.is_empty() {
                 input.want(self.core.wanted(connection));
@@ -184,13 +193,13 @@ impl Service for Server {
     }
 
     fn input_ended(&mut self, connection: ConnectionId, io: &mut Io) {
-        self.core.input_ended(connection, io);
+        self.core.input_ended(connection, &mut Sockets(io));
     }
 
     fn closed(&mut self, connection: ConnectionId, _why: Closed, _io: &mut Io) {
         self.core.closed(connection);
-        if let Some(server) = self.bus.closed(connection, self.core.engine.node()) {
-            self.core.engine.connection_lost(self.core.now(), server);
+        if let Some(server) = self.bus.closed(connection, self.core.engine().node()) {
+            self.core.peer_lost(server);
         }
     }
 
@@ -200,7 +209,7 @@ impl Service for Server {
                 let is_map = matches!(message, FromCoordinator::Map(_));
                 self.core.on_control(message);
                 if is_map {
-                    self.bus.foresee(self.core.engine.node());
+                    self.bus.foresee(self.core.engine().node());
                 }
             }
             Mail::Disk(done) => self.core.on_disk(done),
@@ -208,13 +217,13 @@ impl Service for Server {
     }
 
     fn end_of_input(&mut self, io: &mut Io) {
-        self.core.end_of_input(io);
+        self.core.end_of_input(&mut Sockets(io));
         self.carry_out(io);
     }
 
     fn tick(&mut self, now: Instant, io: &mut Io) {
         self.bus.tick(now, io);
-        self.core.tick(now, io);
+        self.core.tick(now, &mut Sockets(io));
         self.carry_out(io);
     }
 
@@ -227,19 +236,19 @@ impl Service for Server {
     }
 
     fn quantum(&mut self, now: Instant, io: &mut Io) -> bool {
-        if self.core.engine.wants_buffer() {
-            self.core.engine.give_buffer(io.buffer(PULL_BUFFER_BYTES));
+        if self.core.engine().wants_buffer() {
+            self.core.engine_mut().give_buffer(io.buffer(PULL_BUFFER_BYTES));
         }
-        let did = self.core.quantum(now, io);
+        let did = self.core.quantum(now, &mut Sockets(io));
         self.carry_out(io);
-        while let Some(buffer) = self.core.engine.spare_buffer() {
+        while let Some(buffer) = self.core.engine_mut().spare_buffer() {
             io.recycle(buffer);
         }
         did
     }
 
     fn background_share(&self) -> u8 {
-        self.core.engine.background_share()
+        self.core.engine().background_share()
     }
 
     fn sleep(&mut self) {

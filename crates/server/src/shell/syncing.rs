@@ -1,7 +1,7 @@
 //! The disk thread of a reactor, since disk operations may take longer than a turn.
 
 use super::Mail;
-use crate::engine::DiskJob;
+use node::DiskJob;
 use runtime::Mailbox;
 use std::sync::mpsc::{Sender, channel};
 

@@ -11,7 +11,7 @@
 use super::{Next, Part, SERVERS, World};
 use crate::settings::{Knob, Settings};
 use fastrand::Rng;
-use server::engine::{Mode, Plan};
+use node::{Mode, Plan};
 use store::TabletState;
 use wire::control::{FromCoordinator, ToCoordinator};
 use wire::peer::PeerMessage;

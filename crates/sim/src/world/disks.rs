@@ -4,7 +4,7 @@ use super::World;
 use crate::servers::{Folder, Keeps};
 use backup::{Disk as _, Faults, MemoryDisk, Replicas};
 use fastrand::Rng;
-use server::engine::{Kept, Mode};
+use node::{Kept, Mode};
 use std::sync::Arc;
 use wire::replica::{BootId, HEADER_BYTES};
 

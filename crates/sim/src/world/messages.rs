@@ -6,10 +6,10 @@ use super::{Next, World};
 use crate::planted::{self, Planted};
 use crate::reactor::{Inbound, Outbound};
 use coordinator::{ConnectionId, Event};
+use node::reactor_for;
+use node::{Route, Sending, To};
 use protocols::migration::{peer, to_coordinator};
 use protocols::replication::timing::SILENT_AFTER;
-use server::engine::{Route, Sending, To};
-use server::shell::reactor_for;
 use std::time::Duration;
 use types::{ServerId, UnixMillis};
 use wire::control::{

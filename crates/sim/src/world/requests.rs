@@ -10,8 +10,8 @@ use crate::servers::Server;
 use crate::settings::{Knob, Settings};
 use crate::workload::{FLUSHED_TABLE, Job, Kind, TABLE, Workload};
 use fastrand::Rng;
+use front::core::ConnectionId;
 use resp::{Reply, RequestWriter};
-use server::core::ConnectionId;
 use store::TabletState;
 use types::{Instant, KeyHash, OwnershipEpoch, TableId};
 

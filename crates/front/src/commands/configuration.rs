@@ -1,0 +1,178 @@
+//! `CONFIG`: reads and changes settings.
+
+use super::glob::glob_matches;
+use super::table::flag::{ADMIN, ANYTIME, DANGEROUS, NOSCRIPT};
+use super::table::{Command, Keys, command, help};
+use super::{Call, Done, Refusal, Undone, cluster::reply_done, printable, refused};
+use crate::configuration::{SETTINGS, Setting, When};
+use crate::operators::host::Job;
+use node::{Mode, Node};
+use std::borrow::Cow;
+use types::limits::TABLES_MAX;
+
+const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
+
+pub(super) static CONFIG: &[Command] = &[
+    command("config|get", -3, OPERATOR, Keys::None, get).text(
+        "2.0.0",
+        "O(N) where N is the number of settings",
+        "Returns the values of settings.",
+    ),
+    help("config|help"),
+    command("config|resetstat", 2, OPERATOR, Keys::None, reset_statistics).text(
+        "2.0.0",
+        "O(1)",
+        "Resets the statistics of INFO.",
+    ),
+    command("config|rewrite", 2, OPERATOR, Keys::None, rewrite).text(
+        "2.8.0",
+        "O(1)",
+        "Writes the current settings to the configuration file.",
+    ),
+    command("config|set", -4, OPERATOR, Keys::None, set).text(
+        "2.0.0",
+        "O(N) where N is the number of settings",
+        "Changes settings atomically.",
+    ),
+];
+
+/// A Redis setting that clients and tools ask for, but that is constant here.
+struct Fixed {
+    name: &'static str,
+    value: Cow<'static, str>,
+    /// The reason, for the error of `CONFIG SET`.
+    why: &'static str,
+}
+
+/// Returns all constant settings, as this server reports them.
+fn fixed(node: &Node) -> Vec<Fixed> {
+    let yes_no = |yes| if yes { "yes" } else { "no" };
+    let mode = node.persistence();
+    let sync = match mode {
+        Some(Mode::Disk) => "always",
+        Some(Mode::Interval) => "everysec",
+        Some(Mode::Memory) | None => "no",
+    };
+    let tables: Cow<'static, str> = TABLES_MAX.to_string().into();
+    const DURABILITY: &str = "the setting 'durability' determines it when the server starts";
+    const NUMBER: &str = "the number of databases is fixed";
+    const NO_REPLICAS: &str = "Redis replication is not supported";
+    let all: [(&str, Cow<'static, str>, &str); 12] = [
+        ("appendfsync", sync.into(), DURABILITY),
+        ("appendonly", yes_no(mode.is_some()).into(), DURABILITY),
+        ("cluster-enabled", yes_no(node.is_cluster()).into(), "the setting 'join' determines it"),
+        ("cluster-databases", tables.clone(), NUMBER),
+        ("databases", tables, NUMBER),
+        ("latency-tracking", "yes".into(), "latencies are always tracked"),
+        ("maxmemory-policy", "noeviction".into(), "records are never evicted"),
+        ("notify-keyspace-events", "".into(), "keyspace notifications are not supported"),
+        ("replica-read-only", "yes".into(), NO_REPLICAS),
+        ("replicaof", "".into(), NO_REPLICAS),
+        ("save", "".into(), "there are no snapshots; the setting 'durability' enables the log"),
+        ("slaveof", "".into(), NO_REPLICAS),
+    ];
+    all.into_iter().map(|(name, value, why)| Fixed { name, value, why }).collect()
+}
+
+/// `CONFIG GET pattern [pattern ...]`. A setting matched by its exact name is returned under the
+/// client's spelling.
+fn get(call: &mut Call<'_>) -> Done {
+    let patterns = &call.args[2..];
+    let node = call.backend.engine.node();
+    let configuration = call.backend.operators.configuration();
+    let fixed = fixed(node).into_iter().map(|Fixed { name, value, .. }| (name, value));
+    let names = SETTINGS
+        .iter()
+        .flat_map(|setting| [setting.name, setting.alias].map(|name| (name, setting)).into_iter());
+    let named = names.filter(|(name, _)| !name.is_empty());
+    let mut all: Vec<(&str, Cow<'_, str>)> =
+        named.map(|(name, setting)| (name, setting.show(&configuration).into())).collect();
+    all.extend(fixed);
+    all.sort_unstable();
+    let mut found: Vec<(&[u8], &str)> = Vec::new();
+    for (name, value) in &all {
+        let mut matching = patterns.iter().filter(|p| glob_matches(p, name.as_bytes(), true));
+        let Some(pattern) = matching.next() else { continue };
+        let is_name = !pattern.iter().any(|byte| b"*?[".contains(byte));
+        found.push((if is_name { pattern } else { name.as_bytes() }, value));
+    }
+    call.reply.map(found.len());
+    for (name, value) in found {
+        call.reply.bulk(name);
+        call.reply.bulk(value.as_bytes());
+    }
+    Ok(())
+}
+
+/// `CONFIG SET name value [name value ...]`.
+fn set(call: &mut Call<'_>) -> Done {
+    let (pairs, odd) = call.args[2..].as_chunks::<2>();
+    if !odd.is_empty() {
+        return Err(Refusal::Syntax.into());
+    }
+    let node = call.backend.engine.node();
+    let mut changed = (*call.backend.operators.configuration()).clone();
+    let mut names: Vec<String> = Vec::new();
+    for [name, value] in pairs {
+        let name = printable(&name.to_ascii_lowercase(), 128);
+        let failed = |why: &str| {
+            refused(format!(
+                "ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"
+            ))
+        };
+        if names.contains(&name) {
+            return Err(failed("duplicate parameter"));
+        }
+        let value = std::str::from_utf8(value).map_err(|_| failed("argument must be UTF-8"))?;
+        match Setting::find_any(&name) {
+            Some(setting) if setting.when == When::Always => {
+                setting.set(&mut changed, value).map_err(|wrong| failed(&wrong))?;
+            }
+            Some(setting) => {
+                let mut same = changed.clone();
+                setting.set(&mut same, value).map_err(|wrong| failed(&wrong))?;
+                if same != changed {
+                    return Err(failed(&format!(
+                        "can't set immutable config: it takes effect only when the server starts, \
+                         and is '{}'",
+                        setting.show(&changed)
+                    )));
+                }
+            }
+            None => {
+                let Some(fixed) = fixed(node).into_iter().find(|fixed| fixed.name == name) else {
+                    return Err(refused(format!(
+                        "ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
+                    )));
+                };
+                if !fixed.value.eq_ignore_ascii_case(value) {
+                    let Fixed { value, why, .. } = fixed;
+                    return Err(failed(&format!("the value is always '{value}': {why}")));
+                }
+            }
+        }
+        names.push(name);
+    }
+    call.backend.operators.configure(node, changed);
+    node.wake_all();
+    call.backend.follow_operators();
+    call.ok()
+}
+
+/// `CONFIG RESETSTAT`.
+fn reset_statistics(call: &mut Call<'_>) -> Done {
+    call.backend.reset_statistics();
+    call.ok()
+}
+
+/// `CONFIG REWRITE`: a job of the process, since writing to disk takes longer than a turn may.
+fn rewrite(call: &mut Call<'_>) -> Done {
+    if let Some(answer) = call.answer {
+        return reply_done(call, answer);
+    }
+    let operators = &call.backend.operators;
+    if operators.host().is_none_or(|host| host.file().is_none()) {
+        return Err(refused("ERR The server is running without a config file"));
+    }
+    Err(Undone::Begin(Job::Rewrite(operators.configuration())))
+}

@@ -1,0 +1,238 @@
+//! Commands about the connection itself: `HELLO`, `AUTH`, `SELECT`, `QUIT` and others.
+
+use super::clients::valid_name;
+use super::table::flag::{ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_AUTH, NOSCRIPT};
+use super::table::{Family, Keys, command, container};
+use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
+use crate::commands::Watched;
+use crate::operators::lock;
+use crate::session::Replies;
+use resp::Protocol;
+use types::TableId;
+
+pub(super) static FAMILY: Family = Family {
+    group: "connection",
+    category: Some("@connection"),
+    commands: &[
+        command("auth", -2, HELLO, Keys::None, auth).text(
+            "1.0.0",
+            "O(1)",
+            "Authenticates the connection.",
+        ),
+        command("asking", 1, FAST, Keys::None, asking).text(
+            "3.0.0",
+            "O(1)",
+            "No effect: a slot has one owner at any time.",
+        ),
+        container("client", super::clients::CLIENT).text(
+            "2.4.0",
+            "O(1)",
+            "Commands for client connections.",
+        ),
+        command("echo", 2, FAST | ANYTIME, Keys::None, echo).text(
+            "1.0.0",
+            "O(1)",
+            "Returns its argument.",
+        ),
+        command("hello", -1, HELLO, Keys::None, hello).text(
+            "6.0.0",
+            "O(1)",
+            "Selects the protocol version and returns server properties.",
+        ),
+        command("ping", -1, FAST | ANYTIME, Keys::None, ping).text(
+            "1.0.0",
+            "O(1)",
+            "Returns PONG, or its argument.",
+        ),
+        command("quit", -1, HELLO | ALONE | ENDS_MULTI, Keys::Unnamed, quit).text(
+            "1.0.0",
+            "O(1)",
+            "Closes the connection.",
+        ),
+        command("readonly", 1, FAST | ANYTIME, Keys::None, readonly).text(
+            "3.0.0",
+            "O(1)",
+            "No effect: there are no replicas to read from.",
+        ),
+        command("readwrite", 1, FAST | ANYTIME, Keys::None, readonly).text(
+            "3.0.0",
+            "O(1)",
+            "No effect: there are no replicas to read from.",
+        ),
+        command("reset", 1, HELLO | ALONE | ENDS_MULTI, Keys::Unnamed, reset).text(
+            "6.2.0",
+            "O(1)",
+            "Resets the connection to its initial state.",
+        ),
+        command("select", 2, FAST | ANYTIME, Keys::None, select).text(
+            "1.0.0",
+            "O(1)",
+            "Selects a database.",
+        ),
+    ],
+};
+
+/// Flags of commands that open, authenticate, reset or close a connection.
+const HELLO: u16 = NOSCRIPT | ANYTIME | FAST | NO_AUTH | ALLOW_BUSY;
+/// The Redis version whose replies are followed. Clients read it from `HELLO` and `INFO`.
+pub(crate) const REDIS_VERSION: &str = "7.2.4";
+
+/// `PING [message]`.
+fn ping(call: &mut Call<'_>) -> Done {
+    match call.args {
+        [_] => call.reply.simple("PONG"),
+        [_, message] => call.reply.bulk(message),
+        _ => return Err(Refusal::Arity.into()),
+    }
+    Ok(())
+}
+
+/// `ECHO message`.
+fn echo(call: &mut Call<'_>) -> Done {
+    call.reply.bulk(call.args[1]);
+    Ok(())
+}
+
+/// `QUIT`: answers, then closes.
+fn quit(call: &mut Call<'_>) -> Done {
+    call.session.closing = true;
+    call.reply.simple("OK");
+    Ok(())
+}
+
+/// `READONLY` and `READWRITE`: no effect, since there are no replicas to read from.
+fn readonly(call: &mut Call<'_>) -> Done {
+    call.reply.simple("OK");
+    Ok(())
+}
+
+/// `ASKING`: no effect. A range has one owner at any time, so the server never replies `ASK`.
+fn asking(call: &mut Call<'_>) -> Done {
+    match call.backend.engine.node().is_cluster() {
+        true => call.ok(),
+        false => Err(refused(super::cluster::NO_CLUSTER)),
+    }
+}
+
+/// `SELECT database`.
+fn select(call: &mut Call<'_>) -> Done {
+    call.session.table = super::keys::parse_database(call.args[1])?;
+    call.ok()
+}
+
+/// Authenticates the only user. Without a set password, any password is right, as in Redis.
+fn identify(call: &mut Call<'_>, user: &[u8], password: &[u8]) -> Result<(), Undone> {
+    let configuration = &call.backend.configuration;
+    let is_right = !configuration.needs_password() || configuration.is_password(password);
+    if user != b"default" || !is_right {
+        call.backend.counts.auth_failures.add(1);
+        return Err(refused("WRONGPASS invalid username-password pair or user is disabled."));
+    }
+    call.session.is_authenticated = true;
+    Ok(())
+}
+
+/// `AUTH [user] password`.
+fn auth(call: &mut Call<'_>) -> Done {
+    let (user, password) = match *call.args {
+        [_, _] if !call.backend.configuration.needs_password() => {
+            return Err(refused(
+                "ERR AUTH <password> called without any password configured for the default user. \
+                 Are you sure your configuration is correct?",
+            ));
+        }
+        [_, password] => (&b"default"[..], password),
+        [_, user, password] => (user, password),
+        _ => return Err(Refusal::Syntax.into()),
+    };
+    identify(call, user, password)?;
+    call.ok()
+}
+
+/// `RESET`.
+fn reset(call: &mut Call<'_>) -> Done {
+    let session = &mut *call.session;
+    session.table = TableId(0);
+    session.protocol = Protocol::Resp2;
+    session.replies = Replies::All;
+    session.is_monitor = false;
+    (session.no_evict, session.no_touch) = (false, false);
+    session.collecting = None;
+    session.watched = Watched::new();
+    session.is_authenticated = !call.backend.configuration.needs_password();
+    // Library name and version are kept.
+    lock(&session.facts.names).name.clear();
+    call.reply.set_protocol(Protocol::Resp2);
+    call.reply.simple("RESET");
+    Ok(())
+}
+
+/// `HELLO [protocol [AUTH user password] [SETNAME name]]`.
+fn hello(call: &mut Call<'_>) -> Done {
+    let mut protocol = call.session.protocol;
+    if let Some(version) = call.args.get(1) {
+        protocol = match parse_integer(version) {
+            Some(2) => Protocol::Resp2,
+            Some(3) => Protocol::Resp3,
+            Some(_) => return Err(refused("NOPROTO unsupported protocol version")),
+            None => {
+                let text = "ERR Protocol version is not an integer or out of range";
+                return Err(refused(text));
+            }
+        };
+    }
+    let mut name = None;
+    let mut rest = call.args.get(2..).unwrap_or(&[]);
+    loop {
+        rest = match rest {
+            [] => break,
+            [option, new_name, after @ ..] if uppercase_is(option, b"SETNAME") => {
+                name = Some(valid_name(new_name)?);
+                after
+            }
+            [option, user, password, after @ ..] if uppercase_is(option, b"AUTH") => {
+                identify(call, user, password)?;
+                after
+            }
+            [option, ..] => {
+                let option = printable(option, 128);
+                return Err(refused(format!("ERR Syntax error in HELLO option '{option}'")));
+            }
+        };
+    }
+    if !call.session.is_authenticated && call.backend.configuration.needs_password() {
+        return Err(refused(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
+             HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and \
+             select the RESP protocol version at the same time",
+        ));
+    }
+    if let Some(name) = name {
+        lock(&call.session.facts.names).name = name;
+    }
+    call.session.protocol = protocol;
+    call.reply.set_protocol(protocol);
+    greet(call);
+    Ok(())
+}
+
+fn greet(call: &mut Call<'_>) {
+    let id = call.session.id();
+    let mode = if call.backend.engine.node().is_cluster() { "cluster" } else { "standalone" };
+    let reply = &mut call.reply;
+    reply.map(7);
+    for (field, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        reply.bulk(field.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"proto");
+    reply.integer(if call.session.protocol == Protocol::Resp3 { 3 } else { 2 });
+    reply.bulk(b"id");
+    reply.integer(id as i64);
+    for (field, value) in [("mode", mode), ("role", "master")] {
+        reply.bulk(field.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"modules");
+    reply.array(0);
+}

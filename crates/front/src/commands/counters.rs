@@ -1,0 +1,101 @@
+//! Commands on values that are numbers.
+
+use super::extended::Extended;
+use super::table::flag::{DENYOOM, FAST, WRITE};
+use super::table::{Family, ONE, command};
+use super::{Call, Done, Refusal, parse_integer, refused};
+use store::Need;
+
+pub(super) static FAMILY: Family = Family {
+    group: "string",
+    category: Some("@string"),
+    commands: &[
+        command("decr", 2, WRITE | DENYOOM | FAST, ONE, decr).text(
+            "1.0.0",
+            "O(1)",
+            "Decrements an integer by one. A missing key counts as 0.",
+        ),
+        command("decrby", 3, WRITE | DENYOOM | FAST, ONE, decrby).text(
+            "1.0.0",
+            "O(1)",
+            "Decrements an integer by a number.",
+        ),
+        command("incr", 2, WRITE | DENYOOM | FAST, ONE, incr).text(
+            "1.0.0",
+            "O(1)",
+            "Increments an integer by one. A missing key counts as 0.",
+        ),
+        command("incrby", 3, WRITE | DENYOOM | FAST, ONE, incrby).text(
+            "1.0.0",
+            "O(1)",
+            "Increments an integer by a number.",
+        ),
+        command("incrbyfloat", 3, WRITE | DENYOOM | FAST, ONE, incrbyfloat).text(
+            "2.6.0",
+            "O(1)",
+            "Increments a floating-point number.",
+        ),
+    ],
+};
+
+/// `INCR key`.
+fn incr(call: &mut Call<'_>) -> Done {
+    add(call, 1)
+}
+
+/// `DECR key`.
+fn decr(call: &mut Call<'_>) -> Done {
+    add(call, -1)
+}
+
+/// `INCRBY key number`.
+fn incrby(call: &mut Call<'_>) -> Done {
+    let number = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
+    add(call, number)
+}
+
+/// `DECRBY key number`.
+fn decrby(call: &mut Call<'_>) -> Done {
+    let number = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
+    let number = number.checked_neg().ok_or_else(|| refused("ERR decrement would overflow"))?;
+    add(call, number)
+}
+
+fn add(call: &mut Call<'_>, number: i64) -> Done {
+    let (key, table) = (call.key(1), call.session.table);
+    let sum = call.backend.data().update(table, &[key], Need::Records, |records, changes| {
+        let (old, expiry) = match records[0] {
+            None => (Some(0), None),
+            Some(record) => (parse_integer(record.value), record.expiry),
+        };
+        let old = old.ok_or(Refusal::NotAnInteger)?;
+        let sum = old.checked_add(number).ok_or(OVERFLOW)?;
+        changes.put(0, itoa::Buffer::new().format(sum).as_bytes(), expiry);
+        Ok::<i64, Refusal>(sum)
+    })?;
+    call.reply.integer(sum?);
+    Ok(())
+}
+
+const OVERFLOW: Refusal =
+    Refusal::Because(std::borrow::Cow::Borrowed("ERR increment or decrement would overflow"));
+
+/// `INCRBYFLOAT key number`.
+fn incrbyfloat(call: &mut Call<'_>) -> Done {
+    let (key, table, number) = (call.key(1), call.session.table, call.args[2]);
+    let sum = call.backend.data().update(table, &[key], Need::Records, |records, changes| {
+        let (old, expiry) = records[0].map_or((&b"0"[..], None), |r| (r.value, r.expiry));
+        let old = Extended::parse(old).ok_or(NOT_A_FLOAT)?;
+        let number = Extended::parse(number).ok_or(NOT_A_FLOAT)?;
+        let sum = old.add(number).ok_or(INFINITE)?.format();
+        changes.put(0, sum.as_bytes(), expiry);
+        Ok::<String, Refusal>(sum)
+    })??;
+    call.reply.bulk(sum.as_bytes());
+    Ok(())
+}
+
+const NOT_A_FLOAT: Refusal =
+    Refusal::Because(std::borrow::Cow::Borrowed("ERR value is not a valid float"));
+const INFINITE: Refusal =
+    Refusal::Because(std::borrow::Cow::Borrowed("ERR increment would produce NaN or Infinity"));

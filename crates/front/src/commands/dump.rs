@@ -1,0 +1,126 @@
+//! `DUMP` and `RESTORE`: a record as bytes, to copy it from one server to another.
+
+use super::rdb::{self, Unreadable};
+use super::table::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
+use super::table::{Family, ONE, command};
+use super::{Call, Done, Refusal, parse_integer, uppercase_is};
+use store::Need;
+use types::UnixMillis;
+
+pub(super) static FAMILY: Family = Family {
+    group: "generic",
+    category: Some("@keyspace"),
+    commands: &[
+        command("dump", 2, READONLY, ONE, dump).text(
+            "2.6.0",
+            "O(N) where N is the length of the value",
+            "Returns a key's value in RDB format.",
+        ),
+        command("restore", -4, WRITE | DENYOOM | DANGEROUS, ONE, restore).text(
+            "2.6.0",
+            "O(N) where N is the length of the value",
+            "Creates a key from the output of DUMP.",
+        ),
+        command("restore-asking", -4, WRITE | DENYOOM | DANGEROUS, ONE, restore).text(
+            "3.0.0",
+            "O(N) where N is the length of the value",
+            "Same as RESTORE.",
+        ),
+    ],
+};
+
+/// `DUMP key`.
+fn dump(call: &mut Call<'_>) -> Done {
+    let key = call.key(1);
+    let reply = &mut call.reply;
+    call.backend.data().read_one(call.session.table, key, |record| match record {
+        Some(record) => reply.bulk(&rdb::dump(record.value)),
+        None => reply.null(),
+    })?;
+    Ok(())
+}
+
+#[derive(Debug, Default)]
+struct Options {
+    replaces: bool,
+    is_absolute: bool,
+}
+
+impl Options {
+    /// Parses the options. `IDLETIME` and `FREQ` are checked and ignored.
+    fn parse(words: &[&[u8]]) -> Result<Options, Refusal> {
+        let mut options = Options::default();
+        let (mut idle, mut frequency) = (None, None);
+        let mut rest = words;
+        while let [word, after @ ..] = rest {
+            rest = after;
+            match rest {
+                _ if uppercase_is(word, b"REPLACE") => options.replaces = true,
+                _ if uppercase_is(word, b"ABSTTL") => options.is_absolute = true,
+                [number, after @ ..] if uppercase_is(word, b"IDLETIME") && frequency.is_none() => {
+                    rest = after;
+                    idle = Some(parse_between(number, i64::MAX, BAD_IDLE_TIME)?);
+                }
+                [number, after @ ..] if uppercase_is(word, b"FREQ") && idle.is_none() => {
+                    rest = after;
+                    frequency = Some(parse_between(number, 255, BAD_FREQUENCY)?);
+                }
+                _ => return Err(Refusal::Syntax),
+            }
+        }
+        Ok(options)
+    }
+}
+
+const BAD_IDLE_TIME: &str = "ERR Invalid IDLETIME value, must be >= 0";
+const BAD_FREQUENCY: &str = "ERR Invalid FREQ value, must be >= 0 and <= 255";
+const BAD_TTL: &str = "ERR Invalid TTL value, must be >= 0";
+
+/// Parses a number from 0 to `last`.
+fn parse_between(text: &[u8], last: i64, refusal: &'static str) -> Result<u64, Refusal> {
+    let number = parse_integer(text).ok_or(Refusal::NotAnInteger)?;
+    let number = (0..=last).contains(&number).then_some(number as u64);
+    number.ok_or(Refusal::Because(refusal.into()))
+}
+
+/// `RESTORE key ttl dump [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`.
+fn restore(call: &mut Call<'_>) -> Done {
+    let options = Options::parse(&call.args[4..])?;
+    let (key, table) = (call.key(1), call.session.table);
+    let now = call.clock_of(&[key]);
+    let restored = parse(call.args[2], call.args[3], options.is_absolute, now);
+    let need = if options.replaces { Need::Nothing } else { Need::Records };
+    call.backend.data().update(table, &[key], need, |records, changes| {
+        if records[0].is_some() && !options.replaces {
+            return Err(BUSY);
+        }
+        match restored? {
+            (_, Some(expiry)) if expiry <= now => changes.delete(0),
+            (value, expiry) => changes.put(0, &value, expiry),
+        }
+        Ok(())
+    })??;
+    call.ok()
+}
+
+const BUSY: Refusal =
+    Refusal::Because(std::borrow::Cow::Borrowed("BUSYKEY Target key name already exists."));
+
+/// Parses `RESTORE`'s arguments into value and expiry.
+fn parse(
+    ttl: &[u8],
+    dump: &[u8],
+    is_absolute: bool,
+    now: UnixMillis,
+) -> Result<(Vec<u8>, Option<UnixMillis>), Refusal> {
+    let ttl = parse_between(ttl, i64::MAX, BAD_TTL)?;
+    let at = if is_absolute { ttl } else { ttl.saturating_add(now.0).min(i64::MAX as u64) };
+    let value = rdb::restore(dump).map_err(|error| {
+        Refusal::Because(match error {
+            Unreadable::Footer => "ERR DUMP payload version or checksum are wrong".into(),
+            Unreadable::OtherType => "ERR only strings can be restored".into(),
+            Unreadable::Body => "ERR Bad data format".into(),
+        })
+    })?;
+    Ok((value, (ttl > 0).then_some(UnixMillis(at))))
+}

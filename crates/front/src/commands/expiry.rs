@@ -1,0 +1,241 @@
+//! Commands that read and set expiry times.
+
+use super::table::flag::{FAST, READONLY, WRITE};
+use super::table::{Family, ONE, command};
+use super::{Call, Done, Refusal, parse_integer, uppercase_is};
+use crate::data::Found;
+use store::{Need, Record};
+use types::UnixMillis;
+
+pub(super) static FAMILY: Family = Family {
+    group: "generic",
+    category: Some("@keyspace"),
+    commands: &[
+        command("expire", -3, WRITE | FAST, ONE, expire).text(
+            "1.0.0",
+            "O(1)",
+            "Sets the time to live of a key, in seconds.",
+        ),
+        command("expireat", -3, WRITE | FAST, ONE, expireat).text(
+            "1.2.0",
+            "O(1)",
+            "Sets the expiration time of a key, as a Unix time in seconds.",
+        ),
+        command("expiretime", 2, READONLY | FAST, ONE, expiretime).text(
+            "7.0.0",
+            "O(1)",
+            "Returns the expiration time of a key, as a Unix time in seconds.",
+        ),
+        command("persist", 2, WRITE | FAST, ONE, persist).text(
+            "2.2.0",
+            "O(1)",
+            "Removes the expiration time of a key.",
+        ),
+        command("pexpire", -3, WRITE | FAST, ONE, pexpire).text(
+            "2.6.0",
+            "O(1)",
+            "Sets the time to live of a key, in milliseconds.",
+        ),
+        command("pexpireat", -3, WRITE | FAST, ONE, pexpireat).text(
+            "2.6.0",
+            "O(1)",
+            "Sets the expiration time of a key, as a Unix time in milliseconds.",
+        ),
+        command("pexpiretime", 2, READONLY | FAST, ONE, pexpiretime).text(
+            "7.0.0",
+            "O(1)",
+            "Returns the expiration time of a key, as a Unix time in milliseconds.",
+        ),
+        command("pttl", 2, READONLY | FAST, ONE, pttl).text(
+            "2.6.0",
+            "O(1)",
+            "Returns the remaining time to live of a key, in milliseconds.",
+        ),
+        command("ttl", 2, READONLY | FAST, ONE, ttl).text(
+            "1.0.0",
+            "O(1)",
+            "Returns the remaining time to live of a key, in seconds.",
+        ),
+    ],
+};
+
+/// `TTL key`: seconds, rounded to the nearest.
+fn ttl(call: &mut Call<'_>) -> Done {
+    let now = call.clock_of(&[call.key(1)]);
+    tell_expiry(call, |at| rounded_seconds(at.0.saturating_sub(now.0)))
+}
+
+/// `PTTL key`: milliseconds.
+fn pttl(call: &mut Call<'_>) -> Done {
+    let now = call.clock_of(&[call.key(1)]);
+    tell_expiry(call, |at| at.0.saturating_sub(now.0))
+}
+
+/// `EXPIRETIME key`: seconds, rounded to the nearest.
+fn expiretime(call: &mut Call<'_>) -> Done {
+    tell_expiry(call, |at| rounded_seconds(at.0))
+}
+
+/// `PEXPIRETIME key`: milliseconds.
+fn pexpiretime(call: &mut Call<'_>) -> Done {
+    tell_expiry(call, |at| at.0)
+}
+
+fn rounded_seconds(millis: u64) -> u64 {
+    (millis + 500) / 1000
+}
+
+fn tell_expiry(call: &mut Call<'_>, number: impl FnOnce(UnixMillis) -> u64) -> Done {
+    let key = call.key(1);
+    let left = call.backend.data().read_one(call.session.table, key, |record| match record {
+        None => -2,
+        Some(Record { expiry: None, .. }) => -1,
+        Some(Record { expiry: Some(at), .. }) => number(at) as i64,
+    })?;
+    call.reply.integer(left);
+    Ok(())
+}
+
+/// `PERSIST key`.
+fn persist(call: &mut Call<'_>) -> Done {
+    let (key, table) = (call.key(1), call.session.table);
+    let persisted = call.backend.data().update(
+        table,
+        &[key],
+        Need::Records,
+        |records, changes| match records[0] {
+            Some(record) if record.expiry.is_some() => {
+                changes.put(0, record.value, None);
+                true
+            }
+            Some(_) | None => false,
+        },
+    )?;
+    call.reply.integer(i64::from(persisted));
+    Ok(())
+}
+
+/// `EXPIRE key seconds [NX | XX | GT | LT]`.
+fn expire(call: &mut Call<'_>) -> Done {
+    set_expiry(call, |number, now| number.checked_mul(1000)?.checked_add(now))
+}
+
+/// `PEXPIRE key milliseconds [NX | XX | GT | LT]`.
+fn pexpire(call: &mut Call<'_>) -> Done {
+    set_expiry(call, |number, now| number.checked_add(now))
+}
+
+/// `EXPIREAT key seconds-since-1970 [NX | XX | GT | LT]`.
+fn expireat(call: &mut Call<'_>) -> Done {
+    set_expiry(call, |number, _| number.checked_mul(1000))
+}
+
+/// `PEXPIREAT key milliseconds-since-1970 [NX | XX | GT | LT]`.
+fn pexpireat(call: &mut Call<'_>) -> Done {
+    set_expiry(call, |number, _| Some(number))
+}
+
+/// Conditions under which `EXPIRE` and its variants set the expiry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ExpireConditions {
+    if_none: bool,
+    if_some: bool,
+    if_later: bool,
+    if_sooner: bool,
+}
+
+impl ExpireConditions {
+    fn parse(words: &[&[u8]]) -> Result<ExpireConditions, Refusal> {
+        let mut conditions = ExpireConditions::default();
+        for word in words {
+            let field = match () {
+                () if uppercase_is(word, b"NX") => &mut conditions.if_none,
+                () if uppercase_is(word, b"XX") => &mut conditions.if_some,
+                () if uppercase_is(word, b"GT") => &mut conditions.if_later,
+                () if uppercase_is(word, b"LT") => &mut conditions.if_sooner,
+                () => {
+                    let text = format!("ERR Unsupported option {}", String::from_utf8_lossy(word));
+                    return Err(Refusal::Because(text.into()));
+                }
+            };
+            *field = true;
+        }
+        let ExpireConditions { if_none, if_some, if_later, if_sooner } = conditions;
+        if if_none && (if_some || if_later || if_sooner) {
+            let text = "ERR NX and XX, GT or LT options at the same time are not compatible";
+            return Err(Refusal::Because(text.into()));
+        }
+        if if_later && if_sooner {
+            let text = "ERR GT and LT options at the same time are not compatible";
+            return Err(Refusal::Because(text.into()));
+        }
+        Ok(conditions)
+    }
+
+    /// Returns whether the conditions allow the new expiry. A missing expiry counts as infinite.
+    fn allow(self, old: Option<UnixMillis>, new: u64) -> bool {
+        !(self.if_none && old.is_some()
+            || self.if_some && old.is_none()
+            || self.if_later && old.is_none_or(|old| new <= old.0)
+            || self.if_sooner && old.is_some_and(|old| new >= old.0))
+    }
+}
+
+fn set_expiry(call: &mut Call<'_>, at: impl FnOnce(i64, i64) -> Option<i64>) -> Done {
+    let conditions = ExpireConditions::parse(&call.args[3..])?;
+    let number = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
+    let (key, table) = (call.key(1), call.session.table);
+    let now = call.clock_of(&[key]);
+    let at = at(number, now.0 as i64).ok_or(Refusal::ExpireTime)?;
+    let at = u64::try_from(at).unwrap_or(0);
+    let mut expired = 0;
+    let set = call.backend.data().update(table, &[key], Need::Records, |records, changes| {
+        let Some(record) = records[0] else { return false };
+        if !conditions.allow(record.expiry, at) {
+            return false;
+        }
+        if at <= now.0 {
+            expired = 1;
+            changes.delete(0);
+        } else {
+            changes.put(0, record.value, Some(UnixMillis(at)));
+        }
+        true
+    })?;
+    call.backend.data().count(Found::expired(expired));
+    call.reply.integer(i64::from(set));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_of_expire_are_those_of_redis() {
+        let parse = |words: &[&str]| {
+            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+            ExpireConditions::parse(&words)
+        };
+        let at = |millis| Some(UnixMillis(millis));
+        for (words, old, new, allowed) in [
+            (&[][..], None, 5, true),
+            (&["nx"], None, 5, true),
+            (&["NX"], at(1), 5, false),
+            (&["XX"], None, 5, false),
+            (&["XX"], at(1), 5, true),
+            (&["GT"], None, 5, false),
+            (&["GT"], at(4), 5, true),
+            (&["GT"], at(5), 5, false),
+            (&["LT"], None, 5, true),
+            (&["LT"], at(6), 5, true),
+            (&["LT"], at(5), 5, false),
+            (&["XX", "LT"], None, 5, false),
+        ] {
+            assert_eq!(parse(words).unwrap().allow(old, new), allowed, "{words:?} {old:?} {new}");
+        }
+        assert!(parse(&["NX", "GT"]).is_err());
+        assert!(parse(&["GT", "LT"]).is_err());
+        assert!(parse(&["what"]).is_err());
+    }
+}

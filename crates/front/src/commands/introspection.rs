@@ -1,0 +1,282 @@
+//! Commands that describe the server and its commands.
+
+use super::glob::glob_matches;
+use super::table::flag::{self, ANYTIME, DANGEROUS, FAST};
+use super::table::{self, Command, Family, Keys, command as entry, container, help as help_entry};
+use super::{Call, Done, Refusal, hints, refused};
+use crate::operators::info;
+
+pub(super) static FAMILY: Family = Family {
+    group: "server",
+    category: None,
+    commands: &[
+        Command {
+            subcommands: COMMAND,
+            ..entry("command", -1, ANYTIME, Keys::None, command).text(
+                "2.8.13",
+                "O(N) where N is the number of commands",
+                "Returns properties of all commands.",
+            )
+        },
+        container("config", super::configuration::CONFIG).text(
+            "2.0.0",
+            "O(1)",
+            "Commands for settings.",
+        ),
+        entry("info", -1, ANYTIME | DANGEROUS, Keys::None, info).text(
+            "1.0.0",
+            "O(1)",
+            "Returns information and statistics about the server.",
+        ),
+        entry("time", 1, FAST | ANYTIME, Keys::None, time).text(
+            "2.6.0",
+            "O(1)",
+            "Returns the server's time.",
+        ),
+    ],
+};
+
+static COMMAND: &[Command] = &[
+    entry("command|count", 2, ANYTIME, Keys::None, count).text(
+        "2.8.13",
+        "O(1)",
+        "Returns the number of commands.",
+    ),
+    entry("command|docs", -2, ANYTIME, Keys::None, docs).text(
+        "7.0.0",
+        "O(N) where N is the number of requested commands",
+        "Returns documentation of commands.",
+    ),
+    entry("command|getkeys", -3, ANYTIME, Keys::None, get_keys).text(
+        "2.8.13",
+        "O(N) where N is the number of arguments",
+        "Returns the keys of a request.",
+    ),
+    help_entry("command|help"),
+    entry("command|info", -2, ANYTIME, Keys::None, command_info).text(
+        "2.8.13",
+        "O(N) where N is the number of requested commands",
+        "Returns properties of commands.",
+    ),
+    entry("command|list", -2, ANYTIME, Keys::None, list).text(
+        "7.0.0",
+        "O(N) where N is the number of commands",
+        "Lists the names of commands.",
+    ),
+];
+
+/// `TIME`: seconds since 1970 and microseconds within the second.
+fn time(call: &mut Call<'_>) -> Done {
+    let millis = call.wall.0;
+    call.reply.array(2);
+    for number in [millis / 1000, millis % 1000 * 1000] {
+        call.reply.bulk(itoa::Buffer::new().format(number).as_bytes());
+    }
+    Ok(())
+}
+
+/// `INFO [section ...]`.
+fn info(call: &mut Call<'_>) -> Done {
+    let wanted: Vec<String> =
+        call.args[1..].iter().map(|name| String::from_utf8_lossy(name).to_lowercase()).collect();
+    let names = |name: &str| wanted.iter().any(|wanted| wanted == name);
+    let everything = names("all") || names("everything");
+    let default = wanted.is_empty() || names("default");
+    let text = info::text(call.backend, call.now, call.wall, |section| {
+        everything || (default && section.is_default) || names(&section.name.to_lowercase())
+    });
+    call.reply.verbatim(*b"txt", text.as_bytes());
+    Ok(())
+}
+
+/// `COMMAND`.
+fn command(call: &mut Call<'_>) -> Done {
+    let all = table::commands();
+    call.reply.array(all.len());
+    all.for_each(|(family, command)| describe(call, family, command));
+    Ok(())
+}
+
+/// `COMMAND COUNT`.
+fn count(call: &mut Call<'_>) -> Done {
+    call.reply.integer(table::commands().len() as i64);
+    Ok(())
+}
+
+/// `COMMAND INFO [name ...]`.
+fn command_info(call: &mut Call<'_>) -> Done {
+    let names = &call.args[2..];
+    if names.is_empty() {
+        return command(call);
+    }
+    call.reply.array(names.len());
+    for name in names {
+        match find(name) {
+            Some((family, command)) => describe(call, family, command),
+            None => call.reply.null(),
+        }
+    }
+    Ok(())
+}
+
+/// `COMMAND DOCS [name ...]`.
+fn docs(call: &mut Call<'_>) -> Done {
+    let names = &call.args[2..];
+    let wanted: Vec<_> = match names.is_empty() {
+        true => table::commands().collect(),
+        false => names.iter().filter_map(|name| find(name)).collect(),
+    };
+    call.reply.map(wanted.len());
+    for (family, command) in wanted {
+        document(call, family, command);
+    }
+    Ok(())
+}
+
+/// `COMMAND LIST [FILTERBY PATTERN pattern | ACLCAT category | MODULE name]`.
+fn list(call: &mut Call<'_>) -> Done {
+    let all = || {
+        table::commands().flat_map(|(family, command)| {
+            std::iter::once(command).chain(command.subcommands).map(move |one| (family, one))
+        })
+    };
+    let names: Vec<&str> = match call.args[2..] {
+        [] => all().map(|(_, command)| command.name).collect(),
+        [word, by, what] if super::uppercase_is(word, b"FILTERBY") => {
+            let by = by.to_ascii_uppercase();
+            let is_wanted = |family: &Family, command: &Command| match &by[..] {
+                b"PATTERN" => glob_matches(what, command.name.as_bytes(), true),
+                b"ACLCAT" => categories(family, command)
+                    .iter()
+                    .any(|category| category.as_bytes()[1..].eq_ignore_ascii_case(what)),
+                _ => false,
+            };
+            if ![&b"PATTERN"[..], b"ACLCAT", b"MODULE"].contains(&&by[..]) {
+                return Err(Refusal::Syntax.into());
+            }
+            let wanted = all().filter(|(family, command)| is_wanted(family, command));
+            wanted.map(|(_, command)| command.name).collect()
+        }
+        _ => return Err(Refusal::Syntax.into()),
+    };
+    call.reply.array(names.len());
+    names.iter().for_each(|name| call.reply.bulk(name.as_bytes()));
+    Ok(())
+}
+
+/// `COMMAND GETKEYS command [argument ...]`.
+fn get_keys(call: &mut Call<'_>) -> Done {
+    let arguments = &call.args[2..];
+    let command = Command::of(arguments[0], arguments.get(1).copied())
+        .map_err(|_| refused("ERR Invalid command specified"))?;
+    if !command.takes(arguments.len()) {
+        return Err(refused("ERR Invalid number of arguments specified for command"));
+    }
+    let keys: Vec<usize> =
+        command.key_positions(arguments.len(), arguments.get(1).copied()).collect();
+    if keys.is_empty() && command.keys == Keys::CountedPairs {
+        return Err(refused("ERR Invalid arguments specified for command"));
+    }
+    if keys.is_empty() {
+        return Err(refused("ERR The command has no key arguments"));
+    }
+    call.reply.array(keys.len());
+    keys.into_iter().for_each(|at| call.reply.bulk(arguments[at]));
+    Ok(())
+}
+
+/// Handles the `HELP` subcommands made by [`table::help`]: one name and one summary per subcommand.
+pub(super) fn help(call: &mut Call<'_>) -> Done {
+    let Some(command) = Command::find(call.args[0]) else { return Err(Refusal::Syntax.into()) };
+    let name = command.name.to_uppercase();
+    call.reply.array(1 + 2 * command.subcommands.len());
+    call.reply.simple(&format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
+    for subcommand in command.subcommands {
+        call.reply.simple(&subcommand.last_name().to_uppercase());
+        call.reply.simple(&format!("    {}", subcommand.summary));
+    }
+    Ok(())
+}
+
+/// Returns a command, or a subcommand written as `client|list`.
+fn find(name: &[u8]) -> Option<(&'static Family, &'static Command)> {
+    let mut parts = name.splitn(2, |&byte| byte == b'|');
+    let command = Command::find(parts.next()?)?;
+    let (family, _) = table::commands().find(|(_, other)| other.name == command.name)?;
+    match parts.next() {
+        Some(below) => Some((family, command.subcommand(below)?)),
+        None => Some((family, command)),
+    }
+}
+
+/// Returns the ACL categories: that of the family, and those implied by the flags.
+pub(super) fn categories(family: &Family, command: &Command) -> Vec<&'static str> {
+    let mut categories = Vec::new();
+    let mut add = |is_in: bool, category| {
+        if is_in && !categories.contains(&category) {
+            categories.push(category);
+        }
+    };
+    let is_container = !command.subcommands.is_empty();
+    add(family.category.is_some() && !is_container, family.category.unwrap_or_default());
+    add(command.has(flag::WRITE), "@write");
+    add(command.has(flag::READONLY), "@read");
+    add(command.has(flag::ADMIN), "@admin");
+    add(command.has(flag::DANGEROUS), "@dangerous");
+    add(true, if command.has(flag::FAST) { "@fast" } else { "@slow" });
+    categories
+}
+
+/// Writes the ten elements that `COMMAND` returns for a command.
+fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
+    let names = flag::NAMES.iter().enumerate();
+    let mut flags: Vec<&str> =
+        names.filter(|(bit, _)| command.flags & (1 << bit) != 0).map(|(_, name)| *name).collect();
+    if command.keys == Keys::CountedPairs {
+        flags.push("movablekeys");
+    }
+    let (first, last, step) = match command.keys {
+        Keys::None | Keys::CountedPairs | Keys::Unnamed => (0, 0, 0),
+        Keys::At { first, last, step } => (i64::from(first), i64::from(last), i64::from(step)),
+    };
+    let categories = categories(family, command);
+    let reply = &mut call.reply;
+    reply.array(10);
+    reply.bulk(command.name.as_bytes());
+    reply.integer(i64::from(command.arity));
+    reply.set(flags.len());
+    flags.iter().for_each(|name| reply.simple(name));
+    [first, last, step].into_iter().for_each(|number| reply.integer(number));
+    reply.set(categories.len());
+    categories.iter().for_each(|name| reply.simple(name));
+    hints::write_tips(command, reply);
+    hints::write_keys(command, reply);
+    reply.array(command.subcommands.len());
+    for subcommand in command.subcommands {
+        describe(call, family, subcommand);
+    }
+}
+
+/// Writes name and properties of one command for `COMMAND DOCS`.
+fn document(call: &mut Call<'_>, family: &Family, command: &Command) {
+    let reply = &mut call.reply;
+    reply.bulk(command.name.as_bytes());
+    let has_subcommands = !command.subcommands.is_empty();
+    reply.map(4 + usize::from(has_subcommands));
+    for (name, text) in [
+        ("summary", command.summary),
+        ("since", command.since),
+        ("group", family.group),
+        ("complexity", command.complexity),
+    ] {
+        reply.bulk(name.as_bytes());
+        reply.bulk(text.as_bytes());
+    }
+    if has_subcommands {
+        reply.bulk(b"subcommands");
+        reply.map(command.subcommands.len());
+        for subcommand in command.subcommands {
+            document(call, family, subcommand);
+        }
+    }
+}

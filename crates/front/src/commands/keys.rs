@@ -1,0 +1,205 @@
+//! Commands on keys, independent of their values.
+
+use super::numbers::parse_integer_within;
+use super::table::flag::{DANGEROUS, DENYOOM, FAST, OTHER_TABLES, READONLY, WRITE};
+use super::table::{ALL, Family, Keys, ONE, TWO, command};
+use super::{Call, Done, Refusal, refused, uppercase_is};
+use crate::data::Found;
+use std::borrow::Cow;
+use store::{Changes, Key, Need, Record};
+use types::TableId;
+use types::limits::TABLES_MAX;
+
+pub(super) static FAMILY: Family = Family {
+    group: "generic",
+    category: Some("@keyspace"),
+    commands: &[
+        command("copy", -3, WRITE | DENYOOM | OTHER_TABLES, TWO, copy).text(
+            "6.2.0",
+            "O(1)",
+            "Copies the value of a key to another key, in the same or another database.",
+        ),
+        command("del", -2, WRITE, ALL, del).text(
+            "1.0.0",
+            "O(N) where N is the number of keys",
+            "Deletes keys and returns how many existed.",
+        ),
+        command("exists", -2, READONLY | FAST, ALL, exists).text(
+            "1.0.0",
+            "O(N) where N is the number of keys",
+            "Returns how many of the keys exist.",
+        ),
+        command("move", 3, WRITE | FAST, ONE, move_away).text(
+            "1.0.0",
+            "O(1)",
+            "Not supported: use COPY with DB, then DEL.",
+        ),
+        command("rename", 3, WRITE, TWO, rename).text(
+            "1.0.0",
+            "O(1)",
+            "Renames a key and overwrites the destination.",
+        ),
+        command("renamenx", 3, WRITE | FAST, TWO, renamenx).text(
+            "1.0.0",
+            "O(1)",
+            "Renames a key if the destination does not exist.",
+        ),
+        command("swapdb", 3, WRITE | FAST | DANGEROUS, Keys::Unnamed, swapdb).text(
+            "4.0.0",
+            "O(1)",
+            "Not supported: a slot has the same owner in all databases.",
+        ),
+        command("touch", -2, READONLY | FAST, ALL, exists).text(
+            "3.2.1",
+            "O(N) where N is the number of keys",
+            "Returns how many of the keys exist. Access times are not recorded.",
+        ),
+        command("type", 2, READONLY | FAST, ONE, kind).text(
+            "1.0.0",
+            "O(1)",
+            "Returns the type of a key's value.",
+        ),
+        command("unlink", -2, WRITE | FAST, ALL, del).text(
+            "4.0.0",
+            "O(N) where N is the number of keys",
+            "Deletes keys and returns how many existed.",
+        ),
+    ],
+};
+
+/// `DEL key [key ...]` and `UNLINK`: both return the number of keys removed, so both read first.
+fn del(call: &mut Call<'_>) -> Done {
+    let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
+    let removed = call.backend.data().update(
+        call.session.table,
+        &keys,
+        Need::Records,
+        |records, changes| {
+            let mut removed = 0;
+            for (at, record) in records.iter().enumerate() {
+                // A key that is named twice is removed and counted once.
+                let again = keys[..at].iter().any(|key| key.bytes == keys[at].bytes);
+                if record.is_some() && !again {
+                    changes.delete(at);
+                    removed += 1;
+                }
+            }
+            removed
+        },
+    )?;
+    call.reply.integer(removed);
+    Ok(())
+}
+
+/// `EXISTS key [key ...]` and `TOUCH`: a key that is named twice counts twice.
+fn exists(call: &mut Call<'_>) -> Done {
+    let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
+    let count = call
+        .backend
+        .data()
+        .read(call.session.table, &keys, |records| records.iter().flatten().count())?;
+    call.reply.integer(count as i64);
+    Ok(())
+}
+
+/// `TYPE key`.
+fn kind(call: &mut Call<'_>) -> Done {
+    let key = call.key(1);
+    let exists =
+        call.backend.data().read_one(call.session.table, key, |record| record.is_some())?;
+    call.reply.simple(if exists { "string" } else { "none" });
+    Ok(())
+}
+
+const NO_SUCH_KEY: Refusal = Refusal::Because(Cow::Borrowed("ERR no such key"));
+
+/// `RENAME key newkey`.
+fn rename(call: &mut Call<'_>) -> Done {
+    rename_if(call, |_| true)?;
+    call.ok()
+}
+
+/// `RENAMENX key newkey`.
+fn renamenx(call: &mut Call<'_>) -> Done {
+    let renamed = rename_if(call, |new| new.is_none())?;
+    call.reply.integer(i64::from(renamed));
+    Ok(())
+}
+
+fn rename_if(
+    call: &mut Call<'_>,
+    allows: impl FnOnce(Option<Record<'_>>) -> bool,
+) -> Result<bool, super::Undone> {
+    let keys = [call.key(1), call.key(2)];
+    let table = call.session.table;
+    let renamed = call.backend.data().update(table, &keys, Need::Records, |records, changes| {
+        let record = records[0].ok_or(NO_SUCH_KEY)?;
+        let renamed = allows(records[1]);
+        if renamed && keys[0] != keys[1] {
+            changes.put(1, record.value, record.expiry);
+            changes.delete(0);
+        }
+        Ok::<bool, Refusal>(renamed)
+    })?;
+    Ok(renamed?)
+}
+
+/// `COPY key newkey [DB database] [REPLACE]`.
+fn copy(call: &mut Call<'_>) -> Done {
+    let (table, mut to, mut replaces) = (call.session.table, call.session.table, false);
+    let mut rest = &call.args[3..];
+    while let [word, after @ ..] = rest {
+        rest = after;
+        match rest {
+            _ if uppercase_is(word, b"REPLACE") => replaces = true,
+            [number, after @ ..] if uppercase_is(word, b"DB") => {
+                rest = after;
+                to = parse_database(number)?;
+            }
+            _ => return Err(Refusal::Syntax.into()),
+        }
+    }
+    let (from, key) = (call.key(1), call.key(2));
+    if (table, from.bytes) == (to, key.bytes) {
+        return Err(refused("ERR source and destination objects are the same"));
+    }
+    let mut found = Found::default();
+    let mut copy = |record: Option<Record<'_>>,
+                    old: Option<Record<'_>>,
+                    to: usize,
+                    changes: &mut Changes<'_>| {
+        found = Found::key(record.is_some());
+        let Some(record) = record.filter(|_| replaces || old.is_none()) else { return false };
+        changes.put(to, record.value, record.expiry);
+        true
+    };
+    let copied = if table == to {
+        call.backend.data().update(table, &[from, key], Need::Records, |records, changes| {
+            copy(records[0], records[1], 1, changes)
+        })?
+    } else {
+        call.backend.data().update_beside((table, from), (to, key), |[record, old], changes| {
+            copy(record, old, 0, changes)
+        })?
+    };
+    call.backend.data().count(found);
+    call.reply.integer(i64::from(copied));
+    Ok(())
+}
+
+/// Parses a database number into its table.
+pub(super) fn parse_database(number: &[u8]) -> Result<TableId, Refusal> {
+    let number = parse_integer_within(number, i64::from(i32::MIN)..=i64::from(i32::MAX))?;
+    let table = u8::try_from(number).ok().filter(|&table| usize::from(table) < TABLES_MAX);
+    table.map(TableId).ok_or(Refusal::Because("ERR DB index is out of range".into()))
+}
+
+/// `MOVE key database`.
+fn move_away(_: &mut Call<'_>) -> Done {
+    Err(refused("ERR MOVE is not supported: use COPY key key DB database, then DEL"))
+}
+
+/// `SWAPDB database database`.
+fn swapdb(_: &mut Call<'_>) -> Done {
+    Err(refused("ERR SWAPDB is not supported"))
+}

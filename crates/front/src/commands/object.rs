@@ -1,0 +1,233 @@
+//! `OBJECT` and `MEMORY`: properties of values and of memory, as far as they exist here.
+//!
+//! Records are plain bytes in a log: they have no encoding, and access is not tracked. The replies
+//! are those that Redis would most likely give.
+
+use super::table::flag::{ANYTIME, READONLY};
+use super::table::{Command, Family, Keys, SECOND, command, container, help};
+use super::{Call, Done, Refusal, parse_integer, uppercase_is};
+use store::Record;
+
+pub(super) static OBJECT_FAMILY: Family = Family {
+    group: "generic",
+    category: Some("@keyspace"),
+    commands: &[container("object", OBJECT).text(
+        "2.2.3",
+        "O(1)",
+        "Commands for properties of values.",
+    )],
+};
+
+pub(super) static MEMORY_FAMILY: Family = Family {
+    group: "server",
+    category: None,
+    commands: &[container("memory", MEMORY).text("4.0.0", "O(1)", "Commands for memory usage.")],
+};
+
+static OBJECT: &[Command] = &[
+    command("object|encoding", 3, READONLY, SECOND, encoding).text(
+        "2.2.3",
+        "O(1)",
+        "Returns the encoding that Redis would use for a value.",
+    ),
+    command("object|freq", 3, READONLY, SECOND, frequency).text(
+        "4.0.0",
+        "O(1)",
+        "Not supported: access frequencies are not recorded.",
+    ),
+    help("object|help"),
+    command("object|idletime", 3, READONLY, SECOND, idle_time).text(
+        "2.2.3",
+        "O(1)",
+        "Returns 0: access times are not recorded.",
+    ),
+    command("object|refcount", 3, READONLY, SECOND, reference_count).text(
+        "2.2.3",
+        "O(1)",
+        "Returns 1: values are not shared.",
+    ),
+];
+
+static MEMORY: &[Command] = &[
+    command("memory|doctor", 2, 0, Keys::None, doctor).text(
+        "4.0.0",
+        "O(1)",
+        "Reports whether the memory is nearly full.",
+    ),
+    help("memory|help"),
+    command("memory|malloc-stats", 2, ANYTIME, Keys::None, allocator).text(
+        "4.0.0",
+        "O(1)",
+        "Returns the memory usage of log and index.",
+    ),
+    command("memory|purge", 2, 0, Keys::None, purge).text(
+        "4.0.0",
+        "O(1)",
+        "No effect: the cleaner runs continuously.",
+    ),
+    command("memory|stats", 2, 0, Keys::None, stats).text(
+        "4.0.0",
+        "O(1)",
+        "Returns memory statistics.",
+    ),
+    command("memory|usage", -3, READONLY, SECOND, usage).text(
+        "4.0.0",
+        "O(1)",
+        "Returns the memory of a key in log and index, in bytes.",
+    ),
+];
+
+/// Replies about a record, or with null if there is none.
+fn tell(
+    call: &mut Call<'_>,
+    f: impl FnOnce(&mut resp::ReplyWriter<'_>, Record<'_>) -> Result<(), Refusal>,
+) -> Done {
+    let key = call.key(2);
+    let reply = &mut call.reply;
+    call.backend.data().read_one(call.session.table, key, |record| match record {
+        Some(record) => f(reply, record),
+        None => {
+            reply.null();
+            Ok(())
+        }
+    })??;
+    Ok(())
+}
+
+/// Longest string that Redis embeds in its object header, in bytes.
+const EMBEDDED_BYTES_MAX: usize = 44;
+
+/// `OBJECT ENCODING key`.
+fn encoding(call: &mut Call<'_>) -> Done {
+    tell(call, |reply, record| {
+        reply.bulk(match record.value.len() {
+            _ if parse_integer(record.value).is_some() => b"int",
+            0..=EMBEDDED_BYTES_MAX => b"embstr",
+            _ => b"raw",
+        });
+        Ok(())
+    })
+}
+
+/// `OBJECT FREQ key`.
+fn frequency(call: &mut Call<'_>) -> Done {
+    tell(call, |_, _| Err(Refusal::Because(NOT_COUNTED.into())))
+}
+
+const NOT_COUNTED: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.";
+
+/// `OBJECT IDLETIME key`.
+fn idle_time(call: &mut Call<'_>) -> Done {
+    tell(call, |reply, _| {
+        reply.integer(0);
+        Ok(())
+    })
+}
+
+/// `OBJECT REFCOUNT key`.
+fn reference_count(call: &mut Call<'_>) -> Done {
+    tell(call, |reply, _| {
+        reply.integer(1);
+        Ok(())
+    })
+}
+
+/// `MEMORY USAGE key [SAMPLES count]`.
+fn usage(call: &mut Call<'_>) -> Done {
+    let mut rest = &call.args[3..];
+    while let [word, number, after @ ..] = rest {
+        if !uppercase_is(word, b"SAMPLES") {
+            return Err(Refusal::Syntax.into());
+        }
+        if parse_integer(number).ok_or(Refusal::NotAnInteger)? < 0 {
+            return Err(Refusal::Syntax.into());
+        }
+        rest = after;
+    }
+    if !rest.is_empty() {
+        return Err(Refusal::Syntax.into());
+    }
+    let key = call.key(2);
+    let bytes = call.backend.data().peek_one(call.session.table, key, |record| {
+        let record = record?;
+        let expires = usize::from(record.expiry.is_some());
+        Some(wire::entry::encoded_bytes(key.bytes.len(), record.value.len(), expires))
+    })?;
+    match bytes {
+        Some(bytes) => call.reply.integer((bytes + INDEX_WORD_BYTES) as i64),
+        None => call.reply.null(),
+    }
+    Ok(())
+}
+
+/// Size of a record's index entry, in bytes.
+const INDEX_WORD_BYTES: usize = 8;
+
+/// Memory use, in percent, above which the cleaner has much to do.
+const FULL_PERCENT: u64 = 90;
+
+/// `MEMORY DOCTOR`.
+fn doctor(call: &mut Call<'_>) -> Done {
+    let usage = call.backend.engine.node().store().usage();
+    let live = usage.log.live_bytes + usage.index_bytes;
+    let percent = 100 * live / usage.log.total_bytes.max(1);
+    let text = match percent {
+        0..FULL_PERCENT => {
+            format!("Records and index use {percent} % of the memory. No problem found.\n")
+        }
+        _ => format!(
+            "Records and index use {percent} % of the memory. Writes are refused when it is full: increase maxmemory, or move slots to other servers.\n"
+        ),
+    };
+    call.reply.verbatim(*b"txt", text.as_bytes());
+    Ok(())
+}
+
+/// `MEMORY MALLOC-STATS`.
+fn allocator(call: &mut Call<'_>) -> Done {
+    let usage = call.backend.engine.node().store().usage();
+    let text = format!(
+        "Log and index share one mapping. Bytes: total {}, free {}, live records {}, index {}, resident {}.\n",
+        usage.log.total_bytes,
+        usage.log.free_bytes,
+        usage.log.live_bytes,
+        usage.index_bytes,
+        usage.log.resident_bytes,
+    );
+    call.reply.verbatim(*b"txt", text.as_bytes());
+    Ok(())
+}
+
+/// `MEMORY PURGE`.
+fn purge(call: &mut Call<'_>) -> Done {
+    call.ok()
+}
+
+/// `MEMORY STATS`: those of Redis's numbers that have a meaning here.
+fn stats(call: &mut Call<'_>) -> Done {
+    let usage = call.backend.engine.node().store().usage();
+    let used = usage.log.total_bytes.saturating_sub(usage.log.free_bytes);
+    let keys: u64 = (0..types::limits::TABLES_MAX)
+        .map(|table| call.backend.engine.worker.table_records(types::TableId(table as u8)))
+        .sum();
+    let dataset = usage.log.live_bytes;
+    let numbers = [
+        ("total.allocated", used),
+        ("startup.allocated", 0),
+        ("overhead.total", usage.index_bytes),
+        ("keys.count", keys),
+        ("keys.bytes-per-key", (dataset + usage.index_bytes) / keys.max(1)),
+        ("dataset.bytes", dataset),
+        ("allocator.allocated", used),
+        ("allocator.active", usage.log.total_bytes),
+        ("allocator.resident", usage.log.resident_bytes),
+    ];
+    call.reply.map(numbers.len() + 1);
+    for (name, number) in numbers {
+        call.reply.bulk(name.as_bytes());
+        call.reply.integer(number as i64);
+    }
+    call.reply.bulk(b"dataset.percentage");
+    call.reply.double(100.0 * dataset as f64 / used.max(1) as f64);
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! Commands on parts of values.
+
+use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
+use super::table::{Family, ONE, command};
+use super::{Call, Done, Refusal, parse_integer, refused};
+use std::ops::Range;
+use store::{Need, Record};
+use types::UnixMillis;
+use types::limits::VALUE_BYTES_MAX;
+
+pub(super) static FAMILY: Family = Family {
+    group: "string",
+    category: Some("@string"),
+    commands: &[
+        command("append", 3, WRITE | DENYOOM | FAST, ONE, append).text(
+            "2.0.0",
+            "O(N) where N is the length of the new value",
+            "Appends to a value.",
+        ),
+        command("getrange", 4, READONLY, ONE, getrange).text(
+            "2.4.0",
+            "O(N) where N is the length of the substring",
+            "Returns a substring of a value.",
+        ),
+        command("setrange", 4, WRITE | DENYOOM, ONE, setrange).text(
+            "2.2.0",
+            "O(N) where N is the length of the new value",
+            "Overwrites part of a value from an offset on.",
+        ),
+        command("strlen", 2, READONLY | FAST, ONE, strlen).text(
+            "2.2.0",
+            "O(1)",
+            "Returns the length of a value.",
+        ),
+        command("substr", 4, READONLY, ONE, getrange).text(
+            "1.0.0",
+            "O(N) where N is the length of the substring",
+            "Returns a substring of a value. Same as GETRANGE.",
+        ),
+    ],
+};
+
+/// Returns a record's value and expiry. A missing record is an empty value without expiry.
+pub(super) fn value_of(record: Option<Record<'_>>) -> (&[u8], Option<UnixMillis>) {
+    record.map_or((&[], None), |record| (record.value, record.expiry))
+}
+
+/// Returns the range between two inclusive positions of `length` units, by Redis's rules: negative
+/// positions count from the end, and positions outside are clamped. `None` if the range is empty.
+pub(super) fn piece(first: i64, last: i64, length: usize) -> Option<Range<usize>> {
+    if first < 0 && last < 0 && first > last {
+        return None;
+    }
+    clamped(first, last, length)
+}
+
+/// Does the same as [`piece`], but accepts negative positions in the wrong order if both are
+/// clamped.
+pub(super) fn clamped(first: i64, last: i64, length: usize) -> Option<Range<usize>> {
+    let length = i64::try_from(length).unwrap_or(i64::MAX);
+    let inside = |at: i64| if at < 0 { at.saturating_add(length).max(0) } else { at };
+    let (first, last) = (inside(first), inside(last).min(length - 1));
+    (first <= last).then(|| first as usize..last as usize + 1)
+}
+
+/// `STRLEN key`.
+fn strlen(call: &mut Call<'_>) -> Done {
+    let key = call.key(1);
+    let length = call
+        .backend
+        .data()
+        .read_one(call.session.table, key, |record| record.map_or(0, |r| r.value.len()))?;
+    call.reply.integer(length as i64);
+    Ok(())
+}
+
+/// `GETRANGE key first last` and `SUBSTR`.
+fn getrange(call: &mut Call<'_>) -> Done {
+    let first = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
+    let last = parse_integer(call.args[3]).ok_or(Refusal::NotAnInteger)?;
+    let key = call.key(1);
+    let reply = &mut call.reply;
+    call.backend.data().read_one(call.session.table, key, |record| {
+        let (value, _) = value_of(record);
+        reply.bulk(piece(first, last, value.len()).map_or(&[], |piece| &value[piece]));
+    })?;
+    Ok(())
+}
+
+/// `APPEND key value`.
+fn append(call: &mut Call<'_>) -> Done {
+    let (key, tail, table) = (call.key(1), call.args[2], call.session.table);
+    let length =
+        call.backend.data().update(table, &[key], Need::Records, |records, changes| {
+            let (old, expiry) = value_of(records[0]);
+            let length = old.len() + tail.len();
+            if length > VALUE_BYTES_MAX {
+                return Err(Refusal::TooLarge);
+            }
+            changes.put_joined(0, &[old, tail], expiry);
+            Ok(length)
+        })??;
+    call.reply.integer(length as i64);
+    Ok(())
+}
+
+/// `SETRANGE key offset value`. An empty value neither creates a key nor extends one.
+fn setrange(call: &mut Call<'_>) -> Done {
+    let offset = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
+    let offset = u64::try_from(offset).map_err(|_| refused("ERR offset is out of range"))?;
+    let (key, new, table) = (call.key(1), call.args[3], call.session.table);
+    let end = offset.saturating_add(new.len() as u64);
+    let length =
+        call.backend.data().update(table, &[key], Need::Records, |records, changes| {
+            let (old, expiry) = value_of(records[0]);
+            if new.is_empty() {
+                return Ok(old.len());
+            }
+            if end > VALUE_BYTES_MAX as u64 {
+                return Err(Refusal::TooLarge);
+            }
+            let (offset, end) = (offset as usize, end as usize);
+            let gap = vec![0; offset.saturating_sub(old.len())];
+            let (before, after) = (&old[..offset.min(old.len())], &old[end.min(old.len())..]);
+            changes.put_joined(0, &[before, &gap, new, after], expiry);
+            Ok(end.max(old.len()))
+        })??;
+    call.reply.integer(length as i64);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_counted_as_redis_counts_them() {
+        for (first, last, length, expected) in [
+            (0, -1, 5, Some(0..5)),
+            (1, 3, 5, Some(1..4)),
+            (-3, -2, 5, Some(2..4)),
+            (-100, 100, 5, Some(0..5)),
+            (0, -100, 5, Some(0..1)),
+            (3, 2, 5, None),
+            (-1, -2, 5, None),
+            (5, 9, 5, None),
+            (0, 0, 0, None),
+            (0, -1, 0, None),
+            (i64::MIN, i64::MAX, 5, Some(0..5)),
+            (i64::MAX, i64::MAX, 5, None),
+            (i64::MIN, i64::MIN, 5, Some(0..1)),
+        ] {
+            assert_eq!(piece(first, last, length), expected, "{first} {last} {length}");
+        }
+    }
+}

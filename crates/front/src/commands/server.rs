@@ -1,0 +1,542 @@
+//! Commands for operators: latency, monitoring, persistence, shutdown, users, and debugging.
+
+use super::table::flag::{ADMIN, ALLOW_BUSY, ANYTIME, DANGEROUS, FAST, NO_MULTI, NOSCRIPT};
+use super::table::{self, Command, Family, Keys, SECOND, command, container, help};
+use super::{Call, Done, Refusal, Undone, cluster::reply_done, slow_log};
+use super::{printable, refused, uppercase_is};
+use crate::configuration::DebugCommand;
+use crate::operators::host::Job;
+use crate::operators::lock;
+use crate::operators::slow::Moments;
+use node::Mode;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Flags of commands for operators.
+pub(super) const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
+/// Flags of commands for operators that are not allowed inside a transaction.
+const OUTSIDE: u16 = ADMIN | DANGEROUS | NOSCRIPT | NO_MULTI;
+
+pub(super) static FAMILY: Family = Family {
+    group: "server",
+    category: None,
+    commands: &[
+        container("acl", ACL).text(
+            "6.0.0",
+            "O(1)",
+            "Commands for users. The only user is default.",
+        ),
+        command("bgrewriteaof", 1, OUTSIDE, Keys::None, background_rewrite).text(
+            "1.0.0",
+            "O(1)",
+            ALWAYS_SAVED,
+        ),
+        command("bgsave", -1, OUTSIDE, Keys::None, background_save).text(
+            "1.0.0",
+            "O(1)",
+            ALWAYS_SAVED,
+        ),
+        container("commandlog", slow_log::COMMANDLOG).text(
+            "8.1.0",
+            "O(1)",
+            "Commands for the slow log, under their new name.",
+        ),
+        container("debug", DEBUG).text("1.0.0", "O(1)", "Commands for debugging and tests."),
+        command("failover", -1, OPERATOR, Keys::None, no_replicas).text(
+            "6.2.0",
+            "O(1)",
+            "Not supported: there are no replicas.",
+        ),
+        command("lastsave", 1, FAST | ANYTIME | ADMIN | DANGEROUS, Keys::None, last_save).text(
+            "1.0.0",
+            "O(1)",
+            "Returns the time of the last save: now if every write is synced, else the start time.",
+        ),
+        container("latency", LATENCY).text("2.8.13", "O(1)", "Commands for latency monitoring."),
+        command("monitor", 1, OPERATOR, Keys::None, monitor).text(
+            "1.0.0",
+            "O(1)",
+            "Streams all requests that the server executes.",
+        ),
+        command("psync", -3, OUTSIDE, Keys::None, no_replicas).text(
+            "2.8.0",
+            "O(1)",
+            "Not supported: there are no replicas.",
+        ),
+        command("replicaof", 3, OPERATOR, Keys::None, replica_of).text(
+            "5.0.0",
+            "O(1)",
+            "Not supported: there are no replicas. Only NO ONE is accepted.",
+        ),
+        command("role", 1, NOSCRIPT | FAST | ANYTIME, Keys::None, role).text(
+            "2.8.12",
+            "O(1)",
+            "Returns the role of the server: a master without replicas.",
+        ),
+        command("save", 1, OUTSIDE, Keys::None, save).text("1.0.0", "O(1)", ALWAYS_SAVED),
+        command("shutdown", -1, OPERATOR | NO_MULTI | ALLOW_BUSY, Keys::None, shut_down).text(
+            "1.0.0",
+            "O(1)",
+            "Stops the server. Persistent data is recovered at the next start.",
+        ),
+        command("slaveof", 3, OPERATOR, Keys::None, replica_of).text(
+            "1.0.0",
+            "O(1)",
+            "Not supported: there are no replicas. Only NO ONE is accepted.",
+        ),
+        container("slowlog", slow_log::SLOWLOG).text(
+            "2.2.12",
+            "O(1)",
+            "Commands for the slow log.",
+        ),
+        command("sync", 1, OUTSIDE, Keys::None, no_replicas).text(
+            "1.0.0",
+            "O(1)",
+            "Not supported: there are no replicas.",
+        ),
+    ],
+};
+
+/// Summary of the commands by which Redis writes all its data to disk.
+const ALWAYS_SAVED: &str =
+    "Not supported unless durability is 'disk', where every write is already synced.";
+
+static ACL: &[Command] = &[
+    command("acl|cat", -2, NOSCRIPT | ANYTIME, Keys::None, acl_categories).text(
+        "6.0.0",
+        "O(N) where N is the number of commands",
+        "Lists command categories, or the commands in a category.",
+    ),
+    help("acl|help"),
+    command("acl|list", 2, OPERATOR, Keys::None, acl_list).text(
+        "6.0.0",
+        "O(1)",
+        "Lists the rules of the users.",
+    ),
+    command("acl|users", 2, OPERATOR, Keys::None, acl_users).text(
+        "6.0.0",
+        "O(1)",
+        "Lists the names of users.",
+    ),
+    command("acl|whoami", 2, NOSCRIPT | ANYTIME, Keys::None, acl_who_am_i).text(
+        "6.0.0",
+        "O(1)",
+        "Returns the user name of the connection.",
+    ),
+];
+
+static DEBUG: &[Command] = &[
+    command("debug|change-repl-id", 2, OPERATOR, Keys::None, debug_nothing).text(
+        "1.0.0",
+        "O(1)",
+        "No effect: there are no replicas.",
+    ),
+    help("debug|help"),
+    command("debug|object", 3, OPERATOR, SECOND, debug_object).text(
+        "1.0.0",
+        "O(1)",
+        "Returns internal information about a key.",
+    ),
+    command("debug|set-active-expire", 3, OPERATOR, Keys::None, debug_active_expire).text(
+        "1.0.0",
+        "O(1)",
+        "Enables or disables background reclamation of expired records.",
+    ),
+    command("debug|sleep", 3, OPERATOR, Keys::None, debug_sleep).text(
+        "1.0.0",
+        "O(1)",
+        "Replies after a delay of at most five seconds. Other clients are not delayed.",
+    ),
+];
+
+static LATENCY: &[Command] = &[
+    command("latency|doctor", 2, OPERATOR, Keys::None, latency_doctor).text(
+        "2.8.13",
+        "O(1)",
+        "Returns a report on latency spikes.",
+    ),
+    command("latency|graph", 3, OPERATOR, Keys::None, latency_graph).text(
+        "2.8.13",
+        "O(1)",
+        "Returns a graph of the latency spikes of an event.",
+    ),
+    help("latency|help"),
+    command("latency|histogram", -2, OPERATOR, Keys::None, latency_histogram).text(
+        "7.0.0",
+        "O(N) where N is the number of commands",
+        "Returns latency histograms of commands.",
+    ),
+    command("latency|history", 3, OPERATOR, Keys::None, latency_history).text(
+        "2.8.13",
+        "O(1)",
+        "Returns the latency spikes of an event.",
+    ),
+    command("latency|latest", 2, OPERATOR, Keys::None, latency_latest).text(
+        "2.8.13",
+        "O(1)",
+        "Returns the latest latency spike of each event.",
+    ),
+    command("latency|reset", -2, OPERATOR, Keys::None, latency_reset).text(
+        "2.8.13",
+        "O(1)",
+        "Clears the recorded latency spikes.",
+    ),
+];
+
+/// Returns the latency samples of the event that argument 2 names.
+fn moments(call: &Call<'_>) -> Moments {
+    let latency = lock(&call.backend.operators.latency);
+    let kind = latency.iter().find(|(kind, _)| kind.as_bytes() == call.args[2]);
+    kind.map(|(_, moments)| moments.clone()).unwrap_or_default()
+}
+
+/// `LATENCY LATEST`.
+fn latency_latest(call: &mut Call<'_>) -> Done {
+    let latency = lock(&call.backend.operators.latency);
+    call.reply.array(latency.len());
+    for (kind, moments) in &*latency {
+        let (at, millis) = moments.samples.back().copied().unwrap_or_default();
+        call.reply.array(4);
+        call.reply.bulk(kind.as_bytes());
+        for number in [at, millis, moments.longest] {
+            call.reply.integer(number as i64);
+        }
+    }
+    Ok(())
+}
+
+/// `LATENCY HISTORY kind`.
+fn latency_history(call: &mut Call<'_>) -> Done {
+    let moments = moments(call);
+    call.reply.array(moments.samples.len());
+    for (at, millis) in moments.samples {
+        call.reply.array(2);
+        call.reply.integer(at as i64);
+        call.reply.integer(millis as i64);
+    }
+    Ok(())
+}
+
+/// `LATENCY RESET [kind ...]`.
+fn latency_reset(call: &mut Call<'_>) -> Done {
+    let kinds = &call.args[2..];
+    let mut latency = lock(&call.backend.operators.latency);
+    let before = latency.len();
+    latency.retain(|kind, _| !kinds.is_empty() && !kinds.contains(&kind.as_bytes()));
+    let forgotten = before - latency.len();
+    drop(latency);
+    call.reply.integer(forgotten as i64);
+    Ok(())
+}
+
+/// `LATENCY GRAPH kind`: one line per sample, with bars relative to the longest.
+fn latency_graph(call: &mut Call<'_>) -> Done {
+    let moments = moments(call);
+    if moments.samples.is_empty() {
+        let kind = printable(call.args[2], 128);
+        return Err(refused(format!("ERR No samples available for event '{kind}'")));
+    }
+    let name = String::from_utf8_lossy(call.args[2]).into_owned();
+    let mut text = format!("{name} - longest {} ms\n", moments.longest);
+    let now = call.wall.0 / 1000;
+    for (at, millis) in &moments.samples {
+        let bar = "#".repeat((millis * 60 / moments.longest.max(1)) as usize);
+        text.push_str(&format!("{:>8} s ago {millis:>8} ms {bar}\n", now.saturating_sub(*at)));
+    }
+    call.reply.verbatim(*b"txt", text.as_bytes());
+    Ok(())
+}
+
+/// `LATENCY DOCTOR`.
+fn latency_doctor(call: &mut Call<'_>) -> Done {
+    let threshold = call.backend.configuration.latency_threshold;
+    let latency = lock(&call.backend.operators.latency).clone();
+    let text = match (threshold, latency.is_empty()) {
+        (0, true) => "Latency monitoring is off. To record events of 100 ms or more: \
+                      CONFIG SET latency-monitor-threshold 100\n"
+            .to_string(),
+        (threshold, true) => format!("No event has taken {threshold} ms or more.\n"),
+        (_, false) => latency
+            .iter()
+            .map(|(kind, moments)| {
+                let count = moments.samples.len();
+                let sum: u64 = moments.samples.iter().map(|(_, millis)| millis).sum();
+                let mean = sum / count.max(1) as u64;
+                let longest = moments.longest;
+                format!("{kind}: {count} seconds with latency spikes, mean {mean} ms, longest {longest} ms. SLOWLOG GET lists slow commands.\n")
+            })
+            .collect(),
+    };
+    call.reply.verbatim(*b"txt", text.as_bytes());
+    Ok(())
+}
+
+/// `LATENCY HISTOGRAM [command ...]`. A microsecond in its reply is 1,024 nanoseconds, as in Redis.
+fn latency_histogram(call: &mut Call<'_>) -> Done {
+    let names = &call.args[2..];
+    let counts = call.backend.operators.counts();
+    let is_wanted = |command: &Command| {
+        let belongs = |name: &&[u8]| {
+            let parent = command.name.split('|').next().unwrap_or_default();
+            [command.name, parent].iter().any(|own| own.as_bytes().eq_ignore_ascii_case(name))
+        };
+        names.is_empty() || names.iter().any(belongs)
+    };
+    let called: Vec<_> = crate::operators::info::called(&counts)
+        .into_iter()
+        .filter(|(command, sum)| sum.calls > 0 && is_wanted(command))
+        .collect();
+    call.reply.map(called.len());
+    for (command, sum) in called {
+        let mut buckets: Vec<(u64, u64)> = Vec::new();
+        for power in 0..31 {
+            let within = sum.within(1024 << power);
+            if within > buckets.last().map_or(0, |(_, before)| *before) {
+                buckets.push((1 << power, within));
+            }
+        }
+        call.reply.bulk(command.name.as_bytes());
+        call.reply.map(2);
+        call.reply.bulk(b"calls");
+        call.reply.integer(sum.calls as i64);
+        call.reply.bulk(b"histogram_usec");
+        call.reply.map(buckets.len());
+        for (micros, count) in buckets {
+            call.reply.integer(micros as i64);
+            call.reply.integer(count as i64);
+        }
+    }
+    Ok(())
+}
+
+/// `MONITOR`.
+fn monitor(call: &mut Call<'_>) -> Done {
+    call.session.is_monitor = true;
+    call.ok()
+}
+
+/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]`: closes the connection without a reply.
+fn shut_down(call: &mut Call<'_>) -> Done {
+    let mut is_abort = false;
+    for word in &call.args[1..] {
+        match &word.to_ascii_uppercase()[..] {
+            b"NOSAVE" | b"NOW" | b"FORCE" => {}
+            b"SAVE" if call.backend.engine.node().persistence().is_none() => return save(call),
+            // The write-ahead log is complete when the process has ended.
+            b"SAVE" => {}
+            b"ABORT" if call.args.len() == 2 => is_abort = true,
+            _ => return Err(Refusal::Syntax.into()),
+        }
+    }
+    if is_abort {
+        return Err(refused("ERR No shutdown in progress."));
+    }
+    let Some(host) = call.backend.operators.host() else {
+        return Err(refused("ERR there is no process to shut down"));
+    };
+    tracing::info!(client = call.session.facts.peer, "SHUTDOWN received");
+    host.shut_down();
+    call.session.closing = true;
+    Ok(())
+}
+
+/// `SAVE`.
+fn save(call: &mut Call<'_>) -> Done {
+    refuse_unless_saved(call)?;
+    call.ok()
+}
+
+/// `BGSAVE [SCHEDULE | CANCEL]`.
+fn background_save(call: &mut Call<'_>) -> Done {
+    match call.args[1..] {
+        [] => {}
+        [word] if uppercase_is(word, b"SCHEDULE") => {}
+        [word] if uppercase_is(word, b"CANCEL") => {
+            return Err(refused("ERR Background saving is currently not in progress or scheduled"));
+        }
+        _ => return Err(Refusal::Syntax.into()),
+    }
+    refuse_unless_saved(call)?;
+    call.reply.simple("Background saving started");
+    Ok(())
+}
+
+/// `BGREWRITEAOF`.
+fn background_rewrite(call: &mut Call<'_>) -> Done {
+    refuse_unless_saved(call)?;
+    call.reply.simple("Background append only file rewriting started");
+    Ok(())
+}
+
+/// Refuses to save unless `durability` is `disk`. With `disk`, each write is on disk before its
+/// reply, so a save has nothing to do. With other settings, a save on demand is not supported.
+fn refuse_unless_saved(call: &Call<'_>) -> Done {
+    let node = call.backend.engine.node();
+    let is_replicated = node.replication().is_some();
+    let disk = if is_replicated { "the disks of the backups" } else { "the disk" };
+    match node.persistence() {
+        Some(Mode::Disk) => Ok(()),
+        Some(Mode::Interval) => Err(refused(format!(
+            "ERR not supported with durability 'interval': every acknowledged write is in the \
+             log, and synced to {disk} within a second. With --durability disk, writes are synced \
+             before the reply"
+        ))),
+        Some(Mode::Memory) => Err(refused(format!(
+            "ERR not supported with durability 'memory': every acknowledged write is in the log, \
+             and the operating system decides when it reaches {disk}. With --durability disk, \
+             writes are synced before the reply"
+        ))),
+        None => Err(refused(
+            "ERR not supported without persistence: this server has its data in memory only. \
+             Start it with --durability disk, interval or memory to keep a log",
+        )),
+    }
+}
+
+/// `LASTSAVE`.
+fn last_save(call: &mut Call<'_>) -> Done {
+    let uptime = call.backend.engine.uptime(call.now);
+    let last = call.backend.engine.node().last_save(call.wall, uptime);
+    call.reply.integer(last as i64);
+    Ok(())
+}
+
+/// `ROLE`.
+fn role(call: &mut Call<'_>) -> Done {
+    call.reply.array(3);
+    call.reply.bulk(b"master");
+    call.reply.integer(0);
+    call.reply.array(0);
+    Ok(())
+}
+
+/// `FAILOVER`, `PSYNC`, `SYNC`.
+fn no_replicas(_: &mut Call<'_>) -> Done {
+    Err(refused("ERR not supported: this server has no replicas and cannot be one"))
+}
+
+/// `REPLICAOF host port`, `REPLICAOF NO ONE`.
+fn replica_of(call: &mut Call<'_>) -> Done {
+    if call.backend.engine.node().is_cluster() {
+        return Err(refused("ERR REPLICAOF not allowed in cluster mode."));
+    }
+    match uppercase_is(call.args[1], b"NO") && uppercase_is(call.args[2], b"ONE") {
+        true => call.ok(),
+        false => no_replicas(call),
+    }
+}
+
+/// `ACL WHOAMI`.
+fn acl_who_am_i(call: &mut Call<'_>) -> Done {
+    call.reply.bulk(b"default");
+    Ok(())
+}
+
+/// `ACL USERS`.
+fn acl_users(call: &mut Call<'_>) -> Done {
+    call.reply.array(1);
+    call.reply.bulk(b"default");
+    Ok(())
+}
+
+/// `ACL LIST`.
+fn acl_list(call: &mut Call<'_>) -> Done {
+    let needs_password = call.backend.configuration.needs_password();
+    let password = if needs_password { "#(hidden)" } else { "nopass" };
+    call.reply.array(1);
+    call.reply.bulk(format!("user default on {password} ~* &* +@all").as_bytes());
+    Ok(())
+}
+
+/// `ACL CAT [category]`.
+fn acl_categories(call: &mut Call<'_>) -> Done {
+    let all = table::commands().flat_map(|(family, command)| {
+        std::iter::once(command).chain(command.subcommands).map(move |command| (family, command))
+    });
+    let all = all
+        .map(|(family, command)| (command.name, super::introspection::categories(family, command)));
+    let mut names: Vec<&str> = match call.args[2..] {
+        [] => all.flat_map(|(_, categories)| categories).map(|name| &name[1..]).collect(),
+        [category] => {
+            let is_it = |name: &&str| name.as_bytes()[1..].eq_ignore_ascii_case(category);
+            let found = all.filter(|(_, categories)| categories.iter().any(is_it));
+            found.map(|(name, _)| name).collect()
+        }
+        _ => return Err(Refusal::Arity.into()),
+    };
+    if let ([category], true) = (&call.args[2..], names.is_empty()) {
+        let category = printable(category, 128);
+        return Err(refused(format!("ERR Unknown category '{category}'")));
+    }
+    names.sort_unstable();
+    names.dedup();
+    call.reply.array(names.len());
+    names.iter().for_each(|name| call.reply.bulk(name.as_bytes()));
+    Ok(())
+}
+
+/// Checks that this client may use `DEBUG`.
+fn permit_debug(call: &Call<'_>) -> Done {
+    let is_local = || {
+        let peer = call.session.facts.peer.parse();
+        peer.is_ok_and(|peer: SocketAddr| peer.ip().to_canonical().is_loopback())
+    };
+    match call.backend.configuration.debug_command {
+        DebugCommand::Yes => Ok(()),
+        DebugCommand::Local if is_local() => Ok(()),
+        DebugCommand::Local | DebugCommand::No => Err(refused(
+            "ERR DEBUG command not allowed. If the enable-debug-command option is set to \
+             \"local\", you can run it from a local connection, otherwise you need to set this \
+             option in the configuration file, and then restart the server.",
+        )),
+    }
+}
+
+/// `DEBUG CHANGE-REPL-ID`.
+fn debug_nothing(call: &mut Call<'_>) -> Done {
+    permit_debug(call)?;
+    call.ok()
+}
+
+/// `DEBUG OBJECT key`.
+fn debug_object(call: &mut Call<'_>) -> Done {
+    permit_debug(call)?;
+    let (table, key) = (call.session.table, call.key(2));
+    let found = call.backend.data().peek_one(table, key, |record| {
+        record.map(|record| (record.value.len(), record.version.0))
+    })?;
+    let (bytes, version) = found.ok_or_else(|| refused("ERR no such key"))?;
+    call.reply.simple(&format!(
+        "Value at:0x0 refcount:1 encoding:raw serializedlength:{bytes} lru:0 lru_seconds_idle:0 \
+         version:{version}"
+    ));
+    Ok(())
+}
+
+/// `DEBUG SET-ACTIVE-EXPIRE 0 | 1`.
+fn debug_active_expire(call: &mut Call<'_>) -> Done {
+    permit_debug(call)?;
+    let is_on = match call.args[2] {
+        b"0" => false,
+        b"1" => true,
+        _ => return Err(Refusal::NotAnInteger.into()),
+    };
+    call.backend.engine.node().set_active_expiry(is_on);
+    call.ok()
+}
+
+/// `DEBUG SLEEP seconds`.
+fn debug_sleep(call: &mut Call<'_>) -> Done {
+    permit_debug(call)?;
+    if let Some(answer) = call.answer {
+        return reply_done(call, answer);
+    }
+    let seconds = std::str::from_utf8(call.args[2]).ok().and_then(|text| text.parse::<f64>().ok());
+    let seconds = seconds.filter(|seconds| (0.0..=SLEEP_SECONDS_MAX).contains(seconds));
+    let seconds = seconds
+        .ok_or_else(|| refused(format!("ERR seconds must be between 0 and {SLEEP_SECONDS_MAX}")))?;
+    Err(Undone::Begin(Job::Sleep(Duration::from_secs_f64(seconds))))
+}
+
+/// Longest sleep, in seconds. Requests that wait longer are answered with `TRYAGAIN`.
+const SLEEP_SECONDS_MAX: f64 = 4.5;

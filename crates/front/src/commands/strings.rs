@@ -1,0 +1,330 @@
+//! Commands on whole values.
+
+use super::set_options::{Condition, Dialect, Expiry, Options, expire_at};
+use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
+use super::table::{ALL, Family, Keys, ONE, PAIRS, command};
+use super::{Call, Done, Refusal, parse_integer, refused};
+use crate::data::Found;
+use store::{Changes, Key, Need};
+use types::UnixMillis;
+
+pub(super) static FAMILY: Family = Family {
+    group: "string",
+    category: Some("@string"),
+    commands: &[
+        command("delifeq", 3, WRITE | FAST, ONE, delifeq).text(
+            "9.0.0",
+            "O(1)",
+            "Deletes a key if it has the given value.",
+        ),
+        command("get", 2, READONLY | FAST, ONE, get).text(
+            "1.0.0",
+            "O(1)",
+            "Returns the value of a key.",
+        ),
+        command("getdel", 2, WRITE | FAST, ONE, getdel).text(
+            "6.2.0",
+            "O(1)",
+            "Returns the value of a key and deletes the key.",
+        ),
+        command("getex", -2, WRITE | FAST, ONE, getex).text(
+            "6.2.0",
+            "O(1)",
+            "Returns the value of a key and changes its expiration time.",
+        ),
+        command("getset", 3, WRITE | DENYOOM | FAST, ONE, getset).text(
+            "1.0.0",
+            "O(1)",
+            "Sets the value of a key and returns the old value.",
+        ),
+        command("mget", -2, READONLY | FAST, ALL, mget).text(
+            "1.0.0",
+            "O(N) where N is the number of keys",
+            "Atomically returns the values of several keys.",
+        ),
+        command("mset", -3, WRITE | DENYOOM, PAIRS, mset).text(
+            "1.0.1",
+            "O(N) where N is the number of keys",
+            "Atomically sets the values of several keys.",
+        ),
+        command("msetex", -4, WRITE | DENYOOM, Keys::CountedPairs, msetex).text(
+            "9.1.0",
+            "O(N) where N is the number of keys",
+            "Atomically sets the values of several keys, with a common expiration time.",
+        ),
+        command("msetnx", -3, WRITE | DENYOOM, PAIRS, msetnx).text(
+            "1.0.1",
+            "O(N) where N is the number of keys",
+            "Atomically sets the values of several keys if none of them exists.",
+        ),
+        command("psetex", 4, WRITE | DENYOOM, ONE, psetex).text(
+            "2.6.0",
+            "O(1)",
+            "Sets the value of a key and its time to live in milliseconds.",
+        ),
+        command("set", -3, WRITE | DENYOOM, ONE, set).text(
+            "1.0.0",
+            "O(1)",
+            "Sets the value of a key.",
+        ),
+        command("setex", 4, WRITE | DENYOOM, ONE, setex).text(
+            "2.0.0",
+            "O(1)",
+            "Sets the value of a key and its time to live in seconds.",
+        ),
+        command("setnx", 3, WRITE | DENYOOM | FAST, ONE, setnx).text(
+            "1.0.0",
+            "O(1)",
+            "Sets the value of a key if it does not exist.",
+        ),
+    ],
+};
+
+/// `GET key`.
+fn get(call: &mut Call<'_>) -> Done {
+    let key = call.key(1);
+    let reply = &mut call.reply;
+    call.backend.data().read_one(call.session.table, key, |record| match record {
+        Some(record) => reply.bulk(record.value),
+        None => reply.null(),
+    })?;
+    Ok(())
+}
+
+/// `MGET key [key ...]`.
+fn mget(call: &mut Call<'_>) -> Done {
+    let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
+    let reply = &mut call.reply;
+    call.backend.data().read(call.session.table, &keys, |records| {
+        reply.array(records.len());
+        for record in records {
+            match record {
+                Some(record) => reply.bulk(record.value),
+                None => reply.null(),
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// `MSET key value [key value ...]`.
+fn mset(call: &mut Call<'_>) -> Done {
+    if call.args.len().is_multiple_of(2) {
+        return Err(Refusal::Arity.into());
+    }
+    let args = call.args;
+    let keys: Vec<Key<'_>> = (1..args.len()).step_by(2).map(|at| call.key(at)).collect();
+    call.backend.data().update(call.session.table, &keys, Need::Nothing, |_, changes| {
+        for at in 0..args.len() / 2 {
+            changes.put(at, args[2 + 2 * at], None);
+        }
+    })?;
+    call.reply.simple("OK");
+    Ok(())
+}
+
+/// `MSETNX key value [key value ...]`.
+fn msetnx(call: &mut Call<'_>) -> Done {
+    if call.args.len().is_multiple_of(2) {
+        return Err(Refusal::Arity.into());
+    }
+    let args = call.args;
+    let keys: Vec<Key<'_>> = (1..args.len()).step_by(2).map(|at| call.key(at)).collect();
+    let table = call.session.table;
+    let set = call.backend.data().update(table, &keys, Need::Records, |records, changes| {
+        let none_exists = records.iter().all(Option::is_none);
+        if none_exists {
+            for at in 0..args.len() / 2 {
+                changes.put(at, args[2 + 2 * at], None);
+            }
+        }
+        none_exists
+    })?;
+    call.reply.integer(i64::from(set));
+    Ok(())
+}
+
+/// `SET key value [NX | XX | IFEQ value] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`.
+fn set(call: &mut Call<'_>) -> Done {
+    if call.args.len() == 3 {
+        return put(call, call.args[2], None);
+    }
+    let now = call.clock_of(&[call.key(1)]);
+    match Options::parse(&call.args[3..], Dialect::Set, now)? {
+        Options { condition: Condition::Always, get: false, expiry: Some(Expiry::At(at)) }
+            if at > now =>
+        {
+            put(call, call.args[2], Some(at))
+        }
+        options => set_reading_first(call, options, now),
+    }
+}
+
+/// Writes a value blindly, without reading the old record.
+fn put(call: &mut Call<'_>, value: &[u8], expiry: Option<UnixMillis>) -> Done {
+    let key = call.key(1);
+    call.backend.data().put(call.session.table, key, value, expiry)?;
+    call.ok()
+}
+
+fn set_reading_first(call: &mut Call<'_>, options: Options<'_>, now: UnixMillis) -> Done {
+    let (key, value, table) = (call.key(1), call.args[2], call.session.table);
+    let mut found = Found::default();
+    let (set, old) =
+        call.backend.data().update(table, &[key], Need::Records, |records, changes| {
+            let set = options.allows(records[0]);
+            if options.get {
+                found = Found::key(records[0].is_some());
+            }
+            if set && write(changes, 0, value, options.new_expiry(records[0]), now) {
+                found.expired = u64::from(records[0].is_some());
+            }
+            (set, options.get.then(|| records[0].map(|record| record.value.to_vec())))
+        })?;
+    call.backend.data().count(found);
+    match (old, set) {
+        (Some(Some(old)), _) => call.reply.bulk(&old),
+        (Some(None), _) | (None, false) => call.reply.null(),
+        (None, true) => call.reply.simple("OK"),
+    }
+    Ok(())
+}
+
+/// Writes a value, or deletes the key if the new expiry has passed. Returns true if it deleted.
+fn write(
+    changes: &mut Changes<'_>,
+    at: usize,
+    value: &[u8],
+    expiry: Option<UnixMillis>,
+    now: UnixMillis,
+) -> bool {
+    let is_expired = expiry.is_some_and(|expiry| expiry <= now);
+    match is_expired {
+        true => changes.delete(at),
+        false => changes.put(at, value, expiry),
+    }
+    is_expired
+}
+
+/// `MSETEX numkeys key value [key value ...] [NX | XX] [EX s | PX ms | EXAT s | PXAT ms |
+/// KEEPTTL]`.
+fn msetex(call: &mut Call<'_>) -> Done {
+    let count = parse_integer(call.args[1]).and_then(|count| u32::try_from(count).ok());
+    let count = count.filter(|count| (1..=i32::MAX as u32).contains(count));
+    let count = count.ok_or_else(|| refused("ERR invalid numkeys value or out of range"))? as usize;
+    let (args, table) = (call.args, call.session.table);
+    let words = args.get(2 + 2 * count..).ok_or(Refusal::Syntax)?;
+    let keys: Vec<Key<'_>> = (0..count).map(|at| call.key(2 + 2 * at)).collect();
+    let now = call.clock_of(&keys);
+    let options = Options::parse(words, Dialect::MSetEx, now)?;
+    let is_past = matches!(options.expiry, Some(Expiry::At(at)) if at <= now);
+    let keeps = options.expiry == Some(Expiry::Keep);
+    let is_blind = options.condition == Condition::Always && !keeps && !is_past;
+    let need = if is_blind { Need::Nothing } else { Need::Records };
+    let mut expired = 0;
+    let set = call.backend.data().update(table, &keys, need, |records, changes| {
+        let set = records.iter().all(|record| options.allows(*record));
+        if set {
+            for (at, record) in records.iter().enumerate() {
+                let expiry = options.new_expiry(*record);
+                let is_expired = write(changes, at, args[3 + 2 * at], expiry, now);
+                expired += u64::from(is_expired && record.is_some());
+            }
+        }
+        set
+    })?;
+    call.backend.data().count(Found::expired(expired));
+    call.reply.integer(i64::from(set));
+    Ok(())
+}
+
+/// `SETNX key value`.
+fn setnx(call: &mut Call<'_>) -> Done {
+    let (key, value, table) = (call.key(1), call.args[2], call.session.table);
+    let set = call.backend.data().update(table, &[key], Need::Records, |records, changes| {
+        let absent = records[0].is_none();
+        if absent {
+            changes.put(0, value, None);
+        }
+        absent
+    })?;
+    call.reply.integer(i64::from(set));
+    Ok(())
+}
+
+/// `SETEX key seconds value`.
+fn setex(call: &mut Call<'_>) -> Done {
+    put_for(call, true)
+}
+
+/// `PSETEX key milliseconds value`.
+fn psetex(call: &mut Call<'_>) -> Done {
+    put_for(call, false)
+}
+
+fn put_for(call: &mut Call<'_>, seconds: bool) -> Done {
+    let number = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
+    let now = call.clock_of(&[call.key(1)]);
+    let at = expire_at(number, seconds, false, now).ok_or(Refusal::ExpireTime)?;
+    put(call, call.args[3], Some(at))
+}
+
+/// `GETSET key value`.
+fn getset(call: &mut Call<'_>) -> Done {
+    let options = Options { get: true, ..Options::default() };
+    set_reading_first(call, options, UnixMillis(0))
+}
+
+/// `GETDEL key`.
+fn getdel(call: &mut Call<'_>) -> Done {
+    let (key, table) = (call.key(1), call.session.table);
+    let reply = &mut call.reply;
+    let exists = call.backend.data().update(table, &[key], Need::Records, |records, changes| {
+        match records[0] {
+            Some(record) => {
+                reply.bulk(record.value);
+                changes.delete(0);
+            }
+            None => reply.null(),
+        }
+        records[0].is_some()
+    })?;
+    call.backend.data().count(Found::key(exists));
+    Ok(())
+}
+
+/// `GETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST]`.
+fn getex(call: &mut Call<'_>) -> Done {
+    let (key, table) = (call.key(1), call.session.table);
+    let now = call.clock_of(&[key]);
+    let options = Options::parse(&call.args[2..], Dialect::GetEx, now)?;
+    let Some(expiry) = options.expiry else { return get(call) };
+    let reply = &mut call.reply;
+    let mut found = Found::key(false);
+    call.backend.data().update(table, &[key], Need::Records, |records, changes| {
+        let Some(record) = records[0] else { return reply.null() };
+        found = Found::key(true);
+        reply.bulk(record.value);
+        let new = options.new_expiry(records[0]);
+        if expiry != Expiry::Never || record.expiry.is_some() {
+            found.expired = u64::from(write(changes, 0, record.value, new, now));
+        }
+    })?;
+    call.backend.data().count(found);
+    Ok(())
+}
+
+/// `DELIFEQ key value`.
+fn delifeq(call: &mut Call<'_>) -> Done {
+    let (key, value, table) = (call.key(1), call.args[2], call.session.table);
+    let deleted =
+        call.backend.data().update(table, &[key], Need::Records, |records, changes| {
+            let is_equal = records[0].is_some_and(|record| record.value == value);
+            if is_equal {
+                changes.delete(0);
+            }
+            is_equal
+        })?;
+    call.reply.integer(i64::from(deleted));
+    Ok(())
+}

@@ -1,0 +1,414 @@
+//! Transactions: commands that are collected, and take effect at one moment or not at all.
+//!
+//! The front end collects them in a [`Transaction`]. `EXEC` runs them on copies of their records
+//! (see [`crate::data`]). In a cluster, all keys of a transaction are in one slot.
+
+use super::table::flag::{ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_MULTI, NOSCRIPT, WRITE};
+use super::table::{ALL, Family, Keys, command};
+use super::{CROSS_SLOT, Call, Command, Done, Past, Refusal, Undone, refused};
+use crate::data::Staged;
+use crate::operators::executions::{Execution, is_slow_possible};
+use node::Node;
+use resp::{OwnedRequest, ReplyWriter};
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+use store::{Key, Need, Record, Stall};
+use types::{Slot, TableId, Version};
+
+pub(super) static FAMILY: Family = Family {
+    group: "transactions",
+    category: Some("@transaction"),
+    commands: &[
+        command("discard", 1, CONTROL | FAST | ENDS_MULTI, Keys::Unnamed, discard).text(
+            "2.0.0",
+            "O(N) where N is the number of commands",
+            "Discards the queued transaction.",
+        ),
+        command("exec", 1, NOSCRIPT | ANYTIME | ENDS_MULTI, Keys::Unnamed, exec).text(
+            "1.2.0",
+            "sum of the complexities of its commands",
+            "Executes the transaction atomically.",
+        ),
+        command("multi", 1, CONTROL | FAST | NO_MULTI, Keys::None, multi).text(
+            "1.2.0",
+            "O(1)",
+            "Starts a transaction.",
+        ),
+        command("unwatch", 1, CONTROL | FAST, Keys::Unnamed, unwatch).text(
+            "2.2.0",
+            "O(1)",
+            "Stops watching all keys.",
+        ),
+        command("watch", -2, CONTROL | FAST | NO_MULTI, ALL, watch).text(
+            "2.2.0",
+            "O(N) where N is the number of keys",
+            "Aborts the next transaction if one of the keys changes before EXEC.",
+        ),
+    ],
+};
+
+const CONTROL: u16 = NOSCRIPT | ANYTIME | ALLOW_BUSY;
+
+/// The commands between `MULTI` and `EXEC`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Transaction {
+    requests: Vec<OwnedRequest>,
+    bytes: usize,
+    /// In a cluster, the slot of the first key.
+    slot: Option<Slot>,
+    /// True if a command was refused when it was queued, so that `EXEC` will fail.
+    is_broken: bool,
+    /// True if one of the commands changes data.
+    writes: bool,
+}
+
+/// Watched keys, with their versions (`None`: absent). A change makes a transaction fail.
+pub(crate) type Watched = BTreeMap<(TableId, Box<[u8]>), Option<Version>>;
+
+/// Most commands of a transaction, and most bytes of their requests.
+const REQUESTS_MAX: usize = 1 << 17;
+const BYTES_MAX: usize = 64 << 20;
+
+/// Most attempts of a transaction in one turn.
+const TRIES: usize = 8;
+
+impl Transaction {
+    /// Adds a command, or returns why it is not allowed, which makes the transaction fail.
+    pub(crate) fn add(
+        &mut self,
+        command: Result<&Command, String>,
+        request: resp::Request<'_>,
+        node: &Node,
+    ) -> Result<(), String> {
+        let writes = command.as_ref().is_ok_and(|command| command.has(WRITE));
+        let added = command.and_then(|command| self.check(command, request, node));
+        match &added {
+            Ok(()) => {
+                let request = request.to_owned();
+                self.bytes += request.held_bytes();
+                self.requests.push(request);
+                self.writes |= writes;
+            }
+            Err(_) => self.is_broken = true,
+        }
+        added
+    }
+
+    /// Marks the transaction as failed, because a command could not be added.
+    pub(crate) fn fail(&mut self) {
+        self.is_broken = true;
+    }
+
+    /// Returns the number of collected commands.
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Returns whether one of the commands changes data.
+    pub(crate) fn writes(&self) -> bool {
+        self.writes
+    }
+
+    fn check(
+        &mut self,
+        command: &Command,
+        request: resp::Request<'_>,
+        node: &Node,
+    ) -> Result<(), String> {
+        if !command.takes(request.len()) {
+            return Err(Refusal::Arity.text(command).into_owned());
+        }
+        // Copies contain only named keys of one database, so commands that need others are refused.
+        let looks_around = command.keys == Keys::Unnamed && !command.has(ALONE);
+        if command.has(NO_MULTI) || looks_around || command.name == "select" {
+            let name = command.name;
+            return Err(format!("ERR Command '{name}' not allowed inside a transaction"));
+        }
+        if self.requests.len() == REQUESTS_MAX || self.bytes >= BYTES_MAX {
+            return Err("ERR the transaction is too large".into());
+        }
+        if !node.is_cluster() {
+            return Ok(());
+        }
+        for key in keys_named(command, request) {
+            let slot = types::slot_of(key);
+            if *self.slot.get_or_insert(slot) != slot {
+                return Err(CROSS_SLOT.text(command).into_owned());
+            }
+        }
+        // If its first key is not here, redirect the client with the whole transaction.
+        match keys_named(command, request).next().and_then(|key| node.redirection(key)) {
+            Some(moved) => Err(moved),
+            None => Ok(()),
+        }
+    }
+
+    fn first_key(&self) -> Option<&[u8]> {
+        let requests = self.requests.iter().map(OwnedRequest::request);
+        requests
+            .flat_map(|request| {
+                let command = Command::of(request.name(), request.get(1)).ok();
+                command.and_then(|command| keys_named(command, request).next())
+            })
+            .next()
+    }
+}
+
+fn keys_named<'r>(
+    command: &Command,
+    request: resp::Request<'r>,
+) -> impl Iterator<Item = &'r [u8]> + use<'r> {
+    let positions = command.key_positions(request.len(), request.get(1));
+    positions.filter_map(move |at| request.get(at))
+}
+
+/// `MULTI`.
+fn multi(call: &mut Call<'_>) -> Done {
+    call.session.collecting = Some(Transaction::default());
+    call.ok()
+}
+
+/// `DISCARD`.
+fn discard(call: &mut Call<'_>) -> Done {
+    if call.transaction.is_none() {
+        return Err(refused("ERR DISCARD without MULTI"));
+    }
+    call.session.watched.clear();
+    call.ok()
+}
+
+/// `UNWATCH`.
+fn unwatch(call: &mut Call<'_>) -> Done {
+    call.session.watched.clear();
+    call.ok()
+}
+
+/// `WATCH key [key ...]`.
+fn watch(call: &mut Call<'_>) -> Done {
+    let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
+    let table = call.session.table;
+    let versions: Vec<Option<Version>> =
+        call.backend
+            .engine
+            .worker
+            .read(table, &keys, |records| records.iter().map(version).collect())?;
+    for (key, version) in keys.iter().zip(versions) {
+        // The first `WATCH` of a key counts: it may have changed before the second.
+        call.session.watched.entry((table, key.bytes.into())).or_insert(version);
+    }
+    call.ok()
+}
+
+fn version(record: &Option<Record<'_>>) -> Option<Version> {
+    record.map(|record| record.version)
+}
+
+/// `EXEC`.
+fn exec(call: &mut Call<'_>) -> Done {
+    let transaction = call.transaction.ok_or_else(|| refused("ERR EXEC without MULTI"))?;
+    let outcome = match run(call, transaction) {
+        Err(Undone::Stall(Stall::NotOwned)) => {
+            let key = transaction.first_key();
+            match key.and_then(|key| call.backend.engine.node().redirection(key)) {
+                Some(moved) => Err(refused(moved)),
+                None => Err(Undone::Stall(Stall::Held)),
+            }
+        }
+        outcome => outcome,
+    };
+    // A transaction that is restarted still needs its watched keys.
+    if matches!(outcome, Ok(()) | Err(Undone::Refused(_))) {
+        call.session.watched.clear();
+    }
+    outcome
+}
+
+fn run(call: &mut Call<'_>, transaction: &Transaction) -> Done {
+    if transaction.is_broken {
+        return Err(refused("EXECABORT Transaction discarded because of previous errors."));
+    }
+    let table = call.session.table;
+    let watched = std::mem::take(&mut call.session.watched);
+    let outcome = match has_changed(call, &watched, table) {
+        Ok(false) => attempt_often(call, transaction, &watched),
+        Ok(true) => {
+            call.reply.null_array();
+            Ok(())
+        }
+        Err(undone) => Err(undone),
+    };
+    call.session.watched = watched;
+    outcome
+}
+
+/// Returns whether a watched key has changed in another table than the transaction's.
+fn has_changed(call: &mut Call<'_>, watched: &Watched, table: TableId) -> Result<bool, Undone> {
+    for ((its, key), before) in watched.iter().filter(|((its, _), _)| *its != table) {
+        let key = Key { hash: call.backend.engine.hash(key), bytes: key };
+        let now = call.backend.engine.worker.read_one(*its, key, |record| version(&record))?;
+        if now != *before {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn attempt_often(call: &mut Call<'_>, transaction: &Transaction, watched: &Watched) -> Done {
+    let table = call.session.table;
+    let here = watched.iter().filter(|((its, _), _)| *its == table);
+    let (watched, versions): (Vec<&[u8]>, Vec<_>) =
+        here.map(|((_, key), version)| (&**key, *version)).unzip();
+    let keys = keys_of(call, transaction, watched);
+    for _ in 0..TRIES {
+        if attempt(call, transaction, &keys, &versions)? {
+            return Ok(());
+        }
+    }
+    Err(Undone::Stall(Stall::Contended))
+}
+
+/// Returns the watched keys, followed by those that commands name, each once.
+fn keys_of<'k>(
+    call: &Call<'_>,
+    transaction: &'k Transaction,
+    watched: Vec<&'k [u8]>,
+) -> Vec<Key<'k>> {
+    let requests = transaction.requests.iter().map(OwnedRequest::request);
+    let named = requests.flat_map(|request| {
+        let command = Command::of(request.name(), request.get(1)).ok();
+        command.into_iter().flat_map(move |command| keys_named(command, request))
+    });
+    let mut seen = HashSet::new();
+    let each = watched.into_iter().chain(named).filter(|bytes| seen.insert(*bytes));
+    each.map(|bytes| Key { hash: call.backend.engine.hash(bytes), bytes }).collect()
+}
+
+/// Runs all commands once. The first keys are watched and must have these versions. Returns false
+/// if a record was changed concurrently. In that case the attempt has no effect.
+fn attempt(
+    call: &mut Call<'_>,
+    transaction: &Transaction,
+    keys: &[Key<'_>],
+    watched: &[Option<Version>],
+) -> Result<bool, Undone> {
+    let table = call.session.table;
+    let clock = call.clock_of(keys);
+    let staged = call.backend.engine.worker.read(table, keys, |records| {
+        let is_as_watched =
+            records.iter().map(version).take(watched.len()).eq(watched.iter().copied());
+        is_as_watched.then(|| Staged::new((table, clock), keys, records))
+    })?;
+    let Some(staged) = staged else {
+        call.reply.null_array();
+        return Ok(true);
+    };
+    call.backend.staged = Some(staged);
+    let (replies, executed) = run_all(call, transaction);
+    let staged = call.backend.staged.take();
+    let found = staged.as_ref().map(Staged::found).unwrap_or_default();
+    if let Some(staged) = staged.filter(Staged::is_changed) {
+        let update =
+            call.backend.engine.worker.update(table, keys, Need::Records, |records, changes| {
+                let is_current = staged.is_current(records);
+                if is_current {
+                    staged.apply(changes);
+                }
+                is_current
+            });
+        match update {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(Stall::TooLarge) => return Err(refused("ERR the transaction is too large")),
+            Err(stall) => return Err(stall.into()),
+        }
+    }
+    call.reply.written(&replies);
+    call.backend.counts.found(found);
+    executed.iter().for_each(|one| one.count(call, transaction, &replies));
+    Ok(true)
+}
+
+/// An executed command of a transaction. It is counted only if the transaction takes effect.
+struct Executed {
+    command: &'static Command,
+    /// Position of the command in the transaction.
+    place: usize,
+    spent: Duration,
+    /// Offset of the command's reply.
+    reply: usize,
+}
+
+impl Executed {
+    fn count(&self, call: &Call<'_>, transaction: &Transaction, replies: &[u8]) {
+        let counts = call.backend.counts.of_command(self.command.number());
+        counts.called(self.spent);
+        if replies.get(self.reply) == Some(&b'-') {
+            counts.failed.add(1);
+            call.backend.counts.error(&replies[self.reply + 1..]);
+        }
+        let node = call.backend.engine.node();
+        let monitors = &call.backend.operators.monitors;
+        let is_watched = monitors.is_watched();
+        let is_slow = is_slow_possible(self.spent, &call.backend.configuration);
+        if is_watched || is_slow {
+            let args: Vec<&[u8]> = transaction.requests[self.place].request().iter().collect();
+            let Executed { command, spent, .. } = *self;
+            let one = Execution { command, args: &args, session: call.session, wall: call.wall };
+            if is_watched {
+                one.show(node, monitors);
+            }
+            if is_slow {
+                one.note_slow(spent, call.backend);
+            }
+        }
+    }
+}
+
+/// Runs all commands on the engine's copies, and returns their replies.
+fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> (Vec<u8>, Vec<Executed>) {
+    let mut replies = Vec::new();
+    let mut executed = Vec::with_capacity(transaction.requests.len());
+    let mut begun = call.backend.engine.time_within_turn(call.now);
+    ReplyWriter::new(call.session.protocol, &mut replies).array(transaction.requests.len());
+    for (place, request) in transaction.requests.iter().enumerate() {
+        let request = request.request();
+        let args: Vec<&[u8]> = request.iter().collect();
+        // Unknown commands were refused when they were queued.
+        let Ok(command) = Command::of(args[0], args.get(1).copied()) else { continue };
+        let before = replies.len();
+        let protocol = call.session.protocol;
+        let mut one = Call {
+            args: &args,
+            answer: None,
+            transaction: None,
+            past: Past::default(),
+            walk: &mut None,
+            backend: call.backend,
+            session: call.session,
+            reply: ReplyWriter::new(protocol, &mut replies),
+            now: call.now,
+            wall: call.wall,
+        };
+        if let Err(undone) = (command.handler)(&mut one) {
+            replies.truncate(before);
+            let refusal = match undone {
+                Undone::Refused(refusal) => refusal,
+                // Work on copies never has to wait, and a transaction cannot ask the coordinator.
+                Undone::Stall(_)
+                | Undone::Ask(_)
+                | Undone::Begin(_)
+                | Undone::Unsafe { .. }
+                | Undone::Paused
+                | Undone::Unfinished => NOT_INSIDE,
+            };
+            ReplyWriter::new(protocol, &mut replies).error(refusal.text(command).as_bytes());
+        }
+        let end = call.backend.engine.time_within_turn(call.now);
+        executed.push(Executed { command, place, spent: end.since(begun), reply: before });
+        begun = end;
+    }
+    (replies, executed)
+}
+
+const NOT_INSIDE: Refusal =
+    Refusal::Because(std::borrow::Cow::Borrowed("ERR not possible inside a transaction"));

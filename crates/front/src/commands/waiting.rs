@@ -1,0 +1,118 @@
+//! `WAIT` and `WAITAOF`: reply when this reactor's earlier writes are on enough servers.
+
+use super::numbers::parse_integer_within;
+use super::table::flag::ALONE;
+use super::table::{Family, Keys, command};
+use super::{Call, Done, Refusal, Undone, parse_integer, refused};
+use crate::connections::Cause;
+use node::Safety;
+use std::time::Duration;
+use types::Instant;
+
+pub(super) static FAMILY: Family = Family {
+    group: "generic",
+    category: Some("@connection"),
+    commands: &[
+        command("wait", 3, ALONE, Keys::Unnamed, wait).text(
+            "3.0.0",
+            "O(1)",
+            "Waits until other servers have earlier writes, and returns how many have them.",
+        ),
+        command("waitaof", 4, ALONE, Keys::Unnamed, wait_for_disks).text(
+            "7.2.0",
+            "O(1)",
+            "Waits until earlier writes are synced to disk, and returns on how many servers.",
+        ),
+    ],
+};
+
+/// The history of a request that waits for an event that may never occur.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Past {
+    /// Time at which the request began to wait for replicas.
+    pub(crate) began: Option<Instant>,
+    /// Set when `CLIENT UNBLOCK` has ended the wait.
+    pub(crate) unblocked: Option<Unblocked>,
+    /// Number of answers received from the coordinator or the process.
+    pub(crate) answers: usize,
+}
+
+impl Past {
+    /// Records that the request begins to wait.
+    pub(crate) fn note(&mut self, cause: Option<&Cause>, now: Instant) {
+        if let Some(Cause::Replicas(_)) = cause {
+            self.began.get_or_insert(now);
+        }
+    }
+}
+
+/// The way in which `CLIENT UNBLOCK` ends a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unblocked {
+    /// Reply as if the time limit had passed.
+    TimeOut,
+    /// Reply with an error.
+    Error,
+}
+
+/// `WAIT servers milliseconds`.
+fn wait(call: &mut Call<'_>) -> Done {
+    let servers = parse_integer(call.args[1]).ok_or(Refusal::NotAnInteger)?;
+    let patience = parse_timeout(call.args[2])?;
+    let safety = wait_until(call, patience, |safety| safety.others as i64 >= servers)?;
+    call.reply.integer(safety.others as i64);
+    Ok(())
+}
+
+/// `WAITAOF own others milliseconds`.
+fn wait_for_disks(call: &mut Call<'_>) -> Done {
+    let own = parse_integer_within(call.args[1], 0..=1)?;
+    let others = parse_integer_within(call.args[2], 0..=i64::MAX)?;
+    let patience = parse_timeout(call.args[3])?;
+    if own == 1 && !call.backend.engine.can_sync() {
+        return Err(refused(
+            "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
+        ));
+    }
+    let safety = wait_until(call, patience, |safety| {
+        i64::from(safety.is_on_disk) >= own && safety.others_on_disk as i64 >= others
+    })?;
+    call.reply.array(2);
+    call.reply.integer(i64::from(safety.is_on_disk));
+    call.reply.integer(safety.others_on_disk as i64);
+    Ok(())
+}
+
+/// Parses a time limit; `None` means no limit.
+fn parse_timeout(text: &[u8]) -> Result<Option<Duration>, Refusal> {
+    match parse_integer(text) {
+        Some(0) => Ok(None),
+        Some(millis @ 1..) => Ok(Some(Duration::from_millis(millis as u64).min(LONGEST))),
+        Some(_) => Err(Refusal::Because("ERR timeout is negative".into())),
+        None => Err(Refusal::Because("ERR timeout is not an integer or out of range".into())),
+    }
+}
+
+/// The longest wait that an `Instant` can represent.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// Returns the replication state of earlier writes, once it is sufficient or the time limit has
+/// passed. A transaction cannot wait, so its time limit passes at once.
+fn wait_until(
+    call: &mut Call<'_>,
+    patience: Option<Duration>,
+    is_enough: impl Fn(&Safety) -> bool,
+) -> Result<Safety, Undone> {
+    if call.past.unblocked == Some(Unblocked::Error) {
+        return Err(refused("UNBLOCKED client unblocked via CLIENT UNBLOCK"));
+    }
+    let safety = call.backend.engine.safety();
+    let until = patience.map(|patience| call.past.began.unwrap_or(call.now) + patience);
+    let is_over = call.past.unblocked.is_some()
+        || call.backend.staged.is_some()
+        || until.is_some_and(|until| until <= call.now);
+    match is_enough(&safety) || is_over {
+        true => Ok(safety),
+        false => Err(Undone::Unsafe { until }),
+    }
+}

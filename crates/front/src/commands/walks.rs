@@ -1,0 +1,264 @@
+//! Commands that read keys which they do not name: scans, counts and flushes of whole tables.
+
+use super::glob::glob_matches;
+use super::table::flag::{DANGEROUS, FAST, READONLY, WRITE};
+use super::table::{Family, Keys, command};
+use super::{
+    Call, Done, Refusal, UNKNOWN_BYTES_MAX, Undone, parse_integer, parse_unsigned, printable,
+    refused, uppercase_is,
+};
+use resp::{Protocol, ReplyWriter};
+use store::Stall;
+use types::{KeyHash, TableId};
+use wire::control::Ask;
+
+pub(super) static FAMILY: Family = Family {
+    group: "generic",
+    category: Some("@keyspace"),
+    commands: &[
+        command("keys", 2, READONLY | DANGEROUS, Keys::Unnamed, keys).text(
+            "1.0.0",
+            "O(N) where N is the number of keys, executed incrementally",
+            "Returns all keys of this server that match a pattern.",
+        ),
+        command("randomkey", 1, READONLY, Keys::Unnamed, randomkey).text(
+            "1.0.0",
+            "O(1) if most slots contain keys",
+            "Returns a random key of this server.",
+        ),
+        command("scan", -2, READONLY, Keys::Unnamed, scan).text(
+            "2.8.0",
+            "O(1) per call, O(N) for a complete iteration where N is the number of keys",
+            "Iterates over the keys of this server.",
+        ),
+    ],
+};
+
+pub(super) static TABLE_FAMILY: Family = Family {
+    group: "server",
+    category: Some("@keyspace"),
+    commands: &[
+        command("dbsize", 1, READONLY | FAST, Keys::Unnamed, dbsize).text(
+            "1.0.0",
+            "O(1)",
+            "Returns the number of keys of this server.",
+        ),
+        command("flushall", -1, WRITE | DANGEROUS, Keys::Unnamed, flushall).text(
+            "1.0.0",
+            "O(N) where N is the number of keys",
+            "Deletes all keys of this server in all databases.",
+        ),
+        command("flushdb", -1, WRITE | DANGEROUS, Keys::Unnamed, flushdb).text(
+            "1.0.0",
+            "O(N) where N is the number of keys",
+            "Deletes all keys of this server in the current database.",
+        ),
+    ],
+};
+
+/// Buckets per step and most steps of one `SCAN`. They bound a turn, however large `COUNT` is or
+/// however sparse the table.
+const STEP_BUCKETS: usize = 4;
+const STEPS_MAX: usize = 1024;
+/// Steps of a longer scan in one turn.
+const TURN_STEPS: usize = 32;
+
+/// `DBSIZE`: exact, except that it is approximate while records arrive or expire.
+fn dbsize(call: &mut Call<'_>) -> Done {
+    let records = call.backend.engine.worker.table_records(call.session.table);
+    call.reply.integer(records as i64);
+    Ok(())
+}
+
+/// Redis's names of value types.
+const TYPES: [&[u8]; 6] = [b"STRING", b"LIST", b"SET", b"ZSET", b"HASH", b"STREAM"];
+
+/// The options of `SCAN`.
+struct ScanOptions<'a> {
+    pattern: Option<&'a [u8]>,
+    count: usize,
+    strings: bool,
+}
+
+impl<'a> ScanOptions<'a> {
+    fn parse(arguments: &[&'a [u8]]) -> Result<ScanOptions<'a>, Refusal> {
+        let mut options = ScanOptions { pattern: None, count: 10, strings: true };
+        let (pairs, rest) = arguments.as_chunks::<2>();
+        for [word, value] in pairs {
+            if uppercase_is(word, b"MATCH") {
+                options.pattern = (*value != b"*").then_some(value);
+            } else if uppercase_is(word, b"COUNT") {
+                let count = parse_integer(value).ok_or(Refusal::NotAnInteger)?;
+                options.count = usize::try_from(count).unwrap_or(0);
+                if options.count == 0 {
+                    return Err(Refusal::Syntax);
+                }
+            } else if uppercase_is(word, b"TYPE") {
+                if !TYPES.iter().any(|name| uppercase_is(value, name)) {
+                    let value = printable(value, UNKNOWN_BYTES_MAX);
+                    let text = format!("ERR unknown type name '{value}'");
+                    return Err(Refusal::Because(text.into()));
+                }
+                options.strings = uppercase_is(value, b"STRING");
+            } else {
+                return Err(Refusal::Syntax);
+            }
+        }
+        if !rest.is_empty() {
+            return Err(Refusal::Syntax);
+        }
+        Ok(options)
+    }
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`. The cursor is the key hash at which the
+/// scan continues, so it stays valid while the table grows, shrinks or moves.
+fn scan(call: &mut Call<'_>) -> Done {
+    let cursor = parse_unsigned(call.args[1]).ok_or_else(|| refused("ERR invalid cursor"))?;
+    let options = ScanOptions::parse(&call.args[2..])?;
+    let mut found: Vec<Vec<u8>> = Vec::new();
+    let mut seen = 0;
+    let mut next = Some(KeyHash(cursor));
+    for _ in 0..STEPS_MAX {
+        let Some(from) = next else { break };
+        if seen >= options.count {
+            break;
+        }
+        next =
+            call.backend.engine.worker.scan(call.session.table, from, STEP_BUCKETS, |key, _| {
+                seen += 1;
+                if options.strings && options.pattern.is_none_or(|p| glob_matches(p, key, false)) {
+                    found.push(key.to_vec());
+                }
+            })?;
+    }
+    call.reply.array(2);
+    let cursor = next.map_or(0, |hash| hash.0);
+    call.reply.bulk(itoa::Buffer::new().format(cursor).as_bytes());
+    call.reply.array(found.len());
+    for key in found {
+        call.reply.bulk(&key);
+    }
+    Ok(())
+}
+
+/// The state of a scan over all keys that takes several turns.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    /// Key hash at which the scan continues.
+    next: KeyHash,
+    /// True if the scan has reached the end once and has started again.
+    is_second: bool,
+    /// The results so far, encoded as they will be sent.
+    replies: Vec<u8>,
+    count: usize,
+}
+
+impl Walk {
+    fn from(next: KeyHash) -> Walk {
+        Walk { next, is_second: false, replies: Vec::new(), count: 0 }
+    }
+}
+
+/// Continues a scan for at most one turn's share of steps. Returns true if it has reached the end,
+/// or if `stop` returns true after a step.
+fn walk_on(
+    call: &mut Call<'_>,
+    walk: &mut Walk,
+    mut f: impl FnMut(&mut Walk, &[u8]),
+    stop: impl Fn(&Walk) -> bool,
+) -> Result<bool, Stall> {
+    let table = call.session.table;
+    for _ in 0..TURN_STEPS {
+        let from = walk.next;
+        let next =
+            call.backend.engine.worker.scan(table, from, STEP_BUCKETS, |key, _| f(walk, key))?;
+        let Some(next) = next else { return Ok(true) };
+        walk.next = next;
+        if stop(walk) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// `KEYS pattern`: returns keys that exist during the whole scan, and maybe others.
+fn keys(call: &mut Call<'_>) -> Done {
+    let pattern = call.args[1];
+    let mut walk = call.walk.take().unwrap_or_else(|| Walk::from(KeyHash(0)));
+    let matches = |key: &[u8]| pattern == b"*" || glob_matches(pattern, key, false);
+    let found = |walk: &mut Walk, key: &[u8]| {
+        if matches(key) {
+            ReplyWriter::new(Protocol::Resp2, &mut walk.replies).bulk(key);
+            walk.count += 1;
+        }
+    };
+    match walk_on(call, &mut walk, found, |_| false) {
+        Ok(true) => {
+            call.reply.array(walk.count);
+            call.reply.written(&walk.replies);
+            Ok(())
+        }
+        Ok(false) => leave(call, walk, Undone::Unfinished),
+        Err(stall) => leave(call, walk, stall.into()),
+    }
+}
+
+/// Saves the scan until the command is executed again.
+fn leave(call: &mut Call<'_>, walk: Walk, undone: Undone) -> Done {
+    *call.walk = Some(walk);
+    Err(undone)
+}
+
+/// `RANDOMKEY`: returns one of the first keys after a random hash.
+fn randomkey(call: &mut Call<'_>) -> Done {
+    if call.backend.engine.worker.table_records(call.session.table) == 0 {
+        call.reply.null();
+        return Ok(());
+    }
+    call.session.draws += 1;
+    let seed = [call.now.0, call.session.id(), call.session.draws].map(u64::to_le_bytes);
+    let random = call.backend.engine.hash(seed.as_flattened());
+    let mut walk = call.walk.take().unwrap_or_else(|| Walk::from(random));
+    // Reservoir sampling over one step.
+    let mut draw = fastrand::Rng::with_seed(random.0);
+    let found = |walk: &mut Walk, key: &[u8]| {
+        walk.count += 1;
+        if draw.u64(..walk.count as u64) == 0 {
+            walk.replies = key.to_vec();
+        }
+    };
+    match walk_on(call, &mut walk, found, |walk| walk.count > 0) {
+        Ok(true) if walk.count > 0 => call.reply.bulk(&walk.replies),
+        Ok(true) if walk.is_second => call.reply.null(),
+        Ok(true) => {
+            let again = Walk { is_second: true, ..Walk::from(KeyHash(0)) };
+            return leave(call, again, Undone::Unfinished);
+        }
+        Ok(false) => return leave(call, walk, Undone::Unfinished),
+        Err(stall) => return leave(call, walk, stall.into()),
+    }
+    Ok(())
+}
+
+/// `FLUSHDB [ASYNC | SYNC]`: empties the table on this server.
+fn flushdb(call: &mut Call<'_>) -> Done {
+    flush(call, Some(call.session.table))
+}
+
+/// `FLUSHALL [ASYNC | SYNC]`: empties every table on this server.
+fn flushall(call: &mut Call<'_>) -> Done {
+    flush(call, None)
+}
+
+fn flush(call: &mut Call<'_>, table: Option<TableId>) -> Done {
+    match &call.args[1..] {
+        [] => {}
+        [how] if uppercase_is(how, b"ASYNC") || uppercase_is(how, b"SYNC") => {}
+        _ => return Err(Refusal::Syntax.into()),
+    }
+    match call.answer {
+        None => Err(Undone::Ask(Ask::Flush { table })),
+        Some(answer) => super::cluster::reply_done(call, answer),
+    }
+}

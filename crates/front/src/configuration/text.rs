@@ -1,0 +1,378 @@
+//! Conversion of settings between values and text.
+
+use node::MinReplicas;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+use std::time::Duration;
+use types::PollPolicy;
+
+/// The error of an invalid value, worded so that it can follow the setting's name.
+pub type Wrong = String;
+
+/// The form of a value in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Number,
+    YesNo,
+    Text,
+}
+
+/// A value that can be parsed from text and formatted as text.
+pub(super) trait Text: Sized {
+    const KIND: Kind = Kind::Text;
+    fn read(text: &str) -> Result<Self, Wrong>;
+    fn show(&self) -> String;
+}
+
+/// Parses an integer, in a type that can hold the values of all settings.
+fn whole_number(text: &str) -> Result<i128, Wrong> {
+    text.parse().map_err(|_| "argument couldn't be parsed into an integer".to_string())
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {$(
+        impl Text for $number {
+            const KIND: Kind = Kind::Number;
+
+            fn read(text: &str) -> Result<$number, Wrong> {
+                let number = whole_number(text)?;
+                number.try_into().map_err(|_| {
+                    let (least, most) = (<$number>::MIN, <$number>::MAX);
+                    format!("argument must be between {least} and {most} inclusive")
+                })
+            }
+
+            fn show(&self) -> String {
+                self.to_string()
+            }
+        }
+    )*};
+}
+
+numbers!(u16, u32, u64, i64);
+
+impl Text for bool {
+    const KIND: Kind = Kind::YesNo;
+
+    fn read(text: &str) -> Result<bool, Wrong> {
+        match &text.to_ascii_lowercase()[..] {
+            "yes" => Ok(true),
+            "no" => Ok(false),
+            _ => Err("argument must be 'yes' or 'no'".into()),
+        }
+    }
+
+    fn show(&self) -> String {
+        if *self { "yes" } else { "no" }.into()
+    }
+}
+
+impl Text for String {
+    fn read(text: &str) -> Result<String, Wrong> {
+        Ok(text.into())
+    }
+
+    fn show(&self) -> String {
+        self.clone()
+    }
+}
+
+impl Text for Duration {
+    const KIND: Kind = Kind::Number;
+
+    fn read(text: &str) -> Result<Duration, Wrong> {
+        let seconds = u64::try_from(whole_number(text)?).ok().filter(|s| *s <= i32::MAX as u64);
+        let seconds = seconds.ok_or("argument must be between 0 and 2147483647 inclusive")?;
+        Ok(Duration::from_secs(seconds))
+    }
+
+    fn show(&self) -> String {
+        self.as_secs().to_string()
+    }
+}
+
+/// A number of bytes. Its text form may have a unit, as in `64mb`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub usize);
+
+impl Text for Bytes {
+    fn read(text: &str) -> Result<Bytes, Wrong> {
+        let wrong = || "argument must be a memory value".to_string();
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let number: usize = number.parse().map_err(|_| wrong())?;
+        let factor = match &unit.to_ascii_lowercase()[..] {
+            "" | "b" => 1,
+            "k" => 1_000,
+            "kb" => 1 << 10,
+            "m" => 1_000_000,
+            "mb" => 1 << 20,
+            "g" => 1_000_000_000,
+            "gb" => 1 << 30,
+            _ => return Err(wrong()),
+        };
+        number.checked_mul(factor).map(Bytes).ok_or_else(wrong)
+    }
+
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = Wrong;
+
+    fn from_str(text: &str) -> Result<Bytes, Wrong> {
+        Bytes::read(text)
+    }
+}
+
+impl Bytes {
+    /// Formats the number with a unit, if that is exact.
+    pub(super) fn short(self) -> String {
+        for (unit, bytes) in [("gb", 1 << 30), ("mb", 1 << 20), ("kb", 1 << 10)] {
+            if self.0 >= bytes && self.0.is_multiple_of(bytes) {
+                return format!("{}{unit}", self.0 / bytes);
+            }
+        }
+        self.0.to_string()
+    }
+}
+
+/// Limits on a client's unsent replies. A client that exceeds them is closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputLimit {
+    /// Bytes at which the client is closed at once. 0: no limit.
+    pub hard: usize,
+    /// Bytes at which the client is closed if it exceeds them for `soft_time`. 0: no limit.
+    pub soft: usize,
+    /// See `soft`.
+    pub soft_time: Duration,
+}
+
+impl Text for OutputLimit {
+    fn read(text: &str) -> Result<OutputLimit, Wrong> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [class, hard, soft, seconds] = words[..] else {
+            return Err("argument must be 'normal <hard> <soft> <seconds>'".into());
+        };
+        match &class.to_ascii_lowercase()[..] {
+            "normal" => Ok(OutputLimit {
+                hard: Bytes::read(hard)?.0,
+                soft: Bytes::read(soft)?.0,
+                soft_time: Duration::read(seconds)?,
+            }),
+            "replica" | "slave" | "pubsub" => Err("the only client class is 'normal'".into()),
+            _ => Err("Invalid client class specified in buffer limit configuration.".into()),
+        }
+    }
+
+    fn show(&self) -> String {
+        format!("normal {} {} {}", self.hard, self.soft, self.soft_time.as_secs())
+    }
+}
+
+impl Text for MinReplicas {
+    fn read(text: &str) -> Result<MinReplicas, Wrong> {
+        if text.eq_ignore_ascii_case("auto") {
+            return Ok(MinReplicas::Auto);
+        }
+        let wrong = || "argument must be 'auto' or between 0 and 16 inclusive".to_string();
+        let count = whole_number(text).ok().filter(|count| (0..=16).contains(count));
+        Ok(MinReplicas::Count(count.ok_or_else(wrong)? as u16))
+    }
+
+    fn show(&self) -> String {
+        match self {
+            MinReplicas::Auto => "auto".into(),
+            MinReplicas::Count(count) => count.to_string(),
+        }
+    }
+}
+
+/// Addresses to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// Addresses, each with whether the server may start if the machine lacks it.
+    pub addresses: Vec<(IpAddr, bool)>,
+}
+
+impl Bind {
+    /// Returns a list of one address.
+    pub fn to(address: IpAddr) -> Bind {
+        Bind { addresses: vec![(address, false)] }
+    }
+}
+
+impl Text for Bind {
+    fn read(text: &str) -> Result<Bind, Wrong> {
+        let address = |word: &str| {
+            let (word, may_fail) = word.strip_prefix('-').map_or((word, false), |w| (w, true));
+            let address = match word {
+                "*" => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                "::*" => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+                _ => word.parse().map_err(|_| format!("'{word}' is not an IP address"))?,
+            };
+            Ok((address, may_fail))
+        };
+        let addresses: Vec<_> =
+            text.split_whitespace().map(address).collect::<Result<_, Wrong>>()?;
+        match addresses.is_empty() {
+            true => Err("at least one address is required".into()),
+            false => Ok(Bind { addresses }),
+        }
+    }
+
+    fn show(&self) -> String {
+        let show = |(address, may_fail): &(IpAddr, bool)| {
+            format!("{}{address}", if *may_fail { "-" } else { "" })
+        };
+        self.addresses.iter().map(show).collect::<Vec<_>>().join(" ")
+    }
+}
+
+macro_rules! choices {
+    ($($type:ty { $($word:literal $(| $other:literal)* => $value:path),* $(,)? })*) => {$(
+        impl Text for $type {
+            fn read(text: &str) -> Result<$type, Wrong> {
+                match &text.to_ascii_lowercase()[..] {
+                    $($word $(| $other)* => Ok($value),)*
+                    _ => Err(format!(
+                        "argument must be one of the following: {}",
+                        [$($word),*].join(", ")
+                    )),
+                }
+            }
+
+            fn show(&self) -> String {
+                match self { $($value => $word),* }.into()
+            }
+        }
+    )*};
+}
+
+/// Clients that may use `DEBUG`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DebugCommand {
+    /// No client.
+    No,
+    /// Clients on this machine.
+    Local,
+    /// All clients.
+    Yes,
+}
+
+/// The I/O driver for the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// io_uring if it is available, otherwise epoll.
+    Auto,
+    /// Always io_uring.
+    Uring,
+    /// Always epoll.
+    Epoll,
+}
+
+/// The point from which a write counts as durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// [`Durability::Interval`] for a server alone, [`Durability::None`] in a cluster.
+    Auto,
+    /// After execution: no log is kept on disk.
+    None,
+    /// When the operating system has the write. It survives the end of the process.
+    Memory,
+    /// As with `Memory`, plus a sync to disk once per second.
+    Interval,
+    /// When the write is synced to disk.
+    Disk,
+}
+
+/// The log level of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "their names say it")]
+pub enum LogLevel {
+    Nothing,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// The format of log messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Plain text lines.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+choices! {
+    PollPolicy { "adaptive" => PollPolicy::Adaptive, "busy" => PollPolicy::Busy, "sleep" => PollPolicy::Sleep }
+    Driver { "auto" => Driver::Auto, "uring" => Driver::Uring, "epoll" => Driver::Epoll }
+    Durability {
+        "auto" => Durability::Auto,
+        "none" => Durability::None,
+        "memory" => Durability::Memory,
+        "interval" => Durability::Interval,
+        "disk" => Durability::Disk,
+    }
+    DebugCommand {
+        "no" => DebugCommand::No,
+        "local" => DebugCommand::Local,
+        "yes" => DebugCommand::Yes,
+    }
+    LogFormat { "text" => LogFormat::Text, "json" => LogFormat::Json }
+    LogLevel {
+        "nothing" => LogLevel::Nothing,
+        "error" => LogLevel::Error,
+        "warning" | "warn" => LogLevel::Warn,
+        "notice" | "info" => LogLevel::Info,
+        "debug" | "verbose" => LogLevel::Debug,
+        "trace" => LogLevel::Trace,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_redis_reads_them() {
+        for (text, bytes) in [("0", 0), ("10", 10), ("1k", 1_000), ("2KB", 2_048), ("1gb", 1 << 30)]
+        {
+            assert_eq!(Bytes::read(text), Ok(Bytes(bytes)), "{text}");
+        }
+        for wrong in ["", "mb", "-1", "1tb", "1.5gb", "99999999999999999999", "99999999999gb"] {
+            assert!(Bytes::read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn writes_need_one_backup_less_than_there_are_to_be() {
+        let auto = |replicas, members| MinReplicas::Auto.count(replicas, members);
+        assert_eq!([auto(3, 5), auto(3, 4), auto(3, 3), auto(3, 2)], [2, 2, 1, 1]);
+        assert_eq!([auto(2, 4), auto(1, 2), auto(1, 0)], [1, 1, 1], "one that lives has it");
+        assert_eq!(MinReplicas::read("2").unwrap().count(3, 2), 2, "an operator is obeyed");
+        assert_eq!(MinReplicas::read("16").unwrap().count(2, 9), 2, "more are never made");
+        assert_eq!(MinReplicas::read("0").unwrap().count(3, 4), 0);
+        assert_eq!(MinReplicas::read("AUTO").unwrap().show(), "auto");
+        for wrong in ["-1", "17", "", "many"] {
+            assert!(MinReplicas::read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn addresses_and_limits_are_read() {
+        assert_eq!(Bind::read("127.0.0.1 -::1").unwrap().show(), "127.0.0.1 -::1");
+        assert_eq!(Bind::read("* -::*").unwrap().show(), "0.0.0.0 -::");
+        assert!(Bind::read("").is_err() && Bind::read("localhost x").is_err());
+        let limit = OutputLimit::read("normal 2mb 1mb 10").unwrap();
+        assert_eq!(limit.show(), "normal 2097152 1048576 10");
+        for wrong in ["", "normal 1 2", "replica 1 1 1", "what 0 0 0", "normal a 0 0"] {
+            assert!(OutputLimit::read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

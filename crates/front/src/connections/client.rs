@@ -1,0 +1,585 @@
+//! One client's connection: parses, executes and parks requests, and answers them in order.
+
+mod undone;
+
+use super::foresight::foresee;
+use super::gate::{self, Attempt, Meter};
+use super::http;
+use super::queue::{Kept, Queue, Waiting};
+use super::scope::{crosses_slots, scope_of};
+use super::waits::{Cause, Ticket, Waits};
+use crate::Configuration;
+use crate::backend::Backend;
+use crate::commands::{CROSS_SLOT, Call, Command, Refusal, Transaction, Unblocked, Undone, flag};
+use crate::operators::clients::{Facts, Traffic};
+use crate::operators::pause::Paused;
+use crate::session::Session;
+use planted::Bug;
+use resp::{ReplyWriter, Request, RequestLimits, RequestParser};
+use std::sync::Arc;
+use types::ConnectionId;
+use types::limits::CLIENT_BACKLOG_MAX;
+use types::{Instant, UnixMillis};
+use wire::control::Answer;
+
+/// Longest argument that is skipped and refused (Valkey's `proto-max-bulk-len`), in bytes.
+const SKIPPED_BYTES_MAX: usize = 512 << 20;
+
+/// Returns the limits of a connection's requests. Arguments larger than any value are skipped
+/// without buffering, and their request is refused. Unauthenticated clients have much lower limits.
+fn limits(configuration: &Configuration, is_authenticated: bool) -> RequestLimits {
+    let all = RequestLimits {
+        bulk_bytes_max: configuration.bulk_bytes_max.0,
+        skipped_bytes_max: SKIPPED_BYTES_MAX,
+        arguments_max: 1 << 20,
+        line_bytes_max: 64 << 10,
+        request_bytes_max: configuration.query_limit.0,
+    };
+    match is_authenticated {
+        true => all,
+        false => {
+            let (bulk_bytes_max, skipped_bytes_max) = (16 << 10, 16 << 10);
+            RequestLimits { bulk_bytes_max, skipped_bytes_max, arguments_max: 10, ..all }
+        }
+    }
+}
+
+/// State shared by all executions of one call.
+pub(crate) struct Turn<'t> {
+    pub(crate) backend: &'t mut Backend,
+    pub(crate) waits: &'t mut Waits,
+    pub(crate) now: Instant,
+    pub(crate) wall: UnixMillis,
+    pub(crate) meter: Meter,
+    /// True if no more input follows the current request.
+    pub(crate) is_last: bool,
+}
+
+impl<'t> Turn<'t> {
+    /// Returns the state for requests of one connection, before the first is executed.
+    pub(crate) fn new(
+        backend: &'t mut Backend,
+        waits: &'t mut Waits,
+        now: Instant,
+        wall: UnixMillis,
+    ) -> Turn<'t> {
+        Turn { backend, waits, now, wall, meter: Meter::default(), is_last: true }
+    }
+}
+
+/// The result of processing some input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// Bytes of the input that were processed.
+    pub(crate) consumed: usize,
+    pub(crate) next: Next,
+}
+
+/// The next state of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Continue to read.
+    Read,
+    /// Too many requests are unfinished: read no input until some are answered.
+    Pause,
+    /// Send all output, then close.
+    Close,
+}
+
+/// The connection of one client.
+pub(crate) struct Client {
+    parser: RequestParser,
+    conversation: Conversation,
+    is_paused: bool,
+    /// True if the parser's limits are those of an authenticated client.
+    is_trusted: bool,
+    /// Start of the period during which the backlog has exceeded the soft output limit.
+    pub(crate) over_limit_since: Option<Instant>,
+}
+
+/// A client without its parser, from which the current request borrows.
+struct Conversation {
+    id: ConnectionId,
+    session: Session,
+    queue: Queue,
+}
+
+/// The outcome of a request that arrives between `MULTI` and `EXEC`.
+enum Collected {
+    /// The request was queued or refused, with this reply.
+    Answered(Vec<u8>),
+    /// The request ends the collection, and is executed with the collected transaction.
+    Over(Option<Transaction>),
+}
+
+/// The outcome of an execution.
+enum Outcome {
+    Replied,
+    Wait(Cause),
+}
+
+impl Client {
+    /// Creates the client of a new connection.
+    pub(crate) fn new(
+        id: ConnectionId,
+        facts: Arc<Facts>,
+        configuration: &Configuration,
+    ) -> Client {
+        let is_authenticated = !configuration.needs_password();
+        let session = Session::new(facts, is_authenticated);
+        Client {
+            parser: RequestParser::new(limits(configuration, is_authenticated)),
+            conversation: Conversation { id, session, queue: Queue::default() },
+            is_paused: false,
+            is_trusted: is_authenticated,
+            over_limit_since: None,
+        }
+    }
+
+    /// Returns the client's number, which is never reused.
+    pub(crate) fn id(&self) -> u64 {
+        self.conversation.session.id()
+    }
+
+    /// Returns whether the client is not read because all requests are paused.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// Returns whether the client is in `MONITOR` mode.
+    pub(crate) fn is_monitor(&self) -> bool {
+        self.conversation.session.is_monitor
+    }
+
+    /// Returns whether the client has an unfinished request or is in `MONITOR` mode, so not idle.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.conversation.queue.is_empty() || self.is_monitor()
+    }
+
+    /// Executes the complete requests at the front of `input`. Stops early while the client has too
+    /// much unread output. The rest of the input is passed again after enough of `out` was sent.
+    pub(crate) fn receive(
+        &mut self,
+        input: &[u8],
+        turn: &mut Turn<'_>,
+        out: &mut Vec<u8>,
+    ) -> Received {
+        let conversation = &mut self.conversation;
+        let before = out.len();
+        let mut rest = input;
+        let mut foreseen = 0;
+        let mut requests = 0;
+        self.is_paused = false;
+        let next = loop {
+            if conversation.queue.is_full() {
+                break Next::Pause;
+            }
+            let is_paused = || turn.backend.operators.pause.at(turn.now) == Some(Paused::All);
+            if !rest.is_empty() && is_paused() {
+                self.is_paused = true;
+                break Next::Pause;
+            }
+            if out.len() > CLIENT_BACKLOG_MAX {
+                break Next::Read;
+            }
+            if conversation.session.is_authenticated != self.is_trusted {
+                self.is_trusted = conversation.session.is_authenticated;
+                self.parser.set_limits(limits(&turn.backend.configuration, self.is_trusted));
+            }
+            if foreseen == 0 {
+                foreseen = foresee(rest, conversation.session.table, &mut turn.backend.engine);
+            }
+            foreseen = foreseen.saturating_sub(1);
+            match self.parser.next(&mut rest) {
+                Ok(None) => break Next::Read,
+                Ok(Some(request)) => {
+                    requests += 1;
+                    turn.is_last = rest.is_empty();
+                    conversation.request(request, turn, out);
+                }
+                Err(error) if error.ends_connection() => {
+                    conversation.refuse(&error.to_string(), out);
+                }
+                Err(error) => {
+                    requests += 1;
+                    conversation.passed_by(&format!("ERR {error}"), turn, out);
+                }
+            }
+            if conversation.session.closing {
+                break conversation.next();
+            }
+        };
+        turn.meter.finish(turn.backend, turn.now);
+        conversation.tell(self.is_paused, turn.now, requests);
+        conversation.session.facts.add_traffic(Traffic {
+            read: (input.len() - rest.len()) as u64,
+            written: (out.len() - before) as u64,
+            unread: rest.len() as u64,
+            unsent: before as u64,
+        });
+        turn.backend.counts.requests.add(requests);
+        Received { consumed: input.len() - rest.len(), next }
+    }
+
+    /// Returns how many bytes beyond the point where [`Client::receive`] stopped must arrive before
+    /// another call makes progress. 0: any number may help.
+    pub(crate) fn wanted(&self) -> usize {
+        self.parser.wanted()
+    }
+
+    /// Retries a parked request, with the coordinator's answer if there is one. Then executes all
+    /// requests that become runnable.
+    pub(crate) fn retry(
+        &mut self,
+        number: u64,
+        answer: Option<Answer>,
+        turn: &mut Turn<'_>,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        let next = self.conversation.retry(number, answer, turn, out);
+        self.conversation.tell(self.is_paused, turn.now, 0);
+        next
+    }
+
+    /// Returns whether a request waits for replicas without a time limit.
+    pub(crate) fn waits_for_ever(&self) -> bool {
+        self.conversation.queue.waits_for_ever()
+    }
+
+    /// Ends the wait for replicas, if a request waits, in the way that `CLIENT UNBLOCK` asks for.
+    pub(crate) fn unblock(
+        &mut self,
+        how: Unblocked,
+        turn: &mut Turn<'_>,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        let queue = &mut self.conversation.queue;
+        let Some(number) = queue.waiting_for_replicas() else { return self.conversation.next() };
+        if let Some(waiting) = queue.waiting(number) {
+            waiting.kept.past.unblocked = Some(how);
+        }
+        self.retry(number, None, turn, out)
+    }
+
+    /// Processes the end of the client's input. Requests already received are still answered.
+    pub(crate) fn end(&mut self) -> Next {
+        self.conversation.session.closing = true;
+        self.conversation.next()
+    }
+
+    /// Answers a request that has waited too long with an error, or extends its wait.
+    pub(crate) fn give_up(&mut self, number: u64, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Next {
+        let next = self.conversation.give_up(number, turn, out);
+        self.conversation.tell(self.is_paused, turn.now, 0);
+        next
+    }
+}
+
+impl Conversation {
+    /// Returns the connection's next state.
+    fn next(&self) -> Next {
+        match (self.session.closing, self.queue.is_empty()) {
+            (true, true) => Next::Close,
+            (true, false) => Next::Pause,
+            (false, _) if self.queue.is_full() => Next::Pause,
+            (false, _) => Next::Read,
+        }
+    }
+
+    /// Publishes the connection's state to other connections, after `requests` more requests.
+    fn tell(&mut self, is_paused: bool, now: Instant, requests: u64) {
+        self.session.is_blocked = is_paused || !self.queue.is_empty();
+        self.session.is_waiting = self.queue.waiting_for_replicas().is_some();
+        self.session.tell(now, requests);
+    }
+
+    /// Writes a protocol error as the last reply, since the stream cannot be parsed further.
+    fn refuse(&mut self, text: &str, out: &mut Vec<u8>) {
+        self.session.closing = true;
+        let mut reply = Vec::new();
+        ReplyWriter::new(self.session.protocol, &mut reply).error(format!("ERR {text}"));
+        match self.queue.is_empty() {
+            true => out.extend_from_slice(&reply),
+            false => self.queue.push_done(reply),
+        }
+    }
+
+    /// Answers a request that was skipped because it is too long.
+    fn passed_by(&mut self, text: &str, turn: &Turn<'_>, out: &mut Vec<u8>) {
+        if let Some(transaction) = &mut self.session.collecting {
+            transaction.fail();
+        }
+        gate::count_refusal(None, text, turn.backend);
+        let mut reply = Vec::new();
+        if self.session.takes_reply() {
+            ReplyWriter::new(self.session.protocol, &mut reply).error(text);
+        }
+        match self.queue.is_empty() {
+            true => out.extend_from_slice(&reply),
+            false => self.queue.push_done(reply),
+        }
+    }
+
+    fn request(&mut self, request: Request<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) {
+        let mut kept = Kept::default();
+        if self.session.collecting.is_some() {
+            match self.collect(request, turn) {
+                Collected::Answered(mut reply) => {
+                    if !self.session.takes_reply() {
+                        reply.clear();
+                    }
+                    return match self.queue.is_empty() {
+                        true => out.extend_from_slice(&reply),
+                        false => self.queue.push_done(reply),
+                    };
+                }
+                Collected::Over(transaction) => kept.transaction = transaction,
+            }
+        }
+        if self.queue.is_empty() {
+            let before = out.len();
+            match self.execute(request, &mut kept, turn, out) {
+                Outcome::Replied if self.session.takes_reply() => {}
+                Outcome::Replied => out.truncate(before),
+                Outcome::Wait(cause) => {
+                    out.truncate(before);
+                    self.park(request, Some(cause), kept, turn);
+                }
+            }
+            return;
+        }
+        let scope = scope_of(request, &self.session, &turn.backend.engine);
+        if !self.queue.may_overtake(&scope) && !planted::is(Bug::KeyOvertaken) {
+            return self.park(request, None, kept, turn);
+        }
+        let mut reply = Vec::new();
+        match self.execute(request, &mut kept, turn, &mut reply) {
+            Outcome::Replied if planted::is(Bug::ReplyOvertakes) => out.extend_from_slice(&reply),
+            Outcome::Replied => {
+                if !self.session.takes_reply() {
+                    reply.clear();
+                }
+                self.queue.push_done(reply);
+            }
+            Outcome::Wait(cause) => self.park(request, Some(cause), kept, turn),
+        }
+    }
+
+    /// Processes a request between `MULTI` and `EXEC`. Nothing is executed before `EXEC`, and
+    /// parsing alone decides what is queued, so a client can send further requests without waiting.
+    fn collect(&mut self, request: Request<'_>, turn: &Turn<'_>) -> Collected {
+        let command = Command::of(request.name(), request.get(1));
+        let ends = command
+            .is_ok_and(|command| command.has(flag::ENDS_MULTI) && command.takes(request.len()));
+        let Some(transaction) = self.session.collecting.as_mut().filter(|_| !ends) else {
+            return Collected::Over(self.session.collecting.take());
+        };
+        if command.is_err() && http::is_request(request.name()) {
+            http::refuse(&mut self.session, turn);
+            return Collected::Answered(Vec::new());
+        }
+        if let Ok(command) = command {
+            self.session.command = Some(command.number() as u16);
+        }
+        let node = turn.backend.engine.node();
+        let known = command.map_err(|unknown| {
+            let args: Vec<&[u8]> = request.iter().collect();
+            unknown.text(&args)
+        });
+        let added = transaction.add(known, request, node);
+        let mut reply = Vec::new();
+        let mut writer = ReplyWriter::new(self.session.protocol, &mut reply);
+        match added {
+            Ok(()) => writer.simple("QUEUED"),
+            Err(text) => {
+                gate::count_refusal(command.ok(), &text, turn.backend);
+                writer.error(text);
+            }
+        }
+        Collected::Answered(reply)
+    }
+
+    fn park(
+        &mut self,
+        request: Request<'_>,
+        cause: Option<Cause>,
+        mut kept: Kept,
+        turn: &mut Turn<'_>,
+    ) {
+        kept.past.note(cause.as_ref(), turn.now);
+        kept.is_alone = Command::of(request.name(), request.get(1))
+            .is_ok_and(|command| command.has(flag::ALONE));
+        // `CLIENT REPLY` and similar commands decide about their own reply when they are executed.
+        kept.is_silent = !kept.is_alone && !self.session.takes_reply();
+        let number = self.queue.push_waiting(Waiting {
+            request: request.to_owned(),
+            scope: scope_of(request, &self.session, &turn.backend.engine),
+            table: self.session.table,
+            protocol: self.session.protocol,
+            cause: cause.clone(),
+            kept,
+        });
+        turn.backend.counts.parked.add(1);
+        let ticket = Ticket { connection: self.id, number };
+        turn.waits.limit(ticket, turn.now);
+        if let Some(cause) = cause {
+            turn.waits.add(ticket, &cause);
+        }
+    }
+
+    fn retry(
+        &mut self,
+        number: u64,
+        answer: Option<Answer>,
+        turn: &mut Turn<'_>,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        let Some(waiting) = self.queue.waiting(number) else { return self.next() };
+        if answer.is_some() {
+            waiting.kept.answer = answer;
+            waiting.kept.past.answers += 1;
+        }
+        let mut due = Some(number);
+        while let Some(number) = due {
+            self.execute_waiting(number, turn);
+            self.queue.take_replies(out);
+            due = self.queue.next_due().filter(|_| !planted::is(Bug::TurnForgotten));
+        }
+        self.next()
+    }
+
+    fn execute_waiting(&mut self, number: u64, turn: &mut Turn<'_>) {
+        let Some(waiting) = self.queue.waiting(number) else { return };
+        let request = waiting.request.clone();
+        let mut kept = std::mem::take(&mut waiting.kept);
+        let current = (self.session.table, self.session.protocol);
+        (self.session.table, self.session.protocol) = (waiting.table, waiting.protocol);
+        let mut reply = Vec::new();
+        let outcome = self.execute(request.request(), &mut kept, turn, &mut reply);
+        // Nothing was parsed after an `ALONE` command, so its table and protocol apply.
+        if !kept.is_alone {
+            (self.session.table, self.session.protocol) = current;
+        }
+        match outcome {
+            Outcome::Replied => {
+                if kept.is_silent || (kept.is_alone && !self.session.takes_reply()) {
+                    reply.clear();
+                }
+                self.queue.finish(number, reply);
+            }
+            Outcome::Wait(cause) => {
+                kept.past.note(Some(&cause), turn.now);
+                turn.waits.add(Ticket { connection: self.id, number }, &cause);
+                if let Some(waiting) = self.queue.waiting(number) {
+                    waiting.cause = Some(cause);
+                    waiting.kept = kept;
+                }
+            }
+        }
+    }
+
+    fn give_up(&mut self, number: u64, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Next {
+        let ticket = Ticket { connection: self.id, number };
+        let Some(waiting) = self.queue.waiting(number) else {
+            turn.waits.give_up(ticket);
+            return self.next();
+        };
+        let is_long = waiting.cause == Some(Cause::Turn) && waiting.kept.walk.is_some();
+        let is_paused = turn.backend.operators.pause.at(turn.now).is_some();
+        let is_patient = matches!(waiting.cause, Some(Cause::Paused | Cause::Replicas(_)));
+        if is_long || is_paused || is_patient {
+            // The request makes progress, or the duration of its wait is intended.
+            turn.waits.limit(ticket, turn.now);
+            return self.next();
+        }
+        let mut reply = Vec::new();
+        let is_silent = waiting.kept.is_silent;
+        let text = match waiting.cause == Some(Cause::Memory) {
+            true => "TRYAGAIN No memory became free in time, please try again",
+            false => "TRYAGAIN The data did not become available in time, please try again",
+        };
+        ReplyWriter::new(waiting.protocol, &mut reply).error(text);
+        if is_silent {
+            reply.clear();
+        }
+        turn.waits.give_up(ticket);
+        self.queue.finish(number, reply);
+        self.queue.take_replies(out);
+        match self.queue.next_due() {
+            Some(due) => self.retry(due, None, turn, out),
+            None => self.next(),
+        }
+    }
+
+    /// Executes a request once. If it has to wait, `out` may contain partial output.
+    fn execute(
+        &mut self,
+        request: Request<'_>,
+        kept: &mut Kept,
+        turn: &mut Turn<'_>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let mut few: [&[u8]; 8] = [&[]; 8];
+        let many: Vec<&[u8]>;
+        let args = match few.get_mut(..request.len()) {
+            Some(few) => {
+                few.iter_mut().zip(request.iter()).for_each(|(place, argument)| *place = argument);
+                &*few
+            }
+            None => {
+                many = request.iter().collect();
+                &many
+            }
+        };
+        let protocol = self.session.protocol;
+        let before = out.len();
+        let command = match Command::of(args[0], args.get(1).copied()) {
+            Ok(command) => command,
+            Err(_) if http::is_request(args[0]) => {
+                http::refuse(&mut self.session, turn);
+                return Outcome::Replied;
+            }
+            Err(unknown) => {
+                ReplyWriter::new(protocol, out).error(unknown.text(args));
+                turn.backend.counts.error(&out[before + 1..]);
+                return Outcome::Replied;
+            }
+        };
+        gate::begin(command, turn);
+        let number = command.number();
+        self.session.command = Some(number as u16);
+        let admitted = match command.takes(args.len()) {
+            false => Err(Refusal::Arity.into()),
+            true => gate::admit(command, kept, &self.session, turn),
+        };
+        let mut call = Call {
+            args,
+            answer: kept.answer.as_ref(),
+            transaction: kept.transaction.as_ref(),
+            past: kept.past,
+            walk: &mut kept.walk,
+            backend: turn.backend,
+            session: &mut self.session,
+            reply: ReplyWriter::new(protocol, out),
+            now: turn.now,
+            wall: turn.wall,
+        };
+        let is_admitted = admitted.is_ok();
+        let done = admitted.and_then(|()| match crosses_slots(command, &call) {
+            true => Err(Undone::Refused(CROSS_SLOT)),
+            false => (command.handler)(&mut call),
+        });
+        let outcome = match done {
+            Ok(()) => Outcome::Replied,
+            Err(undone) => {
+                out.truncate(before);
+                self.undone(undone, command, args, turn, out)
+            }
+        };
+        if let Outcome::Replied = outcome {
+            let attempt = Attempt { command, number, args, is_admitted };
+            attempt.count(&out[before..], &self.session, turn);
+        }
+        outcome
+    }
+}

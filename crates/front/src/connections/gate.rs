@@ -1,0 +1,202 @@
+//! Admission and accounting of commands: checks before the execution, counters and timing after it.
+
+use super::client::Turn;
+use super::queue::Kept;
+use crate::backend::Backend;
+use crate::commands::{Command, Past, Undone, flag, refused};
+use crate::operators::executions::{Execution, is_slow_possible};
+use crate::operators::pause::Paused;
+use crate::session::Session;
+use std::time::Duration;
+use store::Stall;
+use types::Instant;
+
+/// Checks whether an existing command with a valid argument count may be executed now. `kept` is
+/// the state of the request from earlier attempts.
+#[inline]
+pub(super) fn admit(
+    command: &Command,
+    kept: &Kept,
+    session: &Session,
+    turn: &Turn<'_>,
+) -> Result<(), Undone> {
+    if !session.is_authenticated
+        && !command.has(flag::NO_AUTH)
+        && turn.backend.configuration.needs_password()
+    {
+        return Err(refused("NOAUTH Authentication required."));
+    }
+    // `EXEC` and `WATCH` access data, although their flags are those of commands that do not.
+    let needs_data = !command.has(flag::LOADING) || ["exec", "watch"].contains(&command.name);
+    if turn.backend.engine.is_loading() && needs_data {
+        return Err(refused("LOADING Redis is loading the dataset in memory"));
+    }
+    if needs_data && turn.backend.engine.lacks_lease(turn.now) {
+        return Err(Undone::Stall(Stall::Held));
+    }
+    if needs_data {
+        turn.backend.engine.note_data();
+    }
+    let transaction = kept.transaction.as_ref();
+    let runs_writes = transaction.is_some_and(|it| it.writes() && command.name == "exec");
+    let writes = command.has(flag::WRITE) || runs_writes;
+    if writes && turn.backend.engine.cannot_keep() {
+        return Err(refuse_write(CANNOT_KEEP, runs_writes));
+    }
+    if writes && turn.backend.engine.lacks_replicas() {
+        return Err(wait_for_replicas(kept.past, runs_writes, turn.now));
+    }
+    match turn.backend.operators.pause.at(turn.now) {
+        None => Ok(()),
+        Some(Paused::All) => Err(Undone::Paused),
+        Some(Paused::Writes) if writes => Err(Undone::Paused),
+        Some(Paused::Writes) => Ok(()),
+    }
+}
+
+fn refuse_write(why: &'static str, is_transaction: bool) -> Undone {
+    match is_transaction {
+        true => refused(format!("EXECABORT Transaction discarded because of: {why}")),
+        false => refused(why),
+    }
+}
+
+/// Makes a write wait for enough replicas for a short time, and then refuses it. The check comes
+/// before the execution, because an executed write must not be refused.
+#[cold]
+fn wait_for_replicas(past: Past, is_transaction: bool, now: Instant) -> Undone {
+    let until = past.began.unwrap_or(now) + REPLICAS_PATIENCE;
+    match until <= now || past.unblocked.is_some() {
+        true => refuse_write(NO_REPLICAS, is_transaction),
+        false => Undone::Unsafe { until: Some(until) },
+    }
+}
+
+/// Counts a command that was refused before execution, such as a skipped request or one refused
+/// within `MULTI`. `command` is `None` if there is no such command.
+#[cold]
+pub(super) fn count_refusal(command: Option<&'static Command>, text: &str, backend: &Backend) {
+    backend.counts.error(text.as_bytes());
+    if let Some(command) = command {
+        backend.counts.of_command(command.number()).rejected.add(1);
+    }
+}
+
+/// The error begins as in Redis, because clients match on it.
+const CANNOT_KEEP: &str = "MISCONF Errors writing to disk: writes are refused until it works again. \
+                           See the server's log, and INFO persistence.";
+
+/// The error for a write that fewer servers than `min-replicas-to-write` would receive.
+const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write: fewer backups are \
+                           reachable than min-replicas-to-write requires. See INFO persistence.";
+
+/// Longest wait of a write for enough replicas before it is refused. It covers the time to replace
+/// a backup that does not respond.
+const REPLICAS_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Measures the execution times of consecutive commands of one connection.
+///
+/// Reading the clock costs a tenth of a short command. In a deep pipeline, short commands are
+/// therefore measured in groups, and each counts with the group's average.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    /// Start of the time that no command is charged with yet.
+    since: Option<Instant>,
+    /// Numbers of the commands since then.
+    group: [u16; GROUP_MAX],
+    len: usize,
+}
+
+const GROUP_MAX: usize = 8;
+
+impl Meter {
+    /// Begins to measure a command. A command that may be slow gets a group of its own.
+    #[inline]
+    fn begin(&mut self, command: &Command, backend: &Backend, now: Instant) {
+        if self.since.is_none() {
+            self.since = Some(backend.engine.time_within_turn(now));
+        } else if self.len > 0 && !is_short(command) {
+            self.end_group(backend, now);
+        }
+    }
+
+    /// Charges the commands of the group with their average time. Returns the total.
+    fn end_group(&mut self, backend: &Backend, now: Instant) -> Duration {
+        let end = backend.engine.time_within_turn(now);
+        let spent = self.since.replace(end).map_or(Duration::ZERO, |since| end.since(since));
+        let each = spent / self.len.max(1) as u32;
+        for number in &self.group[..self.len] {
+            backend.counts.of_command(usize::from(*number)).called(each);
+        }
+        self.len = 0;
+        spent
+    }
+
+    /// Ends the group. The time after this call is charged to no command.
+    pub(crate) fn finish(&mut self, backend: &Backend, now: Instant) {
+        if self.len > 0 {
+            self.end_group(backend, now);
+        }
+        self.since = None;
+    }
+}
+
+/// Returns whether a command is fast whatever its arguments are.
+#[inline]
+fn is_short(command: &Command) -> bool {
+    command.has(flag::FAST) || (command.has(flag::DENYOOM) && command.names_one_key())
+}
+
+/// Begins to measure a command.
+#[inline]
+pub(super) fn begin(command: &Command, turn: &mut Turn<'_>) {
+    turn.meter.begin(command, turn.backend, turn.now);
+}
+
+/// An answered command.
+pub(super) struct Attempt<'a> {
+    pub(super) command: &'static Command,
+    /// The command's [`Command::number`].
+    pub(super) number: usize,
+    pub(super) args: &'a [&'a [u8]],
+    /// True if the command passed admission.
+    pub(super) is_admitted: bool,
+}
+
+impl Attempt<'_> {
+    /// Updates counters, `MONITOR` and `SLOWLOG` for the command.
+    #[inline]
+    pub(super) fn count(&self, reply: &[u8], session: &Session, turn: &mut Turn<'_>) {
+        let backend = &*turn.backend;
+        let counts = backend.counts.of_command(self.number);
+        if reply.first() == Some(&b'-') {
+            counts.failed.add(u64::from(self.is_admitted));
+            backend.counts.error(&reply[1..]);
+        }
+        if !self.is_admitted {
+            return counts.rejected.add(1);
+        }
+        let monitors = &backend.operators.monitors;
+        if monitors.is_watched() {
+            self.execution(session, turn).show(backend.node(), monitors);
+        }
+        let meter = &mut turn.meter;
+        meter.group[meter.len] = self.number as u16;
+        meter.len += 1;
+        let is_noted = is_slow_possible(Duration::ZERO, &backend.configuration);
+        let is_open = is_short(self.command) && !turn.is_last && meter.len < GROUP_MAX;
+        if is_open && !is_noted {
+            return;
+        }
+        let is_one = meter.len == 1;
+        let spent = meter.end_group(backend, turn.now);
+        if is_one && is_slow_possible(spent, &backend.configuration) {
+            self.execution(session, turn).note_slow(spent, backend);
+        }
+    }
+
+    fn execution<'e>(&'e self, session: &'e Session, turn: &Turn<'_>) -> Execution<'e> {
+        let Attempt { command, args, .. } = *self;
+        Execution { command, args, session, wall: turn.wall }
+    }
+}

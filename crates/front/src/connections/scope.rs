@@ -1,0 +1,41 @@
+//! The keys of a request, for the order on a connection and for the slot check.
+
+use super::queue::Scope;
+use crate::commands::{Call, Command, Keys, flag};
+use crate::session::Session;
+use node::Engine;
+use resp::Request;
+
+/// Returns whether a command names keys of several slots, on a server of a cluster.
+pub(super) fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
+    match command.keys {
+        Keys::None | Keys::Unnamed => false,
+        Keys::At { first, last, .. } if i16::from(first) == i16::from(last) => false,
+        Keys::At { .. } | Keys::CountedPairs if !call.backend.engine.node().is_cluster() => false,
+        Keys::At { .. } | Keys::CountedPairs => {
+            let mut slots = command
+                .key_positions(call.args.len(), call.args.get(1).copied())
+                .map(|at| types::slot_of(call.args[at]));
+            let first = slots.next();
+            slots.any(|slot| Some(slot) != first)
+        }
+    }
+}
+
+/// Returns the keys that a request touches. An invalid request touches none.
+pub(super) fn scope_of(request: Request<'_>, session: &Session, engine: &Engine) -> Scope {
+    let Ok(command) = Command::of(request.name(), request.get(1)) else { return Scope::Nothing };
+    match command.keys {
+        Keys::None => Scope::Nothing,
+        Keys::Unnamed => Scope::Everything,
+        Keys::At { .. } | Keys::CountedPairs if command.has(flag::OTHER_TABLES) => {
+            Scope::Everything
+        }
+        Keys::At { .. } | Keys::CountedPairs => {
+            let keys = command
+                .key_positions(request.len(), request.get(1))
+                .filter_map(|at| request.get(at));
+            Scope::Keys(session.table, keys.map(|key| engine.hash(key)).collect())
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! The server of one reactor without sockets: the engine, the clients of its connections, and the
+//! parked requests. Bytes come in; replies go to the buffers that [`Connections`] provides.
+//!
+//! The [`shell`](crate::shell) drives a core on a reactor, the simulator drives it in virtual time.
+//! Both call in the order of a turn: [`Core::begin_turn`]; connections and messages;
+//! [`Core::end_of_input`]; [`Core::tick`] if its deadline has passed; at most one
+//! [`Core::quantum`]. After each of the last three calls, the driver sends the contents of the
+//! engine's outbox ([`node::Outgoing`]). The core itself wakes parked requests.
+//!
+//! **Invariant:** clients are only looked up by connection id, so no order depends on the hash map.
+
+mod held;
+mod order;
+
+use crate::backend::Backend;
+use crate::commands::Unblocked;
+use crate::connections::{Client, Next, Ticket, Turn, Waits, foresee_clients};
+use crate::operators::Operators;
+use crate::operators::clients::Facts;
+use held::Held;
+use node::{DiskDone, Engine, Payload, Route, Safety, Wake};
+use order::Order;
+use std::collections::HashMap;
+use std::sync::Arc;
+use types::{Instant, ReactorId, UnixMillis};
+use wire::control::{Answer, FromCoordinator};
+use wire::peer::PeerMessage;
+
+pub use types::ConnectionId;
+
+/// The client connections, as a core uses them. Calls for a closed connection succeed and have no
+/// effect.
+pub trait Connections {
+    /// Returns the buffer to which output for a client is appended.
+    fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8>;
+
+    /// Passes the client's input to the core again, after [`Connections::pause_reading`].
+    /// Unconsumed input is passed again together with new input.
+    fn resume_reading(&mut self, connection: ConnectionId);
+
+    /// Stops passing the client's input to the core, until [`Connections::resume_reading`].
+    fn pause_reading(&mut self, connection: ConnectionId);
+
+    /// Stops passing input; closes the connection when all output has been sent.
+    fn close_after_flush(&mut self, connection: ConnectionId);
+
+    /// Closes the connection now and discards unsent output.
+    fn close(&mut self, connection: ConnectionId) {
+        self.close_after_flush(connection);
+    }
+
+    /// Returns the number of bytes that were appended to the output and are not sent yet.
+    fn backlog(&self, _connection: ConnectionId) -> usize {
+        0
+    }
+}
+
+/// The server of one reactor without sockets: the engine and its clients.
+pub struct Core {
+    backend: Backend,
+    clients: HashMap<ConnectionId, Client>,
+    waits: Waits,
+    order: Order,
+    held: Held,
+    /// Replication state when requests that wait for replicas were last retried.
+    safety: Safety,
+    reactor: ReactorId,
+    now: Instant,
+    wall: UnixMillis,
+}
+
+/// The calls of one turn.
+impl Core {
+    /// Creates the core of one reactor around its engine.
+    pub fn new(engine: Engine, operators: Arc<Operators>) -> Core {
+        let settings = engine.node().settings();
+        let held = Held::new(settings.memory_bytes, settings.reactors);
+        Core {
+            reactor: engine.reactor(),
+            backend: Backend::new(engine, operators),
+            clients: HashMap::new(),
+            waits: Waits::default(),
+            order: Order::default(),
+            held,
+            safety: Safety::default(),
+            now: Instant(0),
+            wall: UnixMillis(0),
+        }
+    }
+
+    /// Returns the engine, where store and protocols meet.
+    pub fn engine(&self) -> &Engine {
+        &self.backend.engine
+    }
+
+    /// Returns the engine. The driver sends the messages in its outbox.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.backend.engine
+    }
+
+    /// Returns the start time of this turn.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Begins a turn: takes the tablet map that is used for the rest of the turn.
+    pub fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
+        (self.now, self.wall) = (now, wall);
+        self.backend.begin_turn(now, wall);
+    }
+
+    /// Accepts or refuses a client that has connected from this address.
+    pub fn open(&mut self, connection: ConnectionId, peer: String, io: &mut impl Connections) {
+        let Backend { engine, operators, counts, .. } = &self.backend;
+        let configuration = &self.backend.configuration;
+        if let Some(refusal) = order::refusal(configuration, &operators.clients, &peer) {
+            counts.refused.add(1);
+            io.output(connection).extend_from_slice(refusal.as_bytes());
+            return io.close_after_flush(connection);
+        }
+        counts.connections.add(1);
+        let clients = &operators.clients;
+        let settings = engine.node().settings();
+        let local = format!("{}:{}", settings.host, settings.client_port);
+        let facts = Arc::new(Facts::new(clients.name(), connection, (peer, local), self.now));
+        clients.add(self.reactor, facts.clone());
+        self.clients.insert(connection, Client::new(connection, facts, configuration));
+    }
+
+    /// Prefetches the records that upcoming client input will need.
+    pub fn foresee(&mut self, inputs: &mut dyn Iterator<Item = &[u8]>) {
+        foresee_clients(inputs, &mut self.backend.engine);
+    }
+
+    /// Processes all unconsumed input of a client. Returns the number of bytes consumed, or `None`
+    /// if the connection is not a client's.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        connection: ConnectionId,
+        input: &[u8],
+        io: &mut impl Connections,
+    ) -> Option<usize> {
+        let client = self.clients.get_mut(&connection)?;
+        if self.held.is_full() {
+            self.held.stop(connection, io);
+            return Some(0);
+        }
+        let mut turn = Turn::new(&mut self.backend, &mut self.waits, self.now, self.wall);
+        let output = io.output(connection);
+        let from = output.len();
+        let received = client.receive(input, &mut turn, output);
+        let said = from..output.len();
+        let (is_paused, is_monitor) = (client.is_paused(), client.is_monitor());
+        self.held.note(connection, said, &mut self.backend.engine, self.now);
+        match received.next {
+            Next::Read => {}
+            next @ (Next::Pause | Next::Close) => self.go_on(connection, next, io),
+        }
+        if is_paused {
+            self.order.paused.push(connection);
+        }
+        if is_monitor {
+            self.order.watch(connection, &self.backend.operators.monitors);
+        }
+        self.limit_output(connection, io);
+        Some(received.consumed)
+    }
+
+    /// Returns how many bytes beyond the point where [`Core::receive`] stopped must arrive before
+    /// another call makes progress. 0: any number may help.
+    pub fn wanted(&self, connection: ConnectionId) -> usize {
+        self.clients.get(&connection).map_or(0, Client::wanted)
+    }
+
+    /// Processes the end of input on a connection, a client's or another.
+    pub fn input_ended(&mut self, connection: ConnectionId, io: &mut impl Connections) {
+        let next = match self.clients.get_mut(&connection) {
+            Some(client) => client.end(),
+            None => Next::Close,
+        };
+        self.go_on(connection, next, io);
+        // `CLIENT UNBLOCK` from another connection may never come, so the wait must end here.
+        if self.clients.get(&connection).is_some_and(Client::waits_for_ever) {
+            self.with_client(connection, io, |client, turn, out| {
+                client.unblock(Unblocked::TimeOut, turn, out)
+            });
+        }
+    }
+
+    /// Forgets a closed connection, a client's or another.
+    pub fn closed(&mut self, connection: ConnectionId) {
+        self.held.forget(connection);
+        self.waits.forget(connection);
+        if let Some(client) = self.clients.remove(&connection) {
+            let operators = &self.backend.operators;
+            operators.clients.remove(self.reactor, client.id());
+            self.order.forget(connection, &operators.monitors);
+        }
+    }
+
+    /// Processes a message from another server. `route` identifies the connection for the reply.
+    pub fn on_peer(
+        &mut self,
+        from: types::ServerId,
+        route: Route,
+        message: PeerMessage,
+        payload: Payload,
+    ) {
+        self.backend.engine.on_peer(self.now, from, route, message, payload);
+    }
+
+    /// Processes the loss of the connections to another server.
+    pub fn peer_lost(&mut self, server: types::ServerId) {
+        self.backend.engine.connection_lost(self.now, server);
+    }
+
+    /// Processes a message from the coordinator.
+    pub fn on_control(&mut self, message: FromCoordinator) {
+        self.backend.engine.on_control(self.now, message);
+    }
+
+    /// Ends the input of a turn: retries parked requests, commits appends and releases replies.
+    pub fn end_of_input(&mut self, io: &mut impl Connections) {
+        self.wake(io);
+        for ticket in self.waits.take_turn() {
+            self.retry(ticket, None, io);
+        }
+        self.wake(io);
+        self.retry_for_memory(io);
+        self.keep_order(io);
+        self.settle(io);
+        if self.waits.has_replicas() && self.retry_for_replicas(io) {
+            self.settle(io);
+        }
+    }
+
+    /// Runs everything that is due at [`Core::next_deadline`].
+    pub fn tick(&mut self, now: Instant, io: &mut impl Connections) {
+        self.backend.engine.tick(now);
+        for ticket in self.waits.take_expired(now) {
+            if !self.clients.contains_key(&ticket.connection) {
+                self.waits.give_up(ticket);
+            }
+            self.with_client(ticket.connection, io, |client, turn, out| {
+                client.give_up(ticket.number, turn, out)
+            });
+        }
+        for ticket in self.waits.take_impatient(self.now) {
+            self.retry(ticket, None, io);
+        }
+        self.look_at_clients(io);
+        self.wake(io);
+        self.settle(io);
+    }
+
+    /// Returns when [`Core::tick`] is due, if no event happens before.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let has_turn = self.waits.has_turn()
+            || self.waits.is_memory_due(self.backend.engine.has_news_of_memory());
+        let turn = has_turn.then_some(self.now);
+        let others = [
+            turn,
+            self.backend.engine.next_deadline(),
+            self.waits.next_deadline(),
+            self.order_deadline(),
+        ];
+        others.into_iter().flatten().min()
+    }
+
+    /// Returns whether [`Core::quantum`] would find work.
+    pub fn has_background(&self) -> bool {
+        self.backend.engine.has_background()
+    }
+
+    /// Does one bounded piece of background work. Returns false if there was none.
+    pub fn quantum(&mut self, now: Instant, io: &mut impl Connections) -> bool {
+        let did = self.backend.quantum(now);
+        self.wake(io);
+        self.settle(io);
+        did
+    }
+
+    /// Marks the reactor as asleep, so that grace periods do not wait for it.
+    pub fn sleep(&mut self) {
+        self.backend.engine.sleep();
+    }
+}
+
+/// Retries of parked requests.
+impl Core {
+    /// Runs `run` on a client's connection, if it still exists.
+    pub(super) fn with_client(
+        &mut self,
+        connection: ConnectionId,
+        io: &mut impl Connections,
+        run: impl FnOnce(&mut Client, &mut Turn<'_>, &mut Vec<u8>) -> Next,
+    ) {
+        let Some(client) = self.clients.get_mut(&connection) else { return };
+        let mut turn = Turn::new(&mut self.backend, &mut self.waits, self.now, self.wall);
+        let output = io.output(connection);
+        let from = output.len();
+        let next = run(client, &mut turn, output);
+        turn.meter.finish(turn.backend, turn.now);
+        let said = from..output.len();
+        self.held.note(connection, said, &mut self.backend.engine, self.now);
+        self.go_on(connection, next, io);
+        self.limit_output(connection, io);
+    }
+
+    fn retry(&mut self, ticket: Ticket, answer: Option<Answer>, io: &mut impl Connections) {
+        self.with_client(ticket.connection, io, |client, turn, out| {
+            client.retry(ticket.number, answer, turn, out)
+        });
+    }
+
+    /// Retries requests that wait for memory, first come, first served, until one finds none.
+    fn retry_for_memory(&mut self, io: &mut impl Connections) {
+        let has_news = self.backend.engine.has_news_of_memory();
+        for _ in 0..MEMORY_RETRIES_MAX {
+            let waiting = self.waits.waiting_for_memory();
+            if !self.waits.is_memory_due(has_news) {
+                return;
+            }
+            let Some(ticket) = self.waits.take_for_memory() else { return };
+            self.retry(ticket, None, io);
+            let again = self.waits.waiting_for_memory() + 1 - waiting;
+            if again > 0 {
+                return self.waits.stay_first_for_memory(again);
+            }
+        }
+    }
+
+    /// Retries requests that wait for replication of earlier writes, if its state has changed. The
+    /// turn's appends must have been committed before. Returns whether any request was retried.
+    fn retry_for_replicas(&mut self, io: &mut impl Connections) -> bool {
+        let safety = self.backend.engine.safety();
+        let before = std::mem::replace(&mut self.safety, safety);
+        let tickets = self.waits.take_replicas(safety != before);
+        let is_any = !tickets.is_empty();
+        tickets.into_iter().for_each(|ticket| self.retry(ticket, None, io));
+        self.waits.have_seen_replicas();
+        is_any
+    }
+
+    /// Retries the requests named by the engine's wakes, until no wake is left.
+    fn wake(&mut self, io: &mut impl Connections) {
+        while !self.backend.engine.out.wakes.is_empty() {
+            for wake in std::mem::take(&mut self.backend.engine.out.wakes) {
+                self.wake_for(wake, io);
+            }
+        }
+    }
+
+    fn wake_for(&mut self, wake: Wake, io: &mut impl Connections) {
+        match wake {
+            Wake::Record(table, hash) => {
+                for ticket in self.waits.take_missing(table, hash) {
+                    self.retry(ticket, None, io);
+                }
+            }
+            Wake::Progress => self.waits.wake_for_progress(),
+            Wake::Tablets => self.waits.wake_for_new_tablets(),
+            Wake::Answer(request, answer) => {
+                if let Some(ticket) = self.waits.take_answer(request) {
+                    self.retry(ticket, Some(answer), io);
+                }
+            }
+        }
+    }
+}
+
+/// Most requests retried for memory in one turn. The limit bounds a turn's copying of arguments.
+const MEMORY_RETRIES_MAX: usize = 32;
+
+/// Results of executed requests.
+impl Core {
+    /// Applies a connection's state to its socket.
+    fn go_on(&mut self, connection: ConnectionId, next: Next, io: &mut impl Connections) {
+        match next {
+            Next::Read if self.held.is_paused(connection) => {}
+            Next::Read => io.resume_reading(connection),
+            Next::Pause => io.pause_reading(connection),
+            Next::Close if self.held.delays_end(connection) => io.pause_reading(connection),
+            Next::Close => io.close_after_flush(connection),
+        }
+    }
+
+    /// Commits the turn's appends, and releases the replies whose writes are acknowledged.
+    fn settle(&mut self, io: &mut impl Connections) {
+        self.backend.engine.commit(self.now);
+        self.held.settle(&mut self.backend.engine, io);
+    }
+
+    /// Processes the completion of a disk job from [`node::Outgoing::disk`].
+    pub fn on_disk(&mut self, done: DiskDone) {
+        self.backend.engine.on_disk(self.now, done);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! Reply gating: replies wait until the writes that they reveal are acknowledged.
+//!
+//! A reply that shows or answers a write must not leave while a crash can still undo the write.
+//! Requests are executed at once and put their replies into the connection's output. When the
+//! turn's appends have been committed, [`Held::settle`] checks these replies. Usually all their
+//! writes are acknowledged already. Otherwise the pending replies are moved from the output into
+//! this module, and later replies of the same connection queue behind them.
+//!
+//! While backups do not respond, every reply is pending. Pending replies share a budget. When it is
+//! used up ([`Held::is_full`]), no more requests are executed, as if clients had sent none.
+//!
+//! **Invariant:** the replies of a connection leave in the order in which they were produced.
+//! **Invariant:** a connection without dependency and without pending replies causes no work here.
+//! **Invariant:** pending replies never exceed the budget plus the replies to one connection's
+//! input.
+
+use super::Connections;
+use node::Engine;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use store::log::Dependency;
+use types::ConnectionId;
+use types::Instant;
+use types::limits::CLIENT_BACKLOG_MAX;
+
+/// Replies that a connection has produced in this turn, from offset `from` of its output on.
+struct Fresh {
+    connection: ConnectionId,
+    from: usize,
+    dependency: Option<Dependency>,
+    /// Execution time, if these replies must wait until a heartbeat sent later is acknowledged.
+    executed: Option<Instant>,
+}
+
+/// Pending replies that leave together.
+struct Batch {
+    replies: Vec<u8>,
+    dependency: Option<Dependency>,
+    executed: Option<Instant>,
+}
+
+impl Batch {
+    fn is_safe(&self, engine: &Engine) -> bool {
+        self.dependency.as_ref().is_none_or(|it| engine.is_acknowledged(it))
+            && self.executed.is_none_or(|executed| engine.is_confirmed(executed))
+    }
+}
+
+/// The pending replies of one connection.
+#[derive(Default)]
+struct Line {
+    batches: VecDeque<Batch>,
+    bytes: usize,
+    /// True if the connection is not read because it has too many bytes pending.
+    is_paused: bool,
+}
+
+/// Divisor of a server's memory that gives the budget, which is additional memory.
+const BUDGET_PART: usize = 16;
+/// Smallest budget of a server, in bytes: room for some replies of maximum size.
+const BUDGET_MIN: usize = 16 << 20;
+
+/// The pending replies of one reactor's connections (reply gating).
+#[derive(Default)]
+pub(super) struct Held {
+    /// Bytes of pending replies, including those of this turn.
+    bytes: usize,
+    /// Bytes among them that were produced in this turn.
+    fresh_bytes: usize,
+    /// This reactor's part of the budget, in bytes.
+    bytes_max: usize,
+    /// Connections that are not read because the budget is used up.
+    stopped: BTreeSet<ConnectionId>,
+    fresh: Vec<Fresh>,
+    lines: BTreeMap<ConnectionId, Line>,
+    /// Connections that close when their pending replies have left.
+    ending: BTreeSet<ConnectionId>,
+    /// The engine's acknowledgment count and lease end at the last check of `lines`.
+    looked_at: (u64, Option<u64>),
+}
+
+impl Held {
+    /// Returns an empty set. All reactors of a server get the same part of the budget.
+    pub(super) fn new(memory_bytes: usize, reactors: u16) -> Held {
+        let budget = (memory_bytes / BUDGET_PART).max(BUDGET_MIN);
+        Held { bytes_max: budget / usize::from(reactors.max(1)), ..Held::default() }
+    }
+
+    /// Records that a connection's requests have appended the range `said` to its output, together
+    /// with the durability dependency of these requests.
+    #[inline]
+    pub(super) fn note(
+        &mut self,
+        connection: ConnectionId,
+        said: Range<usize>,
+        engine: &mut Engine,
+        now: Instant,
+    ) {
+        let (dependency, executed) = (engine.take_dependency(), engine.take_data(now));
+        if dependency.is_some()
+            || executed.is_some()
+            || (!self.lines.is_empty() && self.lines.contains_key(&connection))
+        {
+            self.fresh_bytes += said.len();
+            self.bytes += said.len();
+            self.fresh.push(Fresh { connection, from: said.start, dependency, executed });
+        }
+    }
+
+    /// Returns whether the budget is used up, so that no more requests may be executed.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes > self.bytes_max
+    }
+
+    /// Stops reading a connection until the budget has room.
+    #[cold]
+    pub(super) fn stop(&mut self, connection: ConnectionId, io: &mut impl Connections) {
+        self.stopped.insert(connection);
+        io.pause_reading(connection);
+    }
+
+    /// Resumes stopped connections once half of the budget is free. With a smaller gap, each
+    /// released reply would resume all connections.
+    fn resume(&mut self, io: &mut impl Connections) {
+        if !self.stopped.is_empty() && self.bytes <= self.bytes_max / 2 {
+            for connection in std::mem::take(&mut self.stopped) {
+                if !self.is_paused(connection) {
+                    io.resume_reading(connection);
+                }
+            }
+        }
+    }
+
+    /// Returns whether the connection has pending replies that must leave before it closes. If so,
+    /// it closes when they have left.
+    pub(super) fn delays_end(&mut self, connection: ConnectionId) -> bool {
+        let is_fresh = self.fresh.iter().any(|fresh| fresh.connection == connection);
+        let is_held = is_fresh || self.lines.contains_key(&connection);
+        if is_held {
+            self.ending.insert(connection);
+        }
+        is_held
+    }
+
+    /// Drops the state of a closed connection.
+    pub(super) fn forget(&mut self, connection: ConnectionId) {
+        let line = self.lines.remove(&connection);
+        self.bytes -= line.map_or(0, |line| line.bytes);
+        self.stopped.remove(&connection);
+        self.ending.remove(&connection);
+        self.fresh.retain(|fresh| fresh.connection != connection);
+    }
+
+    /// Returns whether the connection is not read because too many bytes are pending.
+    pub(super) fn is_paused(&self, connection: ConnectionId) -> bool {
+        self.lines.get(&connection).is_some_and(|line| line.is_paused)
+            || self.stopped.contains(&connection)
+    }
+
+    /// Releases replies whose writes are acknowledged, and keeps the others. Must be called after
+    /// the turn's appends were committed and before outputs are sent.
+    #[inline]
+    pub(super) fn settle(&mut self, engine: &mut Engine, io: &mut impl Connections) {
+        if self.fresh.is_empty() && self.lines.is_empty() && self.stopped.is_empty() {
+            return;
+        }
+        // `hold` counts the bytes that are still pending again.
+        self.bytes -= std::mem::take(&mut self.fresh_bytes);
+        self.settle_all(engine, io);
+        self.resume(io);
+    }
+
+    fn settle_all(&mut self, engine: &mut Engine, io: &mut impl Connections) {
+        // Replies of this turn come after replies that are already pending. They must leave the
+        // output before pending replies are released into it.
+        let mut fresh = std::mem::take(&mut self.fresh);
+        fresh.retain(|Fresh { connection, dependency, executed, .. }| {
+            let waits = dependency.as_ref().is_some_and(|it| !engine.is_acknowledged(it))
+                || executed.is_some_and(|executed| !engine.is_confirmed(executed));
+            if waits {
+                self.lines.entry(*connection).or_default();
+            }
+            self.lines.contains_key(connection)
+        });
+        // Take from the back, so that each entry gets only the bytes of its own requests.
+        let take = |Fresh { connection, from, .. }: &Fresh| {
+            let output = io.output(*connection);
+            if output.len() > *from { output.split_off(*from) } else { Vec::new() }
+        };
+        let mut replies: Vec<Vec<u8>> = fresh.iter().rev().map(take).collect();
+        for (Fresh { connection, dependency, executed, .. }, replies) in
+            fresh.drain(..).zip(replies.drain(..).rev())
+        {
+            self.hold(connection, Batch { replies, dependency, executed }, io);
+        }
+        self.fresh = fresh;
+        engine.note_held(!self.lines.is_empty());
+        // An acknowledging thread wakes only reactors that have announced pending replies. The
+        // announcement precedes this check, so no acknowledgment is missed.
+        self.look(engine, io);
+        self.end_connections(io);
+        engine.note_held(!self.lines.is_empty());
+    }
+
+    /// Releases replies that became safe since the last check.
+    fn look(&mut self, engine: &Engine, io: &mut impl Connections) {
+        let news = (engine.acknowledgments(), engine.lease_until());
+        if self.looked_at != news {
+            self.looked_at = news;
+            self.release(|batch| batch.is_safe(engine), io);
+        }
+    }
+
+    fn hold(&mut self, connection: ConnectionId, batch: Batch, io: &mut impl Connections) {
+        let line = self.lines.entry(connection).or_default();
+        line.bytes += batch.replies.len();
+        self.bytes += batch.replies.len();
+        line.batches.push_back(batch);
+        if line.bytes > CLIENT_BACKLOG_MAX && !line.is_paused {
+            line.is_paused = true;
+            io.pause_reading(connection);
+        }
+    }
+
+    fn release(&mut self, is_safe: impl Fn(&Batch) -> bool, io: &mut impl Connections) {
+        self.lines.retain(|connection, line| {
+            while let Some(batch) = line.batches.pop_front_if(|batch| is_safe(batch)) {
+                line.bytes -= batch.replies.len();
+                self.bytes -= batch.replies.len();
+                io.output(*connection).extend_from_slice(&batch.replies);
+            }
+            if line.is_paused && line.bytes <= CLIENT_BACKLOG_MAX {
+                line.is_paused = false;
+                if !self.stopped.contains(connection) {
+                    io.resume_reading(*connection);
+                }
+            }
+            !line.batches.is_empty()
+        });
+    }
+
+    fn end_connections(&mut self, io: &mut impl Connections) {
+        let lines = &self.lines;
+        self.ending.retain(|connection| {
+            let is_held = lines.contains_key(connection);
+            if !is_held {
+                io.close_after_flush(*connection);
+            }
+            is_held
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Output buffers that record which connections are paused.
+    #[derive(Default)]
+    struct Sockets {
+        outputs: BTreeMap<ConnectionId, Vec<u8>>,
+        paused: BTreeSet<ConnectionId>,
+    }
+
+    impl Connections for Sockets {
+        fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8> {
+            self.outputs.entry(connection).or_default()
+        }
+
+        fn resume_reading(&mut self, connection: ConnectionId) {
+            self.paused.remove(&connection);
+        }
+
+        fn pause_reading(&mut self, connection: ConnectionId) {
+            self.paused.insert(connection);
+        }
+
+        fn close_after_flush(&mut self, _connection: ConnectionId) {}
+    }
+
+    fn connection(number: u64) -> ConnectionId {
+        ConnectionId::from_number(number)
+    }
+
+    fn reply(bytes: usize) -> Batch {
+        Batch { replies: vec![b'x'; bytes], dependency: None, executed: None }
+    }
+
+    #[test]
+    fn replies_that_wait_share_a_budget_whatever_the_number_of_clients() {
+        let (mut held, mut io) = (Held::new(0, 4), Sockets::default());
+        let (each, mut clients) = (CLIENT_BACKLOG_MAX / 2, 0);
+        while !held.is_full() {
+            clients += 1;
+            held.hold(connection(clients), reply(each), &mut io);
+            assert!(clients < 1_000, "nobody is stopped");
+        }
+        assert!(held.bytes <= BUDGET_MIN / 4 + each, "{} bytes wait", held.bytes);
+        assert!(io.paused.is_empty(), "none of them has too much of its own");
+        // A request that arrives now is not executed.
+        for late in 1_000..1_010 {
+            held.stop(connection(late), &mut io);
+            assert!(held.is_paused(connection(late)));
+        }
+        // Closed clients free some of the budget.
+        held.forget(connection(1));
+        held.resume(&mut io);
+        assert_eq!(io.paused.len(), 10, "a little room is not enough for everybody");
+        held.release(|_| true, &mut io);
+        held.resume(&mut io);
+        assert_eq!((held.bytes, held.lines.len()), (0, 0));
+        assert!(io.paused.is_empty(), "everybody is read again");
+        assert_eq!(io.outputs.values().map(Vec::len).sum::<usize>(), (clients - 1) as usize * each);
+    }
+}

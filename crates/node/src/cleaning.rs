@@ -1,0 +1,84 @@
+//! Scheduling of the cleaner on this reactor, and its backpressure on writers.
+//!
+//! While enough memory is free, cleaning is background work like any other. When free memory
+//! falls below half of the cleaner's target, the cleaner's share of every reactor rises. It
+//! reaches one quantum per turn when nothing is free. This slows writers down to the rate of
+//! cleaning. A write that finds no memory waits. It is refused only when nothing more can be
+//! freed.
+
+use crate::Engine;
+use crate::work::Background;
+use std::time::Duration;
+use types::Instant;
+
+/// Pause of the cleaner when it finds nothing worth cleaning. It lets a full server without
+/// writes sleep; at 1 GB/s, writers overwrite a quarter of a segment in this time.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Pause of the cleaner when it must wait for other reactors: one quantum of theirs.
+const PAUSE_FOR_OTHERS: Duration = Duration::from_micros(50);
+
+/// Cleaning state of a reactor.
+#[derive(Debug, Default)]
+pub(crate) struct Cleaner {
+    /// End of the current pause, which applies although memory is low.
+    rests: Option<Instant>,
+    /// Set if the previous quantum was cleaning ahead of other work.
+    was_first: bool,
+}
+
+impl Cleaner {
+    pub(crate) fn begin_turn(&mut self, now: Instant) {
+        self.rests = self.rests.filter(|until| *until > now);
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.rests
+    }
+}
+
+impl Engine {
+    pub(crate) fn may_clean(&self) -> bool {
+        self.cleaner.rests.is_none() && self.node.store().log().is_low()
+    }
+
+    /// Runs a quantum of cleaning. Returns `None` if nothing can be cleaned now.
+    pub(crate) fn clean(&mut self, now: Instant) -> Option<Background> {
+        if self.worker.clean() {
+            return Some(Background::Clean);
+        }
+        let is_exhausted = self.node.store().log().is_exhausted();
+        let pause = if is_exhausted { PAUSE } else { PAUSE_FOR_OTHERS };
+        self.cleaner.rests = Some(now + pause);
+        None
+    }
+
+    /// Cleans ahead of other background work, every other time, while writers find no memory.
+    pub(crate) fn clean_first(&mut self, now: Instant) -> Option<Background> {
+        let is_turn = !std::mem::take(&mut self.cleaner.was_first);
+        if !is_turn || self.node.store().log().has_free() || !self.may_clean() {
+            return None;
+        }
+        self.cleaner.was_first = true;
+        self.clean(now)
+    }
+
+    /// Returns the minimum share of this reactor's running time for background work, in percent.
+    pub fn background_share(&self) -> u8 {
+        let share = self.node.background_share();
+        match self.may_clean() {
+            true => share.max(self.node.store().log().shortage_percent()),
+            false => share,
+        }
+    }
+
+    /// Returns whether a write that has found no memory may find some later.
+    pub fn may_win_memory(&self) -> bool {
+        !self.node.store().log().is_exhausted()
+    }
+
+    /// Returns whether to retry requests that wait for memory: some is free, or none can be.
+    pub fn has_news_of_memory(&self) -> bool {
+        self.node.store().log().has_free() || !self.may_win_memory()
+    }
+}

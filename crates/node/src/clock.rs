@@ -1,0 +1,138 @@
+//! The server's expiry clock, shared by its reactors. `protocols::clock` defines how it runs.
+//!
+//! The first reactor steers the clock ten times a second, or whenever the coordinator sends a
+//! reference. In between the clock follows a [`Line`], of which every reactor has a copy. So a
+//! turn costs one load and no lock; a reactor copies the line again when its number has changed.
+
+use crate::{Engine, Node};
+use protocols::clock::{ExpiryClock, Line};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use types::{Instant, ReactorId, UnixMillis};
+
+/// Interval at which the clock is compared with the server's own wall clock.
+const LEAD_EVERY: Duration = Duration::from_millis(100);
+
+/// The reactor that steers the clock.
+const LEADER: ReactorId = ReactorId(0);
+
+/// The expiry clock of a server, from its first turn on.
+#[derive(Debug, Default)]
+pub(crate) struct ServerClock {
+    /// State of the clock; `None` before the first turn.
+    machine: Mutex<Option<ExpiryClock>>,
+    /// Number of changes of the line; 0 before the first turn.
+    number: AtomicU64,
+}
+
+/// One reactor's copy of the line that the clock follows.
+#[derive(Debug)]
+pub(crate) struct ClockReader {
+    line: Line,
+    /// Number of the change that produced the line.
+    number: u64,
+    next_lead: Instant,
+}
+
+impl Default for ClockReader {
+    fn default() -> ClockReader {
+        let line = Line::new(Instant(0), UnixMillis(0));
+        ClockReader { line, number: 0, next_lead: Instant(0) }
+    }
+}
+
+impl ServerClock {
+    fn machine(&self) -> MutexGuard<'_, Option<ExpiryClock>> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the clock. It starts at the wall clock if there was no turn before.
+    fn change(&self, now: Instant, wall: UnixMillis, change: impl FnOnce(&mut ExpiryClock)) {
+        let mut machine = self.machine();
+        let clock = machine.get_or_insert_with(|| ExpiryClock::new(now, wall));
+        let before = clock.line();
+        change(clock);
+        if clock.line() != before || self.number.load(Ordering::Relaxed) == 0 {
+            self.number.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Returns the clock; `None` before the first turn.
+    pub(crate) fn read(&self, now: Instant) -> Option<UnixMillis> {
+        Some(self.machine().as_ref()?.line().read(now))
+    }
+
+    /// Returns reference minus clock, in milliseconds, while that is too large to follow.
+    pub(crate) fn doubt_millis(&self, now: Instant) -> Option<i64> {
+        self.machine().as_ref()?.doubt_millis(now)
+    }
+}
+
+impl Engine {
+    /// Returns the expiry clock of this turn. A server alone steers it by its own wall clock
+    /// here, a member of a cluster by the coordinator's reference.
+    #[inline]
+    pub(crate) fn turn_clock(&mut self, now: Instant, wall: UnixMillis) -> UnixMillis {
+        let reader = &mut self.clock;
+        let is_due = self.reactor == LEADER && reader.next_lead <= now;
+        if is_due || self.node.clock.number.load(Ordering::Acquire) != reader.number {
+            self.lead_clock(now, wall, is_due);
+        }
+        self.clock.line.read(now)
+    }
+
+    /// Advances the store's clock to the current time, in a turn that began at `turn`. If the
+    /// process was stopped within the turn, a request may have been sent long after `turn`.
+    pub fn refresh_clock(&self, turn: Instant) {
+        let now = self.time_within_turn(turn);
+        self.node.store().raise_clock(self.clock.line.read(now));
+    }
+
+    #[cold]
+    fn lead_clock(&mut self, now: Instant, wall: UnixMillis, is_due: bool) {
+        let node = self.node.clone();
+        let leads_itself = is_due && !node.is_cluster();
+        if is_due {
+            self.clock.next_lead = now + LEAD_EVERY;
+        }
+        if leads_itself || node.clock.number.load(Ordering::Acquire) == 0 {
+            node.clock.change(now, wall, |clock| {
+                if leads_itself {
+                    clock.lead(now, wall);
+                }
+            });
+        }
+        self.take_line();
+    }
+
+    fn take_line(&mut self) {
+        let node = self.node.clone();
+        let machine = node.clock.machine();
+        self.clock.number = node.clock.number.load(Ordering::Acquire);
+        if let Some(clock) = machine.as_ref() {
+            self.clock.line = clock.line();
+        }
+    }
+
+    /// Steers the clock by the reference that the members' wall clocks agree on.
+    pub(crate) fn lead_clock_from_afar(&mut self, now: Instant, reference: UnixMillis) {
+        if self.node.is_cluster() {
+            self.node.clock.change(now, reference, |clock| clock.lead_from_afar(now, reference));
+        }
+    }
+}
+
+impl Node {
+    /// Returns the reference minus the expiry clock, in milliseconds, while the difference is too
+    /// large for the clock to follow; else 0.
+    pub fn clock_doubt(&self, now: Instant) -> i64 {
+        self.clock.doubt_millis(now).unwrap_or(0)
+    }
+
+    /// Advances the clock to the time that an earlier process of this log had reached.
+    pub(crate) fn resume_clock(&self, now: Instant, at: UnixMillis) {
+        self.clock.change(now, at, |clock| clock.raise(now, at));
+        self.store().raise_clock(at);
+    }
+}

@@ -1,0 +1,572 @@
+//! The part of a node that one reactor runs: events come in, the contents of [`Engine::out`] go out.
+
+use crate::census::Count;
+use crate::cleaning::Cleaner;
+use crate::clock::ClockReader;
+use crate::durable::Saving;
+use crate::early::Early;
+use crate::flush::Flush;
+use crate::recovering::Reading;
+use crate::replicated::{BackupPart, Master};
+use crate::settings::LiveSettings;
+use crate::source_side::{PriorityToServe, PullToServe};
+use crate::work::Background;
+use crate::work::Work;
+use crate::{DiskDone, Keeper, Node, Outgoing, Payload, Replication, Route, Sending, Wake};
+use protocols::migration::{SourceEvent, TargetEvent};
+use protocols::replication::BackupEvent;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use store::Worker;
+use types::limits::TABLES_MAX;
+use types::{Instant, KeyHash, MigrationId, ReactorId, ServerId, TableId, UnixMillis, key_hash};
+use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
+use wire::peer::PeerMessage;
+
+/// The part of a server that one reactor runs, without sockets.
+pub struct Engine {
+    pub(crate) node: Arc<Node>,
+    pub(crate) reactor: ReactorId,
+    /// The reactor's handle to the store.
+    pub worker: Worker,
+    /// Output of this engine: messages, disk jobs and wakes.
+    pub out: Outgoing,
+    /// Settings in effect for this turn.
+    pub(crate) live: LiveSettings,
+    pub(crate) time: Option<TimeWithinTurn>,
+    pub(crate) early: BTreeMap<MigrationId, Early>,
+    pub(crate) pulls_to_serve: VecDeque<PullToServe>,
+    pub(crate) priority_to_serve: Vec<(ServerId, PriorityToServe)>,
+    pub(crate) flushes: VecDeque<Flush>,
+    /// Numbers of the outstanding coordinator requests that ask for a flush.
+    pub(crate) flushing: BTreeSet<u64>,
+    pub(crate) next_request: u64,
+    /// Version of the tablets with which parked operations were last retried.
+    pub(crate) tablets_version: u64,
+    /// Payload buffers for reuse.
+    pub(crate) buffers: Vec<Vec<u8>>,
+    /// Start of the first turn.
+    pub(crate) started: Option<Instant>,
+    /// Local persistence of the log, if this server writes its own.
+    pub(crate) keeper: Option<Arc<Keeper>>,
+    pub(crate) saving: Saving,
+    /// Replication of the log to other servers, if enabled.
+    pub(crate) replication: Option<Arc<Replication>>,
+    pub(crate) master: Option<Master>,
+    pub(crate) backups: BackupPart,
+    /// Messages from this server to itself that are not delivered yet.
+    pub(crate) to_itself: VecDeque<Sending>,
+    /// Reads for recovery masters that are queued at, or running on, this server's disk.
+    pub(crate) readings: Vec<Reading>,
+    /// Number of messages dropped because their senders were not entitled to send them.
+    pub(crate) denied: u64,
+    /// Set, with strict reads, if data was used since the last [`Engine::take_data`].
+    pub(crate) has_data: Cell<bool>,
+    /// Set while replies wait until their dependencies are acknowledged.
+    pub(crate) holds: bool,
+    pub(crate) cleaner: Cleaner,
+    pub(crate) clock: ClockReader,
+    /// State of the load profile scan in progress.
+    pub(crate) counting: Count,
+}
+
+/// Reads the monotonic clock within a turn, possibly long after the turn began.
+pub type TimeWithinTurn = Box<dyn Fn() -> Instant>;
+
+/// Maximum number of pooled buffers: slightly more than one migration has in flight.
+const BUFFERS_MAX: usize = 32;
+
+/// Pause between two rounds of the expiry scan, and the number of buckets per round. While every
+/// round finds expired records there is no pause. 300,000 keys occupy some 55,000 buckets, and
+/// their scan then takes half a second, at 20 us per millisecond.
+const EXPIRY_PAUSE: Duration = Duration::from_millis(100);
+const EXPIRY_BUCKETS: usize = 4_096;
+const EXPIRY_QUANTUM_BUCKETS: usize = 128;
+
+impl Engine {
+    /// Makes the engine of one reactor, on the reactor's own thread or before that thread starts.
+    pub fn new(node: Arc<Node>, reactor: ReactorId) -> Engine {
+        let worker = node.store().worker(reactor);
+        Engine {
+            reactor,
+            worker,
+            out: Outgoing::default(),
+            live: node.live(),
+            time: None,
+            early: BTreeMap::new(),
+            pulls_to_serve: VecDeque::new(),
+            priority_to_serve: Vec::new(),
+            flushes: VecDeque::new(),
+            flushing: BTreeSet::new(),
+            next_request: u64::from(reactor.0) << REQUEST_REACTOR_SHIFT,
+            tablets_version: 0,
+            buffers: Vec::new(),
+            started: None,
+            keeper: node.keeper().cloned(),
+            saving: Saving::default(),
+            master: node.replication().map(|it| Master::new(it.plan(), node.me())),
+            replication: node.replication().cloned(),
+            backups: BackupPart::default(),
+            to_itself: VecDeque::new(),
+            readings: Vec::new(),
+            denied: 0,
+            has_data: Cell::new(false),
+            holds: false,
+            cleaner: Cleaner::default(),
+            clock: ClockReader::default(),
+            counting: Count::default(),
+            node,
+        }
+    }
+
+    /// Sets how this thread reads the clock within a turn. Without it, a turn takes no time.
+    pub fn set_time_within_turn(&mut self, time: TimeWithinTurn) {
+        self.time = Some(time);
+    }
+
+    /// Returns the current time, in a turn that began at `now`. Most work uses the start of the
+    /// turn as its time. Measurements, leases and times to live must not: the process may have
+    /// been stopped within the turn.
+    #[inline]
+    pub fn time_within_turn(&self, now: Instant) -> Instant {
+        self.time.as_ref().map_or(now, |time| time())
+    }
+
+    /// Returns the state that all reactors of the server share.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Returns the id of this engine's reactor.
+    pub fn reactor(&self) -> ReactorId {
+        self.reactor
+    }
+
+    /// Returns the time since the first turn.
+    pub fn uptime(&self, now: Instant) -> Duration {
+        now.since(self.started.unwrap_or(now))
+    }
+
+    /// Returns the hash of a key, which is its place in the key space.
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        key_hash(self.node.store().seed(), key)
+    }
+
+    /// Begins a turn: applies changes that other reactors have made since the last one.
+    pub fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
+        self.started.get_or_insert(now);
+        self.follow_settings();
+        self.cleaner.begin_turn(now);
+        let clock = self.turn_clock(now, wall);
+        self.worker.begin_turn(clock);
+        if self.node.waiting_machines.load(Ordering::Acquire) > 0 {
+            self.poll_machines(now);
+        }
+        let version = self.node.tablets_version();
+        if version != self.tablets_version {
+            self.tablets_version = version;
+            self.out.wakes.push(Wake::Tablets);
+        }
+        if !self.early.is_empty() {
+            self.follow_progress(now);
+            self.poll_early(now);
+        }
+        if !self.priority_to_serve.is_empty() {
+            self.serve_priority_again();
+        }
+    }
+
+    /// Reloads settings that operators have replaced.
+    pub fn follow_settings(&mut self) {
+        let live = self.node.live();
+        if live != self.live {
+            self.live = live;
+            self.update_reach_min();
+        }
+    }
+
+    pub(crate) fn poll_machines(&mut self, now: Instant) {
+        let node = self.node.clone();
+        let mut machines = node.machines();
+        self.poll_freezes(&mut machines, now);
+        self.poll_targets(&mut machines, now);
+        self.poll_recoveries(&mut machines, now);
+        node.note_machines(&machines);
+    }
+
+    /// Marks the reactor as asleep. Grace periods do not wait for a sleeping reactor.
+    pub fn sleep(&mut self) {
+        self.worker.sleep();
+    }
+
+    /// Handles a message from a server. `route` leads back over the connection it arrived on.
+    pub fn on_peer(
+        &mut self,
+        now: Instant,
+        from: ServerId,
+        route: Route,
+        message: PeerMessage,
+        payload: Payload,
+    ) {
+        if !self.may_say(from, &message) {
+            return;
+        }
+        match message {
+            // While disconnected from the coordinator, ignore new flips: the coordinator may
+            // already have given this target up. A target that has already decided repeats its
+            // answer, because the source may need it to make progress.
+            PeerMessage::Flip(ref flip)
+                if !self.node.is_linked() && self.may_accept(flip.migration) => {}
+            PeerMessage::Flip(flip) => {
+                // The turn may have begun long before. A process that was stopped since then must
+                // not rely on a promise that has expired.
+                let now = self.time_within_turn(now);
+                let (id, flip) = (flip.migration, Box::new(flip));
+                self.drive_target(now, id, TargetEvent::Flip { from, flip });
+            }
+            PeerMessage::FlipAnswer { migration, accepted } => {
+                let event = SourceEvent::FlipAnswered { from, accepted };
+                self.drive_source(now, migration, event);
+            }
+            PeerMessage::Pull(pull) => {
+                self.learn_acceptance(now, from, pull.migration);
+                self.accept_pull(from, route, pull);
+            }
+            PeerMessage::PullReply(reply) => self.pull_replied(now, from, reply, payload),
+            PeerMessage::PriorityPull(pull) => {
+                self.learn_acceptance(now, from, pull.migration);
+                self.serve_priority(from, route, pull);
+            }
+            PeerMessage::PriorityReply(reply) => self.priority_replied(now, from, reply, payload),
+            PeerMessage::Append(append) => {
+                self.append_arrived(now, (from, route), append, payload);
+            }
+            PeerMessage::Appended(answer) => self.appended(now, from, answer),
+            PeerMessage::Release { replicas } => self.release_arrived(now, from, replicas),
+            PeerMessage::Released { replicas } => self.released(from, replicas),
+            PeerMessage::Needed { replicas } => self.needed(now, from, replicas),
+            PeerMessage::RecoveryRead(read) => self.recovery_read_arrived(now, route, read),
+            PeerMessage::RecoveryReply(reply) => self.recovery_replied(now, from, reply, payload),
+            PeerMessage::Ping => self.pinged(route),
+            PeerMessage::Pong => self.heard(now, from),
+        }
+    }
+
+    /// Returns whether the target of this migration can still accept a flip.
+    pub(crate) fn may_accept(&self, migration: MigrationId) -> bool {
+        let machines = self.node.machines();
+        machines.targets.get(&migration).is_some_and(|side| side.machine.may_accept())
+    }
+
+    /// Handles a message from the coordinator. The caller delivers an answer to the engine that
+    /// asked: see [`Engine::asked_by`].
+    pub fn on_control(&mut self, now: Instant, message: FromCoordinator) {
+        match message {
+            // The control link handles these.
+            FromCoordinator::Welcome { .. }
+            | FromCoordinator::Rejected { .. }
+            | FromCoordinator::Ping
+            | FromCoordinator::Describe
+            | FromCoordinator::Mark(_)
+            | FromCoordinator::Waiting { .. } => {}
+            FromCoordinator::Clock(question) => {
+                if let Some(reference) = question.reference {
+                    self.lead_clock_from_afar(now, reference);
+                }
+            }
+            FromCoordinator::Witness { server } => self.ask_for_coordinator(server),
+            FromCoordinator::Map(map) => {
+                for (range, epoch) in self.node.adopt(map) {
+                    self.out.control.push(ToCoordinator::Holding { range, epoch });
+                }
+                self.flush_if_renewed();
+                self.acknowledge_flips(now);
+                self.follow_map_of_recoveries(now);
+            }
+            FromCoordinator::Measure { migration, range } => self.measure(migration, range),
+            FromCoordinator::Prepare(intent) => {
+                let (id, intent) = (intent.migration, Box::new(intent));
+                self.drive_target(now, id, TargetEvent::Prepare(intent));
+            }
+            FromCoordinator::Start(intent) => {
+                let (id, intent) = (intent.migration, Box::new(intent));
+                self.drive_source(now, id, SourceEvent::Start(intent));
+            }
+            FromCoordinator::Decide { migration } => {
+                self.drive_target(now, migration, TargetEvent::Decide);
+            }
+            FromCoordinator::Outcome { migration, accepted } => {
+                self.drive_source(now, migration, SourceEvent::Outcome { accepted });
+            }
+            FromCoordinator::Forget { migration, remaining } => {
+                self.drive_source(now, migration, SourceEvent::Forget { remaining });
+            }
+            FromCoordinator::Finished { migration } => {
+                self.drive_target(now, migration, TargetEvent::Finished);
+            }
+            FromCoordinator::Answer { request, answer } => self.answered(request, answer),
+            FromCoordinator::ChainNoted { number } => self.chain_noted(now, number),
+            FromCoordinator::Fence { log } if self.replication.is_some() => {
+                self.on_backup(now, BackupEvent::Fence { log });
+            }
+            FromCoordinator::FreeLog { log } if self.replication.is_some() => {
+                self.on_backup(now, BackupEvent::Recovered { log });
+            }
+            // A server without replication holds no replicas of other servers' logs.
+            FromCoordinator::Fence { log } => {
+                let (first, replicas, clock) = (0, Vec::new(), UnixMillis(0));
+                let nothing = ToCoordinator::Fenced { log, first, replicas, clock, more: false };
+                self.out.control.push(nothing);
+            }
+            FromCoordinator::ReadDirectory { log, replica, first } => {
+                self.read_directory(log, replica, first);
+            }
+            FromCoordinator::Recover(part) => self.recover(now, part),
+            FromCoordinator::Kept { range, epoch } => self.part_kept(now, range, epoch),
+            FromCoordinator::FreeLog { log } => {
+                self.out.control.push(ToCoordinator::LogFreed { log });
+            }
+        }
+    }
+
+    /// Handles the completion of a job from [`Outgoing::disk`].
+    pub fn on_disk(&mut self, now: Instant, done: DiskDone) {
+        match done {
+            DiskDone::Synced(synced) => self.on_synced(now, synced),
+            DiskDone::Backup(done) => self.on_backup_done(now, done),
+            DiskDone::Read(done) => self.on_read(now, done),
+        }
+    }
+
+    /// Returns the reactor that sent this request to the coordinator.
+    pub fn asked_by(request: u64) -> ReactorId {
+        ReactorId((request >> REQUEST_REACTOR_SHIFT) as u16)
+    }
+
+    /// Sends a request to the coordinator and returns its number. [`Wake::Answer`] follows under
+    /// that number. Returns `None` if the coordinator is disconnected.
+    pub fn ask(&mut self, ask: Ask) -> Option<u64> {
+        if !self.node.is_linked() {
+            return None;
+        }
+        let request = self.begin_request();
+        if let Ask::Flush { .. } = &ask {
+            self.flushing.insert(request);
+        }
+        self.out.control.push(ToCoordinator::Ask { request, ask });
+        Some(request)
+    }
+
+    /// Returns the number of a new request of this reactor. See [`Engine::asked_by`].
+    pub fn begin_request(&mut self) -> u64 {
+        self.next_request += 1;
+        self.next_request
+    }
+
+    pub(crate) fn answered(&mut self, request: u64, answer: Answer) {
+        match (self.flushing.remove(&request), &answer) {
+            (true, Answer::Flushed { map }) => self.begin_flush(Some(request), *map),
+            _ => self.out.wakes.push(Wake::Answer(request, answer)),
+        }
+    }
+
+    /// Returns whether [`Engine::quantum`] would find work.
+    pub fn has_background(&self) -> bool {
+        if self.is_loading() {
+            return self.can_load();
+        }
+        !self.pulls_to_serve.is_empty()
+            || self.node.work.len() > 0
+            || !self.flushes.is_empty()
+            || self.node.restless_machines.load(Ordering::Relaxed) > 0
+            || self.may_clean()
+    }
+
+    /// Runs one bounded piece of background work. Returns its purpose, or `None` if there was none.
+    pub fn quantum(&mut self, now: Instant) -> Option<Background> {
+        self.background_work(now)
+    }
+
+    /// Runs one bounded piece of background work and returns its kind.
+    pub(crate) fn background_work(&mut self, now: Instant) -> Option<Background> {
+        if self.is_loading() {
+            return (self.can_load() && self.load_piece(now)).then_some(Background::Import);
+        }
+        if let Some(done) = self.clean_first(now) {
+            return Some(done);
+        }
+        if self.serve_pull() {
+            return Some(Background::Export);
+        }
+        if self.flush_quantum() {
+            return Some(Background::Flush);
+        }
+        match self.node.work.pop() {
+            Some(Work::Pull(to, pull)) => self.out.send(to, PeerMessage::Pull(pull)),
+            Some(Work::Replay(replay)) => self.replay(now, replay),
+            Some(Work::Forget { migration, range, cursor }) => {
+                self.forget(now, migration, range, cursor);
+                return Some(Background::Export);
+            }
+            Some(Work::ReplayLog(replay)) => {
+                self.replay_log(now, replay);
+                return Some(Background::Recover);
+            }
+            Some(Work::ForgetReplayed { epoch, range, cursor }) => {
+                self.forget_replayed(epoch, range, cursor);
+                return Some(Background::Recover);
+            }
+            Some(Work::SweepRecovery(recovery)) => {
+                self.sweep_recovered(recovery);
+                return Some(Background::Recover);
+            }
+            Some(Work::Sweep(arrival)) => {
+                if self.worker.sweep(&arrival, SWEEP_MAX) || !arrival.is_complete() {
+                    self.node.work.push(Work::Sweep(arrival));
+                }
+            }
+            None if self.may_clean() => return self.clean(now),
+            None => return None,
+        }
+        Some(Background::Import)
+    }
+
+    /// Returns the next time at which [`Engine::tick`] must run if no other event comes first.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let machines = self.node.machine_deadline.load(Ordering::Acquire);
+        let machines = (machines != u64::MAX).then_some(Instant(machines));
+        let expiry = match self.node.expiry.try_lock() {
+            Ok(walk) if self.reactor == ReactorId(0) => Some(walk.next),
+            Ok(_) | Err(_) => None,
+        };
+        let saving = self.saving.next_deadline();
+        let replication = self.replication_deadline();
+        let cleaner = self.cleaner.next_deadline();
+        let census = self.counting.next_step();
+        [machines, self.early_deadline(), expiry, census, cleaner, saving, replication]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Runs everything that is due.
+    pub fn tick(&mut self, now: Instant) {
+        if now.0 >= self.node.machine_deadline.load(Ordering::Acquire) {
+            let node = self.node.clone();
+            let mut machines = node.machines();
+            self.tick_sources(&mut machines, now);
+            self.tick_targets(&mut machines, now);
+            self.tick_recoveries(&mut machines, now);
+            node.note_machines(&machines);
+        }
+        self.tick_early(now);
+        self.tick_replication(now);
+        self.take_census(now);
+        self.walk_expired(now);
+    }
+
+    /// Runs one step of the scan that reclaims expired records, table by table.
+    pub(crate) fn walk_expired(&mut self, now: Instant) {
+        let Ok(mut walk) = self.node.expiry.try_lock() else { return };
+        if now < walk.next {
+            return;
+        }
+        if self.node.rests_expiry.load(Ordering::Relaxed) || self.is_loading() {
+            walk.next = now + EXPIRY_PAUSE;
+            return;
+        }
+        if walk.buckets_left == 0 {
+            walk.buckets_left = EXPIRY_BUCKETS;
+        }
+        let table = TableId(walk.table);
+        let next = self.worker.expire(table, KeyHash(walk.cursor), EXPIRY_QUANTUM_BUCKETS);
+        let met = self.worker.take_expiring();
+        walk.met.add(met);
+        walk.eager_left = match met.expired {
+            0 => walk.eager_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS),
+            _ => EXPIRY_BUCKETS,
+        };
+        match next {
+            Some(cursor) => {
+                walk.cursor = cursor.0;
+                walk.buckets_left = walk.buckets_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS);
+            }
+            None => {
+                self.node.census.note_expiring(table, std::mem::take(&mut walk.met));
+                walk.cursor = 0;
+                walk.table = (walk.table + 1) % TABLES_MAX as u8;
+                walk.buckets_left = if walk.table == 0 { 0 } else { walk.buckets_left };
+            }
+        }
+        let rests = walk.buckets_left == 0 && walk.eager_left == 0;
+        let pause = if rests { EXPIRY_PAUSE } else { Duration::from_millis(1) };
+        walk.next = now + pause;
+    }
+
+    pub(crate) fn take_buffer(&mut self, bytes: usize) -> Vec<u8> {
+        let mut buffer = self.buffers.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.reserve(bytes);
+        buffer
+    }
+
+    /// Returns whether the next quantum would have to allocate a buffer.
+    pub fn wants_buffer(&self) -> bool {
+        !self.pulls_to_serve.is_empty() && self.buffers.is_empty()
+    }
+
+    /// Returns a pooled buffer that this engine does not need.
+    pub fn spare_buffer(&mut self) -> Option<Vec<u8>> {
+        if self.pulls_to_serve.is_empty() { self.buffers.pop() } else { None }
+    }
+
+    /// Returns a payload's buffer to the pool.
+    pub fn give_buffer(&mut self, buffer: Vec<u8>) {
+        if self.buffers.len() < BUFFERS_MAX {
+            self.buffers.push(buffer);
+        }
+    }
+}
+
+/// Maximum number of tombstones that one quantum reclaims.
+pub(crate) const SWEEP_MAX: usize = 256;
+
+/// Position of the reactor's id in a request number: the answer is routed by it.
+const REQUEST_REACTOR_SHIFT: u32 = 48;
+
+/// Returns the reactor that processes a message of the coordinator. The first reactor gets answers
+/// to unknown requests, and ignores them.
+pub fn reactor_for(message: &FromCoordinator, reactors: u16) -> ReactorId {
+    match message {
+        FromCoordinator::Answer { request, .. } => match Engine::asked_by(*request) {
+            asker if asker.0 < reactors => asker,
+            _ => ReactorId(0),
+        },
+        FromCoordinator::Welcome { .. }
+        | FromCoordinator::Rejected { .. }
+        | FromCoordinator::Map(_)
+        | FromCoordinator::Measure { .. }
+        | FromCoordinator::Prepare(_)
+        | FromCoordinator::Start(_)
+        | FromCoordinator::Decide { .. }
+        | FromCoordinator::Outcome { .. }
+        | FromCoordinator::Forget { .. }
+        | FromCoordinator::Finished { .. }
+        | FromCoordinator::ChainNoted { .. }
+        | FromCoordinator::Fence { .. }
+        | FromCoordinator::ReadDirectory { .. }
+        | FromCoordinator::Recover(_)
+        | FromCoordinator::Kept { .. }
+        | FromCoordinator::FreeLog { .. }
+        | FromCoordinator::Ping
+        | FromCoordinator::Clock(_)
+        | FromCoordinator::Witness { .. }
+        | FromCoordinator::Describe
+        | FromCoordinator::Mark(_)
+        | FromCoordinator::Waiting { .. } => ReactorId(0),
+    }
+}

@@ -1,0 +1,203 @@
+//! FLUSHDB: empties tables on this server in steps that look atomic to clients.
+//!
+//! 1. The coordinator assigns new tenures. The flush begins here when this server receives them,
+//!    independently of the requester. Entries written until the table is empty keep the old
+//!    tenure, so that none of them is valid after a crash. A frozen range may be served here
+//!    again, and a recovering range will be: the flush waits until their owner is certain. A
+//!    range that is being flushed is not frozen.
+//! 2. Tablets with the table in `flushing` are published. Operations on the table wait.
+//! 3. When every reactor has begun a turn, no operation is inside the table. From here on,
+//!    records that a migration brings for the table are refused. Its records are deleted in
+//!    bounded steps.
+//! 4. Operations resume under the new tenure, and the flush is answered.
+//!
+//! One flush runs at a time. A request either finds the flush done, or performs it.
+
+use crate::outgoing::Wake;
+use crate::tablets::renewed;
+use crate::{Engine, Node};
+use planted::Bug;
+use std::sync::Arc;
+use store::{GracePeriod, TableSet, Tablet, TabletState};
+use types::limits::TABLES_MAX;
+use types::{KeyHash, TableId};
+use wire::control::{Answer, ClusterMap};
+
+/// A flush in progress, or queued.
+pub(crate) struct Flush {
+    /// Request to answer, if a client waits.
+    request: Option<u64>,
+    /// Minimum version of the map that has the new tenures.
+    map: u64,
+    /// Position of the flush; `None` before it begins.
+    step: Option<Step>,
+}
+
+struct Step {
+    /// Map with the new tenures.
+    map: Arc<ClusterMap>,
+    tables: TableSet,
+    table: TableId,
+    cursor: KeyHash,
+    /// Grace period after which no operation is inside the tables.
+    grace: GracePeriod,
+}
+
+/// Result of an attempt to begin.
+enum Begun {
+    Held(Step),
+    /// No table has new tenures.
+    Nothing,
+    /// The owner of a range is not certain, or another flush is in progress.
+    NotYet,
+}
+
+/// Refuses records that migrations still bring for a table that is being flushed.
+fn refuse_what_arrives(node: &Node, table: TableId) {
+    for tablet in node.store().tablets().iter().filter(|tablet| tablet.flushing.contains(table)) {
+        match &tablet.state {
+            TabletState::Arriving(arrival) => arrival.flush_table(table),
+            TabletState::Serving
+            | TabletState::Frozen
+            | TabletState::Leaving
+            | TabletState::Recovering(_)
+            | TabletState::Securing(_) => {}
+        }
+    }
+}
+
+/// Maximum number of buckets that one quantum empties.
+const FLUSH_BUCKETS: usize = 64;
+
+impl Engine {
+    /// Begins a flush if the newest map has given tables of this server new tenures.
+    pub(crate) fn flush_if_renewed(&mut self) {
+        let (map, me) = (self.node.map(), self.node.me());
+        let is_renewed = |tablet: &Tablet| match tablet.state {
+            TabletState::Serving
+            | TabletState::Arriving(_)
+            | TabletState::Securing(_)
+            | TabletState::Frozen => !renewed(tablet, &map, me).1.is_empty(),
+            TabletState::Leaving | TabletState::Recovering(_) => false,
+        };
+        if self.node.store().tablets().iter().any(is_renewed) {
+            self.begin_flush(None, 0);
+        }
+    }
+
+    /// Queues a flush, after a new map or the answer to a request.
+    pub(crate) fn begin_flush(&mut self, request: Option<u64>, map: u64) {
+        self.flushes.push_back(Flush { request, map, step: None });
+    }
+
+    /// Makes operations wait on tables with new tenures in the newest map.
+    fn hold_for_flush(&self, wanted: u64) -> Begun {
+        let (node, map, me) = (&self.node, self.node.map(), self.node.me());
+        if map.version < wanted {
+            return Begun::NotYet;
+        }
+        let is_uncertain = |tablet: &Tablet| match tablet.state {
+            TabletState::Frozen | TabletState::Recovering(_) => true,
+            TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => {
+                !tablet.flushing.is_empty()
+            }
+            TabletState::Leaving => false,
+        };
+        let renewed_tables = |tablet: &Tablet| match tablet.state {
+            TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => {
+                renewed(tablet, &map, me).1
+            }
+            TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => {
+                TableSet::NONE
+            }
+        };
+        let mut begun = None;
+        node.change_tablets_if(|tablets| {
+            if tablets.iter().any(is_uncertain) {
+                begun = Some(Begun::NotYet);
+                return None;
+            }
+            let tables = tablets.iter().map(renewed_tables).fold(TableSet::NONE, TableSet::union);
+            begun = Some(Begun::Nothing);
+            let table = (0..TABLES_MAX as u8).map(TableId).find(|table| tables.contains(*table))?;
+            let held = |tablet: Tablet| Tablet { flushing: renewed_tables(&tablet), ..tablet };
+            let (cursor, grace) = (KeyHash(0), node.store().grace_period());
+            begun = Some(Begun::Held(Step { map: map.clone(), tables, table, cursor, grace }));
+            Some(tablets.into_iter().map(held).collect())
+        });
+        match begun {
+            // The grace period must begin after the tablets are published.
+            Some(Begun::Held(step)) => {
+                Begun::Held(Step { grace: node.store().grace_period(), ..step })
+            }
+            Some(begun) => begun,
+            None => Begun::NotYet,
+        }
+    }
+
+    /// Runs one step of the oldest flush. Returns `false` if there is none, or it cannot proceed.
+    pub(crate) fn flush_quantum(&mut self) -> bool {
+        let Some(flush) = self.flushes.front_mut() else { return false };
+        let wanted = flush.map;
+        let Some(step) = &mut flush.step else { return self.try_flush(wanted) };
+        if !self.node.store().is_over(&step.grace) {
+            return true;
+        }
+        if step.cursor == KeyHash(0) && !planted::is(Bug::FlushedArrives) {
+            refuse_what_arrives(&self.node, step.table);
+        }
+        match self.worker.flush_step(step.table, step.cursor, FLUSH_BUCKETS) {
+            Some(cursor) => step.cursor = cursor,
+            None => {
+                step.cursor = KeyHash(0);
+                let next = (step.table.0 + 1..TABLES_MAX as u8).map(TableId);
+                match next.into_iter().find(|table| step.tables.contains(*table)) {
+                    Some(table) => step.table = table,
+                    None => self.end_flush(),
+                }
+            }
+        }
+        true
+    }
+
+    fn try_flush(&mut self, map: u64) -> bool {
+        match self.hold_for_flush(map) {
+            Begun::NotYet => false,
+            Begun::Nothing => {
+                self.answer_flush();
+                true
+            }
+            Begun::Held(step) => {
+                if let Some(flush) = self.flushes.front_mut() {
+                    flush.step = Some(step);
+                }
+                true
+            }
+        }
+    }
+
+    /// Ends a flush: the tables are empty, and operations resume under the new tenures.
+    fn end_flush(&mut self) {
+        let step = self.flushes.front_mut().and_then(|flush| flush.step.take());
+        let Some(Step { map, .. }) = step else { return };
+        let me = self.node.me();
+        self.node.change_tablets(|tablets| {
+            let over = |tablet: Tablet| {
+                let (new, _) = renewed(&tablet, &map, me);
+                let is_flushed = |table: usize| tablet.flushing.contains(TableId(table as u8));
+                let tenures = std::array::from_fn(|table| {
+                    if is_flushed(table) { new[table] } else { tablet.tenures[table] }
+                });
+                Tablet { flushing: TableSet::NONE, tenures, ..tablet }
+            };
+            tablets.into_iter().map(over).collect()
+        });
+        self.answer_flush();
+    }
+
+    fn answer_flush(&mut self) {
+        let Some(Flush { request, .. }) = self.flushes.pop_front() else { return };
+        let answer = |request| Wake::Answer(request, Answer::Flushed { map: 0 });
+        self.out.wakes.extend(request.map(answer));
+    }
+}

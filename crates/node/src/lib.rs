@@ -1,0 +1,50 @@
+//! One server without sockets and without the Redis protocol: it connects the store and the protocol
+//! machines.
+//!
+//! An engine owns the reactor's [`Worker`] ([`Engine::worker`]), on which commands run directly.
+//! It applies the effects of the migration machines ([`source_side`], [`target_side`], [`early`])
+//! and runs background work in bounded quanta. It leaves output for other servers, the
+//! coordinator and parked operations in [`Engine::out`].
+//!
+//! All state shared by reactors is in [`Node`]. One lock protects the machines there: messages
+//! and quanta hold it for well under a microsecond, and operations never take it.
+//!
+//! The simulator drives an engine as the shell does: with turns, messages, quanta and time.
+//!
+//! [`source_side`]: self
+//! [`target_side`]: self
+//! [`early`]: self
+
+#![forbid(unsafe_code)]
+
+mod census;
+mod cleaning;
+mod clock;
+mod durable;
+mod early;
+mod engine;
+mod entitled;
+mod flush;
+mod node;
+mod outgoing;
+mod pulse;
+mod recovering;
+mod replicated;
+mod safety;
+mod settings;
+mod source_side;
+mod tablets;
+mod target_side;
+mod work;
+
+pub use durable::{Keeper, Kept, KeptError, Mode, Progress};
+pub use engine::{Engine, TimeWithinTurn, reactor_for};
+pub use node::{Identity, Keeping, Node, Supervisor};
+pub use outgoing::{DiskDone, DiskJob, Outgoing, Payload, Route, Sending, To, Wake};
+pub use protocols::migration::Cuts;
+pub use pulse::Pulse;
+pub use recovering::{ReadDone, ReadJob};
+pub use replicated::{BackupDone, BackupJob, DiskCounts, Plan, Replication};
+pub use safety::Safety;
+pub use settings::{LiveSettings, MinReplicas, Settings};
+pub use work::Background;

@@ -1,0 +1,863 @@
+//! State that all reactors of one server share, besides the store.
+
+use crate::census::Census;
+use crate::clock::ServerClock;
+use crate::durable::{Keeper, Mode};
+use crate::outgoing::Payload;
+use crate::recovering::{self, RecoveryCounts, RecoverySide};
+use crate::replicated::Replication;
+use crate::settings::{LiveSettings, Settings};
+use crate::tablets::{self, MayBegin};
+use crate::work::WorkQueue;
+use arc_swap::ArcSwap;
+use protocols::Ticket;
+use protocols::migration::{Cuts, Source, Target};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use store::log::{Dependency, GracePeriod, Reservation};
+use store::{Arrival, Expiring, Store, Tablet, TabletMap, TabletState};
+use types::UnixMillis;
+use types::{
+    ClusterId, HashRange, Instant, MigrationId, OwnershipEpoch, ReactorId, ServerId, Slot, TableId,
+    slot_of,
+};
+use wire::control::{ClusterMap, HeldMigration, HeldState, HeldTablet, Holdings, Intent};
+
+/// Identity of a server, assigned by the coordinator before the server holds any data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Id of the cluster.
+    pub cluster: ClusterId,
+    /// Number of the server within the cluster.
+    pub server: ServerId,
+}
+
+/// Persistence of a server's log.
+pub enum Keeping {
+    /// No persistence: all data is lost with the process.
+    Nothing,
+    /// Persistence on the disk of this server, which has no cluster.
+    Alone(Arc<Keeper>),
+    /// Replication to other servers.
+    Replicated(Arc<Replication>),
+}
+
+/// One server, shared by its reactors.
+pub struct Node {
+    settings: Settings,
+    identity: Identity,
+    store: Arc<Store>,
+    keeper: Option<Arc<Keeper>>,
+    replication: Option<Arc<Replication>>,
+    map: ArcSwap<ClusterMap>,
+    /// All servers known to be dead, including those that the newest map no longer names.
+    dead: Mutex<BTreeSet<ServerId>>,
+    /// Ranges that the newest map assigns to this server and that it does not hold.
+    grants: Mutex<Grants>,
+    /// Version that rises whenever tablets or map change. Reactors then retry parked operations.
+    tablets_version: AtomicU64,
+    /// Serializes changes of the tablets: read, change, publish.
+    changing: Mutex<()>,
+    machines: Mutex<Machines>,
+    pub(crate) clock: ServerClock,
+    pub(crate) work: WorkQueue,
+    /// Number of machines that wait for reactors or backups. Read in every turn.
+    pub(crate) waiting_machines: AtomicUsize,
+    /// Those of them that wait for reactors (a grace period, a splice). No reactor sleeps
+    /// meanwhile. The other machines wait for backups; their answers wake all reactors.
+    pub(crate) restless_machines: AtomicUsize,
+    /// Earliest deadline of any machine, in nanoseconds; `u64::MAX` if there is none.
+    pub(crate) machine_deadline: AtomicU64,
+    /// Time until which all ranges may be served, in nanoseconds. It is limited while the
+    /// acceptance of some flip is unacknowledged; `u64::MAX` if there is no such flip.
+    unacknowledged_until: AtomicU64,
+    /// Set while recovery replays records and no client depends on their replication. Replication
+    /// of the replayed segments is then deferred.
+    pub(crate) keeps_recovered_back: AtomicBool,
+    /// Number of reactors with operations that wait for records.
+    pub(crate) reactors_missing: AtomicUsize,
+    /// Minimum share of a reactor's running time for background work, in percent.
+    background_share: AtomicU8,
+    /// Set by the control link while the coordinator is connected.
+    is_linked: Arc<AtomicBool>,
+    /// Set while the scan that reclaims expired records is disabled.
+    pub(crate) rests_expiry: AtomicBool,
+    wake_all: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Settings that operators can change.
+    live: ArcSwap<LiveSettings>,
+    supervisor: OnceLock<Box<dyn Supervisor>>,
+    /// Position and next deadline of the scan that reclaims expired records.
+    pub(crate) expiry: Mutex<ExpiryWalk>,
+    pub(crate) census: Census,
+    pub(crate) recovery_counts: RecoveryCounts,
+    /// Ranges of abandoned recovery partitions while their records are being deleted, by epoch.
+    pub(crate) forgetting: Mutex<BTreeMap<OwnershipEpoch, HashRange>>,
+}
+
+/// The process around a node. It can end the node, or start it again.
+pub trait Supervisor: Send + Sync {
+    /// Ends the process because of an error that prevents it from working.
+    fn fail(&self, reason: String);
+
+    /// Restarts the process as a new member, because other servers now serve its data.
+    fn begin_anew(&self, reason: String);
+}
+
+/// Ranges that the newest map assigns to this server and that it does not hold.
+#[derive(Debug, Default)]
+struct Grants {
+    /// New ranges that no server has served yet. Each begins with the map that clears `is_born`.
+    born: BTreeSet<(HashRange, OwnershipEpoch)>,
+    /// Ranges that this server must not serve: it has no data for them.
+    not_held: Vec<HashRange>,
+}
+
+/// The scan that reclaims expired records. All reactors share it and run it in steps.
+#[derive(Debug, Default)]
+pub(crate) struct ExpiryWalk {
+    pub(crate) table: u8,
+    pub(crate) cursor: u64,
+    pub(crate) next: Instant,
+    /// Number of buckets left in this round.
+    pub(crate) buckets_left: usize,
+    /// Records with an expiry time that the scan has met in this table.
+    pub(crate) met: Expiring,
+    /// Number of buckets left to scan without a pause after the last expired record was found.
+    pub(crate) eager_left: usize,
+}
+
+/// The machines of all migrations and recoveries of this server, behind one lock. A migration
+/// receives a few thousand messages a second at most, and operations never take the lock.
+pub(crate) struct Machines {
+    cuts: Cuts,
+    pub(crate) sources: BTreeMap<MigrationId, SourceSide>,
+    pub(crate) targets: BTreeMap<MigrationId, TargetSide>,
+    pub(crate) recoveries: BTreeMap<OwnershipEpoch, RecoverySide>,
+}
+
+/// An attempt to freeze a range.
+pub(crate) enum Freezing {
+    /// The range is served. Entries written before the attempt must be acknowledged first.
+    CatchingUp { attempt: u32, before: Dependency },
+    /// The range is frozen.
+    Frozen { attempt: u32, range: HashRange, wait: FreezeWait },
+}
+
+/// The event that a freeze waits for.
+pub(crate) enum FreezeWait {
+    /// Every reactor begins a turn. After that no operation writes to the range.
+    Turns(GracePeriod),
+    /// All earlier writes are acknowledged: the target will show them to clients.
+    Safety(Dependency),
+}
+
+/// Stage of a cut (a commit point of a migration).
+pub(crate) enum Cut {
+    /// These reactors have not spliced their side logs yet.
+    Splicing(BTreeSet<ReactorId>),
+    /// The log's content at the time of the cut is not fully acknowledged yet.
+    Securing(Dependency),
+}
+
+/// The source machine of a migration with its driver's state.
+pub(crate) struct SourceSide {
+    pub(crate) machine: Source,
+    pub(crate) intent: Option<Box<Intent>>,
+    /// Current attempt to freeze the range.
+    pub(crate) freezing: Option<Freezing>,
+    /// Range and its new owner, from the accepted flip until this server releases the range.
+    pub(crate) leaving: Option<(HashRange, ServerId)>,
+}
+
+/// The target machine of a migration with its driver's state.
+pub(crate) struct TargetSide {
+    pub(crate) machine: Target,
+    pub(crate) intent: Option<Box<Intent>>,
+    pub(crate) reservation: Option<Arc<Reservation>>,
+    pub(crate) arrival: Option<Arc<Arrival>>,
+    pub(crate) accepting: Option<GracePeriod>,
+    pub(crate) payloads: BTreeMap<Ticket, Payload>,
+    pub(crate) next_ticket: u64,
+    /// Current cut.
+    pub(crate) cutting: Option<Cut>,
+    /// Time at which the flip was accepted.
+    pub(crate) since: Instant,
+}
+
+/// Returns a tablet in the form that is reported to the coordinator.
+fn held(tablet: &Tablet) -> HeldTablet {
+    let state = match tablet.state {
+        TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => {
+            HeldState::Owned
+        }
+        TabletState::Frozen | TabletState::Leaving => HeldState::Leaving,
+        TabletState::Recovering(_) => HeldState::Recovering,
+    };
+    let Tablet { range, epoch, tenures, .. } = tablet;
+    HeldTablet { range: *range, epoch: *epoch, tenures: tenures.to_vec(), state }
+}
+
+impl Node {
+    /// Makes a server that holds no tablet and persists nothing. `is_linked` is set by its owner
+    /// while the coordinator is connected.
+    pub fn new(
+        settings: Settings,
+        identity: Identity,
+        store: Arc<Store>,
+        is_linked: Arc<AtomicBool>,
+    ) -> Arc<Node> {
+        Node::keeping(settings, identity, store, Keeping::Nothing, is_linked)
+    }
+
+    /// Makes a server that holds no tablet and persists its log as `keeping` specifies.
+    pub fn keeping(
+        settings: Settings,
+        identity: Identity,
+        store: Arc<Store>,
+        keeping: Keeping,
+        is_linked: Arc<AtomicBool>,
+    ) -> Arc<Node> {
+        let (keeper, replication) = match keeping {
+            Keeping::Nothing => (None, None),
+            Keeping::Alone(keeper) => (Some(keeper), None),
+            Keeping::Replicated(replication) => (None, Some(replication)),
+        };
+        let map = ClusterMap {
+            version: 0,
+            cluster: identity.cluster,
+            servers: Vec::new(),
+            tablets: Vec::new(),
+            moving: Vec::new(),
+        };
+        Arc::new(Node {
+            identity,
+            store,
+            keeper,
+            replication,
+            map: ArcSwap::from_pointee(map),
+            dead: Mutex::default(),
+            grants: Mutex::default(),
+            tablets_version: AtomicU64::new(0),
+            changing: Mutex::new(()),
+            machines: Mutex::new(Machines::new(settings.cuts)),
+            settings,
+            clock: ServerClock::default(),
+            work: WorkQueue::default(),
+            waiting_machines: AtomicUsize::new(0),
+            restless_machines: AtomicUsize::new(0),
+            machine_deadline: AtomicU64::new(u64::MAX),
+            unacknowledged_until: AtomicU64::new(u64::MAX),
+            keeps_recovered_back: AtomicBool::new(false),
+            reactors_missing: AtomicUsize::new(0),
+            background_share: AtomicU8::new(BACKGROUND_SHARE),
+            is_linked,
+            rests_expiry: AtomicBool::new(false),
+            wake_all: OnceLock::new(),
+            live: ArcSwap::default(),
+            supervisor: OnceLock::new(),
+            expiry: Mutex::default(),
+            census: Census::default(),
+            recovery_counts: RecoveryCounts::default(),
+            forgetting: Mutex::default(),
+        })
+    }
+
+    /// Returns the settings the server was started with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Returns the settings that can change while the server runs.
+    pub fn live(&self) -> LiveSettings {
+        **self.live.load()
+    }
+
+    /// Replaces the settings that can change. Reactors apply them in their next turn.
+    pub fn set_live(&self, live: LiveSettings) {
+        self.live.store(Arc::new(live));
+    }
+
+    /// Sets the interface to the surrounding process. Called once, before the first turn.
+    pub fn set_supervisor(&self, supervisor: Box<dyn Supervisor>) {
+        assert!(self.supervisor.set(supervisor).is_ok(), "the supervisor of a node is set once");
+    }
+
+    /// Returns the durability mode; `None` if nothing is persisted.
+    pub fn persistence(&self) -> Option<Mode> {
+        let own = self.keeper().map(|keeper| keeper.mode());
+        own.or_else(|| self.replication().map(|replication| replication.plan().mode))
+    }
+
+    /// Returns the second up to which every acknowledged write is certainly on disk: now in mode
+    /// `disk`, else the start of the server.
+    pub fn last_save(&self, wall: UnixMillis, uptime: Duration) -> u64 {
+        let now = wall.0 / 1000;
+        match self.persistence() {
+            Some(Mode::Disk) => now,
+            Some(Mode::Interval | Mode::Memory) | None => now.saturating_sub(uptime.as_secs()),
+        }
+    }
+
+    /// Returns the number of records of a table with an expiry time, and their mean time to live.
+    pub fn expiring_records(&self, table: TableId) -> (u64, u64) {
+        self.census.expiring(table)
+    }
+
+    /// Returns the tables that have records, with the number they had about a second ago.
+    pub fn table_records(&self) -> impl Iterator<Item = (TableId, u64)> {
+        self.census.tables()
+    }
+
+    /// Enables or disables the scan that reclaims expired records.
+    pub fn set_active_expiry(&self, is_on: bool) {
+        self.rests_expiry.store(!is_on, Ordering::Relaxed);
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Returns the local persistence of the log, if this server writes its own.
+    pub fn keeper(&self) -> Option<&Arc<Keeper>> {
+        self.keeper.as_ref()
+    }
+
+    /// Returns the replication of the log, if it is replicated.
+    pub fn replication(&self) -> Option<&Arc<Replication>> {
+        self.replication.as_ref()
+    }
+
+    /// Makes reactors retry the operations that wait for permission to run.
+    pub(crate) fn serves_again(&self) {
+        self.tablets_version.fetch_add(1, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// Ends loading: all persisted records are in memory again, and the server begins to serve.
+    pub(crate) fn loaded(&self) {
+        let records = self.store.usage().log.live_bytes;
+        tracing::info!(bytes = records, "loading complete, all persisted records are in memory");
+        self.tablets_version.fetch_add(1, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// Ends the process because the server cannot continue.
+    pub(crate) fn fail(&self, reason: String) {
+        tracing::error!(reason, "the server cannot continue");
+        if let Some(supervisor) = self.supervisor.get() {
+            supervisor.fail(reason);
+        }
+    }
+
+    /// Restarts the process, which rejoins as a new member: other servers serve its ranges.
+    pub(crate) fn begin_anew(&self, reason: &str) {
+        tracing::error!(reason, "rejoining as a new member");
+        if let Some(supervisor) = self.supervisor.get() {
+            supervisor.begin_anew(reason.to_owned());
+        }
+    }
+
+    /// Returns the number of this server.
+    pub fn me(&self) -> ServerId {
+        self.identity.server
+    }
+
+    /// Returns the id of this server's cluster.
+    pub fn cluster(&self) -> ClusterId {
+        self.identity.cluster
+    }
+
+    /// Returns whether the server presents itself to clients as a Redis Cluster node.
+    pub fn is_cluster(&self) -> bool {
+        self.settings.is_cluster
+    }
+
+    /// Returns the 40 hexadecimal digits that identify a server to clients.
+    pub fn name_of(&self, server: ServerId) -> String {
+        server.node_name(self.identity.cluster)
+    }
+
+    /// Returns the newest map.
+    pub fn map(&self) -> Arc<ClusterMap> {
+        self.map.load_full()
+    }
+
+    /// Returns the version of tablets and map, which rises whenever they change.
+    pub fn tablets_version(&self) -> u64 {
+        self.tablets_version.load(Ordering::Acquire)
+    }
+
+    /// Sets the function that wakes every sleeping reactor. Called once, before the first turn.
+    pub fn set_wake_all(&self, wake_all: impl Fn() + Send + Sync + 'static) {
+        if self.wake_all.set(Box::new(wake_all)).is_err() {
+            unreachable!("reactors are started once");
+        }
+    }
+
+    /// Wakes every sleeping reactor, because each must see a change or may take some work.
+    pub fn wake_all(&self) {
+        if let Some(wake_all) = self.wake_all.get() {
+            wake_all();
+        }
+    }
+
+    /// Records whether the coordinator is connected, for a link other than
+    /// the control link of the server.
+    pub fn set_linked(&self, is_linked: bool) {
+        self.is_linked.store(is_linked, Ordering::Relaxed);
+    }
+
+    /// Returns whether the coordinator is connected.
+    pub fn is_linked(&self) -> bool {
+        self.is_linked.load(Ordering::Relaxed)
+    }
+
+    /// Returns the minimum share of a reactor's running time for background work, in percent.
+    pub fn background_share(&self) -> u8 {
+        self.background_share.load(Ordering::Relaxed)
+    }
+
+    /// Adopts a map unless it is older than the current one, and begins to serve newly assigned
+    /// ranges. Returns the new, never served ranges that the map assigns to this server, so that
+    /// the caller can confirm them to the coordinator.
+    pub(crate) fn adopt(&self, map: ClusterMap) -> BTreeSet<(HashRange, OwnershipEpoch)> {
+        let known = self.map.load();
+        if map.version < known.version {
+            return BTreeSet::new();
+        }
+        self.note_deaths(&known, &map);
+        let me = self.me();
+        let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut *grants);
+        self.change_tablets(|tablets| {
+            let may_begin = match &self.keeper {
+                Some(_) => MayBegin::Any,
+                None => MayBegin::Born(&before.born),
+            };
+            let adopted = tablets::adopt(tablets, &map, me, may_begin);
+            *grants = Grants { born: adopted.births, not_held: adopted.not_held };
+            adopted.tablets
+        });
+        let births = grants.born.clone();
+        for range in grants.not_held.iter().filter(|range| !before.not_held.contains(range)) {
+            tracing::error!(
+                %range,
+                "range not served: the coordinator assigns it to this server, which does not hold \
+                 it. Its file may be older than the cluster, see 'ballast cluster status'"
+            );
+        }
+        drop(grants);
+        self.map.store(Arc::new(map));
+        self.tablets_version.fetch_add(1, Ordering::Release);
+        self.wake_all();
+        births
+    }
+
+    /// Returns the Redis error for a slot that the map assigns here and that is not held.
+    fn not_held(&self, slot: Slot) -> Option<String> {
+        let grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ranges = grants.not_held.iter();
+        ranges.any(|range| range.contains(slot.first_hash())).then(|| {
+            "CLUSTERDOWN Hash slot not served: the coordinator assigns it to this server, which \
+             does not hold it"
+                .to_owned()
+        })
+    }
+
+    /// Records dead servers: those that a map marks as dead, and those that a newer map omits,
+    /// because a server need not receive every map.
+    fn note_deaths(&self, known: &ClusterMap, new: &ClusterMap) {
+        let living: BTreeSet<ServerId> =
+            new.servers.iter().filter(|server| !server.is_dead).map(|server| server.id).collect();
+        let all = known.servers.iter().chain(&new.servers).map(|server| server.id);
+        let dead = all.filter(|id| !living.contains(id));
+        self.dead.lock().unwrap_or_else(PoisonError::into_inner).extend(dead);
+    }
+
+    /// Returns the servers that will never rejoin under their numbers.
+    pub(crate) fn dead(&self) -> BTreeSet<ServerId> {
+        self.dead.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the tablets and notifies every reactor.
+    pub(crate) fn change_tablets(&self, change: impl FnOnce(Vec<Tablet>) -> Vec<Tablet>) {
+        self.change_tablets_if(|tablets| Some(change(tablets)));
+    }
+
+    /// Replaces the tablets, unless `change` returns `None`, and notifies every reactor.
+    pub(crate) fn change_tablets_if(
+        &self,
+        change: impl FnOnce(Vec<Tablet>) -> Option<Vec<Tablet>>,
+    ) {
+        let guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let tablets = self.store.tablets().iter().cloned().collect();
+        let Some(changed) = change(tablets) else { return };
+        self.store.publish(TabletMap::new(changed));
+        drop(guard);
+        self.tablets_version.fetch_add(1, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// Returns everything this server holds, for a coordinator that rebuilds its state.
+    pub(crate) fn holdings(&self) -> Holdings {
+        let machines = self.machines();
+        let sources = machines.sources.values().filter(|side| !side.machine.is_over());
+        let sources = sources.filter_map(|side| side.intent.as_deref());
+        let sources = sources.map(|intent| (intent, false));
+        let targets = machines.targets.values().filter(|side| !side.machine.is_over());
+        let targets =
+            targets.filter_map(|side| Some((side.intent.as_deref()?, side.arrival.is_some())));
+        let migration = |(intent, is_accepted): (&Intent, bool)| HeldMigration {
+            intent: Intent::clone(intent),
+            is_accepted,
+        };
+        let replication = self.replication.as_ref();
+        Holdings {
+            seed: self.store.seed().number(),
+            chain: replication.and_then(|replication| replication.noted_chain()),
+            tablets: self.store.tablets().iter().map(held).collect(),
+            migrations: sources.chain(targets).map(migration).collect(),
+            logs: replication.map(|replication| replication.kept_logs()).unwrap_or_default(),
+        }
+    }
+
+    pub(crate) fn machines(&self) -> MutexGuard<'_, Machines> {
+        self.machines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Recomputes the values that every turn reads, after machines have changed.
+    pub(crate) fn note_machines(&self, machines: &Machines) {
+        let waiting = machines.sources.values().filter(|side| side.freezing.is_some()).count()
+            + machines
+                .targets
+                .values()
+                .map(|side| {
+                    usize::from(side.accepting.is_some()) + usize::from(side.cutting.is_some())
+                })
+                .sum::<usize>()
+            + machines.recoveries.values().filter(|side| side.is_waiting()).count();
+        let sources = machines.sources.values().filter_map(|side| side.machine.next_deadline());
+        let targets = machines.targets.values().filter_map(|side| side.machine.next_deadline());
+        let parts = machines.recoveries.values().filter_map(|side| side.machine.next_deadline());
+        let deadline = sources.chain(targets).chain(parts).min().map_or(u64::MAX, |at| at.0);
+        let sources = machines.sources.values().filter(|side| !side.machine.is_over());
+        let targets = machines.targets.values().filter(|side| !side.machine.is_over());
+        let intents = sources
+            .filter_map(|side| side.intent.as_ref())
+            .chain(targets.filter_map(|side| side.intent.as_ref()));
+        let shares = intents.map(|intent| intent.policy.background_share.clamp(1, 100));
+        let mut masters = machines.recoveries.values().map(|side| &side.machine);
+        let recovery = masters.any(|machine| !machine.is_over()).then_some(RECOVERY_SHARE);
+        let share = shares.chain(recovery).max().unwrap_or(BACKGROUND_SHARE);
+        let keeps_back = recovering::keeps_recovered_back(machines.recoveries.values());
+        let kept_back = self.keeps_recovered_back.swap(keeps_back, Ordering::Relaxed);
+        if kept_back && !keeps_back {
+            self.wake_all();
+        }
+        let patient = machines.recoveries.values().filter(|side| side.waits_for_backups()).count()
+            + machines.sources.values().filter(|side| side.is_catching_up()).count();
+        let unacknowledged =
+            machines.targets.values().filter_map(|side| side.machine.unacknowledged_until()).min();
+        let until = unacknowledged.map_or(u64::MAX, |until| until.0);
+        self.unacknowledged_until.store(until, Ordering::Release);
+        self.waiting_machines.store(waiting, Ordering::Release);
+        self.restless_machines.store(waiting - patient, Ordering::Release);
+        self.machine_deadline.store(deadline, Ordering::Release);
+        self.background_share.store(share, Ordering::Relaxed);
+    }
+
+    /// Limits serving to the time before `until`, unless the flip is acknowledged.
+    pub(crate) fn limit_unacknowledged(&self, until: Instant) {
+        self.unacknowledged_until.fetch_min(until.0, Ordering::AcqRel);
+    }
+
+    /// Returns whether some range may be served for a limited time only.
+    #[inline]
+    pub(crate) fn is_limited(&self) -> bool {
+        self.unacknowledged_until.load(Ordering::Acquire) != u64::MAX
+    }
+
+    /// Returns whether the acceptance of some flip was not acknowledged in time. Nothing is
+    /// served until the range of that flip is suspended.
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        now.0 >= self.unacknowledged_until.load(Ordering::Acquire)
+    }
+
+    /// Returns the Redis error for a key that this server does not own: a redirection, or that
+    /// the slot is not served. Returns `None` if the request should wait: no owner is known, or
+    /// this server is about to become the owner, or the range is being recovered.
+    pub fn redirection(&self, key: &[u8]) -> Option<String> {
+        let slot = slot_of(key);
+        let Some(owner) = self.owner_of(slot) else { return self.not_held(slot) };
+        let map = self.map.load();
+        let server = map.servers.iter().find(|server| server.id == owner)?;
+        if server.is_dead {
+            return self.not_served(slot, server.in_recovery);
+        }
+        // If the recorded owner is a previous process at this server's address, a MOVED to it
+        // would loop back here. The same holds for a previous process that is the target of a
+        // move: the source would redirect clients to it.
+        let moves = map.moving.iter().filter(|(range, ..)| range.contains(slot.first_hash()));
+        // Without replication a lost server is not declared dead soon, and the source may serve.
+        let moves = moves.filter(|_| self.replication.is_some());
+        let mut owners = moves.map(|(.., target)| *target).chain([owner]);
+        if owners.any(|owner| self.is_former(&map, owner)) {
+            return Some(
+                "CLUSTERDOWN Hash slot not served: the server that held it is gone".into(),
+            );
+        }
+        Some(format!("MOVED {} {}:{}", slot.0, server.host, server.client_port))
+    }
+
+    /// Returns whether `id` is an earlier process at this address, not declared dead yet.
+    fn is_former(&self, map: &ClusterMap, id: ServerId) -> bool {
+        let mut servers = map.servers.iter().filter(|server| server.id == id && id != self.me());
+        let here = (&self.settings.host, self.settings.client_port);
+        servers.any(|server| !server.is_dead && (&server.host, server.client_port) == here)
+    }
+
+    fn owner_of(&self, slot: Slot) -> Option<ServerId> {
+        let hash = slot.first_hash();
+        // An accepted flip takes effect before the coordinator's map shows it.
+        let machines = self.machines();
+        let mut leaving = machines.sources.values().filter_map(|side| side.leaving);
+        if let Some((_, to)) = leaving.rfind(|(range, _)| range.contains(hash)) {
+            return Some(to);
+        }
+        drop(machines);
+        let map = self.map.load();
+        let owner = map.tablets.iter().find(|tablet| tablet.range.contains(hash))?.owner;
+        if owner == self.me() && planted::is(planted::Bug::RedirectedWhileHeld) {
+            return map.servers.iter().map(|server| server.id).find(|other| *other != owner);
+        }
+        (owner != self.me()).then_some(owner)
+    }
+}
+
+impl SourceSide {
+    /// Returns whether only answers of the backups let the machine continue.
+    fn is_catching_up(&self) -> bool {
+        matches!(self.freezing, Some(Freezing::CatchingUp { .. }))
+    }
+}
+
+impl Machines {
+    fn new(cuts: Cuts) -> Machines {
+        Machines {
+            cuts,
+            sources: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            recoveries: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the source machine of a migration, and makes an empty one if there is none.
+    pub(crate) fn source(&mut self, id: MigrationId) -> &mut SourceSide {
+        if !self.sources.contains_key(&id) {
+            let is_idle = |side: &SourceSide| side.intent.is_none() || side.machine.is_over();
+            make_room(&mut self.sources, is_idle);
+        }
+        self.sources.entry(id).or_insert_with(|| SourceSide {
+            machine: Source::new(id),
+            intent: None,
+            freezing: None,
+            leaving: None,
+        })
+    }
+
+    /// Returns the target machine of a migration, and makes an empty one if there is none.
+    pub(crate) fn target(&mut self, id: MigrationId) -> &mut TargetSide {
+        if !self.targets.contains_key(&id) {
+            let is_idle = |side: &TargetSide| side.intent.is_none() || side.machine.is_over();
+            make_room(&mut self.targets, is_idle);
+        }
+        self.targets.entry(id).or_insert_with(|| TargetSide {
+            machine: Target::new(id, self.cuts),
+            intent: None,
+            reservation: None,
+            arrival: None,
+            accepting: None,
+            payloads: BTreeMap::new(),
+            next_ticket: 0,
+            cutting: None,
+            since: Instant(0),
+        })
+    }
+}
+
+/// Drops the oldest idle machine if there are too many.
+fn make_room<S>(sides: &mut BTreeMap<MigrationId, S>, is_idle: impl Fn(&S) -> bool) {
+    let idle = sides.iter().filter(|(_, side)| is_idle(side)).map(|(id, _)| *id);
+    let idle: Vec<_> = idle.collect();
+    if idle.len() >= IDLE_MACHINES_MAX {
+        sides.remove(&idle[0]);
+    }
+}
+
+/// Maximum number of idle machines on each side. They remember how their migrations ended and
+/// answer late messages. A connection delivers in order, so no message is later than that.
+const IDLE_MACHINES_MAX: usize = 64;
+
+/// Minimum background share in percent while no migration asks for another (design: 10 %).
+const BACKGROUND_SHARE: u8 = 10;
+
+/// Minimum background share in percent during a recovery: clients of its ranges wait for it.
+const RECOVERY_SHARE: u8 = 50;
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Mode, Plan};
+    use super::*;
+    use ::backup::{MemoryDisk, Replicas};
+    use protocols::Outbox;
+    use protocols::migration::{SourceEvent, TargetEvent};
+    use store::StoreConfig;
+    use types::HashSeed;
+    use wire::control::{ServerInfo, TabletInfo};
+    use wire::replica::BootId;
+
+    const CLUSTER: ClusterId = ClusterId(1);
+
+    fn small_node() -> Arc<Node> {
+        node_keeping(Keeping::Nothing)
+    }
+
+    fn replicated_node() -> Arc<Node> {
+        let disk = Arc::new(MemoryDisk::default());
+        let opened = Replicas::open(disk, BootId([1; 16]));
+        let disk = opened.expect("an empty disk can be read").replicas;
+        let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: None };
+        node_keeping(Keeping::Replicated(Arc::new(Replication::new(plan, ServerId(3), 1, disk))))
+    }
+
+    fn node_keeping(keeping: Keeping) -> Arc<Node> {
+        let settings = Settings {
+            host: "here".to_owned(),
+            client_port: 1,
+            bus_port: 2,
+            memory_bytes: 64 << 20,
+            reactors: 1,
+            is_cluster: true,
+            cuts: Cuts::default(),
+        };
+        let store = StoreConfig {
+            memory_bytes: settings.memory_bytes,
+            reactors: 1,
+            seed: HashSeed::new(1),
+            huge_pages: false,
+            durable: false,
+            segment_bytes: None,
+        };
+        let identity = Identity { cluster: CLUSTER, server: ServerId(3) };
+        let store = Store::new(store).expect("memory for a small store");
+        Node::keeping(settings, identity, store, keeping, Arc::default())
+    }
+
+    fn server(id: u32, client_port: u16, is_dead: bool) -> ServerInfo {
+        ServerInfo {
+            id: ServerId(id),
+            host: "here".into(),
+            client_port,
+            bus_port: 2,
+            connected: false,
+            rack: String::new(),
+            is_dead,
+            in_recovery: false,
+        }
+    }
+
+    fn map(version: u64, servers: Vec<ServerInfo>, tablets: Vec<TabletInfo>) -> ClusterMap {
+        ClusterMap { version, cluster: CLUSTER, servers, tablets, moving: Vec::new() }
+    }
+
+    #[test]
+    fn clients_are_not_sent_to_our_own_address_for_what_an_earlier_process_held() {
+        let node = small_node();
+        for (owner, port, said) in [(1, 1, "CLUSTERDOWN Hash slot not served"), (2, 9, "MOVED ")] {
+            let tablet = TabletInfo {
+                range: HashRange::ALL,
+                owner: ServerId(owner),
+                epoch: OwnershipEpoch(1),
+                tenures: Vec::new(),
+                is_born: false,
+            };
+            node.map.store(Arc::new(map(1, vec![server(owner, port, false)], vec![tablet])));
+            let error = node.redirection(b"key").expect("somebody is known");
+            assert!(error.starts_with(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn clients_are_not_sent_to_a_source_that_sends_them_to_a_target_of_our_address() {
+        let (node, other) = (replicated_node(), small_node());
+        let tablet = TabletInfo {
+            range: HashRange::ALL,
+            owner: ServerId(2),
+            epoch: OwnershipEpoch(1),
+            tenures: Vec::new(),
+            is_born: false,
+        };
+        let living = [server(1, 1, false), server(2, 9, false), server(4, 8, false)];
+        let servers = [&living[..], &[server(5, 1, true)]].concat();
+        let refused = "CLUSTERDOWN Hash slot not served";
+        for (target, said) in [(1, refused), (3, "MOVED "), (4, "MOVED "), (5, "MOVED ")] {
+            let moving = vec![(HashRange::ALL, ServerId(2), ServerId(target))];
+            let map = ClusterMap { moving, ..map(1, servers.clone(), vec![tablet.clone()]) };
+            other.map.store(Arc::new(map.clone()));
+            node.map.store(Arc::new(map));
+            let error = node.redirection(b"key").expect("somebody is known");
+            assert!(error.starts_with(said), "{target}: {error}");
+            let error = other.redirection(b"key").expect("somebody is known");
+            assert!(error.starts_with("MOVED "), "{target}: {error}");
+        }
+    }
+
+    #[test]
+    fn clients_wait_for_what_is_being_recovered_and_are_not_sent_to_the_dead() {
+        let node = small_node();
+        let tablet = TabletInfo {
+            range: HashRange::ALL,
+            owner: ServerId(2),
+            epoch: OwnershipEpoch(1),
+            tenures: Vec::new(),
+            is_born: false,
+        };
+        let in_recovery = ServerInfo { in_recovery: true, ..server(2, 9, true) };
+        node.map.store(Arc::new(map(1, vec![in_recovery], vec![tablet.clone()])));
+        assert_eq!(node.redirection(b"key"), None);
+        node.map.store(Arc::new(map(1, vec![server(2, 9, true)], vec![tablet])));
+        let error = node.redirection(b"key").expect("somebody is known");
+        assert!(error.starts_with("CLUSTERDOWN Hash slot not served: its server died"), "{error}");
+    }
+
+    #[test]
+    fn who_stands_in_no_map_any_more_is_dead() {
+        let node = small_node();
+        let dead = || node.dead().into_iter().map(|id| id.0).collect::<Vec<_>>();
+        let all = vec![server(1, 1, false), server(2, 2, false), server(4, 4, true)];
+        node.adopt(map(1, all, Vec::new()));
+        assert_eq!(dead(), [4]);
+        node.adopt(map(2, vec![server(2, 2, false), server(5, 5, false)], Vec::new()));
+        assert_eq!(dead(), [1, 4]);
+    }
+
+    #[test]
+    fn only_so_many_ended_migrations_are_remembered() {
+        let mut machines = Machines::new(Cuts::default());
+        for id in 1..=1000 {
+            let id = MigrationId(id);
+            let target = machines.target(id);
+            target.machine.handle(Instant(0), TargetEvent::Decide, &mut Outbox::new());
+            assert!(target.machine.is_over());
+            let source = machines.source(id);
+            let outcome = SourceEvent::Outcome { accepted: false };
+            source.machine.handle(Instant(0), outcome, &mut Outbox::new());
+        }
+        assert_eq!(machines.targets.len(), IDLE_MACHINES_MAX);
+        assert_eq!(machines.sources.len(), IDLE_MACHINES_MAX);
+        assert!(machines.targets.contains_key(&MigrationId(1000)), "the youngest are kept");
+    }
+}

@@ -1,0 +1,143 @@
+//! Output of an engine as plain data. The shell, or the simulator, sends and executes it.
+
+use crate::durable::{Sync, Synced};
+use crate::recovering::{ReadDone, ReadJob};
+use crate::replicated::{BackupDone, BackupJob};
+use types::ServerId;
+use wire::control::{Answer, ToCoordinator};
+use wire::peer::PeerMessage;
+
+/// Identifies the connection on which a message arrived, so that its answer can be sent back. The
+/// driver of the engine assigns the numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Route(pub u64);
+
+impl Route {
+    /// Route of a message that a server sends to itself. Such a message never leaves the engine,
+    /// and no connection has this number.
+    pub(crate) const HERE: Route = Route(u64::MAX);
+}
+
+/// Raw bytes that followed a message, still in the buffer of the whole frame.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Payload {
+    /// Buffer with the whole frame.
+    pub buffer: Vec<u8>,
+    /// Offset of the payload in the buffer.
+    pub start: usize,
+}
+
+impl Payload {
+    /// Returns the payload.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..]
+    }
+}
+
+/// Destination of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// A server, over one of this reactor's own connections.
+    Server(ServerId),
+    /// The connection on which a message arrived.
+    Back(Route),
+}
+
+impl To {
+    /// Returns whether a message of server `me` with this destination goes to `me` itself.
+    pub(crate) fn is_here(self, me: ServerId) -> bool {
+        match self {
+            To::Server(server) => server == me,
+            To::Back(route) => route == Route::HERE,
+        }
+    }
+}
+
+/// One message between servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sending {
+    /// Destination.
+    pub to: To,
+    /// Set if operations wait for the message.
+    pub is_priority: bool,
+    /// Message.
+    pub message: PeerMessage,
+    /// Raw bytes that follow the message.
+    pub payload: Vec<u8>,
+}
+
+/// An event that parked operations of this reactor wait for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wake {
+    /// This record has arrived, or is known not to exist.
+    Record(types::TableId, types::KeyHash),
+    /// The progress of some migration has changed.
+    Progress,
+    /// Tablets or the map have changed.
+    Tablets,
+    /// The answer to the request with this number, from the coordinator or the process.
+    Answer(u64, Answer),
+}
+
+/// Work for the disk that may take longer than a turn.
+#[derive(Debug)]
+pub enum DiskJob {
+    /// A sync of this server's own log (local persistence).
+    Sync(Sync),
+    /// A job on replicas of other servers' logs.
+    Backup(BackupJob),
+    /// A read of a dead server's replica. Many may be queued; no other job should wait.
+    Read(ReadJob),
+}
+
+/// Result of a [`DiskJob`].
+#[derive(Debug)]
+pub enum DiskDone {
+    /// Result of [`DiskJob::Sync`].
+    Synced(Synced),
+    /// Result of [`DiskJob::Backup`].
+    Backup(BackupDone),
+    /// Result of [`DiskJob::Read`].
+    Read(ReadDone),
+}
+
+impl DiskJob {
+    /// Returns whether the job only reads. Jobs that write need not wait for it.
+    pub fn is_reading(&self) -> bool {
+        match self {
+            DiskJob::Sync(_) => false,
+            DiskJob::Backup(job) => job.is_reading(),
+            DiskJob::Read(_) => true,
+        }
+    }
+
+    /// Runs the job. This may take milliseconds, and seconds on a busy disk.
+    pub fn carry_out(self) -> DiskDone {
+        match self {
+            DiskJob::Sync(sync) => DiskDone::Synced(sync.carry_out()),
+            DiskJob::Backup(job) => DiskDone::Backup(job.carry_out()),
+            DiskJob::Read(job) => DiskDone::Read(job.carry_out()),
+        }
+    }
+}
+
+/// All output of an engine, in order.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    /// Messages to servers.
+    pub peers: Vec<Sending>,
+    /// Messages to the coordinator.
+    pub control: Vec<ToCoordinator>,
+    /// Jobs for the disk, in order. [`crate::core::Core::on_disk`] follows each.
+    pub disk: Vec<DiskJob>,
+    /// Wakes for parked operations.
+    pub wakes: Vec<Wake>,
+}
+
+impl Outgoing {
+    /// Queues a message to a server that no operation waits for.
+    pub(crate) fn send(&mut self, to: ServerId, message: PeerMessage) {
+        let to = To::Server(to);
+        self.peers.push(Sending { to, is_priority: false, message, payload: Vec::new() });
+    }
+}

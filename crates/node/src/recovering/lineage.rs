@@ -1,0 +1,158 @@
+//! Recovery partitions of a migration that has lost one side. The surviving side recovers the
+//! moving range, and combines it with the records it holds.
+//!
+//! The source takes back the records that the target did not have. Its frozen copy remains valid,
+//! together with the target's writes. The target reads the records that had not arrived from the
+//! source's log, and continues to serve those that had. Until a partition is complete, no
+//! operation on it is answered, because any of its records may be outdated.
+
+use super::{RecoverySide, Voided, Wait};
+use crate::Engine;
+use crate::node::Machines;
+use crate::tablets::{carve, tenures};
+use protocols::migration::{SourceEvent, TargetEvent};
+use protocols::recovery::PartName;
+use std::sync::Arc;
+use store::{RangeClock, Recovery, RecoveryPlan, Tablet, TabletState, Worker};
+use types::limits::TABLES_MAX;
+use types::{HashRange, Instant, KeyHash, MigrationId, TableId};
+
+/// Maximum number of buckets that one step empties.
+const VOID_BUCKETS: usize = 64;
+
+impl Voided {
+    pub(super) fn nothing() -> Voided {
+        Voided { tables: Vec::new(), from: KeyHash(0) }
+    }
+
+    /// Deletes some of the void records. Returns whether none is left.
+    pub(super) fn drop_some(&mut self, worker: &mut Worker, range: HashRange) -> bool {
+        let Some(table) = self.tables.last().copied() else { return true };
+        let first = self.from.max(range.first());
+        let rest = HashRange::new(first, range.last());
+        match worker.drop_records(table, rest, VOID_BUCKETS) {
+            Some(cursor) if cursor <= range.last() => self.from = cursor,
+            Some(_) | None => {
+                self.from = KeyHash(0);
+                self.tables.pop();
+            }
+        }
+        self.tables.is_empty()
+    }
+}
+
+impl Engine {
+    /// Ends migrations of this range after the death of their other side. The moving records are
+    /// not served until they are recovered.
+    pub(super) fn end_migrations_of(
+        &mut self,
+        machines: &mut Machines,
+        now: Instant,
+        range: HashRange,
+    ) {
+        let sources = machines.sources.iter().filter(|(_, side)| {
+            let intent = side.intent.as_ref();
+            !side.machine.is_over() && intent.is_some_and(|intent| intent.range.overlaps(range))
+        });
+        for id in sources.map(|(id, _)| *id).collect::<Vec<MigrationId>>() {
+            self.drive_source_in(machines, now, id, SourceEvent::Returned { range });
+        }
+        let targets = machines.targets.iter().filter_map(|(id, side)| {
+            let arrival = side.arrival.clone()?;
+            arrival.range().overlaps(range).then_some((*id, arrival))
+        });
+        for (id, arrival) in targets.collect::<Vec<_>>() {
+            for missing in arrival.missing() {
+                self.suspend(missing);
+            }
+            self.drive_target_in(machines, now, id, TargetEvent::SourceDied);
+        }
+        self.node.change_tablets(|tablets| carve(tablets, range, without_source));
+    }
+
+    /// Makes operations on an arriving range wait.
+    fn suspend(&self, range: HashRange) {
+        self.node.change_tablets(|tablets| {
+            carve(tablets, range, |tablet| match &tablet.state {
+                TabletState::Arriving(_) => Some(suspended(tablet)),
+                TabletState::Serving
+                | TabletState::Frozen
+                | TabletState::Leaving
+                | TabletState::Recovering(_)
+                | TabletState::Securing(_) => Some(tablet),
+            })
+        });
+    }
+
+    /// Begins a partition in a range that this server already holds in part.
+    pub(super) fn begin_with_what_is_here(
+        &mut self,
+        side: &mut RecoverySide,
+    ) -> Result<(), String> {
+        let PartName { range, epoch, .. } = side.machine.name();
+        let mut unknown = vec![range];
+        for tablet in self.node.store().tablets().iter() {
+            let is_ours = match tablet.state {
+                TabletState::Recovering(_) | TabletState::Serving | TabletState::Securing(_) => {
+                    true
+                }
+                TabletState::Frozen | TabletState::Leaving | TabletState::Arriving(_) => false,
+            };
+            if is_ours {
+                let rest = unknown.into_iter().flat_map(|it| it.without(tablet.range));
+                unknown = rest.flatten().collect();
+            }
+        }
+        if !unknown.is_empty() {
+            return Err("the server does not hold the range that was moving".to_owned());
+        }
+        let old_tenures = side.logs.iter().map(|log| log.old_tenures.clone()).collect();
+        let plan = RecoveryPlan { number: epoch.0, range, old_tenures };
+        let recovery = Arc::new(Recovery::new(plan));
+        let new = tenures(&side.tenures);
+        let mut voided = Vec::new();
+        let own = self.node.store().clock();
+        self.node.change_tablets(|tablets| {
+            carve(tablets, range, |tablet| match &tablet.state {
+                TabletState::Recovering(_) => {
+                    let is_void = |table: &usize| tablet.tenures[*table] != new[*table];
+                    voided.extend((0..TABLES_MAX).filter(is_void));
+                    let state = TabletState::Recovering(recovery.clone());
+                    let at = tablet.clock.read(own).max(side.clock_floor);
+                    let clock = RangeClock::going_on_from(at, own);
+                    Some(Tablet { state, epoch, tenures: new, clock, ..tablet })
+                }
+                TabletState::Serving | TabletState::Securing(_) => Some(Tablet { epoch, ..tablet }),
+                TabletState::Frozen | TabletState::Leaving | TabletState::Arriving(_) => {
+                    Some(tablet)
+                }
+            })
+        });
+        voided.sort_unstable();
+        voided.dedup();
+        let tables = voided.into_iter().map(|table| TableId(table as u8)).collect();
+        let grace = self.node.store().grace_period();
+        side.recovery = Some(recovery);
+        side.waits = Some(Wait::Begin(grace, Voided { tables, from: KeyHash(0) }));
+        Ok(())
+    }
+}
+
+/// Makes a tablet wait for a partition that is about to begin. The tablet keeps its epoch, under
+/// which it may already belong to this server. Its recovery number equals no epoch, so no map
+/// marks it as recovered.
+fn suspended(tablet: Tablet) -> Tablet {
+    let plan = RecoveryPlan { number: u64::MAX, range: tablet.range, old_tenures: Vec::new() };
+    Tablet { state: TabletState::Recovering(Arc::new(Recovery::new(plan))), ..tablet }
+}
+
+/// Suspends a tablet that the source takes back from a dead target.
+fn without_source(tablet: Tablet) -> Option<Tablet> {
+    match tablet.state {
+        TabletState::Leaving | TabletState::Frozen => Some(suspended(tablet)),
+        TabletState::Serving
+        | TabletState::Arriving(_)
+        | TabletState::Recovering(_)
+        | TabletState::Securing(_) => Some(tablet),
+    }
+}

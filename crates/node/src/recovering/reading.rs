@@ -1,0 +1,156 @@
+//! Reads of dead servers' logs on this server's disk, for recovery masters.
+//!
+//! A read waits for the disk and examines every entry, so it is left in the engine's outbox as a
+//! [`ReadJob`]. A recovery master may also read from its own server.
+
+use crate::outgoing::{DiskJob, Payload, Sending, To};
+use crate::{Engine, Route};
+use ::backup::Replicas;
+use protocols::recovery::MasterEvent;
+use std::fmt;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{HashSeed, Instant};
+use wire::control::ToCoordinator;
+use wire::peer::{PeerMessage, RecoveryNext, RecoveryRead, RecoveryReply};
+use wire::replica::ReplicaId;
+
+/// Maximum bytes of entries in one reply: 3,000 entries of 160 bytes, which are replayed in 1 ms.
+const REPLY_BYTES: usize = 512 << 10;
+
+/// Maximum number of reads in progress per reactor: 64 MiB of buffers.
+const READINGS_MAX: usize = 128;
+
+/// Requester of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// A recovery master on this server.
+    Here,
+    /// A recovery master on the server at the other end of the connection.
+    There(Route),
+}
+
+/// A read in progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    asker: Asker,
+    read: RecoveryRead,
+    since: Instant,
+}
+
+/// Disk job that reads entries of a replica.
+pub struct ReadJob {
+    disk: Arc<Replicas>,
+    seed: HashSeed,
+    reading: Reading,
+    buffer: Vec<u8>,
+}
+
+/// Result of a [`ReadJob`].
+pub struct ReadDone {
+    reading: Reading,
+    next: RecoveryNext,
+    entries: Vec<u8>,
+    /// Set if the disk has lost the replica, or returns data that was never written.
+    is_damaged: bool,
+}
+
+impl fmt::Debug for ReadJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RecoveryRead { replica, range, from } = self.reading.read;
+        write!(f, "read {range} of {replica} from {from}")
+    }
+}
+
+impl fmt::Debug for ReadDone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RecoveryRead { replica, range, .. } = self.reading.read;
+        write!(f, "{} bytes of {range} of {replica}", self.entries.len())
+    }
+}
+
+impl ReadJob {
+    /// Runs the read. This may take as long as the disk needs for a segment.
+    pub fn carry_out(self) -> ReadDone {
+        let ReadJob { disk, seed, reading, buffer: mut entries } = self;
+        let next = disk.entries(&reading.read, &seed, REPLY_BYTES, &mut entries);
+        let mut is_damaged = false;
+        let next = next.unwrap_or_else(|error| {
+            is_damaged = error.kind() != ErrorKind::NotFound;
+            if is_damaged {
+                tracing::warn!(%error, "cannot read a replica of a dead server's log");
+            }
+            entries.clear();
+            RecoveryNext::Missing
+        });
+        ReadDone { reading, next, entries, is_damaged }
+    }
+}
+
+impl Engine {
+    /// Handles a recovery master's read. A log that is not fenced is not readable.
+    pub(crate) fn recovery_read_arrived(&mut self, now: Instant, route: Route, read: RecoveryRead) {
+        self.read_for(now, Asker::There(route), read);
+    }
+
+    pub(super) fn read_for(&mut self, now: Instant, asker: Asker, read: RecoveryRead) {
+        let Some(replication) = self.replication.clone() else { return };
+        let is_same = |busy: &Reading| (busy.asker, busy.read) == (asker, read);
+        // A repeated request is already being served.
+        if !replication.is_log_fenced(read.replica.log) || self.readings.iter().any(is_same) {
+            return;
+        }
+        // Each read has a buffer. The requester repeats a read that is dropped here.
+        if self.readings.len() >= READINGS_MAX {
+            return;
+        }
+        let reading = Reading { asker, read, since: now };
+        self.readings.push(reading);
+        let buffer = self.take_buffer(REPLY_BYTES);
+        let (disk, seed) = (replication.disk().clone(), self.node.store().seed().clone());
+        self.out.disk.push(DiskJob::Read(ReadJob { disk, seed, reading, buffer }));
+    }
+
+    /// Handles the result of a read.
+    pub(crate) fn on_read(&mut self, now: Instant, done: ReadDone) {
+        let ReadDone { reading, next, entries, is_damaged } = done;
+        self.readings.retain(|busy| *busy != reading);
+        self.judge_replica(reading.read.replica, next, is_damaged);
+        let spent: Duration = now.since(reading.since);
+        self.node.recovery_counts.read(entries.len(), spent);
+        let RecoveryRead { replica, range, from } = reading.read;
+        let reply = RecoveryReply { replica, range, from, next };
+        match reading.asker {
+            Asker::Here => {
+                let payload = Payload { buffer: entries, start: 0 };
+                self.recovery_replied(now, self.node.me(), reply, payload);
+            }
+            Asker::There(route) => self.out.peers.push(Sending {
+                to: To::Back(route),
+                is_priority: false,
+                message: PeerMessage::RecoveryReply(reply),
+                payload: entries,
+            }),
+        }
+    }
+
+    /// Reports an unreadable replica, or one shorter than reported, to the coordinator.
+    fn judge_replica(&mut self, replica: ReplicaId, next: RecoveryNext, is_damaged: bool) {
+        let Some(replication) = &self.replication else { return };
+        let is_short = match next {
+            RecoveryNext::End { length, .. } => replication.is_short(replica, length),
+            RecoveryNext::From(_) | RecoveryNext::Missing => false,
+        };
+        if is_damaged || is_short {
+            replication.disk_counts().note_damaged();
+            let ReplicaId { log, segment, epoch } = replica;
+            self.out.control.push(ToCoordinator::Damaged { log, segment, epoch });
+        }
+    }
+
+    /// Handles the end of a connection on which replies may have been lost.
+    pub(crate) fn recovery_connection_lost(&mut self, now: Instant, backup: types::ServerId) {
+        self.tell_recoveries(now, &MasterEvent::ConnectionLost { backup });
+    }
+}

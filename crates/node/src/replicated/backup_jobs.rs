@@ -1,0 +1,338 @@
+//! Disk jobs for replicas of other servers' logs: begin, sync, read and free replicas, and
+//! prepare files. A job may take long, so the reactor queues it and receives the result later.
+//!
+//! **Invariant:** if the start of a replica is reported as refused for lack of room, the next
+//! process start finds nothing of it. The segment continues without this replica.
+
+use crate::Payload;
+use ::backup::{Blocks, Replica, Replicas};
+use protocols::replication::{BackupEvent, Scrubbed};
+use std::io::ErrorKind;
+use std::sync::Arc;
+use types::{SegmentId, ServerId, UnixMillis};
+use wire::control::DirectoryPlace;
+use wire::replica::{PIECE_HEADER_BYTES, ReplicaEpoch, ReplicaHeader, ReplicaId};
+
+/// Number of files prepared for new replicas, because several masters may begin segments at once.
+const FILES_READY: usize = 4;
+
+/// A piece of a replica, on its way to the disk.
+pub(super) struct Piece {
+    pub(super) header: [u8; PIECE_HEADER_BYTES],
+    pub(super) payload: Payload,
+}
+
+/// Disk work that may take long.
+pub struct BackupJob {
+    pub(super) disk: Arc<Replicas>,
+    pub(super) work: Work,
+}
+
+/// Kinds of disk work.
+pub(super) enum Work {
+    Begin {
+        header: ReplicaHeader,
+        first: Option<Piece>,
+    },
+    /// Prepare files for segments of this size.
+    Prepare {
+        segment_bytes: u32,
+    },
+    Sync(Vec<(ReplicaId, Arc<Replica>)>),
+    Free(ReplicaId),
+    /// Measure a replica of an earlier process.
+    Measure(ReplicaId),
+    ReadDirectory(DirectoryRead),
+    /// Check that the disk still has a replica's data.
+    Scrub(ReplicaId),
+    /// Make sure that a later start does not find a replica.
+    GiveUp(ReplicaId),
+}
+
+/// A coordinator's request for a part of a log's manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DirectoryRead {
+    pub(super) log: ServerId,
+    /// Replica of a manifest segment.
+    pub(super) replica: (SegmentId, ReplicaEpoch),
+    /// Position of the part's first byte.
+    pub(super) first: DirectoryPlace,
+}
+
+impl DirectoryRead {
+    pub(super) fn id(self) -> ReplicaId {
+        ReplicaId { log: self.log, segment: self.replica.0, epoch: self.replica.1 }
+    }
+}
+
+/// Result of a [`BackupJob`].
+pub struct BackupDone(pub(super) Done);
+
+/// Result of each kind of work.
+pub(super) enum Done {
+    Begun(ReplicaId, Result<Arc<Replica>, NotBegun>),
+    Synced(Vec<(ReplicaId, Result<u32, String>)>),
+    Freed(ReplicaId),
+    Prepared,
+    /// Bytes of the segment in the replica, and the latest expiry clock in its pieces; `None` if
+    /// the replica is damaged or unreadable.
+    Measured(ReplicaId, Option<(u32, UnixMillis)>),
+    /// All pieces of the manifest segment; none if it cannot be read.
+    DirectoryRead(DirectoryRead, Vec<Vec<u8>>),
+    Scrubbed(ReplicaId, Scrubbed),
+    GivenUp,
+}
+
+/// Failure to begin a replica.
+pub(super) struct NotBegun {
+    why: String,
+    /// Set if nothing of the replica is on the disk, so that the next start does not find it.
+    is_nothing_left: bool,
+}
+
+impl std::fmt::Debug for BackupJob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.work {
+            Work::Begin { header, .. } => write!(f, "begin {}", header.id),
+            Work::Prepare { .. } => f.write_str("prepare a file"),
+            Work::Sync(replicas) => write!(f, "sync {} replicas", replicas.len()),
+            Work::Free(replica) => write!(f, "free {replica}"),
+            Work::Measure(replica) => write!(f, "measure {replica}"),
+            Work::ReadDirectory(read) => write!(f, "read the manifest {}", read.id()),
+            Work::Scrub(replica) => write!(f, "scrub {replica}"),
+            Work::GiveUp(replica) => write!(f, "discard {replica}"),
+        }
+    }
+}
+
+impl std::fmt::Debug for BackupDone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Done::Begun(replica, _) => write!(f, "begun {replica}"),
+            Done::Synced(replicas) => write!(f, "synced {} replicas", replicas.len()),
+            Done::Freed(replica) => write!(f, "freed {replica}"),
+            Done::Prepared => f.write_str("prepared a file"),
+            Done::Measured(replica, Some((length, _))) => {
+                write!(f, "measured {replica}: {length}")
+            }
+            Done::Measured(replica, None) => write!(f, "{replica} cannot be read"),
+            Done::DirectoryRead(read, _) => write!(f, "read the manifest {}", read.id()),
+            Done::Scrubbed(replica, found) => write!(f, "scrubbed {replica}: {found:?}"),
+            Done::GivenUp => f.write_str("discarded a replica"),
+        }
+    }
+}
+
+impl BackupJob {
+    /// Returns whether the job only reads. Jobs that write need not wait for it.
+    pub fn is_reading(&self) -> bool {
+        match self.work {
+            Work::Measure(_) | Work::ReadDirectory(_) | Work::Scrub(_) => true,
+            Work::Begin { .. }
+            | Work::Prepare { .. }
+            | Work::Sync(_)
+            | Work::Free(_)
+            | Work::GiveUp(_) => false,
+        }
+    }
+
+    /// Runs the job. This may take milliseconds, and seconds on a busy disk.
+    pub fn carry_out(self) -> BackupDone {
+        BackupDone(match self.work {
+            Work::Begin { header, first } => {
+                Done::Begun(header.id, begin(&self.disk, header, first))
+            }
+            Work::Prepare { segment_bytes } => {
+                let made = self.disk.prepare(segment_bytes, FILES_READY, Blocks::Promised);
+                if let Err(error) = made {
+                    tracing::warn!(%error, "cannot preallocate a replica file");
+                }
+                Done::Prepared
+            }
+            Work::Sync(replicas) => {
+                let synced = |(id, replica): (ReplicaId, Arc<Replica>)| {
+                    (id, replica.sync().map_err(|error| error.to_string()))
+                };
+                Done::Synced(replicas.into_iter().map(synced).collect())
+            }
+            Work::Free(replica) => {
+                free(&self.disk, replica);
+                Done::Freed(replica)
+            }
+            Work::Measure(replica) => Done::Measured(replica, measure(&self.disk, replica)),
+            Work::Scrub(replica) => Done::Scrubbed(replica, scrub(&self.disk, replica)),
+            Work::GiveUp(replica) => {
+                give_up(&self.disk, replica);
+                Done::GivenUp
+            }
+            Work::ReadDirectory(read) => {
+                let bodies = self.disk.bodies(read.id()).map(|(bodies, _)| bodies);
+                let bodies = bodies.unwrap_or_else(|error| {
+                    tracing::warn!(%error, "cannot read a segment manifest");
+                    Vec::new()
+                });
+                Done::DirectoryRead(read, bodies)
+            }
+        })
+    }
+}
+
+/// Makes a replica with its first piece, or nothing.
+fn begin(
+    disk: &Replicas,
+    header: ReplicaHeader,
+    first: Option<Piece>,
+) -> Result<Arc<Replica>, NotBegun> {
+    let replica = match disk.create(header) {
+        Ok(replica) => replica,
+        // An earlier process has left an unreadable replica here. It must not be touched.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            return Err(NotBegun { why: error.to_string(), is_nothing_left: false });
+        }
+        Err(error) => return Err(not_begun(disk, header.id, &error.to_string())),
+    };
+    if let Some(piece) = first
+        && let Err(error) = replica.append(&piece.header, piece.payload.bytes())
+    {
+        return Err(not_begun(disk, header.id, &error.to_string()));
+    }
+    Ok(replica)
+}
+
+/// Removes the rest of a replica that could not be begun.
+pub(super) fn not_begun(disk: &Replicas, replica: ReplicaId, why: &str) -> NotBegun {
+    NotBegun { why: why.to_owned(), is_nothing_left: give_up(disk, replica) }
+}
+
+impl NotBegun {
+    /// Returns the event for the backup's machine. If nothing is left, the segment continues
+    /// without this backup. A remaining header would be found as an original that lacks later
+    /// acknowledged bytes, so the segment must end.
+    pub(super) fn event(&self, replica: ReplicaId) -> BackupEvent {
+        let NotBegun { why, is_nothing_left } = self;
+        tracing::warn!(%replica, why, is_nothing_left, "cannot create a replica");
+        match is_nothing_left {
+            true => BackupEvent::Full { replica },
+            false => BackupEvent::Failed { replica },
+        }
+    }
+}
+
+/// Removes a replica. Returns whether nothing is left of it, even after a loss of power.
+pub(super) fn give_up(disk: &Replicas, replica: ReplicaId) -> bool {
+    let given_up = disk.give_up(replica);
+    if let Err(error) = &given_up {
+        tracing::warn!(%replica, %error, "cannot discard a replica, the next start may find it");
+    }
+    given_up.is_ok()
+}
+
+/// Reads a replica that an earlier process has written. Returns its length and the latest expiry
+/// clock in its pieces, or `None` if it is damaged or unreadable: such a replica is not used.
+fn measure(disk: &Replicas, replica: ReplicaId) -> Option<(u32, UnixMillis)> {
+    match disk.measure(replica) {
+        Ok((boot, end)) if !end.is_damaged(boot != disk.boot()) => {
+            return Some((end.length, end.stamp.clock));
+        }
+        Ok((_, end)) => tracing::warn!(
+            %replica,
+            "replica has invalid data at byte {} of its file, not using it",
+            end.place
+        ),
+        Err(error) => tracing::warn!(%replica, %error, "cannot read a replica"),
+    }
+    None
+}
+
+/// Rereads a replica of a living master. This process wrote it, so all pieces must be intact.
+fn scrub(disk: &Replicas, replica: ReplicaId) -> Scrubbed {
+    match disk.scrub(replica) {
+        Ok(Ok(end)) => Scrubbed::Whole(end.length),
+        Ok(Err(error)) => {
+            tracing::warn!(%replica, %error, "replica can no longer be read, replacing it");
+            Scrubbed::Damaged
+        }
+        Err(error) => {
+            tracing::warn!(%replica, %error, "cannot read a replica now, trying again later");
+            Scrubbed::Unknown
+        }
+    }
+}
+
+/// Frees a replica that is not needed any more.
+fn free(disk: &Replicas, replica: ReplicaId) {
+    if let Err(error) = disk.free(replica) {
+        tracing::warn!(%error, "cannot free an unused replica");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::backup::{Faults, MemoryDisk, Opened};
+    use types::ClusterId;
+    use wire::replica::{BootId, PieceWriter, ReplicaFormat, ReplicaKind, Stamp};
+
+    const SEGMENT_BYTES: u32 = 1 << 16;
+    /// File size at which the header can be written, and the first piece cannot.
+    const NO_PIECE: usize = 4096;
+
+    fn header() -> ReplicaHeader {
+        let (log, segment, epoch) = (ServerId(3), SegmentId(9), ReplicaEpoch(0));
+        let id = ReplicaId { log, segment, epoch };
+        let (cluster, kind, boot) = (ClusterId(7), ReplicaKind::Data, BootId::default());
+        let format = ReplicaFormat::CURRENT;
+        ReplicaHeader { format, cluster, id, kind, segment_bytes: SEGMENT_BYTES, boot }
+    }
+
+    fn open(disk: &MemoryDisk) -> Replicas {
+        let Opened { replicas, .. } =
+            Replicas::open(Arc::new(disk.clone()), BootId::default()).unwrap();
+        replicas
+    }
+
+    fn first() -> Piece {
+        let buffer = vec![1; NO_PIECE];
+        let header = PieceWriter::new(header().identity()).next(&buffer, 0, Stamp::default());
+        Piece { header, payload: Payload { buffer, start: 0 } }
+    }
+
+    fn begun(disk: &MemoryDisk, faults: Faults) -> Option<BackupEvent> {
+        let replicas = open(disk);
+        replicas.prepare(SEGMENT_BYTES, FILES_READY, Blocks::Promised).unwrap();
+        disk.set_faults(faults);
+        let begun = begin(&replicas, header(), Some(first()));
+        begun.err().map(|not_begun| not_begun.event(header().id))
+    }
+
+    #[test]
+    fn a_segment_goes_on_without_a_backup_only_if_that_will_not_find_the_replica() {
+        for removals_fail in [false, true] {
+            for after in [0, 100, NO_PIECE] {
+                let disk = MemoryDisk::new();
+                let write_fails_after = Some(after);
+                let faults = Faults { write_fails_after, removals_fail, ..Faults::default() };
+                let event = begun(&disk, faults);
+                let replica = header().id;
+                let expected = match removals_fail {
+                    false => BackupEvent::Full { replica },
+                    true => BackupEvent::Failed { replica },
+                };
+                assert_eq!(event, Some(expected), "after {after} bytes");
+                disk.kill_process();
+                let is_found = !open(&disk).list(header().id.log).is_empty();
+                assert_eq!(is_found, removals_fail && after > 0, "after {after} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn what_another_process_has_left_is_not_removed_to_make_a_replica() {
+        let disk = MemoryDisk::new();
+        assert_eq!(begun(&disk, Faults::default()), None);
+        disk.kill_process();
+        let replica = header().id;
+        assert_eq!(begun(&disk, Faults::default()), Some(BackupEvent::Failed { replica }));
+        assert_eq!(open(&disk).list(replica.log), [header()]);
+    }
+}

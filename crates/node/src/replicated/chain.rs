@@ -1,0 +1,342 @@
+//! The segment manifest of a replicated log (the log directory in the on-disk format): its
+//! content and its own segments (the chain). Notifications follow once an entry is safe.
+//!
+//! A reactor that changes the manifest queues the change here, with a notification for the time
+//! at which it counts. The first reactor writes one body at a time, with all changes queued
+//! meanwhile. So a change waits for at most one round trip of the change before it.
+//!
+//! Each body goes to every manifest segment that the coordinator may know, and to the next one
+//! from its beginning on ([`Manifest`]). So nothing stops while the coordinator is away.
+//!
+//! The registration of a new segment counts when it is acknowledged. A change that lets replicas
+//! go (the segment is sealed, or has left the log) counts when no crash can undo it.
+
+use super::master::{Pieces, Sender, mixed};
+use super::{CHAIN_REACTOR, Letter, Plan, Replication};
+use crate::Engine;
+use protocols::Outbox;
+use protocols::directory::Directory;
+use protocols::replication::{
+    Manifest, Misplaced, Piece, Replicator, ReplicatorEffect, ReplicatorEvent, Settings,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
+use types::{Instant, ReactorId, SegmentId, ServerId};
+use wire::control::ToCoordinator;
+use wire::directory::Content;
+use wire::peer::PeerMessage;
+use wire::replica::ReplicaKind;
+
+/// The replicated segment manifest, and the notifications that wait for its entries.
+pub(super) struct Chain {
+    directory: Directory,
+    replicator: Replicator,
+    pieces: Pieces,
+    /// The manifest segments in use, and the notifications that wait for their acknowledgment.
+    manifest: Manifest<Notice>,
+    /// Content of the manifest segments that have replicas.
+    bytes: BTreeMap<SegmentId, Vec<u8>>,
+    /// Size of a full segment, in bytes.
+    segment_bytes: usize,
+    /// Number of the last manifest segment begun.
+    next: u64,
+    /// Set if the manifest must continue in another segment.
+    must_begin: bool,
+    /// Notifications for changes that are not written yet.
+    unwritten: Vec<Notice>,
+    /// Events from other reactors for the manifest's replicator.
+    letters: Vec<ReplicatorEvent>,
+    short: usize,
+    misplaced: Misplaced,
+}
+
+/// Notification to a reactor that a change of the manifest is safe.
+struct Notice {
+    reactor: ReactorId,
+    event: ReplicatorEvent,
+    /// Set if a crash must not undo the change.
+    must_be_stable: bool,
+}
+
+impl Chain {
+    pub(super) fn new(plan: Plan, log: ServerId) -> Chain {
+        let settings = Settings {
+            log,
+            kind: ReplicaKind::Directory,
+            replicas: usize::from(plan.replicas),
+            promise: plan.promise(),
+        };
+        Chain {
+            directory: Directory::new(),
+            replicator: Replicator::new(settings),
+            pieces: Pieces::default(),
+            manifest: Manifest::default(),
+            bytes: BTreeMap::new(),
+            segment_bytes: 0,
+            next: 0,
+            must_begin: true,
+            unwritten: Vec::new(),
+            letters: Vec::new(),
+            short: 0,
+            misplaced: Misplaced::default(),
+        }
+    }
+
+    pub(super) fn short(&self) -> usize {
+        self.short
+    }
+
+    pub(super) fn misplaced(&self) -> Misplaced {
+        self.misplaced
+    }
+
+    /// Returns the newest manifest segment that the coordinator is known to have confirmed.
+    pub(super) fn noted(&self) -> Option<SegmentId> {
+        self.replicator.last_listed()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.replicator.next_deadline()
+    }
+
+    /// Queues an event for the replicator, until its reactor drives it.
+    pub(super) fn post(&mut self, event: ReplicatorEvent) {
+        self.letters.push(event);
+    }
+
+    /// Registers a segment: all its backups have begun a replica.
+    pub(super) fn open(&mut self, segment: SegmentId, reactor: ReactorId) {
+        self.directory.open(segment);
+        self.notify(reactor, ReplicatorEvent::Listed { segment }, false);
+    }
+
+    /// Seals a segment: all its backups have all its bytes.
+    pub(super) fn close(&mut self, segment: SegmentId, content: Content, reactor: ReactorId) {
+        // The segment may have left the log already.
+        if self.directory.contains(segment) {
+            self.directory.close(segment, content);
+            self.notify(reactor, ReplicatorEvent::CloseListed { segment }, true);
+        }
+    }
+
+    /// Removes a segment that has left the log. Returns `false` if it was not registered.
+    pub(super) fn leave_out(&mut self, segment: SegmentId, reactor: ReactorId) -> bool {
+        let is_named = self.directory.contains(segment);
+        if is_named {
+            self.directory.drop(segment);
+            self.notify(reactor, ReplicatorEvent::Dropped { segment }, true);
+        }
+        is_named
+    }
+
+    fn notify(&mut self, reactor: ReactorId, event: ReplicatorEvent, must_be_stable: bool) {
+        self.unwritten.push(Notice { reactor, event, must_be_stable });
+    }
+
+    /// Writes pending changes unless a write is in progress. Returns events for the replicator.
+    fn write(&mut self, seed: u64) -> Vec<ReplicatorEvent> {
+        let is_idle = self.manifest.is_idle();
+        let is_long = is_idle && self.directory.wants_segment() && !self.manifest.has_successor();
+        let must_begin = self.must_begin && self.manifest.may_begin();
+        if !must_begin && !is_long && !is_idle {
+            return Vec::new();
+        }
+        let mut events = self.write_body();
+        if must_begin || is_long {
+            events.extend(self.begin(seed));
+        }
+        events
+    }
+
+    /// Writes pending changes to every manifest segment in use.
+    fn write_body(&mut self) -> Vec<ReplicatorEvent> {
+        let Some(body) = self.directory.body() else { return Vec::new() };
+        // The first manifest segment begins with a snapshot of all changes.
+        let is_none = self.bytes.is_empty();
+        if is_none || !self.manifest.has_room(body.len(), self.segment_bytes) {
+            return Vec::new();
+        }
+        self.directory.written(body.len());
+        let lengths = self.manifest.append(body.len() as u32);
+        self.note_written();
+        let appended = lengths.into_iter().map(|(segment, length)| {
+            if let Some(bytes) = self.bytes.get_mut(&segment) {
+                bytes.extend_from_slice(&body);
+            }
+            ReplicatorEvent::Appended { segment, length }
+        });
+        appended.collect()
+    }
+
+    /// Begins the next manifest segment. Its snapshot includes changes for which the earlier
+    /// segments had no room. These count once the coordinator has confirmed the segment.
+    fn begin(&mut self, seed: u64) -> Vec<ReplicatorEvent> {
+        self.must_begin = false;
+        self.next += 1;
+        let segment = self.replicator.quorum().segment(self.next);
+        let body = self.directory.snapshot();
+        self.directory.begun(body.len());
+        let length = body.len() as u32;
+        let given_up = self.manifest.begin(segment, length);
+        self.bytes.insert(segment, body);
+        self.forget(&given_up);
+        for notice in std::mem::take(&mut self.unwritten) {
+            let must_be_stable = notice.must_be_stable;
+            self.manifest.wait_for_newest(notice, must_be_stable);
+        }
+        let given_up = given_up.into_iter().map(|segment| ReplicatorEvent::Dropped { segment });
+        let random = mixed(seed ^ segment.0);
+        let opened = ReplicatorEvent::Opened { segment, length, random };
+        given_up.chain([opened]).collect()
+    }
+
+    /// Lets the notifications of written changes wait for all manifest segments in use.
+    fn note_written(&mut self) {
+        for notice in std::mem::take(&mut self.unwritten) {
+            let must_be_stable = notice.must_be_stable;
+            self.manifest.wait(notice, must_be_stable);
+        }
+    }
+
+    /// Drops manifest segments that are not needed any more.
+    fn forget(&mut self, segments: &[SegmentId]) {
+        for segment in segments {
+            self.bytes.remove(segment);
+            self.pieces.forget(*segment);
+        }
+    }
+}
+
+impl Engine {
+    /// Passes an event to the manifest's replicator, writes changes, and applies all effects.
+    pub(super) fn drive_chain(
+        &mut self,
+        replication: &Replication,
+        now: Instant,
+        event: Option<ReplicatorEvent>,
+    ) {
+        let mut chain = replication.chain();
+        let mut events = VecDeque::from(std::mem::take(&mut chain.letters));
+        events.extend(event);
+        let seed = u64::from(self.node.me().0) << 40 ^ now.0;
+        chain.segment_bytes = self.node.store().log().segment_bytes();
+        loop {
+            // Write only after all events, so that the body goes to the segments in use then.
+            if events.is_empty() {
+                events.extend(chain.write(seed));
+            }
+            let Some(event) = events.pop_front() else { break };
+            if let ReplicatorEvent::Listed { segment } = event {
+                let earlier = chain.manifest.note(segment);
+                chain.forget(&earlier);
+            }
+            let mut effects = Outbox::new();
+            chain.replicator.handle(now, event, &mut effects);
+            for effect in effects.drain() {
+                self.carry_out_chain((replication, now), &mut chain, effect);
+            }
+        }
+        let notices = chain.manifest.take_ready();
+        drop(chain);
+        self.tell(replication, now, notices);
+    }
+
+    fn carry_out_chain(
+        &mut self,
+        (replication, now): (&Replication, Instant),
+        chain: &mut Chain,
+        effect: ReplicatorEffect,
+    ) {
+        match effect {
+            ReplicatorEffect::Send { backup, piece } => {
+                self.send_directory(chain, (backup, &piece));
+            }
+            ReplicatorEffect::Acknowledged { segment, length } => {
+                chain.manifest.acknowledged(segment, length);
+            }
+            ReplicatorEffect::Stable { segment, length } => chain.manifest.stable(segment, length),
+            ReplicatorEffect::Close { segment } => {
+                chain.must_begin |= chain.manifest.newest() == Some(segment);
+            }
+            ReplicatorEffect::UnderReplicated { segments } => chain.short = segments,
+            ReplicatorEffect::Misplaced(misplaced) => chain.misplaced = misplaced,
+            ReplicatorEffect::Release { backup, replicas } => {
+                self.out.send(backup, PeerMessage::Release { replicas });
+            }
+            ReplicatorEffect::Lease { until } => self.set_lease(replication, now, until),
+            ReplicatorEffect::Announce { segment } => {
+                // The coordinator must never learn of a manifest segment that was given up.
+                if chain.manifest.announced(segment) {
+                    self.out.control.push(ToCoordinator::Chain { number: segment });
+                }
+            }
+            ReplicatorEffect::Probe { backup } => self.probe(backup),
+            ReplicatorEffect::Silent { backup } => {
+                tracing::warn!(%backup, "backup of the segment manifest does not respond");
+            }
+            ReplicatorEffect::Suspect { backup } => {
+                self.out.control.push(ToCoordinator::Suspect { server: backup });
+            }
+            ReplicatorEffect::Fenced => replication.fence(&self.node),
+            ReplicatorEffect::Name { .. } | ReplicatorEffect::Whole { .. } => {
+                unreachable!("only the replicator of log segments has this effect")
+            }
+        }
+    }
+
+    fn send_directory(&mut self, chain: &mut Chain, (backup, piece): (ServerId, &Piece)) {
+        let store = self.node.store();
+        let sender = Sender {
+            cluster: self.node.cluster(),
+            kind: ReplicaKind::Directory,
+            segment_bytes: store.log().segment_bytes() as u32,
+            stamp: store.stamp(),
+        };
+        let Chain { bytes, pieces, .. } = chain;
+        let segment = bytes.get(&piece.replica.segment);
+        let part = segment.and_then(|it| it.get(piece.from as usize..piece.to as usize));
+        if let Some(part) = part {
+            pieces.send((backup, piece), part, &sender, &mut self.out);
+        }
+    }
+
+    /// Sets the end of the read lease.
+    fn set_lease(&mut self, replication: &Replication, now: Instant, until: Option<Instant>) {
+        let until = until.map_or(0, |until| until.0);
+        let before = replication.lease.swap(until, Ordering::AcqRel);
+        if before > 0 && (before < now.0 || until == 0) {
+            replication.lease_lapses.fetch_add(1, Ordering::Relaxed);
+        }
+        if before == 0 && until > 0 {
+            self.node.serves_again();
+        } else if until > before && self.live.strict_reads {
+            // On every reactor, replies may wait for this heartbeat.
+            self.node.wake_all();
+        }
+    }
+
+    /// Delivers the notifications of changes that are safe now.
+    fn tell(&mut self, replication: &Replication, now: Instant, notices: Vec<Notice>) {
+        let mut has_others = false;
+        for Notice { reactor, event, .. } in notices {
+            if reactor == self.reactor {
+                self.drive_master(replication, now, event);
+            } else {
+                replication.post(reactor, Letter::Event(event));
+                has_others = true;
+            }
+        }
+        if has_others {
+            self.node.wake_all();
+        }
+    }
+
+    /// Handles the coordinator's confirmation of a manifest segment.
+    pub(crate) fn chain_noted(&mut self, now: Instant, number: SegmentId) {
+        assert_eq!(self.reactor, CHAIN_REACTOR, "the coordinator's replies go to one reactor");
+        if let Some(replication) = self.replication.clone() {
+            let event = ReplicatorEvent::Listed { segment: number };
+            self.drive_chain(&replication, now, Some(event));
+        }
+    }
+}

@@ -1,0 +1,529 @@
+//! Replication of the segments that one reactor writes: its replicator, and the pieces it sends.
+//!
+//! The replicator deals in lengths, and this module supplies the bytes. It reads a piece's bytes
+//! from the segment in memory. A writer per replica makes the piece's header, and remembers the
+//! beginning of the last piece so that the piece can be sent again.
+
+use super::{CHAIN_REACTOR, Letter, Plan, Replication, candidates, lock, own_disk};
+use crate::Engine;
+use crate::outgoing::{Outgoing, Route, Sending, To};
+use crate::settings::MinReplicas;
+use protocols::Outbox;
+use protocols::replication::{
+    Holders, Piece, Replicator, ReplicatorEffect, ReplicatorEvent, Settings,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use store::log::LogChange;
+use types::{ClusterId, Instant, ReactorId, SegmentId, ServerId};
+use wire::control::ToCoordinator;
+use wire::directory::Content;
+use wire::peer::{Append, AppendResult, Appended, PeerMessage, Refusal};
+use wire::replica::{Identity, PIECE_HEADER_BYTES, PieceWriter, ReplicaId, ReplicaKind, Stamp};
+
+/// The replicator of one reactor, with the pieces that it sends.
+pub(crate) struct Master {
+    replicator: Replicator,
+    pieces: Pieces,
+    /// Version of the last map that the replicator was given.
+    map: u64,
+    dead: BTreeSet<ServerId>,
+    /// Set if a segment was ended, so that its appended bytes must be collected once more.
+    has_ended: bool,
+    /// Buffer of events for the replicator about the bytes appended in this turn.
+    handed_out: Vec<ReplicatorEvent>,
+    /// Minimum number of backups that must receive a write.
+    reach_min: usize,
+}
+
+/// Header writers for the pieces of many replicas.
+#[derive(Default)]
+pub(super) struct Pieces {
+    writers: BTreeMap<(SegmentId, ServerId), Writer>,
+}
+
+struct Writer {
+    replica: ReplicaId,
+    /// State at the beginning of the last piece, and at its end.
+    before: PieceWriter,
+    after: PieceWriter,
+}
+
+/// Fields that all messages of one log have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Sender {
+    pub(super) cluster: ClusterId,
+    pub(super) kind: ReplicaKind,
+    pub(super) segment_bytes: u32,
+    /// Upper bounds of the versions and expiry clocks in the bytes sent so far.
+    pub(super) stamp: Stamp,
+}
+
+impl Pieces {
+    /// Returns the header of a piece with these bytes; `None` for a piece without bytes.
+    fn header(
+        &mut self,
+        backup: ServerId,
+        piece: &Piece,
+        bytes: &[u8],
+        sender: &Sender,
+    ) -> Option<[u8; PIECE_HEADER_BYTES]> {
+        let key = (piece.replica.segment, backup);
+        let begin = || {
+            let writer = PieceWriter::new(Identity::of(sender.cluster, piece.replica));
+            Writer { replica: piece.replica, before: writer, after: writer }
+        };
+        let writer = self.writers.entry(key).or_insert_with(begin);
+        if writer.replica != piece.replica {
+            *writer = begin();
+        }
+        if bytes.is_empty() {
+            return None;
+        }
+        if piece.from == writer.after.length() {
+            writer.before = writer.after;
+        }
+        assert_eq!(piece.from, writer.before.length(), "{piece} begins where another one ended");
+        writer.after = writer.before;
+        Some(writer.after.next(bytes, piece.stable, sender.stamp))
+    }
+
+    /// Returns the content of a closed segment that has been sent completely.
+    fn content(&self, segment: SegmentId) -> Option<Content> {
+        let writers = self.writers.range((segment, ServerId(0))..=(segment, ServerId(u32::MAX)));
+        let longest = writers.map(|(_, writer)| writer.after).max_by_key(PieceWriter::length)?;
+        Some(Content { length: longest.length(), crc: longest.crc() })
+    }
+
+    pub(super) fn forget(&mut self, segment: SegmentId) {
+        self.writers.retain(|(of, _), _| *of != segment);
+    }
+
+    /// Sends a piece with these bytes.
+    pub(super) fn send(
+        &mut self,
+        (backup, piece): (ServerId, &Piece),
+        bytes: &[u8],
+        sender: &Sender,
+        out: &mut Outgoing,
+    ) {
+        let append = Append {
+            replica: piece.replica,
+            kind: sender.kind,
+            segment_bytes: sender.segment_bytes,
+            from: piece.from,
+            is_last: piece.is_last,
+            sent: piece.sent,
+            clock: sender.stamp.clock,
+            header: self.header(backup, piece, bytes, sender),
+        };
+        out.peers.push(Sending {
+            to: To::Server(backup),
+            is_priority: false,
+            message: PeerMessage::Append(append),
+            payload: bytes.to_vec(),
+        });
+    }
+}
+
+impl Master {
+    pub(crate) fn new(plan: Plan, log: ServerId) -> Master {
+        let settings = Settings {
+            log,
+            kind: ReplicaKind::Data,
+            replicas: usize::from(plan.replicas),
+            promise: plan.promise(),
+        };
+        Master {
+            replicator: Replicator::new(settings),
+            pieces: Pieces::default(),
+            map: 0,
+            dead: BTreeSet::new(),
+            has_ended: false,
+            handed_out: Vec::new(),
+            reach_min: 0,
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.replicator.next_deadline()
+    }
+
+    /// Returns the number of backups that receive the next write.
+    pub(crate) fn reach(&self) -> usize {
+        self.replicator.reach()
+    }
+
+    /// Returns how many other servers hold all bytes that the replicator knows of.
+    pub(crate) fn holders(&self) -> Holders {
+        self.replicator.holders()
+    }
+}
+
+impl Engine {
+    /// Reports all changes since the last call to the replicators, and applies their effects.
+    pub(super) fn replicate(&mut self, replication: &Replication, now: Instant) {
+        if replication.is_fenced.load(Ordering::Relaxed) {
+            return;
+        }
+        self.follow_map(replication, now);
+        if self.node.store().log().has_changes() {
+            self.follow_log(replication);
+        }
+        self.read_letters(replication, now);
+        self.hand_out_pieces(replication, now);
+        if self.master.as_mut().is_some_and(|master| std::mem::take(&mut master.has_ended)) {
+            self.hand_out_pieces(replication, now);
+        }
+        let is_called = || replication.chain_waits.swap(false, Ordering::AcqRel);
+        if self.reactor == CHAIN_REACTOR && is_called() {
+            self.drive_chain(replication, now, None);
+        }
+    }
+
+    /// Returns whether a write would get fewer backups than required.
+    #[inline]
+    pub fn lacks_replicas(&self) -> bool {
+        self.master.as_ref().is_some_and(|master| master.reach() < master.reach_min)
+    }
+
+    /// Recomputes the required number of backups, after a change of settings or members.
+    pub(crate) fn update_reach_min(&mut self) {
+        let Some(replication) = &self.replication else { return };
+        let (wanted, members) = (replication.plan().replicas, self.node.map().servers.len());
+        let least = match self.live.min_replicas {
+            // There is no other server.
+            MinReplicas::Auto if replication.is_on_own_disk() => 0,
+            least => least.count(wanted, members),
+        };
+        replication.reach_min.store(least, Ordering::Relaxed);
+        if let Some(master) = &mut self.master {
+            master.reach_min = least;
+        }
+    }
+
+    /// Reports changes of the living and dead servers to the replicators.
+    fn follow_map(&mut self, replication: &Replication, now: Instant) {
+        let map = self.node.map();
+        let Some(master) = &mut self.master else { return };
+        if map.version == master.map {
+            return;
+        }
+        master.map = map.version;
+        let (me, dead) = (self.node.me(), self.node.dead());
+        let is_last = own_disk::is_last(&map, me, &dead);
+        replication.set_on_own_disk(is_last);
+        let (own, servers) = candidates(&map, me, is_last);
+        let died: Vec<ServerId> = dead.difference(&master.dead).copied().collect();
+        master.dead = dead;
+        self.update_reach_min();
+        let died = died.into_iter().map(|backup| ReplicatorEvent::Died { backup });
+        for event in std::iter::once(ReplicatorEvent::Candidates { own, servers }).chain(died) {
+            self.drive_master(replication, now, event.clone());
+            if self.reactor == CHAIN_REACTOR {
+                self.drive_chain(replication, now, Some(event));
+            }
+        }
+    }
+
+    /// Processes segment state changes. New segments are discovered later, with their first
+    /// bytes.
+    fn follow_log(&mut self, replication: &Replication) {
+        let log = self.node.store().clone();
+        for change in log.log().take_changes() {
+            let LogChange::Dead(segment) = change else { continue };
+            let owner = replication.owners().get(&segment).copied();
+            match owner {
+                Some(owner) => {
+                    replication.post(owner, Letter::Dead(segment));
+                    if owner != self.reactor {
+                        self.node.wake_all();
+                    }
+                }
+                // The segment was never written to.
+                None => log.log().release(segment),
+            }
+        }
+    }
+
+    fn read_letters(&mut self, replication: &Replication, now: Instant) {
+        for letter in replication.take_letters(self.reactor) {
+            match letter {
+                Letter::Event(event) => self.drive_master(replication, now, event),
+                Letter::Dead(segment) => self.end_segment(replication, now, segment),
+            }
+        }
+    }
+
+    /// Removes a segment without live entries from the log. Its memory is free at once. Its
+    /// replicas are released when the manifest no longer names the segment.
+    fn end_segment(&mut self, replication: &Replication, now: Instant, segment: SegmentId) {
+        self.drive_master(replication, now, ReplicatorEvent::Leaving { segment });
+        self.node.store().log().release(segment);
+        let is_named = replication.chain().leave_out(segment, self.reactor);
+        if is_named {
+            replication.call_chain(&self.node, self.reactor);
+        } else {
+            self.drive_master(replication, now, ReplicatorEvent::Dropped { segment });
+        }
+    }
+
+    /// Reports the bytes appended to this reactor's segments to the replicator.
+    fn hand_out_pieces(&mut self, replication: &Replication, now: Instant) {
+        let Some(master) = &mut self.master else { return };
+        let mut events = std::mem::take(&mut master.handed_out);
+        let (replicator, me) = (&master.replicator, self.node.me());
+        let keeps_back = self.node.keeps_recovered_back.load(Ordering::Relaxed);
+        self.worker.keep_recovered_back(keeps_back);
+        if replicator.is_replaying() != keeps_back {
+            events.push(ReplicatorEvent::Replaying { is_on: keeps_back });
+        }
+        self.worker.hand_out(|unsaved| {
+            let (segment, length) = (unsaved.segment, unsaved.from + unsaved.bytes.len() as u32);
+            let is_new = unsaved.from == 0 && !replicator.contains(segment);
+            if is_new && length == 0 {
+                // The segment was closed while empty, and stays so.
+                return true;
+            }
+            if is_new {
+                replication.owners().insert(segment, self.reactor);
+                let random = mixed(segment.0 ^ u64::from(me.0) << 40 ^ now.0);
+                events.push(ReplicatorEvent::Opened { segment, length, random });
+            } else if !unsaved.bytes.is_empty() {
+                events.push(ReplicatorEvent::Appended { segment, length });
+            }
+            if unsaved.is_closed {
+                events.push(ReplicatorEvent::Closed { segment });
+            }
+            true
+        });
+        for event in events.drain(..) {
+            self.drive_master(replication, now, event);
+        }
+        if let Some(master) = &mut self.master {
+            master.handed_out = events;
+        }
+    }
+
+    /// Passes an event to this reactor's replicator, and applies its effects.
+    pub(super) fn drive_master(
+        &mut self,
+        replication: &Replication,
+        now: Instant,
+        event: ReplicatorEvent,
+    ) {
+        let Some(master) = &mut self.master else { return };
+        if let ReplicatorEvent::Dropped { segment } = event {
+            master.pieces.forget(segment);
+            replication.owners().remove(&segment);
+        }
+        let mut effects = Outbox::new();
+        master.replicator.handle(now, event, &mut effects);
+        replication.note_reach(self.reactor, master.reach());
+        let mut has_acknowledged = false;
+        for effect in effects.drain() {
+            has_acknowledged |= self.carry_out_master(replication, effect);
+        }
+        // A freeze or a cut may wait for the acknowledgment as well.
+        let is_waited_for = self.node.waiting_machines.load(Ordering::Acquire) > 0;
+        if has_acknowledged && (replication.acknowledgments.tell(self.holds) || is_waited_for) {
+            self.node.wake_all();
+        }
+    }
+
+    /// Applies an effect. Returns whether more bytes are acknowledged or durable now.
+    fn carry_out_master(&mut self, replication: &Replication, effect: ReplicatorEffect) -> bool {
+        let store = self.node.store().clone();
+        match effect {
+            ReplicatorEffect::Send { backup, piece } => self.send_piece(backup, &piece),
+            ReplicatorEffect::Name { segment } => {
+                replication.chain().open(segment, self.reactor);
+                replication.call_chain(&self.node, self.reactor);
+            }
+            ReplicatorEffect::Acknowledged { segment, length } => {
+                store.log().raise_acknowledged(segment, length);
+                return true;
+            }
+            ReplicatorEffect::Stable { segment, length } => {
+                store.log().raise_stable(segment, length);
+                return true;
+            }
+            ReplicatorEffect::Close { segment } => {
+                store.log().end_segment(segment);
+                if let Some(master) = &mut self.master {
+                    master.has_ended = true;
+                }
+            }
+            ReplicatorEffect::Whole { segment } => {
+                let content = self.master.as_ref().and_then(|it| it.pieces.content(segment));
+                if let Some(content) = content {
+                    replication.chain().close(segment, content, self.reactor);
+                    replication.call_chain(&self.node, self.reactor);
+                }
+            }
+            ReplicatorEffect::UnderReplicated { segments } => {
+                let short = &replication.short[usize::from(self.reactor.0)];
+                short.store(segments, Ordering::Relaxed);
+            }
+            ReplicatorEffect::Misplaced(misplaced) => {
+                replication.misplaced[usize::from(self.reactor.0)].set(misplaced);
+            }
+            ReplicatorEffect::Release { backup, replicas } => {
+                self.out.send(backup, PeerMessage::Release { replicas });
+            }
+            ReplicatorEffect::Probe { backup } => self.probe(backup),
+            ReplicatorEffect::Silent { backup } => {
+                tracing::warn!(%backup, "backup does not respond, replacing it");
+            }
+            ReplicatorEffect::Suspect { backup } => {
+                self.out.control.push(ToCoordinator::Suspect { server: backup });
+            }
+            ReplicatorEffect::Fenced => replication.fence(&self.node),
+            ReplicatorEffect::Lease { .. } | ReplicatorEffect::Announce { .. } => {
+                unreachable!("only the replicator of the manifest has this effect")
+            }
+        }
+        false
+    }
+
+    fn send_piece(&mut self, backup: ServerId, piece: &Piece) {
+        let store = self.node.store();
+        let sender = Sender {
+            cluster: self.node.cluster(),
+            kind: ReplicaKind::Data,
+            segment_bytes: store.log().segment_bytes() as u32,
+            stamp: store.stamp(),
+        };
+        // A released segment is not sent any more; its replicator was notified before.
+        let bytes = self.worker.read_segment(piece.replica.segment, piece.from, piece.to);
+        if let (Some(bytes), Some(master)) = (bytes, &mut self.master) {
+            master.pieces.send((backup, piece), bytes, &sender, &mut self.out);
+        }
+    }
+
+    /// Handles a backup's answer to an append.
+    pub(crate) fn appended(&mut self, now: Instant, backup: ServerId, answer: Appended) {
+        let Some(replication) = self.replication.clone() else { return };
+        let is_chain = answer.replica.segment.0 >= super::CHAIN;
+        let event = ReplicatorEvent::Answered { backup, answer };
+        if let AppendResult::Refused(Refusal::Failed) = answer.result
+            && !is_chain
+        {
+            // An unrequested report may arrive on a reactor that does not write the segment.
+            let owner = replication.owners().get(&answer.replica.segment).copied();
+            if let Some(owner) = owner.filter(|owner| *owner != self.reactor) {
+                replication.post(owner, Letter::Event(event));
+                return self.node.wake_all();
+            }
+        }
+        if !is_chain {
+            self.drive_master(&replication, now, event);
+        } else if self.reactor == CHAIN_REACTOR {
+            self.drive_chain(&replication, now, Some(event));
+        }
+    }
+
+    /// Answers a server's probe.
+    pub(crate) fn pinged(&mut self, route: Route) {
+        let (to, message) = (To::Back(route), PeerMessage::Pong);
+        self.out.peers.push(Sending { to, is_priority: false, message, payload: Vec::new() });
+    }
+
+    /// Handles a server's answer to a probe of this reactor.
+    pub(crate) fn heard(&mut self, now: Instant, backup: ServerId) {
+        let Some(replication) = self.replication.clone() else { return };
+        if lock(&replication.asked_for).remove(&backup) {
+            self.out.control.push(ToCoordinator::Witnessed { server: backup });
+        }
+        let event = ReplicatorEvent::Heard { backup };
+        self.drive_master(&replication, now, event.clone());
+        if self.reactor == CHAIN_REACTOR {
+            self.drive_chain(&replication, now, Some(event));
+        }
+    }
+
+    /// Probes a server for the coordinator, which does not hear from it.
+    pub(crate) fn ask_for_coordinator(&mut self, server: ServerId) {
+        let Some(replication) = self.replication.clone() else { return };
+        if server != self.node.me() {
+            lock(&replication.asked_for).insert(server);
+            self.probe(server);
+        }
+    }
+
+    /// Probes a backup that does not answer a replicator.
+    pub(super) fn probe(&mut self, backup: ServerId) {
+        self.out.send(backup, PeerMessage::Ping);
+    }
+
+    /// Handles a backup's report that it has freed replicas, which any reactor may have written.
+    pub(crate) fn released(&mut self, backup: ServerId, replicas: Vec<ReplicaId>) {
+        let Some(replication) = self.replication.clone() else { return };
+        let event = ReplicatorEvent::Released { backup, replicas };
+        replication.chain().post(event.clone());
+        replication.post_to_all(&event);
+        self.node.wake_all();
+    }
+
+    /// Handles a backup's question whether replicas are needed. Each reactor knows about the
+    /// segments that it writes. A replica that no reactor knows is not needed.
+    pub(crate) fn needed(&mut self, now: Instant, backup: ServerId, replicas: Vec<ReplicaId>) {
+        let Some(replication) = self.replication.clone() else { return };
+        if replication.is_fenced.load(Ordering::Relaxed) {
+            return;
+        }
+        let (chain, data): (Vec<ReplicaId>, Vec<ReplicaId>) =
+            replicas.into_iter().partition(|replica| replica.segment.0 >= super::CHAIN);
+        let mut asked: BTreeMap<ReactorId, Vec<ReplicaId>> = BTreeMap::new();
+        for replica in data {
+            let owner = replication.owners().get(&replica.segment).copied();
+            asked.entry(owner.unwrap_or(self.reactor)).or_default().push(replica);
+        }
+        if !chain.is_empty() {
+            replication.chain().post(ReplicatorEvent::Needed { backup, replicas: chain });
+            replication.call_chain(&self.node, self.reactor);
+        }
+        for (owner, replicas) in asked {
+            let event = ReplicatorEvent::Needed { backup, replicas };
+            if owner == self.reactor {
+                self.drive_master(&replication, now, event);
+            } else {
+                replication.post(owner, Letter::Event(event));
+                self.node.wake_all();
+            }
+        }
+    }
+
+    /// Runs the replicators of this reactor that are due.
+    pub(crate) fn tick_replication(&mut self, now: Instant) {
+        let Some(replication) = self.replication.clone() else { return };
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if is_due(self.master.as_ref().and_then(Master::next_deadline)) {
+            self.drive_master(&replication, now, ReplicatorEvent::Tick);
+        }
+        if self.reactor == CHAIN_REACTOR && is_due(replication.chain().next_deadline()) {
+            self.drive_chain(&replication, now, Some(ReplicatorEvent::Tick));
+        }
+        self.tick_backup(&replication, now);
+    }
+
+    /// Returns the next time at which [`Engine::tick_replication`] must run if no other event
+    /// comes first.
+    pub(crate) fn replication_deadline(&self) -> Option<Instant> {
+        let replication = self.replication.as_ref()?;
+        let is_first = self.reactor == CHAIN_REACTOR;
+        let chain = is_first.then(|| replication.chain().next_deadline()).flatten();
+        let master = self.master.as_ref().and_then(Master::next_deadline);
+        let others = [self.backup_deadline(replication), self.own_disk_deadline()];
+        [chain, master].into_iter().chain(others).flatten().min()
+    }
+}
+
+/// Hashes `seed` so that every output bit depends on every input bit (Steele, Lea and Flood,
+/// *Fast splittable pseudorandom number generators*, OOPSLA 2014). The choice of backups may be
+/// predictable.
+pub(super) fn mixed(seed: u64) -> u64 {
+    let a = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let b = (a ^ a >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    b ^ b >> 31
+}

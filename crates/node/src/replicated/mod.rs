@@ -1,0 +1,402 @@
+//! Replication: a server of a cluster writes its log to other servers' disks, and holds replicas
+//! of their logs on its own. See `docs/design/replication.md`.
+//!
+//! - [`Replication`]: state shared by all reactors;
+//! - [`master`](self): the replicator of one reactor, which places and sends segment bytes;
+//! - [`chain`](self): the segment manifest, and the read lease that depends on its backups;
+//! - [`own_disk`](self): the log of the last living server, on its own disk;
+//! - [`backup`](self): the replicas that this server holds for other servers;
+//! - [`backup_jobs`](self): the disk work for those replicas;
+//! - [`routes`](self): the connections for answers about those replicas;
+//! - [`counts`](self): counters of the disk, for operators.
+//!
+//! The machines are in `protocols::replication`. Each reactor drives a replicator for the
+//! segments that it writes; the first reactor also drives the one of the manifest. Reactors
+//! notify each other through an [`Inbox`]. Within a turn, only pieces of existing replicas are
+//! written to disk. All work that may take long is left in the engine's outbox, as a
+//! [`BackupJob`].
+
+mod backup;
+mod backup_jobs;
+mod chain;
+mod counts;
+mod master;
+mod own_disk;
+mod routes;
+
+pub use backup_jobs::{BackupDone, BackupJob};
+pub use counts::DiskCounts;
+
+use super::Engine;
+use super::durable::{Acknowledgments, Mode};
+use super::node::Node;
+use ::backup::Replicas;
+use backup::BackupSide;
+use chain::Chain;
+use planted::Bug;
+use protocols::replication::timing::LEASE;
+use protocols::replication::{Candidate, Misplaced, Promise, Rack, ReplicatorEvent};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use types::{Instant, ReactorId, SegmentId, ServerId};
+use wire::control::ClusterMap;
+use wire::replica::ReplicaId;
+
+pub(super) use backup::BackupPart;
+pub(super) use master::Master;
+
+/// First number of manifest segments. Numbers of the log's own segments are lower.
+const CHAIN: u64 = 1 << 63;
+
+/// Parameters of the replication of a server's log.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Durability mode: determines when a write is acknowledged.
+    pub mode: Mode,
+    /// Number of replicas of each segment, at least one.
+    pub replicas: u16,
+    /// Interval of the scrub, which rereads held replicas to detect damage. `None`: never.
+    pub scrub: Option<Duration>,
+}
+
+impl Plan {
+    fn promise(self) -> Promise {
+        match self.mode {
+            Mode::Memory | Mode::Interval => Promise::Taken,
+            Mode::Disk => Promise::Stable,
+        }
+    }
+}
+
+/// State of the replication of this server's log, shared by all reactors.
+pub struct Replication {
+    plan: Plan,
+    pub(super) acknowledgments: Acknowledgments,
+    /// Replicas on this server's disk.
+    disk: Arc<Replicas>,
+    backup: Mutex<BackupSide>,
+    disk_counts: DiskCounts,
+    chain: Mutex<Chain>,
+    /// Set if the manifest has work for the first reactor.
+    chain_waits: AtomicBool,
+    /// The reactor that writes, or has written, each segment of this log.
+    owners: Mutex<BTreeMap<SegmentId, ReactorId>>,
+    inboxes: Box<[Inbox]>,
+    /// End of the read lease, in nanoseconds: operations may run until then.
+    lease: AtomicU64,
+    /// Number of times the lease ran out before the backups renewed it.
+    lease_lapses: AtomicU64,
+    is_fenced: AtomicBool,
+    /// Servers that the coordinator wants this server to probe.
+    asked_for: Mutex<BTreeSet<ServerId>>,
+    /// Number of under-replicated segments, by reactor.
+    short: Box<[AtomicUsize]>,
+    /// Number of backups that receive the next write, by reactor.
+    reach: Box<[AtomicUsize]>,
+    /// Minimum number of backups that must receive a write.
+    reach_min: AtomicUsize,
+    /// Set if no other server lives: the log is on this server's own disk.
+    is_on_own_disk: AtomicBool,
+    /// Number of replicas placed against the rack rules, by reactor.
+    misplaced: Box<[MisplacedCounts]>,
+}
+
+/// The [`Misplaced`] of one reactor, readable by others.
+#[derive(Default)]
+struct MisplacedCounts {
+    with_master: AtomicUsize,
+    together: AtomicUsize,
+}
+
+impl MisplacedCounts {
+    fn set(&self, misplaced: Misplaced) {
+        self.with_master.store(misplaced.with_master, Ordering::Relaxed);
+        self.together.store(misplaced.together, Ordering::Relaxed);
+    }
+}
+
+/// Messages from other reactors to a reactor.
+#[derive(Default)]
+struct Inbox {
+    letters: Mutex<Vec<Letter>>,
+    has_letters: AtomicBool,
+}
+
+enum Letter {
+    /// For the reactor's replicator.
+    Event(ReplicatorEvent),
+    /// No entry of the segment is needed any more.
+    Dead(SegmentId),
+}
+
+impl Replication {
+    /// Makes the replication of server `me`, with the replicas on its disk.
+    pub fn new(plan: Plan, me: ServerId, reactors: u16, disk: Replicas) -> Replication {
+        assert!(plan.replicas > 0, "a replicated log needs at least one replica");
+        let disk = Arc::new(disk);
+        Replication {
+            plan,
+            acknowledgments: Acknowledgments::default(),
+            backup: Mutex::new(BackupSide::new(&disk, plan.scrub)),
+            disk,
+            disk_counts: DiskCounts::default(),
+            chain: Mutex::new(Chain::new(plan, me)),
+            chain_waits: AtomicBool::new(true),
+            owners: Mutex::default(),
+            inboxes: (0..reactors).map(|_| Inbox::default()).collect(),
+            lease: AtomicU64::new(0),
+            lease_lapses: AtomicU64::new(0),
+            is_fenced: AtomicBool::new(false),
+            asked_for: Mutex::default(),
+            short: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
+            reach: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
+            reach_min: AtomicUsize::new(0),
+            is_on_own_disk: AtomicBool::new(false),
+            misplaced: (0..reactors).map(|_| MisplacedCounts::default()).collect(),
+        }
+    }
+
+    /// Returns the parameters.
+    pub fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    /// Returns the replicas that this server holds on its disk.
+    pub fn disk(&self) -> &Arc<Replicas> {
+        &self.disk
+    }
+
+    /// Returns whether the backup's machine expects more than `length` bytes in a replica.
+    pub(super) fn is_short(&self, replica: ReplicaId, length: u32) -> bool {
+        self.backup().machine().length(replica).is_some_and(|expected| length < expected)
+    }
+
+    /// Returns the number of replicas held for other servers, and their total bytes.
+    pub fn held(&self) -> (usize, u64) {
+        self.backup().machine().totals()
+    }
+
+    /// Returns the remaining time of the lease; zero if it has run out.
+    pub fn lease_left(&self, now: Instant) -> Duration {
+        Duration::from_nanos(self.lease.load(Ordering::Acquire).saturating_sub(now.0))
+    }
+
+    /// Returns the number of times the lease ran out since the server began to serve.
+    pub fn lease_lapses(&self) -> u64 {
+        self.lease_lapses.load(Ordering::Relaxed)
+    }
+
+    /// Returns the counters of the disk.
+    pub fn disk_counts(&self) -> &DiskCounts {
+        &self.disk_counts
+    }
+
+    /// Returns whether this backup has fenced a log: it takes nothing more for it.
+    pub(super) fn is_log_fenced(&self, log: ServerId) -> bool {
+        self.backup().machine().is_fenced(log)
+    }
+
+    /// Returns the number of under-replicated segments of this log.
+    pub fn under_replicated(&self) -> usize {
+        let data: usize = self.short.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        data + self.chain().short()
+    }
+
+    /// Returns the lowest number, of all reactors, of other servers that receive the next write.
+    pub fn reach(&self) -> usize {
+        let reach = self.reach.iter().map(|reach| reach.load(Ordering::Relaxed));
+        reach.min().unwrap_or_default()
+    }
+
+    /// Returns the minimum of that number. Writes are refused below it.
+    pub fn reach_min(&self) -> usize {
+        self.reach_min.load(Ordering::Relaxed)
+    }
+
+    fn note_reach(&self, reactor: ReactorId, reach: usize) {
+        let noted = &self.reach[usize::from(reactor.0)];
+        if noted.load(Ordering::Relaxed) != reach {
+            noted.store(reach, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the number of replicas of this log that were placed against the rack rules: in
+    /// this server's rack, or in the rack of another replica of the same segment.
+    pub fn misplaced(&self) -> Misplaced {
+        let mut all = self.chain().misplaced();
+        for counts in &self.misplaced {
+            all.with_master += counts.with_master.load(Ordering::Relaxed);
+            all.together += counts.together.load(Ordering::Relaxed);
+        }
+        all
+    }
+
+    /// Returns the replicas of a log that a loss of power may have made shorter than this server
+    /// has reported. There are none in a mode that syncs before it acknowledges.
+    fn written_before_this_boot(&self, log: ServerId) -> BTreeSet<ReplicaId> {
+        let is_possible = match self.plan.mode {
+            Mode::Memory | Mode::Interval => true,
+            Mode::Disk => false,
+        };
+        let headers = if is_possible { self.disk.list(log) } else { Vec::new() };
+        let earlier = headers.into_iter().filter(|header| header.boot != self.disk.boot());
+        earlier.map(|header| header.id).collect()
+    }
+
+    /// Returns the newest manifest segment that the coordinator is known to have confirmed.
+    pub(super) fn noted_chain(&self) -> Option<SegmentId> {
+        self.chain().noted()
+    }
+
+    /// Returns the logs with replicas on this disk, and the last manifest segment of each.
+    pub(super) fn kept_logs(&self) -> Vec<(ServerId, Option<SegmentId>)> {
+        self.disk.chains()
+    }
+
+    /// Returns whether operations may run: no other server serves the ranges of this one.
+    pub fn is_leased(&self, now: Instant) -> bool {
+        now.0 < self.lease.load(Ordering::Acquire) || planted::is(Bug::ZombieServes)
+    }
+
+    fn chain(&self) -> MutexGuard<'_, Chain> {
+        lock(&self.chain)
+    }
+
+    fn backup(&self) -> MutexGuard<'_, BackupSide> {
+        lock(&self.backup)
+    }
+
+    fn owners(&self) -> MutexGuard<'_, BTreeMap<SegmentId, ReactorId>> {
+        lock(&self.owners)
+    }
+
+    /// Sends a message to a reactor, which reads it at its next commit.
+    fn post(&self, to: ReactorId, letter: Letter) {
+        let inbox = &self.inboxes[usize::from(to.0)];
+        lock(&inbox.letters).push(letter);
+        inbox.has_letters.store(true, Ordering::Release);
+    }
+
+    fn post_to_all(&self, event: &ReplicatorEvent) {
+        let reactors = 0..self.inboxes.len() as u16;
+        reactors.for_each(|to| self.post(ReactorId(to), Letter::Event(event.clone())));
+    }
+
+    fn take_letters(&self, reactor: ReactorId) -> Vec<Letter> {
+        let inbox = &self.inboxes[usize::from(reactor.0)];
+        let has_letters = inbox.has_letters.load(Ordering::Relaxed)
+            && inbox.has_letters.swap(false, Ordering::Acquire);
+        if has_letters { std::mem::take(&mut *lock(&inbox.letters)) } else { Vec::new() }
+    }
+
+    /// Schedules work on the manifest for the next turn of its reactor.
+    fn call_chain(&self, node: &Node, caller: ReactorId) {
+        self.chain_waits.store(true, Ordering::Release);
+        if caller != CHAIN_REACTOR {
+            node.wake_all();
+        }
+    }
+
+    /// Stops serving, because the coordinator has declared this server dead.
+    fn fence(&self, node: &Node) {
+        if !self.is_fenced.swap(true, Ordering::AcqRel) {
+            self.lease.store(0, Ordering::Release);
+            node.begin_anew(FENCED);
+        }
+    }
+}
+
+/// The reactor that drives the manifest.
+const CHAIN_REACTOR: ReactorId = ReactorId(0);
+
+const FENCED: &str = "the cluster has declared this server dead, and other servers serve its \
+                      ranges: it was disconnected, or did not respond, for too long";
+
+/// Returns the candidate backups of `me` by a map, and the rack of `me`. The only candidate of
+/// the last server (`is_last`) is its own disk.
+fn candidates(map: &ClusterMap, me: ServerId, is_last: bool) -> (Rack, Vec<Candidate>) {
+    let living = || map.servers.iter().filter(|server| !server.is_dead);
+    let racks: BTreeSet<&str> =
+        living().map(|it| &*it.rack).filter(|rack| !rack.is_empty()).collect();
+    let rack_of = |server: &wire::control::ServerInfo| {
+        // A server without a rack is its own failure domain. The high bit keeps its id apart from
+        // rack indices: server numbers are far below 2^31.
+        let named = racks.iter().position(|rack| *rack == server.rack);
+        Rack(named.map_or(server.id.0 | 1 << 31, |at| at as u32))
+    };
+    let own = living().find(|server| server.id == me).map(rack_of);
+    let candidates = living().filter(|server| is_last || server.id != me);
+    let candidates = candidates.map(|server| Candidate {
+        server: server.id,
+        rack: rack_of(server),
+        is_usable: server.connected || server.id == me,
+    });
+    (own.unwrap_or(Rack(me.0 | 1 << 31)), candidates.collect())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// Returns whether operations must wait, because another server may serve this one's ranges.
+    ///
+    /// The clock is read here, after the request was received. A process that was stopped in
+    /// between must not serve by an outdated lease.
+    #[inline]
+    pub fn lacks_lease(&self, now: Instant) -> bool {
+        match &self.replication {
+            None => self.node.is_limited() && self.node.is_overdue(self.time_within_turn(now)),
+            Some(replication) => !replication.is_leased(self.time_within_turn(now)),
+        }
+    }
+
+    /// Returns whether replies about data wait for a confirmation of the lease.
+    #[inline]
+    fn is_strict(&self) -> bool {
+        self.live.strict_reads && self.replication.is_some()
+    }
+
+    /// Records that a request that reads or changes data was admitted.
+    #[inline]
+    pub fn note_data(&self) {
+        if self.is_strict() {
+            self.has_data.set(true);
+        }
+    }
+
+    /// Returns the time after the execution of all requests since the last call. Their replies
+    /// must wait for a heartbeat sent after that time. `None`: no reply has to wait.
+    #[inline]
+    pub fn take_data(&self, now: Instant) -> Option<Instant> {
+        (self.has_data.get() && self.has_data.replace(false)).then(|| self.time_within_turn(now))
+    }
+
+    /// Returns whether a heartbeat that was sent after `executed` has been acknowledged. If so,
+    /// no other server served this one's ranges before that heartbeat was sent.
+    pub fn is_confirmed(&self, executed: Instant) -> bool {
+        let until = self.lease_until().unwrap_or(0);
+        until > executed.0.saturating_add(LEASE.as_nanos() as u64)
+    }
+
+    /// Returns the end of the lease, in nanoseconds, which rises with every acknowledged
+    /// heartbeat. Returns `None` if replies do not wait for it.
+    pub fn lease_until(&self) -> Option<u64> {
+        let replication = self.replication.as_ref().filter(|_| self.live.strict_reads)?;
+        Some(replication.lease.load(Ordering::Acquire))
+    }
+
+    /// Handles the end of a connection to a server. Messages sent on it may be lost.
+    pub fn connection_lost(&mut self, now: Instant, to: ServerId) {
+        self.recovery_connection_lost(now, to);
+        if let Some(replication) = self.replication.clone() {
+            let event = ReplicatorEvent::ConnectionLost { backup: to };
+            self.drive_master(&replication, now, event.clone());
+            if self.reactor == CHAIN_REACTOR {
+                self.drive_chain(&replication, now, Some(event));
+            }
+        }
+    }
+}

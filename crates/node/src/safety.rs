@@ -1,0 +1,46 @@
+//! Durability of everything that a reactor has written, for `WAIT` and `WAITAOF`.
+//!
+//! A connection belongs to one reactor. So a statement about all writes of the reactor also holds
+//! for those of the connection. Later copies by the cleaner are ignored: an original is released
+//! only when its copy is equally durable.
+
+use crate::{Engine, Mode};
+use protocols::replication::Holders;
+
+/// Number and kind of the copies of everything that a reactor has written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Safety {
+    /// Number of other servers that hold all of it.
+    pub others: usize,
+    /// Number of other servers that have reported all of it as synced.
+    pub others_on_disk: usize,
+    /// Set if all of it is synced to this server's own disk.
+    pub is_on_disk: bool,
+    /// Number of other servers that will receive the next write.
+    pub(crate) reach: usize,
+}
+
+impl Engine {
+    /// Returns where everything that this reactor has written so far is stored.
+    pub fn safety(&self) -> Safety {
+        let reach = self.master.as_ref().map_or(0, |master| master.reach());
+        if self.worker.has_unsaved() {
+            return Safety { reach, ..Safety::default() };
+        }
+        let mode = self.node.persistence();
+        let Holders { taken, stable } =
+            self.master.as_ref().map(|master| master.holders()).unwrap_or_default();
+        Safety {
+            others: taken,
+            // In this mode backups never sync, so they cannot report anything as synced.
+            others_on_disk: if mode == Some(Mode::Memory) { 0 } else { stable },
+            is_on_disk: self.can_sync() && self.saving.is_all_stable(),
+            reach,
+        }
+    }
+
+    /// Returns whether this server writes its log to its own disk and syncs it.
+    pub fn can_sync(&self) -> bool {
+        self.keeper.as_ref().is_some_and(|keeper| keeper.mode() != Mode::Memory)
+    }
+}

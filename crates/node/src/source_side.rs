@@ -1,0 +1,362 @@
+//! Effects of migration sources on this server.
+
+use crate::node::{FreezeWait, Freezing, Machines, SourceSide};
+use crate::outgoing::{Sending, To};
+use crate::tablets::{carve, clock_of, renewed, serves, with_state};
+use crate::work::Work;
+use crate::{Engine, Route};
+use planted::Bug;
+use protocols::Outbox;
+use protocols::migration::{FrozenState, SourceEffect, SourceEvent};
+use store::log::{Among, Dependency};
+use store::{Stall, Store, TableSet, Tablet, TabletState};
+use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
+use wire::peer::{
+    PRIORITY_BYTES_MAX, PULL_BYTES_MAX, PeerMessage, PriorityAnswer, PriorityPull, PriorityReply,
+    Pull, PullReply, RecordCounts,
+};
+
+/// A pull that waits for a quantum.
+pub(crate) struct PullToServe {
+    route: Route,
+    pull: Pull,
+}
+
+/// A priority pull that met a busy leaf, and is retried in the next turn.
+pub(crate) struct PriorityToServe {
+    route: Route,
+    pull: PriorityPull,
+}
+
+impl Engine {
+    /// Passes an event to a source, and applies its effects.
+    pub(crate) fn drive_source(&mut self, now: Instant, id: MigrationId, event: SourceEvent) {
+        let node = self.node.clone();
+        let mut machines = node.machines();
+        self.drive_source_in(&mut machines, now, id, event);
+        node.note_machines(&machines);
+    }
+
+    pub(crate) fn drive_source_in(
+        &mut self,
+        machines: &mut Machines,
+        now: Instant,
+        id: MigrationId,
+        event: SourceEvent,
+    ) {
+        let side = machines.source(id);
+        if let SourceEvent::Start(intent) = &event {
+            side.intent = Some(intent.clone());
+        }
+        let mut effects = Outbox::new();
+        side.machine.handle(now, event, &mut effects);
+        while let Some(effect) = effects.take_first() {
+            self.carry_out_source(side, now, id, effect, &mut effects);
+        }
+    }
+
+    fn carry_out_source(
+        &mut self,
+        side: &mut SourceSide,
+        now: Instant,
+        id: MigrationId,
+        effect: SourceEffect,
+        more: &mut Outbox<SourceEffect>,
+    ) {
+        match effect {
+            SourceEffect::CatchUp { attempt } => {
+                match unacknowledged(self.node.store(), Among::Writes) {
+                    Some(before) => side.freezing = Some(Freezing::CatchingUp { attempt, before }),
+                    None => side.machine.handle(now, SourceEvent::CaughtUp { attempt }, more),
+                }
+            }
+            SourceEffect::Freeze { range, epoch, attempt } => {
+                side.freezing = None;
+                if serves(self.node.store().tablets().iter(), range, epoch) {
+                    if self.freeze(range) {
+                        let grace = self.node.store().grace_period();
+                        let wait = FreezeWait::Turns(grace);
+                        side.freezing = Some(Freezing::Frozen { attempt, range, wait });
+                    }
+                } else {
+                    side.machine.handle(now, SourceEvent::FreezeRefused { attempt }, more);
+                }
+            }
+            SourceEffect::Thaw { range } => {
+                side.freezing = None;
+                self.set_state(range, &TabletState::Serving);
+            }
+            SourceEffect::Send { to, message } => self.out.send(to, message),
+            SourceEffect::Leave { range, to, .. } => {
+                side.leaving = Some((range, to));
+                self.set_state(range, &TabletState::Leaving);
+            }
+            SourceEffect::Forget { range } => {
+                let cursor = range.first();
+                self.node.work.push(Work::Forget { migration: id, range, cursor });
+            }
+            SourceEffect::Release => {
+                if let Some((range, _)) = side.leaving.take() {
+                    self.node.change_tablets(|tablets| carve(tablets, range, unless_leaving));
+                }
+            }
+            SourceEffect::Tell(message) => self.out.control.push(message),
+        }
+    }
+
+    /// Freezes a range. Returns `false`, so that the source retries, if the range is being flushed
+    /// or about to be. New tenures for a flush make data under the old ones void once this owner
+    /// is gone, so the range must not leave under them.
+    fn freeze(&self, range: HashRange) -> bool {
+        let (map, me) = (self.node.map(), self.node.me());
+        let mut is_free = false;
+        self.node.change_tablets(|tablets| {
+            let mut inside = tablets.iter().filter(|tablet| tablet.range.overlaps(range));
+            is_free = inside.all(|tablet| {
+                tablet.flushing == TableSet::NONE && renewed(tablet, &map, me).1.is_empty()
+            });
+            if is_free { with_state(tablets, range, &TabletState::Frozen) } else { tablets }
+        });
+        is_free
+    }
+
+    fn set_state(&self, range: HashRange, state: &TabletState) {
+        self.node.change_tablets(|tablets| with_state(tablets, range, state));
+    }
+
+    /// Resumes freezes that need not wait any more.
+    pub(crate) fn poll_freezes(&mut self, machines: &mut Machines, now: Instant) {
+        let store = self.node.store().clone();
+        let over: Vec<_> = machines
+            .sources
+            .iter_mut()
+            .filter_map(|(id, side)| {
+                Some((*id, side.freezing.take_if(|freezing| freezing.is_over(&store))?))
+            })
+            .collect();
+        for (id, freezing) in over {
+            let event = match freezing {
+                Freezing::CatchingUp { attempt, .. } => SourceEvent::CaughtUp { attempt },
+                Freezing::Frozen { attempt, range, .. } => {
+                    let at = Box::new(FrozenState {
+                        version_floor: store.version(),
+                        expiry_clock: clock_of(store.tablets().iter(), range, store.clock()),
+                        records: RecordCounts::of(&self.worker.counts(range)),
+                    });
+                    SourceEvent::Frozen { attempt, at }
+                }
+            };
+            self.drive_source_in(machines, now, id, event);
+        }
+    }
+
+    /// Runs the sources that are due.
+    pub(crate) fn tick_sources(&mut self, machines: &mut Machines, now: Instant) {
+        let due: Vec<_> = machines
+            .sources
+            .iter()
+            .filter(|(_, side)| side.machine.next_deadline().is_some_and(|at| at <= now))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            self.drive_source_in(machines, now, id, SourceEvent::Tick);
+        }
+    }
+
+    pub(crate) fn pull_arrived(&mut self, route: Route, pull: Pull) {
+        // A target repeats its one pull per partition, so a pull may be dropped.
+        if self.pulls_to_serve.len() < PULLS_TO_SERVE_MAX {
+            self.pulls_to_serve.push_back(PullToServe { route, pull });
+        }
+    }
+
+    /// Returns whether this server still holds its copy of a hash for this target; `None` if
+    /// `from` is not the target of a known migration.
+    fn keeps(&self, from: ServerId, migration: MigrationId, hash: KeyHash) -> Option<bool> {
+        let machines = self.node.machines();
+        let side = machines.sources.get(&migration)?;
+        let intent = side.intent.as_ref()?;
+        (intent.target == from).then(|| side.machine.keeps(hash))
+    }
+
+    /// Serves one pull, a quantum of the source's work. Returns `false` if there is none.
+    pub(crate) fn serve_pull(&mut self) -> bool {
+        let Some(PullToServe { route, pull }) = self.pulls_to_serve.pop_front() else {
+            return false;
+        };
+        let Pull { migration, epoch, partition, cursor, last, bytes_max } = pull;
+        let Some(range) = HashRange::try_from((cursor, last)).ok() else { return true };
+        let bytes_max = bytes_max.min(PULL_BYTES_MAX) as usize;
+        // A bucket may exceed the requested size; some room avoids growing the buffer.
+        let mut payload = self.take_buffer(bytes_max + (8 << 10));
+        let next = self.worker.collect(range, cursor, bytes_max, &mut payload);
+        let reply = PullReply { migration, epoch, partition, cursor, next };
+        self.out.peers.push(Sending {
+            to: To::Back(route),
+            is_priority: false,
+            message: PeerMessage::PullReply(reply),
+            payload,
+        });
+        true
+    }
+
+    /// Concludes from a pull that its target has accepted the flip, even if the answer to the
+    /// flip was lost. So an answer to a pull proves to the target that the source knows.
+    pub(crate) fn learn_acceptance(
+        &mut self,
+        now: Instant,
+        from: ServerId,
+        migration: MigrationId,
+    ) {
+        let node = self.node.clone();
+        let mut machines = node.machines();
+        let side = machines.sources.get(&migration);
+        if side.is_some_and(|side| side.machine.expects_answer()) {
+            let event = SourceEvent::FlipAnswered { from, accepted: true };
+            self.drive_source_in(&mut machines, now, migration, event);
+            node.note_machines(&machines);
+        }
+    }
+
+    /// Queues a pull if this server is the source of its migration.
+    pub(crate) fn accept_pull(&mut self, from: ServerId, route: Route, pull: Pull) {
+        // A pull of deleted records is a late repetition, and gets no answer.
+        if self.keeps(from, pull.migration, pull.cursor) == Some(true) {
+            self.pull_arrived(route, pull);
+        }
+    }
+
+    /// Answers a priority pull at once, completely or with as much as fits into a reply. The
+    /// target asks again for the rest.
+    pub(crate) fn serve_priority(&mut self, from: ServerId, route: Route, pull: PriorityPull) {
+        let mut payload = Vec::new();
+        let mut answers = Vec::with_capacity(pull.hashes.len());
+        for &(table, hash) in &pull.hashes {
+            if payload.len() >= PRIORITY_BYTES_MAX {
+                break;
+            }
+            let answer = match self.keeps(from, pull.migration, hash) {
+                None => return,
+                Some(false) => PriorityAnswer::Gone,
+                Some(true) => match self.worker.collect_hash(table, hash, &mut payload) {
+                    Ok(true) => PriorityAnswer::Records,
+                    Ok(false) => PriorityAnswer::Absent,
+                    Err(Stall::Contended) => {
+                        if self.priority_to_serve.len() < PRIORITY_TO_SERVE_MAX {
+                            self.priority_to_serve.push((from, PriorityToServe { route, pull }));
+                        }
+                        return;
+                    }
+                    Err(
+                        Stall::NotOwned
+                        | Stall::Held
+                        | Stall::Missing(_)
+                        | Stall::NotArrived { .. }
+                        | Stall::OutOfMemory
+                        | Stall::TooLarge,
+                    ) => return,
+                },
+            };
+            answers.push((table, hash, answer));
+        }
+        let PriorityPull { migration, epoch, request, .. } = pull;
+        self.out.peers.push(Sending {
+            to: To::Back(route),
+            is_priority: true,
+            message: PeerMessage::PriorityReply(PriorityReply {
+                migration,
+                epoch,
+                request,
+                answers,
+            }),
+            payload,
+        });
+    }
+
+    /// Retries the priority pulls that met a busy leaf.
+    pub(crate) fn serve_priority_again(&mut self) {
+        for (from, PriorityToServe { route, pull }) in std::mem::take(&mut self.priority_to_serve) {
+            self.serve_priority(from, route, pull);
+        }
+    }
+
+    /// Runs one step of deleting records that the target has.
+    pub(crate) fn forget(
+        &mut self,
+        now: Instant,
+        migration: MigrationId,
+        range: HashRange,
+        cursor: KeyHash,
+    ) {
+        let next = match planted::is(Bug::OldCopyKept) {
+            true => None,
+            false => self.worker.forget(range, cursor, FORGET_BUCKETS),
+        };
+        match next {
+            Some(cursor) => self.node.work.push(Work::Forget { migration, range, cursor }),
+            None => self.drive_source(now, migration, SourceEvent::Forgotten { range }),
+        }
+    }
+
+    /// Reports the number of records and bytes in a range to the coordinator.
+    pub(crate) fn measure(&mut self, migration: MigrationId, range: HashRange) {
+        let counts = self.worker.counts(range);
+        let records = counts.iter().map(|(_, _, records)| u64::from(*records)).sum();
+        let bytes = self.worker.range_bytes(range);
+        let measured = wire::control::ToCoordinator::Measured { migration, records, bytes };
+        self.out.control.push(measured);
+    }
+}
+
+/// Maximum number of queued pulls: many times the outstanding pulls of several migrations.
+const PULLS_TO_SERVE_MAX: usize = 4096;
+
+/// Maximum number of priority pulls that meet a busy leaf in one turn; more are dropped.
+const PRIORITY_TO_SERVE_MAX: usize = 256;
+
+/// Maximum number of buckets that one quantum deletes. Each costs a cache miss or two: 40 us.
+pub(crate) const FORGET_BUCKETS: usize = 32;
+
+impl Freezing {
+    fn is_over(&mut self, store: &Store) -> bool {
+        match self {
+            Freezing::CatchingUp { before, .. } => store.log().is_acknowledged(before),
+            Freezing::Frozen { wait, .. } => wait.is_over(store),
+        }
+    }
+}
+
+impl FreezeWait {
+    fn is_over(&mut self, store: &Store) -> bool {
+        if let FreezeWait::Turns(grace) = self {
+            if !store.is_over(grace) {
+                return false;
+            }
+            match unacknowledged(store, Among::Writes) {
+                None => return true,
+                Some(dependency) => *self = FreezeWait::Safety(dependency),
+            }
+        }
+        match self {
+            FreezeWait::Turns(_) => false,
+            FreezeWait::Safety(dependency) => store.log().is_acknowledged(dependency),
+        }
+    }
+}
+
+/// Drops a leaving tablet. A tablet that has returned from a dead target stays.
+fn unless_leaving(tablet: Tablet) -> Option<Tablet> {
+    match tablet.state {
+        TabletState::Leaving => None,
+        TabletState::Serving
+        | TabletState::Frozen
+        | TabletState::Arriving(_)
+        | TabletState::Recovering(_)
+        | TabletState::Securing(_) => Some(tablet),
+    }
+}
+
+/// Returns the unacknowledged entries; `None` if there are none, or the log is not persisted.
+pub(crate) fn unacknowledged(store: &Store, among: Among) -> Option<Dependency> {
+    store.log().is_durable().then(|| store.log().unacknowledged(among)).flatten()
+}

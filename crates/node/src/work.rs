@@ -1,0 +1,101 @@
+//! Background work that any reactor of a server may take, in order of its arrival.
+
+use crate::outgoing::Payload;
+use crate::recovering::ReplayLog;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use store::{Arrival, Recovery};
+use types::{HashRange, KeyHash, MigrationId, OwnershipEpoch, ServerId};
+use wire::peer::Pull;
+
+/// A piece of background work. Each quantum does a bounded part of it and requeues the rest.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Send a pull, queued so that the pulls of a migration leave from different reactors.
+    Pull(ServerId, Pull),
+    /// Replay the records of a pull's reply.
+    Replay(Replay),
+    /// Delete the records of a range that its new owner has.
+    Forget { migration: MigrationId, range: HashRange, cursor: KeyHash },
+    /// Reclaim tombstones that the progress has passed.
+    Sweep(Arc<Arrival>),
+    /// Replay entries of a dead server's log that a backup has sent.
+    ReplayLog(ReplayLog),
+    /// Delete the replayed records of a recovery partition that this server will not own.
+    ForgetReplayed { epoch: OwnershipEpoch, range: HashRange, cursor: KeyHash },
+    /// Reclaim tombstones of a recovered partition.
+    SweepRecovery(Arc<Recovery>),
+}
+
+/// A pull's reply that is being replayed into the store.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    pub(crate) arrival: Arc<Arrival>,
+    pub(crate) partition: u16,
+    pub(crate) ticket: protocols::Ticket,
+    pub(crate) payload: Payload,
+    /// Number of payload bytes already replayed.
+    pub(crate) from: usize,
+    /// Records and bytes added so far.
+    pub(crate) added: protocols::migration::Added,
+}
+
+/// Queue of background work. Every turn reads its length, without the lock.
+#[derive(Debug, Default)]
+pub(crate) struct WorkQueue {
+    length: AtomicUsize,
+    work: Mutex<VecDeque<Work>>,
+}
+
+impl WorkQueue {
+    pub(crate) fn len(&self) -> usize {
+        self.length.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn push(&self, work: Work) {
+        self.change(|queue| queue.push_back(work));
+    }
+
+    /// Puts an unfinished piece of work back to the front of the queue.
+    pub(crate) fn put_back(&self, work: Work) {
+        self.change(|queue| queue.push_front(work));
+    }
+
+    pub(crate) fn pop(&self) -> Option<Work> {
+        if self.len() == 0 { None } else { self.change(VecDeque::pop_front) }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut VecDeque<Work>) -> T) -> T {
+        let mut queue = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut queue);
+        self.length.store(queue.len(), Ordering::Relaxed);
+        result
+    }
+}
+
+/// The purpose of background work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// Migration to another server: serve pulls, and delete moved records.
+    Export,
+    /// Migration to this server: send pulls, replay records, and reclaim tombstones.
+    Import,
+    /// Cleaning: free the memory of overwritten records.
+    Clean,
+    /// Flushes of tables.
+    Flush,
+    /// Recovery of dead servers' data: replay records, and reclaim or delete what remains.
+    Recover,
+}
+
+impl Background {
+    /// All purposes, with their names in metrics.
+    pub const ALL: [(Background, &'static str); 5] = [
+        (Background::Export, "export"),
+        (Background::Import, "import"),
+        (Background::Clean, "clean"),
+        (Background::Flush, "flush"),
+        (Background::Recover, "recover"),
+    ];
+}
