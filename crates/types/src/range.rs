@@ -26,7 +26,8 @@ impl std::error::Error for EmptyRange {}
 
 impl TryFrom<(KeyHash, KeyHash)> for HashRange {
     type Error = EmptyRange;
-    fn try_from((first, last): (KeyHash, KeyHash)) -> Result<HashRange, EmptyRange> {
+    fn try_from(ends: (KeyHash, KeyHash)) -> Result<HashRange, EmptyRange> {
+        let (first, last) = ends;
         if first <= last { Ok(HashRange { first, last }) } else { Err(EmptyRange) }
     }
 }
