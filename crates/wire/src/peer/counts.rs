@@ -123,7 +123,8 @@ impl Count {
 impl TryFrom<Encoded> for RecordCounts {
     type Error = BadCounts;
 
-    fn try_from((total, tables): Encoded) -> Result<RecordCounts, BadCounts> {
+    fn try_from(encoded: Encoded) -> Result<RecordCounts, BadCounts> {
+        let (total, tables) = encoded;
         let are_ascending = tables.is_sorted_by(|one, other| one.table < other.table);
         let fits = |of_table: &TableCounts| {
             usize::from(of_table.first.0) + of_table.counts.len() <= usize::from(SLOT_COUNT)
