@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use types::{HashRange, HashSeed, KeyHash, key_hash};
+use types::{HashSeed, KeyHash, key_hash};
 use wire::entries::{EntryReader, ReadEntry};
 use wire::entry::Body;
 use wire::peer::{RecoveryNext, RecoveryRead};
@@ -147,7 +147,7 @@ impl Replicas {
         out: &mut Vec<u8>,
     ) -> io::Result<RecoveryNext> {
         let whole = self.whole(read.replica, seed)?;
-        let (copied, next) = whole.copy((read.range, read.from), bytes_max, out);
+        let (copied, next) = whole.copy(read, bytes_max, out);
         let left = whole.left.fetch_sub(copied, Ordering::Relaxed);
         drop(whole);
         if copied > 0 && left <= copied {
@@ -197,18 +197,18 @@ impl Replicas {
 }
 
 impl Whole {
-    /// Copies the entries of a range, starting at an offset. Returns their number.
+    /// Copies the requested entries. Returns their number, and the position after them.
     fn copy(
         &self,
-        (range, from): (HashRange, u32),
+        read: &RecoveryRead,
         bytes_max: usize,
         out: &mut Vec<u8>,
     ) -> (usize, RecoveryNext) {
         let mut count = 0;
         let before = out.len();
-        let first = self.content.offsets.partition_point(|&offset| offset < from);
+        let first = self.content.offsets.partition_point(|&offset| offset < read.from);
         for (number, hash) in self.content.hashes.iter().enumerate().skip(first) {
-            if !range.contains(*hash) {
+            if !read.range.contains(*hash) {
                 continue;
             }
             let entry = self.entry(number);
