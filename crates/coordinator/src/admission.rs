@@ -13,7 +13,7 @@ use crate::records::{Migration, Recovery};
 use crate::store::MetaStore;
 use types::limits::{PARTITIONS_MAX, TABLES_MAX};
 use types::{HashRange, KeyHash, SLOT_COUNT, ServerId, Slot};
-use wire::control::{Join, MISSING_SHOWN_MAX, MigrationPolicy, PriorityPulls};
+use wire::control::{Join, MISSING_SHOWN_MAX, MigrationPolicy, PriorityPullMode};
 use wire::frame::MESSAGE_BYTES_MAX;
 use wire::peer::{PRIORITY_HASHES_MAX, PULL_BYTES_MAX};
 
@@ -113,8 +113,8 @@ pub(crate) fn check_policy(policy: &MigrationPolicy) -> Result<(), String> {
     between("pulls ahead", policy.pulls_ahead.into(), 1, PULLS_AHEAD_MAX.into())?;
     between("background share", policy.background_share.into(), 1, 100)?;
     match policy.priority {
-        PriorityPulls::Off | PriorityPulls::Immediate => Ok(()),
-        PriorityPulls::Batched { hashes_max } => {
+        PriorityPullMode::Off | PriorityPullMode::Immediate => Ok(()),
+        PriorityPullMode::Batched { hashes_max } => {
             let most = PRIORITY_HASHES_MAX as u64;
             between("hashes of a priority pull", hashes_max.into(), 1, most)
         }

@@ -30,8 +30,8 @@ use types::{
     ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure,
 };
 use wire::control::{
-    Answer, Ask, ClusterMap, FromCoordinator, HeldMigration, HeldState, Holdings, Join, Progress,
-    RebuildReport, ServerInfo, ToCoordinator,
+    Answer, Ask, ClusterMap, FromCoordinator, HeldMigration, HeldState, Holdings, Join,
+    MigrationProgress, RebuildReport, ServerInfo, ToCoordinator,
 };
 
 /// Server numbers that may have been assigned without being known to any server: only those
@@ -443,7 +443,7 @@ impl<S: MetaStore> Rebuilding<S> {
             policy: intent.policy,
             created: at.wall,
             updated: at.wall,
-            progress: Progress::default(),
+            progress: MigrationProgress::default(),
             is_inheritance: false,
             stage,
         })

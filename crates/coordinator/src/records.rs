@@ -24,7 +24,7 @@ use types::{
     ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure,
     UnixMillis,
 };
-use wire::control::{Intent, MigrationPolicy, MigrationState, Progress};
+use wire::control::{Intent, MigrationPolicy, MigrationProgress, MigrationState};
 
 /// Version of the record format. Only this version and [`FORMAT_BEFORE`] can be opened.
 pub(crate) const FORMAT: u16 = 7;
@@ -185,7 +185,7 @@ pub(crate) struct Migration {
     pub(crate) updated: UnixMillis,
     /// Newest committed progress. Later reports are kept in memory only; operators can do without
     /// them after a restart.
-    pub(crate) progress: Progress,
+    pub(crate) progress: MigrationProgress,
     /// This is not a requested migration but a served-before-durable range. The target has
     /// recovered the range from the log of its dead source and serves it before the data is
     /// durable in its own log. Operators do not see it.

@@ -42,8 +42,8 @@ use types::{
     ServerId, TableId,
 };
 use wire::control::{
-    Ask, DirectoryPlace, FromCoordinator, Loss, Mark, MigrationPolicy, PriorityPulls, Progress,
-    ReplicaInfo, ToCoordinator, Will,
+    Ask, DirectoryPlace, FromCoordinator, Loss, Mark, MigrationPolicy, MigrationProgress,
+    PriorityPullMode, ReplicaInfo, ToCoordinator, Will,
 };
 use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
@@ -293,7 +293,7 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
                 policy.background_share = share.parse()?;
             }
             if let Some(hashes) = args.take_key("hashes") {
-                policy.priority = PriorityPulls::Batched { hashes_max: hashes.parse()? };
+                policy.priority = PriorityPullMode::Batched { hashes_max: hashes.parse()? };
             }
             let target = server(args.take_key("to").ok_or("where to?")?)?;
             let source = args.take_key("from").map(server).transpose()?;
@@ -471,7 +471,8 @@ fn about_migration(command: &Command) -> Result<ToCoordinator, Failure> {
         "shrink" => ToCoordinator::Shrink { migration, remaining: ranges(&mut args)? },
         "progress" => {
             let records = args.next_pos().ok_or("how many?")?.parse()?;
-            let progress = Progress { records_total: 10, records, ..Progress::default() };
+            let progress =
+                MigrationProgress { records_total: 10, records, ..MigrationProgress::default() };
             ToCoordinator::Progress { migration, progress }
         }
         "released" => ToCoordinator::Released { migration },

@@ -9,7 +9,7 @@ use crate::settings::{Knob, Settings};
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{HashRange, HashSeed, KeyHash, Slot, TableId, key_hash};
-use wire::control::{MigrationPolicy, PriorityPulls};
+use wire::control::{MigrationPolicy, PriorityPullMode};
 
 /// Number of slots with keys, and number of registers in each.
 const SLOTS: usize = 24;
@@ -245,9 +245,9 @@ pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {
         pull_bytes: rng.u32(1024..4096),
         pulls_ahead: rng.u16(1..=4),
         priority: match rng.u32(..6) {
-            0 => PriorityPulls::Off,
-            1 => PriorityPulls::Immediate,
-            _ => PriorityPulls::Batched { hashes_max: rng.u16(1..=16) },
+            0 => PriorityPullMode::Off,
+            1 => PriorityPullMode::Immediate,
+            _ => PriorityPullMode::Batched { hashes_max: rng.u16(1..=16) },
         },
         background_share: 10,
     }

@@ -90,7 +90,7 @@ pub enum ToCoordinator {
         /// The migration.
         migration: MigrationId,
         /// The counters since the flip.
-        progress: Progress,
+        progress: MigrationProgress,
     },
     /// The source's index holds no entry of the range any more.
     Released {
@@ -465,7 +465,7 @@ pub struct Intent {
 
 /// The mode of reading missing records ahead of the bulk (Rocksteady §3.3 and its ablations).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PriorityPulls {
+pub enum PriorityPullMode {
     /// No priority pulls: operations wait for the bulk.
     Off,
     /// Many hashes in one pull, one pull in flight per reactor.
@@ -488,7 +488,7 @@ pub struct MigrationPolicy {
     /// Replies of one partition that may wait for their replay before the next pull.
     pub pulls_ahead: u16,
     /// The mode of priority pulls.
-    pub priority: PriorityPulls,
+    pub priority: PriorityPullMode,
     /// Percent of each reactor's running time that the move may take even when clients wait, 1 to
     /// 100. With 100, background quanta and client turns alternate.
     pub background_share: u8,
@@ -500,7 +500,7 @@ impl Default for MigrationPolicy {
             partitions: 8,
             pull_bytes: 64 << 10,
             pulls_ahead: 2,
-            priority: PriorityPulls::Batched { hashes_max: 16 },
+            priority: PriorityPullMode::Batched { hashes_max: 16 },
             background_share: 10,
         }
     }
@@ -508,7 +508,7 @@ impl Default for MigrationPolicy {
 
 /// Counters of one migration since its flip.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct MigrationProgress {
     /// Records in the range at the source at the time of the flip.
     pub records_total: u64,
     /// Records replayed, from pulls and priority pulls.
@@ -668,5 +668,5 @@ pub struct MigrationReport {
     /// Time of the last news about the migration.
     pub updated: UnixMillis,
     /// The progress.
-    pub progress: Progress,
+    pub progress: MigrationProgress,
 }

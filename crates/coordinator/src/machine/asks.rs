@@ -10,7 +10,7 @@ use protocols::replication::is_on_own_disk;
 use std::time::Duration;
 use types::limits::TABLES_MAX;
 use types::{Instant, MigrationId, ServerId, TableId, Tenure};
-use wire::control::{Answer, Ask, FromCoordinator, Health, Progress};
+use wire::control::{Answer, Ask, FromCoordinator, Health, MigrationProgress};
 
 /// Most waiting requests for incarnations.
 const FLUSHES_MAX: usize = 1024;
@@ -117,7 +117,7 @@ impl<S: MetaStore> Coordinator<S> {
                 policy: *request.policy,
                 created: at.wall,
                 updated: at.wall,
-                progress: Progress::default(),
+                progress: MigrationProgress::default(),
                 is_inheritance: false,
                 stage: Stage::Queued,
             });

@@ -55,7 +55,7 @@ use standing::Standing;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Instant, MigrationId, ServerId, TableId, UnixMillis};
-use wire::control::{Answer, FromCoordinator, Progress, ToCoordinator};
+use wire::control::{Answer, FromCoordinator, MigrationProgress, ToCoordinator};
 
 /// The coordinator's tunable parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +120,7 @@ pub struct Coordinator<S> {
     /// Next send time of each migration's demand. Contains only migrations that have one.
     due: BTreeMap<MigrationId, Instant>,
     /// Newest reported progress of live migrations, shown to operators.
-    progress: BTreeMap<MigrationId, (Progress, UnixMillis)>,
+    progress: BTreeMap<MigrationId, (MigrationProgress, UnixMillis)>,
     /// Requests for incarnations that wait for a flip to be decided, in order of arrival.
     flushes: Vec<Flush>,
     /// Replica inventory of each recovery in the ledger.
@@ -500,7 +500,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.commit(at, edit)
     }
 
-    fn progress_of(&self, migration: &Migration) -> (Progress, UnixMillis) {
+    fn progress_of(&self, migration: &Migration) -> (MigrationProgress, UnixMillis) {
         let written = (migration.progress, migration.updated);
         self.progress
             .get(&migration.id)

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use types::limits::PARTITIONS_MAX;
 use types::{HashRange, MigrationId, ServerId};
-use wire::control::{FromCoordinator, Progress};
+use wire::control::{FromCoordinator, MigrationProgress};
 
 /// Interval between two questions to a target about its decision. Clients of the range wait for it.
 const DECIDE_AGAIN: Duration = Duration::from_millis(100);
@@ -97,7 +97,8 @@ impl<S: MetaStore> Coordinator<S> {
             target_tenures: edit.counters.draw_tenures(),
             bytes,
         };
-        let records_total = Progress { records_total: records, ..Progress::default() };
+        let records_total =
+            MigrationProgress { records_total: records, ..MigrationProgress::default() };
         self.progress.insert(id, (records_total, at.wall));
         self.advance(at, edit, &migration, Stage::Preparing(terms))
     }
@@ -331,7 +332,12 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    pub(super) fn note_progress(&mut self, at: Moment, (server, id): About, progress: Progress) {
+    pub(super) fn note_progress(
+        &mut self,
+        at: Moment,
+        (server, id): About,
+        progress: MigrationProgress,
+    ) {
         if self.of_target(server, id).is_some_and(|migration| migration.is_live()) {
             self.progress.insert(id, (progress, at.wall));
         }

@@ -17,8 +17,8 @@ use types::{
 };
 use wire::control::{
     Ask, ClockReading, ClusterMap, DirectoryPlace, FromCoordinator, HeldMigration, HeldState,
-    HeldTablet, Holdings, Intent, Join, Loss, Mark, MigrationPolicy, PriorityPulls, Progress,
-    RecoveryPart, ReplicaInfo, ServerInfo, TabletInfo, ToCoordinator, Will,
+    HeldTablet, Holdings, Intent, Join, Loss, Mark, MigrationPolicy, MigrationProgress,
+    PriorityPullMode, RecoveryPart, ReplicaInfo, ServerInfo, TabletInfo, ToCoordinator, Will,
 };
 use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
 use wire::frame::{self, HEADER_BYTES, Header};
@@ -441,8 +441,8 @@ impl Told {
     }
 }
 
-fn some_progress(draw: &mut Draw<'_>) -> Progress {
-    Progress {
+fn some_progress(draw: &mut Draw<'_>) -> MigrationProgress {
+    MigrationProgress {
         records_total: draw.number(),
         records: draw.number(),
         bytes: draw.number(),
@@ -500,7 +500,7 @@ fn some_policy(draw: &mut Draw<'_>) -> MigrationPolicy {
         partitions: draw.number() as u16,
         pull_bytes: draw.u32(),
         pulls_ahead: draw.number() as u16,
-        priority: PriorityPulls::Batched { hashes_max: draw.number() as u16 },
+        priority: PriorityPullMode::Batched { hashes_max: draw.number() as u16 },
         background_share: draw.number() as u8,
     }
 }

@@ -3,7 +3,7 @@
 use super::cluster::parse_slot;
 use super::{parse_integer, printable, uppercase_is};
 use types::HashRange;
-use wire::control::{MigrationPolicy, PriorityPulls};
+use wire::control::{MigrationPolicy, PriorityPullMode};
 
 /// A group of slots to move to one server.
 #[derive(Debug, PartialEq, Eq)]
@@ -112,11 +112,11 @@ fn parse_policy(settings: &[&[u8]]) -> Result<MigrationPolicy, String> {
             b"PULL-BYTES" => policy.pull_bytes = number()?,
             b"AHEAD" => policy.pulls_ahead = small()?,
             b"SHARE" => policy.background_share = small()?.min(255) as u8,
-            b"PRIORITY" if uppercase_is(value, b"OFF") => policy.priority = PriorityPulls::Off,
+            b"PRIORITY" if uppercase_is(value, b"OFF") => policy.priority = PriorityPullMode::Off,
             b"PRIORITY" if uppercase_is(value, b"IMMEDIATE") => {
-                policy.priority = PriorityPulls::Immediate;
+                policy.priority = PriorityPullMode::Immediate;
             }
-            b"PRIORITY" => policy.priority = PriorityPulls::Batched { hashes_max: small()? },
+            b"PRIORITY" => policy.priority = PriorityPullMode::Batched { hashes_max: small()? },
             _ => {
                 return Err(format!(
                     "ERR POLICY supports PARTITIONS, PULL-BYTES, AHEAD, SHARE and PRIORITY, not \
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(wanted.ranges, [range(0, 9), range(20, 20)]);
         assert_eq!(wanted.node, b"abc");
         assert_eq!(wanted.policy.background_share, 100);
-        assert_eq!(wanted.policy.priority, PriorityPulls::Off);
+        assert_eq!(wanted.policy.priority, PriorityPullMode::Off);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! its least advanced migration, and a task has failed if one of its migrations has.
 
 use types::{MigrationId, Slot};
-use wire::control::{MigrationReport, MigrationState, Progress};
+use wire::control::{MigrationProgress, MigrationReport, MigrationState};
 
 /// The migrations of one request, at least one, in order of their ranges.
 pub(super) struct Task<'r> {
@@ -84,10 +84,10 @@ impl Task<'_> {
     }
 
     /// Returns the combined progress of all migrations.
-    pub(super) fn progress(&self) -> Progress {
-        let mut sum = Progress::default();
+    pub(super) fn progress(&self) -> MigrationProgress {
+        let mut sum = MigrationProgress::default();
         for part in &self.parts {
-            let Progress { records, bytes, records_total, priority_records, elapsed_ns } =
+            let MigrationProgress { records, bytes, records_total, priority_records, elapsed_ns } =
                 part.progress;
             sum.records += records;
             sum.bytes += bytes;
@@ -134,7 +134,11 @@ mod tests {
             message: if state == MigrationState::Failed { "no room".into() } else { "".into() },
             created: UnixMillis(1),
             updated: UnixMillis(id),
-            progress: Progress { records: 5, elapsed_ns: id, ..Progress::default() },
+            progress: MigrationProgress {
+                records: 5,
+                elapsed_ns: id,
+                ..MigrationProgress::default()
+            },
         }
     }
 
@@ -157,7 +161,7 @@ mod tests {
         );
         assert_eq!(tasks[0].name(), format!("{:040x}", 6));
         assert_eq!((tasks[0].updated(), tasks[0].is_over(), tasks[1].is_over()), (8, false, true));
-        let Progress { records, elapsed_ns, .. } = tasks[0].progress();
+        let MigrationProgress { records, elapsed_ns, .. } = tasks[0].progress();
         assert_eq!((records, elapsed_ns), (15, 8));
     }
 

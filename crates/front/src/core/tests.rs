@@ -15,8 +15,8 @@ use store::{Store, StoreConfig};
 use types::MigrationId;
 use types::{ClusterId, HashRange, HashSeed, OwnershipEpoch, ServerId, Tenure};
 use wire::control::{
-    Answer, Ask, ClusterMap, MigrationReport, MigrationState, Progress, ServerInfo, TabletInfo,
-    ToCoordinator,
+    Answer, Ask, ClusterMap, MigrationProgress, MigrationReport, MigrationState, ServerInfo,
+    TabletInfo, ToCoordinator,
 };
 
 /// Connections that only record what is sent to them.
@@ -483,7 +483,7 @@ fn a_slot_that_cannot_be_taken_over_is_answered_with_the_reason() {
         message: message.to_string(),
         created: WALL,
         updated: WALL,
-        progress: Progress::default(),
+        progress: MigrationProgress::default(),
     };
     let hear = |world: &mut World, message| {
         world.cores[0].on_control(message);

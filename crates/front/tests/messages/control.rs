@@ -5,7 +5,7 @@ use super::{CLUSTER, DEAD, Draw, ME, WALL, World, server, some_intent, tenures};
 use types::{HashRange, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, UnixMillis};
 use wire::control::{
     Answer, ClockQuestion, ClockReport, ClusterMap, DirectoryPlace, FromCoordinator, Mark,
-    MigrationReport, MigrationState, Progress, RecoveryLog, RecoveryPart, RecoverySegment,
+    MigrationProgress, MigrationReport, MigrationState, RecoveryLog, RecoveryPart, RecoverySegment,
     ReplicaPlace, TabletInfo, ToCoordinator,
 };
 use wire::directory::Content;
@@ -140,7 +140,10 @@ impl World {
                     message: String::new(),
                     created: UnixMillis(draw.number()),
                     updated: UnixMillis(draw.number()),
-                    progress: Progress { records: draw.number(), ..Progress::default() },
+                    progress: MigrationProgress {
+                        records: draw.number(),
+                        ..MigrationProgress::default()
+                    },
                 };
                 Answer::Migrations(draw.list(3, report))
             }

@@ -29,7 +29,7 @@ use types::{
     UnixMillis,
 };
 use wire::control::{
-    Answer, ClusterMap, FromCoordinator, Intent, MigrationPolicy, PriorityPulls, ServerInfo,
+    Answer, ClusterMap, FromCoordinator, Intent, MigrationPolicy, PriorityPullMode, ServerInfo,
     TabletInfo, ToCoordinator,
 };
 use wire::frame::{self, HEADER_BYTES, Header};
@@ -406,9 +406,9 @@ fn some_policy(draw: &mut Draw<'_>) -> MigrationPolicy {
         pull_bytes: draw.u32(),
         pulls_ahead: draw.number() as u16,
         priority: match draw.below(3) {
-            0 => PriorityPulls::Off,
-            1 => PriorityPulls::Immediate,
-            _ => PriorityPulls::Batched { hashes_max: draw.number() as u16 },
+            0 => PriorityPullMode::Off,
+            1 => PriorityPullMode::Immediate,
+            _ => PriorityPullMode::Batched { hashes_max: draw.number() as u16 },
         },
         background_share: draw.number() as u8,
     }

@@ -3,7 +3,7 @@
 
 use types::HashRange;
 use types::limits::PARTITIONS_MAX;
-use wire::control::{MigrationPolicy, PriorityPulls};
+use wire::control::{MigrationPolicy, PriorityPullMode};
 use wire::peer::{PRIORITY_HASHES_MAX, PULL_BYTES_MAX};
 
 /// Minimum bytes of a pull, and maximum replies per partition that may wait for their replay. The
@@ -27,10 +27,10 @@ pub(super) fn pulls_ahead(policy: &MigrationPolicy) -> usize {
 /// Returns the maximum number of priority pulls in flight and the maximum hashes of each.
 pub(super) fn priority_limits(policy: &MigrationPolicy) -> (usize, usize) {
     match policy.priority {
-        PriorityPulls::Off => (0, 0),
-        PriorityPulls::Batched { hashes_max } => {
+        PriorityPullMode::Off => (0, 0),
+        PriorityPullMode::Batched { hashes_max } => {
             (1, usize::from(hashes_max).clamp(1, PRIORITY_HASHES_MAX))
         }
-        PriorityPulls::Immediate => (usize::MAX, 1),
+        PriorityPullMode::Immediate => (usize::MAX, 1),
     }
 }

@@ -10,7 +10,7 @@ use super::timing::TELL_AGAIN;
 use crate::{Outbox, Ticket};
 use std::fmt;
 use types::{HashRange, Instant, MigrationId, OwnershipEpoch, ServerId};
-use wire::control::{Intent, Progress, ToCoordinator};
+use wire::control::{Intent, MigrationProgress, ToCoordinator};
 use wire::peer::{Pull, PullReply};
 
 /// The state of a range that the target serves while some of its records are still at the source.
@@ -27,7 +27,7 @@ pub(super) struct Pulling {
     cut: Cut,
     /// The ranges that depend on the source since the last committed cut; `None` before the first.
     committed: Option<Vec<HashRange>>,
-    progress: Progress,
+    progress: MigrationProgress,
     tell_at: Instant,
 }
 
@@ -54,7 +54,7 @@ impl Pulling {
             cuts,
             cut: Cut::Idle { since: now, bytes: 0, moved: false },
             committed: None,
-            progress: Progress { records_total, ..Progress::default() },
+            progress: MigrationProgress { records_total, ..MigrationProgress::default() },
             tell_at: now + TELL_AGAIN,
         }
     }
@@ -126,7 +126,7 @@ impl Pulling {
         self.committed.as_ref().is_some_and(Vec::is_empty)
     }
 
-    pub(super) fn report(&self) -> Progress {
+    pub(super) fn report(&self) -> MigrationProgress {
         self.progress
     }
 

@@ -22,7 +22,7 @@ use super::pulling::Pulling;
 use super::timing::{PREPARED_MAX, TELL_AGAIN, UNACKNOWLEDGED_MAX};
 use crate::{Outbox, Ticket};
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
-use wire::control::{Intent, Progress, ToCoordinator};
+use wire::control::{Intent, MigrationProgress, ToCoordinator};
 use wire::peer::{Flip, PeerMessage, Pull, PullReply};
 
 /// The target of one migration. The driver creates it at the first message about the migration.
@@ -50,7 +50,7 @@ enum State {
     /// The range is served; records are missing or not committed.
     Pulling { source: ServerId, pulling: Box<Pulling>, known: Acknowledged },
     /// Nothing depends on the source; the coordinator must still end the migration.
-    Settling { source: ServerId, progress: Progress, tell_at: Instant },
+    Settling { source: ServerId, progress: MigrationProgress, tell_at: Instant },
     /// The migration is over.
     Done { source: ServerId },
 }

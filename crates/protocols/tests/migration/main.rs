@@ -22,7 +22,7 @@ use std::error::Error;
 use std::time::Duration;
 use store::{Operation, Tablet, TabletState};
 use types::{HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, Slot};
-use wire::control::{MigrationPolicy, PriorityPulls, ToCoordinator};
+use wire::control::{MigrationPolicy, PriorityPullMode, ToCoordinator};
 
 #[test]
 fn scripts_of_the_migration_protocol() {
@@ -267,8 +267,8 @@ fn policy(options: &BTreeMap<&str, &str>) -> Result<MigrationPolicy, Box<dyn Err
         options.get(name).map_or(Ok(default), |value| value.parse::<u16>())
     };
     let priority = match number("batch", 16)? {
-        0 => PriorityPulls::Off,
-        hashes_max => PriorityPulls::Batched { hashes_max },
+        0 => PriorityPullMode::Off,
+        hashes_max => PriorityPullMode::Batched { hashes_max },
     };
     Ok(MigrationPolicy {
         partitions: number("partitions", 1)?,

@@ -44,8 +44,8 @@ use std::time::Duration;
 use types::{HashRange, OwnershipEpoch, SegmentId, ServerId};
 use wills::Loads;
 use wire::control::{
-    Answer, DirectoryPlace, FromCoordinator, Loss, MISSING_SHOWN_MAX, MigrationPolicy, Progress,
-    RecoveryReport, RecoveryState,
+    Answer, DirectoryPlace, FromCoordinator, Loss, MISSING_SHOWN_MAX, MigrationPolicy,
+    MigrationProgress, RecoveryReport, RecoveryState,
 };
 use wire::replica::ReplicaEpoch;
 
@@ -157,7 +157,7 @@ impl<S: MetaStore> Coordinator<S> {
             policy: MigrationPolicy::default(),
             created: at.wall,
             updated: at.wall,
-            progress: Progress::default(),
+            progress: MigrationProgress::default(),
             is_inheritance: true,
             stage: Stage::Securing(Dependency { remaining: vec![range], source_tenures }),
         };
