@@ -450,7 +450,7 @@ impl Recovery {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Will {
     pub(crate) server: ServerId,
-    pub(crate) will: wire::control::Will,
+    pub(crate) will: wire::control::LoadProfile,
 }
 
 /// A key of the metadata store.

@@ -42,8 +42,8 @@ use types::{
     ServerId, TableId,
 };
 use wire::control::{
-    Ask, DirectoryPlace, FromCoordinator, Loss, Mark, MigrationPolicy, MigrationProgress,
-    PriorityPullMode, ReplicaInfo, ToCoordinator, Will,
+    Ask, DirectoryPlace, FromCoordinator, LoadProfile, Loss, Mark, MigrationPolicy,
+    MigrationProgress, PriorityPullMode, ReplicaInfo, ToCoordinator,
 };
 use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
@@ -322,7 +322,7 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
                 let (first, last) = slots(first.parse()?, last.parse()?).slots();
                 loads[usize::from(first.0)..=usize::from(last.0)].fill(load.parse()?);
             }
-            ToCoordinator::Will(Will::of(&loads))
+            ToCoordinator::LoadProfile(LoadProfile::of(&loads))
         }
         "show-map" => ask(Ask::Map),
         "standing" => ask(Ask::Standing),

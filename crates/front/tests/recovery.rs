@@ -17,8 +17,9 @@ use types::{
     Tenure, UnixMillis, Version, slot_of,
 };
 use wire::control::{
-    ClusterMap, DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, FromCoordinator, RecoveryLog,
-    RecoveryPart, RecoverySegment, ReplicaPlace, ServerInfo, TabletInfo, ToCoordinator, Will,
+    ClusterMap, DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, FromCoordinator, LoadProfile,
+    RecoveryLog, RecoveryPart, RecoverySegment, ReplicaPlace, ServerInfo, TabletInfo,
+    ToCoordinator,
 };
 use wire::directory::{Content, DirectoryEntry};
 use wire::entry::{Body, Dead, Entry};
@@ -69,7 +70,7 @@ struct World {
     /// Set if the other server does not answer appends to data segments.
     is_slow: bool,
     /// Last load profile sent to the coordinator.
-    will: Option<Will>,
+    profile: Option<LoadProfile>,
 }
 
 fn disk() -> Replicas {
@@ -221,7 +222,7 @@ impl World {
             told: Vec::new(),
             connections: 0,
             is_slow: false,
-            will: None,
+            profile: None,
         };
         world.pass(10);
         world.hear(map(1, DEAD, 1, OLD));
@@ -296,8 +297,8 @@ impl World {
             ToCoordinator::Chain { number } => {
                 return self.cores[0].on_control(FromCoordinator::ChainNoted { number });
             }
-            ToCoordinator::Will(will) => {
-                self.will = Some(will);
+            ToCoordinator::LoadProfile(profile) => {
+                self.profile = Some(profile);
                 return;
             }
             ToCoordinator::Replayed { epoch, .. } => format!("{epoch} replayed"),
@@ -430,7 +431,7 @@ fn what_is_held_already_is_not_recovered() {
 fn a_server_says_what_its_ranges_would_cost() {
     let mut world = World::new(disk(), disk());
     world.pass(1500);
-    assert_eq!(world.will, Some(Will::default()), "it has nothing");
+    assert_eq!(world.profile, Some(LoadProfile::default()), "it has nothing");
     born(1).into_iter().for_each(|map| world.hear(map));
     let long = "x".repeat(1000);
     for number in 0..3 {
@@ -438,10 +439,11 @@ fn a_server_says_what_its_ranges_would_cost() {
     }
     assert_eq!(world.ask("SET other 1"), "+OK\r\n");
     world.pass(6500);
-    let will = world.will.expect("a will");
-    let loads = will.slots();
+    let profile = world.profile.expect("a load profile");
+    let loads = profile.slots();
     let (one, other) = (slot_of(b"one"), slot_of(b"other"));
-    let ([one, other], total) = ([one, other].map(|slot| loads[usize::from(slot.0)]), will.total());
+    let ([one, other], total) =
+        ([one, other].map(|slot| loads[usize::from(slot.0)]), profile.total());
     assert_eq!(one + other, total);
     assert!(
         (3 * 1256..3 * 1400).contains(&one),

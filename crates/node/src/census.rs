@@ -1,7 +1,7 @@
 //! Load profile of a server, counted periodically: the records of each table for operators, and
 //! the load of each slot for the coordinator. The coordinator uses the profile (RAMCloud: *will*)
 //! to divide the ranges of a dead server among recovery masters (`docs/design/replication.md`,
-//! "Wills").
+//! "Load profiles").
 
 use crate::Engine;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use store::Expiring;
 use types::limits::TABLES_MAX;
 use types::{Instant, ReactorId, SLOT_COUNT, Slot, TableId};
-use wire::control::{ToCoordinator, Will};
+use wire::control::{LoadProfile, ToCoordinator};
 
 /// Time between the starts of two scans.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ const LEAVES: usize = 1024;
 const STEP_PAUSE: Duration = Duration::from_millis(20);
 
 /// Time between two load profiles.
-const WILL_PAUSE: Duration = Duration::from_secs(5);
+const PROFILE_PAUSE: Duration = Duration::from_secs(5);
 
 /// Load of a record besides its bytes: its fixed replay cost, in log bytes of equal cost.
 const RECORD_LOAD: u64 = 256;
@@ -48,7 +48,7 @@ pub(crate) struct Count {
     records: [u64; TABLES_MAX],
     /// Load by slot. Empty unless a load profile is due.
     loads: Vec<u64>,
-    will_at: Instant,
+    profile_at: Instant,
 }
 
 impl Census {
@@ -90,10 +90,10 @@ impl Engine {
             return;
         }
         let from = count.slot.unwrap_or_else(|| {
-            let makes_will = self.node.replication().is_some() && now >= count.will_at;
-            let loads = if makes_will { vec![0; usize::from(SLOT_COUNT)] } else { Vec::new() };
-            let (again, will_at) = (now + PAUSE, count.will_at);
-            *count = Count { again, will_at, loads, ..Count::default() };
+            let makes_profile = self.node.replication().is_some() && now >= count.profile_at;
+            let loads = if makes_profile { vec![0; usize::from(SLOT_COUNT)] } else { Vec::new() };
+            let (again, profile_at) = (now + PAUSE, count.profile_at);
+            *count = Count { again, profile_at, loads, ..Count::default() };
             Slot(0)
         });
         let Count { records, loads, .. } = count;
@@ -112,9 +112,9 @@ impl Engine {
             shown.store(counted, Ordering::Relaxed);
         }
         if !count.loads.is_empty() {
-            count.will_at = now + WILL_PAUSE;
-            let will = Will::of(&std::mem::take(&mut count.loads));
-            self.out.control.push(ToCoordinator::Will(will));
+            count.profile_at = now + PROFILE_PAUSE;
+            let profile = LoadProfile::of(&std::mem::take(&mut count.loads));
+            self.out.control.push(ToCoordinator::LoadProfile(profile));
         }
     }
 }

@@ -5,12 +5,13 @@
 //! therefore detect a peer that hangs or is cut off.
 
 mod clock;
+mod load_profile;
 mod mark;
 mod rebuild;
 mod recovery;
-mod will;
 
 pub use clock::{ClockQuestion, ClockReading, ClockReport};
+pub use load_profile::{BadLoadProfile, LOAD_SHARES_MAX, LoadProfile, LoadShare};
 pub use mark::Mark;
 pub use rebuild::{HeldMigration, HeldState, HeldTablet, Holdings, RebuildReport};
 pub use recovery::{
@@ -18,7 +19,6 @@ pub use recovery::{
     REPLICAS_PER_MESSAGE, RecoveryLog, RecoveryPart, RecoveryReport, RecoverySegment,
     RecoveryState, ReplicaInfo, ReplicaPlace, SEGMENTS_PER_MESSAGE,
 };
-pub use will::{BadWill, WILL_SHARES_MAX, Will, WillShare};
 
 use crate::bounded::at_most;
 use crate::replica::ReplicaEpoch;
@@ -218,7 +218,7 @@ pub enum ToCoordinator {
         epoch: OwnershipEpoch,
     },
     /// The load profile of the master's ranges. Sent periodically, changed or not.
-    Will(Will),
+    LoadProfile(LoadProfile),
     /// Answer to a [`FromCoordinator::Clock`], sent by the link's own thread.
     Clock(ClockReading),
     /// Answer to a [`FromCoordinator::Witness`]: the server has answered.

@@ -56,7 +56,7 @@ pub(super) fn judge(
         | ToCoordinator::KnownMap(_)
         | ToCoordinator::Holds(_)
         | ToCoordinator::Holding { .. }
-        | ToCoordinator::Will(_) => match (caller, joined) {
+        | ToCoordinator::LoadProfile(_) => match (caller, joined) {
             (Caller::Server { .. }, Some(_)) => Ok(()),
             (Caller::Server { .. }, None) => Err(NOT_JOINED),
             (Caller::Operator, _) => Err("an operator's connection may only send requests"),

@@ -345,7 +345,7 @@ impl<S: MetaStore> Coordinator<S> {
             | ToCoordinator::Damaged { .. }
             | ToCoordinator::LogFreed { .. }
             | ToCoordinator::IsNeeded { .. }
-            | ToCoordinator::Will(_) => self.receive_of_log(at, server, message, out),
+            | ToCoordinator::LoadProfile(_) => self.receive_of_log(at, server, message, out),
         }
     }
 
@@ -438,7 +438,7 @@ impl<S: MetaStore> Coordinator<S> {
                 self.is_needed(server, log, out);
                 Ok(())
             }
-            ToCoordinator::Will(will) => self.note_will(at, server, will),
+            ToCoordinator::LoadProfile(will) => self.note_will(at, server, will),
             ToCoordinator::Join(_)
             | ToCoordinator::Measured { .. }
             | ToCoordinator::Prepared { .. }

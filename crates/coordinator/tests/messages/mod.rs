@@ -17,8 +17,9 @@ use types::{
 };
 use wire::control::{
     Ask, ClockReading, ClusterMap, DirectoryPlace, FromCoordinator, HeldMigration, HeldState,
-    HeldTablet, Holdings, Intent, Join, Loss, Mark, MigrationPolicy, MigrationProgress,
-    PriorityPullMode, RecoveryPart, ReplicaInfo, ServerInfo, TabletInfo, ToCoordinator, Will,
+    HeldTablet, Holdings, Intent, Join, LoadProfile, Loss, Mark, MigrationPolicy,
+    MigrationProgress, PriorityPullMode, RecoveryPart, ReplicaInfo, ServerInfo, TabletInfo,
+    ToCoordinator,
 };
 use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
 use wire::frame::{self, HEADER_BYTES, Header};
@@ -434,9 +435,11 @@ impl Told {
             ToCoordinator::Holding { .. } => ToCoordinator::Holding { range, epoch },
             ToCoordinator::KnownMap(_) => ToCoordinator::KnownMap(Box::new(some_map(draw))),
             ToCoordinator::Holds(_) => ToCoordinator::Holds(Box::new(some_holdings(draw))),
-            ToCoordinator::Will(_) => {
-                ToCoordinator::Will(Will::of(&[draw.number() >> 8, 0, draw.number() >> 8]))
-            }
+            ToCoordinator::LoadProfile(_) => ToCoordinator::LoadProfile(LoadProfile::of(&[
+                draw.number() >> 8,
+                0,
+                draw.number() >> 8,
+            ])),
         }
     }
 }

@@ -193,7 +193,9 @@ pub fn to_coordinator(message: &ToCoordinator) -> impl fmt::Display {
         }
         ToCoordinator::Witnessed { server } => write!(f, "{server} has answered"),
         ToCoordinator::Holding { range, epoch } => write!(f, "holding {range} {epoch}"),
-        ToCoordinator::Will(will) => write!(f, "will of {} shares", will.shares().len()),
+        ToCoordinator::LoadProfile(profile) => {
+            write!(f, "will of {} shares", profile.shares().len())
+        }
     })
 }
 

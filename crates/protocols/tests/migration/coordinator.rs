@@ -97,7 +97,7 @@ impl Coordinator {
             | ToCoordinator::KnownMap(_)
             | ToCoordinator::Holds(_)
             | ToCoordinator::Holding { .. }
-            | ToCoordinator::Will(_) => Vec::new(),
+            | ToCoordinator::LoadProfile(_) => Vec::new(),
         }
     }
 }

@@ -115,7 +115,7 @@ fn kind(message: &Message) -> &'static str {
             | ToCoordinator::KnownMap(_)
             | ToCoordinator::Holds(_)
             | ToCoordinator::Holding { .. }
-            | ToCoordinator::Will(_) => "other",
+            | ToCoordinator::LoadProfile(_) => "other",
             ToCoordinator::Measured { .. } => "measured",
             ToCoordinator::Prepared { .. } => "prepared",
             ToCoordinator::FlipUnanswered { .. } => "flip-unanswered",

@@ -256,7 +256,7 @@ pub(super) fn is_telling_up(message: &ToCoordinator) -> bool {
         | ToCoordinator::KnownMap(_)
         | ToCoordinator::Holds(_)
         | ToCoordinator::Holding { .. }
-        | ToCoordinator::Will(_) => false,
+        | ToCoordinator::LoadProfile(_) => false,
     }
 }
 

@@ -54,7 +54,7 @@ fn slots(range: HashRange) -> usize {
 mod tests {
     use super::*;
     use types::Slot;
-    use wire::control::Will;
+    use wire::control::LoadProfile;
 
     fn divide(
         ranges: &[HashRange],
@@ -120,7 +120,7 @@ mod tests {
         let mut slots = vec![0; 16_384];
         slots[..1000].fill(1 << 20);
         slots[9000] = 500 << 20;
-        let loads = Loads::new(Some(&Will::of(&slots)));
+        let loads = Loads::new(Some(&LoadProfile::of(&slots)));
         let ranges = [slots_of(0, 8191), slots_of(8192, 16_383)];
         let parts = super::divide(&loads, &ranges, &masters(3), 100);
         check(&ranges, &parts);

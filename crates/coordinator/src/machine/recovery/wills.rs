@@ -1,6 +1,6 @@
 //! Load profiles (RAMCloud: wills): the expected recovery cost of each server's ranges.
 //!
-//! Only load balance depends on them (`docs/design/replication.md`, "Wills").
+//! Only load balance depends on them (`docs/design/replication.md`, "Load profiles").
 
 use super::super::Coordinator;
 use crate::ledger::Stopped;
@@ -8,7 +8,7 @@ use crate::outbox::Moment;
 use crate::records;
 use crate::store::MetaStore;
 use types::{HashRange, SLOT_COUNT, ServerId, Slot};
-use wire::control::Will;
+use wire::control::LoadProfile;
 
 /// A profile is persisted if at least this fraction of the load (1/16) has moved to other slots.
 const SHARE_MOVED: u128 = 16;
@@ -26,20 +26,20 @@ impl<S: MetaStore> Coordinator<S> {
         &mut self,
         at: Moment,
         server: ServerId,
-        will: Will,
+        will: LoadProfile,
     ) -> Result<(), Stopped> {
         let last = self.ledger.wills().get(&server);
         if will.total() == 0 || last.is_some_and(|last| is_alike(&last.will, &will)) {
             return Ok(());
         }
         let mut edit = self.ledger.edit();
-        edit.put_will(records::Will { server, will });
+        edit.put_will(records::LoadProfile { server, will });
         self.commit(at, edit)
     }
 }
 
 /// Returns whether both profiles spread their loads over the slots in about the same way.
-fn is_alike(one: &Will, other: &Will) -> bool {
+fn is_alike(one: &LoadProfile, other: &LoadProfile) -> bool {
     let (total, other_total) = (u128::from(one.total()), u128::from(other.total()));
     let pairs = one.slots().into_iter().zip(other.slots());
     let shares = pairs.map(|(a, b)| (u128::from(a) * other_total, u128::from(b) * total));
@@ -56,9 +56,10 @@ pub(super) struct Loads {
 
 impl Loads {
     /// Uses the load profile. Without one all slots have equal load.
-    pub(super) fn new(will: Option<&Will>) -> Loads {
-        let unknown = will.map_or(0, Will::total) / (u64::from(SLOT_COUNT) * SHARE_UNKNOWN) + 1;
-        let slots = will.map_or_else(|| vec![0; usize::from(SLOT_COUNT)], Will::slots);
+    pub(super) fn new(will: Option<&LoadProfile>) -> Loads {
+        let unknown =
+            will.map_or(0, LoadProfile::total) / (u64::from(SLOT_COUNT) * SHARE_UNKNOWN) + 1;
+        let slots = will.map_or_else(|| vec![0; usize::from(SLOT_COUNT)], LoadProfile::slots);
         let mut below = vec![0];
         let mut sum = 0;
         below.extend(slots.into_iter().map(|load| {
@@ -112,12 +113,12 @@ mod tests {
     use super::*;
     use types::KeyHash;
 
-    fn will(loads: &[(u16, u64)]) -> Will {
+    fn will(loads: &[(u16, u64)]) -> LoadProfile {
         let mut slots = vec![0; usize::from(SLOT_COUNT)];
         for &(slot, load) in loads {
             slots[usize::from(slot)] = load;
         }
-        Will::of(&slots)
+        LoadProfile::of(&slots)
     }
 
     fn borders(parts: &[HashRange]) -> Vec<u16> {
